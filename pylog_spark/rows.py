@@ -225,6 +225,9 @@ def _ddl_column(field: pa.Field, *, comments: bool) -> str:
 def _spark_type(arrow_type: pa.DataType) -> str:
     if pa.types.is_list(arrow_type):
         return f"ARRAY<{_spark_type(arrow_type.value_type)}>"
+    if pa.types.is_struct(arrow_type):
+        inside = ", ".join(f"`{field.name}`: {_spark_type(field.type)}" for field in arrow_type)
+        return f"STRUCT<{inside}>"
     if arrow_type not in _SPARK_TYPES:
         raise TypeError(f"no Spark type for {arrow_type}")
     return _SPARK_TYPES[arrow_type]

@@ -58,7 +58,7 @@ _READABLE: Final = frozenset({DirectoryKind.PARTITION, DirectoryKind.METADATA})
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _TIME: Final = pa.timestamp("ms", tz="UTC")
-_PARTITIONS: Final = pa.schema(
+PARTITION_SCHEMA: Final = pa.schema(
     [
         ("topic", pa.string()),
         ("partition", pa.int32()),
@@ -74,7 +74,7 @@ _PARTITIONS: Final = pa.schema(
         ("error", pa.string()),
     ]
 )
-_SEGMENTS: Final = pa.schema(
+SEGMENT_SCHEMA: Final = pa.schema(
     [
         ("topic", pa.string()),
         ("partition", pa.int32()),
@@ -128,7 +128,9 @@ class Logs:
         """
         return sorted({partition.topic for partition in find_places(self._paths)})
 
-    def partitions(self, topics: Topics = None) -> pa.Table:
+    def partitions(
+        self, topics: Topics = None, *, partitions: Iterable[TopicPartition] | None = None
+    ) -> pa.Table:
         """Return a row for each partition: its size, its offsets, the times of its records.
 
         A partition costs a listing, its small files and a few headers. What is wrong with one is
@@ -136,6 +138,7 @@ class Logs:
 
         Args:
             topics: Of which topics; None for all but the cluster's own metadata log.
+            partitions: Of which partitions, in place of topics.
 
         Returns:
             topic, partition, location, topic_id (null without one), segments, size_bytes (of the
@@ -144,12 +147,12 @@ class Logs:
             error.
 
         Raises:
-            ConfigError: A topic is not there.
+            ConfigError: A topic or partition is not there.
             StorageError: A directory cannot be listed.
         """
         now_ms = SystemClock().now_ms()
         rows = []
-        for view, entry, partition in self._chosen(topics):
+        for view, entry, partition in self._chosen(topics, partitions):
             row = inspect_partition(view, entry, now_ms=now_ms)
             problems = [*view.row["errors"], *([row["error"]] if row["error"] else [])]
             rows.append(
@@ -161,13 +164,16 @@ class Logs:
                     "error": "; ".join(problems) or None,
                 }
             )
-        return _table(rows, _PARTITIONS)
+        return _table(rows, PARTITION_SCHEMA)
 
-    def segments(self, topics: Topics = None) -> pa.Table:
+    def segments(
+        self, topics: Topics = None, *, partitions: Iterable[TopicPartition] | None = None
+    ) -> pa.Table:
         """Return a row for each segment of the partitions, in the order of their offsets.
 
         Args:
             topics: Of which topics; None for all but the cluster's own metadata log.
+            partitions: Of which partitions, in place of topics.
 
         Returns:
             topic, partition, base_offset (lower bound of its offsets), size_bytes (of its ``.log``
@@ -175,15 +181,15 @@ class Logs:
             its ``.log`` file), is_active (whether it is the last one).
 
         Raises:
-            ConfigError: A topic is not there.
+            ConfigError: A topic or partition is not there.
             PylogError: A partition cannot be listed.
         """
         rows = []
-        for _, entry, partition in self._chosen(topics):
+        for _, entry, partition in self._chosen(topics, partitions):
             for row in inspect_segments(entry):
                 where = {"topic": partition.topic, "partition": partition.partition}
                 rows.append(row | where | {"modified": row["modified_ms"]})
-        return _table(rows, _SEGMENTS)
+        return _table(rows, SEGMENT_SCHEMA)
 
     def read(  # noqa: PLR0913  # each is a question of its own, all but the first by name
         self,
@@ -235,19 +241,25 @@ class Logs:
         ranges = plan_ranges(request, now_ms=SystemClock().now_ms())
         return Records(ranges, schema_of(request.columns))
 
-    def _chosen(self, topics: Topics) -> list[tuple[RootView, SubDirectory, TopicPartition]]:
-        """Return the directories of some topics, by topic and partition."""
-        choice = _choice(topics, None)
+    def _chosen(
+        self, topics: Topics, partitions: Iterable[TopicPartition] | None
+    ) -> list[tuple[RootView, SubDirectory, TopicPartition]]:
+        """Return the directories of some topics, or partitions, in the order of these."""
+        choice = _choice(topics, partitions)
         directories = [
             (view, entry, entry.topic_partition)
             for view in map(inspect_root, self._paths)
             for entry in view.entries
             if entry.topic_partition is not None and entry.kind in _READABLE
         ]
+        where = ", ".join(self._paths)
         missing = (choice.names or frozenset()) - {p.topic for _, _, p in directories}
         if missing:
-            where = ", ".join(self._paths)
             raise ConfigError("topics", ",".join(sorted(missing)), f"no such topic in {where}")
+        absent = (choice.assigned or frozenset()) - {p for _, _, p in directories}
+        if absent:
+            named = ", ".join(map(str, sorted(absent)))
+            raise ConfigError("partitions", named, f"no such partition in {where}")
         chosen = [
             place
             for place in directories

@@ -14,10 +14,12 @@ from pylog_spark.cli.dump_records import HEADERS, KEY, VALUE, RecordRow, record_
 from pylog_spark.cli.dump_segment import DecodedBatches, TornTail
 from pylog_spark.text import to_json
 from storage_core.errors import BadBytesError
-from storage_core.formats.batch_v2 import Codec, TimestampType
-from storage_core.formats.control import NO_CONTROL_RECORD, ControlType
-from storage_core.kernels import batch_scan
-from storage_core.records.batch_table import BatchTable
+from storage_core.records.batch_table import (
+    TIMESTAMP_TYPES,
+    BatchTable,
+    codec_name,
+    control_name,
+)
 
 _BATCH: Final = (
     '{"type":"batch","file":%s,"position":%d,"base_offset":%d,"last_offset":%d,"magic":%d,'
@@ -30,12 +32,6 @@ _RECORD: Final = (
     '{"type":"record","offset":%d,"timestamp":%d,"sequence":%d,"key":%s,"value":%s,'
     '"headers":[%s]%s}\n'
 )
-# By Kafka's number of the type.
-TIMESTAMP_TYPES: Final = {
-    -1: str(TimestampType.NONE),
-    0: str(TimestampType.CREATE_TIME),
-    1: str(TimestampType.LOG_APPEND_TIME),
-}
 _BOOLEANS: Final = ("false", "true")
 # How many records' lines are held at a time.
 _LINES_AT_A_TIME: Final = 4096
@@ -167,23 +163,6 @@ def _record_line(row: RecordRow, more: str = "") -> str:
     if row[HEADERS]:
         headers = ",".join(f"[{json.dumps(name)},{_base64(value)}]" for name, value in row[HEADERS])
     return _RECORD % (*row[:KEY], _base64(row[KEY]), _base64(row[VALUE]), headers, more)
-
-
-def codec_name(codec: int) -> str:
-    """Return the codec as Kafka prints it; a number that is none stays a number."""
-    return Codec(codec).name.lower() if codec in _CODECS else str(codec)
-
-
-def control_name(control_type: int) -> str | None:
-    """Return the type of a control record, None for a batch without one."""
-    if control_type in {batch_scan.NOT_CONTROL, NO_CONTROL_RECORD}:
-        return None
-    is_named = control_type in _CONTROL_TYPES
-    return ControlType(control_type).name if is_named else ControlType.UNKNOWN.name
-
-
-_CODECS: Final = frozenset(map(int, Codec))
-_CONTROL_TYPES: Final = frozenset(map(int, ControlType))
 
 
 def _base64(data: memoryview | None) -> str:

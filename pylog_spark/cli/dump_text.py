@@ -7,14 +7,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pylog_spark.cli.dump_internal import meaning_text
-from pylog_spark.cli.dump_json import TIMESTAMP_TYPES, codec_name, control_name
 from pylog_spark.cli.dump_records import HEADERS, KEY, OFFSET, VALUE, record_rows
 from pylog_spark.cli.dump_segment import DecodedBatches, TornTail
 from pylog_spark.text import LAST_MS, escaped, readable_bytes, time_text
 from storage_core.errors import BadBytesError
 from storage_core.formats.batch_v2 import MAGIC_V2, NO_PRODUCER_ID, NO_SEQUENCE
 from storage_core.kernels.batch_scan import UNKNOWN_COUNT
-from storage_core.records.batch_table import BatchTable
+from storage_core.records.batch_table import (
+    TIMESTAMP_TYPES,
+    BatchTable,
+    codec_name,
+    control_name,
+)
 from storage_core.records.columns import RecordColumns
 
 # How much of a key, a value or a header is shown.

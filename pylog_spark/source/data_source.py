@@ -4,35 +4,31 @@ It defines no ``pushFilters``: in PySpark 4.2 a reader that has accepted a filte
 the DataFrame and narrows later, unfiltered actions too. Ranges and columns are options instead.
 """
 
-import logging
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
-from pylog_spark.source.options import SourceOptions, parse_options
-from pylog_spark.source.task_planning import plan_tasks
+from pylog_spark.rows import spark_ddl
+from pylog_spark.source.options import SourceOptions, parse_options, warn_of_meaningless
+from pylog_spark.source.stream import KafkaLogStreamReader
+from pylog_spark.source.task_planning import plan_parts, plan_tasks
+from pylog_spark.tasks.views import VIEWS, FileView, RangeView, ViewPart
 from pylog_spark.tasks.worker import freeze_modules
 from storage_core.clock import SystemClock
+from storage_core.errors import ConfigError
 from storage_core.reading.ranges import ReadRange, read_range
 from storage_core.reading.request import DEFAULT_RANGE_BYTES
 
 FORMAT_NAME: Final = "kafka-log"
-_SPARK_TYPES: Final = {
-    "key": "BINARY",
-    "value": "BINARY",
-    "topic": "STRING",
-    "partition": "INT",
-    "offset": "BIGINT",
-    "timestamp": "TIMESTAMP",
-    "timestampType": "INT",
-    "headers": "ARRAY<STRUCT<`key`: STRING, `value`: BINARY>>",
-}
-
-
-_log: Final = logging.getLogger(__name__)
 
 
 class RangesPartition(InputPartition):
@@ -43,6 +39,14 @@ class RangesPartition(InputPartition):
         self.ranges = ranges
 
 
+class FilesPartition(InputPartition):
+    """What one task of a view of files shows, as Spark carries it there."""
+
+    def __init__(self, part: ViewPart) -> None:
+        super().__init__(part)
+        self.part = part
+
+
 class KafkaLogReader(DataSourceReader):
     """Plans the tasks of a query and does one."""
 
@@ -51,18 +55,33 @@ class KafkaLogReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Return what the query's tasks read; an empty list for no records."""
-        names = self._options.without_meaning
-        if names:
-            _log.warning("kafka-log: options that mean nothing here: %s", ", ".join(names))
-        tasks = plan_tasks(self._options, now_ms=SystemClock().now_ms())
+        warn_of_meaningless(self._options)
+        now_ms = SystemClock().now_ms()
+        view = VIEWS.get(self._options.view)
+        if isinstance(view, FileView):
+            request = self._options.request
+            parts = plan_parts(request, is_of_root=view.is_of_root, now_ms=now_ms)
+            return [FilesPartition(part) for part in parts]
+        tasks = plan_tasks(self._options, now_ms=now_ms)
         return [RangesPartition(ranges) for ranges in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the records of one task as Arrow batches."""
+        """Yield the rows of one task as Arrow batches."""
         freeze_modules()
-        if isinstance(partition, RangesPartition):
+        view = VIEWS.get(self._options.view)
+        if view is None and isinstance(partition, RangesPartition):
             for wanted in partition.ranges:
                 yield from read_range(wanted)
+        elif isinstance(view, RangeView) and isinstance(partition, RangesPartition):
+            for wanted in partition.ranges:
+                yield from self._select(view.read(wanted))
+        elif isinstance(view, FileView) and isinstance(partition, FilesPartition):
+            yield from self._select(view.show(partition.part))
+
+    def _select(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the columns that were asked for."""
+        for batch in batches:
+            yield batch.select(self._options.columns)
 
 
 class KafkaLogDataSource(DataSource):
@@ -80,14 +99,25 @@ class KafkaLogDataSource(DataSource):
         return FORMAT_NAME
 
     def schema(self) -> str:
-        """Return the columns that the options ask for."""
-        columns = self._options().request.columns
-        return ", ".join(f"`{name}` {_SPARK_TYPES[name]}" for name in columns)
+        """Return the columns that the options ask for; whether of a stream, Spark does not say."""
+        options = None
+        with suppress(ConfigError):  # a stream may say what a query may not
+            options = self._options()
+        if options is None:
+            options = self._options(is_stream=True)
+        return spark_ddl(options.schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a query; its columns are those of the options."""
         del schema
         return KafkaLogReader(self._options())
 
-    def _options(self) -> SourceOptions:
-        return parse_options(self.options, max_partition_bytes=self.max_partition_bytes)
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's
+        """Return the reader of a stream; its columns are those of the options."""
+        del schema
+        return KafkaLogStreamReader(self._options(is_stream=True))
+
+    def _options(self, *, is_stream: bool = False) -> SourceOptions:
+        return parse_options(
+            self.options, max_partition_bytes=self.max_partition_bytes, is_stream=is_stream
+        )

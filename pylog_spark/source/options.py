@@ -1,22 +1,27 @@
 """The options of ``spark.read.format("kafka-log")``: names and meaning of Spark's Kafka source.
 
 Spark hands over texts with names in any case. A name that means nothing is an error, but for what
-concerns a Kafka client or a stream (``kafka.bootstrap.servers`` ...): a query that was written for
-a broker may keep it.
+concerns a Kafka client, or a stream in a query that is none (``kafka.bootstrap.servers`` ...): a
+query that was written for a broker may keep it.
 """
 
 import base64
 import difflib
 import glob
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import pyarrow as pa
+
+from pylog_spark.tasks.views import VIEWS, RangeView
 from storage_core.catalog.roles import local_path
 from storage_core.errors import ConfigError
 from storage_core.filenames import MAX_OFFSET, TopicPartition
 from storage_core.json_text import parse_json
+from storage_core.reading.ranges import LOG_COLUMN, schema_of
 from storage_core.reading.request import (
     DEFAULT_RANGE_BYTES,
     EARLIEST,
@@ -28,12 +33,13 @@ from storage_core.reading.request import (
 
 _MAX_JSON_BYTES: Final = 16 << 20  # an offset for each of half a million partitions
 _MAX_PATHS_BYTES: Final = 16 << 20
+_ISOLATION: Final = "kafka.isolation.level"
+_MAX_OFFSETS: Final = "maxOffsetsPerTrigger"
 # What Spark's Kafka source takes and what means nothing where there is no client, or no stream.
 _CLIENT_PREFIXES: Final = ("kafka.", "kafkaconsumer.", "fetchoffset.")
-_CLIENT_NAMES: Final = frozenset(
-    {"groupidprefix", "maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay"}
-)
-_ISOLATION: Final = "kafka.isolation.level"
+_CLIENT_NAMES: Final = frozenset({"groupidprefix", "minoffsetspertrigger", "maxtriggerdelay"})
+# A property of a catalog's table, which Spark hands over where one is created.
+_TABLE_PROPERTY: Final = "provider"
 _NAMES: Final = (
     "path",
     "paths",
@@ -53,12 +59,25 @@ _NAMES: Final = (
     "keys",
     "keysBase64",
     "includeHeaders",
+    "includeLogColumns",
     "failOnDataLoss",
+    _MAX_OFFSETS,
     _ISOLATION,
     "columns",
     "view",
 )
-_VIEWS: Final = ("records",)
+RECORDS: Final = "records"
+# What chooses records, and means nothing to other views.
+_OF_RECORDS: Final = ("keys", "keysBase64", "includeHeaders", "includeLogColumns", _ISOLATION)
+# What chooses offsets, and means nothing to views of files.
+_OF_OFFSETS: Final = ("starting", "ending", "minPartitions", "maxRecords", "maxPartitionBytes")
+# Words for offsets; the first is meant where nothing is said, as in Spark's Kafka source.
+_BATCH_STARTS: Final = {"earliest": Bound()}
+_STREAM_STARTS: Final = {
+    "latest": Bound(offsets=LATEST, option="startingOffsets"),
+    "earliest": Bound(),
+}
+_ENDS: Final = {"latest": Bound()}
 _UNITS: Final = {
     unit: shift
     for letter, shift in {"": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}.items()
@@ -75,6 +94,8 @@ _PLAIN_COLUMNS: Final = (
 )
 _HEADERS: Final = "headers"
 
+_log: Final = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
@@ -82,40 +103,67 @@ class SourceOptions:
 
     Attributes:
         request: Which records.
+        view: What is shown of them: RECORDS, or one of VIEWS.
+        columns: Names of the columns of the view, in order.
         min_partitions: How many tasks there shall be at least, as far as the files can be cut;
             None for as few as there are.
+        max_offsets_per_trigger: How many offsets a trigger of a stream reads; None for all.
         without_meaning: Names of options that mean nothing here, as they were written.
     """
 
     request: ReadRequest
+    view: str
+    columns: tuple[str, ...]
     min_partitions: int | None
+    max_offsets_per_trigger: int | None
     without_meaning: tuple[str, ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the view."""
+        if self.view == RECORDS:
+            return schema_of(self.columns)
+        whole = VIEWS[self.view].schema
+        return pa.schema([whole.field(name) for name in self.columns])
 
 
 def parse_options(
-    options: Mapping[str, str], *, max_partition_bytes: int = DEFAULT_RANGE_BYTES
+    options: Mapping[str, str],
+    *,
+    max_partition_bytes: int = DEFAULT_RANGE_BYTES,
+    is_stream: bool = False,
 ) -> SourceOptions:
     """Read the options of a query.
 
     Args:
         options: As Spark gives them; names in any case.
         max_partition_bytes: How much of the files a task reads where the options do not say it.
+        is_stream: Whether it is a stream: it begins at the logs' end unless told, and has no end.
 
     Raises:
         ConfigError: An option is unknown, malformed, or excludes another one.
     """
     texts, without_meaning = _canonical_names(options)
-    view = texts.get("view", _VIEWS[0])
-    if view not in _VIEWS:
-        raise ConfigError("view", view, f"there is only: {', '.join(_VIEWS)}")
+    view = _parse_view(texts, is_stream=is_stream)
+    columns = _parse_columns(texts, view)
     if "maxPartitionBytes" in texts:
         max_partition_bytes = parse_spark_bytes("maxPartitionBytes", texts["maxPartitionBytes"])
+    if is_stream:
+        ends = [name for name in texts if name.startswith("ending")]
+        if ends:
+            raise ConfigError(ends[0], texts[ends[0]], "a stream has no end; a batch query has one")
+    elif _MAX_OFFSETS in texts:
+        without_meaning = tuple(sorted((*without_meaning, _MAX_OFFSETS)))
     request = ReadRequest(
         paths=_parse_paths(texts),
         choice=_parse_choice(texts),
-        starting=_parse_bound(texts, "starting", default="earliest", refused=LATEST),
-        ending=_parse_bound(texts, "ending", default="latest", refused=EARLIEST),
-        columns=_parse_columns(texts),
+        starting=(
+            _parse_bound(texts, "starting", words=_STREAM_STARTS)
+            if is_stream
+            else _parse_bound(texts, "starting", words=_BATCH_STARTS, refused=LATEST)
+        ),
+        ending=_parse_bound(texts, "ending", words=_ENDS, refused=EARLIEST),
+        columns=columns if view == RECORDS else (),
         keys=_parse_keys(texts),
         fail_on_data_loss=_parse_boolean(texts, "failOnDataLoss", default=True),
         is_committed=_parse_isolation(texts),
@@ -124,9 +172,19 @@ def parse_options(
     )
     return SourceOptions(
         request=request,
+        view=view,
+        columns=columns,
         min_partitions=_parse_count(texts, "minPartitions"),
+        max_offsets_per_trigger=_parse_count(texts, _MAX_OFFSETS) if is_stream else None,
         without_meaning=without_meaning,
     )
+
+
+def warn_of_meaningless(options: SourceOptions) -> None:
+    """Name the options that mean nothing here in one line of the log."""
+    names = options.without_meaning
+    if names:
+        _log.warning("kafka-log: options that mean nothing here: %s", ", ".join(names))
 
 
 def parse_spark_bytes(option: str, text: str) -> int:
@@ -152,6 +210,12 @@ def _canonical_names(options: Mapping[str, str]) -> tuple[dict[str, str], tuple[
 
     Spark hands them over in lower case.
     """
+    if _TABLE_PROPERTY in options:
+        reason = (
+            "Spark forgets the options of a table whose source is in Python; "
+            "CREATE TEMPORARY VIEW ... USING `kafka-log` OPTIONS (...) keeps them"
+        )
+        raise ConfigError("CREATE TABLE", None, reason)
     by_lower = {name.lower(): name for name in _NAMES}
     texts: dict[str, str] = {}
     without_meaning: list[str] = []
@@ -259,8 +323,17 @@ def _parse_assign(text: str) -> list[TopicPartition]:
     return partitions
 
 
-def _parse_bound(texts: Mapping[str, str], end: str, *, default: str, refused: int) -> Bound:
-    """Read one end of the range: a time, times, or offsets, of which the first one counts."""
+def _parse_bound(
+    texts: Mapping[str, str], end: str, *, words: Mapping[str, Bound], refused: int | None = None
+) -> Bound:
+    """Read one end of the range: a time, times, or offsets, of which the first one counts.
+
+    Args:
+        texts: The options.
+        end: Which one, "starting" or "ending".
+        words: What may stand in place of offsets; the first one where nothing is said.
+        refused: LATEST or EARLIEST, where that cannot be said of a partition.
+    """
     timestamp, timestamps, offsets = f"{end}Timestamp", f"{end}OffsetsByTimestamp", f"{end}Offsets"
     strategy = _parse_strategy(texts)
     if timestamp in texts:
@@ -271,11 +344,11 @@ def _parse_bound(texts: Mapping[str, str], end: str, *, default: str, refused: i
     if timestamps in texts:
         by_partition = _parse_numbers(timestamps, texts[timestamps], "epoch milliseconds", least=0)
         return Bound(timestamps_ms=by_partition, is_past_end_allowed=strategy, option=timestamps)
-    text = texts.get(offsets, default).strip()
-    if text.lower() == default:
-        return Bound()
+    text = texts.get(offsets, next(iter(words))).strip()
+    if text.lower() in words:
+        return words[text.lower()]
     if text.lower() in {"earliest", "latest"}:
-        raise ConfigError(offsets, text, f"a batch query takes {default} or JSON here")
+        raise ConfigError(offsets, text, f"a batch query takes {next(iter(words))} or JSON here")
     return Bound(offsets=_parse_offsets(offsets, text, refused), option=offsets)
 
 
@@ -288,7 +361,7 @@ def _parse_strategy(texts: Mapping[str, str]) -> bool:
     return text == "latest"
 
 
-def _parse_offsets(name: str, text: str, refused: int) -> dict[TopicPartition, int]:
+def _parse_offsets(name: str, text: str, refused: int | None) -> dict[TopicPartition, int]:
     offsets = _parse_numbers(name, text, "offset", least=EARLIEST)
     for partition, offset in offsets.items():
         if offset == refused:
@@ -332,11 +405,29 @@ def _whole(number: object, name: str, text: str, example: str) -> int:
     return int(digits)
 
 
-def _parse_columns(texts: Mapping[str, str]) -> tuple[str, ...]:
-    with_headers = _parse_boolean(texts, "includeHeaders", default=False)
-    everything = (*_PLAIN_COLUMNS, _HEADERS)
+def _parse_view(texts: Mapping[str, str], *, is_stream: bool) -> str:
+    view = texts.get("view", RECORDS).strip().lower()
+    names = (RECORDS, *VIEWS)
+    if view not in names:
+        raise ConfigError("view", texts["view"], f"there are: {', '.join(names)}")
+    if view == RECORDS:
+        return view
+    if is_stream:
+        raise ConfigError("view", view, f"a stream has {RECORDS} only")
+    refused = _OF_RECORDS if isinstance(VIEWS[view], RangeView) else (*_OF_RECORDS, *_OF_OFFSETS)
+    for name in texts:
+        if name.startswith(refused):
+            raise ConfigError(name, texts[name], f"means nothing in the view {view}")
+    return view
+
+
+def _parse_columns(texts: Mapping[str, str], view: str) -> tuple[str, ...]:
+    """Read which columns there are to be: of records, some come only where they are asked for."""
+    extra = {_HEADERS: "includeHeaders", LOG_COLUMN: "includeLogColumns"}
+    everything = (*_PLAIN_COLUMNS, *extra) if view == RECORDS else tuple(VIEWS[view].schema.names)
     if "columns" not in texts:
-        return everything if with_headers else _PLAIN_COLUMNS
+        included = [name for name, option in extra.items() if _parse_boolean(texts, option)]
+        return (*_PLAIN_COLUMNS, *included) if view == RECORDS else everything
     by_lower = {name.lower(): name for name in everything}
     asked = [name.strip() for name in texts["columns"].split(",") if name.strip()]
     unknown = [name for name in asked if name.lower() not in by_lower]
@@ -346,7 +437,7 @@ def _parse_columns(texts: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(by_lower[name.lower()] for name in asked))
 
 
-def _parse_boolean(texts: Mapping[str, str], name: str, *, default: bool) -> bool:
+def _parse_boolean(texts: Mapping[str, str], name: str, *, default: bool = False) -> bool:
     text = texts.get(name, str(default)).strip().lower()
     if text not in {"true", "false"}:
         raise ConfigError(name, texts[name], "expected true or false")

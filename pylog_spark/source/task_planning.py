@@ -1,15 +1,25 @@
-"""The tasks of a query: small ranges of many partitions together, large segments in pieces."""
+"""The tasks of a query: small ranges of many partitions together, large segments in pieces.
+
+Views of files are a task for some dozens of partitions; those of a root a task for each root.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from pylog_spark.source.options import SourceOptions
-from storage_core.reading.planning import plan_ranges
+from pylog_spark.tasks.views import ViewPart
+from storage_core.filenames import TopicPartition
+from storage_core.reading.planning import choose_places, find_places, plan_ranges
 from storage_core.reading.ranges import ReadRange
+from storage_core.reading.request import ReadRequest
+from storage_core.roots.root import Root
+from storage_core.store.open_objects import MANAGED_PREFIX
 
 # To open a partition takes about as long as to read this much of one.
 _OPEN_COST_BYTES: Final = 1 << 20
+# Each task looks at its root anew, and that costs as much as to look at some partitions.
+_PARTITIONS_A_TASK: Final = 64
 
 
 def plan_tasks(options: SourceOptions, *, now_ms: int) -> list[tuple[ReadRange, ...]]:
@@ -34,6 +44,44 @@ def plan_tasks(options: SourceOptions, *, now_ms: int) -> list[tuple[ReadRange, 
     share = sum(map(_cost, ranges)) // options.min_partitions
     task_bytes = max(1, min(request.range_bytes, share))
     return pack_ranges(ranges, task_bytes=task_bytes, task_offsets=request.range_offsets)
+
+
+def plan_parts(request: ReadRequest, *, is_of_root: bool, now_ms: int) -> list[ViewPart]:
+    """Return what each task of a view of files shows, in the order of partitions.
+
+    Args:
+        request: Of which partitions, and where.
+        is_of_root: Whether the view is of a root as a whole, whatever partitions are chosen.
+        now_ms: The query's clock, epoch milliseconds.
+
+    Raises:
+        ConfigError: A topic or partition is not there, or a partition is there several times.
+        StorageError: A directory cannot be listed.
+    """
+    chosen = choose_places(request)
+    topics = None if request.choice.is_everything else frozenset(p.topic for p in chosen)
+    by_root: dict[str, list[tuple[TopicPartition, str]]] = {}
+    if is_of_root:
+        places = find_places(request.paths).values()
+        by_root = {_path_of(place.root): [] for several in places for place in several}
+    else:
+        for partition, place in chosen.items():
+            by_root.setdefault(_path_of(place.root), []).append((partition, place.location))
+    return [
+        ViewPart(
+            root=root,
+            partitions=tuple(partitions[first : first + _PARTITIONS_A_TASK]),
+            topics=topics,
+            now_ms=now_ms,
+        )
+        for root, partitions in by_root.items()
+        for first in range(0, len(partitions) or 1, _PARTITIONS_A_TASK)
+    ]
+
+
+def _path_of(root: Root) -> str:
+    """Return what names a root wherever it is opened again."""
+    return MANAGED_PREFIX + root.location if root.is_managed else root.location
 
 
 def pack_ranges(

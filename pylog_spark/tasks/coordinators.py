@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+import pyarrow as pa
+
 from storage_core.catalog.cluster_metadata import (
     CLUSTER_METADATA_DIRECTORY,
     read_cluster_metadata,
@@ -50,6 +52,100 @@ from storage_core.store import open_store
 # A row and its kind.
 Told = tuple[str, dict[str, Any]]
 _MS_OF_MINUTE: Final = 60_000
+
+# The rows as tables; a row with an error has nothing else but its root.
+_TEXTS: Final = pa.list_(pa.string())
+_MEMBER: Final = pa.struct(
+    [
+        ("member_id", pa.string()),
+        ("instance_id", pa.string()),
+        ("client_id", pa.string()),
+        ("client_host", pa.string()),
+        ("topics", _TEXTS),
+        ("assigned", _TEXTS),
+    ]
+)
+GROUP_SCHEMA: Final = pa.schema(
+    [
+        ("root", pa.string()),
+        ("group", pa.string()),
+        ("group_type", pa.string()),
+        ("state", pa.string()),
+        ("protocol_type", pa.string()),
+        ("protocol", pa.string()),
+        ("epoch", pa.int32()),
+        ("state_ms", pa.int64()),
+        ("members", pa.list_(_MEMBER)),
+        ("offsets_partition", pa.int32()),
+        ("commits", pa.int64()),
+        ("pending_commits", pa.int64()),
+        ("lag", pa.int64()),
+        ("error", pa.string()),
+    ]
+)
+COMMIT_SCHEMA: Final = pa.schema(
+    [
+        ("root", pa.string()),
+        ("group", pa.string()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("metadata", pa.string()),
+        ("leader_epoch", pa.int32()),
+        ("log_start_offset", pa.int64()),
+        ("log_end_offset", pa.int64()),
+        ("high_watermark", pa.int64()),
+        ("lag", pa.int64()),
+        ("high_watermark_lag", pa.int64()),
+        ("commit_ms", pa.int64()),
+        ("expires_ms", pa.int64()),
+        ("topic_id", pa.string()),
+        ("offsets_partition", pa.int32()),
+        ("record_offset", pa.int64()),
+        ("findings", _TEXTS),
+        ("error", pa.string()),
+    ]
+)
+HOLDING_SCHEMA: Final = pa.schema(
+    [
+        ("root", pa.string()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("verdict", pa.string()),
+        ("holds_stable_offset", pa.bool_()),
+        ("first_offset", pa.int64()),
+        ("log_end_offset", pa.int64()),
+        ("producer_id", pa.int64()),
+        ("producer_epoch", pa.int32()),
+        ("last_timestamp", pa.int64()),
+        ("age_ms", pa.int64()),
+        ("is_late", pa.bool_()),
+        ("transactional_id", pa.string()),
+        ("state", pa.string()),
+        ("start_ms", pa.int64()),
+        ("timeout_ms", pa.int64()),
+        ("command", pa.string()),
+        ("error", pa.string()),
+    ]
+)
+TRANSACTION_SCHEMA: Final = pa.schema(
+    [
+        ("root", pa.string()),
+        ("transactional_id", pa.string()),
+        ("state", pa.string()),
+        ("producer_id", pa.int64()),
+        ("producer_epoch", pa.int32()),
+        ("partitions", _TEXTS),
+        ("start_ms", pa.int64()),
+        ("update_ms", pa.int64()),
+        ("timeout_ms", pa.int64()),
+        ("is_in_flight", pa.bool_()),
+        ("is_overdue", pa.bool_()),
+        ("state_partition", pa.int32()),
+        ("record_offset", pa.int64()),
+        ("error", pa.string()),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -174,7 +174,8 @@ def settle(store: LogStore) -> SettledStore:
     """
     problem = ""
     for pause in _PAUSES:
-        time.sleep(pause)
+        if pause:  # to sleep for no time gives the processor away
+            time.sleep(pause)
         try:
             before = store.list_files()
             files = dict(_settled(store, before))

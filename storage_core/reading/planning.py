@@ -7,11 +7,13 @@ of each partition, of any other the files that a load would leave: who reads a r
 those, whatever is committed meanwhile, or refuses.
 """
 
+import logging
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
-from typing import Final
+from typing import Final, TypeVar
 
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
 from storage_core.checkpoint.checkpoints import Checkpoints, read_checkpoints
@@ -37,7 +39,8 @@ from storage_core.log.settled_store import SettledStore, settle
 from storage_core.reading.ranges import ReadRange, report_gap
 from storage_core.reading.request import EARLIEST, LATEST, Bound, ReadRequest
 from storage_core.records.payload import DEFAULT_LIMITS
-from storage_core.roots.open_root import find_root
+from storage_core.roots.broker import BrokerRoot
+from storage_core.roots.open_root import find_root, map_over_root
 from storage_core.roots.root import Root
 from storage_core.store import LogStore, ManagedStore, open_store
 from storage_core.store.open_objects import is_url
@@ -47,6 +50,14 @@ _MOST_RANGES: Final = 1_000_000
 # How long to wait before each new attempt to plan a partition whose files changed, in seconds.
 _PAUSES: Final = (0.1, 0.5)
 _READABLE: Final = frozenset({DirectoryKind.PARTITION, DirectoryKind.METADATA})
+# How long after a segment the rest of the one before it may come, of a copy that brings several
+# files at a time.
+_ON_ITS_WAY_MS: Final = 15 * 60 * 1000
+
+_log: Final = logging.getLogger(__name__)
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +110,23 @@ class _Extent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogOffsets:
+    """What a reader of a growing log can have of it now.
+
+    Attributes:
+        log_start_offset: First offset that is there.
+        log_end_offset: Just past the last one.
+        start: First offset that was asked for.
+        end: Just past the last one that can be read by now.
+    """
+
+    log_start_offset: int
+    log_end_offset: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
     """Segments that are read in one go, or a piece of one.
 
@@ -131,25 +159,79 @@ def plan_ranges(request: ReadRequest, *, now_ms: int) -> list[ReadRange]:
         ChangedWhileReadError: A partition was changed again and again while it was looked at.
         PylogError: A log cannot be read.
     """
-    places = find_places(request.paths)
-    _validate_choice(request, places)
-    chosen = {
-        partition: _only_place(partition, of_partition)
-        for partition, of_partition in sorted(places.items())
-        if request.choice.admits(partition) and _is_read_unasked(partition, request)
+    logs = _list_logs(request, now_ms)
+    ranges = _look_at_each(logs, lambda planner, log: planner.plan(log, planner.ranges))
+    return [wanted for of_log in ranges for wanted in of_log or []]
+
+
+def find_offsets(
+    request: ReadRequest, reached: Mapping[TopicPartition, int], *, now_ms: int
+) -> dict[TopicPartition, LogOffsets]:
+    """Return what can be read now of directories that a copy may be extending.
+
+    Nothing that may still be on its way is passed over: where a segment came a short time ago and
+    the one before it does not reach up to it, that one's end is where a read ends for now.
+
+    Args:
+        request: What is asked for; its end is that of the logs.
+        reached: Up to where a log was read before; without an entry, nothing of it was.
+        now_ms: The reader's clock, epoch milliseconds.
+
+    Returns:
+        The offsets of each partition that has a log, in the order of partitions.
+
+    Raises:
+        PylogError: As of ``plan_ranges``.
+    """
+    logs = _list_logs(request, now_ms)
+    found = _look_at_each(
+        logs, lambda planner, log: planner.plan(log, partial(planner.offsets, reached))
+    )
+    return {
+        log.partition: offsets
+        for (_, log), offsets in zip(logs, found, strict=True)
+        if offsets is not None
     }
+
+
+def _list_logs(request: ReadRequest, now_ms: int) -> list[tuple["_Planner", _Log]]:
+    """Return the logs that a request is about, each with who plans it; none for an empty one."""
+    chosen = choose_places(request)
     for bound in (request.starting, request.ending):
-        _validate_coverage(bound, chosen)
+        _validate_coverage(bound, chosen, may_be_missing=request.choice.may_be_missing)
     planners = {
         place.root.location: _Planner(place.root, request, now_ms) for place in chosen.values()
     }
-    logs = [
-        (planners[place.root.location], _list_log(partition, place.location))
+    places = [
+        (planners[place.root.location], (partition, place.location))
         for partition, place in chosen.items()
     ]
+    listed = _look_at_each(places, lambda _, place: _list_log(*place))
     for planner in planners.values():
         planner.read_checkpoints()
-    return [wanted for planner, log in logs if log is not None for wanted in planner.plan(log)]
+    logs = []
+    for (planner, (partition, _)), log in zip(places, listed, strict=True):
+        if log is not None:
+            logs.append((planner, log))
+            continue
+        offset = request.starting.offset_of(partition) or 0
+        if offset > 0 and request.fail_on_data_loss:
+            raise OffsetOutOfRangeError(str(partition), offset, 0, 0)
+    return logs
+
+
+def _look_at_each(
+    items: Sequence[tuple["_Planner", T]], look: Callable[["_Planner", T], R]
+) -> list[R]:
+    """Return what a look at each of some things finds, in their order.
+
+    On an object store several at once: each answer takes its time.
+    """
+    roots = [planner.root for planner, _ in items]
+    slowest = next((root for root in roots if not isinstance(root, BrokerRoot)), None)
+    if slowest is None:
+        return [look(planner, item) for planner, item in items]
+    return map_over_root(slowest, lambda pair: look(*pair), items)
 
 
 class _Planner:
@@ -157,37 +239,48 @@ class _Planner:
 
     Checkpoints are read after the listings that they are for: whoever removes segments raises the
     log start first, so that no listing with some of them left is taken for the whole log.
+
+    Attributes:
+        root: Whose partitions they are.
     """
 
     def __init__(self, root: Root, request: ReadRequest, now_ms: int) -> None:
-        self._root = root
+        self.root = root
         self._request = request
         self._now_ms = now_ms
         self._checkpoints = Checkpoints()
 
     def read_checkpoints(self) -> None:
         """Read what the root's files say of logs that were listed."""
-        self._checkpoints = read_checkpoints(self._root, [LOG_START_FILE, CLEANER_FILE])
+        self._checkpoints = read_checkpoints(self.root, [LOG_START_FILE, CLEANER_FILE])
 
-    def plan(self, listed: _Log) -> list[ReadRange]:
-        """Return the ranges of a partition.
+    def plan(self, listed: _Log, work: Callable[[_Log], T]) -> T | None:
+        """Return what some work makes of a partition, None where its log is gone by now.
 
         Raises:
             ChangedWhileReadError: It was changed again and again.
         """
         for pause in _PAUSES:
             try:
-                return self._plan(listed)
+                return work(listed)
             except ChangedWhileReadError:
                 time.sleep(pause)
             again = _list_log(listed.partition, listed.location)
             if again is None:
-                return []
+                return None
             listed = again
             self.read_checkpoints()
-        return self._plan(listed)
+        return work(listed)
 
-    def _plan(self, log: _Log) -> list[ReadRange]:
+    def offsets(self, reached: Mapping[TopicPartition, int], log: _Log) -> LogOffsets:
+        """Return what a reader can have of a log that is being copied here."""
+        known = self._with_checkpoints(log)
+        bounds = _find_bounds(known, self._request, self._now_ms)
+        hole = _find_hole_on_its_way(known, reached.get(log.partition, 0), self._now_ms)
+        return bounds if hole is None else replace(bounds, end=min(hole, bounds.end))
+
+    def ranges(self, log: _Log) -> list[ReadRange]:
+        """Return the ranges of a log."""
         known = self._with_checkpoints(log)
         extent = _find_extent(known, self._request, self._now_ms)
         _check_lost_logs(known, extent, self._request)
@@ -213,6 +306,22 @@ class _Planner:
 def _is_read_unasked(partition: TopicPartition, request: ReadRequest) -> bool:
     """Whether a partition is read where no topic was chosen: the cluster's own log is not."""
     return not request.choice.is_everything or partition.topic != CLUSTER_METADATA_TOPIC
+
+
+def choose_places(request: ReadRequest) -> dict[TopicPartition, Place]:
+    """Return where each partition is that a request is about, in the order of partitions.
+
+    Raises:
+        ConfigError: A topic or partition is not there, or a partition is there several times.
+        StorageError: A directory cannot be listed.
+    """
+    places = find_places(request.paths)
+    _validate_choice(request, places)
+    return {
+        partition: _only_place(partition, of_partition)
+        for partition, of_partition in sorted(places.items())
+        if request.choice.admits(partition) and _is_read_unasked(partition, request)
+    }
 
 
 def find_places(paths: Sequence[str]) -> dict[TopicPartition, list[Place]]:
@@ -254,6 +363,8 @@ def _only_place(partition: TopicPartition, places: Sequence[Place]) -> Place:
 def _validate_choice(request: ReadRequest, places: Collection[TopicPartition]) -> None:
     option, where = request.choice.option, ", ".join(request.paths)
     topics = {partition.topic for partition in places}
+    if request.choice.may_be_missing:
+        return
     missing = sorted((request.choice.names or frozenset()) - topics)
     if missing:
         raise ConfigError(option, ",".join(missing), f"no such topic in {where}")
@@ -263,7 +374,9 @@ def _validate_choice(request: ReadRequest, places: Collection[TopicPartition]) -
         raise ConfigError(option, named, f"no such partition in {where}")
 
 
-def _validate_coverage(bound: Bound, chosen: Collection[TopicPartition]) -> None:
+def _validate_coverage(
+    bound: Bound, chosen: Collection[TopicPartition], *, may_be_missing: bool
+) -> None:
     """Offsets and times have to be said for exactly the partitions that are read, as in Spark."""
     if bound.partitions is None:
         return
@@ -273,7 +386,7 @@ def _validate_coverage(bound: Bound, chosen: Collection[TopicPartition]) -> None
     if missing:
         reason = "no time is said" if is_time else "no offset is said; -2 is earliest, -1 latest"
         raise ConfigError(bound.option, ", ".join(map(str, missing)), f"read, but {reason}")
-    if surplus:
+    if surplus and not may_be_missing:
         reason = f"{'a time' if is_time else 'an offset'} is said, but it is not read"
         raise ConfigError(bound.option, ", ".join(map(str, surplus)), reason)
 
@@ -314,18 +427,49 @@ def _find_extent(log: _Log, request: ReadRequest, now_ms: int) -> _Extent:
     is_plain = request.starting.is_log_end and request.ending.is_log_end
     if is_plain and not request.is_committed and request.range_offsets is None:
         return _Extent(start=log.log_start_offset, end=None)
-    log_end = find_end_offset(log.store, log.segments[-1])
-    extent = _Extent(start=_find_start(log, request, log_end), end=_find_end(log, request, log_end))
-    if not request.is_committed:
-        return extent
-    stable = find_last_stable_offset(
-        log.store, now_ms=now_ms, log_start_checkpoint=log.log_start_offset
+    bounds = _find_bounds(log, request, now_ms)
+    return _Extent(start=bounds.start, end=bounds.end)
+
+
+def _find_bounds(log: _Log, request: ReadRequest, now_ms: int) -> LogOffsets:
+    """Return which offsets are read, with an end also where there is no bound but the log's."""
+    log_end = readable_end = find_end_offset(log.store, log.segments[-1])
+    if request.is_committed:
+        stable = find_last_stable_offset(
+            log.store, now_ms=now_ms, log_start_checkpoint=log.log_start_offset
+        )
+        # An offset between the two is in the log; a committed read finds nothing there yet.
+        readable_end = min(stable, log_end)
+    return LogOffsets(
+        log_start_offset=log.log_start_offset,
+        log_end_offset=log_end,
+        start=_find_start(log, request, log_end, readable_end),
+        end=min(_find_end(log, request, log_end), readable_end),
     )
-    # An offset between the two is in the log; a committed read finds nothing there yet.
-    return replace(extent, end=stable if extent.end is None else min(extent.end, stable))
 
 
-def _find_start(log: _Log, request: ReadRequest, log_end: int) -> int:
+def _find_hole_on_its_way(log: _Log, reached: int, now_ms: int) -> int | None:
+    """Return where a log ends before a segment that a copy brought too early, None if nowhere."""
+    arrived = {file.name: file.modified_ms for file in log.store.list_files()}
+    for segment, following in pairwise(log.segments):
+        is_new = now_ms - arrived[log_file(following.base_offset)] < _ON_ITS_WAY_MS
+        if not is_new or following.base_offset <= max(reached, log.cleaned_to or 0):
+            continue
+        end = find_end_offset(log.store, segment)
+        if end < following.base_offset:
+            _log.warning(
+                "%s: waiting for offsets %d to %d: %s ends before them, %s came a short time ago",
+                log.location,
+                end,
+                following.base_offset - 1,
+                log_file(segment.base_offset),
+                log_file(following.base_offset),
+            )
+            return end
+    return None
+
+
+def _find_start(log: _Log, request: ReadRequest, log_end: int, readable_end: int) -> int:
     bound = request.starting
     timestamp_ms = bound.timestamp_of(log.partition)
     if timestamp_ms is not None:
@@ -333,8 +477,11 @@ def _find_start(log: _Log, request: ReadRequest, log_end: int) -> int:
         if start is None and not bound.is_past_end_allowed:
             reason = f"{log.partition} has no record at or after it"
             raise ConfigError(bound.option, timestamp_ms, reason)
-        return log_end if start is None else start
-    return _offset_in(log, bound.offset_of(log.partition), EARLIEST, log_end, request)
+        return readable_end if start is None else start
+    offset = bound.offset_of(log.partition)
+    if offset == LATEST:
+        return readable_end
+    return _offset_in(log, offset, EARLIEST, log_end, request)
 
 
 def _find_end(log: _Log, request: ReadRequest, log_end: int) -> int:

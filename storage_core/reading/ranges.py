@@ -28,6 +28,7 @@ from storage_core.log.committed_view import find_aborted, scan_batch_tables
 from storage_core.log.log_gaps import Gap, GapWatch
 from storage_core.log.settled_store import SettledStore, settle
 from storage_core.log.transaction_tracker import TransactionTracker
+from storage_core.reading.batch_columns import BATCH_TYPES, batch_column, to_time
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.columns import RecordColumns, decode_records
 from storage_core.records.payload import Limits
@@ -40,8 +41,6 @@ from storage_core.store.open_store import split_location
 # Whoever takes batches may copy them whole; a few of these are in memory at a time.
 _WINDOW_BYTES: Final = 4 << 20
 _ROWS_AT_A_TIME: Final = 1 << 16
-_MICROSECONDS: Final = 1000
-_LARGEST_MS: Final = (2**63 - 1) // _MICROSECONDS
 
 # Columns of Spark's Kafka source as Arrow gives them.
 COLUMN_TYPES: Final[dict[str, pa.DataType]] = {
@@ -54,6 +53,30 @@ COLUMN_TYPES: Final[dict[str, pa.DataType]] = {
     "timestampType": pa.int32(),
     "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
 }
+# Where a record stands in the files, and what its batch says; in no table unless asked for.
+LOG_COLUMN: Final = "_log"
+_SEQUENCE: Final = "sequence"
+_BATCH_FIELDS: Final = (
+    "file",
+    "position",
+    "base_offset",
+    "producer_id",
+    "producer_epoch",
+    "is_transactional",
+    "leader_epoch",
+    "codec",
+)
+_LOG_TYPE: Final = pa.struct(
+    [*((name, BATCH_TYPES[name]) for name in _BATCH_FIELDS), (_SEQUENCE, pa.int32())]
+)
+# Batches as rows: where they are, then what their headers say.
+BATCH_SCHEMA: Final = pa.schema(
+    [
+        ("topic", COLUMN_TYPES["topic"]),
+        ("partition", COLUMN_TYPES["partition"]),
+        *BATCH_TYPES.items(),
+    ]
+)
 
 
 _log: Final = logging.getLogger(__name__)
@@ -105,11 +128,18 @@ class ReadRange:
 
 def schema_of(columns: Iterable[str]) -> pa.Schema:
     """Return the schema of some columns, in their order."""
-    return pa.schema([(name, COLUMN_TYPES[name]) for name in columns])
+    types = {**COLUMN_TYPES, LOG_COLUMN: _LOG_TYPE}
+    return pa.schema([(name, types[name]) for name in columns])
 
 
 def read_range(wanted: ReadRange) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a range, in offset order.
+    """Yield the records of a range, in offset order; errors as of ``read_on``."""
+    for _, batch in read_on(wanted):
+        yield batch
+
+
+def read_on(wanted: ReadRange) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the records of a range, in offset order, each batch with the offset behind it.
 
     Raises:
         BadBytesError: A batch is corrupt; the text says which file and where.
@@ -137,7 +167,46 @@ def read_range(wanted: ReadRange) -> Iterator[pa.RecordBatch]:
                 if keys is not None:
                     has_key = pc.is_in(chosen.keys(), value_set=keys)
                     chosen = chosen.select(has_key.to_numpy(zero_copy_only=False))
-                yield from _to_arrow(chosen, wanted, schema)
+                yield from _to_arrow(chosen, wanted, number, schema)
+    _check_gaps(store, watch, wanted)
+
+
+def read_batches(wanted: ReadRange) -> Iterator[pa.RecordBatch]:
+    """Yield what the headers of a range's batches say, control batches included, in file order.
+
+    A batch that reaches into the range from below is part of it.
+
+    Raises:
+        BadBytesError: A batch is corrupt.
+        ChangedWhileReadError: A file is not any more the one that the query was planned with.
+        MissingSegmentError: Offsets are missing between segments, and that is to be an error.
+        StorageError: The disk failed.
+    """
+    store = SettledStore(open_store(wanted.directory), wanted.files, growing=wanted.growing)
+    watch = GapWatch(wanted.cleaned_to or 0)
+    for number, segment in enumerate(wanted.segments):
+        file = log_file(segment.base_offset)
+        for window in _windows(store, wanted, number, watch):
+            batches = window.batches
+            inside = batches.last_offset >= wanted.start_offset
+            if wanted.end_offset is not None:
+                # What reaches over a cut is the next piece's.
+                first = batches.last_offset if wanted.is_cut else batches.base_offset
+                inside &= first < wanted.end_offset
+            rows = np.flatnonzero(inside)
+            for start in range(0, len(rows), _ROWS_AT_A_TIME):
+                part = rows[start : start + _ROWS_AT_A_TIME]
+                yield pa.RecordBatch.from_arrays(
+                    [
+                        pa.repeat(pa.scalar(wanted.partition.topic), len(part)),
+                        pa.array(np.full(len(part), wanted.partition.partition, np.int32)),
+                        *(
+                            batch_column(name, file, window.file_position, batches, part)
+                            for name in BATCH_TYPES
+                        ),
+                    ],
+                    schema=BATCH_SCHEMA,
+                )
     _check_gaps(store, watch, wanted)
 
 
@@ -268,45 +337,52 @@ def _is_inside(offset: NDArray[np.int64], wanted: ReadRange) -> NDArray[np.bool_
 
 
 def _to_arrow(
-    records: RecordColumns, wanted: ReadRange, schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
+    records: RecordColumns, wanted: ReadRange, number: int, schema: pa.Schema
+) -> Iterator[tuple[int, pa.RecordBatch]]:
     for first in range(0, len(records), _ROWS_AT_A_TIME):
         part = RecordColumns(
             payload=records.payload, table=records.table[:, first : first + _ROWS_AT_A_TIME]
         )
-        arrays = [_column(part, name, wanted.partition) for name in wanted.columns]
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        arrays = [_column(part, name, wanted, number) for name in wanted.columns]
+        yield int(part.offset.max()) + 1, pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _column(records: RecordColumns, name: str, partition: TopicPartition) -> pa.Array:
+def _column(records: RecordColumns, name: str, wanted: ReadRange, number: int) -> pa.Array:
+    """Return a column of records of the range's segment of that number."""
     match name:
         case "key":
             column = records.keys()
         case "value":
             column = records.values()
         case "topic":
-            column = pa.repeat(pa.scalar(partition.topic), len(records))
+            column = pa.repeat(pa.scalar(wanted.partition.topic), len(records))
         case "partition":
-            column = pa.array(np.full(len(records), partition.partition, np.int32))
+            column = pa.array(np.full(len(records), wanted.partition.partition, np.int32))
         case "offset":
             column = pa.array(records.offset)
         case "timestamp":
-            column = _timestamps(records.timestamp)
+            column = to_time(records.timestamp, is_null=np.zeros(len(records), np.bool_))
         case "timestampType":
             types = records.payload.batches.timestamp_type_id[records.batch]
             column = pa.array(types.astype(np.int32))
         case "headers":
             column = _headers(records)
+        case "_log":
+            column = _log_column(records, log_file(wanted.segments[number].base_offset))
         case _:
             raise KeyError(name)
     return column
 
 
-def _timestamps(epoch_ms: NDArray[np.int64]) -> pa.Array:
-    """Return Spark's microseconds; a point in time beyond their range is null."""
-    beyond = (epoch_ms > _LARGEST_MS) | (epoch_ms < -_LARGEST_MS)
-    scaled = np.where(beyond, 0, epoch_ms) * _MICROSECONDS
-    return pa.array(scaled, mask=beyond).cast(COLUMN_TYPES["timestamp"])
+def _log_column(records: RecordColumns, file: str) -> pa.Array:
+    """Return where records stand in a file, and what their batches say."""
+    payload = records.payload
+    position = payload.window.file_position
+    arrays = [
+        batch_column(name, file, position, payload.batches, records.batch) for name in _BATCH_FIELDS
+    ]
+    arrays.append(pa.array(records.sequence.astype(np.int32)))
+    return pa.StructArray.from_arrays(arrays, fields=list(_LOG_TYPE))
 
 
 def _headers(records: RecordColumns) -> pa.Array:

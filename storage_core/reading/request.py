@@ -23,12 +23,14 @@ class TopicChoice:
         pattern: Regular expression that a topic's whole name has to match; None likewise.
         assigned: Partitions one by one; None likewise.
         option: What the reader calls this choice, for messages.
+        may_be_missing: Whether it is no error that a topic or partition is not there.
     """
 
     names: frozenset[str] | None = None
     pattern: re.Pattern[str] | None = None
     assigned: frozenset[TopicPartition] | None = None
     option: str = ""
+    may_be_missing: bool = False
 
     @property
     def is_everything(self) -> bool:

@@ -1,6 +1,7 @@
 """The headers of a run of batches, as columns."""
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +17,35 @@ from storage_core.formats.batch_v2 import (
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
+    Codec,
+    TimestampType,
 )
+from storage_core.formats.control import NO_CONTROL_RECORD, ControlType
 from storage_core.formats.legacy import MAGIC_V0
 from storage_core.kernels import batch_scan
 
 NO_TIMESTAMP_TYPE_ID = -1
+# By Kafka's number of the type.
+TIMESTAMP_TYPES: Final = {
+    NO_TIMESTAMP_TYPE_ID: str(TimestampType.NONE),
+    0: str(TimestampType.CREATE_TIME),
+    1: str(TimestampType.LOG_APPEND_TIME),
+}
+_CODECS: Final = frozenset(map(int, Codec))
+_CONTROL_TYPES: Final = frozenset(map(int, ControlType))
+
+
+def codec_name(codec: int) -> str:
+    """Return the codec as Kafka prints it; a number that is none stays a number."""
+    return Codec(codec).name.lower() if codec in _CODECS else str(codec)
+
+
+def control_name(control_type: int) -> str | None:
+    """Return the type of a control record, None for a batch without one."""
+    if control_type in {batch_scan.NOT_CONTROL, NO_CONTROL_RECORD}:
+        return None
+    is_named = control_type in _CONTROL_TYPES
+    return ControlType(control_type).name if is_named else ControlType.UNKNOWN.name
 
 
 class _Column:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as sf
+from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -21,6 +22,8 @@ from pyspark.sql.types import (
 from pylog_spark.source import register
 from pylog_spark.source.data_source import KafkaLogReader
 from storage_core.commit import DeleteFile, SyncDirectory
+from tests.kit.builders import some_batches
+from tests.kit.directories import SegmentSpec, write_partition
 from tests.kit.golden_cleaning import prepare
 from tests.kit.golden_data import Golden
 from tests.pylog_spark.session_doubles import RefusingConf, ServerlessSession
@@ -164,7 +167,7 @@ def test_registering_twice_changes_nothing(spark, read):
         ({"subcribe": "events"}, "did you mean subscribe?"),
         ({"mine": "a", "yours": "b"}, "mine, yours: unknown"),
         ({"subscribe": "nothing"}, "no such topic"),
-        ({"view": "batches"}, "there is only: records"),
+        ({"view": "bathces"}, "there are: records, batches"),
     ],
     ids=str,
 )
@@ -203,3 +206,54 @@ def test_a_frame_refuses_a_log_whose_middle_is_missing(spark, tmp_path):
         read.load(str(directory)).count()
     assert "failOnDataLoss=false" in str(refused.value)
     assert read.option("failOnDataLoss", "false").load(str(directory)).count() > 0
+
+
+def test_a_view_of_sql_has_the_options_and_looks_at_the_logs_when_it_is_created(spark, tmp_path):
+    register(spark)
+    root = tmp_path / "kafka"
+
+    def write(count: int) -> None:
+        batches = some_batches(count=count)
+        write_partition(root / "t-0", [SegmentSpec(base_offset=0, batches=batches)])
+
+    options = f"OPTIONS (path '{root}', subscribe 't', columns 'partition,offset')"
+    for count in (3, 5):
+        write(count)
+        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW logs USING `kafka-log` {options}")
+        assert spark.table("logs").columns == ["partition", "offset"]
+        (row,) = spark.sql("SELECT count(*), max(offset) FROM logs").collect()
+        assert tuple(row) == (count, count - 1)
+    spark.read.format("kafka-log").load(str(root)).createOrReplaceTempView("logs")
+    assert spark.sql("SELECT * FROM logs WHERE offset > 2").count() == 2
+    spark.catalog.dropTempView("logs")
+
+
+def test_create_table_is_refused_with_what_to_do(spark, tmp_path):
+    register(spark)
+    write_partition(tmp_path / "t-0", [SegmentSpec(base_offset=0, batches=some_batches(count=1))])
+    with pytest.raises(AnalysisException, match="CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE logs USING `kafka-log` OPTIONS (path '{tmp_path}')")
+
+
+def test_spark_still_forgets_the_options_of_a_table_whose_source_is_in_python(spark):
+    """If this fails Spark has mended it: CREATE TABLE need not be refused any more."""
+
+    class Told(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "told"
+
+        def schema(self) -> str:
+            return "told STRING"
+
+        def reader(self, schema: StructType) -> DataSourceReader:
+            raise KeyError(self.options["path"])
+
+    spark.dataSource.register(Told)
+    spark.sql("CREATE TABLE told USING told OPTIONS (path 'it was told')")
+    try:
+        with pytest.raises(AnalysisException) as refused:
+            spark.sql("SELECT * FROM told").collect()
+        assert "it was told" not in str(refused.value)
+    finally:
+        spark.sql("DROP TABLE told")

@@ -1,13 +1,16 @@
 """Reading mirrors at URLs and managed roots: the records of a local directory, and no others."""
 
 import pickle
+import threading
 from dataclasses import replace
 
 import pytest
 
+from pylog_spark.source.data_source import KafkaLogReader
 from pylog_spark.source.options import parse_options
 from storage_core.catalog.roles import Role
 from storage_core.errors import ConfigError
+from storage_core.reading import planning
 from storage_core.reading.planning import plan_ranges
 from storage_core.reading.ranges import read_range
 from storage_core.roots.open_root import find_root, open_root
@@ -45,6 +48,13 @@ def twin(origin, tmp_path):
 def ranges(path, **options):
     wanted = plan_ranges(parse_options({"path": str(path), **options}).request, now_ms=NOW_MS)
     return pickle.loads(pickle.dumps(wanted))
+
+
+def rows_of_view(path, view):
+    options = {"path": str(path), "view": view, "subscribe": NAME}
+    reader = KafkaLogReader(parse_options(options))
+    parts = pickle.loads(pickle.dumps(reader.partitions()))
+    return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
 
 
 def records(wanted):
@@ -131,3 +141,31 @@ def test_roots_are_found_by_what_lies_there(origin, mirror, twin):
 def test_a_url_with_nothing_below_it_is_an_error():
     with pytest.raises(ConfigError, match="no objects below"):
         ranges("memory://nothing-here/at-all")
+
+
+@pytest.mark.parametrize("view", ["batches", "segments", "indexes", "epochs"])
+def test_views_of_a_mirror_and_of_a_managed_root_have_what_the_directory_has(
+    origin, mirror, twin, view
+):
+    def without_times(rows):
+        return [row | {"modified": None} for row in rows]
+
+    expected = without_times(rows_of_view(origin.path, view))
+    for path in (mirror, twin.location, f"managed+{twin.location}"):
+        assert without_times(rows_of_view(path, view)) == expected
+    assert expected
+
+
+def test_partitions_of_an_object_store_are_planned_several_at_once(mirror, monkeypatch):
+    """An answer takes its time there: both are asked for before either has come."""
+    expected = records(ranges(mirror))
+    both = threading.Barrier(len(NAMES), timeout=60)
+    for name in ("_list_log", "_find_extent"):
+        look = getattr(planning, name)
+
+        def wait_and_look(*arguments, look=look):
+            both.wait()
+            return look(*arguments)
+
+        monkeypatch.setattr(planning, name, wait_and_look)
+    assert records(ranges(mirror)) == expected

@@ -95,7 +95,11 @@ def test_the_isolation_level_is_kafkas():
     [
         ({"startingoffset": "1"}, "did you mean startingOffsets?"),
         ({"minPartition": "3"}, "did you mean minPartitions?"),
-        ({"view": "batches"}, "there is only: records"),
+        ({"view": "bathces"}, "there are: records, batches, segments"),
+        ({"view": "batches", "keys": "a"}, "keys=a: means nothing in the view batches"),
+        ({"view": "batches", "columns": "key"}, "expected names from: topic, partition, file"),
+        ({"view": "segments", "startingOffsets": "earliest"}, "means nothing in the view segments"),
+        ({"view": "groups", "includeHeaders": "true"}, "means nothing in the view groups"),
         ({"subscribe": "a", "assign": "{}"}, "only one way to choose"),
         ({"subscribe": " , "}, "expected topics"),
         ({"subscribePattern": "("}, "no regular expression"),

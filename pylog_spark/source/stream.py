@@ -1,0 +1,166 @@
+"""``spark.readStream.format("kafka-log")``: a directory that grows, in triggers.
+
+Spark's checkpoint has the offsets of each trigger before its tasks begin, and gives them again to
+a query that was killed: a trigger is planned from offsets alone, whatever files have them by then.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from pylog_spark.source.options import SourceOptions, warn_of_meaningless
+from pylog_spark.source.stream_offsets import (
+    limit_ends,
+    next_ends,
+    offsets_from_json,
+    offsets_to_json,
+)
+from pylog_spark.source.task_planning import plan_tasks
+from pylog_spark.tasks.worker import freeze_modules
+from storage_core.clock import SystemClock
+from storage_core.errors import ConfigError, OffsetOutOfRangeError
+from storage_core.filenames import TopicPartition
+from storage_core.reading.following import follow_range
+from storage_core.reading.planning import LogOffsets, find_offsets
+from storage_core.reading.ranges import ReadRange
+from storage_core.reading.request import Bound, ReadRequest, TopicChoice
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+except ModuleNotFoundError:  # pyspark 4.0 and 4.1: a trigger has all that is there
+    HAS_LIMITS = False
+else:
+    HAS_LIMITS = True
+
+Offsets = dict[str, dict[str, int]]
+
+
+class StreamPartition(InputPartition):
+    """The ranges of one task, and the request that they are for, as Spark carries them to it."""
+
+    def __init__(self, request: ReadRequest, ranges: Sequence[ReadRange]) -> None:
+        super().__init__((request, ranges))
+        self.request = request
+        self.ranges = ranges
+
+
+class KafkaLogStreamReader(DataSourceStreamReader):
+    """Plans the triggers of a stream and does their tasks.
+
+    Method names and their order are Spark's.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        if options.max_offsets_per_trigger is not None and not HAS_LIMITS:
+            most = options.max_offsets_per_trigger
+            raise ConfigError("maxOffsetsPerTrigger", most, "needs pyspark 4.2")
+        self._options = options
+        self._reached: dict[TopicPartition, int] = {}
+        self._latest: dict[TopicPartition, int] = {}
+        self._target: dict[TopicPartition, int] | None = None
+
+    def initialOffset(self) -> Offsets:  # noqa: N802
+        """Return where a new stream begins; one that has a checkpoint is not asked."""
+        warn_of_meaningless(self._options)
+        logs = find_offsets(self._options.request, {}, now_ms=SystemClock().now_ms())
+        self._reached = {partition: log.start for partition, log in logs.items()}
+        return offsets_to_json(self._reached)
+
+    def getDefaultReadLimit(self) -> "ReadLimit":  # noqa: N802
+        """Return how much a trigger reads."""
+        most = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def latestOffset(  # noqa: N802
+        self, start: Offsets | None = None, limit: "ReadLimit | None" = None
+    ) -> Offsets:
+        """Return up to where the next trigger reads.
+
+        Args:
+            start: Where it begins; pyspark before 4.2 does not say it.
+            limit: How much it may read; likewise.
+
+        Raises:
+            PartitionNotFoundError: A partition that was read is gone, and that is to be an error.
+            OffsetOutOfRangeError: A log ends below what was read of it, likewise.
+            PylogError: A log cannot be read.
+        """
+        reached = self._reached if start is None else offsets_from_json(start)
+        logs = self._look(reached)
+        if self._target is not None:
+            logs = {
+                partition: replace(log, end=min(log.end, self._target.get(partition, 0)))
+                for partition, log in logs.items()
+                if partition in self._target or partition in reached
+            }
+        ends = next_ends(reached, logs, fail_on_data_loss=self._options.request.fail_on_data_loss)
+        self._latest = ends
+        if HAS_LIMITS and isinstance(limit, ReadMaxRows):
+            ends = limit_ends(reached, logs, ends, limit.max_rows)
+        return offsets_to_json(ends)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Take note of what is there now; the stream ends when that is read."""
+        self._target = {partition: log.end for partition, log in self._look({}).items()}
+
+    def reportLatestOffset(self) -> Offsets | None:  # noqa: N802
+        """Return up to where there was something to read at the last look, for the progress."""
+        return offsets_to_json(self._latest) if self._latest else None
+
+    def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
+        """Return the tasks of a trigger.
+
+        Raises:
+            OffsetOutOfRangeError: An offset is not in the log (any more), and that is to be an
+                error; or the end is below the start.
+            PylogError: A log cannot be read.
+        """
+        reached, ends = offsets_from_json(start), offsets_from_json(end)
+        self._reached = ends
+        for partition, offset in reached.items():
+            if ends.get(partition, -1) < offset:
+                raise OffsetOutOfRangeError(str(partition), offset, 0, ends.get(partition, 0))
+        # What is new to the stream begins at offset 0: whatever it lacks by now is lost, too.
+        starts = {p: reached.get(p, 0) for p, offset in ends.items() if reached.get(p, 0) < offset}
+        if not starts:
+            return []
+        asked = self._options.request
+        request = replace(
+            asked,
+            choice=TopicChoice(
+                assigned=frozenset(starts),
+                option="checkpoint",
+                may_be_missing=not asked.fail_on_data_loss,
+            ),
+            starting=Bound(offsets=starts, option="checkpoint"),
+            ending=Bound(offsets={p: ends[p] for p in starts}, option="checkpoint"),
+        )
+        tasks = plan_tasks(replace(self._options, request=request), now_ms=SystemClock().now_ms())
+        return [StreamPartition(request, ranges) for ranges in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the records of one task as Arrow batches."""
+        freeze_modules()
+        if isinstance(partition, StreamPartition):
+            now_ms = SystemClock().now_ms()
+            for wanted in partition.ranges:
+                yield from follow_range(wanted, partition.request, now_ms=now_ms)
+
+    def _look(self, reached: dict[TopicPartition, int]) -> dict[TopicPartition, LogOffsets]:
+        """Return what there is of each partition; what was read and is gone has none."""
+        request = self._options.request
+        there = replace(
+            request, choice=replace(request.choice, may_be_missing=True), starting=Bound()
+        )
+        return find_offsets(there, reached, now_ms=SystemClock().now_ms())
+
+
+if HAS_LIMITS:
+    SupportsTriggerAvailableNow.register(KafkaLogStreamReader)
