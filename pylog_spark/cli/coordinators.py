@@ -131,7 +131,7 @@ def _undecoded(row: Row) -> str:
 
 
 def _state(row: Row) -> str:
-    return row["state"] + (", overdue" if row["is_overdue"] else "")
+    return f"{row['state']}{', overdue' if row['is_overdue'] else ''}"
 
 
 def _text_column(heading: str, name: str, *, rank: int = 0, folds: bool = False) -> Column:
