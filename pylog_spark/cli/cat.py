@@ -1,13 +1,10 @@
 """``pylog cat``: the records of a topic, as kcat writes them, or as JSON lines."""
 
-import json
 import sys
 from collections.abc import Iterator
 
 import pyarrow as pa
 
-from pylog_spark.cli.byte_text import NotInFormatError, format_value, without_json
-from pylog_spark.cli.dump_json import TIMESTAMP_TYPES
 from pylog_spark.cli.record_choice import first_rows, read_chosen
 from pylog_spark.cli.record_format import RecordFormat
 from pylog_spark.exit_code import ExitCode
@@ -21,10 +18,10 @@ from pylog_spark.options.declared import (
     VALUE_FORMAT,
 )
 from pylog_spark.options.option import CommandLine
+from pylog_spark.record_text import NotInFormatError, json_lines
 from storage_core.errors import ConfigError
 from storage_core.kafka_log import COLUMNS, Records
 
-_MICROSECONDS = 1000
 # A Python object a value: so many rows at a time.
 _ROWS_AT_A_TIME = 4096
 # What a row is called in an error.
@@ -77,33 +74,9 @@ def _write_json(batches: Iterator[pa.RecordBatch], keys: BytesFormat, values: By
         for first in range(0, batch.num_rows, _ROWS_AT_A_TIME):
             part = batch.slice(first, _ROWS_AT_A_TIME)
             try:
-                sys.stdout.write("".join(_json_lines(part, keys, values)))
+                sys.stdout.write("".join(json_lines(part, keys, values)))
             except NotInFormatError as error:
                 raise _not_json(part, error) from error
-
-
-def _json_lines(batch: pa.RecordBatch, keys: BytesFormat, values: BytesFormat) -> Iterator[str]:
-    columns = {name: batch.column(name) for name in batch.schema.names}
-    columns["timestamp"] = columns["timestamp"].cast(pa.int64())
-    rows = zip(*(columns[name].to_pylist() for name in COLUMNS), strict=True)
-    of_headers = without_json(values)
-    for number, row in enumerate(rows):
-        key, value, topic, partition, offset, timestamp, timestamp_type, headers = row
-        try:
-            key_text, value_text = format_value(key, keys), format_value(value, values)
-        except ValueError as error:
-            raise NotInFormatError(number, str(error)) from error
-        at = "null" if timestamp is None else timestamp // _MICROSECONDS
-        pairs = ",".join(
-            f"[{json.dumps(one['key'])},{format_value(one['value'], of_headers)}]"
-            for one in headers or ()
-        )
-        yield (
-            f'{{"type":"record","topic":{json.dumps(topic)},"partition":{partition},'
-            f'"offset":{offset},"timestamp":{at},'
-            f'"timestamp_type":"{TIMESTAMP_TYPES[timestamp_type]}",'
-            f'"key":{key_text},"value":{value_text},"headers":[{pairs}]}}\n'
-        )
 
 
 def _not_json(batch: pa.RecordBatch, error: NotInFormatError) -> ConfigError:

@@ -16,12 +16,14 @@ from pylog_spark.options.declared import (
     ASSUME_DEFAULTS,
     BY,
     CHOICE,
+    COLUMNS,
     CONFIG_FILES,
     DEEP,
     DRY_RUN,
     ENGINE,
     EXACT,
     EXCLUDE,
+    EXPORT_FORMAT,
     FAIL_ON,
     FILE_LIST,
     FROM,
@@ -51,6 +53,7 @@ from pylog_spark.options.declared import (
     NULL,
     ORDER,
     ORIGIN,
+    OUT,
     OUTPUT,
     OVERRIDE,
     PARTITIONS,
@@ -75,12 +78,12 @@ from pylog_spark.options.declared import (
     STRATEGY,
     SYNC_STOPPED,
     TARGET,
-    TO,
     TOPIC,
     TOPIC_DUMP,
     TOPIC_OPTION,
     TOPICS,
     TRASH,
+    UNTIL,
     UNTIL_CLEAN,
     VALUE_FORMAT,
     WIDE,
@@ -196,7 +199,7 @@ _DUMP: Final = Command(
         PATH,
         OUTPUT,
         FROM,
-        TO,
+        UNTIL,
         replace(MAX_RECORDS, help="At most so many records, or entries of another file."),
         FULL,
         KEY_FORMAT,
@@ -223,7 +226,7 @@ _CAT: Final = Command(
         RECORD_FORMAT,
         PARTITIONS,
         FROM,
-        TO,
+        UNTIL,
         MAX_RECORDS,
         KEYS,
         ISOLATION,
@@ -241,6 +244,37 @@ _CAT: Final = Command(
     an error that says where, and exit status 4.
     """,
     example="Example: `pylog cat orders --root /var/lib/kafka -f '%p %o %k = %s\\n' --max 10`",
+)
+_EXPORT: Final = Command(
+    name="export",
+    panel=_LOOK,
+    work="pylog_spark.cli.export:EXPORT",
+    options=(
+        TOPIC,
+        OUT,
+        RECORD_ROOTS,
+        EXPORT_FORMAT,
+        PARTITIONS,
+        FROM,
+        UNTIL,
+        KEYS,
+        COLUMNS,
+        ISOLATION,
+        KEY_FORMAT,
+        VALUE_FORMAT,
+        ALLOW_DATA_LOSS,
+        ENGINE,
+        MASTER,
+        OUTPUT,
+    ),
+    help="""
+    Export the records of a topic to a new folder: Parquet, a Delta table, CSV or JSON lines.
+
+    Tasks write parts at the same time; one rename makes all of them visible, or none. A log
+    directory is only read, no lock is taken. No Spark is started unless --engine or --master says
+    so; its executors have to see the folder.
+    """,
+    example="Example: `pylog export orders /data/orders --root /var/lib/kafka --to parquet`",
 )
 _FIND: Final = Command(
     name="find",
@@ -881,19 +915,8 @@ _WARMUP: Final = Command(
 
 # In the order of the program's help.
 COMMANDS: Final[tuple[Command | Group, ...]] = (
-    *(
-        _INSPECT,
-        _DUMP,
-        _CAT,
-        _FIND,
-        _FREE,
-        _GROUPS,
-        _TRANSACTIONS,
-        _EXPLAIN,
-        _SURVEY,
-        _VERIFY,
-        _DOCTOR,
-    ),
+    *(_INSPECT, _DUMP, _CAT, _EXPORT, _FIND, _FREE),
+    *(_GROUPS, _TRANSACTIONS, _EXPLAIN, _SURVEY, _VERIFY, _DOCTOR),
     *(_RUN, _RECOVER, _RETAIN, _COMPACT),
     *(_APPLY, _RUNS, _UNDO, _PURGE),
     *(_INGEST, _MATERIALIZE),

@@ -24,7 +24,7 @@ from pylog_spark.options.declared import (
     MAX_RECORDS,
     OUTPUT,
     PATH,
-    TO,
+    UNTIL,
     VALUE_FORMAT,
 )
 from pylog_spark.options.option import CommandLine
@@ -133,7 +133,7 @@ def dump(line: CommandLine) -> int:
         as_json=line[OUTPUT] is OutputFormat.JSON,
         committed_only=line[ISOLATION] is Isolation.READ_COMMITTED,
         start=line[FROM],
-        end=line[TO],
+        end=line[UNTIL],
         most=line[MAX_RECORDS],
         is_full=line[FULL],
         keys=line[KEY_FORMAT],
@@ -171,7 +171,7 @@ def dump_path(path: str | Path, request: DumpRequest) -> bool:
         committed = load_committed_view(whole, now_ms=SystemClock().now_ms())
     bounds = _bounds(request, store, segments)
     if bounds.is_range and not segments:
-        raise ConfigError("--from, --to", path, "holds no records to begin or to end with")
+        raise ConfigError("--from, --until", path, "holds no records to begin or to end with")
     if segments and (bounds.is_range or request.most is not None):
         names = _within(bounds, segments)
     done = _Dump(store, committed, bounds)

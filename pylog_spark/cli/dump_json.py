@@ -9,15 +9,15 @@ from binascii import b2a_base64
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from pylog_spark.cli.byte_text import format_value, without_json
 from pylog_spark.cli.dump_internal import meaning_of
 from pylog_spark.cli.dump_records import HEADERS, KEY, OFFSET, VALUE, RecordRow, record_rows
 from pylog_spark.cli.dump_segment import DecodedBatches, TornTail
 from pylog_spark.options.choices import BytesFormat
 from pylog_spark.options.declared import KEY_FORMAT, VALUE_FORMAT
+from pylog_spark.record_text import TIMESTAMP_TYPES, format_value, without_json
 from pylog_spark.text import to_json
 from storage_core.errors import BadBytesError, ConfigError
-from storage_core.formats.batch_v2 import Codec, TimestampType
+from storage_core.formats.batch_v2 import Codec
 from storage_core.formats.control import NO_CONTROL_RECORD, ControlType
 from storage_core.kernels import batch_scan
 from storage_core.records.batch_table import BatchTable
@@ -33,12 +33,6 @@ _RECORD: Final = (
     '{"type":"record","offset":%d,"timestamp":%d,"sequence":%d,"key":%s,"value":%s,'
     '"headers":[%s]%s}\n'
 )
-# By Kafka's number of the type.
-TIMESTAMP_TYPES: Final = {
-    -1: str(TimestampType.NONE),
-    0: str(TimestampType.CREATE_TIME),
-    1: str(TimestampType.LOG_APPEND_TIME),
-}
 _BOOLEANS: Final = ("false", "true")
 # How many records' lines are held at a time.
 _LINES_AT_A_TIME: Final = 4096

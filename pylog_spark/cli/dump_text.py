@@ -6,12 +6,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pylog_spark.cli.byte_text import format_value, without_json
 from pylog_spark.cli.dump_internal import meaning_text
-from pylog_spark.cli.dump_json import TIMESTAMP_TYPES, codec_name, control_name, not_json
+from pylog_spark.cli.dump_json import codec_name, control_name, not_json
 from pylog_spark.cli.dump_records import HEADERS, KEY, OFFSET, VALUE, record_rows
 from pylog_spark.cli.dump_segment import DecodedBatches, TornTail
 from pylog_spark.options.choices import BytesFormat
+from pylog_spark.record_text import TIMESTAMP_TYPES, format_value, without_json
 from pylog_spark.text import LAST_MS, escaped, readable_bytes, time_text
 from storage_core.errors import BadBytesError
 from storage_core.formats.batch_v2 import MAGIC_V2, NO_PRODUCER_ID, NO_SEQUENCE

@@ -9,7 +9,6 @@ from typing import Any, Final
 import typer
 from rich.console import Console
 
-from pylog_spark.cli.byte_text import format_value
 from pylog_spark.cli.record_choice import keys_of
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.arguments import said_as
@@ -25,6 +24,7 @@ from pylog_spark.options.declared import (
     WIDE,
 )
 from pylog_spark.options.option import CommandLine
+from pylog_spark.record_text import format_value
 from pylog_spark.report import json_line, number_column, partition_name, time_column
 from pylog_spark.text import readable_bytes, to_json
 from pylog_spark.text_table import NOTHING, Column, Row, TextTable, write_paragraphs, write_table

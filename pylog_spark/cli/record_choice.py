@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from pylog_spark.cli.byte_text import parse_bytes_text
 from pylog_spark.options.choices import BytesFormat
 from pylog_spark.options.declared import (
     ALLOW_DATA_LOSS,
@@ -14,10 +13,11 @@ from pylog_spark.options.declared import (
     KEYS,
     PARTITIONS,
     RECORD_ROOTS,
-    TO,
     TOPIC,
+    UNTIL,
 )
 from pylog_spark.options.option import CommandLine
+from pylog_spark.record_text import parse_bytes_text
 from storage_core.errors import ConfigError
 from storage_core.kafka_log import Logs, Position, Records, TopicPartition, open_logs
 
@@ -38,7 +38,7 @@ def read_chosen(line: CommandLine, columns: Iterable[str]) -> Records:
         None if numbers else topic,
         partitions=[TopicPartition(topic, number) for number in numbers] or None,
         start=_position(logs, line, FROM.label, line[FROM]),
-        end=_position(logs, line, TO.label, line[TO]),
+        end=_position(logs, line, UNTIL.label, line[UNTIL]),
         keys=keys_of(line),
         columns=columns,
         isolation=line[ISOLATION].value,

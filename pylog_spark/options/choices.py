@@ -93,6 +93,15 @@ class BytesFormat(enum.StrEnum):
     JSON = "json"  # JSON texts, on one line
 
 
+class ExportFormat(enum.StrEnum):
+    """What records are exported to."""
+
+    PARQUET = "parquet"
+    DELTA = "delta"
+    CSV = "csv"
+    JSONL = "jsonl"
+
+
 class OutputFormat(enum.StrEnum):
     """How rows are written."""
 

@@ -17,6 +17,7 @@ from pylog_spark.options.choices import (
     OVERRIDABLE_GUARDS,
     BytesFormat,
     EngineChoice,
+    ExportFormat,
     FailOn,
     HighWatermarkSource,
     InspectOrder,
@@ -591,9 +592,9 @@ FROM: Final = Option[int | datetime | None](
     metavar="PLACE",
     help="Start there: an offset, -N for N offsets before the end, or a time (2026-11-21T07:56Z).",
 )
-TO: Final = Option[int | datetime | None](
+UNTIL: Final = Option[int | datetime | None](
     name="end",
-    flag="--to",
+    flag="--until",
     kind=POSITION,
     default=None,
     metavar="PLACE",
@@ -654,6 +655,22 @@ VALUE_FORMAT: Final = Option[BytesFormat | None](
     kind=choice(BytesFormat),
     default=None,
     help="How values are written, and those of headers.",
+)
+
+EXPORT_FORMAT: Final = Option[ExportFormat](
+    name="to",
+    flag="--to",
+    kind=choice(ExportFormat),
+    help="What is written.",
+    is_required=True,
+)
+COLUMNS: Final = Option[tuple[str, ...]](
+    name="columns",
+    flag="--column",
+    kind=TEXTS,
+    default=(),
+    metavar="NAME",
+    help="Only these columns, of Parquet, Delta and CSV. Default: all.",
 )
 
 # --- What an ingest may take ---------------------------------------------------------------------
@@ -732,6 +749,13 @@ TOPIC: Final = Option[str](
     kind=TEXT,
     metavar="TOPIC",
     help="Name of the topic.",
+    is_required=True,
+)
+OUT: Final = Option[Path](
+    name="out",
+    kind=FILE,
+    metavar="OUT",
+    help="A folder that is not there yet.",
     is_required=True,
 )
 PATH: Final = Option[str](

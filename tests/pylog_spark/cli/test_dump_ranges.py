@@ -62,13 +62,13 @@ def dumped(pylog, path: Path, *words: object) -> tuple[list[int], list[int]]:
     ("words", "batches", "records"),
     [
         (("--from", 4), [3, 6, 9, 12, 15], range(4, 18)),
-        (("--to", 4), [0, 3], range(4)),
-        (("--from", 7, "--to", 11), [6, 9], range(7, 11)),
-        (("--from", 9, "--to", 9), [], []),
+        (("--until", 4), [0, 3], range(4)),
+        (("--from", 7, "--until", 11), [6, 9], range(7, 11)),
+        (("--from", 9, "--until", 9), [], []),
         (("--from", 17), [15], [17]),
         (("--from", 18), [], []),
         (("--from", -2), [15], [16, 17]),
-        (("--from", -4, "--to", -1), [12, 15], [14, 15, 16]),
+        (("--from", -4, "--until", -1), [12, 15], [14, 15, 16]),
         (("--max", 4), [0, 3], range(4)),
         (("--max", 3), [0], range(3)),
         (("--from", 8, "--max", 2), [6, 9], [8, 9]),
@@ -98,7 +98,7 @@ def test_a_time_stands_for_the_first_record_at_or_after_it(
     pylog, directory, start, end, batches, records
 ):
     words = []
-    for option, offset in (("--from", start), ("--to", end)):
+    for option, offset in (("--from", start), ("--until", end)):
         if offset is not None:
             seconds = SOME_TIME_MS // 1000 + offset - 1_699_999_200
             words += [option, f"2023-11-14T22:{seconds // 60:02d}:{seconds % 60:02d}"]
@@ -120,7 +120,7 @@ def test_damage_outside_of_the_part_is_not_come_to(pylog, directory, tmp_path):
             content[100] ^= 1
         (copy / log.name).write_bytes(content)
     assert dumped(pylog, copy, "--from", 9)[1] == list(range(9, 18))
-    assert pylog("dump", copy, "--to", 2).exit_code == ExitCode.PARTLY_FAILED
+    assert pylog("dump", copy, "--until", 2).exit_code == ExitCode.PARTLY_FAILED
 
 
 def test_old_formats_are_cut_by_their_own_offsets(pylog, tmp_path):
@@ -132,8 +132,8 @@ def test_old_formats_are_cut_by_their_own_offsets(pylog, tmp_path):
     ]
     write_partition(tmp_path / "orders-0", [SegmentSpec(base_offset=0, batches=batches)])
     log = tmp_path / "orders-0" / LOG
-    assert dumped(pylog, log, "--from", 2, "--to", 6)[1] == [2, 3, 4, 5]
-    assert dumped(pylog, log, "--from", 6, "--to", 7)[1] == [6]
+    assert dumped(pylog, log, "--from", 2, "--until", 6)[1] == [2, 3, 4, 5]
+    assert dumped(pylog, log, "--from", 6, "--until", 7)[1] == [6]
     assert dumped(pylog, log, "--from", 7, "--max", 3)[1] == [7, 8, 9]
 
 
@@ -196,7 +196,7 @@ def test_a_golden_log_is_cut_as_it_is_read_whole(pylog, tmp_path):
     middle = offsets[len(offsets) // 2]
     for words, expected in (
         (("--from", middle), [o for o in offsets if o >= middle]),
-        (("--to", middle), [o for o in offsets if o < middle]),
+        (("--until", middle), [o for o in offsets if o < middle]),
         (("--max", 7), offsets[:7]),
     ):
         assert dumped(pylog, logs[0].parent, *words)[1] == expected

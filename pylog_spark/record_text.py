@@ -1,4 +1,4 @@
-"""Keys and values as somebody wants them: raw, as text, as hexadecimal digits, as Base64, as JSON.
+"""Records as text: keys and values raw, as text, hexadecimal digits, Base64 or JSON; JSON lines.
 
 Whole columns at a time; where Python has to look at each value (text that is not printable, Base64,
 JSON), that is said.
@@ -7,6 +7,7 @@ JSON), that is said.
 import json
 from binascii import Error as Base64Error
 from binascii import a2b_base64, b2a_base64
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -16,8 +17,20 @@ import pyarrow.compute as pc
 from pylog_spark.options.choices import BytesFormat
 from pylog_spark.text import readable_bytes
 from storage_core.errors import ConfigError
+from storage_core.formats.batch_v2 import TimestampType
 
 BYTES: Final = pa.large_binary()
+# By Kafka's number of the type.
+TIMESTAMP_TYPES: Final = {
+    -1: str(TimestampType.NONE),
+    0: str(TimestampType.CREATE_TIME),
+    1: str(TimestampType.LOG_APPEND_TIME),
+}
+_MICROSECONDS: Final = 1000
+_JSON_COLUMNS: Final = (
+    *("key", "value", "topic", "partition", "offset"),
+    *("timestamp", "timestampType", "headers"),
+)
 # What a terminal shows as it is: printable ASCII. Regular expressions see bytes as Latin-1.
 _NOT_PLAIN: Final = "[^ -~]"
 
@@ -81,6 +94,27 @@ def format_column(values: pa.Array, how: BytesFormat) -> pa.Array:
     return pa.array(_each(values, of_value), BYTES)
 
 
+def text_column(values: pa.Array, how: BytesFormat) -> pa.Array:
+    """Return a column of bytes as text that keeps all its characters; null stays null.
+
+    Args:
+        values: binary.
+        how: The format; TEXT is UTF-8, with bytes that are none escaped.
+
+    Raises:
+        NotInFormatError: A value is no JSON.
+    """
+    if how is not BytesFormat.TEXT:
+        return format_column(values, how).cast(pa.large_string())
+    try:
+        return values.cast(BYTES).cast(pa.large_string())
+    except pa.ArrowInvalid:
+        texts = [
+            None if v is None else v.decode("utf-8", "backslashreplace") for v in values.to_pylist()
+        ]
+        return pa.array(texts, pa.large_string())
+
+
 def format_value(value: bytes | None, how: BytesFormat) -> str:
     """Return a value as a JSON text: a string, what it is where it is JSON itself, or ``null``.
 
@@ -102,6 +136,41 @@ def format_value(value: bytes | None, how: BytesFormat) -> str:
             return json_bytes(value).decode()
         case _:
             return json.dumps(value.decode("utf-8", "backslashreplace"))
+
+
+def json_lines(batch: pa.RecordBatch, keys: BytesFormat, values: BytesFormat) -> Iterator[str]:
+    """Yield records as JSON, a line each.
+
+    Args:
+        batch: With these columns of ``kafka_log``: key, value, topic, partition, offset, timestamp,
+            timestampType, headers.
+        keys: How keys are written: anything but raw.
+        values: How values are written, and those of headers.
+
+    Raises:
+        NotInFormatError: A key or a value is no JSON.
+    """
+    columns = {name: batch.column(name) for name in batch.schema.names}
+    columns["timestamp"] = columns["timestamp"].cast(pa.int64())
+    rows = zip(*(columns[name].to_pylist() for name in _JSON_COLUMNS), strict=True)
+    of_headers = without_json(values)
+    for number, row in enumerate(rows):
+        key, value, topic, partition, offset, timestamp, timestamp_type, headers = row
+        try:
+            key_text, value_text = format_value(key, keys), format_value(value, values)
+        except ValueError as error:
+            raise NotInFormatError(number, str(error)) from error
+        at = "null" if timestamp is None else timestamp // _MICROSECONDS
+        pairs = ",".join(
+            f"[{json.dumps(one['key'])},{format_value(one['value'], of_headers)}]"
+            for one in headers or ()
+        )
+        yield (
+            f'{{"type":"record","topic":{json.dumps(topic)},"partition":{partition},'
+            f'"offset":{offset},"timestamp":{at},'
+            f'"timestamp_type":"{TIMESTAMP_TYPES[timestamp_type]}",'
+            f'"key":{key_text},"value":{value_text},"headers":[{pairs}]}}\n'
+        )
 
 
 def json_bytes(value: bytes) -> bytes:
