@@ -508,6 +508,21 @@ MEASURED: Final = schema_of(MeasuredRow)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedRow:
+    """A part of an export that one task wrote."""
+
+    ordinal: int = column("number of the part")
+    file: Text = column("name of its file; null where it had no record")
+    records: Number = column("how many records it has")
+    size_bytes: Number = column("length of its file")
+    duration_ms: int = column("time it took")
+    failure: Failure = Failure()
+
+
+EXPORTED: Final = schema_of(ExportedRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FingerprintRow:
     """What the files of a planned partition look like."""
 

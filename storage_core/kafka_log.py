@@ -32,7 +32,14 @@ from storage_core.maintenance.inspection import (
 )
 from storage_core.reading.planning import find_places, plan_ranges
 from storage_core.reading.ranges import COLUMN_TYPES, ReadRange, read_range, schema_of
-from storage_core.reading.request import EARLIEST, LATEST, Bound, ReadRequest, TopicChoice
+from storage_core.reading.request import (
+    DEFAULT_RANGE_BYTES,
+    EARLIEST,
+    LATEST,
+    Bound,
+    ReadRequest,
+    TopicChoice,
+)
 
 __all__ = [
     "COLUMNS",
@@ -306,6 +313,26 @@ class Records:
     def reader(self) -> pa.RecordBatchReader:
         """Return the records as PyArrow's reader of batches; it reads as it is read."""
         return pa.RecordBatchReader.from_batches(self.schema, iter(self))
+
+    def parts(self, part_bytes: int = DEFAULT_RANGE_BYTES) -> list["Records"]:
+        """Return the same records in parts, for several processes: they pickle.
+
+        Args:
+            part_bytes: About how much of the files a part reads, at least 1. What one range reads
+                (128 MiB, or one larger batch) is never cut.
+
+        Returns:
+            In the order of the records; none where nothing was asked for.
+        """
+        groups: list[list[ReadRange]] = []
+        room = 0
+        for wanted in self._ranges:
+            if not groups or wanted.size_bytes > room:
+                groups.append([])
+                room = part_bytes
+            groups[-1].append(wanted)
+            room -= wanted.size_bytes
+        return [Records(group, self.schema) for group in groups]
 
     def to_table(self) -> pa.Table:
         """Return all of the records, in memory; errors as of iterating over them."""

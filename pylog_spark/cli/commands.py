@@ -11,23 +11,30 @@ from typing import Any, Final
 from pylog_spark.options import of_partitions
 from pylog_spark.options.choices import FailOn
 from pylog_spark.options.declared import (
+    ALLOW_DATA_LOSS,
     ALLOW_TRUNCATE,
     ASSUME_DEFAULTS,
     BY,
     CHOICE,
+    COLUMNS,
     CONFIG_FILES,
     DEEP,
     DRY_RUN,
     ENGINE,
     EXACT,
     EXCLUDE,
+    EXPORT_FORMAT,
     FAIL_ON,
     FILE_LIST,
+    FROM,
     FROM_START,
+    FULL,
     HIGH_WATERMARK,
     IN_PLACE,
     ISOLATION,
     KEEP_DELETED,
+    KEY_FORMAT,
+    KEYS,
     LAST,
     LEDGER,
     LIVE,
@@ -37,20 +44,27 @@ from pylog_spark.options.declared import (
     MAX_BYTES,
     MAX_DELETE_RATIO,
     MAX_DURATION,
+    MAX_RECORDS,
     MAX_TRUNCATE_BYTES,
     MIN_FREE,
     MIRROR,
+    NEED,
     NOW_MS,
+    NULL,
     ORDER,
     ORIGIN,
+    OUT,
     OUTPUT,
     OVERRIDE,
+    PARTITIONS,
     PATH,
     PER_DISK,
     PER_TOPIC,
     PLAN,
     PLAN_OUT,
     PURGE_AFTER,
+    RECORD_FORMAT,
+    RECORD_ROOTS,
     REPORT,
     ROLE,
     ROOTS,
@@ -64,10 +78,14 @@ from pylog_spark.options.declared import (
     STRATEGY,
     SYNC_STOPPED,
     TARGET,
+    TOPIC,
     TOPIC_DUMP,
+    TOPIC_OPTION,
     TOPICS,
     TRASH,
+    UNTIL,
     UNTIL_CLEAN,
+    VALUE_FORMAT,
     WIDE,
 )
 from pylog_spark.options.option import Option
@@ -178,7 +196,17 @@ _DUMP: Final = Command(
     name="dump",
     panel=_LOOK,
     work="pylog_spark.cli.dump_files:dump",
-    options=(PATH, OUTPUT, ISOLATION),
+    options=(
+        PATH,
+        OUTPUT,
+        FROM,
+        UNTIL,
+        replace(MAX_RECORDS, help="At most so many records, or entries of another file."),
+        FULL,
+        KEY_FORMAT,
+        VALUE_FORMAT,
+        ISOLATION,
+    ),
     help="""
     Print batches and records of a segment, or the entries of an index, snapshot or checkpoint.
 
@@ -188,6 +216,120 @@ _DUMP: Final = Command(
     example=(
         "Example: `pylog dump /var/lib/kafka/orders-0/00000000000000000000.log --output json`"
     ),
+)
+_CAT: Final = Command(
+    name="cat",
+    panel=_LOOK,
+    work="pylog_spark.cli.cat:cat",
+    options=(
+        TOPIC,
+        RECORD_ROOTS,
+        RECORD_FORMAT,
+        PARTITIONS,
+        FROM,
+        UNTIL,
+        MAX_RECORDS,
+        KEYS,
+        ISOLATION,
+        KEY_FORMAT,
+        VALUE_FORMAT,
+        NULL,
+        ALLOW_DATA_LOSS,
+        replace(OUTPUT, panel=None, help="kcat's letters, or one JSON object a line."),
+    ),
+    help="""
+    Write the records of a topic, as kcat writes those of a broker: `-f '%o %k %s\\n'`.
+
+    Nothing is written to the directory, no lock is taken, and no Spark is started. Partitions come
+    one after the other, each in the order of its offsets. Where bytes are bad the output ends, with
+    an error that says where, and exit status 4.
+    """,
+    example="Example: `pylog cat orders --root /var/lib/kafka -f '%p %o %k = %s\\n' --max 10`",
+)
+_EXPORT: Final = Command(
+    name="export",
+    panel=_LOOK,
+    work="pylog_spark.cli.export:EXPORT",
+    options=(
+        TOPIC,
+        OUT,
+        RECORD_ROOTS,
+        EXPORT_FORMAT,
+        PARTITIONS,
+        FROM,
+        UNTIL,
+        KEYS,
+        COLUMNS,
+        ISOLATION,
+        KEY_FORMAT,
+        VALUE_FORMAT,
+        ALLOW_DATA_LOSS,
+        ENGINE,
+        MASTER,
+        OUTPUT,
+    ),
+    help="""
+    Export the records of a topic to a new folder: Parquet, a Delta table, CSV or JSON lines.
+
+    Tasks write parts at the same time; one rename makes all of them visible, or none. A log
+    directory is only read, no lock is taken. No Spark is started unless --engine or --master says
+    so; its executors have to see the folder.
+    """,
+    example="Example: `pylog export orders /data/orders --root /var/lib/kafka --to parquet`",
+)
+_FIND: Final = Command(
+    name="find",
+    panel=_LOOK,
+    work="pylog_spark.cli.find:find",
+    options=(
+        replace(ROOTS, help="Log directories, managed roots or partitions: paths or URLs."),
+        TOPIC_OPTION,
+        replace(KEYS, is_required=True, help="The key, written as `--key-format` says."),
+        PARTITIONS,
+        replace(_TRASH_OF_RUNS, panel=None),
+        KEY_FORMAT,
+        VALUE_FORMAT,
+        replace(OUTPUT, panel=None),
+        replace(WIDE, panel=None),
+    ),
+    help="""
+    Find every version of a key that is left, what superseded it, and where history was erased.
+
+    Looked for in the log, in files and directories that Kafka has renamed to delete them, in former
+    generations of a managed root, and in the trash of runs. Every batch of the topic is read.
+    Nothing is written, no lock is taken, and no Spark is started. What cannot be read is said, and
+    makes the exit status 4.
+    """,
+    example="Example: `pylog find /var/lib/kafka --topic orders --key 4711 --trash /data/trash`",
+)
+_FREE: Final = Command(
+    name="free",
+    panel=_LOOK,
+    work="pylog_spark.cli.free:FREE",
+    options=(
+        replace(ROOTS, help="Log directories, all of one broker's at best, or managed roots."),
+        NEED,
+        TOPICS,
+        EXCLUDE,
+        replace(EXACT, is_hidden=False, help="Also read what compaction would clean."),
+        replace(_TRASH_OF_RUNS, panel=None),
+        _GUESSED_ROLE,
+        *_CONFIG_OF_JOBS,
+        HIGH_WATERMARK,
+        NOW_MS,
+        ENGINE,
+        MASTER,
+        OUTPUT,
+        WIDE,
+    ),
+    help="""
+    Say what could go from a full disk, in which order, what it frees, and who would miss it.
+
+    What a broker would remove itself, the trash, what has expired by the topics' own rules, with
+    the consumer groups that would lose their place, and what compaction would give: each with its
+    command. Nothing is done. The exit status is 1 if all of it does not surely free --need.
+    """,
+    example="Example: `pylog free /var/lib/kafka --need 200GiB --trash /data/trash`",
 )
 # What a look at coordinators' partitions is given.
 _OF_COORDINATORS: Final = (
@@ -776,7 +918,8 @@ _WARMUP: Final = Command(
 
 # In the order of the program's help.
 COMMANDS: Final[tuple[Command | Group, ...]] = (
-    *(_INSPECT, _DUMP, _GROUPS, _TRANSACTIONS, _EXPLAIN, _SURVEY, _VERIFY, _DOCTOR),
+    *(_INSPECT, _DUMP, _CAT, _EXPORT, _FIND, _FREE),
+    *(_GROUPS, _TRANSACTIONS, _EXPLAIN, _SURVEY, _VERIFY, _DOCTOR),
     *(_RUN, _RECOVER, _RETAIN, _COMPACT),
     *(_APPLY, _RUNS, _UNDO, _PURGE),
     *(_INGEST, _MATERIALIZE),

@@ -1,10 +1,13 @@
 """``pylog dump``: which files, in which order, and where the lines go."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from pylog_spark.cli.dump_bounds import DumpBounds
 from pylog_spark.cli.dump_entries import parser_of
 from pylog_spark.cli.dump_internal import internal_topic_of
 from pylog_spark.cli.dump_json import JsonLines
@@ -12,8 +15,18 @@ from pylog_spark.cli.dump_segment import DecodedBatches, TornTail, dump_segment
 from pylog_spark.cli.dump_text import TextLines
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.arguments import said_as
-from pylog_spark.options.choices import Isolation, OutputFormat
-from pylog_spark.options.declared import ISOLATION, OUTPUT, PATH
+from pylog_spark.options.choices import BytesFormat, Isolation, OutputFormat
+from pylog_spark.options.declared import (
+    FROM,
+    FULL,
+    ISOLATION,
+    KEY_FORMAT,
+    MAX_RECORDS,
+    OUTPUT,
+    PATH,
+    UNTIL,
+    VALUE_FORMAT,
+)
 from pylog_spark.options.option import CommandLine
 from pylog_spark.text import printable
 from storage_core.catalog.roles import local_path
@@ -34,7 +47,11 @@ from storage_core.filenames import (
     parse_cluster_snapshot,
     settled_name,
 )
-from storage_core.log.committed_view import CommittedView, load_committed_view
+from storage_core.log.committed_view import (
+    CommittedView,
+    load_committed_view,
+    scan_batch_tables,
+)
 from storage_core.log.settled_store import SettledStore, settle
 from storage_core.roots.open_root import locate_directory
 from storage_core.store import LogStore, open_store
@@ -68,33 +85,77 @@ class LineWriter(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpRequest:
+    """What a dump shows of each file, and how.
+
+    Attributes:
+        as_json: JSON lines instead of text.
+        committed_only: Leave out records that a committed read does not see.
+        start: First offset, below zero so many before the end, or a time; None for the beginning.
+        end: Where to end, exclusive, likewise; None for the end.
+        most: How many records, or entries of a file without records; None for all.
+        is_full: Whether texts have whole keys and values.
+        keys: How keys are written; None for text, and Base64 in JSON.
+        values: How values are written, likewise.
+    """
+
+    as_json: bool = False
+    committed_only: bool = False
+    start: int | datetime | None = None
+    end: int | datetime | None = None
+    most: int | None = None
+    is_full: bool = False
+    keys: BytesFormat | None = None
+    values: BytesFormat | None = None
+
+    def lines(self, file: str, topic: str | None) -> LineWriter:
+        """Return what makes lines of a file, of an internal topic or None."""
+        if self.as_json:
+            unsaid = BytesFormat.BASE64
+            keys, values = self.keys or unsaid, self.values or unsaid
+            return JsonLines(file, topic, keys=keys, values=values)
+        keys, values = self.keys or BytesFormat.TEXT, self.values or BytesFormat.TEXT
+        return TextLines(file, topic, keys=keys, values=values, is_full=self.is_full)
+
+
 def dump(line: CommandLine) -> int:
     """Write the content of a file, or of a partition directory's files, for an exit status.
 
     Raises:
         PylogError: As ``dump_path``.
     """
-    is_whole = dump_path(
-        line[PATH],
+    for option in (KEY_FORMAT, VALUE_FORMAT):
+        if line[option] is BytesFormat.RAW:
+            reason = "a dump has lines: text, hex, base64 or json; `pylog cat` writes raw bytes"
+            raise ConfigError(option.label, BytesFormat.RAW, reason)
+    request = DumpRequest(
         as_json=line[OUTPUT] is OutputFormat.JSON,
         committed_only=line[ISOLATION] is Isolation.READ_COMMITTED,
+        start=line[FROM],
+        end=line[UNTIL],
+        most=line[MAX_RECORDS],
+        is_full=line[FULL],
+        keys=line[KEY_FORMAT],
+        values=line[VALUE_FORMAT],
     )
+    is_whole = dump_path(line[PATH], request)
     return ExitCode.DONE if is_whole else ExitCode.PARTLY_FAILED
 
 
-def dump_path(path: str | Path, *, as_json: bool, committed_only: bool) -> bool:
+def dump_path(path: str | Path, request: DumpRequest) -> bool:
     """Write the content of a file, or of a partition directory's files by name, to stdout.
 
     Args:
         path: The file or directory; a path or a URL.
-        as_json: JSON lines instead of text.
-        committed_only: Leave out records that a committed read does not see.
+        request: What is shown, and how.
 
     Returns:
         Whether everything could be read and every checksum was right.
 
     Raises:
-        ConfigError: There is nothing there, or nothing that is Kafka's.
+        ConfigError: There is nothing there, nothing that is Kafka's, or no records of which a part
+            could be shown.
         InvalidNameError: A file of an unfinished swap belongs to no segment.
         ChangedWhileReadError: The one file is another one by now, or a directory does not stand
             still.
@@ -103,18 +164,24 @@ def dump_path(path: str | Path, *, as_json: bool, committed_only: bool) -> bool:
     with said_as("PATH", path):
         store, names = _choose_files(str(path))
     _tell_of_renamed(store)
-    has_segment = any(is_segment(name) for name in names)
+    segments = [name for name in names if is_segment(name)]
     committed = None
-    if committed_only and has_segment:
+    if request.committed_only and segments:
         whole = store if isinstance(store, SettledStore) else settle(store)
         committed = load_committed_view(whole, now_ms=SystemClock().now_ms())
-    output = _Output()
-    problems = _Problems()
+    bounds = _bounds(request, store, segments)
+    if bounds.is_range and not segments:
+        raise ConfigError("--from, --until", path, "holds no records to begin or to end with")
+    if segments and (bounds.is_range or request.most is not None):
+        names = _within(bounds, segments)
+    done = _Dump(store, committed, bounds)
+    output, problems = done.output, done.problems
     for name in names:
-        topic = internal_topic_of(store.location, name)
-        lines = JsonLines(name, topic) if as_json else TextLines(name, topic)
+        if bounds.is_over:
+            break
+        lines = request.lines(name, internal_topic_of(store.location, name))
         try:
-            _dump_file(store, name, committed, lines, output, problems)
+            done.add(name, lines)
         except (ChangedWhileReadError, ObjectNotFoundError) as error:
             if not isinstance(store, SettledStore):
                 raise
@@ -124,6 +191,44 @@ def dump_path(path: str | Path, *, as_json: bool, committed_only: bool) -> bool:
     output.flush()
     problems.tell()
     return not problems.count
+
+
+def _bounds(request: DumpRequest, store: LogStore, segments: Sequence[str]) -> DumpBounds:
+    """Return what is shown, with places that are counted from the end as offsets."""
+    start, end = request.start, request.end
+    if any(isinstance(place, int) and place < 0 for place in (start, end)):
+        log_end = _end_offset(store, segments)
+        start, end = (
+            max(log_end + place, 0) if isinstance(place, int) and place < 0 else place
+            for place in (start, end)
+        )
+    return DumpBounds(start, end, request.most)
+
+
+def _end_offset(store: LogStore, segments: Sequence[str]) -> int:
+    """Return the offset behind the last batch of some segments, 0 where they have none.
+
+    Raises:
+        CorruptRecordError: Bytes are no batches.
+    """
+    for name in sorted(segments, key=lambda name: offset_of(name) or 0, reverse=True):
+        end = 0
+        for batches in scan_batch_tables(store, name):
+            end = int(batches.last_offset[-1]) + 1
+        if end:
+            return end
+    return 0
+
+
+def _within(bounds: DumpBounds, segments: Sequence[str]) -> list[str]:
+    """Return the segments that may have something of what is shown; a snapshot always may."""
+    bases = [offset_of(name) for name in segments]
+    following = [*bases[1:], None]
+    return [
+        name
+        for name, base, after in zip(segments, bases, following, strict=True)
+        if base is None or bounds.may_have(base, after)
+    ]
 
 
 def is_segment(name: str) -> bool:
@@ -231,37 +336,48 @@ def _is_kafkas(name: str) -> bool:
     return is_segment(name) or parser_of(settled_name(name)) is not None
 
 
-def _dump_file(
-    store: LogStore,
-    name: str,
-    committed: CommittedView | None,
-    lines: LineWriter,
-    output: _Output,
-    problems: _Problems,
-) -> None:
-    """Write the lines of one file, and take note of what is bad in it."""
-    try:
-        if is_segment(name):
-            is_of_log = offset_of(name) is not None
-            view = committed if committed is None or is_of_log else _ALL_COMMITTED
-            for block in dump_segment(store, name, view):
-                if isinstance(block, TornTail):
-                    output.write(lines.tail(block))
-                    continue
-                if isinstance(block, BadBytesError):
-                    output.write(lines.error(block))
-                    continue
-                for position, reason in block.wrong_checksums:
-                    problems.add(name, position, reason)
-                for text in lines.batches(block):
-                    output.write(text)
-        parser = parser_of(settled_name(name))
-        for kind, fields in parser(store, name) if parser is not None else ():
-            output.write(lines.entry(kind, fields))
-    except BadBytesError as error:
-        problems.add(error.file, error.position, error.reason)
-        output.write(lines.error(error))
-    except CheckpointError as error:
-        reason = f"line {error.line}: {error.reason}" if error.line else error.reason
-        problems.add(error.file, 0, reason)
-        output.write(lines.error(BadBytesError(error.file, 0, reason)))
+class _Dump:
+    """The dump of the files of a directory, one after the other."""
+
+    def __init__(
+        self, store: LogStore, committed: CommittedView | None, bounds: DumpBounds
+    ) -> None:
+        self._store = store
+        self._committed = committed
+        self._bounds = bounds
+        self.output = _Output()
+        self.problems = _Problems()
+
+    def add(self, name: str, lines: LineWriter) -> None:
+        """Write the lines of one file, and take note of what is bad in it."""
+        try:
+            if is_segment(name):
+                self._add_segment(name, lines)
+            parser = parser_of(settled_name(name))
+            for kind, fields in parser(self._store, name) if parser is not None else ():
+                if not self._bounds.take_entry():
+                    break
+                self.output.write(lines.entry(kind, fields))
+        except BadBytesError as error:
+            self.problems.add(error.file, error.position, error.reason)
+            self.output.write(lines.error(error))
+        except CheckpointError as error:
+            reason = f"line {error.line}: {error.reason}" if error.line else error.reason
+            self.problems.add(error.file, 0, reason)
+            self.output.write(lines.error(BadBytesError(error.file, 0, reason)))
+
+    def _add_segment(self, name: str, lines: LineWriter) -> None:
+        committed = self._committed
+        if committed is not None and offset_of(name) is None:
+            committed = _ALL_COMMITTED
+        for block in dump_segment(self._store, name, committed, self._bounds):
+            if isinstance(block, TornTail):
+                self.output.write(lines.tail(block))
+                continue
+            if isinstance(block, BadBytesError):
+                self.output.write(lines.error(block))
+                continue
+            for position, reason in block.wrong_checksums:
+                self.problems.add(name, position, reason)
+            for text in lines.batches(block):
+                self.output.write(text)

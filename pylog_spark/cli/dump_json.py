@@ -6,14 +6,17 @@ names that are known beforehand, and a dump has millions of lines.
 
 import json
 from binascii import b2a_base64
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from pylog_spark.cli.dump_internal import meaning_of
-from pylog_spark.cli.dump_records import HEADERS, KEY, VALUE, RecordRow, record_rows
+from pylog_spark.cli.dump_records import HEADERS, KEY, OFFSET, VALUE, RecordRow, record_rows
 from pylog_spark.cli.dump_segment import DecodedBatches, TornTail
+from pylog_spark.options.choices import BytesFormat
+from pylog_spark.options.declared import KEY_FORMAT, VALUE_FORMAT
+from pylog_spark.record_text import format_value, without_json
 from pylog_spark.text import to_json
-from storage_core.errors import BadBytesError
+from storage_core.errors import BadBytesError, ConfigError
 from storage_core.records.batch_table import (
     TIMESTAMP_TYPES,
     BatchTable,
@@ -43,11 +46,23 @@ class JsonLines:
     Args:
         file: Its name.
         topic: The internal topic whose records it holds; None for other ones.
+        keys: How keys are written: anything but raw.
+        values: How values are written, and those of headers.
     """
 
-    def __init__(self, file: str, topic: str | None = None) -> None:
+    def __init__(
+        self,
+        file: str,
+        topic: str | None = None,
+        *,
+        keys: BytesFormat = BytesFormat.BASE64,
+        values: BytesFormat = BytesFormat.BASE64,
+    ) -> None:
         self._file = file
         self._topic = topic
+        self._keys = _text_of(keys)
+        self._values = _text_of(values)
+        self._headers = _text_of(without_json(values))
         self._json_file = to_json(file)
 
     def batches(self, decoded: DecodedBatches) -> Iterator[str]:
@@ -58,7 +73,8 @@ class JsonLines:
         is_control = rows.is_control.tolist()
         for row, (head, end) in enumerate(zip(heads, decoded.record_ends, strict=True)):
             yield head
-            line = _record_line if is_control[row] else self._record_line
+            lines = _OF_CONTROL if is_control[row] else self
+            line = lines._record_line  # noqa: SLF001  # of this class
             while start < end:
                 stop = min(end, start + _LINES_AT_A_TIME)
                 yield "".join(map(line, record_rows(decoded.records, start, stop)))
@@ -79,10 +95,20 @@ class JsonLines:
         return _line({"type": kind, "file": self._file, **fields})
 
     def _record_line(self, row: RecordRow) -> str:
-        if self._topic is None:
-            return _record_line(row)
-        decoded = meaning_of(self._topic, row[KEY], row[VALUE])
-        return _record_line(row, f',"decoded":{to_json(decoded, separators=(",", ":"))}')
+        try:
+            key, value = self._keys(row[KEY]), self._values(row[VALUE])
+        except ValueError as error:
+            raise not_json(row[OFFSET], error) from error
+        headers = ""
+        if row[HEADERS]:
+            headers = ",".join(
+                f"[{json.dumps(name)},{self._headers(header)}]" for name, header in row[HEADERS]
+            )
+        more = ""
+        if self._topic is not None:
+            decoded = meaning_of(self._topic, row[KEY], row[VALUE])
+            more = f',"decoded":{to_json(decoded, separators=(",", ":"))}'
+        return _RECORD % (*row[:KEY], key, value, headers, more)
 
     def _heads(self, rows: BatchTable, file_position: int) -> Iterator[str]:
         columns = zip(
@@ -158,11 +184,18 @@ class JsonLines:
             )
 
 
-def _record_line(row: RecordRow, more: str = "") -> str:
-    headers = ""
-    if row[HEADERS]:
-        headers = ",".join(f"[{json.dumps(name)},{_base64(value)}]" for name, value in row[HEADERS])
-    return _RECORD % (*row[:KEY], _base64(row[KEY]), _base64(row[VALUE]), headers, more)
+def _text_of(how: BytesFormat) -> Callable[[memoryview | None], str]:
+    """Return what writes bytes as a JSON text; there are millions of them."""
+    if how is BytesFormat.BASE64:
+        return _base64
+    return lambda data: format_value(None if data is None else bytes(data), how)
+
+
+def not_json(offset: int, error: ValueError) -> ConfigError:
+    """Return what is to be said of a record that is no JSON and was to be."""
+    options = f"{KEY_FORMAT.label}, {VALUE_FORMAT.label}"
+    reason = f"the record at offset {offset} is not: {error}; text shows it as it is"
+    return ConfigError(options, BytesFormat.JSON, reason)
 
 
 def _base64(data: memoryview | None) -> str:
@@ -171,3 +204,7 @@ def _base64(data: memoryview | None) -> str:
 
 def _line(fields: dict[str, Any]) -> str:
     return to_json(fields, separators=(",", ":")) + "\n"
+
+
+# The records of markers, whose keys and values are Kafka's own.
+_OF_CONTROL: Final = JsonLines("")

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pylog_spark.cli.dump_bounds import DumpBounds
 from storage_core.errors import (
     BadBytesError,
     CorruptRecordError,
@@ -85,7 +86,7 @@ class TornTail:
 
 
 def dump_segment(
-    store: LogStore, name: str, committed: CommittedView | None
+    store: LogStore, name: str, committed: CommittedView | None, bounds: DumpBounds | None = None
 ) -> Iterator[DecodedBatches | TornTail | CorruptRecordError]:
     """Yield everything that a segment file holds.
 
@@ -95,22 +96,42 @@ def dump_segment(
         store: Its directory.
         name: Name of the file.
         committed: Leave out what a committed read does not see; None shows everything.
+        bounds: Which part of the log is shown; None for all of it.
 
     Raises:
         BadBytesError: Something cannot be read; all before it has been yielded.
         StorageError: The store failed.
     """
+    bounds = bounds or DumpBounds()
     with closing(store.open_file(name)) as reader:
         position = 0
         chooser = _Chooser(name, committed)
         for window in _scan(reader):
             chosen = chooser.choose(window)
-            yield from _decode(window, chosen & window.is_whole, chooser.end_offset)
+            first, end = bounds.rows(window.batches)
+            rows = np.arange(len(chosen))
+            chosen = chosen & (rows >= first) & (rows < end)
+            for decoded in _decode(
+                window, chosen & window.is_whole, chooser.end_offset, first, end
+            ):
+                yield from _within(decoded, bounds)
+                if bounds.is_over:
+                    return
             if not window.is_whole and chosen[0]:
                 yield _not_shown(window)
+            if bounds.is_over:
+                return
             position = window.file_position + len(window.data)
         if position < reader.size_bytes:
             yield TornTail(file=name, position=position, size_bytes=reader.size_bytes - position)
+
+
+def _within(decoded: DecodedBatches, bounds: DumpBounds) -> Iterator[DecodedBatches]:
+    """Yield what is shown of some batches, if anything is."""
+    shown = bounds.cut(decoded.records, decoded.first_row, decoded.end_row)
+    if shown is not None:
+        records, first_row, end_row = shown
+        yield replace(decoded, records=records, first_row=first_row, end_row=end_row)
 
 
 def _scan(reader: FileReader) -> Iterator[Window]:
@@ -156,11 +177,12 @@ class _Chooser:
 
 
 def _decode(
-    window: Window, wanted: NDArray[np.bool_], end_offset: int | None
+    window: Window, wanted: NDArray[np.bool_], end_offset: int | None, row: int, end: int
 ) -> Iterator[DecodedBatches]:
-    row = 0
-    while row < len(window.batches):
+    """Yield the batches from a row of a window to the one before another."""
+    while row < end:
         payload, end_row, bad = _open(window, wanted, row)
+        end_row = min(end_row, end)
         records, problem = _read_records(payload, wanted, row, end_row)
         if problem is not None:
             end_row, bad = _row_at(window, problem), problem

@@ -7,8 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pylog_spark.cli.dump_internal import meaning_text
+from pylog_spark.cli.dump_json import not_json
 from pylog_spark.cli.dump_records import HEADERS, KEY, OFFSET, VALUE, record_rows
 from pylog_spark.cli.dump_segment import DecodedBatches, TornTail
+from pylog_spark.options.choices import BytesFormat
+from pylog_spark.record_text import format_value, without_json
 from pylog_spark.text import LAST_MS, escaped, readable_bytes, time_text
 from storage_core.errors import BadBytesError
 from storage_core.formats.batch_v2 import MAGIC_V2, NO_PRODUCER_ID, NO_SEQUENCE
@@ -32,10 +35,23 @@ class TextLines:
     Args:
         file: Its name.
         topic: The internal topic whose records it holds; None for other ones.
+        keys: How keys are written: anything but raw.
+        values: How values are written, and those of headers.
+        is_full: Whether they are written whole, however long they are.
     """
 
-    def __init__(self, file: str, topic: str | None = None) -> None:
+    def __init__(
+        self,
+        file: str,
+        topic: str | None = None,
+        *,
+        keys: BytesFormat = BytesFormat.TEXT,
+        values: BytesFormat = BytesFormat.TEXT,
+        is_full: bool = False,
+    ) -> None:
         self._topic = topic
+        self._keys, self._values = keys, values
+        self._limit = None if is_full else _SHOWN_BYTES
         self._heading = f"{escaped(file)}\n"
 
     def batches(self, decoded: DecodedBatches) -> Iterator[str]:
@@ -47,8 +63,8 @@ class TextLines:
             yield _batch_line(rows, row, decoded.window.file_position)
             while start < end:
                 stop = min(end, start + _RECORDS_AT_A_TIME)
-                topic = None if rows.is_control[row] else self._topic
-                yield from _record_lines(decoded.records, start, stop, topic)
+                lines = _OF_CONTROL if rows.is_control[row] else self
+                yield from lines._record_lines(decoded.records, start, stop)  # noqa: SLF001  # of this class
                 start = stop
 
     def tail(self, tail: TornTail) -> str:
@@ -69,6 +85,33 @@ class TextLines:
         del kind
         text = "  ".join(f"{name} {escaped(str(value))}" for name, value in fields.items())
         return f"{self._take_heading()}  {text}\n"
+
+    def _record_lines(self, records: RecordColumns, start: int, stop: int) -> Iterator[str]:
+        times = _times_text(records.timestamp[start:stop])
+        for row, time in zip(record_rows(records, start, stop), times, strict=True):
+            try:
+                key, value = self._text(row[KEY], self._keys), self._text(row[VALUE], self._values)
+            except ValueError as error:
+                raise not_json(row[OFFSET], error) from error
+            of_headers = without_json(self._values)
+            named = [f"{escaped(name)}={self._text(v, of_headers)}" for name, v in row[HEADERS]]
+            headers = f"  [{', '.join(named)}]" if named else ""
+            yield f"    {row[OFFSET]}  {time}  {key} = {value}{headers}\n"
+            if self._topic is not None:
+                yield f"      {meaning_text(self._topic, row[KEY], row[VALUE])}\n"
+
+    def _text(self, data: memoryview | None, how: BytesFormat) -> str:
+        if data is None:
+            return "null"
+        limit = len(data) if self._limit is None else self._limit
+        if how is BytesFormat.TEXT:
+            text = f'"{readable_bytes(bytes(data[: limit + 1]), limit=limit)}"'
+        else:
+            whole = format_value(bytes(data), how)
+            text = whole if how is BytesFormat.JSON else whole.strip('"')
+            text = escaped(text if self._limit is None else text[:limit])
+            text += "..." if self._limit is not None and len(whole) > limit else ""
+        return text + (f" ({len(data)} bytes)" if len(data) > limit else "")
 
     def _take_heading(self) -> str:
         heading, self._heading = self._heading, ""
@@ -116,18 +159,6 @@ def _times_of_batch(rows: BatchTable, row: int) -> str:
     return f"{kind} up to {time_text(int(rows.max_timestamp[row]))}"
 
 
-def _record_lines(
-    records: RecordColumns, start: int, stop: int, topic: str | None
-) -> Iterator[str]:
-    times = _times_text(records.timestamp[start:stop])
-    for row, time in zip(record_rows(records, start, stop), times, strict=True):
-        line = f"    {row[OFFSET]}  {time}  {_bytes_text(row[KEY])} = {_bytes_text(row[VALUE])}"
-        named = [f"{escaped(name)}={_bytes_text(value)}" for name, value in row[HEADERS]]
-        yield line + (f"  [{', '.join(named)}]" if named else "") + "\n"
-        if topic is not None:
-            yield f"      {meaning_text(topic, row[KEY], row[VALUE])}\n"
-
-
 def _times_text(epoch_ms: NDArray[np.int64]) -> list[str]:
     """Return what time_text returns for each, those of our days all at once."""
     usual = (epoch_ms >= 0) & (epoch_ms <= LAST_MS)
@@ -138,8 +169,5 @@ def _times_text(epoch_ms: NDArray[np.int64]) -> list[str]:
     return texts
 
 
-def _bytes_text(data: memoryview | None) -> str:
-    if data is None:
-        return "null"
-    text = readable_bytes(bytes(data[: _SHOWN_BYTES + 1]), limit=_SHOWN_BYTES)
-    return f'"{text}"' + (f" ({len(data)} bytes)" if len(data) > _SHOWN_BYTES else "")
+# The records of markers, whose keys and values are Kafka's own.
+_OF_CONTROL: Final = TextLines("")

@@ -50,7 +50,7 @@ def _description_of(option: Option[Any]) -> Any:
     if option.flag is None:
         return typer.Argument(metavar=option.metavar, help=option.help, parser=parser)
     return typer.Option(
-        option.flag,
+        *(name for name in (option.flag, option.short) if name is not None),
         rich_help_panel=option.panel,
         metavar=option.metavar,
         help=option.help,

@@ -83,6 +83,25 @@ class Isolation(enum.StrEnum):
     READ_COMMITTED = "read_committed"
 
 
+class BytesFormat(enum.StrEnum):
+    """How keys and values are written, and keys are read."""
+
+    RAW = "raw"  # as they are
+    TEXT = "text"  # UTF-8 on one line; what a terminal would act upon, or is no UTF-8, is escaped
+    HEX = "hex"
+    BASE64 = "base64"
+    JSON = "json"  # JSON texts, on one line
+
+
+class ExportFormat(enum.StrEnum):
+    """What records are exported to."""
+
+    PARQUET = "parquet"
+    DELTA = "delta"
+    CSV = "csv"
+    JSONL = "jsonl"
+
+
 class OutputFormat(enum.StrEnum):
     """How rows are written."""
 

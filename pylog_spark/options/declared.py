@@ -9,12 +9,15 @@ A new option is declared here and named by its commands; an operation gets its v
 it and, for what files may have, ``conf/defaults.yaml``.
 """
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 from pylog_spark.options.choices import (
     OVERRIDABLE_GUARDS,
+    BytesFormat,
     EngineChoice,
+    ExportFormat,
     FailOn,
     HighWatermarkSource,
     InspectOrder,
@@ -32,7 +35,9 @@ from pylog_spark.options.kinds import (
     FILE,
     FILES,
     NEW_FILE,
+    NUMBERS,
     OFFSET,
+    POSITION,
     RATIO,
     SETTINGS,
     SWITCH,
@@ -534,6 +539,140 @@ ORIGIN: Final = Option[bool](
     help="Also show where each value comes from.",
 )
 
+NEED: Final = Option[int | None](
+    name="need",
+    flag="--need",
+    kind=BYTES,
+    default=None,
+    metavar="AMOUNT",
+    help="How much has to be freed: 200GiB. Without it everything is listed that could go.",
+)
+
+# --- Which records, and how they are written ------------------------------------------------------
+
+RECORD_ROOTS: Final = Option[tuple[str, ...]](
+    name="roots",
+    flag="--root",
+    kind=TEXTS,
+    metavar="ROOT",
+    help="Log directory, copy, managed root or partition directory: path or URL. Several are one.",
+    is_required=True,
+)
+TOPIC_OPTION: Final = Option[str](
+    name="topic",
+    flag="--topic",
+    kind=TEXT,
+    metavar="TOPIC",
+    help="Name of the topic.",
+    is_required=True,
+)
+PARTITIONS: Final = Option[tuple[int, ...]](
+    name="partitions",
+    flag="--partition",
+    short="-p",
+    kind=NUMBERS,
+    default=(),
+    metavar="N",
+    help="Only these partitions of the topic.",
+)
+KEYS: Final = Option[tuple[str, ...]](
+    name="keys",
+    flag="--key",
+    kind=TEXTS,
+    default=(),
+    metavar="KEY",
+    help="Only records with one of these keys, written as `--key-format` says.",
+)
+FROM: Final = Option[int | datetime | None](
+    name="start",
+    flag="--from",
+    short="-o",
+    kind=POSITION,
+    default=None,
+    metavar="PLACE",
+    help="Start there: an offset, -N for N offsets before the end, or a time (2026-11-21T07:56Z).",
+)
+UNTIL: Final = Option[int | datetime | None](
+    name="end",
+    flag="--until",
+    kind=POSITION,
+    default=None,
+    metavar="PLACE",
+    help="End before it: likewise.",
+)
+MAX_RECORDS: Final = Option[int | None](
+    name="max_records",
+    flag="--max",
+    short="-c",
+    kind=count(at_least=1),
+    default=None,
+    metavar="N",
+    help="At most so many records.",
+)
+FULL: Final = Option[bool](
+    name="full",
+    flag="--full",
+    kind=SWITCH,
+    default=False,
+    help="Whole keys and values, however long.",
+)
+ALLOW_DATA_LOSS: Final = Option[bool](
+    name="allow_data_loss",
+    flag="--allow-data-loss",
+    kind=SWITCH,
+    default=False,
+    help="Where offsets or segments are missing, take what is there, with a warning.",
+)
+RECORD_FORMAT: Final = Option[str](
+    name="format",
+    flag="--format",
+    short="-f",
+    kind=TEXT,
+    default="%s\\n",
+    shown="%s\\n",
+    metavar="FORMAT",
+    help="Each record, in kcat's letters: %k key, %s value, %o offset, %p partition, %t topic, %T "
+    "timestamp, %h headers, %K and %S their lengths, %R that of the value in 4 bytes.",
+)
+NULL: Final = Option[str](
+    name="null",
+    flag="--null",
+    kind=TEXT,
+    default="",
+    metavar="TEXT",
+    help="What stands for a key or value that is null. Default: nothing.",
+)
+KEY_FORMAT: Final = Option[BytesFormat | None](
+    name="key_format",
+    flag="--key-format",
+    kind=choice(BytesFormat),
+    default=None,
+    help="How keys are written.",
+)
+VALUE_FORMAT: Final = Option[BytesFormat | None](
+    name="value_format",
+    flag="--value-format",
+    kind=choice(BytesFormat),
+    default=None,
+    help="How values are written, and those of headers.",
+)
+
+EXPORT_FORMAT: Final = Option[ExportFormat](
+    name="to",
+    flag="--to",
+    kind=choice(ExportFormat),
+    help="What is written.",
+    is_required=True,
+)
+COLUMNS: Final = Option[tuple[str, ...]](
+    name="columns",
+    flag="--column",
+    kind=TEXTS,
+    default=(),
+    metavar="NAME",
+    help="Only these columns, of Parquet, Delta and CSV. Default: all.",
+)
+
 # --- What an ingest may take ---------------------------------------------------------------------
 
 SETTLE: Final = Option[int](
@@ -603,6 +742,20 @@ RUN_ID: Final = Option[str](
     kind=TEXT,
     metavar="RUN",
     help="The run, as its report or the ledger names it.",
+    is_required=True,
+)
+TOPIC: Final = Option[str](
+    name="topic",
+    kind=TEXT,
+    metavar="TOPIC",
+    help="Name of the topic.",
+    is_required=True,
+)
+OUT: Final = Option[Path](
+    name="out",
+    kind=FILE,
+    metavar="OUT",
+    help="A folder that is not there yet.",
     is_required=True,
 )
 PATH: Final = Option[str](

@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from pylog_spark.options.option import Kind, Shape
-from pylog_spark.options.quantities import parse_bytes, parse_duration_ms, parse_ratio
+from pylog_spark.options.quantities import (
+    parse_bytes,
+    parse_duration_ms,
+    parse_position,
+    parse_ratio,
+)
 from storage_core.catalog.roles import local_path
 from storage_core.catalog.topic_dump import MAX_DUMP_BYTES, TopicDump, parse_topic_dump
 from storage_core.errors import CheckpointError, ConfigError
@@ -112,6 +117,9 @@ BYTES: Final = _amount(parse_bytes, may_be_empty=True)
 DURATION: Final = _amount(parse_duration_ms)
 DURATION_OR_NONE: Final = _amount(parse_duration_ms, may_be_empty=True)
 RATIO: Final = _amount(parse_ratio)
+# An offset, one counted from the log's end, or a time.
+POSITION: Final = Kind(written=str, read=parse_position)
+NUMBERS: Final = Kind(written=list[int], read=lambda _, numbers: tuple(numbers))
 # A file, in a YAML file relative to that.
 FILE: Final = Kind(written=Path, in_file=str)
 FILES: Final = Kind(written=list[Path], read=lambda _, files: tuple(files))

@@ -63,6 +63,7 @@ class Option(Generic[T_co]):
         kind: How it is written and read.
         default: Its value where nobody says one; NO_DEFAULT where somebody has to.
         flag: On the command line; None for an argument, and for what only files may say.
+        short: One letter for the flag, with its dash; None for most.
         metavar: What stands for its value in the help.
         help: In the help of commands, in Markdown.
         panel: Heading in the help; None for the options that say what is done.
@@ -78,6 +79,7 @@ class Option(Generic[T_co]):
     kind: Kind
     default: T_co | Any = NO_DEFAULT
     flag: str | None = None
+    short: str | None = None
     metavar: str | None = None
     help: str = ""
     panel: str | None = None

@@ -1,6 +1,7 @@
-"""Amounts as people write them: ``64GiB``, ``90m``, ``0.5``."""
+"""Amounts as people write them: ``64GiB``, ``90m``, ``0.5``; and places in a log."""
 
 import re
+from datetime import UTC, datetime
 from typing import Final
 
 from storage_core.errors import ConfigError
@@ -20,6 +21,7 @@ _BYTES: Final = {
 _MILLISECONDS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AMOUNT: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([a-zA-Z]*)")
 _LARGEST: Final = 2**63 - 1
+_OFFSET: Final = re.compile(r"-?[0-9]{1,19}")
 
 
 def parse_bytes(option: str, text: str) -> int:
@@ -65,6 +67,33 @@ def parse_ratio(option: str, text: str) -> float:
     if not 0 <= ratio <= 1:
         raise ConfigError(option, text, "expected a number between 0 and 1")
     return ratio
+
+
+def parse_position(option: str, text: str) -> int | datetime:
+    """Read a place in a log: an offset, a number of offsets before its end, or a time.
+
+    Args:
+        option: Its name, for the error.
+        text: What was written: ``4711``, ``-10``, ``2026-11-21T07:56:03Z``. A time without a zone
+            is in UTC, as all times that this program shows.
+
+    Returns:
+        An offset; below zero, how many offsets before the log's end; or a time.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    expected = "expected an offset, -N for N offsets before the end, or a time as 2026-11-21T07:56"
+    if _OFFSET.fullmatch(text.strip()):
+        offset = int(text)
+        if abs(offset) > _LARGEST:
+            raise ConfigError(option, text, expected)
+        return offset
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ConfigError(option, text, expected) from None
+    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
 def _parse(option: str, text: str, units: dict[str, int], expected: str) -> int:

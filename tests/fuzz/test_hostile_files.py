@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.cli.dump_files import dump_path
+from pylog_spark.cli.dump_files import DumpRequest, dump_path
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.broker_files import (
     encode_clean_shutdown,
@@ -196,8 +196,10 @@ def look(directory: Path, original: Original, dice: random.Random) -> None:
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(PylogError):
         dump_path(
             directory,
-            as_json=dice.choice((True, False)),
-            committed_only=dice.choice((True, False)),
+            DumpRequest(
+                as_json=dice.choice((True, False)),
+                committed_only=dice.choice((True, False)),
+            ),
         )
     options = VerifyOptions(
         now_ms=original.clock_ms,
@@ -302,7 +304,7 @@ def test_a_log_directory_with_changed_checkpoints_is_dumped_and_verified(log_dir
             _, findings = verify_log_directories([(str(directory), Role.BROKER)])
             found += bool(findings)
             with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(PylogError):
-                dump_path(path, as_json=dice.choice((True, False)), committed_only=False)
+                dump_path(path, DumpRequest(as_json=dice.choice((True, False))))
         except BaseException as error:
             error.add_note(f"seed {seed}: {path.name}")
             raise

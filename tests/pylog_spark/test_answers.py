@@ -142,6 +142,13 @@ def test_looks_at_a_closed_directory(answers, closed):
     answers.ask(f"transactions {{}}/log {now}")
 
 
+def test_records_of_a_closed_directory(answers, closed):
+    answers.ask("cat device-state --root {}/log --max 5 --output json")
+    answers.ask("dump {}/log/device-state-0 --from 3 --max 2 --value-format json --output json")
+    answers.ask("find {}/log --topic user-profiles --key user-19740 --output json")
+    answers.ask(f"free {{}}/log --need 2MiB --now-ms {closed} --engine local --output json")
+
+
 def test_looks_at_an_unclean_directory(answers, unclean):
     now = f"--now-ms {unclean} --output json"
     answers.ask("inspect {}/log --segments --output json")

@@ -521,10 +521,10 @@ def test_a_file_that_vanishes_ends_its_own_lines_only(pylog, tmp_path, monkeypat
     last = "00000000000000000002.log"
     original = dump_files.dump_segment
 
-    def after_it_is_gone(store, name, committed):
+    def after_it_is_gone(store, name, *others):
         if name == LOG:
             (directory / LOG).unlink()
-        yield from original(store, name, committed)
+        yield from original(store, name, *others)
 
     monkeypatch.setattr(dump_files, "dump_segment", after_it_is_gone)
     result = pylog("dump", directory, "--output", "json")

@@ -36,6 +36,7 @@ from storage_core.store.manifest import (
 
 COMMANDS = [
     *("run", "recover", "retain", "compact", "verify", "doctor", "inspect", "dump", "explain"),
+    *("cat", "export", "find", "free", "groups", "transactions"),
     *("survey", "apply", "runs", "undo", "purge", "ingest", "materialize"),
     *("partition clean", "partition recover", "partition retain", "partition truncate"),
     *("config show", "config init", "warmup"),

@@ -68,6 +68,8 @@ COMMANDS: Final = {
     "purge": "purge --trash {}/trash --older-than 0s --dry-run",
     "config-show": "config show --origin",
     "runs": "runs --trash {}/trash",
+    "find": "find {}/done --topic clickstream --key 2a5070b2cfb4d1f8 --trash {}/trash",
+    "free": f"free {{}}/log --need 10MiB --now-ms {CLOSED_MS} --engine local",
 }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pylog_spark.cli.dump_files import dump_path
+from pylog_spark.cli.dump_files import DumpRequest, dump_path
 from pylog_spark.tasks.record_count import count_records
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import CorruptRecordError
@@ -128,7 +128,7 @@ def test_a_wrong_checksum_is_found_before_any_of_it_is_kept(sparse, reads, crc):
 
 
 def dumped(path: Path, capsys) -> tuple[bool, list[dict]]:
-    is_whole = dump_path(path, as_json=True, committed_only=False)
+    is_whole = dump_path(path, DumpRequest(as_json=True))
     return is_whole, [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 

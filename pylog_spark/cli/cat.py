@@ -1,0 +1,89 @@
+"""``pylog cat``: the records of a topic, as kcat writes them, or as JSON lines."""
+
+import sys
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from pylog_spark.cli.record_choice import first_rows, read_chosen
+from pylog_spark.cli.record_format import RecordFormat
+from pylog_spark.exit_code import ExitCode
+from pylog_spark.options.choices import BytesFormat, OutputFormat
+from pylog_spark.options.declared import (
+    KEY_FORMAT,
+    MAX_RECORDS,
+    NULL,
+    OUTPUT,
+    RECORD_FORMAT,
+    VALUE_FORMAT,
+)
+from pylog_spark.options.option import CommandLine
+from pylog_spark.record_text import NotInFormatError, json_lines
+from storage_core.errors import ConfigError
+from storage_core.kafka_log import COLUMNS, Records
+
+# A Python object a value: so many rows at a time.
+_ROWS_AT_A_TIME = 4096
+# What a row is called in an error.
+_NAMES = ("topic", "partition", "offset")
+
+
+def cat(line: CommandLine) -> int:
+    """Write the records that are asked for to standard output, and return the exit status.
+
+    Raises:
+        PylogError: As ``kafka_log.Logs.read``, and as iterating over its records.
+        ConfigError: A format is malformed, or a record is not in the format that is wanted.
+    """
+    keys, values = _formats(line)
+    if line[OUTPUT] is OutputFormat.JSON:
+        _write_json(first_rows(read_chosen(line, COLUMNS), line[MAX_RECORDS]), keys, values)
+        return ExitCode.DONE
+    null = line[NULL].encode("utf-8", "surrogateescape")
+    form = RecordFormat(line[RECORD_FORMAT], keys=keys, values=values, null=null)
+    names = _NAMES if BytesFormat.JSON in {keys, values} else ()
+    records: Records = read_chosen(line, dict.fromkeys([*form.columns, *names]))
+    for batch in first_rows(records, line[MAX_RECORDS]):
+        try:
+            rendered = form.render(batch)
+        except NotInFormatError as error:
+            raise _not_json(batch, error) from error
+        sys.stdout.buffer.write(rendered)
+    return ExitCode.DONE
+
+
+def _formats(line: CommandLine) -> tuple[BytesFormat, BytesFormat]:
+    """Return how keys and values are written."""
+    as_json = line[OUTPUT] is OutputFormat.JSON
+    # A terminal acts upon control characters; a pipe takes what there is.
+    for_person = BytesFormat.TEXT if _is_terminal() else BytesFormat.RAW
+    unsaid = BytesFormat.BASE64 if as_json else for_person
+    for option in (KEY_FORMAT, VALUE_FORMAT):
+        if as_json and line[option] is BytesFormat.RAW:
+            reason = "JSON has no place for raw bytes: text, hex, base64 or json"
+            raise ConfigError(option.label, BytesFormat.RAW, reason)
+    return line[KEY_FORMAT] or unsaid, line[VALUE_FORMAT] or unsaid
+
+
+def _is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def _write_json(batches: Iterator[pa.RecordBatch], keys: BytesFormat, values: BytesFormat) -> None:
+    for batch in batches:
+        for first in range(0, batch.num_rows, _ROWS_AT_A_TIME):
+            part = batch.slice(first, _ROWS_AT_A_TIME)
+            try:
+                sys.stdout.write("".join(json_lines(part, keys, values)))
+            except NotInFormatError as error:
+                raise _not_json(part, error) from error
+
+
+def _not_json(batch: pa.RecordBatch, error: NotInFormatError) -> ConfigError:
+    """Return what is to be said of a record that is no JSON."""
+    topic, partition, offset = (batch.column(name)[error.row].as_py() for name in _NAMES)
+    reason = (
+        f"the record at offset {offset} of {topic}-{partition} is not: {error.reason}; "
+        "text shows it as it is"
+    )
+    return ConfigError(f"{KEY_FORMAT.label}, {VALUE_FORMAT.label}", BytesFormat.JSON, reason)

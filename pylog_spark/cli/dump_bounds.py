@@ -1,0 +1,129 @@
+"""Which part of a log a dump shows: from where, to where, and how many records at most."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.filenames import MAX_OFFSET
+from storage_core.records.batch_table import BatchTable
+from storage_core.records.columns import RecordColumns
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+# Whatever damaged bytes say, below what can be asked for.
+_FIRST_OFFSET: Final = -(2**63)
+
+
+class DumpBounds:
+    """Cuts what a dump shows, batch after batch in the order of their offsets.
+
+    A time stands for the first record at or after it, as it does for a consumer.
+
+    Args:
+        start: First offset, or a time; None for the beginning.
+        end: Just past the last offset, or a time; None for the end.
+        most: How many records at most, at least one; None for all.
+
+    Attributes:
+        is_over: Whether nothing more is to be shown.
+    """
+
+    def __init__(
+        self,
+        start: int | datetime | None = None,
+        end: int | datetime | None = None,
+        most: int | None = None,
+    ) -> None:
+        self._start = start if isinstance(start, int) else _FIRST_OFFSET
+        self._end = end if isinstance(end, int) else MAX_OFFSET
+        self._start_ms = _milliseconds(start)
+        self._end_ms = _milliseconds(end)
+        self._left = most
+        self._is_range = start is not None or end is not None
+        self.is_over = False
+
+    @property
+    def is_range(self) -> bool:
+        """Whether there is a start or an end."""
+        return self._is_range
+
+    def may_have(self, base_offset: int, next_base_offset: int | None) -> bool:
+        """Whether a segment may have something that is to be shown."""
+        is_before = next_base_offset is not None and next_base_offset <= self._start
+        return not (self.is_over or is_before or base_offset >= self._end)
+
+    def rows(self, batches: BatchTable) -> tuple[int, int]:
+        """Return the first of some batches that may be shown, and the one behind the last."""
+        if not self._is_range:
+            return 0, len(batches)
+        may_be = (batches.last_offset >= self._start) & batches.may_reach_below(self._end)
+        if self._start_ms is not None:
+            may_be &= batches.max_timestamp >= self._start_ms
+        (rows,) = np.nonzero(may_be)
+        if len(batches) and int(batches.base_offset[-1]) >= self._end:
+            self.is_over |= not bool(batches.is_message_set[-1])
+        if not rows.size:
+            return 0, 0
+        # Behind the first record at or after a time there are older ones, too.
+        last = int(rows[-1]) if self._start_ms is None else len(batches) - 1
+        return int(rows[0]), last + 1
+
+    def cut(
+        self, records: RecordColumns, first_row: int, end_row: int
+    ) -> tuple[RecordColumns, int, int] | None:
+        """Return what is shown of some batches: their records, the first of them, and their end.
+
+        Args:
+            records: Those of the batches that are opened, in order.
+            first_row: First batch, as a row of its window.
+            end_row: Just past the last one.
+
+        Returns:
+            None for nothing.
+        """
+        chosen: NDArray[np.bool_] = np.ones(len(records), np.bool_)
+        if self._is_range:
+            chosen = (records.offset >= self._start) & (records.offset < self._end)
+        if self._start_ms is not None:
+            chosen &= np.logical_or.accumulate(chosen & (records.timestamp >= self._start_ms))
+            if not chosen.any():
+                return None
+            self._start_ms = None
+            first_row = int(records.batch[np.argmax(chosen)])
+        if self._end_ms is not None:
+            is_late = np.logical_or.accumulate(chosen & (records.timestamp >= self._end_ms))
+            if is_late.any():
+                end_row = self._end_at(records, chosen & ~is_late, first_row)
+                chosen &= ~is_late
+        if self._left is not None:
+            kept = np.cumsum(chosen) <= self._left
+            self._left -= int((chosen & kept).sum())
+            chosen &= kept
+            if not self._left:
+                end_row = self._end_at(records, chosen, first_row)
+        if end_row <= first_row:
+            return None
+        return records.select(chosen), first_row, end_row
+
+    def take_entry(self) -> bool:
+        """Return whether an entry of a file without records is shown, and count it."""
+        if self._left is not None:
+            if not self._left:
+                return False
+            self._left -= 1
+        return True
+
+    def _end_at(self, records: RecordColumns, chosen: NDArray[np.bool_], first_row: int) -> int:
+        """Take note that this is the end; return the row behind the last batch that is shown."""
+        self.is_over = True
+        (kept,) = np.nonzero(chosen)
+        return int(records.batch[kept[-1]]) + 1 if kept.size else first_row
+
+
+def _milliseconds(place: int | datetime | None) -> int | None:
+    """Return a time as epoch milliseconds, the first one that is not before it."""
+    if not isinstance(place, datetime):
+        return None
+    return -((_EPOCH - place) // _MILLISECOND)

@@ -1,0 +1,105 @@
+"""``pylog export``: the records of a topic as Parquet, a Delta table, CSV or JSON lines."""
+
+from typing import Any
+
+import typer
+
+from pylog_spark.cli.record_choice import read_chosen
+from pylog_spark.cli.runner import Call, Tasks, Work, load_options
+from pylog_spark.exit_code import ExitCode
+from pylog_spark.operations.export import Exported, check_out, export
+from pylog_spark.options.choices import BytesFormat, ExportFormat
+from pylog_spark.options.declared import (
+    COLUMNS,
+    EXPORT_FORMAT,
+    KEY_FORMAT,
+    OUT,
+    RECORD_ROOTS,
+    TOPIC,
+    VALUE_FORMAT,
+)
+from pylog_spark.options.option import CommandLine
+from pylog_spark.report import json_line, size_text
+from pylog_spark.run.guards import check_outside
+from pylog_spark.tasks.export import NAMES, ExportRequest
+from pylog_spark.text import printable
+from storage_core import kafka_log
+from storage_core.catalog.roles import guess_role, local_path
+from storage_core.errors import ConfigError
+from storage_core.roots.open_root import LogRoot
+
+# What is said of keys and values where nobody says it.
+_UNSAID = {
+    ExportFormat.PARQUET: BytesFormat.RAW,
+    ExportFormat.DELTA: BytesFormat.RAW,
+    ExportFormat.CSV: BytesFormat.TEXT,
+    ExportFormat.JSONL: BytesFormat.BASE64,
+}
+
+
+def _prepare(line: CommandLine) -> Call[ExportRequest]:
+    options = load_options(line)
+    to = line[EXPORT_FORMAT]
+    if local_path(str(line[OUT])) is None:
+        raise ConfigError("OUT", line[OUT], "expected a folder of this machine, or one it mounts")
+    check_out(line[OUT])
+    roots = [
+        LogRoot(location=root, role=guess_role(root), is_said=False) for root in line[RECORD_ROOTS]
+    ]
+    check_outside("OUT", line[OUT], roots)
+    columns = line[COLUMNS] or kafka_log.COLUMNS
+    if to is ExportFormat.JSONL and line[COLUMNS]:
+        raise ConfigError(COLUMNS.label, ",".join(columns), "JSON lines have all columns")
+    for option in (KEY_FORMAT, VALUE_FORMAT):
+        is_text = to in {ExportFormat.CSV, ExportFormat.JSONL}
+        if is_text and line[option] is BytesFormat.RAW:
+            reason = f"{to} has no place for raw bytes: text, hex, base64 or json"
+            raise ConfigError(option.label, BytesFormat.RAW, reason)
+    request = ExportRequest(
+        folder="",
+        to=to,
+        columns=columns,
+        keys=line[KEY_FORMAT] or _UNSAID[to],
+        values=line[VALUE_FORMAT] or _UNSAID[to],
+    )
+    return Call(line=line, options=options, subject=request)
+
+
+def _operate(call: Call[ExportRequest], place: Any) -> Exported:
+    request = call.subject
+    names = NAMES if BytesFormat.JSON in {request.keys, request.values} else ()
+    records = read_chosen(call.line, dict.fromkeys([*request.columns, *names]))
+    return export(place, records, call.line[OUT], request)
+
+
+def _show(call: Call[ExportRequest], exported: Exported) -> int:
+    to = call.subject.to
+    if exported.failures:
+        for failure in exported.failures:
+            typer.echo(printable(f"pylog: {failure.error}"), err=True)
+        count = len(exported.failures)
+        typer.echo(
+            printable(f"pylog: {exported.out}: nothing written: {count} parts failed"), err=True
+        )
+        return ExitCode.PARTLY_FAILED
+    if call.as_json:
+        row = {
+            "topic": call.line[TOPIC],
+            "roots": list(call.line[RECORD_ROOTS]),
+            "out": exported.out,
+            "format": to.value,
+            "records": exported.records,
+            "files": exported.files,
+            "size_bytes": exported.size_bytes,
+        }
+        typer.echo(json_line("export", row))
+    else:
+        files = "1 file" if exported.files == 1 else f"{exported.files} files"
+        text = f"{exported.records:,} records of {call.line[TOPIC]} in {exported.out}: {files}, "
+        typer.echo(printable(f"{text}{size_text(exported.size_bytes)}, {to}"))
+    return ExitCode.DONE
+
+
+EXPORT = Work(
+    name="export", prepare=_prepare, operate=_operate, show=_show, tasks=Tasks.HERE_IF_FEW
+)

@@ -1,0 +1,244 @@
+"""``pylog find``: every version of a key that is left, and where compaction has erased others."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+from rich.console import Console
+
+from pylog_spark.cli.record_choice import keys_of
+from pylog_spark.exit_code import ExitCode
+from pylog_spark.options.arguments import said_as
+from pylog_spark.options.choices import BytesFormat, OutputFormat
+from pylog_spark.options.declared import (
+    KEY_FORMAT,
+    OUTPUT,
+    PARTITIONS,
+    ROOTS,
+    TOPIC_OPTION,
+    TRASH,
+    VALUE_FORMAT,
+    WIDE,
+)
+from pylog_spark.options.option import CommandLine
+from pylog_spark.record_text import format_value
+from pylog_spark.report import json_line, number_column, partition_name, time_column
+from pylog_spark.text import readable_bytes, to_json
+from pylog_spark.text_table import NOTHING, Column, Row, TextTable, write_paragraphs, write_table
+from storage_core.clock import SystemClock
+from storage_core.errors import ConfigError
+from storage_core.reading.key_history import (
+    DELETED,
+    DIRECTORY,
+    GENERATION,
+    LOG,
+    PartitionHistory,
+    Version,
+    find_history,
+)
+from storage_core.reading.key_history import (
+    TRASH as IN_TRASH,
+)
+
+_BAD: Final = "bold red"
+_SHOWN_BYTES: Final = 32
+_PLACES: Final = {
+    LOG: "log",
+    DELETED: "deleted file",
+    DIRECTORY: "directory",
+    GENERATION: "generation",
+    IN_TRASH: "trash",
+}
+
+
+def find(line: CommandLine) -> int:
+    """Print all versions of the keys, and return the exit status.
+
+    Raises:
+        ConfigError: There is no such root or topic, or a key is malformed.
+        StorageError: A root or the trash cannot be listed.
+    """
+    rows: list[Row] = []
+    histories: list[tuple[str, PartitionHistory]] = []
+    as_json = line[OUTPUT] is OutputFormat.JSON
+    for root, history in _histories(line):
+        histories.append((root, history))
+        told = [_version_row(root, version) for version in history.versions]
+        if as_json:
+            _write_json(line, root, history, told)
+        rows += told
+    if not histories:
+        roots = ", ".join(line[ROOTS])
+        raise ConfigError("--topic", line[TOPIC_OPTION], f"no such topic or partition in {roots}")
+    if not as_json:
+        _write_table(line, rows, histories)
+    is_whole = not any(history.errors for _, history in histories)
+    return ExitCode.DONE if is_whole else ExitCode.PARTLY_FAILED
+
+
+def _histories(line: CommandLine) -> Iterator[tuple[str, PartitionHistory]]:
+    keys = keys_of(line) or []
+    now_ms = SystemClock().now_ms()
+    trash = line[TRASH]
+    if trash is not None and not Path(trash).is_dir():
+        raise ConfigError(TRASH.label, trash, "there is no such folder")
+    for root in line[ROOTS]:
+        with said_as("ROOT", root):
+            for history in find_history(
+                root,
+                line[TOPIC_OPTION],
+                keys,
+                now_ms=now_ms,
+                trash=None if trash is None else Path(trash),
+                numbers=line[PARTITIONS],
+            ):
+                yield root, history
+
+
+def _version_row(root: str, version: Version) -> Row:
+    return {
+        "root": root,
+        "topic": version.partition.topic,
+        "partition": version.partition.partition,
+        "offset": version.offset,
+        "timestamp": version.timestamp_ms,
+        "key": version.key,
+        "value": version.value,
+        "is_tombstone": version.value is None,
+        "is_visible": version.is_visible,
+        "transaction": version.transaction,
+        "superseded_by": version.superseded_by,
+        "copies": [
+            {"kind": copy.kind, "name": copy.name or None, "path": copy.path}
+            for copy in version.copies
+        ],
+    }
+
+
+def _write_json(
+    line: CommandLine, root: str, history: PartitionHistory, rows: Sequence[Row]
+) -> None:
+    keys, values = (line[option] or BytesFormat.BASE64 for option in (KEY_FORMAT, VALUE_FORMAT))
+    for row in rows:
+        fields = {name: value for name, value in row.items() if name not in {"key", "value"}}
+        # Keys and values are told as they are; secrets are hidden in texts of ours alone.
+        text = to_json({"type": "version", **fields}, separators=(",", ":"))
+        key, value = format_value(row["key"], keys), format_value(row["value"], values)
+        typer.echo(f'{text[:-1]},"key":{key},"value":{value}}}')
+    place = {
+        "root": root,
+        "topic": history.partition.topic,
+        "partition": history.partition.partition,
+    }
+    facts: dict[str, Any] = {
+        **place,
+        "versions": len(rows),
+        "log_start_offset": history.log_start_offset,
+        "end_offset": history.end_offset,
+        "erased_offsets": history.erased_offsets,
+        "erased_from_offset": history.erased_from_offset,
+        "cleaned_to": history.cleaned_to,
+        "sentence": history.sentence,
+    }
+    typer.echo(json_line("history", facts))
+    for error in history.errors:
+        typer.echo(json_line("partition", {**place, **error}))
+
+
+def _write_table(
+    line: CommandLine, rows: Sequence[Row], histories: Sequence[tuple[str, PartitionHistory]]
+) -> None:
+    console, is_wide = Console(), line[WIDE]
+    keys, values = (line[option] or BytesFormat.TEXT for option in (KEY_FORMAT, VALUE_FORMAT))
+
+    def shown(row: Row, name: str, how: BytesFormat) -> str:
+        value: bytes | None = row[name]
+        if value is None:
+            return "null"
+        limit = len(value) if is_wide else _SHOWN_BYTES
+        if how in {BytesFormat.TEXT, BytesFormat.RAW}:
+            return readable_bytes(value, limit=limit)
+        text = format_value(value, how).strip('"')
+        return text if is_wide or len(text) <= limit else f"{text[:limit]}..."
+
+    table = TextTable(
+        columns=(
+            Column(heading="partition", cell=partition_name, rank=4),
+            Column(heading="key", cell=lambda row: shown(row, "key", keys), rank=5, folds=True),
+            number_column("offset", "offset", rank=0),
+            time_column("time", "timestamp", rank=3),
+            Column(
+                heading="value",
+                cell=lambda row: shown(row, "value", values),
+                folds=is_wide,
+                style=lambda row: "dim" if row["is_tombstone"] else "",
+            ),
+            Column(heading="is", cell=_state, style=_state_style),
+            Column(heading="left in", cell=partial(_places, is_wide=is_wide), rank=1),
+        )
+    )
+    count = f"{len(rows)} version{'s' * (len(rows) > 1)}" if rows else "no version is left"
+    footer = [count, *_runs(rows), *_sentences(histories, is_wide=is_wide)]
+    write_table(console, table, rows, is_wide=is_wide, footer=footer)
+    errors = (
+        f"{root}: {history.partition}: {error['error']}"
+        for root, history in histories
+        for error in history.errors
+    )
+    write_paragraphs(console, errors, is_wide=is_wide, style=_BAD)
+
+
+def _sentences(
+    histories: Sequence[tuple[str, PartitionHistory]], *, is_wide: bool
+) -> Iterator[str]:
+    """Yield what is sure about the partitions that have versions; about all of them if wide."""
+    told = [history for _, history in histories if history.versions or is_wide]
+    yield from (history.sentence for history in told)
+    if told:
+        return
+    erased = sum(
+        bool(history.erased_offsets or history.log_start_offset) for _, history in histories
+    )
+    count = "1 partition" if len(histories) == 1 else f"{len(histories)} partitions"
+    if erased:
+        yield (
+            f"of {count}, {erased} have lost offsets to compaction or deletion: versions of the "
+            "key may have been among them; --wide says which"
+        )
+    else:
+        yield f"{count} were read, and nothing in them was ever erased: there was no such key"
+
+
+def _state(row: Row) -> str:
+    if row["transaction"] is not None:
+        return str(row["transaction"])
+    if row["superseded_by"] is not None:
+        return f"superseded by {row['superseded_by']:,}"
+    return "the newest: deleted" if row["is_tombstone"] else "the newest"
+
+
+def _state_style(row: Row) -> str:
+    if row["transaction"] is not None:
+        return "yellow"
+    return "dim" if row["superseded_by"] is not None else "green"
+
+
+def _places(row: Row, *, is_wide: bool) -> str:
+    places = (
+        f"{_PLACES[copy['kind']]} {copy['name'] or ''}".rstrip()
+        if is_wide
+        else _PLACES[copy["kind"]]
+        for copy in row["copies"]
+    )
+    return ", ".join(dict.fromkeys(places)) or NOTHING
+
+
+def _runs(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield a line for each run whose trash has some of the versions."""
+    counts = Counter(
+        copy["name"] for row in rows for copy in row["copies"] if copy["kind"] == IN_TRASH
+    )
+    yield from (f"{count} of them in the trash of run {run}" for run, count in counts.items())

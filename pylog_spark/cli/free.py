@@ -1,0 +1,265 @@
+"""``pylog free``: what could go, in which order, and the commands; nothing is done."""
+
+import shlex
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Any, Final
+
+import typer
+from rich.console import Console
+
+from pylog_spark.cli.runner import Call, Tasks, Work, load_options
+from pylog_spark.discovery import resolve_roots
+from pylog_spark.exit_code import ExitCode
+from pylog_spark.operations.free_space import FreePlan, FreeStep, Source, plan_free_space
+from pylog_spark.options.declared import (
+    ASSUME_DEFAULTS,
+    CONFIG_FILES,
+    DRY_RUN,
+    HIGH_WATERMARK,
+    NEED,
+    NOW_MS,
+    ROOTS,
+    SERVER_PROPERTIES,
+    SETTINGS_OF_RUN,
+    TOPIC_DUMP,
+)
+from pylog_spark.options.option import CommandLine, Option
+from pylog_spark.report import json_line, number_text, size_column, size_text
+from pylog_spark.text_table import NOTHING, Column, Row, TextTable, write_paragraphs, write_table
+from storage_core.store.open_store import split_location
+
+# What a purge, and a job, has to be told again to decide the same.
+_TOLD_TO_PURGE: Final = (CONFIG_FILES, SERVER_PROPERTIES, SETTINGS_OF_RUN, NOW_MS)
+_TOLD_TO_JOB: Final = (*_TOLD_TO_PURGE, TOPIC_DUMP, ASSUME_DEFAULTS, HIGH_WATERMARK)
+_NOTES: Final = {
+    Source.LEFTOVERS: "brokers have renamed it to delete it: nobody reads it",
+    Source.TRASH: "the run cannot be undone any more then",
+    Source.GENERATIONS: "no run before the last one can be undone any more then",
+    Source.EXPIRED: "expired by the topic's own rules",
+    Source.COMPACTION: "superseded records",
+}
+
+
+def _prepare(line: CommandLine) -> Call[dict[str, str]]:
+    options = load_options(line.with_switch(DRY_RUN))
+    roots = resolve_roots(line[ROOTS], said=options.role)
+    roles = {root.location: root.role.value for root in roots}
+    return Call(line=line, options=options, subject=roles, roots=roots)
+
+
+def _operate(call: Call[dict[str, str]], place: Any) -> FreePlan:
+    return plan_free_space(place, call.line[ROOTS], call.options)
+
+
+def _show(call: Call[dict[str, str]], plan: FreePlan) -> int:
+    """Print the steps, and return the exit status."""
+    need = call.line[NEED]
+    totals = accumulate(step.frees_bytes for step in plan.steps)
+    rows = [
+        _row(call, number, step, total)
+        for number, (step, total) in enumerate(zip(plan.steps, totals, strict=True), 1)
+    ]
+    sure = sum(step.frees_bytes for step in plan.steps)
+    most = sum(step.frees_at_most_bytes for step in plan.steps)
+    is_enough = need is None or sure >= need
+    if call.as_json:
+        for row in rows:
+            typer.echo(json_line("free_step", row))
+        for failure in plan.failures:
+            typer.echo(json_line("failure", failure))
+        whole = {
+            "need_bytes": need,
+            "frees_bytes": sure,
+            "frees_at_most_bytes": most,
+            "is_enough": is_enough,
+            "offsets_partitions": plan.offsets_partitions,
+            "largest_topics": [{"topic": name, "bytes": size} for name, size in plan.largest],
+            "notes": list(plan.notes),
+        }
+        typer.echo(json_line("free", whole))
+    else:
+        console = Console()
+        lines = list(_footer(call, plan, rows))
+        write_table(console, _TABLE, _of_one_root(call, rows), is_wide=call.is_wide, footer=lines)
+        failed = (f"{row['root']}: {row['error']}" for row in plan.failures)
+        write_paragraphs(console, failed, is_wide=call.is_wide, style="bold red")
+    if plan.failures:
+        return ExitCode.PARTLY_FAILED
+    return ExitCode.DONE if is_enough else ExitCode.FINDINGS
+
+
+def _row(call: Call[dict[str, str]], number: int, step: FreeStep, total: int) -> dict[str, Any]:
+    return {
+        "step": number,
+        "source": step.source.value,
+        "root": step.root,
+        "topic": step.topic,
+        "partitions": step.partitions,
+        "frees_bytes": step.frees_bytes,
+        "frees_at_most_bytes": step.frees_at_most_bytes,
+        "total_bytes": total,
+        "needs_bytes": step.needs_bytes,
+        "refused_by": step.refused_by,
+        "losses": [
+            {
+                "group": loss.group,
+                "topic": loss.partition.topic,
+                "partition": loss.partition.partition,
+                "committed_offset": loss.committed_offset,
+                "log_start_offset": loss.log_start_offset,
+            }
+            for loss in step.losses
+        ],
+        "command": _command(call, step),
+    }
+
+
+def _of_one_root(call: Call[dict[str, str]], rows: Sequence[Row]) -> Sequence[Row]:
+    """Return rows for a table: where there is one log directory, a trash is no second one."""
+    only = next(iter(call.subject)) if len(call.subject) == 1 else None
+    return [{**row, "place": row["root"], "root": only or row["root"]} for row in rows]
+
+
+def _what(row: Row) -> str:
+    return (
+        split_location(row["place"])[1]
+        if row["source"] == Source.TRASH
+        else row["topic"] or NOTHING
+    )
+
+
+def _command(call: Call[dict[str, str]], step: FreeStep) -> str:
+    """Return the command that does a step, as a person types it."""
+    if step.source is Source.TRASH:
+        said = _said_again(call.line, [CONFIG_FILES, NOW_MS])
+        trash = ["--trash", str(call.options.trash), "--older-than", "0s"]
+        return shlex.join(["pylog", "purge", *trash, *said])
+    where = [step.root, "--role", call.subject[step.root]]
+    if step.source in {Source.LEFTOVERS, Source.GENERATIONS}:
+        # A broker's own delay is of its topics; generations wait for this.
+        wait = ["--older-than", "0s"] if step.source is Source.GENERATIONS else []
+        said = _said_again(call.line, _TOLD_TO_PURGE)
+        return shlex.join(["pylog", "purge", *where, *wait, *said])
+    job = "retain" if step.source is Source.EXPIRED else "compact"
+    # What a guard refuses is to be looked at first; the look says what allows it.
+    look = [] if step.refused_by is None else ["--dry-run"]
+    said = _said_again(call.line, _TOLD_TO_JOB)
+    return shlex.join(["pylog", job, *where, "--topics", str(step.topic), *look, *said])
+
+
+def _said_again(line: CommandLine, options: Sequence[Option[Any]]) -> Iterator[str]:
+    """Yield the options that were said, as they are typed."""
+    for option in options:
+        written = line.written(option)
+        for value in written if isinstance(written, list) else [written]:
+            if value is not None:
+                yield from (option.label, str(value))
+
+
+def _footer(call: Call[dict[str, str]], plan: FreePlan, rows: Sequence[Row]) -> Iterator[str]:
+    sure = sum(step.frees_bytes for step in plan.steps)
+    most = sum(step.frees_at_most_bytes for step in plan.steps)
+    if not rows:
+        yield "nothing could go: nothing is left over, expired or dirty"
+    yield from _verdict(call.line[NEED], rows, sure, most)
+    if any(step.source is Source.EXPIRED for step in plan.steps):
+        yield _groups_note(plan)
+    yield from plan.notes
+    # One command of several runs in a trash.
+    for command in dict.fromkeys(row["command"] for row in rows):
+        numbers = ", ".join(str(row["step"]) for row in rows if row["command"] == command)
+        yield f"  {numbers}: {command}"
+    need = call.line[NEED]
+    is_enough = need is None or sure >= need
+    if not is_enough and plan.largest:
+        topics = ", ".join(f"{topic} ({size_text(size)})" for topic, size in plan.largest)
+        yield f"retention leaves most of {topics}; what a shorter one would free:"
+        role = next(iter(call.subject.values()))
+        words = ["pylog", "retain", *call.line[ROOTS], "--role", role]
+        words += ["--topics", plan.largest[0][0], "--set", "retention.ms=86400000", "--dry-run"]
+        yield f"  {shlex.join([*words, *_said_again(call.line, _TOLD_TO_JOB)])}"
+
+
+def _verdict(need: int | None, rows: Sequence[Row], sure: int, most: int) -> Iterator[str]:
+    if need is None:
+        if rows:
+            yield f"all of it frees {_between(sure, most)}"
+        return
+    enough = next((row["step"] for row in rows if row["total_bytes"] >= need), None)
+    if enough is not None:
+        yield f"{size_text(need)} are needed: step{'s 1 to' if enough > 1 else ''} {enough} free it"
+    elif most >= need:
+        yield (
+            f"{size_text(need)} are needed: all of it frees {_between(sure, most)}; compaction "
+            "decides, --exact says by how much"
+        )
+    else:
+        yield (
+            f"{size_text(need)} are needed: all of it frees no more than {size_text(most)}; "
+            f"{size_text(need - most)} are missing"
+        )
+
+
+def _groups_note(plan: FreePlan) -> str:
+    if not plan.offsets_partitions:
+        return (
+            "no partition of __consumer_offsets is in these directories: nobody can say here which "
+            "groups would lose their place"
+        )
+    lost = {loss.group for step in plan.steps for loss in step.losses}
+    what = f"{len(lost)} groups would lose their place" if lost else "no group would lose its place"
+    return (
+        f"{what}, of those whose commits are in the {plan.offsets_partitions} partitions of "
+        "__consumer_offsets here"
+    )
+
+
+def _between(sure: int, most: int) -> str:
+    return size_text(sure) if sure == most else f"{size_text(sure)} to {size_text(most)}"
+
+
+def _frees(row: Row) -> str:
+    return _between(row["frees_bytes"], row["frees_at_most_bytes"])
+
+
+def _note(row: Row) -> str:
+    parts = [_NOTES[Source(row["source"])]]
+    if row["needs_bytes"]:
+        parts.append(f"needs up to {size_text(row['needs_bytes'])} meanwhile")
+    if row["refused_by"] is not None:
+        parts.append(f"a guard refuses it ({row['refused_by']}): look at the dry run first")
+    parts += [
+        f"group {loss['group']} would lose its place in {loss['topic']}-{loss['partition']}: it is "
+        f"at {loss['committed_offset']:,}, the log would start at {loss['log_start_offset']:,}"
+        for loss in row["losses"]
+    ]
+    return "; ".join(parts)
+
+
+_TABLE: Final = TextTable(
+    columns=(
+        Column(heading="step", cell=lambda row: str(row["step"]), is_number=True),
+        Column(heading="what", cell=lambda row: row["source"]),
+        Column(heading="topic or run", cell=_what, folds=True),
+        Column(
+            heading="partitions",
+            cell=lambda row: number_text(row["partitions"]),
+            rank=3,
+            is_number=True,
+        ),
+        Column(heading="frees", cell=_frees, is_number=True),
+        size_column("for sure", "total_bytes", rank=1),
+        Column(
+            heading="groups",
+            cell=lambda row: number_text(len({loss["group"] for loss in row["losses"]}) or None),
+            rank=2,
+            is_number=True,
+        ),
+    ),
+    note=_note,
+)
+
+FREE: Final = Work(
+    name="free", prepare=_prepare, operate=_operate, show=_show, tasks=Tasks.HERE_IF_DRY
+)

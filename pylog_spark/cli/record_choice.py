@@ -1,0 +1,94 @@
+"""Which records a command line asks for, read by ``storage_core.kafka_log``."""
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from pylog_spark.options.choices import BytesFormat
+from pylog_spark.options.declared import (
+    ALLOW_DATA_LOSS,
+    FROM,
+    ISOLATION,
+    KEY_FORMAT,
+    KEYS,
+    PARTITIONS,
+    RECORD_ROOTS,
+    TOPIC,
+    UNTIL,
+)
+from pylog_spark.options.option import CommandLine
+from pylog_spark.record_text import parse_bytes_text
+from storage_core.errors import ConfigError
+from storage_core.kafka_log import Logs, Position, Records, TopicPartition, open_logs
+
+
+def read_chosen(line: CommandLine, columns: Iterable[str]) -> Records:
+    """Return the records of a topic that a command line asks for.
+
+    Args:
+        line: Root, topic, and what bounds them.
+        columns: Of ``kafka_log.COLUMNS``, those that are wanted.
+
+    Raises:
+        PylogError: As ``kafka_log.open_logs`` and ``Logs.read``.
+    """
+    logs = open_logs(*line[RECORD_ROOTS])
+    topic, numbers = line[TOPIC], line[PARTITIONS]
+    return logs.read(
+        None if numbers else topic,
+        partitions=[TopicPartition(topic, number) for number in numbers] or None,
+        start=_position(logs, line, FROM.label, line[FROM]),
+        end=_position(logs, line, UNTIL.label, line[UNTIL]),
+        keys=keys_of(line),
+        columns=columns,
+        isolation=line[ISOLATION].value,
+        fail_on_data_loss=not line[ALLOW_DATA_LOSS],
+    )
+
+
+def keys_of(line: CommandLine) -> list[bytes] | None:
+    """Return the keys that a command line asks for; None for all records.
+
+    Raises:
+        ConfigError: One is not written as ``--key-format`` says.
+    """
+    written = line[KEY_FORMAT] or BytesFormat.TEXT
+    return [parse_bytes_text(KEYS.label, key, written) for key in line[KEYS]] or None
+
+
+def first_rows(batches: Iterable[pa.RecordBatch], most: int | None) -> Iterator[pa.RecordBatch]:
+    """Yield the first rows of some batches, and read no batch more than that takes.
+
+    Args:
+        batches: None of them is empty.
+        most: How many rows; at least one, or None for all.
+    """
+    left = most
+    for batch in batches:
+        if left is None:
+            yield batch
+            continue
+        yield batch.slice(0, left)
+        left -= batch.num_rows
+        if left <= 0:
+            return
+
+
+def _position(logs: Logs, line: CommandLine, label: str, place: Position) -> Position:
+    """Return a place as the reader takes it; counted from the end it is an offset for each log.
+
+    Raises:
+        ConfigError: Nobody can say where a log ends.
+    """
+    if not isinstance(place, int) or place >= 0:
+        return place
+    numbers = line[PARTITIONS]
+    offsets: dict[TopicPartition, int] = {}
+    for row in logs.partitions(line[TOPIC]).to_pylist():
+        partition = TopicPartition(row["topic"], row["partition"])
+        if numbers and partition.partition not in numbers:
+            continue
+        if row["log_end_offset"] is None or row["log_start_offset"] is None:
+            raise ConfigError(label, place, f"the end of {partition} is not known: {row['error']}")
+        offsets[partition] = max(row["log_end_offset"] + place, row["log_start_offset"])
+    return offsets

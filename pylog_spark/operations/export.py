@@ -1,0 +1,171 @@
+"""Export records to a folder: tasks write parts, one rename makes all of them visible.
+
+Parts are written into a folder beside the new one. It is renamed when all of them are there, with
+Delta's own log in it where it is a table. So nobody ever sees a half of an export, and whatever is
+killed leaves a folder that the next export to the same place removes.
+"""
+
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from pylog_spark.engines.choice import Place, open_engine
+from pylog_spark.options.choices import ExportFormat
+from pylog_spark.rows import read_rows
+from pylog_spark.schemas import EXPORTED, ExportedRow, Failure
+from pylog_spark.tasks.export import ExportRequest, export_parts, write_empty
+from storage_core.clock import SystemClock
+from storage_core.errors import ConfigError
+from storage_core.kafka_log import Records
+from storage_core.store.local import storage_errors, sync_folder
+
+_MARK: Final = ".pylog-export-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What was exported.
+
+    Attributes:
+        out: The folder.
+        records: How many records.
+        files: How many files of records.
+        size_bytes: Their bytes.
+        failures: What went wrong with parts: then nothing was written.
+    """
+
+    out: str
+    records: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    failures: tuple[Failure, ...] = ()
+
+
+def check_out(out: Path) -> None:
+    """Refuse a folder that could not be made.
+
+    Raises:
+        ConfigError: It is there already, or its parent is not, or cannot be written.
+    """
+    if out.exists():
+        raise ConfigError("OUT", out, "is there already; expected the name of a new folder")
+    if not out.absolute().parent.is_dir():
+        raise ConfigError("OUT", out, f"there is no folder {out.absolute().parent}")
+    if not os.access(out.absolute().parent, os.W_OK):
+        raise ConfigError("OUT", out, f"this process may not write into {out.absolute().parent}")
+
+
+def export(place: Place, records: Records, out: Path, request: ExportRequest) -> Exported:
+    """Write records to a new folder.
+
+    Args:
+        place: Where the tasks run: this machine (``Local``), or a Spark session whose executors see
+            the folder under the same path.
+        records: With the columns of the request, and what errors name a record by.
+        out: The folder; it is not there yet.
+        request: How; its ``folder`` is chosen here.
+
+    Raises:
+        ConfigError: The folder cannot be made, or is there.
+        StorageError: The disk failed.
+    """
+    check_out(out)
+    _remove_remains(out)
+    with _new_folder(out) as folder:
+        request = replace(request, folder=str(folder))
+        parts = _write_parts(place, records, out, request)
+        failures = tuple(part.failure for part in parts if part.failure)
+        if failures:
+            return Exported(out=str(out), failures=failures)
+        parts = [part for part in parts if part.file is not None]
+        if not parts:
+            parts = [ExportedRow(ordinal=0, duration_ms=0, **write_empty(request, records.schema))]
+        with storage_errors(folder):
+            named = {part.file for part in parts}
+            for path in folder.iterdir():  # of tasks that ran twice
+                if path.name not in named:
+                    path.unlink()
+        if request.to is ExportFormat.DELTA:
+            _create_table(folder, request.schema(records.schema), parts)
+        with storage_errors(out):
+            sync_folder(folder)
+            folder.rename(out)
+            sync_folder(out.absolute().parent)
+    return Exported(
+        out=str(out),
+        records=sum(part.records or 0 for part in parts),
+        files=len(parts),
+        size_bytes=sum(part.size_bytes or 0 for part in parts),
+    )
+
+
+def _write_parts(
+    place: Place, records: Records, out: Path, request: ExportRequest
+) -> list[ExportedRow]:
+    """Write all parts; return their rows, in the order of the records."""
+    units = [[(number, part)] for number, part in enumerate(records.parts())]
+    if not units:
+        return []
+    with open_engine(place, tag=f"pylog-export-{secrets.token_hex(4)}") as engine:
+        written = engine.spread(units, partial(export_parts, request=request), EXPORTED)
+        table = engine.collect(written, EXPORTED, f"export to {out}")
+    return sorted(read_rows(ExportedRow, table), key=lambda row: row.ordinal)
+
+
+def _create_table(folder: Path, schema: pa.Schema, parts: list[ExportedRow]) -> None:
+    """Write Delta's log of a folder of Parquet files."""
+    from deltalake import Schema  # noqa: PLC0415  # heavy, and of one format only
+    from deltalake.transaction import AddAction, create_table_with_add_actions  # noqa: PLC0415
+
+    now_ms = SystemClock().now_ms()
+    actions = [
+        AddAction(
+            path=part.file or "",
+            size=part.size_bytes or 0,
+            partition_values={},
+            modification_time=now_ms,
+            data_change=True,
+            stats=f'{{"numRecords":{part.records or 0}}}',
+        )
+        for part in parts
+    ]
+    create_table_with_add_actions(str(folder), Schema.from_arrow(schema), actions)
+
+
+@contextmanager
+def _new_folder(out: Path) -> Iterator[Path]:
+    """Make a folder beside the one that is wanted, locked; what is left of it at the end goes."""
+    folder = out.absolute().parent / f".{out.name}{_MARK}{secrets.token_hex(8)}"
+    with storage_errors(folder):
+        folder.mkdir()
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _remove_remains(out: Path) -> None:
+    """Remove what exports to the same place have left that were killed."""
+    for folder in out.absolute().parent.glob(f".{out.name}{_MARK}*"):
+        with storage_errors(folder):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue  # it is being written
+        else:
+            shutil.rmtree(folder)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,280 @@
+"""What could go from log directories, in which order, and who would miss it; nothing is done.
+
+First what nobody misses: what brokers have renamed to delete it, then what only an undo needs. Then
+what has expired by the topics' own rules, first where no consumer group would lose its place. At
+last compaction, which frees what it frees only when it is done, and needs room meanwhile.
+"""
+
+import enum
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from pylog_spark.discovery import resolve_roots
+from pylog_spark.engines.choice import Place
+from pylog_spark.operations.exact import EXACT_NOTE
+from pylog_spark.operations.nightly import run_nightly
+from pylog_spark.options import JobOptions
+from pylog_spark.options.broker import broker_config
+from pylog_spark.run.run_report import RunReport
+from pylog_spark.schemas import ALLOWED_BY, Action, Status
+from pylog_spark.tasks.coordinators import CoordinatorSettings, observe_groups
+from storage_core.catalog.roles import Role
+from storage_core.errors import PylogError, describe_failure
+from storage_core.filenames import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from storage_core.maintenance.inspection import inspect_root
+from storage_core.roots.open_root import LogRoot
+
+Row = Mapping[str, Any]
+# How many of the largest topics are named.
+_MOST_TOPICS: Final = 5
+
+
+class Source(enum.StrEnum):
+    """What bytes are freed from, in the order in which they should go."""
+
+    LEFTOVERS = "leftovers"  # files and directories that a broker would remove itself
+    TRASH = "trash"  # what a run kept, to be undone
+    GENERATIONS = "generations"  # of managed roots, those that were superseded
+    EXPIRED = "expired"  # segments that retention takes, by the topic's own rules
+    COMPACTION = "compaction"  # superseded records
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLoss:
+    """A consumer group that would lose its place: the records that it reads next would be gone.
+
+    Attributes:
+        group: The group.
+        partition: Of which partition.
+        committed_offset: Where it would go on.
+        log_start_offset: Where the log would start.
+    """
+
+    group: str
+    partition: TopicPartition
+    committed_offset: int
+    log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreeStep:
+    """One thing that could be done.
+
+    Attributes:
+        source: What would go.
+        root: The log directory; the run's folder of a trash.
+        topic: The topic; None for what is of no single one.
+        partitions: Of how many partitions, or directories.
+        frees_bytes: At least so many bytes.
+        frees_at_most_bytes: At most so many; more than the former where only doing it tells.
+        needs_bytes: Disk space that is needed meanwhile, for the partition that needs most.
+        refused_by: The guard that would refuse it; None for none.
+        losses: Consumer groups that would lose their place.
+    """
+
+    source: Source
+    root: str
+    topic: str | None
+    partitions: int
+    frees_bytes: int
+    frees_at_most_bytes: int
+    needs_bytes: int = 0
+    refused_by: str | None = None
+    losses: tuple[GroupLoss, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreePlan:
+    """What could go.
+
+    Attributes:
+        steps: In the order in which it should.
+        notes: What a reader should know of it, line by line.
+        largest: The largest topics that retention takes from, with the bytes that it leaves: where
+            all of that is not enough, a shorter retention of them frees more.
+        offsets_partitions: How many partitions of ``__consumer_offsets`` told of groups.
+        failures: Rows of what could not be looked at.
+    """
+
+    steps: tuple[FreeStep, ...]
+    notes: tuple[str, ...]
+    largest: tuple[tuple[str, int], ...]
+    offsets_partitions: int
+    failures: tuple[Row, ...] = field(default=())
+
+
+def plan_free_space(place: Place, roots: Sequence[str], options: JobOptions) -> FreePlan:
+    """Find out what could go; nothing is written, and no lock is taken.
+
+    Args:
+        place: Where the looks run: this machine (``Local``), or a Spark session.
+        roots: Paths or URLs of log directories and managed roots.
+        options: Clock, configs, trash; ``exact`` also reads what compaction would clean.
+
+    Raises:
+        PylogError: As the dry run of the nightly.
+    """
+    log_roots = resolve_roots(roots, said=options.role)
+    # Whatever is in the trash could go, however young it is.
+    look = replace(options, dry_run=True, purge_after_ms=0, ledger=None, salvage=None)
+    report = run_nightly(place, roots, look)
+    losses, told, failures = _losses(roots, options, report)
+    steps = [
+        *_purges(report, log_roots),
+        *_expired(report, losses),
+        *_compactions(report),
+    ]
+    order = list(Source)
+    steps.sort(
+        key=lambda step: (order.index(step.source), bool(step.losses), -step.frees_at_most_bytes)
+    )
+    failed = [row for row in report.results.to_pylist() if row["status"] == Status.FAILED.value]
+    return FreePlan(
+        steps=tuple(steps),
+        notes=report.notes,
+        largest=_largest(report),
+        offsets_partitions=told,
+        failures=(*failed, *failures),
+    )
+
+
+def _purges(report: RunReport, roots: Iterable[LogRoot]) -> Iterator[FreeStep]:
+    """Yield what a purge would remove: of each log directory together, of each run's trash."""
+    managed = {root.location for root in roots if root.role is Role.MANAGED}
+    locations = {root.location for root in roots}
+    purged: dict[str, list[int]] = defaultdict(list)
+    for row in report.results.to_pylist():
+        if row["action"] == Action.PURGE.value and row["status"] == Status.PLANNED.value:
+            purged[row["root"]].append(row["bytes_before"] or 0)
+    for root, sizes in purged.items():
+        source = Source.GENERATIONS if root in managed else Source.LEFTOVERS
+        yield FreeStep(
+            source=source if root in locations else Source.TRASH,
+            root=root,
+            topic=None,
+            partitions=len(sizes),
+            frees_bytes=sum(sizes),
+            frees_at_most_bytes=sum(sizes),
+        )
+
+
+def _expired(
+    report: RunReport, losses: Mapping[TopicPartition, Sequence[GroupLoss]]
+) -> Iterator[FreeStep]:
+    """Yield what retention would take, topic by topic."""
+    refused = {
+        (row["root"], row["directory"]): row["reason"]
+        for row in report.results.to_pylist()
+        if row["action"] == Action.RETAIN.value and row["reason"] in ALLOWED_BY
+    }
+    by_topic: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in _going(report):
+        by_topic[row["root"], row["topic"]].append(row)
+    for (root, topic), rows in by_topic.items():
+        size = sum(row["deleted_bytes"] for row in rows)
+        reasons = [refused.get((root, row["directory"])) for row in rows]
+        yield FreeStep(
+            source=Source.EXPIRED,
+            root=root,
+            topic=topic,
+            partitions=len(rows),
+            frees_bytes=size,
+            frees_at_most_bytes=size,
+            refused_by=next((reason for reason in reasons if reason is not None), None),
+            losses=tuple(
+                loss
+                for row in rows
+                for loss in losses.get(TopicPartition(topic, row["partition"]), ())
+            ),
+        )
+
+
+def _compactions(report: RunReport) -> Iterator[FreeStep]:
+    """Yield what compaction would give, topic by topic."""
+    names = ["root", "topic", "status", "bytes", "bytes_after", "cleanable_bytes"]
+    rows = report.plans.select([*names, "peak_extra_bytes"]).to_pylist()
+    by_topic: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        if row["status"] == Status.PLANNED.value:
+            by_topic[row["root"], row["topic"]].append(row)
+    is_exact = EXACT_NOTE in report.notes
+    for (root, topic), planned in by_topic.items():
+        sure = sum(max((row["bytes"] or 0) - (row["bytes_after"] or 0), 0) for row in planned)
+        dirty = sum(row["cleanable_bytes"] or 0 for row in planned)
+        yield FreeStep(
+            source=Source.COMPACTION,
+            root=root,
+            topic=topic,
+            partitions=len(planned),
+            frees_bytes=sure,
+            frees_at_most_bytes=sure if is_exact else max(sure, dirty),
+            needs_bytes=max(row["peak_extra_bytes"] or 0 for row in planned),
+        )
+
+
+def _going(report: RunReport) -> Iterator[Row]:
+    """Yield the rows of partitions of which segments would go, refused ones too."""
+    for row in report.retentions.to_pylist():
+        if row["deleted_segments"] and row["status"] != Status.FAILED.value:
+            yield row
+
+
+def _losses(
+    roots: Sequence[str], options: JobOptions, report: RunReport
+) -> tuple[dict[TopicPartition, list[GroupLoss]], int, list[Row]]:
+    """Return who would lose a place, by how many partitions of commits, and what failed.
+
+    The commits of all roots count for each of them: a broker's directories are several disks.
+    """
+    going = {TopicPartition(row["topic"], row["partition"]): row for row in _going(report)}
+    losses: dict[TopicPartition, list[GroupLoss]] = defaultdict(list)
+    settings = CoordinatorSettings(now_ms=options.now_ms, broker=broker_config(options))
+    topics = {partition.topic for partition in going}
+    partitions = 0
+    failures: list[Row] = []
+    for root in roots if going else ():
+        try:
+            view = inspect_root(root)
+        except PylogError as error:
+            failures.append({"root": root, **describe_failure(error)})
+            continue
+        partitions += sum(
+            entry.topic_partition is not None
+            and entry.topic_partition.topic == CONSUMER_OFFSETS_TOPIC
+            for entry in view.entries
+        )
+        for kind, row in observe_groups(view, settings, is_asked_for=topics.__contains__):
+            if kind == "partition":
+                failures.append(row)
+            if kind != "commit" or row["commit_ms"] is None:
+                continue
+            partition = TopicPartition(row["topic"], row["partition"])
+            loss = _loss(row, partition, going.get(partition))
+            if loss is not None:
+                losses[partition].append(loss)
+    return losses, partitions, failures
+
+
+def _loss(commit: Row, partition: TopicPartition, going: Row | None) -> GroupLoss | None:
+    """Return what a group would lose, None for nothing: what is gone already is not lost again."""
+    if going is None:
+        return None
+    if not going["old_log_start_offset"] <= commit["offset"] < going["log_start_offset"]:
+        return None
+    return GroupLoss(
+        group=commit["group"],
+        partition=partition,
+        committed_offset=commit["offset"],
+        log_start_offset=going["log_start_offset"],
+    )
+
+
+def _largest(report: RunReport) -> tuple[tuple[str, int], ...]:
+    """Return the largest topics that retention takes from, with what it leaves, over all roots."""
+    sizes: dict[str, int] = defaultdict(int)
+    for row in report.retentions.to_pylist():
+        sizes[row["topic"]] += (row["bytes"] or 0) - (row["deleted_bytes"] or 0)
+    totals = sorted(sizes.items(), key=lambda total: (-total[1], total[0]))
+    return tuple((topic, size) for topic, size in totals[:_MOST_TOPICS] if size > 0)

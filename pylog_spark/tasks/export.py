@@ -1,0 +1,198 @@
+"""Writing a part of an export: Parquet, CSV or JSON lines, in a file of the task's own."""
+
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.csv as pc_csv
+import pyarrow.parquet as pq
+
+from pylog_spark.options.choices import BytesFormat, ExportFormat
+from pylog_spark.record_text import (
+    NotInFormatError,
+    format_value,
+    json_lines,
+    text_column,
+    without_json,
+)
+from pylog_spark.rows import rows_to_batches
+from pylog_spark.schemas import EXPORTED
+from pylog_spark.tasks.failures import attempt
+from storage_core.errors import ConfigError
+from storage_core.kafka_log import Records
+from storage_core.store.local import storage_errors
+
+_SUFFIXES: Final = {
+    ExportFormat.PARQUET: ".parquet",
+    ExportFormat.DELTA: ".parquet",
+    ExportFormat.CSV: ".csv",
+    ExportFormat.JSONL: ".jsonl",
+}
+# Records are gathered to this much before a row group is written.
+_GROUP_BYTES: Final = 64 << 20
+# What an error names a record by.
+NAMES: Final = ("topic", "partition", "offset")
+
+_Write = Callable[[pa.RecordBatch], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportRequest:
+    """How records are exported; a value that pickles.
+
+    Attributes:
+        folder: Where parts are written.
+        to: As what.
+        columns: In their order.
+        keys: How keys are written; raw keeps them binary.
+        values: How values are written, and headers in texts; likewise.
+    """
+
+    folder: str
+    to: ExportFormat
+    columns: tuple[str, ...]
+    keys: BytesFormat
+    values: BytesFormat
+
+    def schema(self, records: pa.Schema) -> pa.Schema:
+        """Return the schema of what is written, from that of the records."""
+        fields = [records.field(name) for name in self.columns]
+        how = {"key": self.keys, "value": self.values}
+        text = {name for name, each in how.items() if each is not BytesFormat.RAW}
+        text |= {"headers"} if self.to is ExportFormat.CSV else set()
+        return pa.schema([f.with_type(pa.string()) if f.name in text else f for f in fields])
+
+
+def export_parts(
+    items: Iterable[tuple[int, Records]], request: ExportRequest
+) -> Iterator[pa.RecordBatch]:
+    """Write parts, one after the other: a row of ``schemas.EXPORTED`` each.
+
+    Args:
+        items: Number of each, and its records, with the columns of the request and ``NAMES``.
+        request: How.
+    """
+    yield from rows_to_batches(
+        EXPORTED,
+        (
+            {"ordinal": ordinal} | attempt(partial(_export, ordinal, records, request))
+            for ordinal, records in items
+        ),
+    )
+
+
+def write_empty(request: ExportRequest, records: pa.Schema) -> dict[str, Any]:
+    """Write a part without records, which tells its schema; return columns of its row."""
+    return _export(0, Records((), records), request, is_kept_empty=True)
+
+
+def _export(
+    ordinal: int, records: Records, request: ExportRequest, *, is_kept_empty: bool = False
+) -> dict[str, Any]:
+    # A task may run twice, at the same time; the driver takes the file of one of them.
+    name = f"part-{ordinal:05d}-{secrets.token_hex(8)}{_SUFFIXES[request.to]}"
+    path = Path(request.folder, name)
+    count = 0
+    with storage_errors(path):
+        with _WRITERS[request.to](path, request, records.schema) as write:
+            for batch in records:
+                try:
+                    write(batch)
+                except NotInFormatError as error:
+                    raise _not_json(batch, error) from error
+                count += batch.num_rows
+        if not count and not is_kept_empty:
+            path.unlink()
+            return {"file": None, "records": 0, "size_bytes": 0}
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        return {"file": name, "records": count, "size_bytes": path.stat().st_size}
+
+
+@contextmanager
+def _parquet(path: Path, request: ExportRequest, records: pa.Schema) -> Iterator[_Write]:
+    schema = request.schema(records)
+    waiting: list[pa.RecordBatch] = []
+
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+
+        def flush() -> None:
+            if waiting:
+                writer.write_table(pa.Table.from_batches(waiting, schema))
+                waiting.clear()
+
+        def write(batch: pa.RecordBatch) -> None:
+            waiting.append(_columns(batch, request, schema))
+            if sum(each.nbytes for each in waiting) >= _GROUP_BYTES:
+                flush()
+
+        yield write
+        flush()
+
+
+@contextmanager
+def _csv(path: Path, request: ExportRequest, records: pa.Schema) -> Iterator[_Write]:
+    schema = request.schema(records)
+    with pc_csv.CSVWriter(path, schema) as writer:
+        yield lambda batch: writer.write_batch(_columns(batch, request, schema))
+
+
+@contextmanager
+def _jsonl(path: Path, request: ExportRequest, _records: pa.Schema) -> Iterator[_Write]:
+    with path.open("w", encoding="utf-8") as opened:
+        yield lambda batch: opened.writelines(json_lines(batch, request.keys, request.values))
+
+
+def _columns(batch: pa.RecordBatch, request: ExportRequest, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the columns that are written of some records.
+
+    Raises:
+        NotInFormatError: A key or a value is no JSON.
+    """
+    arrays = []
+    for field in schema:
+        column = batch.column(field.name)
+        if field.name in {"key", "value"} and field.type == pa.string():
+            how = request.keys if field.name == "key" else request.values
+            column = text_column(column, how).cast(pa.string())
+        elif field.name == "headers" and field.type == pa.string():
+            column = _header_column(column, without_json(request.values))
+        arrays.append(column)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _header_column(headers: pa.Array, how: BytesFormat) -> pa.Array:
+    """Return headers as JSON texts, null without any; a Python object for each header."""
+
+    def text(pairs: Iterable[Mapping[str, Any]] | None) -> str | None:
+        if pairs is None:
+            return None
+        written = (f"[{json.dumps(one['key'])},{format_value(one['value'], how)}]" for one in pairs)
+        return f"[{','.join(written)}]"
+
+    return pa.array([text(pairs) for pairs in headers.to_pylist()], pa.string())
+
+
+def _not_json(batch: pa.RecordBatch, error: NotInFormatError) -> ConfigError:
+    topic, partition, offset = (batch.column(name)[error.row].as_py() for name in NAMES)
+    reason = f"the record at offset {offset} of {topic}-{partition} is not: {error.reason}"
+    return ConfigError("--key-format, --value-format", BytesFormat.JSON, reason)
+
+
+_Writer = Callable[[Path, ExportRequest, pa.Schema], AbstractContextManager[_Write]]
+_WRITERS: Final[dict[ExportFormat, _Writer]] = {
+    ExportFormat.PARQUET: _parquet,
+    ExportFormat.DELTA: _parquet,
+    ExportFormat.CSV: _csv,
+    ExportFormat.JSONL: _jsonl,
+}

@@ -1,0 +1,551 @@
+"""Every version of some keys that is left anywhere, and what was erased around them.
+
+A log has the versions that neither compaction nor deletion has taken away. Others may be left in
+files that Kafka has renamed, in former generations of a managed root, and in the trash of runs.
+Nothing is written, and no lock is taken.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from storage_core.catalog.log_directories import DirectoryKind, classify_directory
+from storage_core.catalog.roles import local_path
+from storage_core.checkpoint.checkpoints import Checkpoints, read_checkpoints
+from storage_core.commit.purge import find_runs
+from storage_core.commit.trash import KEPT_FOLDER, list_commits, read_commit
+from storage_core.errors import PylogError, describe_failure
+from storage_core.filenames import (
+    CLEANER_FILE,
+    DELETED_SUFFIX,
+    LOG_START_FILE,
+    LOG_SUFFIX,
+    MAX_OFFSET,
+    TopicPartition,
+    kind_of,
+    log_file,
+    offset_of,
+)
+from storage_core.log.batch_search import ListedSegment
+from storage_core.log.committed_view import find_last_stable_offset, scan_batch_tables
+from storage_core.log.settled_store import SettledStore, settle
+from storage_core.reading.ranges import ReadRange, read_range
+from storage_core.records.batch_table import BatchTable
+from storage_core.records.payload import DEFAULT_LIMITS
+from storage_core.roots.open_root import find_root, partition_checkpoints
+from storage_core.roots.root import Root
+from storage_core.store import FileInfo, LogStore, ManagedStore, open_store
+from storage_core.store.garbage import kept_generations
+from storage_core.store.generations import partition_location
+from storage_core.store.local import plain_path
+
+LOG: Final = "log"
+DELETED: Final = "deleted"
+DIRECTORY: Final = "directory"
+GENERATION: Final = "generation"
+TRASH: Final = "trash"
+
+ABORTED: Final = "aborted"
+UNDECIDED: Final = "undecided"
+
+_COLUMNS: Final = ("key", "value", "offset", "timestamp")
+_MICROSECONDS: Final = 1000
+# Directories of a partition that Kafka has renamed.
+_RENAMED: Final = frozenset({DirectoryKind.DELETE, DirectoryKind.FUTURE, DirectoryKind.STRAY})
+_LOGS: Final = frozenset({DirectoryKind.PARTITION, DirectoryKind.METADATA})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """Where a version is left.
+
+    Attributes:
+        kind: LOG; DELETED, a file that Kafka has renamed; DIRECTORY, one that Kafka has renamed;
+            GENERATION, of a managed root; TRASH, of a run.
+        name: Of the directory, the generation, or the run; empty for the log itself.
+        path: Path or URL of the segment.
+    """
+
+    kind: str
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """One record of a key.
+
+    Attributes:
+        partition: Its partition.
+        key: The key, None for null.
+        offset: Its offset.
+        timestamp_ms: Epoch milliseconds; None beyond the range of a calendar.
+        value: None for a tombstone.
+        copies: Where it is left; at least one.
+        is_visible: Whether a consumer gets it from the log.
+        transaction: ABORTED, UNDECIDED where its log is not stable yet, else None.
+        superseded_by: Offset of the next version of the key that is left; None for the newest one,
+            and for one of an aborted transaction, which never was a version.
+    """
+
+    partition: TopicPartition
+    key: bytes | None
+    offset: int
+    timestamp_ms: int | None
+    value: bytes | None
+    copies: tuple[Copy, ...]
+    is_visible: bool = False
+    transaction: str | None = None
+    superseded_by: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionHistory:
+    """What one partition has of some keys.
+
+    Attributes:
+        partition: The partition.
+        versions: By key and offset.
+        log_start_offset: First offset that a consumer may see; None without a log, and where it
+            cannot be read.
+        end_offset: Just past the newest of the versions, or the log's end without any: what was
+            erased is counted up to here.
+        erased_offsets: How many offsets from the log start to there have no record any more.
+        erased_from_offset: None of them lies below; None where there are none.
+        cleaned_to: Entry of the cleaner's checkpoint, None without.
+        errors: What could not be read, each with ``error_class`` and ``error``.
+    """
+
+    partition: TopicPartition
+    versions: tuple[Version, ...] = ()
+    log_start_offset: int | None = None
+    end_offset: int | None = None
+    erased_offsets: int = 0
+    erased_from_offset: int | None = None
+    cleaned_to: int | None = None
+    errors: tuple[Mapping[str, str | None], ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """What is sure about versions that are not there any more, for a person."""
+        start, end = self.log_start_offset, self.end_offset
+        if start is None or end is None:
+            return f"{self.partition} has no log that can be read: older versions may be missing"
+        said = f"{self.partition} starts at offset {start}"
+        if start:
+            said += ": what lay below was deleted, or never copied"
+        span = end - start
+        if not self.erased_offsets:
+            whole = f"; nothing from there to offset {end} was erased"
+            return said + whole + ("" if start else ": no version is missing")
+        since = (
+            ""
+            if self.erased_from_offset in {None, start}
+            else (f", none of them below {self.erased_from_offset}")
+        )
+        return (
+            f"{said}; {self.erased_offsets:,} of the {span:,} offsets from there to {end} have no "
+            f"record any more{since}: compaction has erased them, and older versions of the key "
+            "may have been among them"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Segments of a partition that lie together.
+
+    Attributes:
+        copy: What a version is said to be left in; its path is that of the directory.
+        location: As ``open_store`` takes it.
+        files: The segments, by the names that they had in the log.
+        growing: The segment that somebody may append to.
+    """
+
+    copy: Copy
+    location: str
+    files: Mapping[str, FileInfo]
+    growing: str = ""
+
+
+@dataclass(slots=True)
+class _Partition:
+    """What was found of one partition on the way.
+
+    Attributes:
+        partition: The partition.
+        log: Its log, None without.
+        others: Other places.
+        errors: What could not be read.
+    """
+
+    partition: TopicPartition
+    log: LogStore | None = None
+    others: list[_Place] = field(default_factory=list)
+    errors: list[Mapping[str, str | None]] = field(default_factory=list)
+
+
+def find_history(
+    path: str,
+    topic: str,
+    keys: Collection[bytes | None],
+    *,
+    now_ms: int,
+    trash: Path | None = None,
+    numbers: Collection[int] = (),
+) -> Iterator[PartitionHistory]:
+    """Yield what each partition of a topic has of some keys, in the order of their numbers.
+
+    What cannot be read is an error of its partition, and hides nothing else.
+
+    Args:
+        path: Path or URL of a log directory, a managed root or one partition.
+        topic: Which topic.
+        keys: At least one.
+        now_ms: The reader's clock, epoch milliseconds.
+        trash: The folder in which runs keep what they take away.
+        numbers: Of which partitions; none for all of them.
+
+    Raises:
+        ConfigError: There is nothing at the path.
+        StorageError: The root or the trash cannot be listed.
+    """
+    root, names = find_root(path)
+
+    def is_asked_for(partition: TopicPartition) -> bool:
+        return partition.topic == topic and (not numbers or partition.partition in numbers)
+
+    partitions = _look(root, names, trash, is_asked_for)
+    # After the listings: whoever removes segments raises the log start first.
+    files = [LOG_START_FILE, CLEANER_FILE]
+    checkpoints = read_checkpoints(root, files) if partitions else Checkpoints()
+    for _, found in sorted(partitions.items()):
+        yield _history_of(found, keys, checkpoints, now_ms)
+
+
+def _look(
+    root: Root,
+    names: Iterable[str],
+    trash: Path | None,
+    is_asked_for: Callable[[TopicPartition], bool],
+) -> dict[TopicPartition, _Partition]:
+    """Return the partitions that are asked for, with all places that have segments of them."""
+    partitions: dict[TopicPartition, _Partition] = {}
+    for name in names:
+        kind, partition = classify_directory(name)
+        if partition is None or not is_asked_for(partition):
+            continue
+        found = partitions.setdefault(partition, _Partition(partition))
+        with _noted(found):
+            if kind in _LOGS:
+                _look_at_log(found, root.locate(name))
+            elif kind in _RENAMED:
+                store = settle(open_store(root.locate(name)))
+                found.others.append(_place_of(DIRECTORY, name, store))
+    for partition, place in _places_in_trash(root, trash):
+        if is_asked_for(partition):
+            partitions.setdefault(partition, _Partition(partition)).others.append(place)
+    return partitions
+
+
+@contextmanager
+def _noted(found: _Partition) -> Iterator[None]:
+    """Note an error about a partition, and go on behind the block."""
+    try:
+        yield
+    except PylogError as error:
+        found.errors.append(describe_failure(error))
+
+
+def _look_at_log(found: _Partition, location: str) -> None:
+    """Take note of a partition's log, and of what is beside it."""
+    store = open_store(location)
+    found.log = store
+    if isinstance(store, ManagedStore):
+        found.others += _places_of_generations(store)
+        return
+    deleted = {
+        file.name.removesuffix(DELETED_SUFFIX): file
+        for file in store.list_files()
+        if file.name.endswith(DELETED_SUFFIX)
+        and kind_of(file.name.removesuffix(DELETED_SUFFIX)) == LOG_SUFFIX
+    }
+    if deleted:
+        copy = Copy(kind=DELETED, name="", path=store.location)
+        found.others.append(_Place(copy=copy, location=location, files=deleted))
+
+
+def _places_of_generations(store: ManagedStore) -> Iterator[_Place]:
+    """Yield the segments of former generations that no later one has: objects never change."""
+    seen: set[tuple[str, int, int]] = set()
+    for manifest in kept_generations(store.objects, store.partition, grace_start_ms=-MAX_OFFSET):
+        files = {}
+        for name, entry in manifest.files.items():
+            place = (entry.key, entry.start, entry.size_bytes)
+            if kind_of(name) == LOG_SUFFIX and entry.size_bytes and place not in seen:
+                seen.add(place)
+                files[name] = FileInfo(name, entry.size_bytes, entry.modified_ms)
+        if files and manifest.generation != store.manifest.generation:
+            location = partition_location(store.objects, store.partition, manifest.generation)
+            copy = Copy(kind=GENERATION, name=str(manifest.generation), path=location)
+            yield _Place(copy=copy, location=location, files=files)
+
+
+def _places_in_trash(root: Root, trash: Path | None) -> Iterator[tuple[TopicPartition, _Place]]:
+    """Yield what runs have kept of a log directory's partitions, the oldest run first."""
+    directory = None if root.is_managed else local_path(root.location)
+    if trash is None or directory is None:
+        return
+    for run in find_runs(trash):
+        for folder in sorted(list_commits(run)):
+            commit = read_commit(folder)
+            _, partition = classify_directory(commit.directory.name)
+            if partition is None or commit.directory.parent != plain_path(directory):
+                continue
+            kept = folder / KEPT_FOLDER
+            if kept.is_dir():
+                place = _place_of(TRASH, commit.run_id, _logs_of(open_store(str(kept))))
+                if place.files:
+                    yield partition, place
+
+
+def _logs_of(store: LogStore) -> SettledStore:
+    """Return the segments that were put aside, whatever lies beside them."""
+    files = {file.name: file for file in store.list_files() if kind_of(file.name) == LOG_SUFFIX}
+    return SettledStore(store, files)
+
+
+def _place_of(kind: str, name: str, store: SettledStore) -> _Place:
+    files = {plain: file for plain, file in store.files.items() if kind_of(plain) == LOG_SUFFIX}
+    return _Place(
+        copy=Copy(kind=kind, name=name, path=store.location),
+        location=store.location,
+        files=files,
+        growing=store.growing,
+    )
+
+
+def _history_of(
+    found: _Partition, keys: Collection[bytes | None], checkpoints: Checkpoints, now_ms: int
+) -> PartitionHistory:
+    """Read all places of a partition."""
+    places = list(found.others)
+    settled: SettledStore | None = None
+    history = PartitionHistory(partition=found.partition)
+    start: int | None = None
+    if found.log is not None:
+        with _noted(found):
+            settled = settle(found.log)
+            own = partition_checkpoints(found.log, found.partition, lambda: checkpoints)
+            bases = _bases(settled.files)
+            start = max(own.log_start_offset or 0, *bases[:1])
+            history = replace(history, log_start_offset=start, cleaned_to=own.cleaner_offset)
+            places.insert(0, _place_of(LOG, "", settled))
+    versions: dict[tuple[bytes | None, int, int | None, bytes | None], Version] = {}
+    for place in places:
+        with _noted(found):
+            for version in _read(found.partition, place, keys):
+                same = (version.key, version.offset, version.timestamp_ms, version.value)
+                known = versions.get(same)
+                copies = (*known.copies, *version.copies) if known else version.copies
+                versions[same] = replace(version, copies=copies)
+    marked: Iterable[Version] = versions.values()
+    if settled is not None and start is not None:
+        with _noted(found):
+            newest = max((version.offset for version in versions.values()), default=None)
+            erased = _Erasure(start, newest)
+            erased.scan(settled)
+            history = erased.told_in(history)
+            log = _Log(settled, found.partition, start, now_ms)
+            marked = log.mark(versions.values(), keys, has_transactions=erased.has_transactions)
+    ordered = sorted(marked, key=lambda one: (one.key is not None, one.key or b"", one.offset))
+    return replace(history, versions=tuple(_with_successors(ordered)), errors=tuple(found.errors))
+
+
+def _with_successors(versions: Sequence[Version]) -> Iterator[Version]:
+    """Yield versions, by key and offset, each with the offset of the next one of its key."""
+    following: dict[bytes | None, int] = {}
+    told: list[Version] = []
+    for version in reversed(versions):
+        if version.transaction is not None:
+            told.append(version)
+            continue
+        told.append(replace(version, superseded_by=following.get(version.key)))
+        following[version.key] = version.offset
+    yield from reversed(told)
+
+
+def _read(
+    partition: TopicPartition,
+    place: _Place,
+    keys: Collection[bytes | None],
+    *,
+    end_offset: int | None = None,
+    is_committed: bool = False,
+) -> Iterator[Version]:
+    """Yield the records of some keys in a place, in offset order."""
+    bases = _bases(place.files)
+    if not bases:
+        return
+    segments = tuple(
+        ListedSegment(
+            base_offset=base,
+            size_bytes=place.files[log_file(base)].size_bytes,
+            has_offset_index=False,
+            has_time_index=False,
+        )
+        for base in bases
+    )
+    wanted = ReadRange(
+        directory=place.location,
+        partition=partition,
+        segments=segments,
+        files=place.files,
+        growing=place.growing,
+        next_base_offset=None,
+        start_offset=0,
+        end_offset=end_offset,
+        is_cut=False,
+        size_bytes=sum(segment.size_bytes for segment in segments),
+        is_committed=is_committed,
+        # What is missing between segments is told for the whole log, not here.
+        cleaned_to=MAX_OFFSET,
+        fail_on_data_loss=False,
+        columns=_COLUMNS,
+        keys=frozenset(keys),
+        limits=DEFAULT_LIMITS,
+    )
+    for batch in read_range(wanted):
+        times = batch.column("timestamp").cast("int64").to_pylist()
+        columns = (batch.column(name).to_pylist() for name in ("key", "value", "offset"))
+        for key, value, offset, at in zip(*columns, times, strict=True):
+            name = log_file(bases[max(bisect_right(bases, offset) - 1, 0)])
+            path = f"{place.copy.path}/{place.files[name].name}"
+            yield Version(
+                partition=partition,
+                key=key,
+                offset=offset,
+                timestamp_ms=None if at is None else at // _MICROSECONDS,
+                value=value,
+                copies=(replace(place.copy, path=path),),
+            )
+
+
+class _Log:
+    """The log of a partition, for what a consumer gets of it."""
+
+    def __init__(
+        self, store: SettledStore, partition: TopicPartition, log_start_offset: int, now_ms: int
+    ) -> None:
+        self._store = store
+        self._partition = partition
+        self._log_start_offset = log_start_offset
+        self._now_ms = now_ms
+
+    def mark(
+        self,
+        versions: Iterable[Version],
+        keys: Collection[bytes | None],
+        *,
+        has_transactions: bool,
+    ) -> list[Version]:
+        """Return versions with what a consumer sees of them."""
+        in_log = [v for v in versions if any(copy.kind == LOG for copy in v.copies)]
+        others = [v for v in versions if all(copy.kind != LOG for copy in v.copies)]
+        outcome: dict[int, str] = {}
+        if has_transactions and in_log:
+            outcome = self._outcomes([v.offset for v in in_log], keys)
+        told = [
+            replace(
+                version,
+                transaction=outcome.get(version.offset),
+                is_visible=version.offset >= self._log_start_offset
+                and outcome.get(version.offset) != ABORTED,
+            )
+            for version in in_log
+        ]
+        return [*told, *others]
+
+    def _outcomes(self, offsets: Sequence[int], keys: Collection[bytes | None]) -> dict[int, str]:
+        """Return of those offsets that a committed read does not give, why."""
+        stable = find_last_stable_offset(
+            self._store, now_ms=self._now_ms, log_start_checkpoint=self._log_start_offset
+        )
+        place = _place_of(LOG, "", self._store)
+        committed = {
+            version.offset
+            for version in _read(self._partition, place, keys, end_offset=stable, is_committed=True)
+        }
+        return {
+            offset: UNDECIDED if offset >= stable else ABORTED
+            for offset in offsets
+            if offset not in committed
+        }
+
+
+class _Erasure:
+    """Counts the offsets that have no record any more, by the headers of all batches.
+
+    Args:
+        start: First offset that counts.
+        newest: Last one that counts; None to count to the log's end.
+
+    Attributes:
+        has_transactions: Whether any batch is part of one.
+    """
+
+    def __init__(self, start: int, newest: int | None) -> None:
+        self.has_transactions = False
+        self._newest = newest
+        self._next = start
+        self._count = 0
+        self._first: int | None = None
+
+    def scan(self, store: SettledStore) -> None:
+        """Look at the headers of a log, up to the last offset that counts.
+
+        Raises:
+            CorruptRecordError: Bytes are no batches.
+            StorageError: The store failed.
+        """
+        for base in _bases(store.files):
+            for batches in scan_batch_tables(store, log_file(base)):
+                self._add(batches)
+                if self._newest is not None and self._next > self._newest:
+                    return
+
+    def _add(self, batches: BatchTable) -> None:
+        self.has_transactions |= bool(batches.is_transactional.any())
+        first, last = batches.base_offset, np.minimum(batches.last_offset, MAX_OFFSET - 1)
+        ends = np.maximum.accumulate(np.concatenate([[self._next], last + 1]))
+        before = ends[:-1]
+        is_counted = first <= (MAX_OFFSET if self._newest is None else self._newest)
+        # An entry of an old format that holds others says its last offset alone.
+        says_first = is_counted & ~batches.is_message_set
+        between = np.where(says_first, np.maximum(first - before, 0), 0)
+        inside = last - first + 1 - batches.counted_records
+        is_whole = is_counted & ~batches.is_legacy & (first >= before)
+        inside = np.where(is_whole, np.maximum(inside, 0), 0)
+        rows = np.flatnonzero(between + inside)
+        if rows.size and self._first is None:
+            row = rows[0]
+            self._first = int(before[row] if between[row] else first[row])
+        self._count += int(between.sum()) + int(inside.sum())
+        self._next = int(ends[-1])
+
+    def told_in(self, history: PartitionHistory) -> PartitionHistory:
+        """Return a history with what was counted."""
+        return replace(
+            history,
+            end_offset=self._next if self._newest is None else self._newest + 1,
+            erased_offsets=self._count,
+            erased_from_offset=self._first,
+        )
+
+
+def _bases(files: Mapping[str, FileInfo]) -> list[int]:
+    return sorted(offset_of(name) or 0 for name in files if kind_of(name) == LOG_SUFFIX)

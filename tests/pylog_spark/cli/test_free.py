@@ -1,0 +1,178 @@
+"""``pylog free``: what could go, in which order, who would miss it; and nothing goes."""
+
+import json
+import shlex
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pylog_spark.exit_code import ExitCode
+from tests.kit.builders import BatchSpec, RecordSpec
+from tests.kit.compare import read_tree
+from tests.kit.directories import SegmentSpec, write_partition
+from tests.pylog_spark.broker_roots import broker_directory
+
+NOW_MS = 1_700_000_000_000
+# Files and trash of a test are younger than its logs: by this clock they are old enough to go.
+LATE_MS = 4_000_000_000_000
+EXPIRED = ["retain-size-s501", "retain-logstart-mid-s501"]
+COMPACTED = "clean-everything-none-s101-1"
+
+
+def lines_of(result: Any, kind: str) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    return [row for row in rows if row["type"] == kind]
+
+
+def tree_of(root: Path) -> dict[str, dict[str, bytes]]:
+    folders = [path for path in root.rglob("*") if path.is_dir()]
+    return {str(path): read_tree(path) for path in [root, *folders]}
+
+
+def commit_of(group: str, topic: str, offset: int) -> RecordSpec:
+    """Return a commit as Kafka's coordinator writes it: key of version 1, value of version 3."""
+
+    def text(value: str) -> bytes:
+        return struct.pack(">h", len(value)) + value.encode()
+
+    key = struct.pack(">h", 1) + text(group) + text(topic) + struct.pack(">i", 0)
+    value = struct.pack(">hqi", 3, offset, -1) + text("") + struct.pack(">q", NOW_MS)
+    return RecordSpec(key=key, value=value)
+
+
+@pytest.fixture(scope="module")
+def folder(pylog, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log directory with something of all kinds, and a trash that a retention has filled."""
+    made = tmp_path_factory.mktemp("full")
+    root = broker_directory(made / "log", [*EXPIRED, COMPACTED])
+    (made / "topics.yaml").write_text(
+        yaml.safe_dump({"topics": root.configs, "max_delete_ratio": 1})
+    )
+    done = pylog(
+        *("retain", root.path, "--role", "broker", "--topics", EXPIRED[1], "--now-ms", NOW_MS),
+        *("--config", made / "topics.yaml", "--engine", "local", "--trash", made / "trash"),
+    )
+    assert done.exit_code == 0, done.stderr
+    gone = root.path / f"gone-0.{'0' * 32}-delete"
+    gone.mkdir()
+    (gone / "00000000000000000000.log").write_bytes(b"\0" * 5000)
+    return made
+
+
+def free(pylog, folder: Path, *words: object, now_ms: int = LATE_MS) -> Any:
+    config = ("--config", folder / "topics.yaml", "--now-ms", now_ms)
+    trash = ("--trash", folder / "trash")
+    return pylog("free", folder / "log", *config, *trash, "--output", "json", *words)
+
+
+def test_steps_come_from_what_nobody_misses_to_what_is_an_estimate(pylog, folder):
+    before = tree_of(folder)
+    result = free(pylog, folder)
+    assert result.exit_code == 0, result.stderr
+    steps = lines_of(result, "free_step")
+    sources = [step["source"] for step in steps]
+    assert list(dict.fromkeys(sources)) == ["leftovers", "trash", "expired", "compaction"]
+    leftovers, trash = steps[:2]
+    assert (leftovers["frees_bytes"], leftovers["partitions"]) == (5000, 1)
+    kept = [path for path in (folder / "trash").rglob("*") if path.is_file()]
+    assert trash["frees_bytes"] == sum(path.stat().st_size for path in kept)
+    assert trash["root"] == str(next((folder / "trash").iterdir()))
+    assert [step["total_bytes"] for step in steps] == [
+        sum(step["frees_bytes"] for step in steps[: n + 1]) for n in range(len(steps))
+    ]
+    assert tree_of(folder) == before
+
+
+def test_the_commands_free_what_was_said(pylog, folder):
+    """Each command's own dry run names the same bytes."""
+    tried = set()
+    for now_ms in (NOW_MS, LATE_MS):
+        for step in lines_of(free(pylog, folder, "--exact", now_ms=now_ms), "free_step"):
+            if step["refused_by"] is not None:
+                continue
+            tried.add(step["source"])
+            words = shlex.split(step["command"])[1:]
+            look = "--dry-run=exact" if step["source"] == "compaction" else "--dry-run"
+            result = pylog(*words, look, "--engine", "local", "--output", "json")
+            assert result.exit_code == 0, (step["command"], result.stderr)
+            (run,) = lines_of(result, "run")
+            freed = run["bytes_before"] - run["bytes_after"]
+            assert freed == step["frees_bytes"] == step["frees_at_most_bytes"] > 0
+    assert tried == {"leftovers", "trash", "expired", "compaction"}
+
+
+def test_groups_that_would_lose_their_place_are_named_and_their_topic_goes_last(
+    pylog, folder, tmp_path
+):
+    (plain,) = [s for s in lines_of(free(pylog, folder), "free_step") if s["topic"] == EXPIRED[0]]
+    assert plain["losses"] == []
+    root = broker_directory(tmp_path / "log", EXPIRED)
+    logs = sorted((root.path / f"{EXPIRED[0]}-0").glob("*.log"))
+    first, second = (int(log.name.partition(".")[0]) for log in logs[:2])
+    commits = [
+        commit_of("loses", EXPIRED[0], first + 1),
+        commit_of("lost before", EXPIRED[0], first - 1),
+        commit_of("stays", EXPIRED[0], 10**6),
+        commit_of("of another", "other", first + 1),
+    ]
+    batch = BatchSpec(records=tuple(commits))
+    segment = SegmentSpec(base_offset=0, batches=[batch])
+    write_partition(root.path / "__consumer_offsets-0", [segment])
+    (tmp_path / "topics.yaml").write_text((folder / "topics.yaml").read_text())
+    (tmp_path / "trash").mkdir()
+    result = free(pylog, tmp_path)
+    steps = [step for step in lines_of(result, "free_step") if step["source"] == "expired"]
+    assert [step["topic"] for step in steps] == EXPIRED[::-1]
+    (loss,) = steps[-1]["losses"]
+    assert (loss["group"], loss["committed_offset"]) == ("loses", first + 1)
+    assert loss["log_start_offset"] >= second
+    (whole,) = lines_of(result, "free")
+    assert whole["offsets_partitions"] == 1
+    text = pylog(
+        *("free", root.path, "--config", tmp_path / "topics.yaml", "--wide"),
+        *("--now-ms", LATE_MS),
+    ).stdout
+    assert "group loses would lose its place" in text
+    assert "1 groups would lose their place" in text
+
+
+def test_the_exit_status_says_whether_it_is_enough(pylog, folder):
+    (whole,) = lines_of(free(pylog, folder), "free")
+    sure, most = whole["frees_bytes"], whole["frees_at_most_bytes"]
+    assert 0 < sure < most
+    for need, status in ((sure, 0), (sure + 1, ExitCode.FINDINGS), (most + 1, ExitCode.FINDINGS)):
+        result = free(pylog, folder, "--need", need)
+        assert result.exit_code == status
+        (told,) = lines_of(result, "free")
+        assert told["is_enough"] is (status == 0)
+    config = ("--config", folder / "topics.yaml", "--now-ms", NOW_MS)
+    text = " ".join(pylog("free", folder / "log", *config, "--need", "1TiB").stdout.split())
+    assert "are missing" in text
+    assert "--set retention.ms=86400000" in text
+
+
+def test_what_a_guard_refuses_is_named_and_its_command_is_a_look(pylog, folder):
+    steps = [s for s in lines_of(free(pylog, folder), "free_step") if s["source"] == "expired"]
+    assert {step["refused_by"] for step in steps} == {"CLOCK_PAST_RETENTION"}
+    for step in steps:
+        assert "--dry-run" in step["command"]
+        words = shlex.split(step["command"])[1:]
+        result = pylog(*words, "--engine", "local", "--output", "json")
+        reasons = [row["reason"] for row in lines_of(result, "result")]
+        assert "CLOCK_PAST_RETENTION" in reasons
+
+
+def test_without_a_partition_of_commits_that_is_said(pylog, folder):
+    words = ("--config", folder / "topics.yaml", "--now-ms", LATE_MS)
+    text = " ".join(pylog("free", folder / "log", *words).stdout.split())
+    assert "no partition of __consumer_offsets is in these directories" in text
+
+
+def test_an_empty_directory_has_nothing_to_give(pylog, tmp_path):
+    root = broker_directory(tmp_path / "log", [])
+    result = pylog("free", root.path)
+    assert result.exit_code == 0, result.stderr
+    assert "nothing could go" in result.stdout

@@ -1,0 +1,270 @@
+"""``pylog export``: all records or none, in every format."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from pylog_spark.engines.choice import Local
+from pylog_spark.exit_code import ExitCode
+from pylog_spark.operations import export as export_operation
+from pylog_spark.operations.export import export
+from pylog_spark.options.choices import BytesFormat, ExportFormat
+from pylog_spark.schemas import EXPORTED
+from pylog_spark.tasks.export import ExportRequest, export_parts
+from storage_core import kafka_log
+from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec
+from tests.kit.compare import read_tree
+from tests.kit.directories import SegmentSpec, write_partition
+
+HEADERS = (("trace", b"\x01"), ("none", None))
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three partitions of ``orders`` with 40 records each, one of them empty; values are JSON."""
+    made = tmp_path_factory.mktemp("logs")
+    for number in range(3):
+        batches = [
+            BatchSpec(
+                base_offset=base,
+                records=tuple(
+                    RecordSpec(
+                        key=None if n == 5 else b"k%d" % n,
+                        value=None if n == 7 else b'{"n":%d,"q":"a\\"b,\\nc"}' % n,
+                        timestamp=SOME_TIME_MS + n,
+                        headers=HEADERS if n == 9 else (),
+                    )
+                    for n in range(base, base + 10)
+                ),
+            )
+            for base in range(0, 40, 10)
+        ]
+        write_partition(
+            made / f"orders-{number}",
+            [SegmentSpec(base_offset=0, batches=batches if number < 2 else [])],
+        )
+    return made
+
+
+@pytest.fixture(scope="module")
+def expected(root: Path) -> pa.Table:
+    return kafka_log.open_logs(root).read("orders").to_table()
+
+
+def pylog_export(pylog, root: Path, out: Path, to: str, *words: object) -> Any:
+    return pylog("export", "orders", out, "--root", root, "--to", to, *words)
+
+
+@pytest.mark.parametrize("to", ["parquet", "delta"])
+def test_tables_have_every_record_in_its_place(pylog, root, expected, tmp_path, to):
+    before = read_tree(root)
+    result = pylog_export(pylog, root, tmp_path / "out", to, "--output", "json")
+    assert result.exit_code == 0, result.stderr
+    told = json.loads(result.stdout)
+    assert (told["type"], told["records"], told["format"]) == ("export", 80, to)
+    if to == "delta":
+        table = DeltaTable(str(tmp_path / "out")).to_pyarrow_table()
+    else:
+        table = pq.read_table(tmp_path / "out")
+    assert (
+        table.cast(expected.schema)
+        .sort_by([("partition", "ascending"), ("offset", "ascending")])
+        .equals(expected)
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert read_tree(root) == before
+    files = [path for path in (tmp_path / "out").iterdir() if path.is_file()]
+    assert told["size_bytes"] == sum(path.stat().st_size for path in files)
+
+
+def test_csv_has_texts_and_nothing_for_null(pylog, root, expected, tmp_path):
+    assert pylog_export(pylog, root, tmp_path / "out", "csv").exit_code == 0
+    rows = [
+        row
+        for path in sorted((tmp_path / "out").iterdir())
+        for row in csv.DictReader(io.StringIO(path.read_text()))
+    ]
+    told = [(int(row["partition"]), int(row["offset"]), row["key"], row["value"]) for row in rows]
+    assert told == [
+        (
+            row["partition"],
+            row["offset"],
+            (row["key"] or b"").decode(),
+            (row["value"] or b"").decode(),
+        )
+        for row in expected.to_pylist()
+    ]
+    assert json.loads(rows[9]["headers"]) == [["trace", "\x01"], ["none", None]]
+    text = "".join(path.read_text() for path in (tmp_path / "out").iterdir())
+    assert text.count('\n"",') == 0  # a key that is null is no empty one
+
+
+def test_json_lines_are_those_of_cat(pylog, root, tmp_path):
+    words = ("--key-format", "text", "--value-format", "json")
+    assert pylog_export(pylog, root, tmp_path / "out", "jsonl", *words).exit_code == 0
+    written = "".join(path.read_text() for path in sorted((tmp_path / "out").iterdir()))
+    assert written == pylog("cat", "orders", "--root", root, "--output", "json", *words).stdout
+
+
+def test_what_is_chosen_is_written(pylog, root, tmp_path):
+    words = ("-p", 1, "--from", 10, "--until", 12, "--column", "offset", "--column", "value")
+    result = pylog_export(
+        pylog, root, tmp_path / "out", "parquet", *words, "--value-format", "text"
+    )
+    assert result.exit_code == 0, result.stderr
+    table = pq.read_table(tmp_path / "out")
+    assert table.schema.names == ["offset", "value"]
+    assert table.schema.field("value").type == pa.string()
+    assert table["offset"].to_pylist() == [10, 11]
+    assert json.loads(table["value"][0].as_py())["n"] == 10
+
+
+@pytest.mark.parametrize("to", list(ExportFormat))
+def test_without_a_record_there_is_an_empty_table(pylog, root, tmp_path, to):
+    result = pylog_export(pylog, root, tmp_path / "out", to.value, "-p", 2)
+    assert result.exit_code == 0, result.stderr
+    if to is ExportFormat.DELTA:
+        assert DeltaTable(str(tmp_path / "out")).to_pyarrow_table().num_rows == 0
+    elif to is ExportFormat.PARQUET:
+        table = pq.read_table(tmp_path / "out")
+        assert (table.num_rows, table.schema.names) == (0, list(kafka_log.COLUMNS))
+    else:
+        (path,) = (tmp_path / "out").iterdir()
+        assert path.read_text().count("\n") == (to is ExportFormat.CSV)
+
+
+def test_many_small_partitions_are_few_files_and_large_ones_several(root):
+    records = kafka_log.open_logs(root).read("orders")
+    assert len(records.parts()) == 1
+    assert [part.to_table().num_rows for part in records.parts(1)] == [40, 40]
+    assert sum(part.to_table().num_rows for part in records.parts(1 << 30)) == 80
+
+
+def test_a_part_that_fails_leaves_nothing(pylog, root, tmp_path):
+    copy = tmp_path / "logs"
+    for directory in sorted(root.iterdir()):
+        (copy / directory.name).mkdir(parents=True)
+        for path in directory.iterdir():
+            (copy / directory.name / path.name).write_bytes(path.read_bytes())
+    log = copy / "orders-1" / "00000000000000000000.log"
+    content = bytearray(log.read_bytes())
+    content[-1] ^= 1
+    log.write_bytes(content)
+    result = pylog_export(pylog, copy, tmp_path / "out", "parquet")
+    assert result.exit_code == ExitCode.PARTLY_FAILED
+    assert log.name in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["logs"]
+
+
+def test_what_is_no_json_is_named_and_nothing_is_left(pylog, tmp_path):
+    batch = BatchSpec(base_offset=3, records=(RecordSpec(value=b"no"),))
+    write_partition(tmp_path / "l" / "orders-0", [SegmentSpec(base_offset=3, batches=[batch])])
+    words = ("--value-format", "json")
+    result = pylog_export(pylog, tmp_path / "l", tmp_path / "out", "parquet", *words)
+    assert result.exit_code == ExitCode.PARTLY_FAILED
+    assert "offset 3 of orders-0" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_task_that_runs_twice_leaves_its_records_once(root, tmp_path, monkeypatch):
+    def twice(items, request):
+        items = list(items)
+        list(export_parts(items, request))
+        yield from export_parts(items, request)
+
+    class Engine:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_error):
+            return None
+
+        def spread(self, units, work, schema):
+            return [batch for unit in units for batch in twice(unit, work.keywords["request"])]
+
+        def collect(self, rows, schema, title):
+            return pa.Table.from_batches(rows, schema)
+
+    monkeypatch.setattr(export_operation, "open_engine", lambda *_place, **_tag: Engine())
+    records = kafka_log.open_logs(root).read("orders")
+    done = export(Local(), records, tmp_path / "out", parquet_request())
+    assert (done.records, pq.read_table(tmp_path / "out").num_rows) == (80, 80)
+    assert len(list((tmp_path / "out").iterdir())) == done.files == 1
+
+
+def parquet_request(folder: str = "") -> ExportRequest:
+    raw = BytesFormat.RAW
+    return ExportRequest(
+        folder=folder, to=ExportFormat.PARQUET, columns=kafka_log.COLUMNS, keys=raw, values=raw
+    )
+
+
+def test_row_groups_gather_what_comes_in_small_batches(root, tmp_path):
+    records = kafka_log.open_logs(root).read("orders")
+    (batch,) = export_parts([(0, records)], parquet_request(str(tmp_path)))
+    assert batch.schema.equals(EXPORTED, check_metadata=False)
+    (path,) = tmp_path.iterdir()
+    assert pq.ParquetFile(path).metadata.num_row_groups == 1
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from pylog_spark.engines.choice import Local
+from pylog_spark.operations import export as operation
+from tests.pylog_spark.operations.test_export import parquet_request
+from storage_core import kafka_log
+
+write = operation._write_parts
+
+def die(*arguments):
+    write(*arguments)
+    os._exit(9)
+
+operation._write_parts = die
+records = kafka_log.open_logs(sys.argv[1]).read("orders")
+operation.export(Local(1), records, Path(sys.argv[2]), parquet_request())
+"""
+
+
+def test_what_a_killed_export_leaves_is_removed_by_the_next_one(pylog, root, tmp_path):
+    command = [sys.executable, "-c", KILLED, str(root), str(tmp_path / "out")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 9, done.stderr
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(".out.pylog-export-")
+    assert list(left.iterdir())
+    assert pylog_export(pylog, root, tmp_path / "out", "parquet").exit_code == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_place_that_cannot_be_is_refused_before_anything_is_read(pylog, root, tmp_path):
+    (tmp_path / "there").mkdir()
+    for out in (tmp_path / "there", tmp_path / "no" / "out", root / "orders-0" / "out"):
+        result = pylog_export(pylog, root, out, "parquet")
+        assert result.exit_code == ExitCode.USAGE, out
+    url = pylog("export", "orders", "s3://bucket/out", "--root", root, "--to", "parquet")
+    assert url.exit_code == ExitCode.USAGE
+    for words in (("csv", "--key-format", "raw"), ("jsonl", "--column", "key"), ("excel",)):
+        assert pylog_export(pylog, root, tmp_path / "out", *words).exit_code == ExitCode.USAGE
+    wrong = pylog_export(pylog, root, tmp_path / "out", "parquet", "--column", "kye")
+    assert wrong.exit_code == ExitCode.USAGE
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.spark
+def test_executors_write_the_same_records(spark, root, expected, tmp_path):
+    records = kafka_log.open_logs(root).read("orders")
+    done = export(spark, records, tmp_path / "out", parquet_request())
+    assert done.records == 80
+    table = pq.read_table(tmp_path / "out").cast(expected.schema)
+    assert table.sort_by([("partition", "ascending"), ("offset", "ascending")]).equals(expected)

@@ -1,0 +1,192 @@
+"""Every version of a key that is left anywhere, and what is said of those that are not."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
+from storage_core.commit.trash import RUN_FILE
+from storage_core.filenames import CLEANER_FILE, LOG_START_FILE, TopicPartition
+from storage_core.formats.control import ControlType
+from storage_core.reading.key_history import (
+    ABORTED,
+    DELETED,
+    DIRECTORY,
+    LOG,
+    UNDECIDED,
+    PartitionHistory,
+    find_history,
+)
+from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec, end_txn_marker
+from tests.kit.compare import read_tree
+from tests.kit.directories import SegmentSpec, write_partition
+
+ORDERS = TopicPartition("orders", 0)
+LOG_OF_ZERO = "00000000000000000000.log"
+
+
+def record(key: bytes, value: bytes | None, delta: int | None = None) -> RecordSpec:
+    return RecordSpec(key=key, value=value, offset_delta=delta)
+
+
+def batch(base: int, *records: RecordSpec, **fields: object) -> BatchSpec:
+    return BatchSpec(base_offset=base, records=records, **fields)
+
+
+def write(root: Path, *batches: BatchSpec, name: str = "orders-0", base: int = 0) -> Path:
+    write_partition(root / name, [SegmentSpec(base_offset=base, batches=list(batches))])
+    return root
+
+
+def history(root: Path, key: bytes = b"k", **words: object) -> PartitionHistory:
+    (only,) = find_history(str(root), "orders", [key], now_ms=SOME_TIME_MS, **words)
+    return only
+
+
+def told(found: PartitionHistory) -> list[tuple[int, bytes | None, int | None]]:
+    return [(one.offset, one.value, one.superseded_by) for one in found.versions]
+
+
+def kinds(found: PartitionHistory) -> dict[int, list[str]]:
+    return {one.offset: [copy.kind for copy in one.copies] for one in found.versions}
+
+
+def test_each_version_names_the_one_that_superseded_it(tmp_path):
+    root = write(
+        tmp_path,
+        batch(0, record(b"k", b"a"), record(b"other", b"x"), record(b"k", None)),
+        batch(3, record(b"k", b"b")),
+    )
+    before = read_tree(root)
+    found = history(root)
+    assert told(found) == [(0, b"a", 2), (2, None, 3), (3, b"b", None)]
+    assert all(version.is_visible for version in found.versions)
+    assert found.versions[0].copies[0].path == str(root / "orders-0" / LOG_OF_ZERO)
+    assert (found.erased_offsets, found.erased_from_offset) == (0, None)
+    assert "no version is missing" in found.sentence
+    assert read_tree(root) == before
+
+
+def test_what_compaction_erased_is_counted_up_to_the_newest_version(tmp_path):
+    root = write(
+        tmp_path,
+        batch(0, record(b"a", b"1"), record(b"b", b"1", 3)),  # 1 and 2 are gone
+        batch(10, record(b"k", b"v"), last_offset_delta=4),  # 4 to 9 before it, 11 to 14 in it
+        batch(20, record(b"z", b"v")),  # behind the newest version: no matter
+    )
+    found = history(root)
+    assert told(found) == [(10, b"v", None)]
+    assert (found.erased_offsets, found.erased_from_offset) == (12, 0)
+    assert found.end_offset == 11
+    assert "compaction has erased" in found.sentence
+    nothing = history(root, b"never")
+    assert nothing.versions == ()
+    assert (nothing.erased_offsets, nothing.end_offset) == (17, 21)
+
+
+def test_a_log_that_starts_later_says_so(tmp_path):
+    root = write(tmp_path, batch(7, record(b"k", b"v"), record(b"k", b"w")), base=7)
+    found = history(root)
+    assert found.log_start_offset == 7
+    assert "starts at offset 7: what lay below was deleted" in found.sentence
+    assert "no version is missing" not in found.sentence
+    start = encode_offset_checkpoint({ORDERS: 8})
+    (root / LOG_START_FILE).write_bytes(start)
+    (root / CLEANER_FILE).write_bytes(encode_offset_checkpoint({ORDERS: 8}))
+    found = history(root)
+    assert [version.is_visible for version in found.versions] == [False, True]
+    assert (found.log_start_offset, found.cleaned_to) == (8, 8)
+
+
+def test_an_aborted_record_is_none_that_supersedes(tmp_path):
+    root = write(
+        tmp_path,
+        batch(0, record(b"k", b"good")),
+        batch(1, record(b"k", b"bad"), producer_id=9, producer_epoch=0, is_transactional=True),
+        end_txn_marker(
+            base_offset=2, producer_id=9, producer_epoch=0, control_type=ControlType.ABORT
+        ),
+        batch(3, record(b"k", b"last")),
+        batch(4, record(b"k", b"open"), producer_id=8, producer_epoch=0, is_transactional=True),
+    )
+    found = history(root)
+    assert told(found) == [
+        (0, b"good", 3),
+        (1, b"bad", None),
+        (3, b"last", None),
+        (4, b"open", None),
+    ]
+    assert [version.transaction for version in found.versions] == [None, ABORTED, None, UNDECIDED]
+    assert [version.is_visible for version in found.versions] == [True, False, True, True]
+
+
+def test_files_and_directories_that_kafka_renamed_are_looked_into(tmp_path):
+    root = write(tmp_path, batch(5, record(b"k", b"new")), base=5)
+    old = write(tmp_path / "old", batch(0, record(b"k", b"old")))
+    shutil.copy(old / "orders-0" / LOG_OF_ZERO, root / "orders-0" / f"{LOG_OF_ZERO}.deleted")
+    name = f"orders-0.{'0' * 32}-delete"
+    write(root, batch(2, record(b"k", b"older topic")), name=name)
+    shutil.rmtree(tmp_path / "old")
+    found = history(root)
+    assert told(found) == [(0, b"old", 2), (2, b"older topic", 5), (5, b"new", None)]
+    assert kinds(found) == {0: [DELETED], 2: [DIRECTORY], 5: [LOG]}
+    assert [version.is_visible for version in found.versions] == [False, False, True]
+    assert found.versions[0].copies[0].path.endswith(".log.deleted")
+    assert found.versions[1].copies[0].name == name
+
+
+def test_a_damaged_place_is_an_error_and_hides_no_other(tmp_path):
+    root = write(tmp_path, batch(5, record(b"k", b"new")), base=5)
+    old = write(tmp_path / "old", batch(0, record(b"k", b"old")))
+    bad = root / "orders-0" / f"{LOG_OF_ZERO}.deleted"
+    content = bytearray((old / "orders-0" / LOG_OF_ZERO).read_bytes())
+    content[-1] ^= 1
+    bad.write_bytes(content)
+    shutil.rmtree(tmp_path / "old")
+    found = history(root)
+    assert told(found) == [(5, b"new", None)]
+    assert [error["error_class"] for error in found.errors] == ["CorruptRecordError"]
+
+
+def test_only_the_partitions_that_are_asked_for_are_read(tmp_path):
+    root = write(tmp_path, batch(0, record(b"k", b"0")))
+    write(root, batch(0, record(b"k", b"1")), name="orders-1")
+    write(root, batch(0, record(b"k", b"x")), name="other-0")
+
+    def numbers(asked: Sequence[int]) -> list[int]:
+        found = find_history(str(root), "orders", [b"k"], now_ms=SOME_TIME_MS, numbers=asked)
+        return [one.partition.partition for one in found]
+
+    assert (numbers(()), numbers((1,)), numbers((7,))) == ([0, 1], [1], [])
+
+
+def test_several_keys_are_told_one_after_the_other(tmp_path):
+    root = write(
+        tmp_path,
+        batch(0, RecordSpec(key=None, value=b"n"), record(b"b", b"1"), record(b"a", b"2")),
+        batch(3, record(b"a", b"3")),
+    )
+    (found,) = find_history(str(root), "orders", [b"a", b"b", None], now_ms=SOME_TIME_MS)
+    keyed = [(one.key, one.offset, one.superseded_by) for one in found.versions]
+    assert keyed == [(None, 0, None), (b"a", 2, 3), (b"a", 3, None), (b"b", 1, None)]
+
+
+def test_an_empty_trash_adds_nothing(tmp_path):
+    root = write(tmp_path / "logs", batch(0, record(b"k", b"v")))
+    (tmp_path / "trash" / "strange").mkdir(parents=True)
+    assert not list((tmp_path / "trash").glob(f"*/{RUN_FILE}"))
+    assert told(history(root, trash=tmp_path / "trash")) == [(0, b"v", None)]
+
+
+@pytest.mark.parametrize("last", [2**62, 2**63 - 2])
+def test_offsets_at_the_end_of_their_range_are_counted(tmp_path, last: int):
+    segments = [
+        SegmentSpec(base_offset=base, batches=[batch(base, record(key, b"v"))])
+        for base, key in ((0, b"a"), (last, b"k"))
+    ]
+    write_partition(tmp_path / "orders-0", segments)
+    found = history(tmp_path)
+    assert [version.offset for version in found.versions] == [last]
+    assert found.erased_offsets == last - 1
