@@ -37,7 +37,8 @@ body { background: var(--paper); color: var(--ink); font: 14px/1.45 system-ui, s
 h1 { font-size: 1.5rem; margin: 0 0 .3rem; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .5rem; }
 a { color: var(--link); } p { margin: .4rem 0; overflow-wrap: anywhere; }
 .lead { font-size: 1.05rem; } .note, figcaption { color: var(--dim); }
-pre { border: 1px solid var(--line); margin: .4rem 0; overflow-x: auto; padding: .4rem .8rem; }
+pre { border: 1px solid var(--line); margin: .4rem 0; overflow-wrap: anywhere;
+  padding: .4rem .8rem; white-space: pre-wrap; }
 nav a { margin-right: 1rem; white-space: nowrap; }
 figure { margin: 1rem 0 1.6rem; overflow-x: auto; }
 svg { display: block; height: auto; margin-top: .3rem; max-width: 100%; }
