@@ -33,42 +33,46 @@ _STYLE: Final = """
   --red: #ff8a80; --yellow: #e3b341; --green: #6fd08c; --cyan: #6cc7e6; --fatal: #e05a7d;
 } }
 body { background: var(--paper); color: var(--ink); font: 14px/1.45 system-ui, sans-serif;
-  margin: 2rem auto; max-width: 78rem; padding: 0 1rem; }
+  margin: 2rem auto; max-width: 90rem; padding: 0 1rem; }
 h1 { font-size: 1.5rem; margin: 0 0 .3rem; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .5rem; }
 a { color: var(--link); } p { margin: .4rem 0; overflow-wrap: anywhere; }
 .lead { font-size: 1.05rem; } .note, figcaption { color: var(--dim); }
-pre { border: 1px solid var(--line); margin: .4rem 0; overflow-x: auto; padding: .4rem .8rem; }
+pre { border: 1px solid var(--line); margin: .4rem 0; overflow-wrap: anywhere;
+  padding: .4rem .8rem; white-space: pre-wrap; }
 nav a { margin-right: 1rem; white-space: nowrap; }
 figure { margin: 1rem 0 1.6rem; overflow-x: auto; }
 svg { display: block; height: auto; margin-top: .3rem; max-width: 100%; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; margin: .5rem 0 1rem; }
-th, td { border-bottom: 1px solid var(--line); padding: .25rem .9rem .25rem 0; text-align: left;
-  vertical-align: top; }
+th, td { padding: .25rem .9rem .25rem 0; text-align: left; vertical-align: top; }
+tbody { border-top: 1px solid var(--line); }
 td { white-space: nowrap; } .number { text-align: right; }
-.long { min-width: 11rem; overflow-wrap: anywhere; white-space: normal; }
+.long { min-width: 9rem; } .long, .below { overflow-wrap: anywhere; white-space: normal; }
+.below { padding: 0 .9rem .4rem 1.5rem; }
 th button { all: unset; cursor: pointer; font-weight: 600; white-space: nowrap; }
 th button:focus-visible { outline: 2px solid var(--link); }
 th[aria-sort=ascending] button::after { content: " \\2191"; }
 th[aria-sort=descending] button::after { content: " \\2193"; }
-tr:target { outline: 2px solid var(--link); }
+tbody:target { outline: 2px solid var(--link); }
 .bold { font-weight: 600; } .dim { color: var(--dim); } .red { color: var(--red); }
 .yellow { color: var(--yellow); } .green { color: var(--green); } .cyan { color: var(--cyan); }
 @media print {
   body { font-size: 9pt; margin: 0; max-width: none; } nav { display: none; }
-  thead { display: table-header-group; } tr, figure { break-inside: avoid; }
+  thead { display: table-header-group; } tbody, figure { break-inside: avoid; }
   td { overflow-wrap: anywhere; white-space: normal; } h2 { break-after: avoid; }
   .wide, figure { overflow: visible; } a { color: inherit; }
 }
 """
+# Of more rows than these a browser makes a table only after a minute (100,000 took it 80 s).
+MOST_ROWS: Final = 10_000
 _NUMBER: Final = "number"
 _LONG: Final = "long"
 # Rows are sorted by the numbers of a column where it has any, else by its texts; what has no value
 # stands last, whichever way.
 _SCRIPT: Final = """
 "use strict";
-const valueOf = (row, place) => {
-  const cell = row.cells[place], number = cell.dataset.value;
+const valueOf = (row, place) => {  // a row, and the sentence below it, are a body of the table
+  const cell = row.rows[0].cells[place], number = cell.dataset.value;
   if (number !== undefined) return number === "" ? null : Number(number);
   return cell.textContent === "" || cell.textContent === "-" ? null : cell.textContent;
 };
@@ -77,16 +81,16 @@ const compare = (a, b) =>
 for (const button of document.querySelectorAll("th button")) {
   button.addEventListener("click", () => {
     const heading = button.closest("th"), place = heading.cellIndex;
-    const body = heading.closest("table").tBodies[0];
+    const table = heading.closest("table");
     const isUp = heading.getAttribute("aria-sort") !== "ascending";
     for (const other of heading.parentNode.cells) other.removeAttribute("aria-sort");
     heading.setAttribute("aria-sort", isUp ? "ascending" : "descending");
-    const rows = Array.from(body.rows, row => [valueOf(row, place), row]);
+    const rows = Array.from(table.tBodies, row => [valueOf(row, place), row]);
     rows.sort(([a], [b]) => {
       if (a === null || b === null) return (a === null) - (b === null);
       return isUp ? compare(a, b) : compare(b, a);
     });
-    body.append(...rows.map(([, row]) => row));
+    table.append(...rows.map(([, row]) => row));
   });
 }
 """
@@ -97,9 +101,9 @@ class PageTable:
     """A table of a page.
 
     Attributes:
-        table: Which; a sentence about a row is its last column but for ``more``.
-        rows: All of them. Where their ``root`` differs, that is a column, too.
-        more: Columns behind those of the table.
+        table: Which; a sentence about a row stands below it.
+        rows: All of them; the page has the first ``MOST_ROWS``, and counts the others. Where their
+            ``root`` differs, that is a column, too.
         links: By the heading of a column, where a row's cell leads: the name of a row's anchor on
             the same page, None for nowhere.
         anchor: Name of a row's anchor; None for none.
@@ -107,7 +111,6 @@ class PageTable:
 
     table: TextTable
     rows: Sequence[Row]
-    more: tuple[Column, ...] = ()
     links: Mapping[str, Callable[[Row], str | None]] = field(default_factory=dict)
     anchor: Callable[[Row], str] | None = None
 
@@ -230,35 +233,31 @@ def _table(block: PageTable) -> Iterator[str]:
     for column in columns:
         heading = f"<button>{_text(column.heading)}</button>"
         yield f"<th{_class(_NUMBER * column.is_number)}>{heading}</th>"
-    yield "</tr></thead><tbody>\n"
-    for row in block.rows:
+    yield "</tr></thead>\n"
+    for row in block.rows[:MOST_ROWS]:
         anchor = "" if block.anchor is None else f' id="{_text(block.anchor(row))}"'
         cells = "".join(_cell(column, row, block.links.get(column.heading)) for column in columns)
-        yield f"<tr{anchor}>{cells}</tr>\n"
-    yield "</tbody></table></div>\n"
+        yield f"<tbody{anchor}><tr>{cells}</tr>{_note(block.table, row, len(columns))}</tbody>\n"
+    yield "</table></div>\n"
+    left = len(block.rows) - MOST_ROWS
+    if left > 0:
+        yield f'<p class="note">and {left:,} more rows; --output json has all of them</p>\n'
 
 
 def _columns(block: PageTable) -> list[Column]:
     """Return the columns of a table; of those that a terminal may leave out, the empty ones go."""
-    table = block.table
     root = [Column(heading="root", cell=lambda row: str(row.get("root")), folds=True)]
-    columns = [*(root if has_several_roots(block.rows) else ()), *table.columns]
-    note = []
-    if table.note is not None:
-        note = [
-            Column(
-                heading=table.note_heading,
-                cell=table.note,
-                rank=1,
-                folds=True,
-                style=table.note_style,
-            )
-        ]
-    return [
-        column
-        for column in (*columns, *note, *block.more)
-        if not column.rank or _has_value(column, block.rows)
-    ]
+    columns = [*(root if has_several_roots(block.rows) else ()), *block.table.columns]
+    return [column for column in columns if not column.rank or _has_value(column, block.rows)]
+
+
+def _note(table: TextTable, row: Row, width: int) -> str:
+    """Return the sentence about a row, as a row of its own below it."""
+    text = "" if table.note is None else table.note(row)
+    if not text:
+        return ""
+    classes = " ".join(name for name in ("below", table.note_style(row)) if name)
+    return f'<tr><td{_class(classes)} colspan="{width}">{_text(text)}</td></tr>'
 
 
 def _has_value(column: Column, rows: Iterable[Row]) -> bool:

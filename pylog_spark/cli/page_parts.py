@@ -26,15 +26,10 @@ _NO_PICTURES: Final = (
     "There are no pictures on this page: what draws them is not installed. "
     "`pip install 'pylog-spark[report]'` brings it."
 )
-# A page has room for the path.
+# A terminal says once of each kind what to do.
 _PAGE_FINDING_TABLE: Final = replace(
     FINDING_TABLE,
-    columns=tuple(
-        replace(column, cell=lambda row: row["file"], folds=True)
-        if column.heading == "file"
-        else column
-        for column in FINDING_TABLE.columns
-    ),
+    note=lambda row: f"{row['message']}; what to do: {row['fix']}",
 )
 _CODE_TABLE: Final = TextTable(
     columns=(
@@ -89,16 +84,18 @@ def finding_sections(
     worst = PageTable(
         table=_PAGE_FINDING_TABLE,
         rows=findings,
-        more=(Column(heading="what to do", cell=lambda row: row["fix"] or "", rank=1, folds=True),),
         links=links,
     )
+    total = sum(count for _, _, count in counts)
+    some = f"The worst {len(findings):,} of {total:,} findings"
+    heading = some if len(findings) < total else "Findings"
     meanings = PageTable(table=_CODE_TABLE, rows=kinds, anchor=lambda row: row["code"])
     return [
         Section(
             heading="Findings by kind",
             blocks=[*figures(finding_counts(counts)), *([counted] if counts else [])],
         ),
-        Section(heading=f"The worst {len(findings)} findings", blocks=[worst] if findings else []),
+        Section(heading=heading, blocks=[worst] if findings else []),
         Section(heading="What the codes mean", blocks=[meanings] if kinds else []),
     ]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pylog_spark import report_page
 from pylog_spark.cli.finding_tables import COUNT_TABLE, FINDING_TABLE
 from pylog_spark.cli.page_parts import figures, finding_sections
 from pylog_spark.pictures import (
@@ -174,10 +175,18 @@ ROWS = [
 
 def test_a_table_has_all_columns_with_a_value_and_says_what_rows_are_sorted_by(tmp_path):
     text = page_text(tmp_path, PageTable(table=TABLE, rows=ROWS))
-    assert re.findall(r"<button>(.*?)</button>", text) == ["root", "name", "size", "why"]
+    assert re.findall(r"<button>(.*?)</button>", text) == ["root", "name", "size"]
     assert '<td class="number" data-value="10">10 KiB</td>' in text
     assert '<td class="number" data-value="">-</td>' in text
-    assert '<td class="bold red long">because</td>' in text
+    assert '<td class="below bold red" colspan="3">because</td>' in text
+    assert text.count('colspan="3"') == 1
+
+
+def test_more_rows_than_a_browser_shows_in_time_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(report_page, "MOST_ROWS", 1)
+    text = page_text(tmp_path, PageTable(table=TABLE, rows=ROWS * 600))
+    assert text.count("<tbody>") == 1
+    assert "and 1,199 more rows; --output json has all of them" in text
 
 
 def test_a_heading_without_anything_below_it_is_left_out(tmp_path):
@@ -195,7 +204,7 @@ def test_codes_lead_to_what_they_mean(tmp_path):
     write_page(path, Page(title="t", lead="l", sections=finding_sections(counts, [finding])))
     text = path.read_text()
     assert text.count('<a href="#TORN_TAIL">TORN_TAIL</a>') == 2
-    assert '<tr id="TORN_TAIL">' in text
+    assert '<tbody id="TORN_TAIL">' in text
     assert "its writer died, or a copy is under way" in text
     assert "#NO_SUCH_CODE" not in text
 

@@ -140,7 +140,7 @@ def test_a_finding_leads_to_its_meaning(pages):
     codes = set(re.findall(r'<a href="#([A-Z_]+)">', sections["Findings by kind"]))
     assert "TORN_TAIL" in codes
     meanings = sections["What the codes mean"]
-    assert all(f'<tr id="{code}">' in meanings for code in codes)
+    assert all(f'<tbody id="{code}">' in meanings for code in codes)
 
 
 def test_what_cannot_be_looked_at_after_a_run_is_a_sentence(pylog, monkeypatch, pages, tmp_path):
@@ -159,12 +159,17 @@ def test_the_metadata_of_another_log_directory_of_the_broker_counts(pylog, tmp_p
     root = unpack_broker(tmp_path / "log")
     other = tmp_path / "other"
     other.mkdir()
-    shutil.copy(root / "meta.properties", other)
+    for path in root.iterdir():
+        if path.is_file():
+            shutil.copy(path, other)
+    properties = (root / "meta.properties").read_text()
+    identity = "directory.id=BAAAAAAAAAAAAAAAAAAABQ"
+    (other / "meta.properties").write_text(re.sub(r"directory\.id=.*", identity, properties))
     (root / "clickstream-1").rename(other / "clickstream-1")
     page = tmp_path / "page.html"
     command = ("retain", root, other, *LATER.split(), "--dry-run", "--topics", "clickstream")
-    result = pylog(*command, "--high-watermark", "log-end", "--report", page)
-    assert result.exit_code in {0, 3}, result.stderr
+    result = pylog(*command, "--report", page)
+    assert result.exit_code == 0, result.stderr
     text = sections_of(page)["Segments of the biggest partitions"]
     assert re.search(r'aria-label="[^"]*other: clickstream-1, [^"]+, expired"', text)
 
@@ -222,8 +227,8 @@ def column_of(browser: Chromium, heading: str) -> list[str]:
         const buttons = [...document.querySelectorAll('th button')];
         const button = buttons.findLast(one => one.textContent === '{heading}');
         const heading = button.closest('th');
-        const rows = [...heading.closest('table').tBodies[0].rows];
-        return rows.map(row => row.cells[heading.cellIndex].dataset.value);
+        const rows = [...heading.closest('table').tBodies];
+        return rows.map(row => row.rows[0].cells[heading.cellIndex].dataset.value);
     }})()""")
 
 
