@@ -18,14 +18,12 @@ from pylog_spark.options.declared import (
     VALUE_FORMAT,
 )
 from pylog_spark.options.option import CommandLine
-from pylog_spark.record_text import NotInFormatError, json_lines
+from pylog_spark.record_text import NAMES, NotInFormatError, json_lines, not_json
 from storage_core.errors import ConfigError
 from storage_core.kafka_log import COLUMNS, Records
 
 # A Python object a value: so many rows at a time.
 _ROWS_AT_A_TIME = 4096
-# What a row is called in an error.
-_NAMES = ("topic", "partition", "offset")
 
 
 def cat(line: CommandLine) -> int:
@@ -41,13 +39,13 @@ def cat(line: CommandLine) -> int:
         return ExitCode.DONE
     null = line[NULL].encode("utf-8", "surrogateescape")
     form = RecordFormat(line[RECORD_FORMAT], keys=keys, values=values, null=null)
-    names = _NAMES if BytesFormat.JSON in {keys, values} else ()
+    names = NAMES if BytesFormat.JSON in {keys, values} else ()
     records: Records = read_chosen(line, dict.fromkeys([*form.columns, *names]))
     for batch in first_rows(records, line[MAX_RECORDS]):
         try:
             rendered = form.render(batch)
         except NotInFormatError as error:
-            raise _not_json(batch, error) from error
+            raise not_json(batch, error) from error
         sys.stdout.buffer.write(rendered)
     return ExitCode.DONE
 
@@ -76,14 +74,4 @@ def _write_json(batches: Iterator[pa.RecordBatch], keys: BytesFormat, values: By
             try:
                 sys.stdout.write("".join(json_lines(part, keys, values)))
             except NotInFormatError as error:
-                raise _not_json(part, error) from error
-
-
-def _not_json(batch: pa.RecordBatch, error: NotInFormatError) -> ConfigError:
-    """Return what is to be said of a record that is no JSON."""
-    topic, partition, offset = (batch.column(name)[error.row].as_py() for name in _NAMES)
-    reason = (
-        f"the record at offset {offset} of {topic}-{partition} is not: {error.reason}; "
-        "text shows it as it is"
-    )
-    return ConfigError(f"{KEY_FORMAT.label}, {VALUE_FORMAT.label}", BytesFormat.JSON, reason)
+                raise not_json(part, error) from error

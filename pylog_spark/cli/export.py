@@ -19,9 +19,10 @@ from pylog_spark.options.declared import (
     VALUE_FORMAT,
 )
 from pylog_spark.options.option import CommandLine
+from pylog_spark.record_text import NAMES
 from pylog_spark.report import json_line, size_text
 from pylog_spark.run.guards import check_outside
-from pylog_spark.tasks.export import NAMES, ExportRequest
+from pylog_spark.tasks.export import ExportRequest
 from pylog_spark.text import printable
 from storage_core import kafka_log
 from storage_core.catalog.roles import guess_role, local_path

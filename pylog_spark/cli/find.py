@@ -202,14 +202,15 @@ def _sentences(
     erased = sum(
         bool(history.erased_offsets or history.log_start_offset) for _, history in histories
     )
-    count = "1 partition" if len(histories) == 1 else f"{len(histories)} partitions"
+    count = len(histories)
+    what = "1 partition" if count == 1 else f"{count} partitions"
     if erased:
         yield (
-            f"of {count}, {erased} have lost offsets to compaction or deletion: versions of the "
-            "key may have been among them; --wide says which"
+            f"of {what}, {erased} {'has' if erased == 1 else 'have'} lost offsets to compaction or "
+            "deletion: versions of the key may have been among them; --wide says which"
         )
-    else:
-        yield f"{count} were read, and nothing in them was ever erased: there was no such key"
+    elif not any(history.errors for _, history in histories):
+        yield f"all of {what} was read, and nothing was ever erased there: there was no such key"
 
 
 def _state(row: Row) -> str:

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pylog_spark.options.choices import BytesFormat
-from pylog_spark.record_text import BYTES, format_column, without_json
+from pylog_spark.record_columns import BYTES, format_column
+from pylog_spark.record_text import without_json
 from storage_core.errors import ConfigError
 
 # The column of records that a letter is about.

@@ -550,22 +550,6 @@ NEED: Final = Option[int | None](
 
 # --- Which records, and how they are written ------------------------------------------------------
 
-RECORD_ROOTS: Final = Option[tuple[str, ...]](
-    name="roots",
-    flag="--root",
-    kind=TEXTS,
-    metavar="ROOT",
-    help="Log directory, copy, managed root or partition directory: path or URL. Several are one.",
-    is_required=True,
-)
-TOPIC_OPTION: Final = Option[str](
-    name="topic",
-    flag="--topic",
-    kind=TEXT,
-    metavar="TOPIC",
-    help="Name of the topic.",
-    is_required=True,
-)
 PARTITIONS: Final = Option[tuple[int, ...]](
     name="partitions",
     flag="--partition",

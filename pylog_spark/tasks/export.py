@@ -15,17 +15,17 @@ import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 
 from pylog_spark.options.choices import BytesFormat, ExportFormat
+from pylog_spark.record_columns import text_column
 from pylog_spark.record_text import (
     NotInFormatError,
     format_value,
     json_lines,
-    text_column,
+    not_json,
     without_json,
 )
 from pylog_spark.rows import rows_to_batches
 from pylog_spark.schemas import EXPORTED
 from pylog_spark.tasks.failures import attempt
-from storage_core.errors import ConfigError
 from storage_core.kafka_log import Records
 from storage_core.store.local import storage_errors
 
@@ -37,8 +37,6 @@ _SUFFIXES: Final = {
 }
 # Records are gathered to this much before a row group is written.
 _GROUP_BYTES: Final = 64 << 20
-# What an error names a record by.
-NAMES: Final = ("topic", "partition", "offset")
 
 _Write = Callable[[pa.RecordBatch], None]
 
@@ -106,7 +104,7 @@ def _export(
                 try:
                     write(batch)
                 except NotInFormatError as error:
-                    raise _not_json(batch, error) from error
+                    raise not_json(batch, error) from error
                 count += batch.num_rows
         if not count and not is_kept_empty:
             path.unlink()
@@ -181,12 +179,6 @@ def _header_column(headers: pa.Array, how: BytesFormat) -> pa.Array:
         return f"[{','.join(written)}]"
 
     return pa.array([text(pairs) for pairs in headers.to_pylist()], pa.string())
-
-
-def _not_json(batch: pa.RecordBatch, error: NotInFormatError) -> ConfigError:
-    topic, partition, offset = (batch.column(name)[error.row].as_py() for name in NAMES)
-    reason = f"the record at offset {offset} of {topic}-{partition} is not: {error.reason}"
-    return ConfigError("--key-format, --value-format", BytesFormat.JSON, reason)
 
 
 _Writer = Callable[[Path, ExportRequest, pa.Schema], AbstractContextManager[_Write]]

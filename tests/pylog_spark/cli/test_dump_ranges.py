@@ -105,6 +105,18 @@ def test_a_time_stands_for_the_first_record_at_or_after_it(
     assert dumped(pylog, directory, *words) == (list(batches), list(records))
 
 
+def test_what_is_older_behind_the_first_record_of_a_time_is_shown_too(pylog, tmp_path):
+    batches = [
+        BatchSpec(base_offset=n, records=(RecordSpec(timestamp=SOME_TIME_MS + 1000 * seconds),))
+        for n, seconds in enumerate([0, 30, 10, 40, 5])
+    ]
+    write_partition(tmp_path / "t-0", [SegmentSpec(base_offset=0, batches=batches)])
+    log = tmp_path / "t-0" / LOG
+    assert dumped(pylog, log, "--from", "2023-11-14T22:13:40")[1] == [1, 2, 3, 4]
+    assert dumped(pylog, log, "--from", "2023-11-14T22:13:55")[1] == [3, 4]
+    assert dumped(pylog, log, "--until", "2023-11-14T22:13:30") == ([0], [0])
+
+
 def test_a_single_file_is_cut_too_and_a_segment_out_of_range_is_not_read(pylog, directory):
     assert dumped(pylog, directory / LOG, "--from", 7) == ([6], [7, 8])
     assert dumped(pylog, directory / LOG, "--from", -1) == ([6], [8])
@@ -117,7 +129,7 @@ def test_damage_outside_of_the_part_is_not_come_to(pylog, directory, tmp_path):
     for log in directory.glob("*.log"):
         content = bytearray(log.read_bytes())
         if log.name == LOG:
-            content[100] ^= 1
+            content[:12] = b"\xff" * 12
         (copy / log.name).write_bytes(content)
     assert dumped(pylog, copy, "--from", 9)[1] == list(range(9, 18))
     assert pylog("dump", copy, "--until", 2).exit_code == ExitCode.PARTLY_FAILED

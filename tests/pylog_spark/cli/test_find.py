@@ -99,6 +99,10 @@ def test_former_generations_of_a_managed_root_have_theirs(pylog, folder, key):
     gone = [row for row in lines_of(found, "version") if not row["is_visible"]]
     assert {copy["kind"] for row in gone for copy in row["copies"]} == {"generation"}
     assert {copy["name"] for row in gone for copy in row["copies"]} == {"1"}
+    # What both generations have, in one and the same object, is told once.
+    cat = ("cat", TOPIC, "--root", folder / "managed", "-p", 0, "--from", -1, "-f", "%k")
+    last = lines_of(find(pylog, folder / "managed", pylog(*cat).stdout), "version")[-1]
+    assert [copy["kind"] for copy in last["copies"]] == ["log"]
 
 
 def test_values_and_keys_come_as_they_are_asked_for(pylog, folder, key):
