@@ -28,6 +28,8 @@ ALLOWED = {
     "pylog_spark/engines/local_engine.py": "a temporary folder of this process's own",
     "pylog_spark/engines/local_tasks.py": "the same folder",
     "pylog_spark/ledger/tables.py": "glob: what the tables of a ledger are made of",
+    "pylog_spark/operations/export.py": "a folder that the user names, and ours beside it",
+    "pylog_spark/tasks/export.py": "the same folder",
     "pylog_spark/source/options.py": "glob: a pattern that the user writes",
     "pylog_spark/options/config_file.py": "a file that the user names",
     "pylog_spark/options/kinds.py": "a file that the user names",

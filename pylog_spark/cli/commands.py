@@ -64,7 +64,6 @@ from pylog_spark.options.declared import (
     PLAN_OUT,
     PURGE_AFTER,
     RECORD_FORMAT,
-    RECORD_ROOTS,
     REPORT,
     ROLE,
     ROOTS,
@@ -80,7 +79,6 @@ from pylog_spark.options.declared import (
     TARGET,
     TOPIC,
     TOPIC_DUMP,
-    TOPIC_OPTION,
     TOPICS,
     TRASH,
     UNTIL,
@@ -155,6 +153,13 @@ _TRASH_OF_RUNS: Final = replace(
     TRASH, panel=CHOICE, help="The folder in which runs kept what they took away."
 )
 
+# Where the argument says what is read.
+_FROM_ROOTS: Final = replace(
+    ROOTS,
+    flag="--root",
+    help="Log directory, copy, managed root or partition directory: path or URL. Several are one.",
+)
+_OF_TOPIC: Final = replace(TOPIC, flag="--topic")
 # Of the four jobs.
 _WHERE_JOBS_WORK: Final = (ROOTS, TOPICS, EXCLUDE, FILE_LIST, ROLE)
 _CONFIG_OF_JOBS: Final = (
@@ -223,7 +228,7 @@ _CAT: Final = Command(
     work="pylog_spark.cli.cat:cat",
     options=(
         TOPIC,
-        RECORD_ROOTS,
+        _FROM_ROOTS,
         RECORD_FORMAT,
         PARTITIONS,
         FROM,
@@ -253,7 +258,7 @@ _EXPORT: Final = Command(
     options=(
         TOPIC,
         OUT,
-        RECORD_ROOTS,
+        _FROM_ROOTS,
         EXPORT_FORMAT,
         PARTITIONS,
         FROM,
@@ -283,7 +288,7 @@ _FIND: Final = Command(
     work="pylog_spark.cli.find:find",
     options=(
         replace(ROOTS, help="Log directories, managed roots or partitions: paths or URLs."),
-        TOPIC_OPTION,
+        _OF_TOPIC,
         replace(KEYS, is_required=True, help="The key, written as `--key-format` says."),
         PARTITIONS,
         replace(_TRASH_OF_RUNS, panel=None),

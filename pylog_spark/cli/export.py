@@ -14,7 +14,7 @@ from pylog_spark.options.declared import (
     EXPORT_FORMAT,
     KEY_FORMAT,
     OUT,
-    RECORD_ROOTS,
+    ROOTS,
     TOPIC,
     VALUE_FORMAT,
 )
@@ -44,9 +44,7 @@ def _prepare(line: CommandLine) -> Call[ExportRequest]:
     if local_path(str(line[OUT])) is None:
         raise ConfigError("OUT", line[OUT], "expected a folder of this machine, or one it mounts")
     check_out(line[OUT])
-    roots = [
-        LogRoot(location=root, role=guess_role(root), is_said=False) for root in line[RECORD_ROOTS]
-    ]
+    roots = [LogRoot(location=root, role=guess_role(root), is_said=False) for root in line[ROOTS]]
     check_outside("OUT", line[OUT], roots)
     columns = line[COLUMNS] or kafka_log.COLUMNS
     if to is ExportFormat.JSONL and line[COLUMNS]:
@@ -86,7 +84,7 @@ def _show(call: Call[ExportRequest], exported: Exported) -> int:
     if call.as_json:
         row = {
             "topic": call.line[TOPIC],
-            "roots": list(call.line[RECORD_ROOTS]),
+            "roots": list(call.line[ROOTS]),
             "out": exported.out,
             "format": to.value,
             "records": exported.records,

@@ -18,7 +18,7 @@ from pylog_spark.options.declared import (
     OUTPUT,
     PARTITIONS,
     ROOTS,
-    TOPIC_OPTION,
+    TOPIC,
     TRASH,
     VALUE_FORMAT,
     WIDE,
@@ -72,7 +72,7 @@ def find(line: CommandLine) -> int:
         rows += told
     if not histories:
         roots = ", ".join(line[ROOTS])
-        raise ConfigError("--topic", line[TOPIC_OPTION], f"no such topic or partition in {roots}")
+        raise ConfigError("--topic", line[TOPIC], f"no such topic or partition in {roots}")
     if not as_json:
         _write_table(line, rows, histories)
     is_whole = not any(history.errors for _, history in histories)
@@ -89,7 +89,7 @@ def _histories(line: CommandLine) -> Iterator[tuple[str, PartitionHistory]]:
         with said_as("ROOT", root):
             for history in find_history(
                 root,
-                line[TOPIC_OPTION],
+                line[TOPIC],
                 keys,
                 now_ms=now_ms,
                 trash=None if trash is None else Path(trash),

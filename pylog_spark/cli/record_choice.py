@@ -12,7 +12,7 @@ from pylog_spark.options.declared import (
     KEY_FORMAT,
     KEYS,
     PARTITIONS,
-    RECORD_ROOTS,
+    ROOTS,
     TOPIC,
     UNTIL,
 )
@@ -32,7 +32,7 @@ def read_chosen(line: CommandLine, columns: Iterable[str]) -> Records:
     Raises:
         PylogError: As ``kafka_log.open_logs`` and ``Logs.read``.
     """
-    logs = open_logs(*line[RECORD_ROOTS])
+    logs = open_logs(*line[ROOTS])
     topic, numbers = line[TOPIC], line[PARTITIONS]
     return logs.read(
         None if numbers else topic,

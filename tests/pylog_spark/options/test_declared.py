@@ -22,6 +22,9 @@ READ_BY_COMMANDS = {
     *("deep", "directory", "fail_on", "in_place", "live", "managed", "mirror", "origin"),
     *("output", "path", "plan", "report", "roots", "run", "segments", "settle", "show"),
     *("isolation", "sync_stopped", "by", "last", "per_topic", "wide"),
+    # Of the commands that show records.
+    *("allow_data_loss", "columns", "end", "format", "full", "key_format", "keys", "max_records"),
+    *("need", "null", "out", "partitions", "start", "to", "topic", "value_format"),
 }
 
 
