@@ -3,9 +3,11 @@
 A test plays Spark: it keeps the offsets as text, as a checkpoint does, and asks in Spark's order.
 """
 
+import importlib
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +20,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pylog_spark.source.options import parse_options
 from pylog_spark.source.stream import KafkaLogStreamReader
+from pylog_spark.source.stream_offsets import offsets_from_json, offsets_to_json
 from storage_core.errors import (
     ChangedWhileReadError,
     ConfigError,
@@ -25,7 +28,7 @@ from storage_core.errors import (
     OffsetOutOfRangeError,
     PartitionNotFoundError,
 )
-from storage_core.filenames import LOG_START_FILE
+from storage_core.filenames import LOG_START_FILE, TopicPartition
 from storage_core.reading import following
 from tests.kit.builders import SOME_TIME_MS, some_batches
 from tests.kit.directories import SegmentSpec, write_partition
@@ -76,12 +79,13 @@ class Stream:
 
     def triggers(self) -> Iterator[list[int]]:
         """Do triggers until there is nothing more, as AvailableNow does."""
-        while True:
+        for _ in range(200):
             before = self.offset
             found = self.trigger()
             if self.offset == before:
                 return
             yield found
+        raise AssertionError("the stream does not come to an end")
 
 
 def segment(base_offset: int, count: int, **fields: Any) -> SegmentSpec:
@@ -308,6 +312,41 @@ def test_a_trigger_reads_so_many_offsets(tmp_path: Path, most: int):
     )
     if most == 7:
         assert found[0] == [*range(6), 0, 3]
+
+
+def test_a_new_partition_has_its_share_from_its_log_start_on(orders: Path):
+    options = {"maxOffsetsPerTrigger": "2", "failOnDataLoss": "false"}
+    stream = Stream(orders.parent, **options)
+    stream.trigger()
+    write_partition(orders.parent / "orders-1", [segment(1000, 3)])
+    assert list(stream.triggers()) == [[1000, 1001], [1002]]
+
+
+def test_equal_offsets_are_equal_as_text():
+    """That is how Spark compares them."""
+    offsets = {TopicPartition(topic, n): n for topic in "ba" for n in (10, 9, 0)}
+    text = json.dumps(offsets_to_json(offsets))
+    assert text == '{"a": {"0": 0, "9": 9, "10": 10}, "b": {"0": 0, "9": 9, "10": 10}}'
+    assert offsets_from_json(json.loads(text)) == offsets
+
+
+def test_pyspark_before_4_2_reads_all_that_there_is(orders: Path, monkeypatch):
+    """It says neither where a trigger begins nor how much it may read."""
+    monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
+    name = "pylog_spark.source.stream"
+    monkeypatch.delitem(sys.modules, name)
+    older = importlib.import_module(name)
+    reader = older.KafkaLogStreamReader(
+        parse_options({"path": str(orders.parent), **EARLIEST}, is_stream=True)
+    )
+    start, end = reader.initialOffset(), reader.latestOffset()
+    assert end == {"orders": {"0": 10}}
+    assert len(reader.partitions(start, end)) == 1
+    options = {"path": str(orders.parent), "maxOffsetsPerTrigger": "5"}
+    with pytest.raises(ConfigError, match=r"maxOffsetsPerTrigger=5: needs pyspark 4\.2"):
+        older.KafkaLogStreamReader(parse_options(options, is_stream=True))
+    monkeypatch.undo()
+    importlib.import_module("pylog_spark.source").stream = sys.modules[name]
 
 
 def test_a_trigger_that_is_to_read_everything_does(orders: Path):
