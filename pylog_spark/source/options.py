@@ -9,7 +9,7 @@ import base64
 import difflib
 import glob
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -104,7 +104,7 @@ def parse_options(
     Raises:
         ConfigError: An option is unknown, malformed, or excludes another one.
     """
-    texts, without_meaning = _canonical_names(options)
+    texts, without_meaning = canonical_names(options, _NAMES)
     view = texts.get("view", _VIEWS[0])
     if view not in _VIEWS:
         raise ConfigError("view", view, f"there is only: {', '.join(_VIEWS)}")
@@ -147,12 +147,19 @@ def parse_spark_bytes(option: str, text: str) -> int:
     return amount
 
 
-def _canonical_names(options: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+def canonical_names(
+    options: Mapping[str, str], names: Sequence[str]
+) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return options under their names as documented, and the names of those without a meaning.
 
-    Spark hands them over in lower case.
+    Args:
+        options: As Spark hands them over: in lower case.
+        names: Those that have a meaning.
+
+    Raises:
+        ConfigError: Some have no meaning, and are not those of a Kafka client either.
     """
-    by_lower = {name.lower(): name for name in _NAMES}
+    by_lower = {name.lower(): name for name in names}
     texts: dict[str, str] = {}
     without_meaning: list[str] = []
     unknown: list[str] = []
@@ -166,7 +173,7 @@ def _canonical_names(options: Mapping[str, str]) -> tuple[dict[str, str], tuple[
             near = difflib.get_close_matches(lower, by_lower, n=1)
             unknown.append(f"{name} (did you mean {by_lower[near[0]]}?)" if near else name)
     if unknown:
-        reason = f"unknown; there are: {', '.join(_NAMES)}"
+        reason = f"unknown; there are: {', '.join(names)}"
         raise ConfigError(", ".join(sorted(unknown)), None, reason)
     return texts, tuple(sorted(without_meaning))
 

@@ -244,6 +244,15 @@ def test_a_transaction_is_written_once_for_each_version(directory):
     assert numbers_of(directory) == [3, 4, 5, 99]
 
 
+def test_a_folder_that_a_killed_write_left_empty_goes(directory):
+    """It was killed behind the removal of its own, before that of the one above."""
+    request = request_of(directory, transaction=ONCE)
+    write(request, records_of(range(5)))
+    (directory.parent / "pylog-write-logs").mkdir()
+    assert write(request, records_of(range(5))).is_done
+    assert beside(directory) == []
+
+
 def test_two_runs_of_one_transaction_are_one_write(directory):
     """One is overtaken between its look at the directory and its commit: it has no folder."""
     first = begin(request_of(directory, transaction=ONCE))
