@@ -62,6 +62,8 @@ COMPANIONS_SUFFIX: Final = ".companions"
 # Scratch files of ours inside a partition directory begin with no digit and end with no suffix
 # of Kafka's, so that its loader ignores them.
 SCRATCH_PREFIX: Final = "pylog-scratch-"
+# The folder beside a log directory in which a write of ``df.write`` waits for its commit.
+STAGING_PREFIX: Final = "pylog-write-"
 
 SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 # What the files of a segment, and snapshots, are called behind the offset.

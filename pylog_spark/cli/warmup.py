@@ -40,6 +40,8 @@ from storage_core.maintenance.partition_state import PartitionState
 from storage_core.records.batch_builder import BatchSettings, build_all
 from storage_core.records.new_records import NewRecords
 from storage_core.store import LocalStore, LogStore
+from storage_core.writing.request import WriteRequest, WriteRun
+from storage_core.writing.staging import stage_records
 
 # The sample's records are older, and nothing else depends on the clock.
 _NOW_MS: Final = 1_800_000_000_000
@@ -165,6 +167,16 @@ def _append(directory: Path) -> None:
             old = NewRecords.from_arrow(table.drop_columns("headers"))
             entries = build_all(old, BatchSettings(magic=1, codec=codec)).data
             log.append_as_leader(entries, leader_epoch=0)
+        _stage(directory.parent, table, config)
+
+
+def _stage(folder: Path, table: pa.Table, config: LogConfig) -> None:
+    """Stage records of a write, some with a key and some without."""
+    request = WriteRequest(
+        directory=str(folder), topic="warmup", partitions=2, config=config, topic_ids={}
+    )
+    run = WriteRun(request=request, run_id="warmup", staging=str(folder), now_ms=_NOW_MS, counts={})
+    stage_records(run, table.to_batches(), task_id=0)
 
 
 def _grow_map() -> None:

@@ -1,4 +1,4 @@
-"""``spark.read.format("kafka-log")``: Kafka's log files as Spark's own Kafka source shows a topic.
+"""The format ``kafka-log``: Kafka's log files as Spark's own Kafka source shows a topic.
 
 It defines no ``pushFilters``: in PySpark 4.2 a reader that has accepted a filter stays attached to
 the DataFrame and narrows later, unfiltered actions too. Ranges and columns are options instead.
@@ -13,6 +13,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceWriter,
     InputPartition,
 )
 from pyspark.sql.types import StructType
@@ -21,12 +22,15 @@ from pylog_spark.rows import spark_ddl
 from pylog_spark.source.options import SourceOptions, parse_options, warn_of_meaningless
 from pylog_spark.source.stream import KafkaLogStreamReader
 from pylog_spark.source.task_planning import plan_parts, plan_tasks
+from pylog_spark.source.write_options import parse_sink_options, record_columns
+from pylog_spark.source.writer import KafkaLogWriter
 from pylog_spark.tasks.views import VIEWS, FileView, RangeView, ViewPart
 from pylog_spark.tasks.worker import freeze_modules
 from storage_core.clock import SystemClock
 from storage_core.errors import ConfigError
 from storage_core.reading.ranges import ReadRange, read_range
 from storage_core.reading.request import DEFAULT_RANGE_BYTES
+from storage_core.writing.publication import begin_write
 
 FORMAT_NAME: Final = "kafka-log"
 
@@ -55,7 +59,7 @@ class KafkaLogReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Return what the query's tasks read; an empty list for no records."""
-        warn_of_meaningless(self._options)
+        warn_of_meaningless(self._options.without_meaning)
         now_ms = SystemClock().now_ms()
         view = VIEWS.get(self._options.view)
         if isinstance(view, FileView):
@@ -116,6 +120,18 @@ class KafkaLogDataSource(DataSource):
         """Return the reader of a stream; its columns are those of the options."""
         del schema
         return KafkaLogStreamReader(self._options(is_stream=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
+        """Begin a write, on the driver, and return what does it.
+
+        Raises:
+            PylogError: An option or column is not to be written, or the directory is not.
+        """
+        options = parse_sink_options(self.options, is_overwrite=overwrite)
+        warn_of_meaningless(options.without_meaning)
+        request = options.request
+        columns = record_columns(schema, has_topic=request.topic is not None)
+        return KafkaLogWriter(begin_write(request, clock=SystemClock()), columns)
 
     def _options(self, *, is_stream: bool = False) -> SourceOptions:
         return parse_options(

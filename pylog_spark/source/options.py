@@ -10,7 +10,7 @@ import difflib
 import glob
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -143,7 +143,7 @@ def parse_options(
     Raises:
         ConfigError: An option is unknown, malformed, or excludes another one.
     """
-    texts, without_meaning = _canonical_names(options)
+    texts, without_meaning = canonical_names(options, _NAMES)
     view = _parse_view(texts, is_stream=is_stream)
     columns = _parse_columns(texts, view)
     if "maxPartitionBytes" in texts:
@@ -180,9 +180,8 @@ def parse_options(
     )
 
 
-def warn_of_meaningless(options: SourceOptions) -> None:
+def warn_of_meaningless(names: Sequence[str]) -> None:
     """Name the options that mean nothing here in one line of the log."""
-    names = options.without_meaning
     if names:
         _log.warning("kafka-log: options that mean nothing here: %s", ", ".join(names))
 
@@ -205,10 +204,17 @@ def parse_spark_bytes(option: str, text: str) -> int:
     return amount
 
 
-def _canonical_names(options: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+def canonical_names(
+    options: Mapping[str, str], names: Sequence[str]
+) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return options under their names as documented, and the names of those without a meaning.
 
-    Spark hands them over in lower case.
+    Args:
+        options: As Spark hands them over: in lower case.
+        names: Those that have a meaning.
+
+    Raises:
+        ConfigError: Some have no meaning, and are not those of a Kafka client either.
     """
     if _TABLE_PROPERTY in options:
         reason = (
@@ -216,7 +222,7 @@ def _canonical_names(options: Mapping[str, str]) -> tuple[dict[str, str], tuple[
             "CREATE TEMPORARY VIEW ... USING `kafka-log` OPTIONS (...) keeps them"
         )
         raise ConfigError("CREATE TABLE", None, reason)
-    by_lower = {name.lower(): name for name in _NAMES}
+    by_lower = {name.lower(): name for name in names}
     texts: dict[str, str] = {}
     without_meaning: list[str] = []
     unknown: list[str] = []
@@ -230,7 +236,7 @@ def _canonical_names(options: Mapping[str, str]) -> tuple[dict[str, str], tuple[
             near = difflib.get_close_matches(lower, by_lower, n=1)
             unknown.append(f"{name} (did you mean {by_lower[near[0]]}?)" if near else name)
     if unknown:
-        reason = f"unknown; there are: {', '.join(_NAMES)}"
+        reason = f"unknown; there are: {', '.join(names)}"
         raise ConfigError(", ".join(sorted(unknown)), None, reason)
     return texts, tuple(sorted(without_meaning))
 

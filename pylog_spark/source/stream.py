@@ -68,7 +68,7 @@ class KafkaLogStreamReader(DataSourceStreamReader):
 
     def initialOffset(self) -> Offsets:  # noqa: N802
         """Return where a new stream begins; one that has a checkpoint is not asked."""
-        warn_of_meaningless(self._options)
+        warn_of_meaningless(self._options.without_meaning)
         logs = find_offsets(self._options.request, {}, now_ms=SystemClock().now_ms())
         self._reached = {partition: log.start for partition, log in logs.items()}
         return offsets_to_json(self._reached)

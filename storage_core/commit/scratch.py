@@ -30,8 +30,12 @@ REMEMBERED_MARKER: Final = "clean-shutdown-marker"
 _MOST_CLAIM_NAME: Final = 255 - 32
 
 
-def scratch_home(log_directory: Path) -> Path | None:
+def scratch_home(log_directory: Path, prefix: str = SCRATCH_PREFIX) -> Path | None:
     """Return the folder beside a log directory that holds its scratch folders.
+
+    Args:
+        log_directory: Its path.
+        prefix: What the folder's name begins with.
 
     Returns:
         None where scratch files have to lie inside the partition directories: the log directory is
@@ -48,7 +52,7 @@ def scratch_home(log_directory: Path) -> Path | None:
         is_apart = is_apart or is_mount_point(real, read_mount_table())
         if is_apart or (parent / META_PROPERTIES_FILE).exists():
             return None
-    return parent / f"{SCRATCH_PREFIX}{real.name}"
+    return parent / f"{prefix}{real.name}"
 
 
 def create_scratch(log_directory: Path, run_id: str) -> Path | None:

@@ -19,6 +19,7 @@ from storage_core.errors import (
     UnexpectedAppendOffsetError,
 )
 from storage_core.formats.batch_v2 import MAGIC_V2, MAX_BATCH_BYTES, NO_TIMESTAMP, Codec
+from storage_core.kernels.append_stamp import stamp_batches
 from storage_core.log.append.analysis import (
     KEEPING_OFFSETS,
     AnalyzedAppend,
@@ -228,6 +229,62 @@ class UnifiedLog(OpenLog):
                 valid_bytes=info.valid_bytes + block.data.size,
             )
         return info
+
+    def append_batches(self, data: NDArray[np.uint8], *, leader_epoch: int = 0) -> LogAppendInfo:
+        """Append batches that were built for this topic elsewhere, each an append of its own.
+
+        They get the next offsets of this log: with ``build_batches`` before, what is written is
+        what append_columns writes. Nothing is compressed or checked anew but sizes and checksums.
+
+        Args:
+            data: uint8[], whole v2 batches without producers, their offsets rising by one from
+                record to record, whatever they begin at. Offsets and epoch are written into it.
+            leader_epoch: The leader's epoch.
+
+        Raises:
+            CorruptRecordError: A length is impossible, or a CRC wrong.
+            InvalidAppendError: They are no such batches.
+            RecordTooLargeError: A batch exceeds max.message.bytes.
+            RecordBatchTooLargeError: A batch exceeds a segment.
+            LogClosedError: The log was closed.
+        """
+        self._check_open()
+        incoming = analyze_append(
+            data,
+            partition=self.partition,
+            origin=AppendOrigin.REPLICATION,
+            leader_epoch=leader_epoch,
+            max_message_bytes=self.config.max_message_bytes,
+        )
+        batches = incoming.batches
+        if incoming.valid_bytes != data.size or not data.size:
+            raise InvalidAppendError(
+                self.partition,
+                f"expected whole batches in {data.size} bytes, found {incoming.valid_bytes}",
+            )
+        has_append_time = is_append_time(self.config)
+        is_other = batches.is_legacy | batches.has_producer_id
+        is_other |= batches.is_log_append_time != has_append_time
+        is_other[1:] |= batches.base_offset[1:] != batches.last_offset[:-1] + 1
+        if is_other.any():
+            raise InvalidAppendError(
+                self.partition,
+                "expected v2 batches without producers, of the topic's timestamp type, one offset "
+                f"after the other; that at byte {batches.position[is_other][0]} is not such a one",
+            )
+        now_ms = self._clock.now_ms()
+        first_offset = self.log_end_offset
+        moved = batches.last_offset + (first_offset - int(batches.base_offset[0]))
+        newest = batches.max_timestamp.copy()
+        stamp_batches(data, batches.columns, moved, leader_epoch, has_append_time, newest)
+        self._append_block(data, batches, now_ms)
+        return LogAppendInfo(
+            first_offset=first_offset,
+            last_offset=self.log_end_offset - 1,
+            max_timestamp=incoming.max_timestamp,
+            append_time_ms=NO_TIMESTAMP,
+            valid_bytes=data.size,
+        )
 
     def _append(
         self,

@@ -152,12 +152,14 @@ def write_target(directory: Path, state: TargetState) -> None:
     )
 
 
-def write_checkpoints(directory: Path, files: Mapping[str, Mapping[TopicPartition, int]]) -> None:
+def write_checkpoints(
+    directory: Path, files: Mapping[str, Mapping[TopicPartition, int | None]]
+) -> None:
     """Write a log directory's checkpoint files; lines of other partitions stay.
 
     Args:
         directory: The log directory.
-        files: By the name of the file: offsets by partition.
+        files: By the name of the file: offsets by partition; None takes a line out.
 
     Raises:
         CheckpointError: A file that is there is malformed.

@@ -70,3 +70,23 @@ def md5_128(data: bytes) -> tuple[int, int]:
 def halves_of(digest: bytes) -> tuple[int, int]:
     """Return 16 bytes as two little-endian numbers."""
     return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
+
+
+def murmur2(data: bytes) -> int:
+    """Return the hash by which Kafka's producer chooses a partition: Murmur2, 32 bits."""
+    factor, seed, word = 0x5BD1E995, 0x9747B28C, 2**32
+    value = seed ^ len(data)
+    whole = len(data) // 4 * 4
+    for at in range(0, whole, 4):
+        part = int.from_bytes(data[at : at + 4], "little") * factor % word
+        part = (part ^ part >> 24) * factor % word
+        value = value * factor % word ^ part
+    if whole < len(data):
+        value = (value ^ int.from_bytes(data[whole:], "little")) * factor % word
+    value = (value ^ value >> 13) * factor % word
+    return value ^ value >> 15
+
+
+def partition_for_key(key: bytes, partitions: int) -> int:
+    """Return the partition of a key."""
+    return (murmur2(key) & 0x7FFFFFFF) % partitions

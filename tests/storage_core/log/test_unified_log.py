@@ -14,6 +14,8 @@ from storage_core.checkpoint.checkpoint_files import EpochEntry, parse_leader_ep
 from storage_core.clock import ManualClock
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import (
+    CorruptRecordError,
+    InvalidAppendError,
     InvalidColumnError,
     InvalidNameError,
     InvalidProducerEpochError,
@@ -31,10 +33,10 @@ from storage_core.errors import (
     StorageError,
     UnexpectedAppendOffsetError,
 )
-from storage_core.formats.batch_v2 import Codec
+from storage_core.formats.batch_v2 import Codec, TimestampType
 from storage_core.formats.index_entries import TIME_INDEX_ENTRY
 from storage_core.index.transaction_index import parse_transaction_index
-from storage_core.log.append.analysis import ProducerSettings
+from storage_core.log.append.analysis import ProducerSettings, batch_settings
 from storage_core.log.log_loader import load_log
 from storage_core.log.producer_snapshot import parse_producer_snapshot
 from storage_core.log.producer_state import AppendOrigin
@@ -676,3 +678,81 @@ def test_hostile_bytes_are_appended_or_refused_and_the_log_stays_whole(tmp_path)
     assert appended > 20
     with open_log(tmp_path) as again:
         assert again.log_end_offset == log.log_end_offset
+
+
+# Batches that were built elsewhere.
+
+
+def built(records, *, log, codec=Codec.NONE, base_offset=0):
+    """Return batches as a task of a write builds them for this log."""
+    settings = batch_settings(
+        log.config,
+        source=codec,
+        base_offset=base_offset,
+        leader_epoch=0,
+        now_ms=SOME_TIME_MS,
+        producer=None,
+        next_sequence=0,
+    ).limited(max_bytes=None, max_records=7)
+    return build_all(records, settings).data
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD], ids=lambda codec: codec.name)
+@pytest.mark.parametrize("time", ["CreateTime", "LogAppendTime"])
+def test_batches_built_elsewhere_are_appended_as_columns_are(tmp_path, codec, time):
+    settings = {
+        "internal_segment_bytes": 2000,
+        "index_interval_bytes": 100,
+        "message_timestamp_type": time,
+    }
+    for way in ("columns", "batches"):
+        with open_log(tmp_path / way, **settings) as log:
+            for count in (500, 40):
+                records = columns(count)
+                if way == "columns":
+                    log.append_columns(records, codec=codec, batch_records=7)
+                    continue
+                # Where they begin does not count.
+                data = built(records, log=log, codec=codec, base_offset=count * 3)
+                info = log.append_batches(data)
+                assert (info.last_offset, info.valid_bytes) == (log.log_end_offset - 1, data.size)
+                assert info.first_offset == log.log_end_offset - count
+            assert len(log.segments) > 1
+    assert read_tree(tmp_path / "batches") == read_tree(tmp_path / "columns")
+
+
+def test_what_is_no_run_of_whole_batches_is_not_appended(tmp_path):
+    with open_log(tmp_path, max_message_bytes=4000) as log:
+        good = built(columns(20), log=log)
+        first = build_all(columns(7), BatchSettings()).data.size
+        apart = np.concatenate([built(columns(7), log=log), built(columns(7), log=log)])
+        broken = good.copy()
+        broken[first + 70] ^= 1
+        appended_time = build_all(
+            columns(1), BatchSettings(timestamp_type=TimestampType.LOG_APPEND_TIME)
+        ).data
+        produced = build_all(
+            columns(1), BatchSettings(producer_id=1, producer_epoch=0, base_sequence=0)
+        ).data
+        legacy = build_all(columns(1), BatchSettings(magic=1)).data
+        large = build_all(columns(900), BatchSettings()).data
+        for data, kind, words in [
+            (good[:-1], InvalidAppendError, "expected whole batches"),
+            (good[:0], InvalidAppendError, "expected whole batches"),
+            (apart, OffsetsOutOfOrderError, "does not rise"),
+            (built(columns(3), log=log)[:], None, ""),
+            (np.concatenate([good, built(columns(7), log=log, base_offset=21)]),
+             InvalidAppendError, f"that at byte {good.size}"),
+            (broken, CorruptRecordError, "CRC"),
+            (appended_time, InvalidAppendError, "timestamp type"),
+            (produced, InvalidAppendError, "without producers"),
+            (legacy, InvalidAppendError, "v2"),
+            (large, RecordTooLargeError, "max.message.bytes, 4000"),
+        ]:  # fmt: skip
+            before = log.log_end_offset
+            if kind is None:
+                log.append_batches(data)
+                continue
+            with pytest.raises(kind, match=words):
+                log.append_batches(data.copy())
+            assert log.log_end_offset == before

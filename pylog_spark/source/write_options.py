@@ -1,0 +1,219 @@
+"""The options and columns of ``df.write.format("kafka-log")``: Spark's Kafka sink's, and more.
+
+What a topic is configured with has Kafka's own names (``compression.type``). What a producer is
+configured with has them behind ``kafka.``, as in Spark's sink; of these the two count that are seen
+in the files.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from pylog_spark.source.options import canonical_names
+from storage_core.catalog.roles import local_path
+from storage_core.checkpoint.kafka_uuid import parse_uuid
+from storage_core.config import LogConfig
+from storage_core.config.log_config import TOPIC_KEYS
+from storage_core.errors import ConfigError, InvalidColumnError, InvalidNameError
+from storage_core.filenames import MAX_OFFSET, MAX_PARTITION, validate_topic
+from storage_core.formats.batch_v2 import Codec
+from storage_core.json_text import parse_json
+from storage_core.store.local import plain_path
+from storage_core.writing.request import WriteRequest, WriteTransaction
+
+_CODEC: Final = "kafka.compression.type"
+_BATCH_SIZE: Final = "kafka.batch.size"
+NAMES: Final = (
+    "path",
+    "topic",
+    "partitions",
+    "partitioner",
+    "topicIds",
+    "txnAppId",
+    "txnVersion",
+    _CODEC,
+    _BATCH_SIZE,
+    *TOPIC_KEYS,
+)
+_PARTITIONERS: Final = {"murmur2": True, "roundrobin": False}
+_CODECS: Final = {codec.name.lower(): codec for codec in Codec}
+_MAX_JSON_BYTES: Final = 16 << 20
+_Choice = TypeVar("_Choice")
+_TEXT: Final = (BinaryType, StringType)
+COLUMNS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
+    "key": _TEXT,
+    "value": _TEXT,
+    "topic": (StringType,),
+    "partition": (IntegerType, LongType, ShortType, ByteType),
+    "timestamp": (TimestampType, TimestampNTZType, LongType),
+    "headers": (ArrayType,),
+}
+# Of ``spark.read.format("kafka-log")`` and of Spark's Kafka source; offsets are given anew.
+READERS_OWN: Final = ("offset", "timestampType")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """What a write asks for.
+
+    Attributes:
+        request: Where to, and how.
+        without_meaning: Names of options that mean nothing here, as they were written.
+    """
+
+    request: WriteRequest
+    without_meaning: tuple[str, ...]
+
+
+def parse_sink_options(options: Mapping[str, str], *, is_overwrite: bool) -> SinkOptions:
+    """Read the options of a write.
+
+    Args:
+        options: As Spark gives them; names in any case.
+        is_overwrite: Whether the mode is overwrite.
+
+    Raises:
+        ConfigError: An option is unknown or malformed, or the path is none of this machine's.
+    """
+    texts, without_meaning = canonical_names(options, NAMES)
+    overrides = {name: texts[name] for name in TOPIC_KEYS if name in texts}
+    request = WriteRequest(
+        directory=_parse_path(texts),
+        is_overwrite=is_overwrite,
+        topic=_parse_topic(texts),
+        partitions=_parse_number(texts, "partitions", least=1, most=MAX_PARTITION),
+        by_key=_parse_word(texts, "partitioner", _PARTITIONERS, "murmur2"),
+        config=LogConfig.from_topic_overrides(overrides),
+        codec=_parse_word(texts, _CODEC, _CODECS, "none"),
+        batch_bytes=_parse_number(texts, _BATCH_SIZE, least=0, most=MAX_PARTITION),
+        topic_ids=_parse_topic_ids(texts),
+        transaction=_parse_transaction(texts),
+    )
+    return SinkOptions(request=request, without_meaning=without_meaning)
+
+
+def record_columns(schema: StructType, *, has_topic: bool) -> tuple[str, ...]:
+    """Return the columns of a DataFrame that are written.
+
+    Args:
+        schema: Of the DataFrame.
+        has_topic: Whether an option names the topic.
+
+    Raises:
+        InvalidColumnError: A column is missing, unknown or of another type.
+    """
+    names = schema.fieldNames()
+    for name in ("value",) if has_topic else ("value", "topic"):
+        if name not in names:
+            reason = "the DataFrame has no such column"
+            raise InvalidColumnError(
+                name, reason + (", and there is no option topic" * (name == "topic"))
+            )
+    for field in schema.fields:
+        kinds = COLUMNS.get(field.name)
+        if kinds is None and field.name not in READERS_OWN:
+            there = ", ".join((*COLUMNS, *READERS_OWN))
+            raise InvalidColumnError(field.name, f"is no column of a record; there are: {there}")
+        if kinds is not None and not _is_one(field.dataType, kinds):
+            expected = " or ".join(kind.typeName() for kind in kinds)
+            found = field.dataType.simpleString()
+            if field.name == "headers":
+                expected = "array<struct<key:string,value:binary>>"
+            raise InvalidColumnError(field.name, f"expected {expected}, found {found}")
+    return tuple(name for name in names if name in COLUMNS and not (name == "topic" and has_topic))
+
+
+def _is_one(kind: DataType, kinds: tuple[type[DataType], ...]) -> bool:
+    if not isinstance(kind, ArrayType):
+        return isinstance(kind, kinds)
+    inner = kind.elementType
+    if kinds != (ArrayType,) or not isinstance(inner, StructType):
+        return False
+    return [(f.name, type(f.dataType)) for f in inner.fields] == [
+        ("key", StringType),
+        ("value", BinaryType),
+    ]
+
+
+def _parse_path(texts: Mapping[str, str]) -> str:
+    text = texts.get("path")
+    if not text:
+        raise ConfigError("path", None, 'say where to write: .save("/path/to/log/directory")')
+    path = local_path(text)
+    if path is None or text.startswith("managed+"):
+        raise ConfigError(
+            "path",
+            text,
+            "expected a directory on a disk that all workers see; a managed root takes it in: "
+            "pylog ingest DIRECTORY MANAGED",
+        )
+    return os.fspath(plain_path(Path(path)))
+
+
+def _parse_topic(texts: Mapping[str, str]) -> str | None:
+    if "topic" not in texts:
+        return None
+    try:
+        return validate_topic(texts["topic"])
+    except InvalidNameError as error:
+        raise ConfigError("topic", texts["topic"], error.reason) from error
+
+
+def _parse_number(texts: Mapping[str, str], name: str, *, least: int, most: int) -> int | None:
+    if name not in texts:
+        return None
+    text = texts[name].strip()
+    if not re.fullmatch(r"[0-9]{1,18}", text) or not least <= int(text) <= most:
+        raise ConfigError(name, texts[name], f"expected a number from {least} to {most}")
+    return int(text)
+
+
+def _parse_word(
+    texts: Mapping[str, str], name: str, words: Mapping[str, _Choice], default: str
+) -> _Choice:
+    text = texts.get(name, default).strip().lower()
+    if text not in words:
+        raise ConfigError(name, texts[name], f"expected one of: {', '.join(words)}")
+    return words[text]
+
+
+def _parse_topic_ids(texts: Mapping[str, str]) -> dict[str, str]:
+    name = "topicIds"
+    if name not in texts:
+        return {}
+    example = 'expected JSON like {"orders":"z7Bq0v9lTLWsqe1eqY2Bhg"}'
+    try:
+        ids = parse_json(texts[name], limit_bytes=_MAX_JSON_BYTES)
+        if not isinstance(ids, dict):
+            raise ConfigError(name, texts[name], example)
+        return {validate_topic(topic): parse_uuid(str(text)) for topic, text in ids.items()}
+    except (InvalidNameError, ValueError) as error:
+        raise ConfigError(name, texts[name], f"{example}: {error}") from error
+
+
+def _parse_transaction(texts: Mapping[str, str]) -> WriteTransaction | None:
+    names = [name for name in ("txnAppId", "txnVersion") if name in texts]
+    if not names:
+        return None
+    version = _parse_number(texts, "txnVersion", least=0, most=MAX_OFFSET)
+    app_id = texts.get("txnAppId")
+    if not app_id or version is None:
+        raise ConfigError(names[0], texts[names[0]], "txnAppId and txnVersion go together")
+    return WriteTransaction(app_id=app_id, version=version)

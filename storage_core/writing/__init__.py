@@ -1,0 +1,1 @@
+"""Records into a log directory, from many tasks at once, all of them or none."""

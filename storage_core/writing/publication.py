@@ -1,0 +1,559 @@
+"""The driver's part of a write: it begins, and all of it is committed at once, or nothing.
+
+A commit has three steps. First the staged batches become segments in the write's own folder, by the
+append path: each partition's records get the offsets behind its log, in the order of the tasks, in
+new segments. Then a file in that folder says that the write is decided, and what is to be done.
+Then the segments are renamed into the directory. Whoever is killed before the second step leaves a
+folder that the next write removes; whoever is killed after it, one that the next write finishes.
+Between two renames each partition is a log that Kafka loads, with all of its new segments up to one
+of them.
+"""
+
+import logging
+import os
+import shutil
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from storage_core.checkpoint.checkpoint_files import (
+    PartitionMetadata,
+    encode_partition_metadata,
+)
+from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES
+from storage_core.clock import Clock, ManualClock
+from storage_core.commit import (
+    Operation,
+    Plan,
+    PromoteFile,
+    SyncDirectory,
+    commit,
+)
+from storage_core.config import CleanerConfig
+from storage_core.errors import GuardRefusedError, InvalidNameError, StorageError
+from storage_core.filenames import (
+    CLEAN_SHUTDOWN_FILE,
+    LEADER_EPOCH_FILE,
+    LOG_START_FILE,
+    PARTITION_METADATA_FILE,
+    RECOVERY_POINT_FILE,
+    REPLICATION_FILE,
+    TopicPartition,
+    kind_of,
+    offset_of,
+    parse_partition_directory,
+    segment_file,
+)
+from storage_core.json_text import parse_json
+from storage_core.json_values import read_value, to_json
+from storage_core.local_files import facts_in, folder_names, is_there, open_folder
+from storage_core.log.log_loader import load_log
+from storage_core.log.unified_log import UnifiedLog
+from storage_core.maintenance.materialize import write_checkpoints
+from storage_core.roots.open_root import root_checkpoints
+from storage_core.store.local import (
+    LocalStore,
+    make_folder,
+    storage_errors,
+    write_record,
+)
+from storage_core.writing.request import StagedRecords, WriteRequest, WriteRun
+from storage_core.writing.staging import (
+    DESTINATION,
+    POSITION,
+    SIZE,
+    read_extents,
+    superseded,
+)
+from storage_core.writing.target import (
+    TargetState,
+    hold_directory,
+    remove_if_empty,
+    remove_staging,
+    staged_runs,
+    staging_home,
+    write_target,
+)
+
+RECORD_FILE: Final = "commit.json"
+_READY: Final = "ready"
+_FORMER: Final = "former"
+_FORMAT: Final = "pylog-write-commit"
+_VERSION: Final = 1
+_MAX_RECORD_BYTES: Final = 1 << 30
+_MOST_THREADS: Final = 8
+_log: Final = logging.getLogger(__name__)
+
+# Where one extent of a partition lies: file, position, bytes.
+_Extent = tuple[str, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedFile:
+    """A file that a commit gives its place in a partition's directory."""
+
+    name: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionChange:
+    """What a commit does to one partition.
+
+    Attributes:
+        partition: Name of its directory.
+        is_new: Whether the directory is put in place as a whole; else its files one by one.
+        first_offset: Of the new records.
+        end_offset: The log end offset after them.
+        files: Of the new segments, in the order in which they take their places.
+    """
+
+    partition: str
+    is_new: bool
+    first_offset: int
+    end_offset: int
+    files: tuple[StagedFile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitRecord:
+    """What was decided of a write; from here on it is done, by whoever comes by.
+
+    Attributes:
+        run_id: Of the write.
+        removed: Directories that go.
+        changes: What comes.
+        app_id: Of its transaction, empty without one.
+        app_version: Of its transaction.
+        format: That it is such a record.
+        version: Of its form.
+    """
+
+    run_id: str
+    removed: tuple[str, ...]
+    changes: tuple[PartitionChange, ...]
+    app_id: str = ""
+    app_version: int = 0
+    format: str = _FORMAT
+    version: int = _VERSION
+
+
+def begin_write(request: WriteRequest, *, clock: Clock) -> WriteRun:
+    """Begin a write: finish or remove what others left, make its folder. On the driver, once.
+
+    Args:
+        request: What it asks for.
+        clock: The write's.
+
+    Raises:
+        GuardRefusedError: The directory is not one that writes own, or in use; nothing beside it
+            can be renamed into it.
+        StorageError: The disk failed.
+    """
+    directory = Path(request.directory)
+    with hold_directory(directory) as held:
+        home = staging_home(directory)
+        state = _settle_others(directory, held.state, home)
+        counts: dict[str, int] = {}
+        for name in _partitions_of(directory):
+            counts[name.topic] = max(counts.get(name.topic, 0), name.partition + 1)
+        if request.is_overwrite and request.partitions is not None:
+            counts = {}
+        run_id = uuid.uuid4().hex
+        run = WriteRun(
+            request=request,
+            run_id=run_id,
+            staging=str(home / run_id),
+            now_ms=clock.now_ms(),
+            counts=counts,
+            is_done=_is_committed(request, state),
+        )
+        if run.is_done:
+            _log.info("%s: this write was committed before; nothing to do", directory)
+            return run
+        with storage_errors(home):
+            make_folder(Path(run.staging))
+        return run
+
+
+def commit_write(run: WriteRun, staged: Sequence[StagedRecords]) -> None:
+    """Commit a write: all that its tasks staged, at once. On the driver; twice is as once.
+
+    Args:
+        run: The write.
+        staged: What one attempt of each task has left, in the order of the tasks: the order of
+            the records in each partition.
+
+    Raises:
+        GuardRefusedError: A later write has begun, or there is too little room; nothing was done.
+            A partition was changed by others in the middle of the commit.
+        RecoveryRequiredError: A log of the directory was not closed cleanly.
+        StorageError: The disk failed. Where the write was decided already, a note of the error
+            says so: the next write to the directory finishes it.
+    """
+    if run.is_done:
+        return
+    directory, staging = Path(run.request.directory), Path(run.staging)
+    with hold_directory(directory) as held:
+        if held.state.run_id == run.run_id:
+            return
+        if not LocalStore(staging).has(RECORD_FILE):
+            if not staging.is_dir():
+                raise superseded(run)
+            if _is_committed(run.request, held.state):
+                remove_staging(staging)
+                return
+            record = _assemble(run, staged)
+            held.lock.validate_held()
+            write_record(staging / RECORD_FILE, to_json(record).encode())
+        try:
+            _publish(directory, held.state, staging)
+        except (GuardRefusedError, StorageError) as error:
+            error.add_note(
+                f"The write is decided; the next write to {directory} finishes it. A repetition "
+                "would write the records twice, unless it has its txnAppId and txnVersion."
+            )
+            raise
+    records = sum(each.records for each in staged)
+    _log.info("%s: %d records written by write %s", directory, records, run.run_id)
+
+
+def abort_write(run: WriteRun) -> None:
+    """Remove what a write has staged, unless it was decided."""
+    staging = Path(run.staging)
+    if run.is_done or LocalStore(staging).has(RECORD_FILE):
+        return
+    remove_staging(staging)
+
+
+def _is_committed(request: WriteRequest, state: TargetState) -> bool:
+    transaction = request.transaction
+    if transaction is None:
+        return False
+    return state.transactions.get(transaction.app_id, -1) >= transaction.version
+
+
+def _settle_others(directory: Path, state: TargetState, home: Path) -> TargetState:
+    """Finish the write that was decided, if there is one, and remove all others' folders."""
+    for name in staged_runs(home):
+        folder = home / name
+        if LocalStore(folder).has(RECORD_FILE) and state.run_id != name:
+            _log.warning("%s: finishes write %s, which was killed in its commit", directory, name)
+            state = _publish(directory, state, folder)
+        else:
+            _log.warning("%s: removes what write %s has left", directory, name)
+            remove_staging(folder)
+    remove_if_empty(home)
+    return state
+
+
+def _partitions_of(directory: Path) -> list[TopicPartition]:
+    with storage_errors(directory):
+        names = folder_names(directory)
+    partitions = []
+    for name in names:
+        try:
+            partitions.append(parse_partition_directory(name))
+        except InvalidNameError as error:
+            raise GuardRefusedError(
+                "TARGET_NOT_EMPTY", f"{directory} has {name}, which no write has put there"
+            ) from error
+    return partitions
+
+
+# From batches to segments, in the write's own folder.
+
+
+def _assemble(run: WriteRun, staged: Sequence[StagedRecords]) -> CommitRecord:
+    """Build the segments of all partitions; what a former commit left of them goes."""
+    request, staging = run.request, Path(run.staging)
+    ready = staging / _READY
+    with storage_errors(ready):
+        if ready.is_dir():
+            shutil.rmtree(ready)
+        make_folder(ready)
+    _check_room(staging, staged)
+    there = frozenset(_partitions_of(Path(request.directory)))
+    extents = _extents_by_partition(LocalStore(staging), staged)
+    wanted = sorted({*extents, *_empty_partitions(run, {name.topic for name in extents})})
+    bases = {} if request.is_overwrite else _log_ends(request, there.intersection(wanted))
+    with ThreadPoolExecutor(max_workers=min(_MOST_THREADS, os.cpu_count() or 1)) as threads:
+        built = threads.map(
+            lambda name: _build_partition(run, name, bases.get(name), extents.get(name, ())), wanted
+        )
+        changes = tuple(change for change in built if change is not None)
+    transaction = request.transaction
+    return CommitRecord(
+        run_id=run.run_id,
+        removed=tuple(map(str, sorted(there))) if request.is_overwrite else (),
+        changes=changes,
+        app_id="" if transaction is None else transaction.app_id,
+        app_version=0 if transaction is None else transaction.version,
+    )
+
+
+def _check_room(staging: Path, staged: Sequence[StagedRecords]) -> None:
+    needed = sum(each.size_bytes for each in staged)
+    with storage_errors(staging):
+        free = shutil.disk_usage(staging).free
+    if needed > free:
+        raise GuardRefusedError(
+            "NO_SPACE",
+            f"{staging} has {free} bytes of room, the segments of this write need {needed}",
+        )
+
+
+def _extents_by_partition(
+    store: LocalStore, staged: Sequence[StagedRecords]
+) -> dict[TopicPartition, list[_Extent]]:
+    extents: defaultdict[TopicPartition, list[_Extent]] = defaultdict(list)
+    for each in staged:
+        names = [TopicPartition(topic, number) for topic, number in each.destinations]
+        for row in read_extents(store, each).tolist():
+            extents[names[row[DESTINATION]]].append((each.name, row[POSITION], row[SIZE]))
+    return dict(extents)
+
+
+def _empty_partitions(run: WriteRun, topics: set[str]) -> Iterator[TopicPartition]:
+    """Yield all partitions of topics that begin with this write and have a number of them."""
+    request = run.request
+    for topic in topics if request.topic is None else {*topics, request.topic}:
+        is_new = request.is_overwrite or topic not in run.counts
+        count = run.counts.get(topic, request.partitions) if is_new else None
+        for number in range(count or 0):
+            yield TopicPartition(topic, number)
+
+
+def _log_ends(request: WriteRequest, names: frozenset[TopicPartition]) -> dict[TopicPartition, int]:
+    """Return the log end offsets of partitions that get more records.
+
+    Raises:
+        GuardRefusedError: Somebody else has written into one of them.
+        RecoveryRequiredError: One of them was not closed cleanly.
+    """
+    directory = Path(request.directory)
+    checkpoints = root_checkpoints(request.directory, (LOG_START_FILE,))
+    ends = {}
+    for name in names:
+        log = load_log(
+            LocalStore(directory / str(name)),
+            config=request.config,
+            cleaner=CleanerConfig(),
+            now_ms=0,
+            log_start_checkpoint=checkpoints.of(name).log_start_offset or 0,
+        )
+        if log.producers or any(entry.epoch for entry in log.epochs):
+            raise GuardRefusedError(
+                "LOG_CHANGED",
+                f"{directory / str(name)} has records of producers or of other leader epochs, "
+                "which no write has put there",
+            )
+        ends[name] = log.log_end_offset
+    return ends
+
+
+def _build_partition(
+    run: WriteRun, name: TopicPartition, base: int | None, extents: Sequence[_Extent]
+) -> PartitionChange | None:
+    """Build the new segments of one partition; None where there is nothing to do.
+
+    Args:
+        run: The write.
+        name: The partition.
+        base: Its log end offset; None for a new one.
+        extents: Where its batches lie, in order.
+    """
+    if base is not None and not extents:
+        return None
+    request, staging = run.request, LocalStore(Path(run.staging))
+    folder = staging.directory / _READY / str(name)
+    with UnifiedLog.open(
+        folder,
+        config=request.config,
+        clock=ManualClock(run.now_ms),
+        log_start_offset=base or 0,
+    ) as log:
+        for file, position, size in extents:
+            with closing(staging.open_file(file)) as reader:
+                data = np.empty(size, np.uint8)
+                count = reader.read_into(position, data)
+            if count < size:
+                place = f"{staging.location}/{file}"
+                raise StorageError(place, f"ends after {position + count} of its bytes")
+            log.append_batches(data)
+        end = log.log_end_offset
+    store = LocalStore(folder)
+    topic_id = request.topic_ids.get(name.topic)
+    if base is None and topic_id is not None:
+        metadata = PartitionMetadata(version=0, topic_id=topic_id)
+        store.write_file(PARTITION_METADATA_FILE, encode_partition_metadata(metadata))
+    store.sync_directory()
+    files = [
+        StagedFile(name=file.name, size_bytes=file.size_bytes)
+        for file in store.list_files()
+        if base is None or file.name != LEADER_EPOCH_FILE
+    ]
+    # A segment's log comes first: Kafka makes indexes that are missing, and removes those that have
+    # no log. Then the next segment's.
+    files.sort(key=lambda file: (offset_of(file.name) or 0, kind_of(file.name) != ".log"))
+    return PartitionChange(
+        partition=str(name),
+        is_new=base is None,
+        first_offset=base or 0,
+        end_offset=end,
+        files=tuple(files),
+    )
+
+
+# Into the directory, by whoever comes by.
+
+
+def _publish(directory: Path, state: TargetState, staging: Path) -> TargetState:
+    """Do what was decided of a write, or what is left of it; remove its folder.
+
+    Raises:
+        GuardRefusedError: Somebody else has changed a partition since.
+        StorageError: The disk failed, or the record is damaged.
+    """
+    record = _read_record(staging)
+    # Who has shut it down, or recovered it, does not answer for what comes now.
+    store = LocalStore(directory, may_be_link=True)
+    if store.has(CLEAN_SHUTDOWN_FILE):
+        store.delete(CLEAN_SHUTDOWN_FILE)
+        store.sync_directory()
+    new = {change.partition for change in record.changes}
+    for name in record.removed:
+        # Where a new one waits, what has the name is the former one; else it is the new one.
+        if name not in new or is_there(staging / _READY / name):
+            _move(directory / name, staging / _FORMER)
+    for change in record.changes:
+        if change.is_new:
+            _require_none_or_its_files(directory / change.partition, change)
+            _move(staging / _READY / change.partition, directory)
+            if not is_there(directory / change.partition, may_be_link=True):
+                raise StorageError(str(directory / change.partition), "is in neither place")
+        else:
+            _promote(directory / change.partition, staging / _READY / change.partition, change)
+    store.sync_directory()
+    _write_offsets(directory, record)
+    transactions = dict(state.transactions)
+    if record.app_id:
+        transactions[record.app_id] = record.app_version
+    state = replace(state, run_id=record.run_id, transactions=transactions)
+    write_target(directory, state)
+    remove_staging(staging)
+    return state
+
+
+def _read_record(staging: Path) -> CommitRecord:
+    where = str(staging / RECORD_FILE)
+    content = LocalStore(staging).read_file(RECORD_FILE, limit_bytes=_MAX_RECORD_BYTES)
+    try:
+        record: CommitRecord = read_value(
+            CommitRecord, parse_json(content, limit_bytes=_MAX_RECORD_BYTES), "commit"
+        )
+        for name in (*record.removed, *(change.partition for change in record.changes)):
+            parse_partition_directory(name)
+        for change in record.changes:
+            for file in change.files if not change.is_new else ():
+                _require_segment_file(file.name)
+    except (InvalidNameError, ValueError) as error:
+        raise StorageError(where, f"is not what this program writes: {error}") from error
+    if (record.format, record.version) != (_FORMAT, _VERSION):
+        reason = f"expected {_FORMAT} {_VERSION}, found {record.format} {record.version}"
+        raise StorageError(where, reason)
+    return record
+
+
+def _require_segment_file(name: str) -> None:
+    offset, suffix = offset_of(name), kind_of(name)
+    if offset is None or suffix is None or segment_file(offset, suffix) != name:
+        raise InvalidNameError(name, "is no file of a segment")
+
+
+def _move(source: Path, target: Path) -> None:
+    """Move a partition's directory into a folder, if it is there.
+
+    A loss of power may leave one that was moved under its former name as well.
+    """
+    with storage_errors(source):
+        make_folder(target)
+        with (
+            open_folder(source.parent, may_be_link=True) as from_here,
+            open_folder(target, may_be_link=True) as to_there,
+        ):
+            if facts_in(from_here, source.name) is None:
+                return
+            if facts_in(to_there, source.name) is None:
+                os.rename(source.name, source.name, src_dir_fd=from_here, dst_dir_fd=to_there)
+                os.fsync(to_there)
+            else:
+                shutil.rmtree(source)  # which follows no link
+            os.fsync(from_here)
+
+
+def _require_none_or_its_files(partition: Path, change: PartitionChange) -> None:
+    """Refuse a directory that is where a new one is to be, unless it is that one."""
+    with storage_errors(partition):
+        if not is_there(partition, may_be_link=True):
+            return
+    there = {file.name: file.size_bytes for file in LocalStore(partition).list_files()}
+    if there != {file.name: file.size_bytes for file in change.files}:
+        raise GuardRefusedError(
+            "LOG_CHANGED", f"{partition} was made after a write was decided that begins it"
+        )
+
+
+def _promote(partition: Path, ready: Path, change: PartitionChange) -> None:
+    """Move the new segments of a partition into it, those that are not there yet."""
+    names = {file.name: file.size_bytes for file in change.files}
+    store, waiting = LocalStore(partition), LocalStore(ready)
+    there = {file.name: file.size_bytes for file in store.list_files()}
+    for name, size_bytes in there.items():
+        offset = offset_of(name)
+        is_behind = kind_of(name) is not None and offset is not None
+        if is_behind and (offset or 0) >= change.first_offset and size_bytes and name not in names:
+            raise GuardRefusedError(
+                "LOG_CHANGED",
+                f"{partition} got {name} after a write was decided that continues the log at "
+                f"offset {change.first_offset}",
+            )
+    steps: list[Operation] = []
+    for file in change.files:
+        if waiting.has(file.name):
+            steps.append(
+                PromoteFile(
+                    scratch_path=str(ready / file.name),
+                    name=file.name,
+                    size_bytes=file.size_bytes,
+                    reason="new records",
+                )
+            )
+        elif there.get(file.name) != file.size_bytes:
+            raise StorageError(str(partition / file.name), "is in neither place")
+    steps.append(SyncDirectory(reason="new records"))
+    commit(Plan(location=store.location, operations=tuple(steps)), store)
+
+
+def _write_offsets(directory: Path, record: CommitRecord) -> None:
+    """Write recovery points and high watermarks; take out what directories that went had."""
+    ends = {
+        parse_partition_directory(change.partition): change.end_offset for change in record.changes
+    }
+    gone: Mapping[TopicPartition, int | None] = {
+        parse_partition_directory(name): None for name in record.removed
+    }
+    store = LocalStore(directory, may_be_link=True)
+    files: dict[str, Mapping[TopicPartition, int | None]] = {
+        name: gone for name in CHECKPOINT_FILES if gone and store.has(name)
+    }
+    for name in (RECOVERY_POINT_FILE, REPLICATION_FILE):
+        files[name] = {**gone, **ends}
+    write_checkpoints(directory, files)

@@ -1,0 +1,89 @@
+"""What a write asks for, and what its tasks are told: values only."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from storage_core.config import LogConfig
+from storage_core.formats.batch_v2 import Codec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteTransaction:
+    """What makes a repeated write one write: it is done once for each version of an application.
+
+    Attributes:
+        app_id: Name of whoever writes.
+        version: Of the write, 0 or more. One at or below the last that was committed is done.
+    """
+
+    app_id: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteRequest:
+    """What a write asks for.
+
+    Attributes:
+        directory: Path of the log directory.
+        is_overwrite: Whether the records take the place of all that the directory has.
+        topic: Topic of every record; None where a column says it.
+        partitions: How many partitions topics have that are not in the directory; None where
+            records ask for their partitions.
+        by_key: Whether the key of a record decides about its partition.
+        config: The topics' configuration.
+        codec: What batches are compressed with where the configuration leaves it to the producer.
+        batch_bytes: Size of a batch before compression; None for max.message.bytes.
+        topic_ids: Ids of topics, for their ``partition.metadata``; a topic without one has no such
+            file.
+        transaction: None for a write that happens as often as it is started.
+    """
+
+    directory: str
+    is_overwrite: bool = False
+    topic: str | None = None
+    partitions: int | None = None
+    by_key: bool = True
+    config: LogConfig
+    codec: Codec = Codec.NONE
+    batch_bytes: int | None = None
+    topic_ids: Mapping[str, str]
+    transaction: WriteTransaction | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteRun:
+    """A write that has begun.
+
+    Attributes:
+        request: What it asks for.
+        run_id: Its name.
+        staging: Path of its own folder, in which tasks leave what they made.
+        now_ms: Its clock, epoch milliseconds: of records without a time, and of append times.
+        counts: Partitions of the topics that the directory has.
+        is_done: Whether its transaction was committed by a former run: there is nothing to do.
+    """
+
+    request: WriteRequest
+    run_id: str
+    staging: str
+    now_ms: int
+    counts: Mapping[str, int]
+    is_done: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedRecords:
+    """What one task left in the staging folder.
+
+    Attributes:
+        name: Of its file of batches; that of its extents follows from it.
+        destinations: Topic and partition of each destination that its extents name by number.
+        records: How many there are.
+        size_bytes: Of its file.
+    """
+
+    name: str
+    destinations: tuple[tuple[str, int], ...]
+    records: int
+    size_bytes: int
