@@ -183,7 +183,7 @@ def test_what_only_a_client_or_a_stream_needs_is_named_and_left_out():
         ({"keysBase64": "AP8=, YSxi"}, {b"\x00\xff", b"a,b"}),
         ({"keys": "a", "keysBase64": "Yg=="}, {b"a", b"b"}),
     ],
-    ids=str,
+    ids=["none", "text", "no ascii", "base64", "both"],  # of sets the order differs by process
 )
 def test_keys_are_text_or_base64(options, keys):
     assert parse(**options).keys == keys
