@@ -228,10 +228,13 @@ def test_a_log_start_that_went_beyond_what_was_read_is_a_loss(orders: Path):
     assert stream.trigger() == list(range(20, 30))
 
 
+@pytest.mark.parametrize("choice", [{}, {"subscribe": "orders,other"}], ids=["all", "by name"])
 @pytest.mark.parametrize("what", ["directory", "files", "records"])
-def test_what_is_gone_is_a_loss_and_never_read_twice(orders: Path, what: str):
+def test_what_is_gone_is_a_loss_and_never_read_twice(
+    orders: Path, what: str, choice: dict[str, str]
+):
     write_partition(orders.parent / "other-0", [segment(0, 1)])
-    stream = Stream(orders.parent, **EARLIEST)
+    stream = Stream(orders.parent, **EARLIEST, **choice)
     assert len(stream.trigger()) == 11
     kept = shutil.copytree(orders, orders.parent.parent / "kept")
     shutil.rmtree(orders)

@@ -155,6 +155,14 @@ def test_zeros_at_the_end_of_a_preallocated_index_are_no_entries(tmp_path):
     assert len(before) > 20
 
 
+def test_an_index_may_begin_with_the_first_offset_of_its_segment(tmp_path):
+    one = [SegmentSpec(base_offset=7, batches=some_batches(count=1, base_offset=7))]
+    (row,) = rows_of(write_partition(tmp_path / "t-0", one), "indexes")
+    assert row["file"].endswith(".timeindex")
+    assert as_ms(row, "timestamp")["timestamp"] == SOME_TIME_MS
+    assert row["offset"] == 7
+
+
 def test_producers_aborted_transactions_and_epochs_are_those_that_dump_shows(pylog, root: Path):
     found = {"producers": 0, "aborted_transactions": 0, "epochs": 0}
     for directory in sorted(root.glob("[a-z]*-[0-9]")):
