@@ -37,7 +37,7 @@ ALLOWED = {
     "pylog_spark/java_trust.py": "certificates of the machine",
     "pylog_spark/operations/past_runs.py": "glob: which runs a trash has",
     "pylog_spark/source/options.py": "glob: patterns that the user names",
-    "pylog_spark/operations/export.py": "a folder of this program's own, outside of log directories",
+    "pylog_spark/operations/export.py": "a folder of this program's own, in no log directory",
     "pylog_spark/tasks/export.py": "the same folder",
     "pylog_spark/operations/materialize.py": "iterdir: sizes of what this program has written",
     "pylog_spark/run/plan_file.py": "a file that the user names",

@@ -551,7 +551,7 @@ NEED: Final = Option[int | None](
 # --- Which records, and how they are written ------------------------------------------------------
 
 RECORD_ROOTS: Final = Option[tuple[str, ...]](
-    name="roots",
+    name="record_roots",
     flag="--root",
     kind=TEXTS,
     metavar="ROOT",
@@ -559,7 +559,7 @@ RECORD_ROOTS: Final = Option[tuple[str, ...]](
     is_required=True,
 )
 TOPIC_OPTION: Final = Option[str](
-    name="topic",
+    name="topic_name",
     flag="--topic",
     kind=TEXT,
     metavar="TOPIC",

@@ -21,7 +21,10 @@ READ_BY_LOAD = {"config_files", "settings", "server_properties"}
 READ_BY_COMMANDS = {
     *("deep", "directory", "fail_on", "in_place", "live", "managed", "mirror", "origin"),
     *("output", "path", "plan", "report", "roots", "run", "segments", "settle", "show"),
-    *("isolation", "sync_stopped"),
+    *("isolation", "sync_stopped", "by", "per_topic", "wide", "last", "need"),
+    *("topic", "topic_name", "record_roots", "partitions", "keys", "start", "end", "max_records"),
+    *("allow_data_loss", "format", "null", "full", "key_format", "value_format"),
+    *("out", "to", "columns"),
 }
 
 
