@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pylog_spark.operations.undo_marker import remember_marker
+from pylog_spark.record_text import json_bytes
 from pylog_spark.run.plan_file import read_plan_file
 from pylog_spark.source.options import parse_options
 from pylog_spark.tasks.inventory_files import InventoryPart, find_parts, read_tables
@@ -171,6 +172,7 @@ READERS: dict[str, Reader] = {
     "the manifest of an inventory": _file(
         "manifest.json", lambda at: find_parts(str(at / "manifest.json"))
     ),
+    "a record's value that is to be JSON": lambda content, _: json_bytes(content.encode()),
     "lines of an inventory": _file(
         "files.jsonl", lambda at: list(read_tables(InventoryPart(location=str(at / "files.jsonl"))))
     ),
