@@ -30,6 +30,7 @@ from storage_core.filenames import (
     kind_of,
     log_file,
     offset_of,
+    sorted_logs,
 )
 from storage_core.log.batch_search import ListedSegment
 from storage_core.log.committed_view import find_last_stable_offset, scan_batch_tables
@@ -341,8 +342,7 @@ def _history_of(
         with _noted(found):
             settled = settle(found.log)
             own = partition_checkpoints(found.log, found.partition, lambda: checkpoints)
-            bases = _bases(settled.files)
-            start = max(own.log_start_offset or 0, *bases[:1])
+            start = max(own.log_start_offset or 0, *map(_base_of, sorted_logs(settled.files)[:1]))
             history = replace(history, log_start_offset=start, cleaned_to=own.cleaner_offset)
             places.insert(0, _place_of(LOG, "", settled))
     versions: dict[tuple[bytes | None, int, int | None, bytes | None], Version] = {}
@@ -388,17 +388,19 @@ def _read(
     is_committed: bool = False,
 ) -> Iterator[Version]:
     """Yield the records of some keys in a place, in offset order."""
-    bases = _bases(place.files)
+    # A name may spell its number in another way than Kafka does: whoever opens it says so.
+    logs = {_base_of(name): place.files[name] for name in sorted_logs(place.files)}
+    bases = list(logs)
     if not bases:
         return
     segments = tuple(
         ListedSegment(
             base_offset=base,
-            size_bytes=place.files[log_file(base)].size_bytes,
+            size_bytes=file.size_bytes,
             has_offset_index=False,
             has_time_index=False,
         )
-        for base in bases
+        for base, file in logs.items()
     )
     wanted = ReadRange(
         directory=place.location,
@@ -423,8 +425,8 @@ def _read(
         times = batch.column("timestamp").cast("int64").to_pylist()
         columns = (batch.column(name).to_pylist() for name in ("key", "value", "offset"))
         for key, value, offset, at in zip(*columns, times, strict=True):
-            name = log_file(bases[max(bisect_right(bases, offset) - 1, 0)])
-            path = f"{place.copy.path}/{place.files[name].name}"
+            file = logs[bases[max(bisect_right(bases, offset) - 1, 0)]]
+            path = f"{place.copy.path}/{file.name}"
             yield Version(
                 partition=partition,
                 key=key,
@@ -512,8 +514,8 @@ class _Erasure:
             CorruptRecordError: Bytes are no batches.
             StorageError: The store failed.
         """
-        for base in _bases(store.files):
-            for batches in scan_batch_tables(store, log_file(base)):
+        for name in sorted_logs(store.files):
+            for batches in scan_batch_tables(store, log_file(_base_of(name))):
                 self._add(batches)
                 if self._newest is not None and self._next > self._newest:
                     return
@@ -547,5 +549,5 @@ class _Erasure:
         )
 
 
-def _bases(files: Mapping[str, FileInfo]) -> list[int]:
-    return sorted(offset_of(name) or 0 for name in files if kind_of(name) == LOG_SUFFIX)
+def _base_of(log: str) -> int:
+    return offset_of(log) or 0

@@ -450,9 +450,14 @@ def _find_bounds(log: _Log, request: ReadRequest, now_ms: int) -> LogOffsets:
 
 def _find_hole_on_its_way(log: _Log, reached: int, now_ms: int) -> int | None:
     """Return where a log ends before a segment that a copy brought too early, None if nowhere."""
-    arrived = {file.name: file.modified_ms for file in log.store.list_files()}
+    # A name may spell its number in another way than Kafka does.
+    arrived = {
+        offset_of(file.name): file.modified_ms
+        for file in log.store.list_files()
+        if kind_of(file.name) == LOG_SUFFIX
+    }
     for segment, following in pairwise(log.segments):
-        is_new = now_ms - arrived[log_file(following.base_offset)] < _ON_ITS_WAY_MS
+        is_new = now_ms - arrived[following.base_offset] < _ON_ITS_WAY_MS
         if not is_new or following.base_offset <= max(reached, log.cleaned_to or 0):
             continue
         end = find_end_offset(log.store, segment)

@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 
 from storage_core.errors import MissingSegmentError, PylogError
 from storage_core.filenames import (
-    LOG_SUFFIX,
     MAX_OFFSET,
     TopicPartition,
-    kind_of,
     log_file,
     offset_of,
+    sorted_logs,
 )
 from storage_core.log.batch_search import ListedSegment, find_start_position
 from storage_core.log.committed_view import find_aborted, scan_batch_tables
@@ -323,8 +322,7 @@ class _Committed:
         # Of what lies behind, the present will do: compaction lets a marker go when the data of its
         # transaction is gone, delete.retention.ms later, and that of this range is still there.
         later = settle(open_store(self._wanted.directory))
-        logs = [file.name for file in later.list_files() if kind_of(file.name) == LOG_SUFFIX]
-        for name in sorted(logs, key=lambda name: offset_of(name) or 0):
+        for name in sorted_logs(file.name for file in later.list_files()):
             if (offset_of(name) or 0) >= following:
                 yield from scan_batch_tables(later, name)
 

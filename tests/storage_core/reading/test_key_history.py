@@ -190,3 +190,16 @@ def test_offsets_at_the_end_of_their_range_are_counted(tmp_path, last: int):
     found = history(tmp_path)
     assert [version.offset for version in found.versions] == [last]
     assert found.erased_offsets == last - 1
+
+
+@pytest.mark.parametrize("name", ["7.log", "0.log"])
+def test_a_segment_whose_name_kafka_would_not_write_is_an_error_and_hides_no_other(tmp_path, name):
+    root = write(tmp_path, batch(0, record(b"k", b"a")))
+    write(tmp_path, batch(0, record(b"k", b"a")), name="orders-1")
+    shutil.copy(root / "orders-0" / LOG_OF_ZERO, root / "orders-0" / name)
+    if name == "0.log":
+        (root / "orders-0" / LOG_OF_ZERO).unlink()
+    broken, whole = find_history(str(root), "orders", [b"k"], now_ms=SOME_TIME_MS)
+    assert {error["error_class"] for error in broken.errors} == {"StorageError"}
+    assert ("no log that can be read" in broken.sentence) == (name == "0.log")
+    assert (whole.errors, told(whole)) == ((), [(0, b"a", None)])
