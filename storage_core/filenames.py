@@ -7,6 +7,7 @@ state is complete.
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -190,6 +191,12 @@ def kind_of(name: str) -> str | None:
         if name.endswith(suffix) and offset_of(name) is not None:
             return suffix
     return None
+
+
+def sorted_logs(names: Iterable[str]) -> list[str]:
+    """Return the record files among some names, in the order of their segments."""
+    logs = (name for name in names if kind_of(name) == LOG_SUFFIX)
+    return sorted(logs, key=lambda name: offset_of(name) or 0)
 
 
 def parse_renamed_directory(name: str) -> tuple[TopicPartition, str] | None:

@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
-from storage_core.filenames import LOG_SUFFIX, kind_of, offset_of
+from storage_core.filenames import sorted_logs
 from storage_core.formats.batch_v2 import NO_PRODUCER_ID
 from storage_core.formats.control import ControlType
 from storage_core.messages.internal_records import DecodedRecord, decode_internal_record
@@ -69,8 +69,7 @@ def replay_partition(
         BadBytesError: A batch is damaged; all before it has been yielded.
         StorageError: The store failed.
     """
-    logs = [file.name for file in store.list_files() if kind_of(file.name) == LOG_SUFFIX]
-    for name in sorted(logs, key=lambda name: offset_of(name) or 0):
+    for name in sorted_logs(file.name for file in store.list_files()):
         with closing(store.open_file(name)) as reader:
             for window in scan_windows(reader, window_bytes=_WINDOW_BYTES, tail=Tail.STOP):
                 for event in _replay_window(window, topic):

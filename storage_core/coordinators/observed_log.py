@@ -1,15 +1,12 @@
 """Where a log begins and ends, and which transactions are open in it, for who compares groups."""
 
-from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
 
-from storage_core.config import CleanerConfig, LogConfig
 from storage_core.coordinators.offsets_audit import LogBounds
-from storage_core.errors import ChangedWhileReadError, PylogError, StorageError
-from storage_core.filenames import LOG_SUFFIX, SNAPSHOT_SUFFIX, kind_of, offset_of
-from storage_core.log.log_loader import load_log
+from storage_core.filenames import offset_of, sorted_logs
+from storage_core.log.committed_view import load_by_snapshots, scan_batch_tables
 from storage_core.log.open_transactions import (
     OpenSpan,
     OpenTransaction,
@@ -18,7 +15,6 @@ from storage_core.log.open_transactions import (
     list_open_transactions,
 )
 from storage_core.records.batch_table import BatchTable
-from storage_core.records.reader import scan_headers
 from storage_core.store.base import LogStore
 
 
@@ -55,41 +51,28 @@ def observe_log(
     Raises:
         PylogError: The log cannot be read.
     """
-    if any(kind_of(file.name) == SNAPSHOT_SUFFIX for file in store.list_files()):
-        try:
-            log = load_log(
-                store,
-                config=LogConfig(),
-                cleaner=CleanerConfig(),
+    log = load_by_snapshots(store, now_ms=now_ms, log_start_checkpoint=log_start_checkpoint)
+    if log is not None:
+        return ObservedLog(
+            bounds=LogBounds(
+                log_start=log.log_start_offset,
+                log_end=log.log_end_offset,
+                high_watermark=high_watermark,
+            ),
+            open_transactions=list_open_transactions(
+                log.producers,
                 now_ms=now_ms,
-                log_start_checkpoint=log_start_checkpoint,
-            )
-        except (StorageError, ChangedWhileReadError):
-            raise
-        except PylogError:
-            pass  # a log that a broker would recover first is read as far as its batches go
-        else:
-            return ObservedLog(
-                bounds=LogBounds(
-                    log_start=log.log_start_offset,
-                    log_end=log.log_end_offset,
-                    high_watermark=high_watermark,
-                ),
-                open_transactions=list_open_transactions(
-                    log.producers,
-                    now_ms=now_ms,
-                    max_transaction_timeout_ms=max_transaction_timeout_ms,
-                ),
-            )
+                max_transaction_timeout_ms=max_transaction_timeout_ms,
+            ),
+        )
     scan = _Scan()
-    logs = [file.name for file in store.list_files() if kind_of(file.name) == LOG_SUFFIX]
-    bases = sorted((offset_of(name) or 0, name) for name in logs)
-    log_start = max([log_start_checkpoint, *(base for base, _ in bases[:1])])
-    scan.end_offset = max((base for base, _ in bases), default=log_start)
-    for _, name in bases:
-        with closing(store.open_file(name)) as reader:
-            for window in scan_headers(reader):
-                scan.add(window.batches)
+    names = sorted_logs(file.name for file in store.list_files())
+    bases = [offset_of(name) or 0 for name in names]
+    log_start = max([log_start_checkpoint, *bases[:1]])
+    scan.end_offset = max(bases, default=log_start)
+    for name in names:
+        for batches in scan_batch_tables(store, name):
+            scan.add(batches)
     return ObservedLog(
         bounds=LogBounds(
             log_start=log_start, log_end=scan.end_offset, high_watermark=high_watermark

@@ -15,9 +15,10 @@ import numpy as np
 
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import ChangedWhileReadError, PylogError, StorageError
-from storage_core.filenames import LOG_SUFFIX, SNAPSHOT_SUFFIX, kind_of, offset_of
+from storage_core.filenames import SNAPSHOT_SUFFIX, kind_of, offset_of, sorted_logs
 from storage_core.formats.control import ControlType
 from storage_core.index.transaction_index import AbortedTxn, collect_aborted
+from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log
 from storage_core.log.open_transactions import OpenTransactions
 from storage_core.records.batch_table import BatchTable
@@ -67,14 +68,14 @@ def load_committed_view(
         PylogError: The log's batches themselves cannot be read, or the store failed.
     """
     scanned = scan_committed_view(store)
-    loaded = _load_stable_offset(store, now_ms, log_start_checkpoint)
-    return scanned if loaded is None else replace(scanned, last_stable_offset=loaded)
+    log = load_by_snapshots(store, now_ms=now_ms, log_start_checkpoint=log_start_checkpoint)
+    return scanned if log is None else replace(scanned, last_stable_offset=log.last_stable_offset)
 
 
 def find_last_stable_offset(store: LogStore, *, now_ms: int, log_start_checkpoint: int = 0) -> int:
     """Return where committed data ends; arguments and errors as of `load_committed_view`."""
-    loaded = _load_stable_offset(store, now_ms, log_start_checkpoint)
-    return scan_committed_view(store).last_stable_offset if loaded is None else loaded
+    log = load_by_snapshots(store, now_ms=now_ms, log_start_checkpoint=log_start_checkpoint)
+    return (scan_committed_view(store) if log is None else log).last_stable_offset
 
 
 def scan_committed_view(store: LogStore) -> CommittedView:
@@ -83,10 +84,9 @@ def scan_committed_view(store: LogStore) -> CommittedView:
     Raises:
         PylogError: A segment is damaged, or the store failed.
     """
-    names = [file.name for file in store.list_files() if kind_of(file.name) == LOG_SUFFIX]
     scan = _TransactionScan()
     aborted = []
-    for name in sorted(names, key=lambda name: offset_of(name) or 0):
+    for name in sorted_logs(file.name for file in store.list_files()):
         found: list[AbortedTxn] = []
         for batches in scan_batch_tables(store, name):
             found.extend(scan.add(batches))
@@ -135,12 +135,28 @@ def scan_batch_tables(
             yield window.batches
 
 
-def _load_stable_offset(store: LogStore, now_ms: int, log_start_checkpoint: int) -> int | None:
-    """Return what a load finds, None where there is no snapshot or the log cannot be loaded."""
+def load_by_snapshots(
+    store: LogStore, *, now_ms: int, log_start_checkpoint: int
+) -> LoadedLog | None:
+    """Load a log by its producer snapshots.
+
+    Args:
+        store: The partition directory, settled.
+        now_ms: The run's clock, epoch milliseconds.
+        log_start_checkpoint: The partition's entry in the log-start checkpoint, 0 without one.
+
+    Returns:
+        None where it has no snapshot, and where a broker would recover it first: such a log is read
+        as far as its batches go.
+
+    Raises:
+        ChangedWhileReadError: A file is not any more the one that was listed.
+        StorageError: The store failed.
+    """
     if not any(kind_of(file.name) == SNAPSHOT_SUFFIX for file in store.list_files()):
         return None
     try:
-        log = load_log(
+        return load_log(
             store,
             config=LogConfig(),
             cleaner=CleanerConfig(),
@@ -151,7 +167,6 @@ def _load_stable_offset(store: LogStore, now_ms: int, log_start_checkpoint: int)
         raise
     except PylogError:
         return None
-    return log.last_stable_offset
 
 
 class _TransactionScan:
