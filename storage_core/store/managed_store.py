@@ -399,10 +399,11 @@ class ManagedStore:
 
     def _settle(self, head: Head) -> Head:
         """Make a generation the one that is read and that changes start from."""
-        self._loaded = head
         self._take(head.manifest)
         self._checkpoints = head.manifest.checkpoints
         self._topic_id = head.manifest.topic_id
+        # Last: threads that share this store for reading take it for all of the above.
+        self._loaded = head
         return head
 
     def _take(self, manifest: Manifest) -> None:

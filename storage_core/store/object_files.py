@@ -8,6 +8,7 @@ those of an index, are asked for as they are.
 """
 
 import os
+import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -172,12 +173,13 @@ class EntryReader:
     """Reads the files of a manifest, wherever their objects are, with few requests.
 
     Small files of a segment share an object. One of them is asked for by fetching the whole object,
-    if that is small, and the others are served from it.
+    if that is small, and the others are served from it. Threads may share a reader.
     """
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
         self._packs: dict[str, bytes] = {}
+        self._keeping = threading.Lock()
         # Up to where a shared object is used, by its key.
         self._ends: dict[str, int] = {}
         self._adopted_from: dict[str, ObjectStore] = {}
@@ -206,12 +208,14 @@ class EntryReader:
         end = max(own_end, self._ends.get(entry.key, 0))
         if not entry.key.endswith(COMPANIONS_SUFFIX) or end > _PACK_BYTES:
             return self._fetch(name, entry)
-        if len(self._packs.get(entry.key, b"")) < own_end:
+        pack = self._packs.get(entry.key, b"")
+        if len(pack) < own_end:
             pack = self._fetch(name, replace(entry, start=0, size_bytes=end))
-            while len(self._packs) >= _PACKS_KEPT:
-                del self._packs[next(iter(self._packs))]
-            self._packs[entry.key] = pack
-        return self._packs[entry.key][entry.start : own_end]
+            with self._keeping:
+                self._packs[entry.key] = pack
+                while len(self._packs) > _PACKS_KEPT:
+                    del self._packs[next(iter(self._packs))]
+        return pack[entry.start : own_end]
 
     def open(self, name: str, entry: FileEntry) -> FileReader:
         """Open a file for ranged reads; arguments and errors as of read."""

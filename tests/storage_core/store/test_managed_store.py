@@ -3,6 +3,9 @@
 import json
 import os
 import pickle
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -383,6 +386,20 @@ def test_an_adopted_object_is_read_where_it_lies(objects, tmp_path: Path):
 def test_a_store_travels_with_its_manifest(objects):
     manifest = create_partition(objects)
     assert pickle.loads(pickle.dumps(manifest)) == manifest
+
+
+def test_threads_share_a_store_that_none_of_them_has_read_before(objects, hasty_threads):
+    create_partition(objects)
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(100):
+            store = open_partition(objects)
+            start = threading.Barrier(8)
+
+            def read_all(_number, store=store, start=start):
+                start.wait()
+                return contents(store), store.checkpoints.recovery_point
+
+            assert list(pool.map(read_all, range(8))) == [(FILES, 50)] * 8
 
 
 def test_a_root_is_read_without_this_program(tmp_path: Path):

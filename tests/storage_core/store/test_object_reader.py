@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import StorageError
+from storage_core.filenames import COMPANIONS_SUFFIX
 from storage_core.records.reader import scan_windows
 from storage_core.store.manifest import FileEntry
 from storage_core.store.memory_objects import MemoryObjectStore
@@ -174,3 +176,24 @@ def test_an_object_that_ends_within_a_file_of_the_manifest_is_an_error():
     longer = FileEntry(key="key", start=4, size_bytes=7, etag=objects.etag, modified_ms=0)
     with pytest.raises(StorageError, match="ends after 10 bytes, but a lies in it up to byte 11"):
         EntryReader(objects).read("a", longer)
+
+
+def test_threads_share_a_reader_of_more_objects_than_it_keeps(hasty_threads):
+    objects = MemoryObjectStore("memory://entries")
+    keys = [f"{number}{COMPANIONS_SUFFIX}" for number in range(12)]
+    entries = {
+        key: FileEntry(
+            key=key, start=0, size_bytes=len(key), etag=objects.put(key, key.encode()), modified_ms=0
+        )
+        for key in keys
+    }
+    reader = EntryReader(objects)
+    reader.note(entries.values())
+
+    def read_all(first: int) -> list[bytes]:
+        order = keys[first:] + keys[:first]
+        return [reader.read(key, entries[key]) for _ in range(200) for key in order]
+
+    with ThreadPoolExecutor(8) as pool:
+        for first, found in enumerate(pool.map(read_all, range(8))):
+            assert found == [key.encode() for key in keys[first:] + keys[:first]] * 200
