@@ -6,8 +6,8 @@
 import json
 from binascii import Error as Base64Error
 from binascii import a2b_base64, b2a_base64
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from pylog_spark.options.choices import BytesFormat
 from storage_core.errors import ConfigError
@@ -122,16 +122,24 @@ def json_lines(batch: "pa.RecordBatch", keys: BytesFormat, values: BytesFormat) 
         except ValueError as error:
             raise NotInFormatError(number, str(error)) from error
         at = "null" if timestamp is None else timestamp // _MICROSECONDS
-        pairs = ",".join(
-            f"[{json.dumps(one['key'])},{format_value(one['value'], of_headers)}]"
-            for one in headers or ()
-        )
+        pairs = header_pairs(headers or (), of_headers)
         yield (
             f'{{"type":"record","topic":{json.dumps(topic)},"partition":{partition},'
             f'"offset":{offset},"timestamp":{at},'
             f'"timestamp_type":"{TIMESTAMP_TYPES[timestamp_type]}",'
-            f'"key":{key_text},"value":{value_text},"headers":[{pairs}]}}\n'
+            f'"key":{key_text},"value":{value_text},"headers":{pairs}}}\n'
         )
+
+
+def header_pairs(headers: Iterable[Mapping[str, Any]], how: BytesFormat) -> str:
+    """Return headers as a JSON text: pairs of name and value.
+
+    Args:
+        headers: Each with ``key`` and ``value``.
+        how: How values are written: anything but raw.
+    """
+    pairs = (f"[{json.dumps(one['key'])},{format_value(one['value'], how)}]" for one in headers)
+    return f"[{','.join(pairs)}]"
 
 
 def json_bytes(value: bytes) -> bytes:

@@ -8,6 +8,7 @@ import pyarrow as pa
 from pylog_spark.cli.record_choice import first_rows, read_chosen
 from pylog_spark.cli.record_format import RecordFormat
 from pylog_spark.exit_code import ExitCode
+from pylog_spark.options.arguments import refuse_raw
 from pylog_spark.options.choices import BytesFormat, OutputFormat
 from pylog_spark.options.declared import (
     KEY_FORMAT,
@@ -19,7 +20,6 @@ from pylog_spark.options.declared import (
 )
 from pylog_spark.options.option import CommandLine
 from pylog_spark.record_text import NAMES, NotInFormatError, json_lines, not_json
-from storage_core.errors import ConfigError
 from storage_core.kafka_log import COLUMNS, Records
 
 # A Python object a value: so many rows at a time.
@@ -56,10 +56,8 @@ def _formats(line: CommandLine) -> tuple[BytesFormat, BytesFormat]:
     # A terminal acts upon control characters; a pipe takes what there is.
     for_person = BytesFormat.TEXT if _is_terminal() else BytesFormat.RAW
     unsaid = BytesFormat.BASE64 if as_json else for_person
-    for option in (KEY_FORMAT, VALUE_FORMAT):
-        if as_json and line[option] is BytesFormat.RAW:
-            reason = "JSON has no place for raw bytes: text, hex, base64 or json"
-            raise ConfigError(option.label, BytesFormat.RAW, reason)
+    if as_json:
+        refuse_raw(line, "JSON has no place for raw bytes: text, hex, base64 or json")
     return line[KEY_FORMAT] or unsaid, line[VALUE_FORMAT] or unsaid
 
 

@@ -14,7 +14,7 @@ from pylog_spark.cli.dump_json import JsonLines
 from pylog_spark.cli.dump_segment import DecodedBatches, TornTail, dump_segment
 from pylog_spark.cli.dump_text import TextLines
 from pylog_spark.exit_code import ExitCode
-from pylog_spark.options.arguments import said_as
+from pylog_spark.options.arguments import refuse_raw, said_as
 from pylog_spark.options.choices import BytesFormat, Isolation, OutputFormat
 from pylog_spark.options.declared import (
     FROM,
@@ -125,10 +125,7 @@ def dump(line: CommandLine) -> int:
     Raises:
         PylogError: As ``dump_path``.
     """
-    for option in (KEY_FORMAT, VALUE_FORMAT):
-        if line[option] is BytesFormat.RAW:
-            reason = "a dump has lines: text, hex, base64 or json; `pylog cat` writes raw bytes"
-            raise ConfigError(option.label, BytesFormat.RAW, reason)
+    refuse_raw(line, "a dump has lines: text, hex, base64 or json; `pylog cat` writes raw bytes")
     request = DumpRequest(
         as_json=line[OUTPUT] is OutputFormat.JSON,
         committed_only=line[ISOLATION] is Isolation.READ_COMMITTED,

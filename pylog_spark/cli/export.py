@@ -8,6 +8,7 @@ from pylog_spark.cli.record_choice import read_chosen
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.export import Exported, check_out, export
+from pylog_spark.options.arguments import refuse_raw
 from pylog_spark.options.choices import BytesFormat, ExportFormat
 from pylog_spark.options.declared import (
     COLUMNS,
@@ -49,11 +50,8 @@ def _prepare(line: CommandLine) -> Call[ExportRequest]:
     columns = line[COLUMNS] or kafka_log.COLUMNS
     if to is ExportFormat.JSONL and line[COLUMNS]:
         raise ConfigError(COLUMNS.label, ",".join(columns), "JSON lines have all columns")
-    for option in (KEY_FORMAT, VALUE_FORMAT):
-        is_text = to in {ExportFormat.CSV, ExportFormat.JSONL}
-        if is_text and line[option] is BytesFormat.RAW:
-            reason = f"{to} has no place for raw bytes: text, hex, base64 or json"
-            raise ConfigError(option.label, BytesFormat.RAW, reason)
+    if to in {ExportFormat.CSV, ExportFormat.JSONL}:
+        refuse_raw(line, f"{to} has no place for raw bytes: text, hex, base64 or json")
     request = ExportRequest(
         folder="",
         to=to,

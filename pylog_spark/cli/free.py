@@ -60,8 +60,7 @@ def _show(call: Call[dict[str, str]], plan: FreePlan) -> int:
         _row(call, number, step, total)
         for number, (step, total) in enumerate(zip(plan.steps, totals, strict=True), 1)
     ]
-    sure = sum(step.frees_bytes for step in plan.steps)
-    most = sum(step.frees_at_most_bytes for step in plan.steps)
+    sure, most = plan.frees_bytes, plan.frees_at_most_bytes
     is_enough = need is None or sure >= need
     if call.as_json:
         for row in rows:
@@ -158,8 +157,7 @@ def _said_again(line: CommandLine, options: Sequence[Option[Any]]) -> Iterator[s
 
 
 def _footer(call: Call[dict[str, str]], plan: FreePlan, rows: Sequence[Row]) -> Iterator[str]:
-    sure = sum(step.frees_bytes for step in plan.steps)
-    most = sum(step.frees_at_most_bytes for step in plan.steps)
+    sure, most = plan.frees_bytes, plan.frees_at_most_bytes
     if not rows:
         yield "nothing could go: nothing is left over, expired or dirty"
     yield from _verdict(call.line[NEED], rows, sure, most)

@@ -6,6 +6,7 @@ killed leaves a folder that the next export to the same place removes.
 """
 
 import fcntl
+import glob
 import os
 import secrets
 import shutil
@@ -29,6 +30,7 @@ from storage_core.kafka_log import Records
 from storage_core.store.local import storage_errors, sync_folder
 
 _MARK: Final = ".pylog-export-"
+_OPEN_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +149,7 @@ def _new_folder(out: Path) -> Iterator[Path]:
     folder = out.absolute().parent / f".{out.name}{_MARK}{secrets.token_hex(8)}"
     with storage_errors(folder):
         folder.mkdir()
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(folder, _OPEN_FOLDER)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield folder
@@ -158,14 +160,18 @@ def _new_folder(out: Path) -> Iterator[Path]:
 
 def _remove_remains(out: Path) -> None:
     """Remove what exports to the same place have left that were killed."""
-    for folder in out.absolute().parent.glob(f".{out.name}{_MARK}*"):
-        with storage_errors(folder):
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    for folder in out.absolute().parent.glob(f".{glob.escape(out.name)}{_MARK}*"):
+        try:
+            descriptor = os.open(
+                folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            )
+        except OSError:
+            continue  # another export has just removed it, or it is none of ours
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             continue  # it is being written
         else:
-            shutil.rmtree(folder)
+            shutil.rmtree(folder, ignore_errors=True)
         finally:
             os.close(descriptor)

@@ -104,6 +104,16 @@ class FreePlan:
     offsets_partitions: int
     failures: tuple[Row, ...] = field(default=())
 
+    @property
+    def frees_bytes(self) -> int:
+        """At least so many bytes go with all steps."""
+        return sum(step.frees_bytes for step in self.steps)
+
+    @property
+    def frees_at_most_bytes(self) -> int:
+        """At most so many go with all steps."""
+        return sum(step.frees_at_most_bytes for step in self.steps)
+
 
 def plan_free_space(place: Place, roots: Sequence[str], options: JobOptions) -> FreePlan:
     """Find out what could go; nothing is written, and no lock is taken.

@@ -3,6 +3,9 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pylog_spark.options.choices import BytesFormat
+from pylog_spark.options.declared import KEY_FORMAT, VALUE_FORMAT
+from pylog_spark.options.option import CommandLine
 from storage_core.errors import ConfigError
 
 
@@ -24,3 +27,14 @@ def said_as(argument: str, said: object) -> Iterator[None]:
     except ConfigError as error:
         error.key, error.value = argument, said
         raise
+
+
+def refuse_raw(line: CommandLine, reason: str) -> None:
+    """Refuse raw keys and values where what is written has no place for them.
+
+    Raises:
+        ConfigError: One of them was asked for.
+    """
+    for option in (KEY_FORMAT, VALUE_FORMAT):
+        if line[option] is BytesFormat.RAW:
+            raise ConfigError(option.label, BytesFormat.RAW, reason)

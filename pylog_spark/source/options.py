@@ -21,7 +21,7 @@ from storage_core.catalog.roles import local_path
 from storage_core.errors import ConfigError
 from storage_core.filenames import MAX_OFFSET, TopicPartition
 from storage_core.json_text import parse_json
-from storage_core.reading.ranges import LOG_COLUMN, schema_of
+from storage_core.reading.ranges import COLUMN_TYPES, LOG_COLUMN, schema_of
 from storage_core.reading.request import (
     DEFAULT_RANGE_BYTES,
     EARLIEST,
@@ -83,16 +83,8 @@ _UNITS: Final = {
     for letter, shift in {"": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}.items()
     for unit in (letter, f"{letter}b")
 }
-_PLAIN_COLUMNS: Final = (
-    "key",
-    "value",
-    "topic",
-    "partition",
-    "offset",
-    "timestamp",
-    "timestampType",
-)
 _HEADERS: Final = "headers"
+_PLAIN_COLUMNS: Final = tuple(name for name in COLUMN_TYPES if name != _HEADERS)
 
 _log: Final = logging.getLogger(__name__)
 

@@ -1,9 +1,8 @@
 """Writing a part of an export: Parquet, CSV or JSON lines, in a file of the task's own."""
 
-import json
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +17,7 @@ from pylog_spark.options.choices import BytesFormat, ExportFormat
 from pylog_spark.record_columns import text_column
 from pylog_spark.record_text import (
     NotInFormatError,
-    format_value,
+    header_pairs,
     json_lines,
     not_json,
     without_json,
@@ -121,17 +120,22 @@ def _export(
 def _parquet(path: Path, request: ExportRequest, records: pa.Schema) -> Iterator[_Write]:
     schema = request.schema(records)
     waiting: list[pa.RecordBatch] = []
+    waiting_bytes = 0
 
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
 
         def flush() -> None:
+            nonlocal waiting_bytes
             if waiting:
                 writer.write_table(pa.Table.from_batches(waiting, schema))
                 waiting.clear()
+                waiting_bytes = 0
 
         def write(batch: pa.RecordBatch) -> None:
+            nonlocal waiting_bytes
             waiting.append(_columns(batch, request, schema))
-            if sum(each.nbytes for each in waiting) >= _GROUP_BYTES:
+            waiting_bytes += waiting[-1].nbytes
+            if waiting_bytes >= _GROUP_BYTES:
                 flush()
 
         yield write
@@ -171,14 +175,8 @@ def _columns(batch: pa.RecordBatch, request: ExportRequest, schema: pa.Schema) -
 
 def _header_column(headers: pa.Array, how: BytesFormat) -> pa.Array:
     """Return headers as JSON texts, null without any; a Python object for each header."""
-
-    def text(pairs: Iterable[Mapping[str, Any]] | None) -> str | None:
-        if pairs is None:
-            return None
-        written = (f"[{json.dumps(one['key'])},{format_value(one['value'], how)}]" for one in pairs)
-        return f"[{','.join(written)}]"
-
-    return pa.array([text(pairs) for pairs in headers.to_pylist()], pa.string())
+    texts = [None if one is None else header_pairs(one, how) for one in headers.to_pylist()]
+    return pa.array(texts, pa.string())
 
 
 _Writer = Callable[[Path, ExportRequest, pa.Schema], AbstractContextManager[_Write]]

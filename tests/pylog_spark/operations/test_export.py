@@ -247,6 +247,16 @@ def test_what_a_killed_export_leaves_is_removed_by_the_next_one(pylog, root, tmp
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_nothing_of_others_is_taken_for_remains(pylog, root, tmp_path):
+    others = [tmp_path / ".other.pylog-export-1", tmp_path / "kept"]
+    for folder in others:
+        folder.mkdir()
+        (folder / "file").touch()
+    (tmp_path / ".o*.pylog-export-2").symlink_to(tmp_path / "kept")
+    assert pylog_export(pylog, root, tmp_path / "o*", "parquet").exit_code == 0
+    assert all((folder / "file").exists() for folder in others)
+
+
 def test_a_place_that_cannot_be_is_refused_before_anything_is_read(pylog, root, tmp_path):
     (tmp_path / "there").mkdir()
     for out in (tmp_path / "there", tmp_path / "no" / "out", root / "orders-0" / "out"):

@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

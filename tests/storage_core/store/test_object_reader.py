@@ -181,10 +181,9 @@ def test_an_object_that_ends_within_a_file_of_the_manifest_is_an_error():
 def test_threads_share_a_reader_of_more_objects_than_it_keeps(hasty_threads):
     objects = MemoryObjectStore("memory://entries")
     keys = [f"{number}{COMPANIONS_SUFFIX}" for number in range(12)]
+    etags = {key: objects.put(key, key.encode()) for key in keys}
     entries = {
-        key: FileEntry(
-            key=key, start=0, size_bytes=len(key), etag=objects.put(key, key.encode()), modified_ms=0
-        )
+        key: FileEntry(key=key, start=0, size_bytes=len(key), etag=etags[key], modified_ms=0)
         for key in keys
     }
     reader = EntryReader(objects)
