@@ -70,6 +70,15 @@ def _no_waiting_for_disks(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
         monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
+@pytest.fixture
+def hasty_threads() -> Iterator[None]:
+    """Threads that take turns as often as they can, so that what they share is met half done."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The session of this run: two local cores, two shuffle partitions, UTC, no pages."""
