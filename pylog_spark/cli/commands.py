@@ -610,7 +610,10 @@ _APPLY: Final = Command(
     name="apply",
     panel=_PLANS,
     work="pylog_spark.cli.jobs:APPLY",
-    options=(PLAN, DRY_RUN, TRASH, OVERRIDE, MARK_CLEAN, LEDGER, ENGINE, MASTER, OUTPUT, WIDE),
+    options=(
+        *(PLAN, DRY_RUN, TRASH, OVERRIDE, MARK_CLEAN),
+        *(LEDGER, REPORT, ENGINE, MASTER, OUTPUT, WIDE),
+    ),
     help="""
     Apply a plan that was saved: the same partitions, ranges, configs and clock, nothing else.
 

@@ -126,6 +126,7 @@ def _prepare_plan(line: CommandLine) -> Call[SavedPlan]:
     path = line[PLAN]
     plan = read_plan_file(path)
     options = options_of(plan, path, anew)
+    check_outside(REPORT.label, line[REPORT], plan.roots)
     if plan.action != "recover":
         roots = [root.location for root in plan.roots]
         check_roots(resolve_roots(roots, said=options.role), options)
