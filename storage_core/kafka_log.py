@@ -297,6 +297,11 @@ class Records:
         """Return the records as an Arrow stream: for other libraries, by Arrow's protocol."""
         return self.reader().__arrow_c_stream__(requested_schema)
 
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes of files are read for them."""
+        return sum(wanted.size_bytes for wanted in self._ranges)
+
     def reader(self) -> pa.RecordBatchReader:
         """Return the records as PyArrow's reader of batches; it reads as it is read."""
         return pa.RecordBatchReader.from_batches(self.schema, iter(self))

@@ -1,5 +1,6 @@
 """``pylog find``: every version of a key that is left, and where compaction has erased others."""
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -9,6 +10,7 @@ from typing import Any, Final
 import typer
 from rich.console import Console
 
+from pylog_spark.cli.progress_line import ProgressLine
 from pylog_spark.cli.record_choice import keys_of
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.arguments import said_as
@@ -26,6 +28,7 @@ from pylog_spark.options.declared import (
 from pylog_spark.options.option import CommandLine
 from pylog_spark.record_text import format_value
 from pylog_spark.report import json_line, number_column, partition_name, time_column
+from pylog_spark.run.progress import Progress
 from pylog_spark.text import readable_bytes, to_json
 from pylog_spark.text_table import NOTHING, Column, Row, TextTable, write_paragraphs, write_table
 from storage_core.clock import SystemClock
@@ -64,12 +67,13 @@ def find(line: CommandLine) -> int:
     rows: list[Row] = []
     histories: list[tuple[str, PartitionHistory]] = []
     as_json = line[OUTPUT] is OutputFormat.JSON
-    for root, history in _histories(line):
-        histories.append((root, history))
-        told = [_version_row(root, version) for version in history.versions]
-        if as_json:
-            _write_json(line, root, history, told)
-        rows += told
+    with ProgressLine(is_shown=not as_json) as progress:
+        for root, history in _histories(line, progress):
+            histories.append((root, history))
+            told = [_version_row(root, version) for version in history.versions]
+            if as_json:
+                _write_json(line, root, history, told)
+            rows += told
     if not histories:
         roots = ", ".join(line[ROOTS])
         raise ConfigError("--topic", line[TOPIC], f"no such topic or partition in {roots}")
@@ -79,13 +83,21 @@ def find(line: CommandLine) -> int:
     return ExitCode.DONE if is_whole else ExitCode.PARTLY_FAILED
 
 
-def _histories(line: CommandLine) -> Iterator[tuple[str, PartitionHistory]]:
+def _histories(line: CommandLine, progress: ProgressLine) -> Iterator[tuple[str, PartitionHistory]]:
     keys = keys_of(line) or []
     now_ms = SystemClock().now_ms()
     trash = line[TRASH]
     if trash is not None and not Path(trash).is_dir():
         raise ConfigError(TRASH.label, trash, "there is no such folder")
     for root in line[ROOTS]:
+        started = time.monotonic()
+
+        def on_read(done_bytes: int, total_bytes: int, started: float = started) -> None:
+            seconds = time.monotonic() - started
+            progress.on_progress(
+                Progress(done_bytes=done_bytes, total_bytes=total_bytes, seconds=seconds)
+            )
+
         with said_as("ROOT", root):
             for history in find_history(
                 root,
@@ -94,6 +106,7 @@ def _histories(line: CommandLine) -> Iterator[tuple[str, PartitionHistory]]:
                 now_ms=now_ms,
                 trash=None if trash is None else Path(trash),
                 numbers=line[PARTITIONS],
+                on_read=on_read,
             ):
                 yield root, history
 

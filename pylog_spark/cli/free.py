@@ -8,6 +8,7 @@ from typing import Any, Final
 import typer
 from rich.console import Console
 
+from pylog_spark.cli.progress_line import ProgressLine
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
@@ -49,7 +50,10 @@ def _prepare(line: CommandLine) -> Call[dict[str, str]]:
 
 
 def _operate(call: Call[dict[str, str]], place: Any) -> FreePlan:
-    return plan_free_space(place, call.line[ROOTS], call.options)
+    with ProgressLine(is_shown=not call.as_json) as progress:
+        return plan_free_space(
+            place, call.line[ROOTS], call.options, on_progress=progress.on_progress
+        )
 
 
 def _show(call: Call[dict[str, str]], plan: FreePlan) -> int:
