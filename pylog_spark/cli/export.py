@@ -67,7 +67,7 @@ def _operate(call: Call[ExportRequest], place: Any) -> Exported:
     request = call.subject
     names = NAMES if BytesFormat.JSON in {request.keys, request.values} else ()
     records = read_chosen(call.line, dict.fromkeys([*request.columns, *names]))
-    with ProgressLine(is_shown=not call.as_json) as progress:
+    with ProgressLine(is_shown=call.is_for_person) as progress:
         return export(place, records, call.line[OUT], request, on_progress=progress.on_progress)
 
 
@@ -81,7 +81,7 @@ def _show(call: Call[ExportRequest], exported: Exported) -> int:
             printable(f"pylog: {exported.out}: nothing written: {count} parts failed"), err=True
         )
         return ExitCode.PARTLY_FAILED
-    if call.as_json:
+    if not call.is_for_person:
         row = {
             "topic": call.line[TOPIC],
             "roots": list(call.line[ROOTS]),

@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import typer
 from rich.console import Console
 
 from pylog_spark.cli.progress_line import ProgressLine
 from pylog_spark.cli.record_choice import keys_of
+from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.arguments import said_as
 from pylog_spark.options.choices import BytesFormat, OutputFormat
@@ -27,9 +27,9 @@ from pylog_spark.options.declared import (
 )
 from pylog_spark.options.option import CommandLine
 from pylog_spark.record_text import format_value
-from pylog_spark.report import json_line, number_column, partition_name, time_column
+from pylog_spark.report import number_column, partition_name, time_column
 from pylog_spark.run.progress import Progress
-from pylog_spark.text import readable_bytes, to_json
+from pylog_spark.text import readable_bytes
 from pylog_spark.text_table import NOTHING, Column, Row, TextTable, write_paragraphs, write_table
 from storage_core.clock import SystemClock
 from storage_core.errors import ConfigError
@@ -47,6 +47,11 @@ from storage_core.reading.key_history import (
 )
 
 _BAD: Final = "bold red"
+# Of ``_version_row``.
+_VERSION_COLUMNS: Final = (
+    *("root", "topic", "partition", "offset", "timestamp", "is_tombstone", "is_visible"),
+    *("transaction", "superseded_by", "copies", "key", "value"),
+)
 _SHOWN_BYTES: Final = 32
 _PLACES: Final = {
     LOG: "log",
@@ -66,18 +71,19 @@ def find(line: CommandLine) -> int:
     """
     rows: list[Row] = []
     histories: list[tuple[str, PartitionHistory]] = []
-    as_json = line[OUTPUT] is OutputFormat.JSON
-    with ProgressLine(is_shown=not as_json) as progress:
+    is_table = line[OUTPUT] is OutputFormat.TABLE
+    lines = None if is_table else RowLines(line[OUTPUT], "version", _VERSION_COLUMNS)
+    with ProgressLine(is_shown=is_table) as progress:
         for root, history in _histories(line, progress):
             histories.append((root, history))
             told = [_version_row(root, version) for version in history.versions]
-            if as_json:
-                _write_json(line, root, history, told)
+            if lines is not None:
+                _write_rows(lines, line, root, history, told)
             rows += told
     if not histories:
         roots = ", ".join(line[ROOTS])
         raise ConfigError("--topic", line[TOPIC], f"no such topic or partition in {roots}")
-    if not as_json:
+    if is_table:
         _write_table(line, rows, histories)
     is_whole = not any(history.errors for _, history in histories)
     return ExitCode.DONE if is_whole else ExitCode.PARTLY_FAILED
@@ -118,8 +124,6 @@ def _version_row(root: str, version: Version) -> Row:
         "partition": version.partition.partition,
         "offset": version.offset,
         "timestamp": version.timestamp_ms,
-        "key": version.key,
-        "value": version.value,
         "is_tombstone": version.value is None,
         "is_visible": version.is_visible,
         "transaction": version.transaction,
@@ -128,19 +132,27 @@ def _version_row(root: str, version: Version) -> Row:
             {"kind": copy.kind, "name": copy.name or None, "path": copy.path}
             for copy in version.copies
         ],
+        "key": version.key,
+        "value": version.value,
     }
 
 
-def _write_json(
-    line: CommandLine, root: str, history: PartitionHistory, rows: Sequence[Row]
+def _write_rows(
+    lines: RowLines,
+    line: CommandLine,
+    root: str,
+    history: PartitionHistory,
+    rows: Sequence[Row],
 ) -> None:
-    keys, values = (line[option] or BytesFormat.BASE64 for option in (KEY_FORMAT, VALUE_FORMAT))
+    unsaid = BytesFormat.TEXT if lines.is_csv else BytesFormat.BASE64
+    keys, values = (line[option] or unsaid for option in (KEY_FORMAT, VALUE_FORMAT))
     for row in rows:
         fields = {name: value for name, value in row.items() if name not in {"key", "value"}}
-        # Keys and values are told as they are; secrets are hidden in texts of ours alone.
-        text = to_json({"type": "version", **fields}, separators=(",", ":"))
-        key, value = format_value(row["key"], keys), format_value(row["value"], values)
-        typer.echo(f'{text[:-1]},"key":{key},"value":{value}}}')
+        data = {
+            "key": format_value(row["key"], keys),
+            "value": format_value(row["value"], values),
+        }
+        lines.add("version", fields, data)
     place = {
         "root": root,
         "topic": history.partition.topic,
@@ -156,9 +168,9 @@ def _write_json(
         "cleaned_to": history.cleaned_to,
         "sentence": history.sentence,
     }
-    typer.echo(json_line("history", facts))
+    lines.add("history", facts)
     for error in history.errors:
-        typer.echo(json_line("partition", {**place, **error}))
+        lines.add("partition", {**place, **error})
 
 
 def _write_table(
