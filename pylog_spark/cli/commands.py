@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pylog_spark.options import of_partitions
-from pylog_spark.options.choices import FailOn
+from pylog_spark.options.choices import FailOn, RecordOutput
 from pylog_spark.options.declared import (
     ALLOW_DATA_LOSS,
     ALLOW_TRUNCATE,
@@ -86,6 +86,7 @@ from pylog_spark.options.declared import (
     VALUE_FORMAT,
     WIDE,
 )
+from pylog_spark.options.kinds import choice
 from pylog_spark.options.option import Option
 
 _LOOK: Final = "Look: nothing is written"
@@ -153,6 +154,10 @@ _TRASH_OF_RUNS: Final = replace(
     TRASH, panel=CHOICE, help="The folder in which runs kept what they took away."
 )
 
+# Of commands that print no table.
+_RECORD_OUTPUT: Final = replace(
+    OUTPUT, kind=choice(RecordOutput), help="For a person, or one JSON object a line."
+)
 # Where the argument says what is read.
 _FROM_ROOTS: Final = replace(
     ROOTS,
@@ -203,7 +208,7 @@ _DUMP: Final = Command(
     work="pylog_spark.cli.dump_files:dump",
     options=(
         PATH,
-        OUTPUT,
+        _RECORD_OUTPUT,
         FROM,
         UNTIL,
         replace(MAX_RECORDS, help="At most so many records, or entries of another file."),
@@ -240,7 +245,7 @@ _CAT: Final = Command(
         VALUE_FORMAT,
         NULL,
         ALLOW_DATA_LOSS,
-        replace(OUTPUT, panel=None, help="kcat's letters, or one JSON object a line."),
+        replace(_RECORD_OUTPUT, panel=None, help="kcat's letters, or one JSON object a line."),
     ),
     help="""
     Write the records of a topic, as kcat writes those of a broker: `-f '%o %k %s\\n'`.
@@ -271,7 +276,7 @@ _EXPORT: Final = Command(
         ALLOW_DATA_LOSS,
         ENGINE,
         MASTER,
-        OUTPUT,
+        _RECORD_OUTPUT,
     ),
     help="""
     Export the records of a topic to a new folder: Parquet, a Delta table, CSV or JSON lines.
@@ -477,7 +482,7 @@ _DOCTOR: Final = Command(
         replace(REPORT, panel=None),
         replace(ENGINE, panel=None),
         replace(MASTER, panel=None),
-        replace(OUTPUT, panel=None, help="For a person, or one JSON object."),
+        replace(OUTPUT, panel=None, help="For a person, one JSON object, or CSV of the findings."),
         replace(WIDE, panel=None),
     ),
     help="""
@@ -610,7 +615,10 @@ _APPLY: Final = Command(
     name="apply",
     panel=_PLANS,
     work="pylog_spark.cli.jobs:APPLY",
-    options=(PLAN, DRY_RUN, TRASH, OVERRIDE, MARK_CLEAN, LEDGER, ENGINE, MASTER, OUTPUT, WIDE),
+    options=(
+        *(PLAN, DRY_RUN, TRASH, OVERRIDE, MARK_CLEAN),
+        *(LEDGER, REPORT, ENGINE, MASTER, OUTPUT, WIDE),
+    ),
     help="""
     Apply a plan that was saved: the same partitions, ranges, configs and clock, nothing else.
 

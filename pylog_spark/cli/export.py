@@ -4,6 +4,7 @@ from typing import Any
 
 import typer
 
+from pylog_spark.cli.progress_line import ProgressLine
 from pylog_spark.cli.record_choice import read_chosen
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.exit_code import ExitCode
@@ -66,7 +67,8 @@ def _operate(call: Call[ExportRequest], place: Any) -> Exported:
     request = call.subject
     names = NAMES if BytesFormat.JSON in {request.keys, request.values} else ()
     records = read_chosen(call.line, dict.fromkeys([*request.columns, *names]))
-    return export(place, records, call.line[OUT], request)
+    with ProgressLine(is_shown=call.is_for_person) as progress:
+        return export(place, records, call.line[OUT], request, on_progress=progress.on_progress)
 
 
 def _show(call: Call[ExportRequest], exported: Exported) -> int:
@@ -79,7 +81,7 @@ def _show(call: Call[ExportRequest], exported: Exported) -> int:
             printable(f"pylog: {exported.out}: nothing written: {count} parts failed"), err=True
         )
         return ExitCode.PARTLY_FAILED
-    if call.as_json:
+    if not call.is_for_person:
         row = {
             "topic": call.line[TOPIC],
             "roots": list(call.line[ROOTS]),

@@ -1,15 +1,17 @@
 """``pylog find``: every version of a key that is left, and where compaction has erased others."""
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import typer
 from rich.console import Console
 
+from pylog_spark.cli.progress_line import ProgressLine
 from pylog_spark.cli.record_choice import keys_of
+from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.arguments import said_as
 from pylog_spark.options.choices import BytesFormat, OutputFormat
@@ -25,8 +27,9 @@ from pylog_spark.options.declared import (
 )
 from pylog_spark.options.option import CommandLine
 from pylog_spark.record_text import format_value
-from pylog_spark.report import json_line, number_column, partition_name, time_column
-from pylog_spark.text import readable_bytes, to_json
+from pylog_spark.report import number_column, partition_name, time_column
+from pylog_spark.run.progress import Progress
+from pylog_spark.text import readable_bytes
 from pylog_spark.text_table import NOTHING, Column, Row, TextTable, write_paragraphs, write_table
 from storage_core.clock import SystemClock
 from storage_core.errors import ConfigError
@@ -44,6 +47,11 @@ from storage_core.reading.key_history import (
 )
 
 _BAD: Final = "bold red"
+# Of ``_version_row``.
+_VERSION_COLUMNS: Final = (
+    *("root", "topic", "partition", "offset", "timestamp", "is_tombstone", "is_visible"),
+    *("transaction", "superseded_by", "copies", "key", "value"),
+)
 _SHOWN_BYTES: Final = 32
 _PLACES: Final = {
     LOG: "log",
@@ -63,29 +71,39 @@ def find(line: CommandLine) -> int:
     """
     rows: list[Row] = []
     histories: list[tuple[str, PartitionHistory]] = []
-    as_json = line[OUTPUT] is OutputFormat.JSON
-    for root, history in _histories(line):
-        histories.append((root, history))
-        told = [_version_row(root, version) for version in history.versions]
-        if as_json:
-            _write_json(line, root, history, told)
-        rows += told
+    is_table = line[OUTPUT] is OutputFormat.TABLE
+    lines = None if is_table else RowLines(line[OUTPUT], "version", _VERSION_COLUMNS)
+    with ProgressLine(is_shown=is_table) as progress:
+        for root, history in _histories(line, progress):
+            histories.append((root, history))
+            told = [_version_row(root, version) for version in history.versions]
+            if lines is not None:
+                _write_rows(lines, line, root, history, told)
+            rows += told
     if not histories:
         roots = ", ".join(line[ROOTS])
         raise ConfigError("--topic", line[TOPIC], f"no such topic or partition in {roots}")
-    if not as_json:
+    if is_table:
         _write_table(line, rows, histories)
     is_whole = not any(history.errors for _, history in histories)
     return ExitCode.DONE if is_whole else ExitCode.PARTLY_FAILED
 
 
-def _histories(line: CommandLine) -> Iterator[tuple[str, PartitionHistory]]:
+def _histories(line: CommandLine, progress: ProgressLine) -> Iterator[tuple[str, PartitionHistory]]:
     keys = keys_of(line) or []
     now_ms = SystemClock().now_ms()
     trash = line[TRASH]
     if trash is not None and not Path(trash).is_dir():
         raise ConfigError(TRASH.label, trash, "there is no such folder")
     for root in line[ROOTS]:
+        started = time.monotonic()
+
+        def on_read(done_bytes: int, total_bytes: int, started: float = started) -> None:
+            seconds = time.monotonic() - started
+            progress.on_progress(
+                Progress(done_bytes=done_bytes, total_bytes=total_bytes, seconds=seconds)
+            )
+
         with said_as("ROOT", root):
             for history in find_history(
                 root,
@@ -94,6 +112,7 @@ def _histories(line: CommandLine) -> Iterator[tuple[str, PartitionHistory]]:
                 now_ms=now_ms,
                 trash=None if trash is None else Path(trash),
                 numbers=line[PARTITIONS],
+                on_read=on_read,
             ):
                 yield root, history
 
@@ -105,8 +124,6 @@ def _version_row(root: str, version: Version) -> Row:
         "partition": version.partition.partition,
         "offset": version.offset,
         "timestamp": version.timestamp_ms,
-        "key": version.key,
-        "value": version.value,
         "is_tombstone": version.value is None,
         "is_visible": version.is_visible,
         "transaction": version.transaction,
@@ -115,19 +132,27 @@ def _version_row(root: str, version: Version) -> Row:
             {"kind": copy.kind, "name": copy.name or None, "path": copy.path}
             for copy in version.copies
         ],
+        "key": version.key,
+        "value": version.value,
     }
 
 
-def _write_json(
-    line: CommandLine, root: str, history: PartitionHistory, rows: Sequence[Row]
+def _write_rows(
+    lines: RowLines,
+    line: CommandLine,
+    root: str,
+    history: PartitionHistory,
+    rows: Sequence[Row],
 ) -> None:
-    keys, values = (line[option] or BytesFormat.BASE64 for option in (KEY_FORMAT, VALUE_FORMAT))
+    unsaid = BytesFormat.TEXT if lines.is_csv else BytesFormat.BASE64
+    keys, values = (line[option] or unsaid for option in (KEY_FORMAT, VALUE_FORMAT))
     for row in rows:
         fields = {name: value for name, value in row.items() if name not in {"key", "value"}}
-        # Keys and values are told as they are; secrets are hidden in texts of ours alone.
-        text = to_json({"type": "version", **fields}, separators=(",", ":"))
-        key, value = format_value(row["key"], keys), format_value(row["value"], values)
-        typer.echo(f'{text[:-1]},"key":{key},"value":{value}}}')
+        data = {
+            "key": format_value(row["key"], keys),
+            "value": format_value(row["value"], values),
+        }
+        lines.add("version", fields, data)
     place = {
         "root": root,
         "topic": history.partition.topic,
@@ -143,9 +168,9 @@ def _write_json(
         "cleaned_to": history.cleaned_to,
         "sentence": history.sentence,
     }
-    typer.echo(json_line("history", facts))
+    lines.add("history", facts)
     for error in history.errors:
-        typer.echo(json_line("partition", {**place, **error}))
+        lines.add("partition", {**place, **error})
 
 
 def _write_table(

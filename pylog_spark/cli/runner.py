@@ -61,9 +61,14 @@ class Call(Generic[SubjectT]):
     roots: "Sequence[LogRoot]" = ()
 
     @property
-    def as_json(self) -> bool:
-        """Whether the answer is JSON lines in place of tables."""
-        return self.line[OUTPUT] is OutputFormat.JSON
+    def output(self) -> OutputFormat:
+        """How rows are written."""
+        return self.line[OUTPUT]
+
+    @property
+    def is_for_person(self) -> bool:
+        """Whether the answer is tables and sentences, not rows for a program."""
+        return self.output is OutputFormat.TABLE
 
     @property
     def is_wide(self) -> bool:

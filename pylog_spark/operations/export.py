@@ -22,6 +22,7 @@ import pyarrow as pa
 from pylog_spark.engines.choice import Place, open_engine
 from pylog_spark.options.choices import ExportFormat
 from pylog_spark.rows import read_rows
+from pylog_spark.run.progress import OnProgress, ProgressMeter
 from pylog_spark.schemas import EXPORTED, ExportedRow, Failure
 from pylog_spark.tasks.export import ExportRequest, export_parts, write_empty
 from storage_core.clock import SystemClock
@@ -66,7 +67,14 @@ def check_out(out: Path) -> None:
         raise ConfigError("OUT", out, f"this process may not write into {out.absolute().parent}")
 
 
-def export(place: Place, records: Records, out: Path, request: ExportRequest) -> Exported:
+def export(
+    place: Place,
+    records: Records,
+    out: Path,
+    request: ExportRequest,
+    *,
+    on_progress: OnProgress | None = None,
+) -> Exported:
     """Write records to a new folder.
 
     Args:
@@ -75,6 +83,7 @@ def export(place: Place, records: Records, out: Path, request: ExportRequest) ->
         records: With the columns of the request, and what errors name a record by.
         out: The folder; it is not there yet.
         request: How; its ``folder`` is chosen here.
+        on_progress: Told how far the tasks have come.
 
     Raises:
         ConfigError: The folder cannot be made, or is there.
@@ -84,7 +93,7 @@ def export(place: Place, records: Records, out: Path, request: ExportRequest) ->
     _remove_remains(out)
     with _new_folder(out) as folder:
         request = replace(request, folder=str(folder))
-        parts = _write_parts(place, records, out, request)
+        parts = _write_parts(place, records, out, request, on_progress)
         failures = tuple(part.failure for part in parts if part.failure)
         if failures:
             return Exported(out=str(out), failures=failures)
@@ -111,15 +120,21 @@ def export(place: Place, records: Records, out: Path, request: ExportRequest) ->
 
 
 def _write_parts(
-    place: Place, records: Records, out: Path, request: ExportRequest
+    place: Place,
+    records: Records,
+    out: Path,
+    request: ExportRequest,
+    on_progress: OnProgress | None,
 ) -> list[ExportedRow]:
     """Write all parts; return their rows, in the order of the records."""
     units = [[(number, part)] for number, part in enumerate(records.parts())]
     if not units:
         return []
     with open_engine(place, tag=f"pylog-export-{secrets.token_hex(4)}") as engine:
+        meter = ProgressMeter(engine, total_bytes=records.size_bytes, report=on_progress)
         written = engine.spread(units, partial(export_parts, request=request), EXPORTED)
-        table = engine.collect(written, EXPORTED, f"export to {out}")
+        with meter.stage([(part.size_bytes, 0) for ((_, part),) in units]):
+            table = engine.collect(written, EXPORTED, f"export to {out}")
     return sorted(read_rows(ExportedRow, table), key=lambda row: row.ordinal)
 
 

@@ -105,5 +105,13 @@ class ExportFormat(enum.StrEnum):
 class OutputFormat(enum.StrEnum):
     """How rows are written."""
 
-    TABLE = "table"
-    JSON = "json"
+    TABLE = "table"  # for a person
+    JSON = "json"  # one object a line
+    CSV = "csv"  # those of one kind, which each command has
+
+
+class RecordOutput(enum.StrEnum):
+    """How records are written, and what has no table."""
+
+    TABLE = "table"  # for a person
+    JSON = "json"  # one object a line

@@ -452,7 +452,7 @@ OUTPUT: Final = Option[OutputFormat](
     default=OutputFormat.TABLE,
     shown=OutputFormat.TABLE,
     panel=OUTPUT_AND_PLACE,
-    help="For a person, or one JSON object a line.",
+    help="For a person, one JSON object a line, or CSV.",
 )
 WIDE: Final = Option[bool](
     name="wide",

@@ -180,17 +180,25 @@ class _Partition:
     Attributes:
         partition: The partition.
         log: Its log, None without.
+        log_bytes: Size of the log's files.
         others: Other places.
         errors: What could not be read.
     """
 
     partition: TopicPartition
     log: LogStore | None = None
+    log_bytes: int = 0
     others: list[_Place] = field(default_factory=list)
     errors: list[Mapping[str, str | None]] = field(default_factory=list)
 
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes of files are read of it."""
+        files = (file for place in self.others for file in place.files.values())
+        return self.log_bytes + sum(file.size_bytes for file in files)
 
-def find_history(
+
+def find_history(  # noqa: PLR0913  # each is a question of its own, most of them by name
     path: str,
     topic: str,
     keys: Collection[bytes | None],
@@ -198,6 +206,7 @@ def find_history(
     now_ms: int,
     trash: Path | None = None,
     numbers: Collection[int] = (),
+    on_read: Callable[[int, int], None] | None = None,
 ) -> Iterator[PartitionHistory]:
     """Yield what each partition of a topic has of some keys, in the order of their numbers.
 
@@ -210,6 +219,8 @@ def find_history(
         now_ms: The reader's clock, epoch milliseconds.
         trash: The folder in which runs keep what they take away.
         numbers: Of which partitions; none for all of them.
+        on_read: Told before and after each partition how many bytes were read, and how many there
+            are to read, about.
 
     Raises:
         ConfigError: There is nothing at the path.
@@ -224,8 +235,15 @@ def find_history(
     # After the listings: whoever removes segments raises the log start first.
     files = [LOG_START_FILE, CLEANER_FILE]
     checkpoints = read_checkpoints(root, files) if partitions else Checkpoints()
+    total_bytes = sum(found.size_bytes for found in partitions.values())
+    done_bytes = 0
     for _, found in sorted(partitions.items()):
+        if on_read is not None:
+            on_read(done_bytes, total_bytes)
         yield _history_of(found, keys, checkpoints, now_ms)
+        done_bytes += found.size_bytes
+    if on_read is not None:
+        on_read(done_bytes, total_bytes)
 
 
 def _look(
@@ -266,12 +284,14 @@ def _look_at_log(found: _Partition, location: str) -> None:
     """Take note of a partition's log, and of what is beside it."""
     store = open_store(location)
     found.log = store
+    files = store.list_files()
+    found.log_bytes = sum(file.size_bytes for file in files if kind_of(file.name) == LOG_SUFFIX)
     if isinstance(store, ManagedStore):
         found.others += _places_of_generations(store)
         return
     deleted = {
         file.name.removesuffix(DELETED_SUFFIX): file
-        for file in store.list_files()
+        for file in files
         if file.name.endswith(DELETED_SUFFIX)
         and kind_of(file.name.removesuffix(DELETED_SUFFIX)) == LOG_SUFFIX
     }

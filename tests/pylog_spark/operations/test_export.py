@@ -18,6 +18,7 @@ from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations import export as export_operation
 from pylog_spark.operations.export import export
 from pylog_spark.options.choices import BytesFormat, ExportFormat
+from pylog_spark.run.progress import Progress, progress_text
 from pylog_spark.schemas import EXPORTED
 from pylog_spark.tasks.export import ExportRequest, export_parts
 from storage_core import kafka_log
@@ -106,6 +107,23 @@ def test_csv_has_texts_and_nothing_for_null(pylog, root, expected, tmp_path):
     assert json.loads(rows[9]["headers"]) == [["trace", "\x01"], ["none", None]]
     text = "".join(path.read_text() for path in (tmp_path / "out").iterdir())
     assert text.count('\n"",') == 0  # a key that is null is no empty one
+
+
+def test_progress_counts_the_bytes_of_all_parts(root, tmp_path):
+    records = kafka_log.open_logs(root).read("orders")
+    request = ExportRequest(
+        folder="",
+        to=ExportFormat.PARQUET,
+        columns=kafka_log.COLUMNS,
+        keys=BytesFormat.RAW,
+        values=BytesFormat.RAW,
+    )
+    steps: list[Progress] = []
+    export(Local(), records, tmp_path / "out", request, on_progress=steps.append)
+    logs = sum(path.stat().st_size for path in root.rglob("*.log"))
+    assert {step.total_bytes for step in steps} == {records.size_bytes} == {logs}
+    assert steps[-1].done_bytes == logs
+    assert "segments" not in progress_text(steps[-1])
 
 
 def test_json_lines_are_those_of_cat(pylog, root, tmp_path):

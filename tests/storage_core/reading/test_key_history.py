@@ -203,3 +203,18 @@ def test_a_segment_whose_name_kafka_would_not_write_is_an_error_and_hides_no_oth
     assert {error["error_class"] for error in broken.errors} == {"StorageError"}
     assert ("no log that can be read" in broken.sentence) == (name == "0.log")
     assert (whole.errors, told(whole)) == ((), [(0, b"a", None)])
+
+
+def test_who_waits_is_told_how_much_was_read(tmp_path):
+    root = write(tmp_path, batch(0, record(b"k", b"a")))
+    write(tmp_path, batch(0, record(b"k", b"a" * 100)), name="orders-1")
+    deleted = tmp_path / "orders-1" / f"{LOG_OF_ZERO}.deleted"
+    shutil.copy(tmp_path / "orders-1" / LOG_OF_ZERO, deleted)
+    steps: list[tuple[int, int]] = []
+    found = find_history(
+        str(root), "orders", [b"k"], now_ms=SOME_TIME_MS, on_read=lambda *step: steps.append(step)
+    )
+    assert len(list(found)) == 2
+    first = (tmp_path / "orders-0" / LOG_OF_ZERO).stat().st_size
+    total = first + 2 * deleted.stat().st_size
+    assert steps == [(0, total), (first, total), (total, total)]
