@@ -18,6 +18,7 @@ BROKER := build/broker
 LEDGER := build/ledger
 AIRFLOW := build/airflow
 AIRFLOW_LOCK := conf/airflow.lock
+PEX := build/pylog.pex
 GOLDEN := tests/golden/broker-uncleaned/before.tar.gz
 PYTEST ?= # more arguments for pytest: make test PYTEST="-n 0 -k cleaner -x"
 # Processes that share the tests, a module at a time: what a module sets up is set up once. Modules
@@ -40,7 +41,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run fmt lint types imports test crash nights kills fuzz brokers notebooks airflow docs bench scale s3 spread check wheel lock clean
+.PHONY: help setup run fmt lint types imports test crash nights kills fuzz brokers notebooks airflow docs pex deploy bench scale s3 spread check wheel lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -99,6 +100,11 @@ airflow: $(VENV)/.for-all $(AIRFLOW)/.created ## Parse, render and run jobs/dags
 docs: $(VENV)/.for-docs ## Build the site from docs/ and from what the program declares, to build/docs
 	$(RUN) sphinx --fail-on-warning --keep-going --quiet --builder html docs build/docs
 
+pex: $(PEX) ## Write build/pylog.pex: the program and all that it needs but Python, in one file (two minutes)
+
+deploy: $(VENV)/.for-deploy $(PEX) ## What is deployed, run where nothing is installed: the PEX on a cluster, the Dockerfile (ten minutes)
+	PYLOG_PEX=$(PEX) $(RUN) pytest -m deploy tests/deploy $(PYTEST)
+
 bench: $(VENV)/.for-all ## Measure, beside Apache Kafka on the same machine
 	$(RUN) pytest -m bench -s $(PYTEST)
 
@@ -148,6 +154,18 @@ $(VENV)/.for-docs: $(VENV)/.for-all
 $(VENV)/.for-notebooks: $(VENV)/.for-all
 	$(RUN) pip install --quiet --use-pep517 --constraint $(LOCK) --editable '.[notebooks]'
 	@touch $@
+
+$(VENV)/.for-deploy: $(VENV)/.for-all
+	$(RUN) pip install --quiet --use-pep517 --constraint $(LOCK) --editable '.[deploy]'
+	@touch $@
+
+# A virtual environment that unpacks itself at its first run. Spark hands its own Python code to the
+# workers by PYTHONPATH, which the scripts of a hermetic one would not see.
+$(PEX): $(VENV)/.for-deploy $(shell find storage_core pylog_spark conf/defaults.yaml conf/spark -type f -not -name '*.pyc')
+	rm -rf build/wheel
+	$(RUN) uv build --quiet --wheel --out-dir build/wheel
+	PEX_ROOT=$(abspath build/pex) $(RUN) pex "$$(echo build/wheel/*.whl)[s3]" pandas --constraints $(LOCK) \
+		--console-script pylog --venv --non-hermetic-venv-scripts --no-compile --output-file $@
 
 # Airflow wants other versions of some libraries than this project: it has an environment of its own.
 $(AIRFLOW)/.created: $(AIRFLOW_LOCK)
