@@ -107,10 +107,13 @@ planned[planned["topic"] == TOPIC]
 
 # %%
 shown = planned.groupby("topic")[["bytes_before", "bytes_after"]].sum().sort_values("bytes_before")
-axes = (shown / 1024).plot.barh(figsize=(8, 4), title="Before a compaction, and afterwards")
-axes.set_xlabel("KiB")
-axes.legend(["before", "after"])
-axes.figure.tight_layout()
+if shown.empty:
+    print("Nothing is due, or no source says the topics' configs: explain() above has the reasons.")
+else:
+    axes = (shown / 1024).plot.barh(figsize=(8, 4), title="Before a compaction, and afterwards")
+    axes.set_xlabel("KiB")
+    axes.legend(["before", "after"])
+    axes.figure.tight_layout()
 
 # %% [markdown]
 # `plan.apply()` would do exactly this, and refuse each partition that has changed since. On the command line:

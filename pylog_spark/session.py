@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -91,9 +92,15 @@ class SparkNotInstalledError(MissingSoftwareError):
 
     def __str__(self) -> str:
         return (
-            "there is no pyspark in this Python; for this machine: pip install "
-            "'pylog-spark[local]', with a Spark of your own choice: 'pylog-spark[spark]'"
+            "there is no pyspark in this Python: `--engine local` needs none; for Spark on this "
+            "machine: pip install 'pylog-spark[local]' ('.[local]' in a checkout), with a Java of "
+            "your own: 'pylog-spark[spark]'"
         )
+
+
+def is_spark_installed() -> bool:
+    """Whether there is a pyspark in this Python; looks, and imports nothing."""
+    return find_spec("pyspark") is not None
 
 
 def has_session() -> bool:

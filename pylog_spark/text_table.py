@@ -229,11 +229,19 @@ def _note_column(table: TextTable, rows: Sequence[Row], *, parent: str) -> _Fill
         root = row.get("root")
         said = note(row)
         if root:
-            said = said.replace(f"{root}/", "")
-        return said.replace(parent, "") if parent else said
+            said = _without_folder(said, f"{root}/")
+        return _without_folder(said, parent) if parent else said
 
     filled = _Filled.of(Column(heading=table.note_heading, cell=text, style=table.note_style), rows)
     return None if filled.is_empty else filled
+
+
+def _without_folder(text: str, folder: str) -> str:
+    """Return a sentence whose paths in a folder begin behind it.
+
+    A salvage or a trash repeats the whole path of a root inside of its own: there it stays.
+    """
+    return re.sub(rf"(?<![\w.~-]){re.escape(folder)}", "", text)
 
 
 def _width(columns: Sequence[_Filled]) -> int:

@@ -17,7 +17,15 @@ from pylog_spark.operations.doctor import diagnose
 from pylog_spark.operations.verify_report import VerifyRequest
 from pylog_spark.options.broker import broker_config
 from pylog_spark.options.choices import FailOn
-from pylog_spark.options.declared import DEEP, FAIL_ON, REPORT, ROOTS, SHOW
+from pylog_spark.options.declared import (
+    ALLOW_TRUNCATE,
+    DEEP,
+    DRY_RUN,
+    FAIL_ON,
+    REPORT,
+    ROOTS,
+    SHOW,
+)
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import (
     PARTITION,
@@ -185,6 +193,11 @@ def _write(diagnosis: Diagnosis, shown: int, *, is_wide: bool) -> None:
         say(f"  - {reason}")
     for command in verdict.commands:
         say(f"    {command}", "bold")
+    if any(_cuts_for_good(command) for command in verdict.commands):
+        say(
+            "  Each with --allow-truncate cuts logs: put --dry-run behind it first, and cut "
+            "nothing that another replica can give back."
+        )
     say("")
     for root in diagnosis.roots:
         say(_root_line(root))
@@ -200,6 +213,10 @@ def _write(diagnosis: Diagnosis, shown: int, *, is_wide: bool) -> None:
     if diagnosis.counts:
         console.print()
         write_counts(console, diagnosis.counts, diagnosis.findings)
+
+
+def _cuts_for_good(command: str) -> bool:
+    return ALLOW_TRUNCATE.label in command and DRY_RUN.label not in command
 
 
 def _start_lines(diagnosis: Diagnosis) -> list[str]:

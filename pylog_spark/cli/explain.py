@@ -12,7 +12,7 @@ from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import Call, Work, load_options
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.explain import explain
-from pylog_spark.options.declared import ROOTS
+from pylog_spark.options.declared import CONFIG_FILES, ROOTS
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import partition_name
 from pylog_spark.run.catalogs import dump_notes
@@ -83,7 +83,7 @@ def _show(call: Call[None], rows: Iterable[Row]) -> int:
             _write(console, row, with_root=len(call.line[ROOTS]) > 1, is_wide=call.is_wide)
     if is_empty and call.is_for_person:
         console.print("no partition of these topics" if call.are_topics_chosen else "no partitions")
-    write_lines(console, unknown_config_notes(unknown))
+    write_lines(console, unknown_config_notes(unknown, call.line[CONFIG_FILES]))
     return ExitCode.DONE if is_whole else ExitCode.PARTLY_FAILED
 
 

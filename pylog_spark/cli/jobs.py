@@ -1,7 +1,7 @@
 """The jobs that recover, retain and compact, a saved plan that is applied, and what they print."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from pylog_spark.operations.recover import recover
 from pylog_spark.operations.retain import retain
 from pylog_spark.options import JobOptions
 from pylog_spark.options.declared import (
+    CONFIG_FILES,
     DRY_RUN,
     ENGINE,
     FAIL_ON,
@@ -57,6 +58,8 @@ from pylog_spark.run.plan_table import RowKey, row_key
 from pylog_spark.run.run_report import RunReport
 from pylog_spark.schemas import ALLOWED_BY, Reason, Status
 from pylog_spark.text_table import write_table
+from storage_core.catalog.roles import require_role
+from storage_core.errors import GuardRefusedError
 from storage_core.roots.open_root import LogRoot
 
 
@@ -109,7 +112,18 @@ def _compact(call: Call[list[str]], place: Any) -> RunReport:
 
 def _with_notes(report: RunReport, call: Call[list[str]]) -> RunReport:
     report = report.with_empty_roots(call.subject, are_topics_chosen=call.are_topics_chosen)
-    return report.with_unknown_configs()
+    report = report.with_unknown_configs(call.line[CONFIG_FILES])
+    return report.with_notes(_role_notes(call) if call.options.dry_run else ())
+
+
+def _role_notes(call: Call[list[str]]) -> Iterator[str]:
+    """Yield why a dry run's work would be refused: roots whose role nobody said."""
+    for root in call.roots:
+        if not root.is_said:
+            try:
+                require_role(None, root.location)
+            except GuardRefusedError as refused:
+                yield f"without --dry-run this is refused: {refused}"
 
 
 def _prepare_plan(line: CommandLine) -> Call[SavedPlan]:

@@ -134,11 +134,11 @@ class Work(Generic[SubjectT, ReportT]):
         options = call.options
         if options.engine is not EngineChoice.AUTO:
             return options.engine is EngineChoice.LOCAL
-        from pylog_spark.session import has_session  # noqa: PLC0415  # finds Java
+        from pylog_spark.session import has_session, is_spark_installed  # noqa: PLC0415  # finds Java
 
         if options.master is not None or has_session() or not _is_written_here(options.ledger):
             return False
-        return self.tasks is Tasks.LEDGER_ONLY or self._is_look(call)
+        return self.tasks is Tasks.LEDGER_ONLY or not is_spark_installed() or self._is_look(call)
 
     def _is_look(self, call: Call[SubjectT]) -> bool:
         """Whether a command is a dry run, or no job and about few partitions, on this machine."""

@@ -16,6 +16,7 @@ from pylog_spark.operations.materialize import check_target, materialize
 from pylog_spark.operations.survey import survey
 from pylog_spark.operations.transfer import TransferReport
 from pylog_spark.options.declared import (
+    CONFIG_FILES,
     DRY_RUN,
     IN_PLACE,
     MANAGED,
@@ -123,7 +124,7 @@ def _prepare_survey(line: CommandLine) -> Call[list[str]]:
 def _survey(call: Call[list[str]], place: Any) -> TransferReport:
     report = survey(place, call.line[ROOTS], call.options)
     report = report.with_empty_roots(call.subject, are_topics_chosen=call.are_topics_chosen)
-    return report.with_unknown_configs()
+    return report.with_unknown_configs(call.line[CONFIG_FILES])
 
 
 def _show_survey(call: Call[Any], report: TransferReport) -> int:

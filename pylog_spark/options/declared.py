@@ -143,7 +143,7 @@ ENGINE: Final = Option[EngineChoice](
     panel=OUTPUT_AND_PLACE,
     help="Where tasks run: in Spark, or in processes of this machine, as many as it has processors "
     "or --master local[N] says. Default: Spark for jobs, for looks at more than 10,000 partitions, "
-    "and for URLs; else, and for dry runs, this machine.",
+    "and for URLs; else, for dry runs, and where there is no pyspark, this machine.",
     is_in_files=True,
     doc="where tasks run: spark, local (processes of this machine), or auto (by the command)",
 )

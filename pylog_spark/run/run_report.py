@@ -2,8 +2,9 @@
 
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
@@ -124,11 +125,16 @@ class Report:
             if root not in seen
         )
 
-    def with_unknown_configs(self) -> Self:
-        """Return the same report with a line for each root that has topics of unknown config."""
+    def with_unknown_configs(self, files: Sequence[Path]) -> Self:
+        """Return the same report with a line for each root that has topics of unknown config.
+
+        Args:
+            files: What was said with ``--config``.
+        """
         is_unknown = pc.equal(self.results["reason"], Reason.CONFIG_UNKNOWN.value)
         rows = self.results.select(["root", "topic"]).filter(is_unknown).to_pylist()
-        return self.with_notes(unknown_config_notes((row["root"], row["topic"]) for row in rows))
+        partitions = ((row["root"], row["topic"]) for row in rows)
+        return self.with_notes(unknown_config_notes(partitions, files))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,21 +182,29 @@ def note_of_empty_root(root: str, *, are_topics_chosen: bool) -> str:
     return f"{root}: {what}"
 
 
-def unknown_config_notes(partitions: Iterable[tuple[str, str]]) -> list[str]:
+def unknown_config_notes(partitions: Iterable[tuple[str, str]], files: Sequence[Path]) -> list[str]:
     """Return a line for each root about its partitions whose topic's config nobody says.
 
     Args:
         partitions: Root and topic of each.
+        files: What was said with ``--config``: somebody may be filling one in, and no command that
+            is to be copied may write over it.
     """
     topics_of: dict[str, list[str]] = defaultdict(list)
     for root, topic in partitions:
         topics_of[root].append(topic)
     return [
         f"{root}: {len(topics):,} partitions of {len(set(topics)):,} topics left alone, for no "
-        f"source says their config (CONFIG_UNKNOWN): `{config_init_command(root)} > topics.yaml` "
-        "writes what to fill in, `--config topics.yaml` says it"
+        f"source says their config (CONFIG_UNKNOWN): {_way_to_say(root, files)}"
         for root, topics in topics_of.items()
     ]
+
+
+def _way_to_say(root: str, files: Sequence[Path]) -> str:
+    command = config_init_command(root)
+    if files:
+        return f"not {files[-1]} either; `{command}` prints what may be added to it"
+    return f"`{command} > topics.yaml` writes what to fill in, `--config topics.yaml` says it"
 
 
 def config_init_command(root: str) -> str:

@@ -126,6 +126,15 @@ def test_a_sentence_does_not_repeat_the_root():
     assert note.startswith("    orders-0/0.log: bad")
 
 
+@pytest.mark.parametrize("others", [(), ("/srv/b",)], ids=["one root", "several"])
+def test_the_path_of_a_root_inside_of_another_path_stays(others: tuple[str, ...]):
+    saved = "/srv/a-salvage/20260102T030405Z-0a1b2c3d/srv/a/orders-0"
+    note = f"/srv/a/orders-0/7.log: torn; salvaged to {saved}"
+    printed = " ".join(lines([row(root=root, note=note) for root in ("/srv/a", *others)], 200))
+    assert "orders-0/7.log: torn" in printed
+    assert saved.removeprefix("/srv/" if others else "") in printed
+
+
 def test_of_many_rows_the_first_are_shown_and_all_in_a_wide_table():
     rows = [row(name=str(number)) for number in range(SHOWN_ROWS + 5)]
     text = lines(rows)

@@ -133,3 +133,25 @@ def test_every_refusal_for_want_of_a_config_ends_in_the_command(pylog, copy: Pat
         assert any(command in note for note in last["notes"])
     row = json.loads(pylog("explain", copy, "--output", "json").stdout.splitlines()[0])
     assert row["fix"] == f"pylog config init '{copy}'"
+
+
+def test_a_file_that_is_being_filled_in_is_not_written_over_by_what_is_copied(
+    pylog, copy: Path, tmp_path: Path
+):
+    file = tmp_path / "topics.yaml"
+    file.write_text("topics:\n  compacted: {cleanup.policy: compact}\n")
+    for words in (
+        ["survey", copy],
+        ["run", copy, "--role", "broker", "--dry-run"],
+        ["explain", copy],
+    ):
+        text = pylog(*words, "--config", file).stdout
+        (note,) = [line for line in text.splitlines() if "CONFIG_UNKNOWN" in line]
+        assert f"not {file} either; `pylog config init '{copy}'` prints" in note
+        assert ">" not in note
+
+
+def test_a_dry_run_says_that_it_would_be_refused_without_a_role(pylog, copy: Path):
+    said = "without --dry-run this is refused: ROLE_NOT_SAID"
+    assert said in pylog("compact", copy, "--dry-run").stdout
+    assert said not in pylog("compact", copy, "--dry-run", "--role", "broker").stdout

@@ -103,6 +103,18 @@ def test_without_one_what_is_no_job_needs_no_spark(monkeypatch, few, tmp_path, w
         assert (for_good, dry) == (None, None)
 
 
+@names([*WITH_TASKS, *LEDGER_ONLY])
+def test_where_there_is_no_pyspark_this_machine_does_it_but_for_a_master(
+    monkeypatch, few, tmp_path, work
+):
+    monkeypatch.setattr("pylog_spark.session.is_spark_installed", lambda: False)
+    monkeypatch.setattr("pylog_spark.cli.runner.MOST_PARTITIONS_HERE", 1)
+    ledger = str(tmp_path / "ledger")
+    assert place_of(monkeypatch, work, [few], ledger=ledger) == Local()
+    on_spark = (work.name, True)
+    assert place_of(monkeypatch, work, [few], ledger=ledger, master="local[2]") == on_spark
+
+
 @names(WITH_TASKS)
 def test_spark_looks_at_what_is_much_or_elsewhere(monkeypatch, few, tmp_path, work):
     remote = LogRoot(location="s3://bucket/log", role=Role.MIRROR, is_said=True)
