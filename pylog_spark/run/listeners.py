@@ -1,23 +1,34 @@
 """Who is told when a run begins and how it ended, beside its ledger."""
 
-from collections.abc import Iterator
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from pylog_spark.options import JobOptions
 from pylog_spark.run.run_log import RunLog
 from pylog_spark.run.run_state import RunListener
 from pylog_spark.structured_logs import is_json_logged
 
+_log: Final = logging.getLogger(__name__)
 
-def open_listeners(options: JobOptions) -> tuple[RunListener, ...]:
+# How OpenLineage's client is told where its events go.
+_LINEAGE_VARIABLES: Final = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG", "OPENLINEAGE__TRANSPORT")
+
+
+def open_listeners(
+    options: JobOptions, environment: Mapping[str, str] = os.environ
+) -> tuple[RunListener, ...]:
     """Return who is told of a run with these options; of a dry run nobody is.
 
     Args:
         options: Of the run.
+        environment: Variables of this process.
     """
-    return () if options.dry_run else tuple(_listeners(options))
+    return () if options.dry_run else tuple(_listeners(options, environment))
 
 
-def _listeners(options: JobOptions) -> Iterator[RunListener]:
+def _listeners(options: JobOptions, environment: Mapping[str, str]) -> Iterator[RunListener]:
     # Each needs a package that the others do not.
     if is_json_logged():
         yield RunLog()
@@ -28,3 +39,13 @@ def _listeners(options: JobOptions) -> Iterator[RunListener]:
             yield MetricsFile(options.metrics_file)
         if options.metrics_push is not None:
             yield MetricsPush(options.metrics_push)
+    if any(name.startswith(_LINEAGE_VARIABLES) for name in environment):
+        try:
+            from pylog_spark.run.lineage import Lineage  # noqa: PLC0415
+        except ImportError as error:
+            _log.warning(
+                "OpenLineage is not told of the run: %s: pip install 'pylog-spark[openlineage]'",
+                error,
+            )
+        else:
+            yield Lineage()
