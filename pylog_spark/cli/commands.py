@@ -46,6 +46,8 @@ from pylog_spark.options.declared import (
     MAX_DURATION,
     MAX_RECORDS,
     MAX_TRUNCATE_BYTES,
+    METRICS_FILE,
+    METRICS_PUSH,
     MIN_FREE,
     MIRROR,
     NEED,
@@ -171,7 +173,8 @@ _CONFIG_OF_JOBS: Final = (
     *(CONFIG_FILES, SERVER_PROPERTIES, TOPIC_DUMP),
     *(SETTINGS_OF_RUN, ASSUME_DEFAULTS),
 )
-_ANSWER_OF_JOBS: Final = (LEDGER, REPORT, ENGINE, MASTER, OUTPUT, WIDE)
+_METRICS: Final = (METRICS_FILE, METRICS_PUSH)
+_ANSWER_OF_JOBS: Final = (LEDGER, REPORT, *_METRICS, ENGINE, MASTER, OUTPUT, WIDE)
 # Of the two that compact.
 _HOW_LOGS_ARE_CLEANED: Final = (
     *(_DRY_RUN_OR_EXACT, EXACT, UNTIL_CLEAN, STRATEGY),
@@ -449,6 +452,7 @@ _VERIFY: Final = Command(
         NOW_MS,
         LEDGER,
         REPORT,
+        *_METRICS,
         ENGINE,
         MASTER,
         OUTPUT,
@@ -617,7 +621,7 @@ _APPLY: Final = Command(
     work="pylog_spark.cli.jobs:APPLY",
     options=(
         *(PLAN, DRY_RUN, TRASH, OVERRIDE, MARK_CLEAN),
-        *(LEDGER, REPORT, ENGINE, MASTER, OUTPUT, WIDE),
+        *(LEDGER, REPORT, *_METRICS, ENGINE, MASTER, OUTPUT, WIDE),
     ),
     help="""
     Apply a plan that was saved: the same partitions, ranges, configs and clock, nothing else.

@@ -33,6 +33,8 @@ from pylog_spark.options.declared import (
     LEDGER,
     MARK_CLEAN,
     MASTER,
+    METRICS_FILE,
+    METRICS_PUSH,
     OVERRIDE,
     PLAN,
     REPORT,
@@ -135,6 +137,8 @@ def _prepare_plan(line: CommandLine) -> Call[SavedPlan]:
         overrides=line[OVERRIDE],
         engine=line[ENGINE],
         master=line[MASTER],
+        metrics_file=line[METRICS_FILE],
+        metrics_push=line[METRICS_PUSH],
     )
     path = line[PLAN]
     plan = read_plan_file(path)

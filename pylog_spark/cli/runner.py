@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from pylog_spark.options.choices import EngineChoice, OutputFormat
-from pylog_spark.options.declared import OUTPUT, PLAN_OUT, REPORT, WIDE
+from pylog_spark.options.declared import METRICS_FILE, OUTPUT, PLAN_OUT, REPORT, WIDE
 from pylog_spark.options.option import CommandLine
 from storage_core.clock import SystemClock
 from storage_core.errors import ConfigError
@@ -108,7 +108,7 @@ class Work(Generic[SubjectT, ReportT]):
         Raises:
             PylogError: It could not run, or a guard refused it.
         """
-        for option in (REPORT, PLAN_OUT):
+        for option in (REPORT, PLAN_OUT, METRICS_FILE):
             check_file_place(option.label, line.written(option))
         call = self.prepare(line)
         return self.show(call, self.operate(call, self._place(call)))

@@ -18,7 +18,7 @@ from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.verify import verify
 from pylog_spark.operations.verify_report import VerifyReport, VerifyRequest
-from pylog_spark.options.declared import DEEP, FAIL_ON, LIVE, REPORT, ROOTS, SHOW
+from pylog_spark.options.declared import DEEP, FAIL_ON, LIVE, METRICS_FILE, REPORT, ROOTS, SHOW
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import RESULT_TABLE, partition_name, size_text
 from pylog_spark.report_page import Page, write_page
@@ -34,6 +34,7 @@ def _prepare(line: CommandLine) -> Call[list[str]]:
     roots = resolve_roots(line[ROOTS], said=options.role)
     check_outside(REPORT.label, line[REPORT], roots)
     check_ledger(roots, options.ledger)
+    check_outside(METRICS_FILE.label, options.metrics_file, roots)
     return Call(line=line, options=options, subject=[root.location for root in roots], roots=roots)
 
 

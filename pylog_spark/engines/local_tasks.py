@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pylog_spark.engines.engine import UNIT, ArrowWork
+from pylog_spark.structured_logs import TaskLogs
 
 # So many bytes of a task's rows travel with its answer; the others go through a file.
 _MOST_CARRIED_BYTES: Final = 256 * 1024
@@ -164,6 +165,7 @@ class Stage:
         schema: Columns of what comes out.
         sink: Which tasks of the next stage get which rows.
         folder: For rows that are too many to travel with the answer.
+        logs: How log lines of the tasks are written.
     """
 
     begin: Callable[[Any], Iterator[pa.RecordBatch]]
@@ -171,6 +173,7 @@ class Stage:
     schema: pa.Schema
     sink: Sink
     folder: str
+    logs: TaskLogs
 
     def run(self, given: Any, task: int) -> list[Piece]:
         """Do a task in a worker; return what it made.
@@ -189,6 +192,7 @@ class Stage:
         return [Piece(target, rows) for target, rows in self._rows(given, task)]
 
     def _rows(self, given: Any, task: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        self.logs.begin()
         batches = self.begin(given)
         for step in self.steps:
             batches = step(batches)

@@ -34,6 +34,7 @@ from pylog_spark.options.kinds import (
     ENTRIES_BY_NAME,
     FILE,
     FILES,
+    HTTP_URL,
     NEW_FILE,
     NUMBERS,
     OFFSET,
@@ -411,6 +412,26 @@ PLAN_OUT: Final = Option[str | None](
     metavar="FILE",
     help="Save the plan, for `pylog apply`: .json, or .parquet.",
     doc="file that receives the plan, JSON or Parquet by its name; None for none",
+)
+METRICS_FILE: Final = Option[str | None](
+    name="metrics_file",
+    flag="--metrics-file",
+    kind=NEW_FILE,
+    default=None,
+    panel=OUTPUT_AND_PLACE,
+    metavar="FILE.prom",
+    help="Write the run's numbers for Prometheus, whole, when it has ended.",
+    doc="file that receives the run's numbers in Prometheus' text format; None for none",
+)
+METRICS_PUSH: Final = Option[str | None](
+    name="metrics_push",
+    flag="--metrics-push",
+    kind=HTTP_URL,
+    default=None,
+    panel=OUTPUT_AND_PLACE,
+    metavar="URL",
+    help="Push them to a Pushgateway: http://HOST:9091.",
+    doc="Pushgateway that receives the run's numbers; None for none",
 )
 FILE_LIST: Final = Option[str | None](
     name="file_list",
