@@ -7,6 +7,7 @@ import typer
 from pylog_spark.cli.progress_line import ProgressLine
 from pylog_spark.cli.record_choice import read_chosen
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
+from pylog_spark.cli.value_formats import key_format, value_format
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.export import Exported, check_out, export
 from pylog_spark.options.arguments import refuse_raw
@@ -14,14 +15,12 @@ from pylog_spark.options.choices import BytesFormat, ExportFormat
 from pylog_spark.options.declared import (
     COLUMNS,
     EXPORT_FORMAT,
-    KEY_FORMAT,
     OUT,
     ROOTS,
     TOPIC,
-    VALUE_FORMAT,
 )
 from pylog_spark.options.option import CommandLine
-from pylog_spark.record_text import NAMES
+from pylog_spark.record_text import NAMES, is_json
 from pylog_spark.report import json_line, size_text
 from pylog_spark.run.guards import check_outside
 from pylog_spark.tasks.export import ExportRequest
@@ -57,15 +56,15 @@ def _prepare(line: CommandLine) -> Call[ExportRequest]:
         folder="",
         to=to,
         columns=columns,
-        keys=line[KEY_FORMAT] or _UNSAID[to],
-        values=line[VALUE_FORMAT] or _UNSAID[to],
+        keys=key_format(line) or _UNSAID[to],
+        values=value_format(line) or _UNSAID[to],
     )
     return Call(line=line, options=options, subject=request)
 
 
 def _operate(call: Call[ExportRequest], place: Any) -> Exported:
     request = call.subject
-    names = NAMES if BytesFormat.JSON in {request.keys, request.values} else ()
+    names = NAMES if is_json(request.keys) or is_json(request.values) else ()
     records = read_chosen(call.line, dict.fromkeys([*request.columns, *names]))
     with ProgressLine(is_shown=call.is_for_person) as progress:
         return export(place, records, call.line[OUT], request, on_progress=progress.on_progress)

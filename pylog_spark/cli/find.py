@@ -12,24 +12,29 @@ from rich.console import Console
 from pylog_spark.cli.progress_line import ProgressLine
 from pylog_spark.cli.record_choice import keys_of
 from pylog_spark.cli.row_lines import RowLines
+from pylog_spark.cli.value_formats import key_format, value_format
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.arguments import said_as
 from pylog_spark.options.choices import BytesFormat, OutputFormat
 from pylog_spark.options.declared import (
-    KEY_FORMAT,
     OUTPUT,
     PARTITIONS,
     ROOTS,
     TOPIC,
     TRASH,
-    VALUE_FORMAT,
     WIDE,
 )
 from pylog_spark.options.option import CommandLine
-from pylog_spark.record_text import format_value
+from pylog_spark.record_text import (
+    NotInFormatError,
+    ValueFormat,
+    format_value,
+    is_json,
+    not_in_format,
+)
 from pylog_spark.report import number_column, partition_name, time_column
 from pylog_spark.run.progress import Progress
-from pylog_spark.text import readable_bytes
+from pylog_spark.text import escaped, readable_bytes
 from pylog_spark.text_table import NOTHING, Column, Row, TextTable, write_paragraphs, write_table
 from storage_core.clock import SystemClock
 from storage_core.errors import ConfigError
@@ -46,7 +51,11 @@ from storage_core.reading.key_history import (
     TRASH as IN_TRASH,
 )
 
+# How keys and values are written; None where nobody says it.
+_Formats = tuple[ValueFormat | None, ValueFormat | None]
+
 _BAD: Final = "bold red"
+_DATA: Final = ("key", "value")
 # Of ``_version_row``.
 _VERSION_COLUMNS: Final = (
     *("root", "topic", "partition", "offset", "timestamp", "is_tombstone", "is_visible"),
@@ -66,31 +75,35 @@ def find(line: CommandLine) -> int:
     """Print all versions of the keys, and return the exit status.
 
     Raises:
-        ConfigError: There is no such root or topic, or a key is malformed.
+        ConfigError: There is no such root or topic, a key is malformed, or a value is not in the
+            format that is wanted.
         StorageError: A root or the trash cannot be listed.
     """
+    keys = keys_of(line) or []
+    said = key_format(line), value_format(line)
     rows: list[Row] = []
     histories: list[tuple[str, PartitionHistory]] = []
     is_table = line[OUTPUT] is OutputFormat.TABLE
     lines = None if is_table else RowLines(line[OUTPUT], "version", _VERSION_COLUMNS)
     with ProgressLine(is_shown=is_table) as progress:
-        for root, history in _histories(line, progress):
+        for root, history in _histories(line, keys, progress):
             histories.append((root, history))
             told = [_version_row(root, version) for version in history.versions]
             if lines is not None:
-                _write_rows(lines, line, root, history, told)
+                _write_rows(lines, said, root, history, told)
             rows += told
     if not histories:
         roots = ", ".join(line[ROOTS])
         raise ConfigError("--topic", line[TOPIC], f"no such topic or partition in {roots}")
     if is_table:
-        _write_table(line, rows, histories)
+        _write_table(line, said, rows, histories)
     is_whole = not any(history.errors for _, history in histories)
     return ExitCode.DONE if is_whole else ExitCode.PARTLY_FAILED
 
 
-def _histories(line: CommandLine, progress: ProgressLine) -> Iterator[tuple[str, PartitionHistory]]:
-    keys = keys_of(line) or []
+def _histories(
+    line: CommandLine, keys: Sequence[bytes], progress: ProgressLine
+) -> Iterator[tuple[str, PartitionHistory]]:
     now_ms = SystemClock().now_ms()
     trash = line[TRASH]
     if trash is not None and not Path(trash).is_dir():
@@ -139,19 +152,16 @@ def _version_row(root: str, version: Version) -> Row:
 
 def _write_rows(
     lines: RowLines,
-    line: CommandLine,
+    said: _Formats,
     root: str,
     history: PartitionHistory,
     rows: Sequence[Row],
 ) -> None:
     unsaid = BytesFormat.TEXT if lines.is_csv else BytesFormat.BASE64
-    keys, values = (line[option] or unsaid for option in (KEY_FORMAT, VALUE_FORMAT))
+    formats = dict(zip(_DATA, said, strict=True))
     for row in rows:
-        fields = {name: value for name, value in row.items() if name not in {"key", "value"}}
-        data = {
-            "key": format_value(row["key"], keys),
-            "value": format_value(row["value"], values),
-        }
+        fields = {name: value for name, value in row.items() if name not in formats}
+        data = {name: _format(row, name, how or unsaid) for name, how in formats.items()}
         lines.add("version", fields, data)
     place = {
         "root": root,
@@ -173,20 +183,36 @@ def _write_rows(
         lines.add("partition", {**place, **error})
 
 
+def _format(row: Row, name: str, how: ValueFormat) -> str:
+    """Return the key or the value of a version as a JSON text.
+
+    Raises:
+        ConfigError: It is not in its format.
+    """
+    try:
+        return format_value(row[name], how)
+    except NotInFormatError as error:
+        raise not_in_format(f"{row['offset']} of {partition_name(row)}", error) from error
+
+
 def _write_table(
-    line: CommandLine, rows: Sequence[Row], histories: Sequence[tuple[str, PartitionHistory]]
+    line: CommandLine,
+    said: _Formats,
+    rows: Sequence[Row],
+    histories: Sequence[tuple[str, PartitionHistory]],
 ) -> None:
     console, is_wide = Console(), line[WIDE]
-    keys, values = (line[option] or BytesFormat.TEXT for option in (KEY_FORMAT, VALUE_FORMAT))
+    keys, values = (how or BytesFormat.TEXT for how in said)
 
-    def shown(row: Row, name: str, how: BytesFormat) -> str:
+    def shown(row: Row, name: str, how: ValueFormat) -> str:
         value: bytes | None = row[name]
         if value is None:
             return "null"
         limit = len(value) if is_wide else _SHOWN_BYTES
         if how in {BytesFormat.TEXT, BytesFormat.RAW}:
             return readable_bytes(value, limit=limit)
-        text = format_value(value, how).strip('"')
+        whole = _format(row, name, how)
+        text = escaped(whole) if is_json(how) else whole.strip('"')
         return text if is_wide or len(text) <= limit else f"{text[:limit]}..."
 
     table = TextTable(

@@ -661,6 +661,22 @@ VALUE_FORMAT: Final = Option[BytesFormat | None](
     default=None,
     help="How values are written, and those of headers.",
 )
+KEY_SCHEMA: Final = Option[Path | None](
+    name="key_schema",
+    flag="--key-schema",
+    kind=FILE,
+    default=None,
+    metavar="FILE",
+    help="The Avro schema (.avsc) of keys.",
+)
+VALUE_SCHEMA: Final = Option[Path | None](
+    name="value_schema",
+    flag="--value-schema",
+    kind=FILE,
+    default=None,
+    metavar="FILE",
+    help="The Avro schema (.avsc) of values.",
+)
 
 EXPORT_FORMAT: Final = Option[ExportFormat](
     name="to",
