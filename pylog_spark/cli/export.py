@@ -1,5 +1,6 @@
 """``pylog export``: the records of a topic as Parquet, a Delta table, CSV or JSON lines."""
 
+from functools import partial
 from typing import Any
 
 import typer
@@ -65,8 +66,8 @@ def _prepare(line: CommandLine) -> Call[ExportRequest]:
 def _operate(call: Call[ExportRequest], place: Any) -> Exported:
     request = call.subject
     names = NAMES if BytesFormat.JSON in {request.keys, request.values} else ()
-    records = read_chosen(call.line, dict.fromkeys([*request.columns, *names]))
-    return export(place, records, call.line[OUT], request)
+    read = partial(read_chosen, call.line, dict.fromkeys([*request.columns, *names]))
+    return export(place, read, call.line[OUT], request)
 
 
 def _show(call: Call[ExportRequest], exported: Exported) -> int:
