@@ -207,6 +207,7 @@ class Logs:
         columns: Iterable[str] | None = None,
         isolation: Isolation = "read_uncommitted",
         fail_on_data_loss: bool = True,
+        range_bytes: int = DEFAULT_RANGE_BYTES,
     ) -> "Records":
         """Return the records of some partitions; they are read when they are asked for.
 
@@ -225,6 +226,8 @@ class Logs:
                 the last stable offset, as a consumer does.
             fail_on_data_loss: Whether an offset that is not in a log (any more), and a segment
                 that is missing, is an error; else what is there is read, with a warning.
+            range_bytes: How much of the files is read in one go, unless one batch is more, at least
+                1; ``Records.parts`` has no smaller parts.
 
         Raises:
             ConfigError: A topic or partition is not there, or an argument is malformed.
@@ -242,6 +245,7 @@ class Logs:
             keys=_keys(keys),
             fail_on_data_loss=fail_on_data_loss,
             is_committed=_is_committed(isolation),
+            range_bytes=range_bytes,
         )
         ranges = plan_ranges(request, now_ms=SystemClock().now_ms())
         return Records(ranges, schema_of(request.columns))
@@ -310,8 +314,8 @@ class Records:
         """Return the same records in parts, for several processes: they pickle.
 
         Args:
-            part_bytes: About how much of the files a part reads, at least 1. What one range reads
-                (128 MiB, or one larger batch) is never cut.
+            part_bytes: About how much of the files a part reads, at least 1. What is read in one go
+                (``range_bytes`` of ``Logs.read``, or one larger batch) is never cut.
 
         Returns:
             In the order of the records; none where nothing was asked for.

@@ -1,5 +1,6 @@
 """``pylog export``: the records of a topic as Parquet, a Delta table, CSV or JSON lines."""
 
+from functools import partial
 from typing import Any
 
 import typer
@@ -65,9 +66,9 @@ def _prepare(line: CommandLine) -> Call[ExportRequest]:
 def _operate(call: Call[ExportRequest], place: Any) -> Exported:
     request = call.subject
     names = NAMES if is_json(request.keys) or is_json(request.values) else ()
-    records = read_chosen(call.line, dict.fromkeys([*request.columns, *names]))
+    read = partial(read_chosen, call.line, dict.fromkeys([*request.columns, *names]))
     with ProgressLine(is_shown=call.is_for_person) as progress:
-        return export(place, records, call.line[OUT], request, on_progress=progress.on_progress)
+        return export(place, read, call.line[OUT], request, on_progress=progress.on_progress)
 
 
 def _show(call: Call[ExportRequest], exported: Exported) -> int:

@@ -3,6 +3,7 @@
 ``commands`` declares them. What a command does is imported when it is called.
 """
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -27,6 +28,8 @@ from pylog_spark.structured_logs import LogFormat, use_log_format
 from storage_core import __version__
 
 _PROGRAM: Final = "pylog"
+# How many objects come before garbage is looked for; Python's own 700 are but for little memory.
+_OBJECTS_BETWEEN_LOOKS: Final = 100_000
 _DEBUG_VARIABLE: Final = "PYLOG_DEBUG"
 _LOG_FORMAT_VARIABLE: Final = "PYLOG_LOG_FORMAT"
 _EXACT_DRY_RUN: Final = f"{DRY_RUN.flag}=exact"
@@ -185,7 +188,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: The command line after the program's name; None for the process's own.
     """
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    # Modules are no garbage. To look through them while they are imported, and again at the end of
+    # the process, takes a quarter of the time of a short command.
+    gc.set_threshold(_OBJECTS_BETWEEN_LOOKS)
+    try:
+        sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    finally:
+        gc.freeze()
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -59,6 +59,12 @@ class ExportRequest:
     keys: ValueFormat
     values: ValueFormat
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether no record becomes an object of Python: then threads do not wait for others."""
+        is_raw = self.keys is self.values is BytesFormat.RAW
+        return is_raw and self.to in {ExportFormat.PARQUET, ExportFormat.DELTA}
+
     def schema(self, records: pa.Schema) -> pa.Schema:
         """Return the schema of what is written, from that of the records."""
         fields = [records.field(name) for name in self.columns]
@@ -123,7 +129,9 @@ def _parquet(path: Path, request: ExportRequest, records: pa.Schema) -> Iterator
     waiting: list[pa.RecordBatch] = []
     waiting_bytes = 0
 
-    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+    # No offset comes twice in a file.
+    repeated = [name for name in schema.names if name != "offset"]
+    with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=repeated) as writer:
 
         def flush() -> None:
             nonlocal waiting_bytes
