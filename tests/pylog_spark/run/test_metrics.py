@@ -285,6 +285,18 @@ def held(path: Path) -> Any:
     return lock
 
 
+def test_a_root_of_any_name_is_a_label(tmp_path):
+    hostile = '/srv/a"b\\n\n{} \udcff'
+    row = {"run_id": "r", "action": "run", "roots": [hostile], "event": "END"}
+    state = RunState(row={**row, "at": NOW}, started=NOW, exit_code=130)
+    file = tmp_path / "pylog.prom"
+    MetricsFile(str(file)).tell(state)
+    found = samples_of(file.read_text(), action="run")
+    labels = frozenset({("root", '/srv/a"b\\n\n{} \\xff')})
+    assert found["run_exit_status", labels] == 130
+    assert found["run_end_time_seconds", labels] == NOW.timestamp()
+
+
 def test_a_run_that_begins_leaves_the_numbers_of_the_last_one(tmp_path):
     row = {"run_id": "r", "action": "run", "roots": ["/log"], "event": "START"}
     state = RunState(row={**row, "at": NOW}, started=NOW)
