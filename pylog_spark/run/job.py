@@ -28,6 +28,7 @@ from storage_core.roots.open_root import LogRoot
 from storage_core.store.local import plain_path
 
 _SHOWN_ROOTS: Final = 3
+_NOT_RECORDED: Final = frozenset({"spark_conf", "metrics_file", "metrics_push"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,11 +191,12 @@ def open_recorder(place: Place, job: Job) -> Recorder:
     ledger = None
     if options.ledger is not None and not options.dry_run:
         ledger = open_ledger(place, options.ledger, run_id=job.run_id)
-    # Settings of the session may hold passwords; what is done does not depend on them.
+    # Settings of the session may hold passwords; nothing that is done depends on them, or on who
+    # is told of it.
     said = {
         name: value
         for name, value in asdict(replace(options, topic_dump=None)).items()
-        if name != "spark_conf"
+        if name not in _NOT_RECORDED
     }
     if options.topic_dump is not None:
         # Of what was exported only where it stands: a cluster has many topics.

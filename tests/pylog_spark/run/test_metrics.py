@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,9 @@ from pylog_spark.operations.recover import recover
 from pylog_spark.operations.retain import retain
 from pylog_spark.operations.verify import verify
 from pylog_spark.options import JobOptions, RunLimits
-from pylog_spark.run.metrics import METRICS
+from pylog_spark.run.metrics import METRICS, MetricsFile, MetricsPush
 from pylog_spark.run.run_report import Report
+from pylog_spark.run.run_state import RunState
 from storage_core.errors import GuardRefusedError
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 from tests.pylog_spark.crashed_roots import crashed_directory, tear
@@ -37,6 +39,7 @@ CRASHED = ["clean-sparse-none-s221", "clean-group-all-s211"]
 SWEPT = ["retain-size-s501", "retain-logstart-mid-s501"]
 HERE = Local(1)
 ANYTHING = RunLimits(max_delete_ratio=1.0, overrides=frozenset({"CLOCK_PAST_RETENTION"}))
+NOW = datetime(2026, 11, 23, 2, 15, tzinfo=UTC)
 DOCUMENT = Path(__file__).parents[3] / "docs" / "signals.md"
 # A number: its name, without the prefix, and its labels beside the action.
 Key = tuple[str, frozenset[tuple[str, str]]]
@@ -280,6 +283,26 @@ def held(path: Path) -> Any:
     lock = (path / ".lock").open("wb")
     fcntl.lockf(lock, fcntl.LOCK_EX)
     return lock
+
+
+def test_a_root_of_any_name_is_a_label(tmp_path):
+    hostile = '/srv/a"b\\n\n{} \udcff'
+    row = {"run_id": "r", "action": "run", "roots": [hostile], "event": "END"}
+    state = RunState(row={**row, "at": NOW}, started=NOW, exit_code=130)
+    file = tmp_path / "pylog.prom"
+    MetricsFile(str(file)).tell(state)
+    found = samples_of(file.read_text(), action="run")
+    labels = frozenset({("root", '/srv/a"b\\n\n{} \\xff')})
+    assert found["run_exit_status", labels] == 130
+    assert found["run_end_time_seconds", labels] == NOW.timestamp()
+
+
+def test_a_run_that_begins_leaves_the_numbers_of_the_last_one(tmp_path):
+    row = {"run_id": "r", "action": "run", "roots": ["/log"], "event": "START"}
+    state = RunState(row={**row, "at": NOW}, started=NOW)
+    MetricsFile(str(tmp_path / "pylog.prom")).tell(state)
+    MetricsPush("http://127.0.0.1:1").tell(state)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_dry_run_leaves_the_file_of_the_last_run(tmp_path):
