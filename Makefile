@@ -102,8 +102,8 @@ docs: $(VENV)/.for-docs ## Build the site from docs/ and from what the program d
 
 pex: $(PEX) ## Write build/pylog.pex: the program and all that it needs but Python, in one file (two minutes)
 
-deploy: $(VENV)/.for-deploy $(PEX) ## What is deployed, run where nothing is installed: the PEX on a cluster, the Dockerfile (ten minutes)
-	PYLOG_PEX=$(PEX) $(RUN) pytest -m deploy tests/deploy $(PYTEST)
+deploy: $(VENV)/.for-deploy $(PEX) ## What is deployed, run where nothing is installed: the PEX on a cluster, the Dockerfile (fifteen minutes)
+	PYLOG_PEX=$(PEX) $(RUN) pytest -m deploy tests/deploy tests/s3 $(PYTEST)
 
 bench: $(VENV)/.for-all ## Measure, beside Apache Kafka on the same machine
 	$(RUN) pytest -m bench -s $(PYTEST)

@@ -183,7 +183,10 @@ def pylog(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the program and end the process with its status.
+    """Run the program; end the process with its status, unless that is 0.
+
+    A host that calls it in a process of its own, as Databricks does, may take any ``SystemExit``
+    for a failure.
 
     Args:
         arguments: The command line after the program's name; None for the process's own.
@@ -192,7 +195,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # the process, takes a quarter of the time of a short command.
     gc.set_threshold(_OBJECTS_BETWEEN_LOOKS)
     try:
-        sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+        status = run(sys.argv[1:] if arguments is None else arguments)
+        if status:
+            sys.exit(status)
     finally:
         gc.freeze()
 
