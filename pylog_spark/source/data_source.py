@@ -13,6 +13,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
     DataSourceWriter,
     InputPartition,
 )
@@ -132,6 +133,16 @@ class KafkaLogDataSource(DataSource):
         request = options.request
         columns = record_columns(schema, has_topic=request.topic is not None)
         return KafkaLogWriter(begin_write(request, clock=SystemClock()), columns)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802 - Spark's
+        """Refuse: a stream is written batch by batch.
+
+        Raises:
+            ConfigError: Always, with what to do.
+        """
+        del schema, overwrite
+        reason = "use foreachBatch: df.write with txnAppId and txnVersion writes each batch once"
+        raise ConfigError("writeStream", None, reason)
 
     def _options(self, *, is_stream: bool = False) -> SourceOptions:
         return parse_options(
