@@ -15,6 +15,7 @@ from pylog_spark.options.arguments import said_as
 from pylog_spark.options.choices import BytesFormat, OutputFormat
 from pylog_spark.options.declared import (
     KEY_FORMAT,
+    MAX_RECORDS,
     OUTPUT,
     PARTITIONS,
     ROOTS,
@@ -35,6 +36,7 @@ from storage_core.reading.key_history import (
     DIRECTORY,
     GENERATION,
     LOG,
+    MOST_VERSIONS,
     PartitionHistory,
     Version,
     find_history,
@@ -63,19 +65,20 @@ def find(line: CommandLine) -> int:
     """
     rows: list[Row] = []
     histories: list[tuple[str, PartitionHistory]] = []
-    as_json = line[OUTPUT] is OutputFormat.JSON
+    is_found, is_whole = False, True
     for root, history in _histories(line):
-        histories.append((root, history))
+        is_found, is_whole = True, is_whole and not history.errors
         told = [_version_row(root, version) for version in history.versions]
-        if as_json:
+        if line[OUTPUT] is OutputFormat.JSON:
             _write_json(line, root, history, told)
+            continue
+        histories.append((root, history))
         rows += told
-    if not histories:
+    if not is_found:
         roots = ", ".join(line[ROOTS])
         raise ConfigError("--topic", line[TOPIC], f"no such topic or partition in {roots}")
-    if not as_json:
+    if histories:
         _write_table(line, rows, histories)
-    is_whole = not any(history.errors for _, history in histories)
     return ExitCode.DONE if is_whole else ExitCode.PARTLY_FAILED
 
 
@@ -94,6 +97,7 @@ def _histories(line: CommandLine) -> Iterator[tuple[str, PartitionHistory]]:
                 now_ms=now_ms,
                 trash=None if trash is None else Path(trash),
                 numbers=line[PARTITIONS],
+                most=line[MAX_RECORDS] or MOST_VERSIONS,
             ):
                 yield root, history
 
@@ -136,6 +140,7 @@ def _write_json(
     facts: dict[str, Any] = {
         **place,
         "versions": len(rows),
+        "left_out": history.left_out,
         "log_start_offset": history.log_start_offset,
         "end_offset": history.end_offset,
         "erased_offsets": history.erased_offsets,
@@ -181,7 +186,7 @@ def _write_table(
         )
     )
     count = f"{len(rows)} version{'s' * (len(rows) > 1)}" if rows else "no version is left"
-    footer = [count, *_runs(rows), *_sentences(histories, is_wide=is_wide)]
+    footer = [count, *_left_out(histories), *_runs(rows), *_sentences(histories, is_wide=is_wide)]
     write_table(console, table, rows, is_wide=is_wide, footer=footer)
     errors = (
         f"{root}: {history.partition}: {error['error']}"
@@ -189,6 +194,14 @@ def _write_table(
         for error in history.errors
     )
     write_paragraphs(console, errors, is_wide=is_wide, style=_BAD)
+
+
+def _left_out(histories: Sequence[tuple[str, PartitionHistory]]) -> Iterator[str]:
+    """Yield how many records are not told, if any."""
+    count = sum(history.left_out for _, history in histories)
+    if count:
+        others = "1 older record is" if count == 1 else f"{count:,} older records are"
+        yield f"{others} left out; {MAX_RECORDS.flag} says how many versions of a key are told"
 
 
 def _sentences(
