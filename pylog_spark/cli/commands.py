@@ -301,6 +301,10 @@ _FIND: Final = Command(
         _OF_TOPIC,
         replace(KEYS, is_required=True, help="The key, written as `--key-format` says."),
         PARTITIONS,
+        replace(
+            MAX_RECORDS,
+            help="At most so many versions of each key, the newest ones. Default: 100000.",
+        ),
         replace(_TRASH_OF_RUNS, panel=None),
         KEY_FORMAT,
         *(VALUE_FORMAT, VALUE_SCHEMA),

@@ -17,6 +17,7 @@ from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.arguments import said_as
 from pylog_spark.options.choices import BytesFormat, OutputFormat
 from pylog_spark.options.declared import (
+    MAX_RECORDS,
     OUTPUT,
     PARTITIONS,
     ROOTS,
@@ -43,6 +44,7 @@ from storage_core.reading.key_history import (
     DIRECTORY,
     GENERATION,
     LOG,
+    MOST_VERSIONS,
     PartitionHistory,
     Version,
     find_history,
@@ -83,21 +85,23 @@ def find(line: CommandLine) -> int:
     said = key_format(line), value_format(line)
     rows: list[Row] = []
     histories: list[tuple[str, PartitionHistory]] = []
+    is_found, is_whole = False, True
     is_table = line[OUTPUT] is OutputFormat.TABLE
     lines = None if is_table else RowLines(line[OUTPUT], "version", _VERSION_COLUMNS)
     with ProgressLine(is_shown=is_table) as progress:
         for root, history in _histories(line, keys, progress):
-            histories.append((root, history))
+            is_found, is_whole = True, is_whole and not history.errors
             told = [_version_row(root, version) for version in history.versions]
             if lines is not None:
                 _write_rows(lines, said, root, history, told)
+                continue
+            histories.append((root, history))
             rows += told
-    if not histories:
+    if not is_found:
         roots = ", ".join(line[ROOTS])
         raise ConfigError("--topic", line[TOPIC], f"no such topic or partition in {roots}")
     if is_table:
         _write_table(line, said, rows, histories)
-    is_whole = not any(history.errors for _, history in histories)
     return ExitCode.DONE if is_whole else ExitCode.PARTLY_FAILED
 
 
@@ -126,6 +130,7 @@ def _histories(
                 trash=None if trash is None else Path(trash),
                 numbers=line[PARTITIONS],
                 on_read=on_read,
+                most=line[MAX_RECORDS] or MOST_VERSIONS,
             ):
                 yield root, history
 
@@ -171,6 +176,7 @@ def _write_rows(
     facts: dict[str, Any] = {
         **place,
         "versions": len(rows),
+        "left_out": history.left_out,
         "log_start_offset": history.log_start_offset,
         "end_offset": history.end_offset,
         "erased_offsets": history.erased_offsets,
@@ -232,7 +238,7 @@ def _write_table(
         )
     )
     count = f"{len(rows)} version{'s' * (len(rows) > 1)}" if rows else "no version is left"
-    footer = [count, *_runs(rows), *_sentences(histories, is_wide=is_wide)]
+    footer = [count, *_left_out(histories), *_runs(rows), *_sentences(histories, is_wide=is_wide)]
     write_table(console, table, rows, is_wide=is_wide, footer=footer)
     errors = (
         f"{root}: {history.partition}: {error['error']}"
@@ -240,6 +246,14 @@ def _write_table(
         for error in history.errors
     )
     write_paragraphs(console, errors, is_wide=is_wide, style=_BAD)
+
+
+def _left_out(histories: Sequence[tuple[str, PartitionHistory]]) -> Iterator[str]:
+    """Yield how many records are not told, if any."""
+    count = sum(history.left_out for _, history in histories)
+    if count:
+        others = "1 older record is" if count == 1 else f"{count:,} older records are"
+        yield f"{others} left out; {MAX_RECORDS.flag} says how many versions of a key are told"
 
 
 def _sentences(
