@@ -34,7 +34,11 @@ def options_of(command: Command | Group) -> list[Option[Any]]:
 def documented() -> list[tuple[str, str, str]]:
     """Return (command, command inside of it, option) for each that a document shows, once."""
     found = set()
-    for path in [DOCUMENTS / "README.md", *sorted((DOCUMENTS / "docs").glob("*.md"))]:
+    for path in [
+        DOCUMENTS / "README.md",
+        *sorted((DOCUMENTS / "docs").glob("*.md")),
+        *sorted((DOCUMENTS / "docs" / "howto").glob("*.md")),
+    ]:
         for name, rest in COMMAND.findall(path.read_text()):
             options = re.findall(r"(?<![\w-])--[a-z][a-z-]*", rest)
             inner = re.match(r" ([a-z]+)", rest) if name in GROUPS else None

@@ -1,0 +1,225 @@
+"""``docs/howto``: the commands of each page run one after the other, as they stand."""
+
+import re
+import shlex
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from pylog_spark.run.store_costs import cost_of_round
+from tests.kit.golden_broker import unpack_broker
+
+FOLDER: Final = Path(__file__).resolve().parents[1] / "docs" / "howto"
+PAGES: Final = sorted(path.stem for path in FOLDER.glob("*.md"))
+BLOCK: Final = re.compile(r"^```(sh|python|yaml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+MIB: Final = 1 << 20
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    """Return the blocks of a page that are executed, each with its language."""
+    return BLOCK.findall((FOLDER / f"{page}.md").read_text())
+
+
+@dataclass(slots=True)
+class Reader:
+    """Somebody who follows a page.
+
+    Attributes:
+        pylog: Calls the program.
+        places: What of the page's paths is here; a later one may lie in an earlier one.
+        ended: Exit status and output of each command, by the command as the page has it.
+    """
+
+    pylog: Callable[..., Any]
+    places: dict[str, str]
+    ended: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+    def follow(self, page: str) -> None:
+        """Run all commands of a page."""
+        for language, text in blocks(page):
+            if language == "sh":
+                for line in text.splitlines():
+                    self._run(line)
+            elif language == "yaml":
+                Path(self._here("/data/topics.yaml")).write_text(text)
+
+    def _here(self, text: str) -> str:
+        for place, here in self.places.items():
+            text = text.replace(place, here)
+        return text
+
+    def _run(self, line: str) -> None:
+        command, _, target = self._here(line).partition(" > ")
+        words = shlex.split(command)
+        if words[0] == "pylog":
+            result = self.pylog(*words[1:])
+            self.ended[line] = result.exit_code, result.stdout + result.stderr
+            if target:
+                Path(target).write_text(result.stdout)
+        else:
+            subprocess.run(words, check=True)
+
+
+@pytest.fixture
+def reader(pylog, tmp_path: Path, monkeypatch) -> Reader:
+    """One who has a directory that a broker closed an hour ago, and has not installed Spark."""
+    kafka = unpack_broker(tmp_path / "var" / "kafka")
+    monkeypatch.setattr("pylog_spark.session.is_spark_installed", lambda: False)
+    monkeypatch.setattr("pylog_spark.session.has_session", lambda: False)
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "data").mkdir()
+    places = {"/var/lib/kafka": str(kafka), "/data/": f"{tmp_path}/data/"}
+    return Reader(pylog, places)
+
+
+@pytest.fixture
+def archivist(reader: Reader, tmp_path: Path) -> Reader:
+    """One who has a mirror and an archive, though on a disk."""
+    config = tmp_path / "topics.yaml"
+    config.write_text("topics:\n  orders-by-id: {cleanup.policy: compact}\n")
+    reader.places = {
+        "s3://backup/kafka": reader.places["/var/lib/kafka"],
+        "s3://archive/kafka": str(tmp_path / "archive"),
+        "/etc/pylog/topics.yaml": str(config),
+        "/var/lib/pylog/ledger": str(tmp_path / "ledger"),
+        "/srv/restored": str(tmp_path / "restored"),
+        "--settle 60s": "--settle 0s",
+    }
+    return reader
+
+
+def test_every_page_is_followed_here():
+    text = Path(__file__).read_text()
+    assert [page for page in PAGES if f'"{page}"' not in text] == []
+    assert len(PAGES) == 7
+
+
+def test_the_broker_that_will_not_start(reader: Reader):
+    kafka = Path(reader.places["/var/lib/kafka"])
+    (kafka / ".kafka_cleanshutdown").unlink()
+    log = max((kafka / "clickstream-0").glob("*.log"))
+    log.write_bytes(log.read_bytes()[:-7])
+    answers: list[tuple[int, str]] = []
+    run = reader.pylog
+
+    def remember(*words: object) -> Any:
+        result = run(*words)
+        answers.append((result.exit_code, result.stdout))
+        return result
+
+    reader.pylog = remember
+    reader.places["/var/tmp/salvage"] = str(kafka.parent / "salvage")  # noqa: S108  # of the page
+    reader.follow("broker-will-not-start")
+    first, look, cut, last = answers
+    assert (first[0], last[0]) == (1, 0)
+    assert "The broker would start, but" in first[1]
+    assert look[0] == 3
+    assert "CUTS_BELOW_HIGH_WATERMARK" in look[1]
+    assert cut[0] == 0
+    assert "clickstream-0" in cut[1]
+    assert last[1].startswith("Just start the broker")
+    assert list((kafka.parent / "salvage").rglob("clickstream-0/cut-*.raw"))
+
+
+def test_the_disk_that_is_full(reader: Reader):
+    reader.follow("free-disk-now")
+    kafka = Path(reader.places["/var/lib/kafka"])
+    assert {status for status, _ in reader.ended.values()} == {0}
+    (free, look, retained, _, compacted, shorter) = [text for _, text in reader.ended.values()]
+    assert "steps 1" in free
+    assert "pylog compact" in free
+    assert "clickstream-0" in look
+    assert "2 done" in retained
+    assert "2 done" in compacted
+    assert "2 planned" in shorter
+    assert sum(path.stat().st_size for path in kafka.glob("orders-by-id-*/*.log")) < 400_000
+
+
+def test_the_directory_of_zookeepers_time(reader: Reader, tmp_path: Path):
+    kafka = Path(reader.places["/var/lib/kafka"])
+    for path in (kafka / "__cluster_metadata-0").iterdir():
+        path.unlink()
+    (kafka / "__cluster_metadata-0").rmdir()
+    (kafka / "meta.properties").write_text("version=0\nbroker.id=1\ncluster.id=c\n")
+    reader.follow("zookeeper-directory")
+    assert [status for status, _ in reader.ended.values()] == [0] * 6
+    (init,) = (text for line, (_, text) in reader.ended.items() if "config init" in line)
+    assert '#  "orders-by-id":' in init
+    looked, done = (text for line, (_, text) in reader.ended.items() if "pylog compact" in line)
+    assert "2 planned" in looked
+    assert "2 done" in done
+    assert "12 partitions of 5 topics left alone" in done
+    (verified,) = (text for line, (_, text) in reader.ended.items() if "verify" in line)
+    assert "nothing found" in verified
+    assert (tmp_path / "data" / "trash").is_dir()
+    assert len(list((kafka / "orders-by-id-0").glob("*.log"))) == 19
+
+
+def test_only_the_records(reader: Reader, capsys, tmp_path: Path):
+    reader.follow("only-the-records")
+    assert {status for status, _ in reader.ended.values()} == {0}
+    lines = [text.splitlines() for line, (_, text) in reader.ended.items() if "pylog cat" in line]
+    assert len(lines[0]) == 3
+    assert 0 < len(lines[1]) <= 10
+    assert list((tmp_path / "data" / "orders").glob("part-*.parquet"))
+    (found,) = (text for line, (_, text) in reader.ended.items() if "pylog find" in line)
+    assert "orders-by-id-" in found
+    ((_, code),) = [block for block in blocks("only-the-records") if block[0] == "python"]
+    code = code.replace("/var/lib/kafka", reader.places["/var/lib/kafka"])
+    exec(compile(code, "only-the-records", "exec"), {})  # noqa: S102  # the example is ours
+    assert re.search(r"\d+ records, \d+ keys", capsys.readouterr().out)
+
+
+def test_the_nightly_on_s3(archivist: Reader, tmp_path: Path):
+    archivist.follow("nightly-on-s3")
+    assert {status for status, _ in archivist.ended.values()} == {0}
+    texts = [text for _, text in archivist.ended.values()]
+    assert any("2 planned" in text for text in texts)
+    assert any("2 done" in text for text in texts)
+    assert (tmp_path / "restored" / "orders-by-id-0").is_dir()
+
+
+def test_what_the_page_says_of_costs_is_what_a_run_says():
+    text = (FOLDER / "nightly-on-s3.md").read_text()
+    row = re.compile(
+        r"^\| (\d+) segments? of (\d+) MiB, (?:all|(\d+) MiB) dirty, into (\d+)"
+        r" \| (\d+) \| (\d+) \| (\d+) \| (\d+) MiB \| (\d+) MiB \|$",
+        re.MULTILINE,
+    )
+    rows = [[int(cell) if cell else None for cell in found] for found in row.findall(text)]
+    assert len(rows) == 3
+    for count, size, dirty, groups, *rest in rows:
+        sizes = [size * MIB] * count
+        cost = cost_of_round(sizes, sum(sizes) if dirty is None else dirty * MIB, groups)
+        bounds = (cost.read_bytes // MIB, cost.written_bytes // MIB)
+        assert [cost.gets, cost.puts, cost.heads, *bounds] == rest
+
+
+def test_airflow(archivist: Reader, tmp_path: Path):
+    mirror, archive = archivist.places["s3://backup/kafka"], archivist.places["s3://archive/kafka"]
+    taken = archivist.pylog("ingest", mirror, archive, "--settle", "0s", "--engine", "local")
+    assert taken.exit_code == 0
+    archivist.follow("airflow")
+    assert [status for status, _ in archivist.ended.values()] == [0]
+    ((_, code),) = [block for block in blocks("airflow") if block[0] == "python"]
+    tasks: list[dict[str, Any]] = []
+    exec(  # noqa: S102  # the example is ours
+        compile(code, "airflow", "exec"), {"PylogOperator": lambda **words: tasks.append(words)}
+    )
+    (task,) = tasks
+    words = [archivist.places.get(word, word) for word in task["arguments"]]
+    assert archivist.pylog(*words).exit_code == 0
+    assert (tmp_path / "ledger" / "runs").is_dir()
+
+
+@pytest.mark.spark
+def test_databricks(spark, tmp_path: Path, capsys):
+    root = unpack_broker(tmp_path / "kafka")
+    ((_, code),) = blocks("databricks")
+    code = code.replace("/Volumes/main/kafka/backup", str(root))
+    exec(compile(code, "databricks", "exec"), {"spark": spark})  # noqa: S102  # the example is ours
+    assert "3640 records" in capsys.readouterr().out
