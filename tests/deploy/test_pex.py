@@ -74,6 +74,10 @@ def test_a_broker_host_without_network_and_packages_does_a_night(pex, bare_pytho
     home = tmp_path / "home"
     home.mkdir()
     host = {"PATH": f"{bare_python.parent}:/usr/bin:/bin", "HOME": str(home)}
+    hostile = tmp_path / "hostile"
+    hostile.mkdir()
+    for module in ("numpy", "runpy", "struct", "zipfile"):
+        (hostile / f"{module}.py").write_text("raise SystemExit(99)\n")
     compiled = []
     for name in ("first", "second"):
         root = broker_directory(tmp_path / name, LATER_ROUNDS)
@@ -81,7 +85,7 @@ def test_a_broker_host_without_network_and_packages_does_a_night(pex, bare_pytho
         words = [*arguments(root, tmp_path), "--engine", "local", "--ledger", str(ledger)]
         ended = subprocess.run(
             [*OFFLINE, pex, "run", *words],
-            cwd=tmp_path,
+            cwd=hostile,
             env=host,
             capture_output=True,
             text=True,
