@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 )
 
 from pylog_spark.source import register
-from pylog_spark.source.data_source import KafkaLogReader
+from pylog_spark.source.reader import KafkaLogReader
 from storage_core.commit import DeleteFile, SyncDirectory
 from tests.kit.builders import some_batches
 from tests.kit.directories import SegmentSpec, write_partition
