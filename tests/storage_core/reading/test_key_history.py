@@ -224,6 +224,17 @@ def test_what_is_kept_of_many_versions_has_a_bound_while_they_are_read(tmp_path,
     assert max(held) <= 4
 
 
+def test_no_version_is_told_that_is_older_than_one_that_was_let_go(tmp_path, monkeypatch):
+    monkeypatch.setattr(ranges, "_WINDOW_BYTES", 4_096)
+    monkeypatch.setattr(key_history, "_MOST_BYTES", 300)
+    some = [batch(n, record(b"k", b"v"), record(b"x", b"x" * 1000)) for n in range(2, 82, 2)]
+    root = write(tmp_path, *some, base=2)
+    write(root, batch(0, record(b"k", b"old")), name=f"orders-0.{'0' * 32}-delete")
+    offsets = [one.offset for one in history(root).versions]
+    assert offsets == list(range(offsets[0], 82, 2))
+    assert 2 < offsets[0] < 80
+
+
 def test_an_aborted_one_among_the_newest_is_told_as_such(tmp_path):
     data = {"producer_id": 9, "producer_epoch": 0}
     root = write(
