@@ -120,6 +120,7 @@ def test_a_cluster_without_the_project_takes_it_from_spark(pex, bare_python, tmp
                 python=str(pex),
                 PYSPARK_PYTHON=python,
                 PEX_INTERPRETER="1",
+                PEX_ROOT=workers["PEX_ROOT"],
                 **host,
             )
             return ended.status, ended.output + ended.errors, root.path
