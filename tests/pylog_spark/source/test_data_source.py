@@ -254,11 +254,14 @@ def call(spark: Any, root: Path) -> Any:
 @needs_function
 def test_the_table_function_has_the_rows_of_the_format_in_one_task(read, call):
     assert call().schema == read().schema
-    committed = {"subscribe": "events,compacted", "kafka.isolation.level": "read_committed"}
-    ours = call(", topic => 'events,compacted', `kafka.isolation.level` => 'read_committed'")
-    whole = read(**committed)
+    pattern = {"subscribePattern": "[^_].*"}
+    whole = read(**pattern, **{"kafka.isolation.level": "read_committed"})
+    ours = call(", subscribePattern => '[^_].*', `kafka.isolation.level` => 'read_committed'")
     assert ours.exceptAll(whole).count() == whole.exceptAll(ours).count() == 0
     assert ours.count() == whole.count() > 1000
+    some = read(subscribe="compacted", keys="key-30")
+    assert call(", topic => 'compacted', keys => 'key-30'").exceptAll(some).count() == 0
+    assert 0 < some.count() < read(subscribe="compacted").count()
     assert ours.select(sf.spark_partition_id()).distinct().count() == 1
     assert (
         call(", topic => 'events', startingTimestamp => 0, failOnDataLoss => false").count() == 1048
