@@ -56,13 +56,13 @@ class KafkaLogFunction:
 class MissingFunction:
     """The function on a PySpark that has none of this kind."""
 
-    def eval(self, path: str, topic: str | None = None) -> Iterator[tuple[object, ...]]:
+    def eval(self, *arguments: object, **options: object) -> Iterator[tuple[object, ...]]:
         """Say what there is in its place.
 
         Raises:
             ConfigError: Always.
         """
-        del path, topic
+        del arguments, options
         raise ConfigError(FUNCTION_NAME, None, f"needs pyspark 4.1; there is {_INSTEAD}")
 
 

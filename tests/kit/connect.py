@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pylog_spark.java import find_java
 from pylog_spark.session import session_conf
+from tests.kit.ports import free_ports
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,13 +22,21 @@ def connect_session(settings: Mapping[str, str], *, delta: bool = True) -> "Spar
         delta: Whether it reads and writes Delta tables.
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415 - most tests start without
+    from pyspark.sql.connect.client import DefaultChannelBuilder  # noqa: PLC0415 - needs grpc
 
+    # A client asks a server of its own process at the usual port, where another's may listen.
+    (port,) = free_ports(1)
+    DefaultChannelBuilder.default_port = staticmethod(lambda: port)  # type: ignore[method-assign]
+    listening = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+    }
     os.environ["JAVA_HOME"] = str(find_java().home)
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     master = "local[2]"
     builder = SparkSession.Builder().remote(master)
-    for key, value in session_conf(master, settings, delta=delta).items():
+    for key, value in session_conf(master, {**settings, **listening}, delta=delta).items():
         builder = builder.config(key, value)
     with warnings.catch_warnings():
         # The server has taken what is its own; said once more to the session it is refused.
