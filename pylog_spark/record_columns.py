@@ -1,6 +1,7 @@
 """Columns of keys and values as somebody wants them: raw, text, hexadecimal digits, Base64, JSON.
 
-Where Python has to look at each value (text that is not printable, Base64, JSON), that is said.
+Where Python has to look at each value (text that is not printable, Base64, JSON, Avro), that is
+said.
 """
 
 from typing import Any, Final
@@ -10,7 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pylog_spark.options.choices import BytesFormat
-from pylog_spark.record_text import NotInFormatError, base64_bytes, json_bytes
+from pylog_spark.record_text import (
+    NotInFormatError,
+    ValueFormat,
+    base64_bytes,
+    is_json,
+    json_of,
+)
 from pylog_spark.text import readable_bytes
 
 BYTES: Final = pa.large_binary()
@@ -18,7 +25,7 @@ BYTES: Final = pa.large_binary()
 _NOT_PLAIN: Final = "[^ -~]"
 
 
-def format_column(values: pa.Array, how: BytesFormat) -> pa.Array:
+def format_column(values: pa.Array, how: ValueFormat) -> pa.Array:
     """Return a column of bytes as a person wants it; null stays null.
 
     Args:
@@ -29,7 +36,7 @@ def format_column(values: pa.Array, how: BytesFormat) -> pa.Array:
         large_binary.
 
     Raises:
-        NotInFormatError: A value is no JSON.
+        NotInFormatError: A value is not in its format.
     """
     values = values.cast(BYTES)
     if how is BytesFormat.RAW:
@@ -38,11 +45,14 @@ def format_column(values: pa.Array, how: BytesFormat) -> pa.Array:
         return _as_hex(values)
     if how is BytesFormat.TEXT:
         return _as_text(values)
-    of_value = base64_bytes if how is BytesFormat.BASE64 else json_bytes
-    return pa.array(_each(values, of_value), BYTES)
+    if is_json(how):
+        return pa.array(_each(values, lambda value: json_of(value, how).encode()), BYTES)
+    if how is BytesFormat.BASE64:
+        return pa.array(_each(values, base64_bytes), BYTES)
+    raise TypeError(f"{how} has no schema")
 
 
-def text_column(values: pa.Array, how: BytesFormat) -> pa.Array:
+def text_column(values: pa.Array, how: ValueFormat) -> pa.Array:
     """Return a column of bytes as text that keeps all its characters; null stays null.
 
     Args:
@@ -50,7 +60,7 @@ def text_column(values: pa.Array, how: BytesFormat) -> pa.Array:
         how: The format; TEXT is UTF-8, with bytes that are none escaped.
 
     Raises:
-        NotInFormatError: A value is no JSON.
+        NotInFormatError: A value is not in its format.
     """
     if how is not BytesFormat.TEXT:
         return format_column(values, how).cast(pa.large_string())
@@ -69,8 +79,8 @@ def _each(values: pa.Array, of_value: Any) -> list[bytes | None]:
     for row, value in enumerate(values.to_pylist()):
         try:
             shown.append(None if value is None else of_value(value))
-        except ValueError as error:
-            raise NotInFormatError(row, str(error)) from error
+        except NotInFormatError as error:
+            raise NotInFormatError(error.how, error.reason, row) from error
     return shown
 
 

@@ -1,4 +1,4 @@
-"""Records as text, one by one: keys and values as text, hexadecimal digits, Base64 or JSON.
+"""Records as text, one by one: keys and values as text, hexadecimal digits, Base64, JSON or Avro.
 
 ``record_columns`` does whole columns.
 """
@@ -9,7 +9,8 @@ from binascii import a2b_base64, b2a_base64
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from pylog_spark.options.choices import BytesFormat
+from pylog_spark.avro_format import AvroFormat
+from pylog_spark.options.choices import AVRO_FORMATS, BytesFormat
 from storage_core.errors import ConfigError
 from storage_core.json_text import MAX_JSON_BYTES, parse_json
 from storage_core.records.batch_table import TIMESTAMP_TYPES
@@ -26,17 +27,22 @@ _JSON_COLUMNS: Final = (
 )
 
 
+# How keys or values are written.
+ValueFormat = BytesFormat | AvroFormat
+
+
 class NotInFormatError(ValueError):
     """A value is not what its format says.
 
     Attributes:
-        row: Which one of a column.
+        how: The format.
         reason: Why, for a person.
+        row: Which one of a column; 0 for a value alone.
     """
 
-    def __init__(self, row: int, reason: str) -> None:
-        super().__init__(row, reason)
-        self.row, self.reason = row, reason
+    def __init__(self, how: str, reason: str, row: int = 0) -> None:
+        super().__init__(how, reason, row)
+        self.how, self.reason, self.row = how, reason, row
 
 
 def parse_bytes_text(option: str, text: str, written: BytesFormat) -> bytes:
@@ -45,6 +51,8 @@ def parse_bytes_text(option: str, text: str, written: BytesFormat) -> bytes:
     Raises:
         ConfigError: They are not written so.
     """
+    if written in AVRO_FORMATS:
+        raise ConfigError(option, text, f"no bytes are found by {written}: text, hex or base64")
     try:
         if written is BytesFormat.HEX:
             return bytes.fromhex(text)
@@ -56,27 +64,39 @@ def parse_bytes_text(option: str, text: str, written: BytesFormat) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def not_json(batch: "pa.RecordBatch", error: NotInFormatError) -> ConfigError:
-    """Return what is to be said of a record that was to be JSON and is not.
+def not_in_format(record: str, error: NotInFormatError) -> ConfigError:
+    """Return what is to be said of a record that is not in the format that was asked for.
+
+    Args:
+        record: Its offset and, where that is not plain, its partition.
+        error: What was wrong.
+    """
+    reason = f"the record at offset {record} is not: {error.reason}; text shows it as it is"
+    return ConfigError("--key-format, --value-format", error.how, reason)
+
+
+def batch_not_in_format(batch: "pa.RecordBatch", error: NotInFormatError) -> ConfigError:
+    """Return what is to be said of such a record of a batch.
 
     Args:
         batch: Where it was met; with the columns ``NAMES``.
         error: What was wrong.
     """
     topic, partition, offset = (batch.column(name)[error.row].as_py() for name in NAMES)
-    reason = (
-        f"the record at offset {offset} of {topic}-{partition} is not: {error.reason}; "
-        "text shows it as it is"
-    )
-    return ConfigError("--key-format, --value-format", BytesFormat.JSON, reason)
+    return not_in_format(f"{offset} of {topic}-{partition}", error)
 
 
-def without_json(how: BytesFormat) -> BytesFormat:
-    """Return how the values of headers are written: few of them are JSON where records are."""
-    return BytesFormat.TEXT if how is BytesFormat.JSON else how
+def is_json(how: ValueFormat) -> bool:
+    """Whether values are written as JSON: they may not be in their format then."""
+    return how is BytesFormat.JSON or isinstance(how, AvroFormat)
 
 
-def format_value(value: bytes | None, how: BytesFormat) -> str:
+def format_of_headers(how: ValueFormat) -> BytesFormat:
+    """Return how the values of headers are written: few are JSON, or Avro, where records are."""
+    return BytesFormat.TEXT if how is BytesFormat.JSON or isinstance(how, AvroFormat) else how
+
+
+def format_value(value: bytes | None, how: ValueFormat) -> str:
     """Return a value as a JSON text: a string, what it is where it is JSON itself, or ``null``.
 
     Args:
@@ -84,22 +104,22 @@ def format_value(value: bytes | None, how: BytesFormat) -> str:
         how: Any format but RAW, which JSON has no place for.
 
     Raises:
-        ValueError: It is no JSON.
+        NotInFormatError: It is not in its format.
     """
     if value is None:
         return "null"
+    if isinstance(how, AvroFormat) or how is BytesFormat.JSON:
+        return json_of(value, how)
     match how:
         case BytesFormat.HEX:
             return f'"{value.hex()}"'
         case BytesFormat.BASE64:
             return f'"{base64_bytes(value).decode()}"'
-        case BytesFormat.JSON:
-            return json_bytes(value).decode()
         case _:
             return json.dumps(value.decode("utf-8", "backslashreplace"))
 
 
-def json_lines(batch: "pa.RecordBatch", keys: BytesFormat, values: BytesFormat) -> Iterator[str]:
+def json_lines(batch: "pa.RecordBatch", keys: ValueFormat, values: ValueFormat) -> Iterator[str]:
     """Yield records as JSON, a line each.
 
     Args:
@@ -109,18 +129,18 @@ def json_lines(batch: "pa.RecordBatch", keys: BytesFormat, values: BytesFormat) 
         values: How values are written, and those of headers.
 
     Raises:
-        NotInFormatError: A key or a value is no JSON.
+        NotInFormatError: A key or a value is not in its format.
     """
     columns = {name: batch.column(name) for name in batch.schema.names}
     columns["timestamp"] = columns["timestamp"].cast("int64")
     rows = zip(*(columns[name].to_pylist() for name in _JSON_COLUMNS), strict=True)
-    of_headers = without_json(values)
+    of_headers = format_of_headers(values)
     for number, row in enumerate(rows):
         key, value, topic, partition, offset, timestamp, timestamp_type, headers = row
         try:
             key_text, value_text = format_value(key, keys), format_value(value, values)
-        except ValueError as error:
-            raise NotInFormatError(number, str(error)) from error
+        except NotInFormatError as error:
+            raise NotInFormatError(error.how, error.reason, number) from error
         at = "null" if timestamp is None else timestamp // _MICROSECONDS
         pairs = header_pairs(headers or (), of_headers)
         yield (
@@ -142,17 +162,28 @@ def header_pairs(headers: Iterable[Mapping[str, Any]], how: BytesFormat) -> str:
     return f"[{','.join(pairs)}]"
 
 
-def json_bytes(value: bytes) -> bytes:
-    """Return a JSON text on one line, otherwise as it is: its numbers keep all their digits.
+def json_of(value: bytes, how: ValueFormat) -> str:
+    """Return JSON, or what is Avro as JSON, on one line.
+
+    JSON is otherwise as it is: its numbers keep all their digits.
+
+    Args:
+        value: The bytes.
+        how: JSON or Avro.
 
     Raises:
-        ValueError: It is no JSON, or too deep to be looked at.
+        NotInFormatError: It is not in its format, or too deep to be looked at.
     """
-    # Python's parser takes these two beyond JSON.
-    has_constant = b"NaN" in value or b"Infinity" in value
-    parse_json(value, limit_bytes=MAX_JSON_BYTES, is_strict=has_constant)
+    try:
+        if isinstance(how, AvroFormat):
+            return how.to_json(value)
+        # Python's parser takes these two beyond JSON.
+        has_constant = b"NaN" in value or b"Infinity" in value
+        parse_json(value, limit_bytes=MAX_JSON_BYTES, is_strict=has_constant)
+    except ValueError as error:
+        raise NotInFormatError(str(how), str(error)) from error
     # Line ends are but space between tokens: strings have none.
-    return value.translate(_ON_ONE_LINE).strip()
+    return value.translate(_ON_ONE_LINE).strip().decode()
 
 
 def base64_bytes(value: bytes) -> bytes:

@@ -1,7 +1,20 @@
 """Time, as a value that is passed down; nothing else in the project reads the wall clock."""
 
 import time
-from typing import Protocol
+from datetime import UTC, datetime, timedelta
+from typing import Final, Protocol
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+def epoch_ms(at: datetime) -> int:
+    """Return a time as epoch milliseconds, upwards: a record of the millisecond before is older.
+
+    Args:
+        at: With its zone.
+    """
+    return -((_EPOCH - at) // _MILLISECOND)
 
 
 class Clock(Protocol):

@@ -9,6 +9,7 @@ state is complete.
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from storage_core.errors import InvalidNameError
@@ -77,6 +78,8 @@ MAX_PARTITION: Final = 2**31 - 1
 
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _NUMBER: Final = re.compile(r"[0-9]+")
+# A name is asked about several times while its directory is looked at, and many have the same.
+_PARSED_NAMES: Final = 1 << 12
 _CLUSTER_SNAPSHOT: Final = re.compile(r"(?P<offset>[0-9]{20})-(?P<epoch>[0-9]{10})\.checkpoint")
 _UNIQUE_DIRECTORY: Final = re.compile(
     r"(?P<partition>.+)\.[0-9a-f]{32}-(?P<state>delete|future|stray)"
@@ -171,6 +174,7 @@ def settled_name(name: str) -> str:
     return name
 
 
+@lru_cache(maxsize=_PARSED_NAMES)
 def offset_of(name: str) -> int | None:
     """Return the number before the first dot, as Kafka reads names; None where there is none."""
     stem = name.partition(".")[0]
@@ -185,6 +189,7 @@ def is_file_name(name: str) -> bool:
     return is_one or offset_of(name) is not None or parse_cluster_snapshot(name) is not None
 
 
+@lru_cache(maxsize=_PARSED_NAMES)
 def kind_of(name: str) -> str | None:
     """Return the segment or snapshot suffix of a plain, not transient, file name, else None."""
     for suffix in SEGMENT_FILE_SUFFIXES:

@@ -12,7 +12,7 @@ Spark, no broker and no Kafka client; it writes nothing and takes no lock. ::
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from importlib import import_module
 from operator import index
 from pathlib import Path
@@ -21,9 +21,9 @@ from typing import Any, Final, Literal, SupportsIndex
 import pyarrow as pa
 
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
-from storage_core.clock import SystemClock
+from storage_core.clock import SystemClock, epoch_ms
 from storage_core.errors import ConfigError, PylogError
-from storage_core.filenames import CLUSTER_METADATA_TOPIC, MAX_OFFSET, TopicPartition
+from storage_core.filenames import MAX_OFFSET, TopicPartition
 from storage_core.maintenance.inspection import (
     RootView,
     inspect_partition,
@@ -62,8 +62,6 @@ Position = int | datetime | Mapping[TopicPartition, int] | None
 Isolation = Literal["read_uncommitted", "read_committed"]
 
 _READABLE: Final = frozenset({DirectoryKind.PARTITION, DirectoryKind.METADATA})
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND: Final = timedelta(milliseconds=1)
 _TIME: Final = pa.timestamp("ms", tz="UTC")
 PARTITION_SCHEMA: Final = pa.schema(
     [
@@ -209,6 +207,7 @@ class Logs:
         columns: Iterable[str] | None = None,
         isolation: Isolation = "read_uncommitted",
         fail_on_data_loss: bool = True,
+        range_bytes: int = DEFAULT_RANGE_BYTES,
     ) -> "Records":
         """Return the records of some partitions; they are read when they are asked for.
 
@@ -227,6 +226,8 @@ class Logs:
                 the last stable offset, as a consumer does.
             fail_on_data_loss: Whether an offset that is not in a log (any more), and a segment
                 that is missing, is an error; else what is there is read, with a warning.
+            range_bytes: How much of the files is read in one go, unless one batch is more, at least
+                1; ``Records.parts`` has no smaller parts.
 
         Raises:
             ConfigError: A topic or partition is not there, or an argument is malformed.
@@ -244,6 +245,7 @@ class Logs:
             keys=_keys(keys),
             fail_on_data_loss=fail_on_data_loss,
             is_committed=_is_committed(isolation),
+            range_bytes=range_bytes,
         )
         ranges = plan_ranges(request, now_ms=SystemClock().now_ms())
         return Records(ranges, schema_of(request.columns))
@@ -252,28 +254,17 @@ class Logs:
         self, topics: Topics, partitions: Iterable[TopicPartition] | None
     ) -> list[tuple[RootView, SubDirectory, TopicPartition]]:
         """Return the directories of some topics, or partitions, in the order of these."""
-        choice = _choice(topics, partitions)
         directories = [
             (view, entry, entry.topic_partition)
             for view in map(inspect_root, self._paths)
             for entry in view.entries
             if entry.topic_partition is not None and entry.kind in _READABLE
         ]
-        where = ", ".join(self._paths)
-        missing = (choice.names or frozenset()) - {p.topic for _, _, p in directories}
-        if missing:
-            raise ConfigError("topics", ",".join(sorted(missing)), f"no such topic in {where}")
-        absent = (choice.assigned or frozenset()) - {p for _, _, p in directories}
-        if absent:
-            named = ", ".join(map(str, sorted(absent)))
-            raise ConfigError("partitions", named, f"no such partition in {where}")
-        chosen = [
-            place
-            for place in directories
-            if choice.admits(place[2])
-            and not (choice.is_everything and place[2].topic == CLUSTER_METADATA_TOPIC)
-        ]
-        return sorted(chosen, key=lambda place: place[2])
+        present = {partition for _, _, partition in directories}
+        chosen = set(_choice(topics, partitions).choose(present, self._paths))
+        return sorted(
+            (place for place in directories if place[2] in chosen), key=lambda place: place[2]
+        )
 
 
 class Records:
@@ -310,6 +301,11 @@ class Records:
         """Return the records as an Arrow stream: for other libraries, by Arrow's protocol."""
         return self.reader().__arrow_c_stream__(requested_schema)
 
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes of files are read for them."""
+        return sum(wanted.size_bytes for wanted in self._ranges)
+
     def reader(self) -> pa.RecordBatchReader:
         """Return the records as PyArrow's reader of batches; it reads as it is read."""
         return pa.RecordBatchReader.from_batches(self.schema, iter(self))
@@ -318,8 +314,8 @@ class Records:
         """Return the same records in parts, for several processes: they pickle.
 
         Args:
-            part_bytes: About how much of the files a part reads, at least 1. What one range reads
-                (128 MiB, or one larger batch) is never cut.
+            part_bytes: About how much of the files a part reads, at least 1. What is read in one go
+                (``range_bytes`` of ``Logs.read``, or one larger batch) is never cut.
 
         Returns:
             In the order of the records; none where nothing was asked for.
@@ -395,9 +391,7 @@ def _bound(option: str, position: Position) -> Bound:
     if isinstance(position, datetime):
         if position.tzinfo is None:
             raise ConfigError(option, position, "expected a time with its zone (tzinfo)")
-        # Upwards: a record of the millisecond before is older.
-        ms = -((_EPOCH - position) // _MILLISECOND)
-        return Bound(timestamps_ms=ms, is_past_end_allowed=True, option=option)
+        return Bound(timestamps_ms=epoch_ms(position), is_past_end_allowed=True, option=option)
     if isinstance(position, Mapping):
         keys: list[Any] = list(position)
         wrong = [each for each in keys if not isinstance(each, TopicPartition)]

@@ -15,6 +15,7 @@ from pylog_spark.cli.program import app
 from pylog_spark.java import JavaNotFoundError, find_java
 from pylog_spark.session import build_session
 from storage_core.kernels._jit import cache_folder
+from tests.kit.connect import connect_session
 from tests.kit.spark_classes import FEW_ROWS, spark_options
 
 Pylog = Callable[..., Any]
@@ -70,18 +71,29 @@ def _no_waiting_for_disks(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
         monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
+@pytest.fixture
+def hasty_threads() -> Iterator[None]:
+    """Threads that take turns as often as they can, so that what they share is met half done."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The session of this run: two local cores, two shuffle partitions, UTC, no pages."""
-    session = build_session(
-        "local[2]",
-        SPARK_SETTINGS
-        | {
-            "spark.driver.extraJavaOptions": spark_options(delta=True),
-            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-        },
-        app_name="tests",
-    )
+    """The session of this run: two local cores, two shuffle partitions, UTC, no pages.
+
+    With PYLOG_CONNECT=1 it is one of Spark Connect, with a server of its own.
+    """
+    settings = SPARK_SETTINGS | {
+        "spark.driver.extraJavaOptions": spark_options(delta=True),
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+    }
+    if os.environ.get("PYLOG_CONNECT"):
+        session = connect_session(settings)
+    else:
+        session = build_session("local[2]", settings, app_name="tests")
     yield session
     session.stop()
 

@@ -39,6 +39,11 @@ def test_the_examples_run(spark, tmp_path, capsys):
     counts = re.findall(r"\|\s+(\d)\|\s+(\d+)\|", printed)
     assert {number for number, _ in counts} <= {"0", "1", "2"}
     assert sum(int(count) for _, count in counts) == 1000
+    sent = spark.read.format("kafka-log").load(f"{tmp_path}/sent")
+    assert {(row.topic, row["count"]) for row in sent.groupBy("topic").count().collect()} == {
+        ("topic1", 3),  # both rows by the option, and its own by the column
+        ("topic2", 1),
+    }
     frame = spark.createDataFrame(
         [(row["topic"], row["value"]) for row in records_of(range(9)).to_pylist()],
         "topic string, value binary",

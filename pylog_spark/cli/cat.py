@@ -7,19 +7,25 @@ import pyarrow as pa
 
 from pylog_spark.cli.record_choice import first_rows, read_chosen
 from pylog_spark.cli.record_format import RecordFormat
+from pylog_spark.cli.value_formats import key_format, value_format
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.arguments import refuse_raw
 from pylog_spark.options.choices import BytesFormat, OutputFormat
 from pylog_spark.options.declared import (
-    KEY_FORMAT,
     MAX_RECORDS,
     NULL,
     OUTPUT,
     RECORD_FORMAT,
-    VALUE_FORMAT,
 )
 from pylog_spark.options.option import CommandLine
-from pylog_spark.record_text import NAMES, NotInFormatError, json_lines, not_json
+from pylog_spark.record_text import (
+    NAMES,
+    NotInFormatError,
+    ValueFormat,
+    batch_not_in_format,
+    is_json,
+    json_lines,
+)
 from storage_core.kafka_log import COLUMNS, Records
 
 # A Python object a value: so many rows at a time.
@@ -39,18 +45,18 @@ def cat(line: CommandLine) -> int:
         return ExitCode.DONE
     null = line[NULL].encode("utf-8", "surrogateescape")
     form = RecordFormat(line[RECORD_FORMAT], keys=keys, values=values, null=null)
-    names = NAMES if BytesFormat.JSON in {keys, values} else ()
+    names = NAMES if is_json(keys) or is_json(values) else ()
     records: Records = read_chosen(line, dict.fromkeys([*form.columns, *names]))
     for batch in first_rows(records, line[MAX_RECORDS]):
         try:
             rendered = form.render(batch)
         except NotInFormatError as error:
-            raise not_json(batch, error) from error
+            raise batch_not_in_format(batch, error) from error
         sys.stdout.buffer.write(rendered)
     return ExitCode.DONE
 
 
-def _formats(line: CommandLine) -> tuple[BytesFormat, BytesFormat]:
+def _formats(line: CommandLine) -> tuple[ValueFormat, ValueFormat]:
     """Return how keys and values are written."""
     as_json = line[OUTPUT] is OutputFormat.JSON
     # A terminal acts upon control characters; a pipe takes what there is.
@@ -58,18 +64,18 @@ def _formats(line: CommandLine) -> tuple[BytesFormat, BytesFormat]:
     unsaid = BytesFormat.BASE64 if as_json else for_person
     if as_json:
         refuse_raw(line, "JSON has no place for raw bytes: text, hex, base64 or json")
-    return line[KEY_FORMAT] or unsaid, line[VALUE_FORMAT] or unsaid
+    return key_format(line) or unsaid, value_format(line) or unsaid
 
 
 def _is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def _write_json(batches: Iterator[pa.RecordBatch], keys: BytesFormat, values: BytesFormat) -> None:
+def _write_json(batches: Iterator[pa.RecordBatch], keys: ValueFormat, values: ValueFormat) -> None:
     for batch in batches:
         for first in range(0, batch.num_rows, _ROWS_AT_A_TIME):
             part = batch.slice(first, _ROWS_AT_A_TIME)
             try:
                 sys.stdout.write("".join(json_lines(part, keys, values)))
             except NotInFormatError as error:
-                raise not_json(part, error) from error
+                raise batch_not_in_format(part, error) from error

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pylog_spark.options import of_partitions
-from pylog_spark.options.choices import FailOn
+from pylog_spark.options.choices import FailOn, RecordOutput
 from pylog_spark.options.declared import (
     ALLOW_DATA_LOSS,
     ALLOW_TRUNCATE,
@@ -34,6 +34,7 @@ from pylog_spark.options.declared import (
     ISOLATION,
     KEEP_DELETED,
     KEY_FORMAT,
+    KEY_SCHEMA,
     KEYS,
     LAST,
     LEDGER,
@@ -46,6 +47,8 @@ from pylog_spark.options.declared import (
     MAX_DURATION,
     MAX_RECORDS,
     MAX_TRUNCATE_BYTES,
+    METRICS_FILE,
+    METRICS_PUSH,
     MIN_FREE,
     MIRROR,
     NEED,
@@ -84,8 +87,10 @@ from pylog_spark.options.declared import (
     UNTIL,
     UNTIL_CLEAN,
     VALUE_FORMAT,
+    VALUE_SCHEMA,
     WIDE,
 )
+from pylog_spark.options.kinds import choice
 from pylog_spark.options.option import Option
 
 _LOOK: Final = "Look: nothing is written"
@@ -153,6 +158,10 @@ _TRASH_OF_RUNS: Final = replace(
     TRASH, panel=CHOICE, help="The folder in which runs kept what they took away."
 )
 
+# Of commands that print no table.
+_RECORD_OUTPUT: Final = replace(
+    OUTPUT, kind=choice(RecordOutput), help="For a person, or one JSON object a line."
+)
 # Where the argument says what is read.
 _FROM_ROOTS: Final = replace(
     ROOTS,
@@ -166,7 +175,8 @@ _CONFIG_OF_JOBS: Final = (
     *(CONFIG_FILES, SERVER_PROPERTIES, TOPIC_DUMP),
     *(SETTINGS_OF_RUN, ASSUME_DEFAULTS),
 )
-_ANSWER_OF_JOBS: Final = (LEDGER, REPORT, ENGINE, MASTER, OUTPUT, WIDE)
+_METRICS: Final = (METRICS_FILE, METRICS_PUSH)
+_ANSWER_OF_JOBS: Final = (LEDGER, REPORT, *_METRICS, ENGINE, MASTER, OUTPUT, WIDE)
 # Of the two that compact.
 _HOW_LOGS_ARE_CLEANED: Final = (
     *(_DRY_RUN_OR_EXACT, EXACT, UNTIL_CLEAN, STRATEGY),
@@ -203,13 +213,13 @@ _DUMP: Final = Command(
     work="pylog_spark.cli.dump_files:dump",
     options=(
         PATH,
-        OUTPUT,
+        _RECORD_OUTPUT,
         FROM,
         UNTIL,
         replace(MAX_RECORDS, help="At most so many records, or entries of another file."),
         FULL,
-        KEY_FORMAT,
-        VALUE_FORMAT,
+        *(KEY_FORMAT, KEY_SCHEMA),
+        *(VALUE_FORMAT, VALUE_SCHEMA),
         ISOLATION,
     ),
     help="""
@@ -236,11 +246,11 @@ _CAT: Final = Command(
         MAX_RECORDS,
         KEYS,
         ISOLATION,
-        KEY_FORMAT,
-        VALUE_FORMAT,
+        *(KEY_FORMAT, KEY_SCHEMA),
+        *(VALUE_FORMAT, VALUE_SCHEMA),
         NULL,
         ALLOW_DATA_LOSS,
-        replace(OUTPUT, panel=None, help="kcat's letters, or one JSON object a line."),
+        replace(_RECORD_OUTPUT, panel=None, help="kcat's letters, or one JSON object a line."),
     ),
     help="""
     Write the records of a topic, as kcat writes those of a broker: `-f '%o %k %s\\n'`.
@@ -266,12 +276,12 @@ _EXPORT: Final = Command(
         KEYS,
         COLUMNS,
         ISOLATION,
-        KEY_FORMAT,
-        VALUE_FORMAT,
+        *(KEY_FORMAT, KEY_SCHEMA),
+        *(VALUE_FORMAT, VALUE_SCHEMA),
         ALLOW_DATA_LOSS,
         ENGINE,
         MASTER,
-        OUTPUT,
+        _RECORD_OUTPUT,
     ),
     help="""
     Export the records of a topic to a new folder: Parquet, a Delta table, CSV or JSON lines.
@@ -291,9 +301,13 @@ _FIND: Final = Command(
         _OF_TOPIC,
         replace(KEYS, is_required=True, help="The key, written as `--key-format` says."),
         PARTITIONS,
+        replace(
+            MAX_RECORDS,
+            help="At most so many versions of each key, the newest ones. Default: 100000.",
+        ),
         replace(_TRASH_OF_RUNS, panel=None),
         KEY_FORMAT,
-        VALUE_FORMAT,
+        *(VALUE_FORMAT, VALUE_SCHEMA),
         replace(OUTPUT, panel=None),
         replace(WIDE, panel=None),
     ),
@@ -444,6 +458,7 @@ _VERIFY: Final = Command(
         NOW_MS,
         LEDGER,
         REPORT,
+        *_METRICS,
         ENGINE,
         MASTER,
         OUTPUT,
@@ -477,7 +492,7 @@ _DOCTOR: Final = Command(
         replace(REPORT, panel=None),
         replace(ENGINE, panel=None),
         replace(MASTER, panel=None),
-        replace(OUTPUT, panel=None, help="For a person, or one JSON object."),
+        replace(OUTPUT, panel=None, help="For a person, one JSON object, or CSV of the findings."),
         replace(WIDE, panel=None),
     ),
     help="""
@@ -610,7 +625,10 @@ _APPLY: Final = Command(
     name="apply",
     panel=_PLANS,
     work="pylog_spark.cli.jobs:APPLY",
-    options=(PLAN, DRY_RUN, TRASH, OVERRIDE, MARK_CLEAN, LEDGER, ENGINE, MASTER, OUTPUT, WIDE),
+    options=(
+        *(PLAN, DRY_RUN, TRASH, OVERRIDE, MARK_CLEAN),
+        *(LEDGER, REPORT, *_METRICS, ENGINE, MASTER, OUTPUT, WIDE),
+    ),
     help="""
     Apply a plan that was saved: the same partitions, ranges, configs and clock, nothing else.
 

@@ -9,6 +9,7 @@ import humanize
 import typer
 from rich.console import Console
 
+from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.topic_evidence import TopicEvidence, gather_evidence
 from pylog_spark.options.choices import OutputFormat
@@ -16,7 +17,7 @@ from pylog_spark.options.declared import EXCLUDE, ORIGIN, OUTPUT, ROOTS, TOPICS,
 from pylog_spark.options.load import load_config
 from pylog_spark.options.option import CommandLine
 from pylog_spark.options.values import ConfigEntry
-from pylog_spark.report import json_line, size_text
+from pylog_spark.report import size_text
 from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.text import printable, time_text
 from pylog_spark.text_table import Column, Row, TextTable, write_table
@@ -46,11 +47,12 @@ def show_config(line: CommandLine) -> int:
     """
     with_origin = line[ORIGIN]
     entries = load_config(line, now_ms=_NO_CLOCK).entries
-    if line[OUTPUT] is OutputFormat.JSON:
-        for entry in entries:
-            print(json_line("setting", _row(entry, with_origin=with_origin)))  # noqa: T201  # the answer
-        return ExitCode.DONE
     rows = [_row(entry, with_origin=with_origin) for entry in entries]
+    if line[OUTPUT] is not OutputFormat.TABLE:
+        lines = RowLines(line[OUTPUT], "setting", rows[0])
+        for row in rows:
+            lines.add("setting", row)
+        return ExitCode.DONE
     write_table(Console(), _SETTING_TABLE, rows, is_wide=line[WIDE])
     return ExitCode.DONE
 

@@ -1,11 +1,12 @@
 """``pylog groups`` and ``pylog transactions``: what coordinators left in log directories."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-import typer
+import pyarrow as pa
 from rich.console import Console
 
+from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import Call, Work, load_options
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.arguments import said_as
@@ -13,13 +14,14 @@ from pylog_spark.options.broker import broker_config
 from pylog_spark.options.declared import ROOTS, WIDE
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import (
-    json_line,
     number_column,
     number_text,
     partition_name,
     time_column,
 )
 from pylog_spark.tasks.coordinators import (
+    COMMIT_SCHEMA,
+    HOLDING_SCHEMA,
     CoordinatorSettings,
     Told,
     observe_groups,
@@ -65,17 +67,19 @@ def _show(
     call: Call[None],
     told: Iterable[Told],
     write: Callable[[Call[None], Console, dict[str, list[Row]]], None],
+    in_csv: tuple[str, Sequence[str]],
 ) -> int:
     """Print the rows, and return the exit status."""
     rows: dict[str, list[Row]] = {}
     is_whole = True
+    lines = None if call.is_for_person else RowLines(call.output, *in_csv)
     for kind, row in told:
         is_whole &= row.get("error") is None
-        if call.as_json:
-            typer.echo(json_line(kind, row))
+        if lines is not None:
+            lines.add(kind, row)
         else:
             rows.setdefault(kind, []).append(row)
-    if not call.as_json:
+    if lines is None:
         console = Console()
         is_wide = call.line[WIDE]
         write(call, console, rows)
@@ -119,6 +123,11 @@ def _write_transactions(call: Call[None], console: Console, rows: dict[str, list
         console.print()
         footer = [f"{len(known)} transactional ids"]
         write_table(console, _KNOWN_TABLE, known, is_wide=is_wide, footer=footer)
+
+
+def _columns(schema: pa.Schema) -> list[str]:
+    """Return the keys of such rows; an error is a row of its own here."""
+    return [name for name in schema.names if name != "error"]
 
 
 def _undecoded(row: Row) -> str:
@@ -213,7 +222,7 @@ def _observe_groups(call: Call[None], _session: None) -> Iterator[Told]:
 
 
 def _show_groups(call: Call[None], told: Iterator[Told]) -> int:
-    return _show(call, told, _write_groups)
+    return _show(call, told, _write_groups, ("commit", _columns(COMMIT_SCHEMA)))
 
 
 def _observe_transactions(call: Call[None], _session: None) -> Iterator[Told]:
@@ -221,7 +230,7 @@ def _observe_transactions(call: Call[None], _session: None) -> Iterator[Told]:
 
 
 def _show_transactions(call: Call[None], told: Iterator[Told]) -> int:
-    return _show(call, told, _write_transactions)
+    return _show(call, told, _write_transactions, ("open_transaction", _columns(HOLDING_SCHEMA)))
 
 
 GROUPS: Final = Work(name="groups", prepare=_prepare, operate=_observe_groups, show=_show_groups)

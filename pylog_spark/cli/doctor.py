@@ -5,11 +5,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-import typer
 from rich.console import Console
 
 from pylog_spark.cli.finding_tables import FINDING_TABLE, write_counts
 from pylog_spark.cli.page_parts import finding_sections, picture_notes, table_section
+from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
@@ -29,7 +29,6 @@ from pylog_spark.options.declared import (
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import (
     PARTITION,
-    json_line,
     number_column,
     partition_name,
     size_column,
@@ -37,6 +36,7 @@ from pylog_spark.report import (
 )
 from pylog_spark.report_page import Command, Page, Section, write_page
 from pylog_spark.run.guards import check_outside
+from pylog_spark.schemas import FINDING
 from pylog_spark.tasks.diagnosis import Diagnosis
 from pylog_spark.text_table import Row, TextTable, write_paragraphs, write_table
 from storage_core.catalog.roles import Role, guess_role, local_path
@@ -56,6 +56,7 @@ _STYLES: Final = {
     Advice.COPY_WHOLE: "bold green",
 }
 _SHOWN_FORECASTS: Final = 20
+_FINDING_COLUMNS: Final = ("root", *FINDING.names)
 # What a broker's start would do to each partition.
 _FORECAST_TABLE: Final = TextTable(
     columns=(
@@ -92,14 +93,24 @@ def _diagnose(call: Call[None], place: Any) -> Diagnosis:
 
 def _show(call: Call[None], diagnosis: Diagnosis) -> int:
     shown = call.line[SHOW]
-    if call.as_json:
-        typer.echo(json_line("diagnosis", _describe(diagnosis, shown)))
-    else:
+    if call.is_for_person:
         _write(diagnosis, shown, is_wide=call.is_wide)
+    else:
+        _write_rows(diagnosis, shown, RowLines(call.output, "finding", _FINDING_COLUMNS))
     page = call.line[REPORT]
     if page is not None:
         write_page(page, doctor_page(diagnosis))
     return _exit_code(diagnosis, call.line[FAIL_ON])
+
+
+def _write_rows(diagnosis: Diagnosis, shown: int, lines: RowLines) -> None:
+    """Write the diagnosis: one object as JSON; as CSV its findings, a row each."""
+    lines.add("diagnosis", _describe(diagnosis, shown))
+    if lines.is_csv:
+        for finding in diagnosis.findings[:shown]:
+            lines.add("finding", finding)
+        for failed in diagnosis.failed:
+            lines.add("failed", failed)
 
 
 def doctor_page(diagnosis: Diagnosis) -> Page:

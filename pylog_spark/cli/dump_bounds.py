@@ -1,17 +1,16 @@
 """Which part of a log a dump shows: from where, to where, and how many records at most."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from storage_core.clock import epoch_ms
 from storage_core.filenames import MAX_OFFSET
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.columns import RecordColumns
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND: Final = timedelta(milliseconds=1)
 # Whatever damaged bytes say, below what can be asked for.
 _FIRST_OFFSET: Final = -(2**63)
 
@@ -38,8 +37,8 @@ class DumpBounds:
     ) -> None:
         self._start = start if isinstance(start, int) else _FIRST_OFFSET
         self._end = end if isinstance(end, int) else MAX_OFFSET
-        self._start_ms = _milliseconds(start)
-        self._end_ms = _milliseconds(end)
+        self._start_ms = epoch_ms(start) if isinstance(start, datetime) else None
+        self._end_ms = epoch_ms(end) if isinstance(end, datetime) else None
         self._left = most
         self._is_range = start is not None or end is not None
         self.is_over = False
@@ -120,10 +119,3 @@ class DumpBounds:
         self.is_over = True
         (kept,) = np.nonzero(chosen)
         return int(records.batch[kept[-1]]) + 1 if kept.size else first_row
-
-
-def _milliseconds(place: int | datetime | None) -> int | None:
-    """Return a time as epoch milliseconds, the first one that is not before it."""
-    if not isinstance(place, datetime):
-        return None
-    return -((_EPOCH - place) // _MILLISECOND)

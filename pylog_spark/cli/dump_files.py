@@ -13,6 +13,7 @@ from pylog_spark.cli.dump_internal import internal_topic_of
 from pylog_spark.cli.dump_json import JsonLines
 from pylog_spark.cli.dump_segment import DecodedBatches, TornTail, dump_segment
 from pylog_spark.cli.dump_text import TextLines
+from pylog_spark.cli.value_formats import key_format, value_format
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.arguments import refuse_raw, said_as
 from pylog_spark.options.choices import BytesFormat, Isolation, OutputFormat
@@ -20,14 +21,13 @@ from pylog_spark.options.declared import (
     FROM,
     FULL,
     ISOLATION,
-    KEY_FORMAT,
     MAX_RECORDS,
     OUTPUT,
     PATH,
     UNTIL,
-    VALUE_FORMAT,
 )
 from pylog_spark.options.option import CommandLine
+from pylog_spark.record_text import ValueFormat
 from pylog_spark.text import printable
 from storage_core.catalog.roles import local_path
 from storage_core.clock import SystemClock
@@ -106,8 +106,8 @@ class DumpRequest:
     end: int | datetime | None = None
     most: int | None = None
     is_full: bool = False
-    keys: BytesFormat | None = None
-    values: BytesFormat | None = None
+    keys: ValueFormat | None = None
+    values: ValueFormat | None = None
 
     def lines(self, file: str, topic: str | None) -> LineWriter:
         """Return what makes lines of a file, of an internal topic or None."""
@@ -133,8 +133,8 @@ def dump(line: CommandLine) -> int:
         end=line[UNTIL],
         most=line[MAX_RECORDS],
         is_full=line[FULL],
-        keys=line[KEY_FORMAT],
-        values=line[VALUE_FORMAT],
+        keys=key_format(line),
+        values=value_format(line),
     )
     is_whole = dump_path(line[PATH], request)
     return ExitCode.DONE if is_whole else ExitCode.PARTLY_FAILED

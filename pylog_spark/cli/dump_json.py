@@ -13,10 +13,15 @@ from pylog_spark.cli.dump_internal import meaning_of
 from pylog_spark.cli.dump_records import HEADERS, KEY, OFFSET, VALUE, RecordRow, record_rows
 from pylog_spark.cli.dump_segment import DecodedBatches, TornTail
 from pylog_spark.options.choices import BytesFormat
-from pylog_spark.options.declared import KEY_FORMAT, VALUE_FORMAT
-from pylog_spark.record_text import format_value, without_json
+from pylog_spark.record_text import (
+    NotInFormatError,
+    ValueFormat,
+    format_of_headers,
+    format_value,
+    not_in_format,
+)
 from pylog_spark.text import to_json
-from storage_core.errors import BadBytesError, ConfigError
+from storage_core.errors import BadBytesError
 from storage_core.records.batch_table import (
     TIMESTAMP_TYPES,
     BatchTable,
@@ -55,14 +60,14 @@ class JsonLines:
         file: str,
         topic: str | None = None,
         *,
-        keys: BytesFormat = BytesFormat.BASE64,
-        values: BytesFormat = BytesFormat.BASE64,
+        keys: ValueFormat = BytesFormat.BASE64,
+        values: ValueFormat = BytesFormat.BASE64,
     ) -> None:
         self._file = file
         self._topic = topic
         self._keys = _text_of(keys)
         self._values = _text_of(values)
-        self._headers = _text_of(without_json(values))
+        self._headers = _text_of(format_of_headers(values))
         self._json_file = to_json(file)
 
     def batches(self, decoded: DecodedBatches) -> Iterator[str]:
@@ -97,8 +102,8 @@ class JsonLines:
     def _record_line(self, row: RecordRow) -> str:
         try:
             key, value = self._keys(row[KEY]), self._values(row[VALUE])
-        except ValueError as error:
-            raise not_json(row[OFFSET], error) from error
+        except NotInFormatError as error:
+            raise not_in_format(str(row[OFFSET]), error) from error
         headers = ""
         if row[HEADERS]:
             headers = ",".join(
@@ -184,18 +189,11 @@ class JsonLines:
             )
 
 
-def _text_of(how: BytesFormat) -> Callable[[memoryview | None], str]:
+def _text_of(how: ValueFormat) -> Callable[[memoryview | None], str]:
     """Return what writes bytes as a JSON text; there are millions of them."""
     if how is BytesFormat.BASE64:
         return _base64
     return lambda data: format_value(None if data is None else bytes(data), how)
-
-
-def not_json(offset: int, error: ValueError) -> ConfigError:
-    """Return what is to be said of a record that is no JSON and was to be."""
-    options = f"{KEY_FORMAT.label}, {VALUE_FORMAT.label}"
-    reason = f"the record at offset {offset} is not: {error}; text shows it as it is"
-    return ConfigError(options, BytesFormat.JSON, reason)
 
 
 def _base64(data: memoryview | None) -> str:

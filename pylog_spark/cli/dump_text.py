@@ -7,11 +7,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pylog_spark.cli.dump_internal import meaning_text
-from pylog_spark.cli.dump_json import not_json
 from pylog_spark.cli.dump_records import HEADERS, KEY, OFFSET, VALUE, record_rows
 from pylog_spark.cli.dump_segment import DecodedBatches, TornTail
 from pylog_spark.options.choices import BytesFormat
-from pylog_spark.record_text import format_value, without_json
+from pylog_spark.record_text import (
+    NotInFormatError,
+    ValueFormat,
+    format_of_headers,
+    format_value,
+    is_json,
+    not_in_format,
+)
 from pylog_spark.text import LAST_MS, escaped, readable_bytes, time_text
 from storage_core.errors import BadBytesError
 from storage_core.formats.batch_v2 import MAGIC_V2, NO_PRODUCER_ID, NO_SEQUENCE
@@ -45,8 +51,8 @@ class TextLines:
         file: str,
         topic: str | None = None,
         *,
-        keys: BytesFormat = BytesFormat.TEXT,
-        values: BytesFormat = BytesFormat.TEXT,
+        keys: ValueFormat = BytesFormat.TEXT,
+        values: ValueFormat = BytesFormat.TEXT,
         is_full: bool = False,
     ) -> None:
         self._topic = topic
@@ -91,16 +97,16 @@ class TextLines:
         for row, time in zip(record_rows(records, start, stop), times, strict=True):
             try:
                 key, value = self._text(row[KEY], self._keys), self._text(row[VALUE], self._values)
-            except ValueError as error:
-                raise not_json(row[OFFSET], error) from error
-            of_headers = without_json(self._values)
+            except NotInFormatError as error:
+                raise not_in_format(str(row[OFFSET]), error) from error
+            of_headers = format_of_headers(self._values)
             named = [f"{escaped(name)}={self._text(v, of_headers)}" for name, v in row[HEADERS]]
             headers = f"  [{', '.join(named)}]" if named else ""
             yield f"    {row[OFFSET]}  {time}  {key} = {value}{headers}\n"
             if self._topic is not None:
                 yield f"      {meaning_text(self._topic, row[KEY], row[VALUE])}\n"
 
-    def _text(self, data: memoryview | None, how: BytesFormat) -> str:
+    def _text(self, data: memoryview | None, how: ValueFormat) -> str:
         if data is None:
             return "null"
         limit = len(data) if self._limit is None else self._limit
@@ -108,7 +114,7 @@ class TextLines:
             text = f'"{readable_bytes(bytes(data[: limit + 1]), limit=limit)}"'
         else:
             whole = format_value(bytes(data), how)
-            text = whole if how is BytesFormat.JSON else whole.strip('"')
+            text = whole if is_json(how) else whole.strip('"')
             text = escaped(text if self._limit is None else text[:limit])
             text += "..." if self._limit is not None and len(whole) > limit else ""
         return text + (f" ({len(data)} bytes)" if len(data) > limit else "")

@@ -14,6 +14,7 @@ from typing import Final
 
 from pylog_spark.engines.errors import TaskFailedError
 from pylog_spark.exit_code import EXTRAS, TerminatedError
+from pylog_spark.structured_logs import is_json_logged, log_fields
 from pylog_spark.text import printable
 from storage_core.errors import PylogError
 from storage_core.redaction import without_secrets
@@ -23,12 +24,28 @@ _MAX_MESSAGE: Final = 2000
 _SPARK_PACKAGES: Final = frozenset({"pyspark", "py4j", "delta"})
 
 
+_log: Final = logging.getLogger("pylog")
+
+
 def report_error(error: BaseException, *, debug: bool) -> None:
     """Say on standard error what ended a command, in one line; with debug also where."""
+    text = _describe(error)
+    if is_json_logged():
+        if text:
+            with log_fields(error_class=type(error).__name__):
+                _log.error("%s", text, exc_info=error if debug else None)
+        return
     if debug:
         sys.stderr.write(without_secrets("".join(traceback.format_exception(error))))
-    text = _describe(error)
     if text:
+        write_line(text)
+
+
+def write_line(text: str) -> None:
+    """Say on standard error, in one line, what is wrong; as a log line where these are JSON."""
+    if is_json_logged():
+        _log.error("%s", text)
+    else:
         sys.stderr.write(f"pylog: {printable(text)}\n")
 
 

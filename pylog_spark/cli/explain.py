@@ -1,18 +1,20 @@
 """``pylog explain``: why a partition is not cleaned, not deleted, or so big."""
 
 from collections.abc import Iterable
+from dataclasses import fields
 from typing import Final
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
+from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import Call, Work, load_options
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.explain import explain
 from pylog_spark.options.declared import CONFIG_FILES, ROOTS
 from pylog_spark.options.option import CommandLine
-from pylog_spark.report import json_line, partition_name
+from pylog_spark.report import partition_name
 from pylog_spark.run.catalogs import dump_notes
 from pylog_spark.run.run_report import unknown_config_notes
 from pylog_spark.text import printable, time_text
@@ -24,7 +26,10 @@ from pylog_spark.text_table import (
     write_paragraphs,
     write_table,
 )
+from storage_core.maintenance.explain.answers import Statement
 
+_PLACE: Final = ("root", "topic", "partition", "directory")
+_STATEMENT_COLUMNS: Final = (*_PLACE, *(field.name for field in fields(Statement)))
 _STYLES: Final = {"blocks": "yellow", "passes": "green", "tells": "dim"}
 
 
@@ -65,20 +70,29 @@ def _show(call: Call[None], rows: Iterable[Row]) -> int:
     console = Console()
     is_whole, is_empty = True, True
     unknown: list[tuple[str, str]] = []
+    lines = None if call.is_for_person else RowLines(call.output, "statement", _STATEMENT_COLUMNS)
     for row in rows:
         is_whole &= row["error"] is None
         is_empty = False
-        if call.as_json:
-            typer.echo(json_line("explanation", row))
+        if lines is not None:
+            _write_rows(lines, row)
             continue
         if row["fix"] is not None:
             unknown.append((row["root"], row["topic"]))
         if row["fix"] is None or call.is_wide:
             _write(console, row, with_root=len(call.line[ROOTS]) > 1, is_wide=call.is_wide)
-    if is_empty and not call.as_json:
+    if is_empty and call.is_for_person:
         console.print("no partition of these topics" if call.are_topics_chosen else "no partitions")
     write_lines(console, unknown_config_notes(unknown, call.line[CONFIG_FILES]))
     return ExitCode.DONE if is_whole else ExitCode.PARTLY_FAILED
+
+
+def _write_rows(lines: RowLines, row: Row) -> None:
+    """Write a partition: an object as JSON; as CSV its predicates, a row each."""
+    lines.add("explanation", row)
+    if lines.is_csv:
+        for statement in row["statements"]:
+            lines.add("statement", {**{name: row[name] for name in _PLACE}, **statement})
 
 
 def _write(console: Console, row: Row, *, with_root: bool, is_wide: bool) -> None:

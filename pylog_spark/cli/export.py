@@ -1,11 +1,14 @@
 """``pylog export``: the records of a topic as Parquet, a Delta table, CSV or JSON lines."""
 
+from functools import partial
 from typing import Any
 
 import typer
 
+from pylog_spark.cli.progress_line import ProgressLine
 from pylog_spark.cli.record_choice import read_chosen
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
+from pylog_spark.cli.value_formats import key_format, value_format
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.export import Exported, check_out, export
 from pylog_spark.options.arguments import refuse_raw
@@ -13,14 +16,12 @@ from pylog_spark.options.choices import BytesFormat, ExportFormat
 from pylog_spark.options.declared import (
     COLUMNS,
     EXPORT_FORMAT,
-    KEY_FORMAT,
     OUT,
     ROOTS,
     TOPIC,
-    VALUE_FORMAT,
 )
 from pylog_spark.options.option import CommandLine
-from pylog_spark.record_text import NAMES
+from pylog_spark.record_text import NAMES, is_json
 from pylog_spark.report import json_line, size_text
 from pylog_spark.run.guards import check_outside
 from pylog_spark.tasks.export import ExportRequest
@@ -56,17 +57,18 @@ def _prepare(line: CommandLine) -> Call[ExportRequest]:
         folder="",
         to=to,
         columns=columns,
-        keys=line[KEY_FORMAT] or _UNSAID[to],
-        values=line[VALUE_FORMAT] or _UNSAID[to],
+        keys=key_format(line) or _UNSAID[to],
+        values=value_format(line) or _UNSAID[to],
     )
     return Call(line=line, options=options, subject=request)
 
 
 def _operate(call: Call[ExportRequest], place: Any) -> Exported:
     request = call.subject
-    names = NAMES if BytesFormat.JSON in {request.keys, request.values} else ()
-    records = read_chosen(call.line, dict.fromkeys([*request.columns, *names]))
-    return export(place, records, call.line[OUT], request)
+    names = NAMES if is_json(request.keys) or is_json(request.values) else ()
+    read = partial(read_chosen, call.line, dict.fromkeys([*request.columns, *names]))
+    with ProgressLine(is_shown=call.is_for_person) as progress:
+        return export(place, read, call.line[OUT], request, on_progress=progress.on_progress)
 
 
 def _show(call: Call[ExportRequest], exported: Exported) -> int:
@@ -79,7 +81,7 @@ def _show(call: Call[ExportRequest], exported: Exported) -> int:
             printable(f"pylog: {exported.out}: nothing written: {count} parts failed"), err=True
         )
         return ExitCode.PARTLY_FAILED
-    if call.as_json:
+    if not call.is_for_person:
         row = {
             "topic": call.line[TOPIC],
             "roots": list(call.line[ROOTS]),

@@ -1,32 +1,41 @@
 """``pylog find``: every version of a key that is left, and where compaction has erased others."""
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import typer
 from rich.console import Console
 
+from pylog_spark.cli.progress_line import ProgressLine
 from pylog_spark.cli.record_choice import keys_of
+from pylog_spark.cli.row_lines import RowLines
+from pylog_spark.cli.value_formats import key_format, value_format
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.arguments import said_as
 from pylog_spark.options.choices import BytesFormat, OutputFormat
 from pylog_spark.options.declared import (
-    KEY_FORMAT,
+    MAX_RECORDS,
     OUTPUT,
     PARTITIONS,
     ROOTS,
     TOPIC,
     TRASH,
-    VALUE_FORMAT,
     WIDE,
 )
 from pylog_spark.options.option import CommandLine
-from pylog_spark.record_text import format_value
-from pylog_spark.report import json_line, number_column, partition_name, time_column
-from pylog_spark.text import readable_bytes, to_json
+from pylog_spark.record_text import (
+    NotInFormatError,
+    ValueFormat,
+    format_value,
+    is_json,
+    not_in_format,
+)
+from pylog_spark.report import number_column, partition_name, time_column
+from pylog_spark.run.progress import Progress
+from pylog_spark.text import escaped, readable_bytes
 from pylog_spark.text_table import NOTHING, Column, Row, TextTable, write_paragraphs, write_table
 from storage_core.clock import SystemClock
 from storage_core.errors import ConfigError
@@ -35,6 +44,7 @@ from storage_core.reading.key_history import (
     DIRECTORY,
     GENERATION,
     LOG,
+    MOST_VERSIONS,
     PartitionHistory,
     Version,
     find_history,
@@ -43,7 +53,16 @@ from storage_core.reading.key_history import (
     TRASH as IN_TRASH,
 )
 
+# How keys and values are written; None where nobody says it.
+_Formats = tuple[ValueFormat | None, ValueFormat | None]
+
 _BAD: Final = "bold red"
+_DATA: Final = ("key", "value")
+# Of ``_version_row``.
+_VERSION_COLUMNS: Final = (
+    *("root", "topic", "partition", "offset", "timestamp", "is_tombstone", "is_visible"),
+    *("transaction", "superseded_by", "copies", "key", "value"),
+)
 _SHOWN_BYTES: Final = 32
 _PLACES: Final = {
     LOG: "log",
@@ -58,34 +77,50 @@ def find(line: CommandLine) -> int:
     """Print all versions of the keys, and return the exit status.
 
     Raises:
-        ConfigError: There is no such root or topic, or a key is malformed.
+        ConfigError: There is no such root or topic, a key is malformed, or a value is not in the
+            format that is wanted.
         StorageError: A root or the trash cannot be listed.
     """
+    keys = keys_of(line) or []
+    said = key_format(line), value_format(line)
     rows: list[Row] = []
     histories: list[tuple[str, PartitionHistory]] = []
-    as_json = line[OUTPUT] is OutputFormat.JSON
-    for root, history in _histories(line):
-        histories.append((root, history))
-        told = [_version_row(root, version) for version in history.versions]
-        if as_json:
-            _write_json(line, root, history, told)
-        rows += told
-    if not histories:
+    is_found, is_whole = False, True
+    is_table = line[OUTPUT] is OutputFormat.TABLE
+    lines = None if is_table else RowLines(line[OUTPUT], "version", _VERSION_COLUMNS)
+    with ProgressLine(is_shown=is_table) as progress:
+        for root, history in _histories(line, keys, progress):
+            is_found, is_whole = True, is_whole and not history.errors
+            told = [_version_row(root, version) for version in history.versions]
+            if lines is not None:
+                _write_rows(lines, said, root, history, told)
+                continue
+            histories.append((root, history))
+            rows += told
+    if not is_found:
         roots = ", ".join(line[ROOTS])
         raise ConfigError("--topic", line[TOPIC], f"no such topic or partition in {roots}")
-    if not as_json:
-        _write_table(line, rows, histories)
-    is_whole = not any(history.errors for _, history in histories)
+    if is_table:
+        _write_table(line, said, rows, histories)
     return ExitCode.DONE if is_whole else ExitCode.PARTLY_FAILED
 
 
-def _histories(line: CommandLine) -> Iterator[tuple[str, PartitionHistory]]:
-    keys = keys_of(line) or []
+def _histories(
+    line: CommandLine, keys: Sequence[bytes], progress: ProgressLine
+) -> Iterator[tuple[str, PartitionHistory]]:
     now_ms = SystemClock().now_ms()
     trash = line[TRASH]
     if trash is not None and not Path(trash).is_dir():
         raise ConfigError(TRASH.label, trash, "there is no such folder")
     for root in line[ROOTS]:
+        started = time.monotonic()
+
+        def on_read(done_bytes: int, total_bytes: int, started: float = started) -> None:
+            seconds = time.monotonic() - started
+            progress.on_progress(
+                Progress(done_bytes=done_bytes, total_bytes=total_bytes, seconds=seconds)
+            )
+
         with said_as("ROOT", root):
             for history in find_history(
                 root,
@@ -94,6 +129,8 @@ def _histories(line: CommandLine) -> Iterator[tuple[str, PartitionHistory]]:
                 now_ms=now_ms,
                 trash=None if trash is None else Path(trash),
                 numbers=line[PARTITIONS],
+                on_read=on_read,
+                most=line[MAX_RECORDS] or MOST_VERSIONS,
             ):
                 yield root, history
 
@@ -105,8 +142,6 @@ def _version_row(root: str, version: Version) -> Row:
         "partition": version.partition.partition,
         "offset": version.offset,
         "timestamp": version.timestamp_ms,
-        "key": version.key,
-        "value": version.value,
         "is_tombstone": version.value is None,
         "is_visible": version.is_visible,
         "transaction": version.transaction,
@@ -115,19 +150,24 @@ def _version_row(root: str, version: Version) -> Row:
             {"kind": copy.kind, "name": copy.name or None, "path": copy.path}
             for copy in version.copies
         ],
+        "key": version.key,
+        "value": version.value,
     }
 
 
-def _write_json(
-    line: CommandLine, root: str, history: PartitionHistory, rows: Sequence[Row]
+def _write_rows(
+    lines: RowLines,
+    said: _Formats,
+    root: str,
+    history: PartitionHistory,
+    rows: Sequence[Row],
 ) -> None:
-    keys, values = (line[option] or BytesFormat.BASE64 for option in (KEY_FORMAT, VALUE_FORMAT))
+    unsaid = BytesFormat.TEXT if lines.is_csv else BytesFormat.BASE64
+    formats = dict(zip(_DATA, said, strict=True))
     for row in rows:
-        fields = {name: value for name, value in row.items() if name not in {"key", "value"}}
-        # Keys and values are told as they are; secrets are hidden in texts of ours alone.
-        text = to_json({"type": "version", **fields}, separators=(",", ":"))
-        key, value = format_value(row["key"], keys), format_value(row["value"], values)
-        typer.echo(f'{text[:-1]},"key":{key},"value":{value}}}')
+        fields = {name: value for name, value in row.items() if name not in formats}
+        data = {name: _format(row, name, how or unsaid) for name, how in formats.items()}
+        lines.add("version", fields, data)
     place = {
         "root": root,
         "topic": history.partition.topic,
@@ -136,6 +176,7 @@ def _write_json(
     facts: dict[str, Any] = {
         **place,
         "versions": len(rows),
+        "left_out": history.left_out,
         "log_start_offset": history.log_start_offset,
         "end_offset": history.end_offset,
         "erased_offsets": history.erased_offsets,
@@ -143,25 +184,41 @@ def _write_json(
         "cleaned_to": history.cleaned_to,
         "sentence": history.sentence,
     }
-    typer.echo(json_line("history", facts))
+    lines.add("history", facts)
     for error in history.errors:
-        typer.echo(json_line("partition", {**place, **error}))
+        lines.add("partition", {**place, **error})
+
+
+def _format(row: Row, name: str, how: ValueFormat) -> str:
+    """Return the key or the value of a version as a JSON text.
+
+    Raises:
+        ConfigError: It is not in its format.
+    """
+    try:
+        return format_value(row[name], how)
+    except NotInFormatError as error:
+        raise not_in_format(f"{row['offset']} of {partition_name(row)}", error) from error
 
 
 def _write_table(
-    line: CommandLine, rows: Sequence[Row], histories: Sequence[tuple[str, PartitionHistory]]
+    line: CommandLine,
+    said: _Formats,
+    rows: Sequence[Row],
+    histories: Sequence[tuple[str, PartitionHistory]],
 ) -> None:
     console, is_wide = Console(), line[WIDE]
-    keys, values = (line[option] or BytesFormat.TEXT for option in (KEY_FORMAT, VALUE_FORMAT))
+    keys, values = (how or BytesFormat.TEXT for how in said)
 
-    def shown(row: Row, name: str, how: BytesFormat) -> str:
+    def shown(row: Row, name: str, how: ValueFormat) -> str:
         value: bytes | None = row[name]
         if value is None:
             return "null"
         limit = len(value) if is_wide else _SHOWN_BYTES
         if how in {BytesFormat.TEXT, BytesFormat.RAW}:
             return readable_bytes(value, limit=limit)
-        text = format_value(value, how).strip('"')
+        whole = _format(row, name, how)
+        text = escaped(whole) if is_json(how) else whole.strip('"')
         return text if is_wide or len(text) <= limit else f"{text[:limit]}..."
 
     table = TextTable(
@@ -181,7 +238,7 @@ def _write_table(
         )
     )
     count = f"{len(rows)} version{'s' * (len(rows) > 1)}" if rows else "no version is left"
-    footer = [count, *_runs(rows), *_sentences(histories, is_wide=is_wide)]
+    footer = [count, *_left_out(histories), *_runs(rows), *_sentences(histories, is_wide=is_wide)]
     write_table(console, table, rows, is_wide=is_wide, footer=footer)
     errors = (
         f"{root}: {history.partition}: {error['error']}"
@@ -189,6 +246,14 @@ def _write_table(
         for error in history.errors
     )
     write_paragraphs(console, errors, is_wide=is_wide, style=_BAD)
+
+
+def _left_out(histories: Sequence[tuple[str, PartitionHistory]]) -> Iterator[str]:
+    """Yield how many records are not told, if any."""
+    count = sum(history.left_out for _, history in histories)
+    if count:
+        others = "1 older record is" if count == 1 else f"{count:,} older records are"
+        yield f"{others} left out; {MAX_RECORDS.flag} says how many versions of a key are told"
 
 
 def _sentences(

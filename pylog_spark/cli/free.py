@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
-import typer
 from rich.console import Console
 
+from pylog_spark.cli.progress_line import ProgressLine
+from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
@@ -25,10 +26,15 @@ from pylog_spark.options.declared import (
     TOPIC_DUMP,
 )
 from pylog_spark.options.option import CommandLine, Option
-from pylog_spark.report import json_line, number_text, size_column, size_text
+from pylog_spark.report import number_text, size_column, size_text
 from pylog_spark.text_table import NOTHING, Column, Row, TextTable, write_paragraphs, write_table
 from storage_core.store.open_store import split_location
 
+# Of ``_row``.
+_STEP_COLUMNS: Final = (
+    *("step", "source", "root", "topic", "partitions", "frees_bytes", "frees_at_most_bytes"),
+    *("total_bytes", "needs_bytes", "refused_by", "losses", "command"),
+)
 # What a purge, and a job, has to be told again to decide the same.
 _TOLD_TO_PURGE: Final = (CONFIG_FILES, SERVER_PROPERTIES, SETTINGS_OF_RUN, NOW_MS)
 _TOLD_TO_JOB: Final = (*_TOLD_TO_PURGE, TOPIC_DUMP, ASSUME_DEFAULTS, HIGH_WATERMARK)
@@ -49,7 +55,10 @@ def _prepare(line: CommandLine) -> Call[dict[str, str]]:
 
 
 def _operate(call: Call[dict[str, str]], place: Any) -> FreePlan:
-    return plan_free_space(place, call.line[ROOTS], call.options)
+    with ProgressLine(is_shown=call.is_for_person) as progress:
+        return plan_free_space(
+            place, call.line[ROOTS], call.options, on_progress=progress.on_progress
+        )
 
 
 def _show(call: Call[dict[str, str]], plan: FreePlan) -> int:
@@ -62,11 +71,12 @@ def _show(call: Call[dict[str, str]], plan: FreePlan) -> int:
     ]
     sure, most = plan.frees_bytes, plan.frees_at_most_bytes
     is_enough = need is None or sure >= need
-    if call.as_json:
+    if not call.is_for_person:
+        lines = RowLines(call.output, "free_step", _STEP_COLUMNS)
         for row in rows:
-            typer.echo(json_line("free_step", row))
+            lines.add("free_step", row)
         for failure in plan.failures:
-            typer.echo(json_line("failure", failure))
+            lines.add("failure", failure)
         whole = {
             "need_bytes": need,
             "frees_bytes": sure,
@@ -76,11 +86,11 @@ def _show(call: Call[dict[str, str]], plan: FreePlan) -> int:
             "largest_topics": [{"topic": name, "bytes": size} for name, size in plan.largest],
             "notes": list(plan.notes),
         }
-        typer.echo(json_line("free", whole))
+        lines.add("free", whole)
     else:
         console = Console()
-        lines = list(_footer(call, plan, rows))
-        write_table(console, _TABLE, _of_one_root(call, rows), is_wide=call.is_wide, footer=lines)
+        footer = list(_footer(call, plan, rows))
+        write_table(console, _TABLE, _of_one_root(call, rows), is_wide=call.is_wide, footer=footer)
         failed = (f"{row['root']}: {row['error']}" for row in plan.failures)
         write_paragraphs(console, failed, is_wide=call.is_wide, style="bold red")
     if plan.failures:

@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import typer
 from rich.console import Console
 from rich.text import Text
 
+from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.arguments import said_as
 from pylog_spark.options.choices import InspectOrder, OutputFormat
@@ -27,7 +27,6 @@ from pylog_spark.options.declared import (
 )
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import (
-    json_line,
     number_column,
     partition_name,
     size_column,
@@ -49,6 +48,8 @@ from storage_core.catalog.roles import Role
 from storage_core.clock import SystemClock
 from storage_core.errors import PylogError
 from storage_core.maintenance.inspection import (
+    PARTITION_COLUMNS,
+    SEGMENT_COLUMNS,
     RootView,
     inspect_partition,
     inspect_root,
@@ -83,20 +84,20 @@ def inspect_roots(line: CommandLine) -> int:
     page = line[REPORT]
     if page is not None:
         _check_page(page, line[ROOTS])
-    as_json = line[OUTPUT] is OutputFormat.JSON
+    lines = None if line[OUTPUT] is OutputFormat.TABLE else _row_lines(line)
     looks = []
     for root in line[ROOTS]:
         look = _look(line, root, now_ms)
         looks.append(look)
-        if as_json:
-            _write_json(look)
+        if lines is not None:
+            _write_rows(lines, look)
     rows = [row for look in looks for row in look.rows]
     totals = totals_by_topic(rows, line[BY]) if line[PER_TOPIC] else []
-    if as_json:
-        for total in totals:
-            typer.echo(json_line("topic", total))
-    else:
+    if lines is None:
         _write_tables(line, looks, totals)
+    else:
+        for total in totals:
+            lines.add("topic", total)
     if page is not None:
         from pylog_spark.cli.inspect_page import write_inspect_page  # noqa: PLC0415  # pictures
 
@@ -192,12 +193,23 @@ def _segments(entry: SubDirectory) -> list[Row]:
         return []  # the partition's own row carries the error
 
 
-def _write_json(look: Look) -> None:
-    typer.echo(json_line("log_directory", look.view.row))
+def _row_lines(line: CommandLine) -> RowLines:
+    """Return what writes rows for a program; as CSV, those of what was asked for most closely."""
+    if line[PER_TOPIC]:
+        return RowLines(line[OUTPUT], "topic", ["topic", *_total([])])
+    if line[SEGMENTS]:
+        return RowLines(line[OUTPUT], "segment", [*_PLACE, *SEGMENT_COLUMNS])
+    return RowLines(line[OUTPUT], "partition", PARTITION_COLUMNS)
+
+
+def _write_rows(lines: RowLines, look: Look) -> None:
+    lines.add("log_directory", look.view.row)
     for row, of_partition in zip(look.rows, look.segments, strict=True):
-        typer.echo(json_line("partition", row))
+        lines.add("partition", row)
+        # In JSON a segment follows its partition.
+        place = {name: row[name] for name in _PLACE} if lines.is_csv else {}
         for segment in of_partition:
-            typer.echo(json_line("segment", segment))
+            lines.add("segment", {**place, **segment})
 
 
 def _write_tables(line: CommandLine, looks: Sequence[Look], totals: Sequence[Row]) -> None:
@@ -310,6 +322,8 @@ def _remarks(row: Row) -> str:
     return "; ".join(remarks)
 
 
+# What names the partition of a segment that stands alone.
+_PLACE: Final = ("root", "topic", "partition")
 _SORTED_BY: Final = {
     InspectOrder.SIZE: ("size_bytes",),
     InspectOrder.DIRTY: ("dirty_ratio", "dirty_bytes"),

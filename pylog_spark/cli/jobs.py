@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-import typer
 from rich.console import Console
 
 from pylog_spark.cli.page_parts import (
@@ -16,6 +15,7 @@ from pylog_spark.cli.page_parts import (
     table_section,
 )
 from pylog_spark.cli.progress_line import ProgressLine
+from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.apply import ApplyOptions, apply_saved, options_of
@@ -33,6 +33,8 @@ from pylog_spark.options.declared import (
     LEDGER,
     MARK_CLEAN,
     MASTER,
+    METRICS_FILE,
+    METRICS_PUSH,
     OVERRIDE,
     PLAN,
     REPORT,
@@ -47,7 +49,6 @@ from pylog_spark.report import (
     RESULT_TABLE,
     RETENTION_TABLE,
     is_notable_retention,
-    json_line,
     refusal_text,
     refused_deletions,
     summary_line,
@@ -92,7 +93,7 @@ def _run(call: Call[list[str]], place: Any) -> RunReport:
 def _recover_by(
     operation: Callable[..., RunReport], call: Call[list[str]], place: Any
 ) -> RunReport:
-    with ProgressLine(is_shown=not call.as_json) as progress:
+    with ProgressLine(is_shown=call.is_for_person) as progress:
         report = operation(
             place,
             call.line[ROOTS],
@@ -136,10 +137,13 @@ def _prepare_plan(line: CommandLine) -> Call[SavedPlan]:
         overrides=line[OVERRIDE],
         engine=line[ENGINE],
         master=line[MASTER],
+        metrics_file=line[METRICS_FILE],
+        metrics_push=line[METRICS_PUSH],
     )
     path = line[PLAN]
     plan = read_plan_file(path)
     options = options_of(plan, path, anew)
+    check_outside(REPORT.label, line[REPORT], plan.roots)
     if plan.action != "recover":
         roots = [root.location for root in plan.roots]
         check_roots(resolve_roots(roots, said=options.role), options)
@@ -152,7 +156,11 @@ def _apply(call: Call[SavedPlan], place: Any) -> RunReport:
 
 def show_run(call: Call[Any], report: RunReport) -> int:
     """Print what a run did, or would do, and return its exit status."""
-    write_report(report, as_json=call.as_json, is_wide=call.is_wide)
+    rows = report.results.to_pylist()
+    if call.is_for_person:
+        _write_tables(report, rows, is_wide=call.is_wide)
+    else:
+        _write_rows(report, rows, RowLines(call.output, "result", report.results.schema.names))
     page = call.line[REPORT]
     if page is not None:
         write_page(page, run_page(report, call.roots, call.options))
@@ -205,31 +213,17 @@ def run_page(report: RunReport, roots: Sequence[LogRoot], options: JobOptions) -
     )
 
 
-def write_report(report: RunReport, *, as_json: bool, is_wide: bool = False) -> None:
-    """Print what a run did, or would do.
-
-    Args:
-        report: Of the run.
-        as_json: JSON lines instead of a table: one a partition, then one of the run.
-        is_wide: Tables leave nothing out.
-    """
-    rows = report.results.to_pylist()
-    if as_json:
-        _write_json(report, rows)
-    else:
-        _write_tables(report, rows, is_wide=is_wide)
-
-
-def _write_json(report: RunReport, rows: list[dict[str, Any]]) -> None:
+def _write_rows(report: RunReport, rows: list[dict[str, Any]], lines: RowLines) -> None:
+    """Write what a run did, or would do, for a program: a row a partition, then the run's own."""
     plans = _plans(report) if report.dry_run else {}
     for row in rows:
         plan = plans.get(row_key(row))
-        typer.echo(json_line("result", row if plan is None else {**row, "plan": plan}))
+        lines.add("result", row if plan is None else {**row, "plan": plan})
     for cut in report.cuts.to_pylist():
-        typer.echo(json_line("cut", cut))
+        lines.add("cut", cut)
     for row in report.retentions.to_pylist():
         row["operations"] = json.loads(row["operations"] or "[]")
-        typer.echo(json_line("retention", row))
+        lines.add("retention", row)
     run = {
         **report.run_row(),
         "cleaner": dict(report.cleaner),
@@ -238,7 +232,7 @@ def _write_json(report: RunReport, rows: list[dict[str, Any]]) -> None:
             for reason, count in refused_deletions(rows).items()
         ],
     }
-    typer.echo(json_line("run", run))
+    lines.add("run", run)
 
 
 def _plans(report: RunReport) -> dict[RowKey, dict[str, Any]]:

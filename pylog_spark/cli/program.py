@@ -3,6 +3,7 @@
 ``commands`` declares them. What a command does is imported when it is called.
 """
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -18,15 +19,19 @@ from pylog_spark.cli.error_text import (
     leave_out_interruptions,
     raise_on_termination,
     report_error,
+    write_line,
 )
 from pylog_spark.cli.parameters import command_line_of, signature_of
 from pylog_spark.exit_code import ExitCode, exit_code_of
 from pylog_spark.options.declared import DRY_RUN, EXACT
-from pylog_spark.text import printable
+from pylog_spark.structured_logs import LogFormat, use_log_format
 from storage_core import __version__
 
 _PROGRAM: Final = "pylog"
+# How many objects come before garbage is looked for; Python's own 700 are but for little memory.
+_OBJECTS_BETWEEN_LOOKS: Final = 100_000
 _DEBUG_VARIABLE: Final = "PYLOG_DEBUG"
+_LOG_FORMAT_VARIABLE: Final = "PYLOG_LOG_FORMAT"
 _EXACT_DRY_RUN: Final = f"{DRY_RUN.flag}=exact"
 # typer gives this class no public name in all of its versions; it is what a wrong option raises.
 _UsageError: Final[type[Exception]] = typer.BadParameter.__bases__[0]
@@ -154,6 +159,14 @@ def pylog(
         bool,
         typer.Option("--debug", envvar=_DEBUG_VARIABLE, help="Show where an error happened."),
     ] = False,
+    log_format: Annotated[
+        LogFormat,
+        typer.Option(
+            "--log-format",
+            envvar=_LOG_FORMAT_VARIABLE,
+            help="How log lines and errors are written: json is an object a line.",
+        ),
+    ] = LogFormat.TEXT,
     version: Annotated[
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
@@ -166,15 +179,27 @@ def pylog(
     Then see what the nightly would do: `pylog run /var/lib/kafka --role broker --dry-run`
     """
     del debug, version
+    use_log_format(log_format)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the program and end the process with its status.
+    """Run the program; end the process with its status, unless that is 0.
+
+    A host that calls it in a process of its own, as Databricks does, may take any ``SystemExit``
+    for a failure.
 
     Args:
         arguments: The command line after the program's name; None for the process's own.
     """
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    # Modules are no garbage. To look through them while they are imported, and again at the end of
+    # the process, takes a quarter of the time of a short command.
+    gc.set_threshold(_OBJECTS_BETWEEN_LOOKS)
+    try:
+        status = run(sys.argv[1:] if arguments is None else arguments)
+        if status:
+            sys.exit(status)
+    finally:
+        gc.freeze()
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -207,7 +232,7 @@ def _report_usage(error: Any) -> None:
     # Where nothing but the name of a group was given, its help has been printed, and that is all.
     if message:
         text = message[:1].lower() + message[1:].removesuffix(".")
-        sys.stderr.write(f"{_PROGRAM}: {printable(text)} (see: {path} --help)\n")
+        write_line(f"{text} (see: {path} --help)")
 
 
 def _discard_output() -> None:

@@ -20,14 +20,18 @@ from pylog_spark.options.option import CommandLine
 from pylog_spark.record_text import parse_bytes_text
 from storage_core.errors import ConfigError
 from storage_core.kafka_log import Logs, Position, Records, TopicPartition, open_logs
+from storage_core.reading.request import DEFAULT_RANGE_BYTES
 
 
-def read_chosen(line: CommandLine, columns: Iterable[str]) -> Records:
+def read_chosen(
+    line: CommandLine, columns: Iterable[str], *, range_bytes: int = DEFAULT_RANGE_BYTES
+) -> Records:
     """Return the records of a topic that a command line asks for.
 
     Args:
         line: Root, topic, and what bounds them.
         columns: Of ``kafka_log.COLUMNS``, those that are wanted.
+        range_bytes: How much of the files is read in one go.
 
     Raises:
         PylogError: As ``kafka_log.open_logs`` and ``Logs.read``.
@@ -43,6 +47,7 @@ def read_chosen(line: CommandLine, columns: Iterable[str]) -> Records:
         columns=columns,
         isolation=line[ISOLATION].value,
         fail_on_data_loss=not line[ALLOW_DATA_LOSS],
+        range_bytes=range_bytes,
     )
 
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from pylog_spark.options.choices import BytesFormat
 from pylog_spark.record_columns import BYTES, format_column
-from pylog_spark.record_text import without_json
+from pylog_spark.record_text import ValueFormat, format_of_headers
 from storage_core.errors import ConfigError
 
 # The column of records that a letter is about.
@@ -50,7 +50,7 @@ class RecordFormat:
     """
 
     def __init__(
-        self, text: str, *, keys: BytesFormat, values: BytesFormat, null: bytes = b""
+        self, text: str, *, keys: ValueFormat, values: ValueFormat, null: bytes = b""
     ) -> None:
         self._parts = list(_parse(text))
         self._keys, self._values, self._null = keys, values, null
@@ -68,7 +68,7 @@ class RecordFormat:
             batch: With ``columns``.
 
         Raises:
-            NotInFormatError: A key or a value is no JSON.
+            NotInFormatError: A key or a value is not in its format.
         """
         empty = pa.repeat(pa.scalar(b"", BYTES), batch.num_rows)  # so that one is no scalar
         parts = [
@@ -154,10 +154,10 @@ def _numbers(column: pa.Array) -> pa.Array:
     return column.cast(pa.large_string()).cast(BYTES)
 
 
-def _header_text(headers: pa.Array, how: BytesFormat) -> pa.Array:
+def _header_text(headers: pa.Array, how: ValueFormat) -> pa.Array:
     """Return headers as kcat writes them: ``name=value``, with NULL for null, and commas."""
     entries = headers.flatten()
-    values = pc.fill_null(format_column(entries.field("value"), without_json(how)), b"NULL")
+    values = pc.fill_null(format_column(entries.field("value"), format_of_headers(how)), b"NULL")
     of_names = BytesFormat.RAW if how is BytesFormat.RAW else BytesFormat.TEXT
     names = format_column(entries.field("key").cast(BYTES), of_names)
     pairs = pc.binary_join_element_wise(names, values, pa.scalar(b"=", BYTES))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from pylog_spark.options.choices import EngineChoice, OutputFormat
-from pylog_spark.options.declared import OUTPUT, PLAN_OUT, REPORT, WIDE
+from pylog_spark.options.declared import METRICS_FILE, OUTPUT, PLAN_OUT, REPORT, WIDE
 from pylog_spark.options.option import CommandLine
 from storage_core.clock import SystemClock
 from storage_core.errors import ConfigError
@@ -61,9 +61,14 @@ class Call(Generic[SubjectT]):
     roots: "Sequence[LogRoot]" = ()
 
     @property
-    def as_json(self) -> bool:
-        """Whether the answer is JSON lines in place of tables."""
-        return self.line[OUTPUT] is OutputFormat.JSON
+    def output(self) -> OutputFormat:
+        """How rows are written."""
+        return self.line[OUTPUT]
+
+    @property
+    def is_for_person(self) -> bool:
+        """Whether the answer is tables and sentences, not rows for a program."""
+        return self.output is OutputFormat.TABLE
 
     @property
     def is_wide(self) -> bool:
@@ -103,7 +108,7 @@ class Work(Generic[SubjectT, ReportT]):
         Raises:
             PylogError: It could not run, or a guard refused it.
         """
-        for option in (REPORT, PLAN_OUT):
+        for option in (REPORT, PLAN_OUT, METRICS_FILE):
             check_file_place(option.label, line.written(option))
         call = self.prepare(line)
         return self.show(call, self.operate(call, self._place(call)))

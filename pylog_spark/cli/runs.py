@@ -1,13 +1,13 @@
 """``pylog runs``: what was done here before, and what of it can be undone."""
 
 import shlex
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Final
 
 import humanize
-import typer
 from rich.console import Console
 
+from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import load_options
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.past_runs import PastRun, Undo, list_past_runs
@@ -15,7 +15,6 @@ from pylog_spark.options.choices import OutputFormat
 from pylog_spark.options.declared import LAST, OUTPUT, WIDE
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import (
-    json_line,
     number_column,
     size_column,
     size_text,
@@ -34,9 +33,10 @@ def show_runs(line: CommandLine) -> int:
     options = load_options(line)
     runs = list_past_runs(options.ledger, options.trash, last=line[LAST])
     rows = [asdict(run) for run in runs]
-    if line[OUTPUT] is OutputFormat.JSON:
+    if line[OUTPUT] is not OutputFormat.TABLE:
+        lines = RowLines(line[OUTPUT], "past_run", [field.name for field in fields(PastRun)])
         for row in rows:
-            typer.echo(json_line("past_run", row))
+            lines.add("past_run", row)
         return ExitCode.DONE
     console = Console()
     write_table(console, RUN_TABLE, rows, is_wide=line[WIDE])

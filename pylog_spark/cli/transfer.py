@@ -1,14 +1,14 @@
 """Ingest, materialize and survey: into and out of managed roots, and what is due by listings."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import typer
 from rich.console import Console
 
 from pylog_spark.cli.page_parts import figures, picture_notes, table_section
+from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.ingest import check_places, ingest
@@ -33,7 +33,6 @@ from pylog_spark.report import (
     PARTITION,
     REASON,
     STATUS,
-    json_line,
     number_column,
     size_column,
     summary_line,
@@ -166,33 +165,27 @@ def _bytes_by_state(row: Row) -> dict[str, int]:
 
 
 def _show(call: Call[Any], report: TransferReport) -> int:
-    write_report(report, as_json=call.as_json, is_wide=call.is_wide)
+    if call.is_for_person:
+        _write_table(report, is_wide=call.is_wide)
+    else:
+        names = report.details.schema.names
+        write_rows(report, RowLines(call.output, report.action, names))
     return report.exit_code
 
 
-def write_report(
-    report: TransferReport,
-    *,
-    as_json: bool,
-    is_wide: bool = False,
-    write: Callable[[str], object] = typer.echo,
-) -> None:
-    """Print a report.
+def write_rows(report: TransferReport, lines: RowLines) -> None:
+    """Write what was done for a program: rows of each partition, then the run's own.
 
     Args:
         report: What was done.
-        as_json: One JSON object a line in place of a table.
-        is_wide: The table leaves nothing out.
-        write: Takes a line of JSON.
+        lines: Where they go.
     """
-    if not as_json:
-        _write_table(report, is_wide=is_wide)
-        return
-    for row in _rows(report.results):
-        write(json_line("result", row))
+    if not lines.is_csv:  # whose rows have all of it
+        for row in _rows(report.results):
+            lines.add("result", row)
     for row in _rows(report.details):
-        write(json_line(report.action, row))
-    write(json_line("run", report.run_row()))
+        lines.add(report.action, row)
+    lines.add("run", report.run_row())
 
 
 def _write_table(report: TransferReport, *, is_wide: bool) -> None:

@@ -3,7 +3,6 @@
 from dataclasses import asdict
 from typing import Any, Final
 
-import typer
 from rich.console import Console
 from rich.text import Text
 
@@ -14,15 +13,17 @@ from pylog_spark.cli.page_parts import (
     picture_notes,
     table_section,
 )
+from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.verify import verify
 from pylog_spark.operations.verify_report import VerifyReport, VerifyRequest
-from pylog_spark.options.declared import DEEP, FAIL_ON, LIVE, REPORT, ROOTS, SHOW
+from pylog_spark.options.declared import DEEP, FAIL_ON, LIVE, METRICS_FILE, REPORT, ROOTS, SHOW
 from pylog_spark.options.option import CommandLine
-from pylog_spark.report import RESULT_TABLE, json_line, partition_name, size_text
+from pylog_spark.report import RESULT_TABLE, partition_name, size_text
 from pylog_spark.report_page import Page, write_page
 from pylog_spark.run.guards import check_ledger, check_outside
+from pylog_spark.schemas import RECORDED_FINDING
 from pylog_spark.text import printable
 from pylog_spark.text_table import has_several_roots, write_paragraphs, write_table
 from storage_core.maintenance.verification.findings import Severity
@@ -33,6 +34,7 @@ def _prepare(line: CommandLine) -> Call[list[str]]:
     roots = resolve_roots(line[ROOTS], said=options.role)
     check_outside(REPORT.label, line[REPORT], roots)
     check_ledger(roots, options.ledger)
+    check_outside(METRICS_FILE.label, options.metrics_file, roots)
     return Call(line=line, options=options, subject=[root.location for root in roots], roots=roots)
 
 
@@ -48,10 +50,10 @@ def _verify(call: Call[list[str]], place: Any) -> VerifyReport:
 
 
 def _show(call: Call[list[str]], report: VerifyReport) -> int:
-    if call.as_json:
-        _write_json(report)
-    else:
+    if call.is_for_person:
         _write_tables(report, is_wide=call.is_wide)
+    else:
+        _write_rows(report, RowLines(call.output, "finding", RECORDED_FINDING.names))
     page = call.line[REPORT]
     if page is not None:
         write_page(page, verify_page(report, ledger=call.options.ledger))
@@ -84,17 +86,17 @@ def verify_page(report: VerifyReport, *, ledger: str | None) -> Page:
     )
 
 
-def _write_json(report: VerifyReport) -> None:
+def _write_rows(report: VerifyReport, lines: RowLines) -> None:
     for row in report.findings:
-        typer.echo(json_line("finding", row))
+        lines.add("finding", row)
     for result in report.results.to_pylist():
-        typer.echo(json_line("result", result))
+        lines.add("result", result)
     run = {
         **report.run_row(),
         "read_bytes": report.read_bytes,
         "findings": [asdict(count) for count in report.counts],
     }
-    typer.echo(json_line("run", run))
+    lines.add("run", run)
 
 
 def _write_tables(report: VerifyReport, *, is_wide: bool) -> None:

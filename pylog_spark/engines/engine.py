@@ -10,7 +10,9 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
+from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
 
 import pyarrow as pa
@@ -254,7 +256,8 @@ class Engine(ABC, Generic[RowsT]):
             except BaseException as error:  # noqa: BLE001  # raised again where it is waited for
                 outcome.set_exception(error)
 
-        self._thread(run).start()
+        # What log lines say of the run is said there as well.
+        self._thread(partial(copy_context().run, run)).start()
         return outcome
 
     def wait_for(self, outcome: Future[T]) -> T:
@@ -295,6 +298,7 @@ def run_apart(what: str, step: Callable[[], object]) -> None:
         except Exception as error:  # noqa: BLE001  # the error that led here is on its way up
             _log.warning("could not %s: %s", what, error)
 
-    thread = threading.Thread(target=attempt, name=what, daemon=True)
+    work = partial(copy_context().run, attempt)
+    thread = threading.Thread(target=work, name=what, daemon=True)
     thread.start()
     thread.join(timeout=_PATIENCE_SECONDS)

@@ -34,6 +34,7 @@ from pylog_spark.engines.local_tasks import (
     sorted_rows,
     to_driver,
 )
+from pylog_spark.structured_logs import TaskLogs
 
 _FOLDER_PREFIX: Final = "pylog-engine-"
 
@@ -224,6 +225,7 @@ class LocalEngine(Engine[LocalRows]):
             schema=schema,
             sink=sink,
             folder=str(self._scratch()),
+            logs=TaskLogs.of_driver(),
         )
         made = self._do(stage, given, is_look=is_look)
         _remove_files(dealt)

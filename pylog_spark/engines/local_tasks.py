@@ -4,6 +4,7 @@ Between two stages rows lie in files of the run's scratch folder, or travel with
 task where they are few. A batch that a task reads from a file is a view of that file.
 """
 
+import threading
 import uuid
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -19,21 +20,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pylog_spark.engines.engine import UNIT, ArrowWork
+from pylog_spark.structured_logs import TaskLogs
 
 # So many bytes of a task's rows travel with its answer; the others go through a file.
 _MOST_CARRIED_BYTES: Final = 256 * 1024
 
-# What a worker has loaded, by file: values that are published, stages.
+# What a process has loaded, by file: values that are published, stages. Threads of a look share it.
 _loaded: dict[str, Any] = {}
+_loading: Final = threading.Lock()
 
 
 def load(file: str) -> Any:
     """Return the value of a file, kept as long as the file is there."""
-    for gone in [known for known in _loaded if not Path(known).exists()]:
-        del _loaded[gone]
-    if file not in _loaded:
-        _loaded[file] = cloudpickle.loads(Path(file).read_bytes())
-    return _loaded[file]
+    with _loading:
+        for gone in [each for each in _loaded if not Path(each).exists()]:
+            del _loaded[gone]
+        if file not in _loaded:
+            _loaded[file] = cloudpickle.loads(Path(file).read_bytes())
+        return _loaded[file]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +165,7 @@ class Stage:
         schema: Columns of what comes out.
         sink: Which tasks of the next stage get which rows.
         folder: For rows that are too many to travel with the answer.
+        logs: How log lines of the tasks are written.
     """
 
     begin: Callable[[Any], Iterator[pa.RecordBatch]]
@@ -168,6 +173,7 @@ class Stage:
     schema: pa.Schema
     sink: Sink
     folder: str
+    logs: TaskLogs
 
     def run(self, given: Any, task: int) -> list[Piece]:
         """Do a task in a worker; return what it made.
@@ -186,6 +192,7 @@ class Stage:
         return [Piece(target, rows) for target, rows in self._rows(given, task)]
 
     def _rows(self, given: Any, task: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        self.logs.begin()
         batches = self.begin(given)
         for step in self.steps:
             batches = step(batches)

@@ -29,6 +29,7 @@ from pylog_spark.engines.engine import (
 )
 from pylog_spark.engines.session_facts import count_slots, heap_bytes, is_connect
 from pylog_spark.rows import spark_ddl
+from pylog_spark.structured_logs import TaskLogs
 from pylog_spark.tasks.worker import freeze_modules
 
 _log: Final = logging.getLogger(__name__)
@@ -45,9 +46,11 @@ def map_in_arrow(frame: DataFrame, work: ArrowWork, schema: pa.Schema) -> DataFr
         work: Runs in a task; captures values only.
         schema: Columns of the rows that it makes.
     """
+    logs = TaskLogs.of_driver()
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         freeze_modules()
+        logs.begin()
         yield from work(batches)
 
     return frame.mapInArrow(run, spark_ddl(schema))

@@ -39,6 +39,8 @@ class ApplyOptions:
         overrides: Guards that are switched off; a plan switches none off.
         engine: Where tasks run.
         master: Spark master.
+        metrics_file: File that receives the run's numbers for Prometheus.
+        metrics_push: Pushgateway that receives them.
     """
 
     dry_run: bool = False
@@ -48,6 +50,8 @@ class ApplyOptions:
     overrides: frozenset[str] = frozenset()
     engine: EngineChoice = EngineChoice.AUTO
     master: str | None = None
+    metrics_file: str | None = None
+    metrics_push: str | None = None
 
 
 def options_of(saved: SavedPlan, path: Path | None, said: ApplyOptions) -> JobOptions:
@@ -70,6 +74,8 @@ def options_of(saved: SavedPlan, path: Path | None, said: ApplyOptions) -> JobOp
         limits=replace(options.limits, overrides=said.overrides),
         engine=said.engine,
         master=said.master,
+        metrics_file=said.metrics_file,
+        metrics_push=said.metrics_push,
     )
 
 

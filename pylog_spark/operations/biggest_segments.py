@@ -17,7 +17,7 @@ from storage_core.maintenance.inspection import RootView, inspect_root
 from storage_core.maintenance.segment_states import observe_segments
 from storage_core.roots.open_root import LogRoot
 from storage_core.store.generations import unpinned
-from storage_core.store.open_objects import MANAGED_PREFIX
+from storage_core.store.open_objects import name_root
 from storage_core.store.open_store import split_location
 
 Row = dict[str, Any]
@@ -52,8 +52,7 @@ def segments_after_run(
     for root in roots:
         if root.location not in names_of:
             continue
-        is_managed = root.role is Role.MANAGED
-        view = inspect_root(MANAGED_PREFIX + root.location if is_managed else root.location)
+        view = inspect_root(name_root(root.location, is_managed=root.role is Role.MANAGED))
         config_of = catalogs[root.location].config_for
         names = names_of[root.location]
         rows += segments_of(view, names, config_of, now_ms=options.now_ms)

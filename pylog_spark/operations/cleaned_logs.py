@@ -1,7 +1,7 @@
 """The logs of a compaction and what became of each, round by round, as rows and as totals."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 
 import pyarrow as pa
@@ -94,22 +94,37 @@ class CleanedLogs:
 
     def totals(self) -> dict[str, int]:
         """Return the numbers of all that was due, by the names that Kafka's gauges have."""
-        names = ["status", "cleanable_ratio", "cleanable_bytes", "compaction_delay_ms"]
-        logs = []
+        return _gauges(log for _, log in self._due())
+
+    def root_totals(self) -> dict[str, dict[str, int]]:
+        """Return the same of each root of the run."""
+        logs: dict[str, list[CleanedLog]] = {root.location: [] for root in self._run.job.roots}
+        for root, log in self._due():
+            logs[root].append(log)
+        return {root: _gauges(those) for root, those in logs.items()}
+
+    def _due(self) -> Iterator[tuple[str, CleanedLog]]:
+        """Yield root and numbers of each partition that was due."""
+        names = ["root", "status", "cleanable_ratio", "cleanable_bytes", "compaction_delay_ms"]
         for number, row in enumerate(self.plans.select(names).to_pylist()):
             if row["status"] != Status.PLANNED:
                 continue
             outcome = self.outcomes.get(number, Outcome())
-            logs.append(
+            yield (
+                row["root"],
                 CleanedLog(
                     cleanable_ratio=row["cleanable_ratio"],
                     cleanable_bytes=row["cleanable_bytes"],
                     compaction_delay_ms=row["compaction_delay_ms"] or 0,
                     has_failed=outcome.columns.get("status") == Status.FAILED.value,
                     stats=CleanerStats.from_json(outcome.rounds[-1]) if outcome.rounds else None,
-                )
+                ),
             )
-        return {name.replace("_", "-"): value for name, value in asdict(total_of(logs)).items()}
+
+
+def _gauges(logs: Iterable[CleanedLog]) -> dict[str, int]:
+    """Return the totals of some partitions, by the names that Kafka's gauges have."""
+    return {name.replace("_", "-"): value for name, value in asdict(total_of(logs)).items()}
 
 
 def _cleanings(plans: pa.Table, outcomes: Mapping[int, Outcome], *, run_id: str) -> pa.Table:

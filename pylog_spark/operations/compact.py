@@ -29,6 +29,7 @@ from pylog_spark.run.store_costs import compaction_notes
 from pylog_spark.run.upkeep import open_upkeep
 from pylog_spark.run.waves import Outcomes, run_waves
 from pylog_spark.schemas import Action, Status
+from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.key_folder import shares_files
 from pylog_spark.tasks.observation import Step
 from pylog_spark.tasks.retention import SweepScope
@@ -83,6 +84,7 @@ def compact(
         retentions=step.retentions,
         cleanings=step.cleanings,
         cleaner=step.totals,
+        gauges=step.gauges,
     )
 
 
@@ -96,6 +98,7 @@ class CompactionStep:
         retentions: Rows of ``schemas.RETENTION``: what expired in partitions that are compacted.
         cleanings: Rows of ``schemas.CLEANING``.
         totals: Numbers of all that was due, by the names of Kafka's gauges.
+        gauges: The same of each root.
         notes: What a reader should know of it, line by line.
     """
 
@@ -104,9 +107,11 @@ class CompactionStep:
     retentions: pa.Table
     cleanings: pa.Table
     totals: Mapping[str, int]
+    gauges: Mapping[str, Mapping[str, int]]
     notes: tuple[str, ...]
 
 
+@log_fields(step=Action.COMPACT.value)
 def compact_step(
     run: Run, observation: Observation, *, strategy: Strategy = Strategy.AUTO
 ) -> CompactionStep:
@@ -149,6 +154,7 @@ def compact_step(
         retentions=swept.retentions,
         cleanings=logs.cleanings(),
         totals=logs.totals(),
+        gauges=logs.root_totals(),
         notes=(*notes, *swept.notes),
     )
 

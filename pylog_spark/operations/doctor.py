@@ -51,7 +51,8 @@ def diagnose(
         pyspark.errors.PySparkException: Spark failed.
     """
     log_roots = resolve_roots(roots, said=options.role)
-    job = new_job(Action.VERIFY.value, log_roots, replace(options, ledger=None))
+    # A look leaves no record.
+    job = new_job(Action.VERIFY.value, log_roots, replace(options, dry_run=True))
     request = replace(request, shown=max(request.shown, _MOST_CURED))
     with Run(place, job) as run:
         observed = observe_targets(run, request)

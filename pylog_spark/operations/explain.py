@@ -28,7 +28,7 @@ from storage_core.maintenance.explain.partition import explain_after_recovery, e
 from storage_core.maintenance.inspection import RootView, inspect_root
 from storage_core.roots.open_root import LogRoot, partition_checkpoints, root_checkpoints
 from storage_core.store import open_store
-from storage_core.store.open_objects import MANAGED_PREFIX
+from storage_core.store.open_objects import name_root
 
 _NOT_A_LOG: Final = {
     DirectoryKind.METADATA: ("INTERNAL_METADATA", "the cluster's own metadata is never touched"),
@@ -65,7 +65,7 @@ def explain(roots: Sequence[str], options: JobOptions) -> Iterator[Row]:
     unclean = unclean_roots(tuple(log_roots))
     topics = TopicFilter(topics=options.include, exclude=options.exclude)
     for root in log_roots:
-        view = inspect_root(_place(root))
+        view = inspect_root(name_root(root.location, is_managed=root.role is Role.MANAGED))
         explainer = _Explainer(view, catalogs[root.location], options)
         for entry in view.entries:
             partition = entry.topic_partition
@@ -74,10 +74,6 @@ def explain(roots: Sequence[str], options: JobOptions) -> Iterator[Row]:
             ):
                 continue
             yield explainer.row(root, entry, is_unclean=root.location in unclean)
-
-
-def _place(root: LogRoot) -> str:
-    return MANAGED_PREFIX + root.location if root.role is Role.MANAGED else root.location
 
 
 class _Explainer:

@@ -10,26 +10,35 @@ import glob
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import pyarrow as pa
 
 from pylog_spark.engines.choice import Place, open_engine
+from pylog_spark.engines.engine import AnyEngine
 from pylog_spark.options.choices import ExportFormat
 from pylog_spark.rows import read_rows
+from pylog_spark.run.progress import OnProgress, ProgressMeter
 from pylog_spark.schemas import EXPORTED, ExportedRow, Failure
 from pylog_spark.tasks.export import ExportRequest, export_parts, write_empty
 from storage_core.clock import SystemClock
 from storage_core.errors import ConfigError
 from storage_core.kafka_log import Records
+from storage_core.reading.request import DEFAULT_RANGE_BYTES
 from storage_core.store.local import storage_errors, sync_folder
 
 _MARK: Final = ".pylog-export-"
+# Beyond so many rounds of parts as large as can be it is no matter that the last one is not full.
+_MOST_EVEN_ROUNDS: Final = 4
+_LEAST_RANGE_BYTES: Final = 8 << 20
+# What threads of this process read and write about as soon as others have started, which take a
+# second of the processor each.
+_MOST_WRITTEN_HERE: Final = 1 << 30
 _OPEN_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -66,25 +75,47 @@ def check_out(out: Path) -> None:
         raise ConfigError("OUT", out, f"this process may not write into {out.absolute().parent}")
 
 
-def export(place: Place, records: Records, out: Path, request: ExportRequest) -> Exported:
+class ReadRecords(Protocol):
+    """Looks at logs, and returns their records: with the columns of a request, and ``NAMES``."""
+
+    def __call__(self, *, range_bytes: int = ...) -> Records:
+        """Return the records, to be read in ranges of so many bytes of the files."""
+
+
+def export(
+    place: Place,
+    read: ReadRecords,
+    out: Path,
+    request: ExportRequest,
+    *,
+    on_progress: OnProgress | None = None,
+) -> Exported:
     """Write records to a new folder.
 
     Args:
         place: Where the tasks run: this machine (``Local``), or a Spark session whose executors see
             the folder under the same path.
-        records: With the columns of the request, and what errors name a record by.
+        read: Returns the records.
         out: The folder; it is not there yet.
         request: How; its ``folder`` is chosen here.
+        on_progress: Told how far the tasks have come.
 
     Raises:
         ConfigError: The folder cannot be made, or is there.
         StorageError: The disk failed.
     """
     check_out(out)
+    records = read()
     _remove_remains(out)
     with _new_folder(out) as folder:
         request = replace(request, folder=str(folder))
-        parts = _write_parts(place, records, out, request)
+        with open_engine(place, tag=f"pylog-export-{secrets.token_hex(4)}") as engine:
+            range_bytes = choose_range_bytes(records.size_bytes, engine.slots)
+            if range_bytes < DEFAULT_RANGE_BYTES:
+                records = read(range_bytes=range_bytes)
+            meter = ProgressMeter(engine, total_bytes=records.size_bytes, report=on_progress)
+            title = f"export to {out}"
+            parts = _write_parts(engine, records.parts(range_bytes), request, title, meter)
         failures = tuple(part.failure for part in parts if part.failure)
         if failures:
             return Exported(out=str(out), failures=failures)
@@ -110,16 +141,37 @@ def export(place: Place, records: Records, out: Path, request: ExportRequest) ->
     )
 
 
+def choose_range_bytes(size_bytes: int, slots: int) -> int:
+    """Return how large the parts of an export are: so that all slots have about as much to do.
+
+    Args:
+        size_bytes: How much is read.
+        slots: Tasks that run at the same time.
+    """
+    rounds = -(-size_bytes // (DEFAULT_RANGE_BYTES * slots))
+    if rounds > _MOST_EVEN_ROUNDS:
+        return DEFAULT_RANGE_BYTES  # the last round is a small part of all
+    share = -(-size_bytes // (max(rounds, 1) * slots))
+    # What ranges say of their sizes is rounded downwards.
+    return max(share + share // 100, _LEAST_RANGE_BYTES)
+
+
 def _write_parts(
-    place: Place, records: Records, out: Path, request: ExportRequest
+    engine: AnyEngine,
+    parts: Sequence[Records],
+    request: ExportRequest,
+    title: str,
+    meter: ProgressMeter,
 ) -> list[ExportedRow]:
     """Write all parts; return their rows, in the order of the records."""
-    units = [[(number, part)] for number, part in enumerate(records.parts())]
+    units = [[(number, part)] for number, part in enumerate(parts)]
     if not units:
         return []
-    with open_engine(place, tag=f"pylog-export-{secrets.token_hex(4)}") as engine:
-        written = engine.spread(units, partial(export_parts, request=request), EXPORTED)
-        table = engine.collect(written, EXPORTED, f"export to {out}")
+    written = engine.spread(units, partial(export_parts, request=request), EXPORTED)
+    is_quick = request.is_compiled and sum(part.size_bytes for part in parts) <= _MOST_WRITTEN_HERE
+    with meter.stage([(part.size_bytes, 0) for part in parts]):
+        # No lock of this process is in danger: an export takes none of files.
+        table = engine.collect(written, EXPORTED, title, is_look=is_quick)
     return sorted(read_rows(ExportedRow, table), key=lambda row: row.ordinal)
 
 

@@ -17,6 +17,7 @@ from pylog_spark.operations.exact import EXACT_NOTE
 from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.options import JobOptions
 from pylog_spark.options.broker import broker_config
+from pylog_spark.run.progress import OnProgress
 from pylog_spark.run.run_report import RunReport
 from pylog_spark.schemas import ALLOWED_BY, Action, Status
 from pylog_spark.tasks.coordinators import CoordinatorSettings, observe_groups
@@ -115,13 +116,20 @@ class FreePlan:
         return sum(step.frees_at_most_bytes for step in self.steps)
 
 
-def plan_free_space(place: Place, roots: Sequence[str], options: JobOptions) -> FreePlan:
+def plan_free_space(
+    place: Place,
+    roots: Sequence[str],
+    options: JobOptions,
+    *,
+    on_progress: OnProgress | None = None,
+) -> FreePlan:
     """Find out what could go; nothing is written, and no lock is taken.
 
     Args:
         place: Where the looks run: this machine (``Local``), or a Spark session.
         roots: Paths or URLs of log directories and managed roots.
         options: Clock, configs, trash; ``exact`` also reads what compaction would clean.
+        on_progress: Told how far the reading of what was not closed has come.
 
     Raises:
         PylogError: As the dry run of the nightly.
@@ -129,7 +137,7 @@ def plan_free_space(place: Place, roots: Sequence[str], options: JobOptions) -> 
     log_roots = resolve_roots(roots, said=options.role)
     # Whatever is in the trash could go, however young it is.
     look = replace(options, dry_run=True, purge_after_ms=0, ledger=None, salvage=None)
-    report = run_nightly(place, roots, look)
+    report = run_nightly(place, roots, look, on_progress=on_progress)
     losses, told, failures = _losses(roots, options, report)
     steps = [
         *_purges(report, log_roots),

@@ -74,7 +74,9 @@ def ingest(
     """
     rules = rules or IngestRules()
     source, target = check_places(mirror, managed, rules, dry_run=options.dry_run)
-    job = new_job(Action.INGEST.value, (source, target), options, clock=clock)
+    job = new_job(
+        Action.INGEST.value, (source, target), options, clock=clock, outputs=(target.location,)
+    )
     with Run(place, job) as run:
         lease = None if options.dry_run else _hold(run, target)
         if rules.in_place and lease is not None:

@@ -76,7 +76,7 @@ def materialize(
         pyspark.errors.PySparkException: Spark failed.
     """
     root, root_id, path = _resolve(managed, directory)
-    job = new_job(Action.MATERIALIZE.value, [root], options, clock=clock)
+    job = new_job(Action.MATERIALIZE.value, [root], options, clock=clock, outputs=(str(path),))
     with Run(place, job) as run:
         if options.dry_run:
             details = _plan(run, path, read_target(path, root=root.location, root_id=root_id))

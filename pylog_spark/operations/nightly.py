@@ -88,6 +88,7 @@ def run_nightly(  # noqa: PLR0913  # besides what is said, what is at hand
         retentions=pa.concat_tables(night.retentions),
         cleanings=night.cleanings,
         cleaner=night.cleaner,
+        gauges=night.gauges,
     )
 
 
@@ -107,6 +108,7 @@ class _Night:
         self.retentions = [RETENTION.empty_table()]
         self.cleanings = CLEANING.empty_table()
         self.cleaner: Mapping[str, int] = {}
+        self.gauges: dict[str, dict[str, int]] = {}
 
     def recover(self, on_progress: OnProgress | None) -> None:
         """Recover the directories of brokers that were not closed; the others are not read."""
@@ -122,6 +124,7 @@ class _Night:
         self.tables.append(step.results)
         self.notes += step.notes
         self.cuts, self.recoveries = step.cuts, step.recoveries
+        self._note_gauges(step.gauges)
         self.worst_cut = step.worst_cut
         self.has_missing_tail = step.has_missing_tail
         if not self._run.job.options.dry_run:
@@ -153,6 +156,7 @@ class _Night:
         self.retentions.append(step.retentions)
         self.plans = step.plans
         self.cleanings, self.cleaner = step.cleanings, step.totals
+        self._note_gauges(step.gauges)
         self.notes += step.notes
 
     def purge(self) -> None:
@@ -161,3 +165,7 @@ class _Night:
             return  # a saved plan holds no purge: see _observation
         listed = self._observation.rows(Step.PURGE)
         self.tables.append(purge_step(self._run, self._context.catalogs, listed=listed))
+
+    def _note_gauges(self, gauges: Mapping[str, Mapping[str, int]]) -> None:
+        for root, numbers in gauges.items():
+            self.gauges.setdefault(root, {}).update(numbers)

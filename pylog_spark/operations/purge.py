@@ -27,6 +27,7 @@ from pylog_spark.run.job import new_job
 from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import RunReport
 from pylog_spark.schemas import Action
+from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.listing import list_partitions
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
@@ -78,6 +79,7 @@ def purge(
     return run.report(RunReport, results, notes=failed)
 
 
+@log_fields(step=Action.PURGE.value)
 def purge_step(
     run: Run, catalogs: Mapping[str, TopicCatalog], *, listed: pa.Table | None = None
 ) -> pa.Table:

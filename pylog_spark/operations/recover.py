@@ -27,6 +27,7 @@ from pylog_spark.run.saved_plans import settle_plans
 from pylog_spark.run.upkeep import open_upkeep
 from pylog_spark.run.waves import NO_LIMIT, run_waves
 from pylog_spark.schemas import RECOVERY_WORK, Action
+from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.recovery import observe_recovery
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.roles import Role, local_path
@@ -84,6 +85,7 @@ def recover(  # noqa: PLR0913  # besides what is said, what is at hand
         has_findings=step.has_missing_tail or is_as_bad(step.worst_cut, fail_on),
         cuts=step.cuts,
         recoveries=step.recoveries,
+        gauges=step.gauges,
     )
 
 
@@ -95,6 +97,7 @@ class RecoveryStep:
         results: Rows of ``schemas.RESULT``, worst first.
         cuts: Rows of ``schemas.CUT``.
         recoveries: Rows of ``schemas.RECOVERY``.
+        gauges: What of each root is left, by the names of Kafka's gauges.
         worst_cut: How bad the worst cut is, None without any.
         has_missing_tail: Whether acknowledged records were gone before, and nobody said that they
             may be.
@@ -105,12 +108,14 @@ class RecoveryStep:
     results: pa.Table
     cuts: pa.Table
     recoveries: pa.Table
+    gauges: Mapping[str, Mapping[str, int]]
     worst_cut: Severity | None
     has_missing_tail: bool
     unrecovered: frozenset[str]
     notes: tuple[str, ...]
 
 
+@log_fields(step=Action.RECOVER.value)
 def recover_step(
     run: Run, roots: Sequence[LogRoot], on_progress: OnProgress | None
 ) -> RecoveryStep:
@@ -145,6 +150,7 @@ def recover_step(
         results=logs.results(),
         cuts=logs.cuts(),
         recoveries=logs.recoveries(),
+        gauges=logs.gauges(),
         worst_cut=logs.worst_cut(),
         has_missing_tail=not options.allow_truncate and logs.has_missing_tail(),
         unrecovered=logs.unrecovered(),

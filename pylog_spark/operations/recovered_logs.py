@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pylog_spark.rows import rows_to_batch, table_of
 from pylog_spark.run.outcome import Outcome
@@ -112,10 +113,23 @@ class RecoveredLogs:
         """Return how many logs of each root are not in order."""
         return Counter(row["root"] for row in self._unwell())
 
+    def gauges(self) -> dict[str, dict[str, int]]:
+        """Return how many logs and segments of each root are left, by Kafka's gauges' names."""
+        left = {root.location: [0, 0] for root in self._run.job.roots}
+        for row in self._unwell():
+            left[row["root"]][0] += 1
+            left[row["root"]][1] += row["unread_segments"] or 0
+        return {
+            root: {"remaining-logs-to-recover": logs, "remaining-segments-to-recover": segments}
+            for root, (logs, segments) in left.items()
+        }
+
     def _unwell(self) -> Iterator[Mapping[str, Any]]:
-        """Yield root and directory, among others, of each log that is not in order."""
+        """Yield root, directory and unread segments, among others, of logs not in order."""
         # But not its segments: all logs have too many of them to be made objects at once.
-        rows = self.partitions.select(["root", "directory", "status", "reason"]).to_pylist()
+        table = self.partitions.select(["root", "directory", "status", "reason"])
+        unread = pc.list_value_length(self.partitions["scan_offsets"])
+        rows = table.append_column("unread_segments", unread).to_pylist()
         for ordinal, row in enumerate(rows):
             outcome = self.outcomes.get(ordinal)
             columns = row if outcome is None else outcome.columns

@@ -30,6 +30,7 @@ from pylog_spark.run.saved_plans import SWEEP, settle_plans
 from pylog_spark.run.upkeep import open_upkeep
 from pylog_spark.run.waves import Outcomes, run_waves
 from pylog_spark.schemas import ALLOWED_BY, RETENTION, Action, Reason, Status
+from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.observation import Step
 from pylog_spark.tasks.retention import RetentionContext, SweepScope, SweepWork
 from storage_core.clock import Clock
@@ -99,6 +100,7 @@ class RetentionStep:
     notes: tuple[str, ...] = ()
 
 
+@log_fields(step=Action.RETAIN.value)
 def retain_step(
     run: Run,
     observation: Observation,

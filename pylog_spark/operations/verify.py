@@ -17,12 +17,14 @@ from pylog_spark.engines.choice import Place
 from pylog_spark.operations.verify_report import FindingCount, VerifyReport, VerifyRequest
 from pylog_spark.operations.verify_stages import verify_targets
 from pylog_spark.options import JobOptions
+from pylog_spark.options.declared import METRICS_FILE
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.run.exit_rule import is_as_bad
-from pylog_spark.run.guards import check_ledger
+from pylog_spark.run.guards import check_ledger, check_outside
 from pylog_spark.run.job import Job, new_job
 from pylog_spark.run.run import Run
 from pylog_spark.schemas import RECORDED_FINDING, RESULT, Action, Status
+from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.findings import (
     FINDING_COUNT,
     RANKED_FINDING,
@@ -63,8 +65,11 @@ def verify(
     """
     log_roots = resolve_roots(roots, said=options.role)
     check_ledger(log_roots, options.ledger)
+    check_outside(METRICS_FILE.label, options.metrics_file, log_roots)
     request = request or VerifyRequest()
-    job = new_job(Action.VERIFY.value, log_roots, options, clock=clock, request=asdict(request))
+    job = new_job(
+        Action.VERIFY.value, log_roots, options, clock=clock, request=asdict(request), outputs=()
+    )
     with Run(place, job) as run:
         observed = observe_targets(run, request)
         verification = verify_step(run, request, observed)
@@ -81,6 +86,7 @@ def verify(
             has_findings=is_as_bad(worst, request.fail_on),
             verified=verification.partitions,
             counts=verification.counts,
+            gauges=verification.gauges,
             findings=tuple(
                 {"run_id": job.run_id, **{name: row[name] for name in RECORDED_FINDING.names[1:]}}
                 for row in verification.worst
@@ -100,12 +106,14 @@ class Verification:
         rows: Of ``schemas.VERIFIED``, in pieces, where tasks have them.
         partitions: The rows of partitions, by root and name.
         counts: Findings by severity and code, worst first.
+        gauges: Findings of each root by severity, under the names that metrics have.
         worst: The worst findings, of ``tasks.findings.RANKED_FINDING``; as many as were asked for.
     """
 
     rows: Any
     partitions: tuple[dict[str, Any], ...]
     counts: tuple[FindingCount, ...]
+    gauges: Mapping[str, Mapping[str, int]]
     worst: tuple[dict[str, Any], ...]
 
 
@@ -119,6 +127,7 @@ def observe_targets(run: Run, request: VerifyRequest) -> VerifiedRoots:
     return observe_roots(roots, run.job.topics, is_live=request.is_live)
 
 
+@log_fields(step=Action.VERIFY.value)
 def verify_step(run: Run, request: VerifyRequest, roots: VerifiedRoots) -> Verification:
     """Verify every partition of the roots of a run that is open.
 
@@ -160,6 +169,7 @@ def verify_step(run: Run, request: VerifyRequest, roots: VerifiedRoots) -> Verif
         rows=rows,
         partitions=tuple(by_name),
         counts=_sum_counts(counts),
+        gauges=_gauges(counts, [root.location for root in run.job.roots]),
         worst=tuple(worst.drop_columns(["badness"]).to_pylist()),
     )
 
@@ -173,6 +183,14 @@ def _sum_counts(counts: pa.Table) -> tuple[FindingCount, ...]:
     ]
     summed.sort(key=lambda count: (-Severity(count.severity).rank, -count.count, count.code))
     return tuple(summed)
+
+
+def _gauges(counts: pa.Table, roots: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Return how many findings each root has of each severity."""
+    gauges = {root: {f"findings-{each.value}": 0 for each in Severity} for root in roots}
+    for row in counts.to_pylist():
+        gauges[row["root"]][f"findings-{row['severity']}"] += row["count"]
+    return gauges
 
 
 def _results(job: Job, verified: Sequence[Mapping[str, Any]]) -> pa.Table:

@@ -91,6 +91,11 @@ class BytesFormat(enum.StrEnum):
     HEX = "hex"
     BASE64 = "base64"
     JSON = "json"  # JSON texts, on one line
+    AVRO = "avro"  # Avro's binary encoding, by a schema of a file; as JSON
+    AVRO_REGISTRY = "avro-registry"  # the same behind the five bytes of a schema registry
+
+
+AVRO_FORMATS: Final = (BytesFormat.AVRO, BytesFormat.AVRO_REGISTRY)
 
 
 class ExportFormat(enum.StrEnum):
@@ -105,5 +110,13 @@ class ExportFormat(enum.StrEnum):
 class OutputFormat(enum.StrEnum):
     """How rows are written."""
 
-    TABLE = "table"
-    JSON = "json"
+    TABLE = "table"  # for a person
+    JSON = "json"  # one object a line
+    CSV = "csv"  # those of one kind, which each command has
+
+
+class RecordOutput(enum.StrEnum):
+    """How records are written, and what has no table."""
+
+    TABLE = "table"  # for a person
+    JSON = "json"  # one object a line

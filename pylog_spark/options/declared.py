@@ -34,6 +34,7 @@ from pylog_spark.options.kinds import (
     ENTRIES_BY_NAME,
     FILE,
     FILES,
+    HTTP_URL,
     NEW_FILE,
     NUMBERS,
     OFFSET,
@@ -412,6 +413,26 @@ PLAN_OUT: Final = Option[str | None](
     help="Save the plan, for `pylog apply`: .json, or .parquet.",
     doc="file that receives the plan, JSON or Parquet by its name; None for none",
 )
+METRICS_FILE: Final = Option[str | None](
+    name="metrics_file",
+    flag="--metrics-file",
+    kind=NEW_FILE,
+    default=None,
+    panel=OUTPUT_AND_PLACE,
+    metavar="FILE.prom",
+    help="Write the run's numbers for Prometheus, whole, when it has ended.",
+    doc="file that receives the run's numbers in Prometheus' text format; None for none",
+)
+METRICS_PUSH: Final = Option[str | None](
+    name="metrics_push",
+    flag="--metrics-push",
+    kind=HTTP_URL,
+    default=None,
+    panel=OUTPUT_AND_PLACE,
+    metavar="URL",
+    help="Push them to a Pushgateway: http://HOST:9091.",
+    doc="Pushgateway that receives the run's numbers; None for none",
+)
 FILE_LIST: Final = Option[str | None](
     name="file_list",
     flag="--file-list",
@@ -452,7 +473,7 @@ OUTPUT: Final = Option[OutputFormat](
     default=OutputFormat.TABLE,
     shown=OutputFormat.TABLE,
     panel=OUTPUT_AND_PLACE,
-    help="For a person, or one JSON object a line.",
+    help="For a person, one JSON object a line, or CSV.",
 )
 WIDE: Final = Option[bool](
     name="wide",
@@ -639,6 +660,22 @@ VALUE_FORMAT: Final = Option[BytesFormat | None](
     kind=choice(BytesFormat),
     default=None,
     help="How values are written, and those of headers.",
+)
+KEY_SCHEMA: Final = Option[Path | None](
+    name="key_schema",
+    flag="--key-schema",
+    kind=FILE,
+    default=None,
+    metavar="FILE",
+    help="The Avro schema (.avsc) of keys.",
+)
+VALUE_SCHEMA: Final = Option[Path | None](
+    name="value_schema",
+    flag="--value-schema",
+    kind=FILE,
+    default=None,
+    metavar="FILE",
+    help="The Avro schema (.avsc) of values.",
 )
 
 EXPORT_FORMAT: Final = Option[ExportFormat](

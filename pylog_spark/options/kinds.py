@@ -5,6 +5,7 @@ import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, Final, Literal
+from urllib.parse import urlsplit
 
 from pylog_spark.options.option import Kind, Shape
 from pylog_spark.options.quantities import (
@@ -69,6 +70,16 @@ def _amount(read: Any, *, may_be_empty: bool = False) -> Kind:
     return Kind(written=str, in_file=str, shape=Shape.AMOUNT, read=read, may_be_empty=may_be_empty)
 
 
+def _read_http_url(label: str, text: str) -> str:
+    url = urlsplit(text)
+    if url.scheme not in {"http", "https"} or not url.hostname:
+        raise ConfigError(label, text, "expected http://HOST:PORT, or https://")
+    if url.username or url.password:
+        # Errors repeat it, and so does a ledger.
+        raise ConfigError(label, text, "expected a URL without user and password")
+    return text
+
+
 def _read_folder(label: str, text: str) -> str:
     from storage_core.store.local import plain_path  # noqa: PLC0415  # NumPy, not for --help
 
@@ -126,6 +137,7 @@ FILES: Final = Kind(written=list[Path], read=lambda _, files: tuple(files))
 # A file that is written; relative paths are taken where the program was started.
 NEW_FILE: Final = Kind(written=Path, read=lambda _, file: str(file.absolute()))
 TOPIC_DUMP_FILE: Final = Kind(written=Path, in_file=str, read=_read_topic_dump)
+HTTP_URL: Final = Kind(written=str, read=_read_http_url)
 # An absolute path without ``..``.
 TRASH_FOLDER: Final = Kind(written=str, in_file=str, read=_read_folder, may_be_empty=True)
 # ``KEY=VALUE`` texts on the command line.

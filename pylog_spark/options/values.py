@@ -28,6 +28,8 @@ from pylog_spark.options.declared import (
     MAX_DELETE_RATIO,
     MAX_DURATION,
     MAX_TRUNCATE_BYTES,
+    METRICS_FILE,
+    METRICS_PUSH,
     MIN_FREE,
     NOW_MS,
     ORDER,
@@ -162,6 +164,8 @@ class JobOptions:
     trash: str | None = TRASH.field()
     purge_after_ms: int = PURGE_AFTER.field()
     plan_out: str | None = PLAN_OUT.field()
+    metrics_file: str | None = METRICS_FILE.field()
+    metrics_push: str | None = METRICS_PUSH.field()
     file_list: str | None = FILE_LIST.field()
     plan_in: str | None = None
     exact: bool = EXACT.field()

@@ -8,6 +8,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from pylog_spark.options import JobOptions
+from pylog_spark.options.declared import METRICS_FILE
 from pylog_spark.run.catalogs import read_meta_properties
 from pylog_spark.run.missing_directories import check_configured
 from storage_core.catalog.roles import Role, local_path, require_role
@@ -61,6 +62,7 @@ def check_roots(
             check_local_directory(root.location, options.limits.overrides)
         _check_clock(root, options)
     check_ledger(roots, options.ledger)
+    check_outside(METRICS_FILE.label, options.metrics_file, roots)
     _check_trash(roots, options.trash)
     check_outside("--plan-out", options.plan_out, roots)
     _check_one_broker([root for root in roots if root.role is Role.BROKER])

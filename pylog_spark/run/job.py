@@ -12,6 +12,7 @@ from pylog_spark.engines.choice import Place
 from pylog_spark.ledger import open_ledger
 from pylog_spark.options import JobOptions
 from pylog_spark.run.catalogs import build_catalogs, read_meta_properties
+from pylog_spark.run.listeners import open_listeners
 from pylog_spark.run.plan_file import SavedPlan, expected_operations, saved_plan
 from pylog_spark.run.recording import Recorder
 from pylog_spark.tasks.listing import TopicFilter
@@ -27,6 +28,7 @@ from storage_core.roots.open_root import LogRoot
 from storage_core.store.local import plain_path
 
 _SHOWN_ROOTS: Final = 3
+_NOT_RECORDED: Final = frozenset({"spark_conf", "metrics_file", "metrics_push"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,7 @@ class Job:
         clock: For its name and the times in the ledger; what is decided follows ``options.now_ms``.
         unsaid: Reasons that a step of it does not write down: another step does.
         request: What its command was asked for besides the options of all jobs.
+        outputs: Locations that it writes, where these are not its log directories.
         saved: The plan that it applies, None if it makes its own. All steps work by this one, read
             when the run began, whatever becomes of its file meanwhile.
     """
@@ -52,6 +55,7 @@ class Job:
     clock: Clock = field(default_factory=SystemClock)
     unsaid: frozenset[str] = frozenset()
     request: Mapping[str, object] = field(default_factory=dict)
+    outputs: tuple[str, ...] | None = None
     saved: SavedPlan | None = field(default=None, repr=False)
 
     @property
@@ -80,6 +84,7 @@ def new_job(  # noqa: PLR0913  # what all runs have, and what some have
     saved: SavedPlan | None = None,
     unsaid: frozenset[str] = frozenset(),
     request: Mapping[str, object] | None = None,
+    outputs: tuple[str, ...] | None = None,
 ) -> Job:
     """Return a new run, with a name that sorts by time and that no other run has.
 
@@ -91,6 +96,7 @@ def new_job(  # noqa: PLR0913  # what all runs have, and what some have
         saved: That plan where it was read already; None to read it here.
         unsaid: As in ``Job``.
         request: As in ``Job``.
+        outputs: As in ``Job``.
 
     Raises:
         ConfigError: The file of ``options.plan_in`` cannot be read, or is no plan.
@@ -105,6 +111,7 @@ def new_job(  # noqa: PLR0913  # what all runs have, and what some have
         clock=clock,
         unsaid=unsaid,
         request=request or {},
+        outputs=outputs,
         saved=saved or saved_plan(options),
     )
 
@@ -180,14 +187,16 @@ def open_recorder(place: Place, job: Job) -> Recorder:
         pyspark.errors.PySparkException: The same, where Spark writes.
     """
     options = job.options
+    roots = tuple(root.location for root in job.roots)
     ledger = None
     if options.ledger is not None and not options.dry_run:
         ledger = open_ledger(place, options.ledger, run_id=job.run_id)
-    # Settings of the session may hold passwords; what is done does not depend on them.
+    # Settings of the session may hold passwords; nothing that is done depends on them, or on who
+    # is told of it.
     said = {
         name: value
         for name, value in asdict(replace(options, topic_dump=None)).items()
-        if name != "spark_conf"
+        if name not in _NOT_RECORDED
     }
     if options.topic_dump is not None:
         # Of what was exported only where it stands: a cluster has many topics.
@@ -197,10 +206,12 @@ def open_recorder(place: Place, job: Job) -> Recorder:
         ledger=ledger,
         clock=job.clock,
         unsaid=job.unsaid,
+        outputs=roots if job.outputs is None else job.outputs,
+        listeners=open_listeners(options),
         facts={
             "run_id": job.run_id,
             "action": job.action,
-            "roots": [root.location for root in job.roots],
+            "roots": list(roots),
             "now_ms": options.now_ms,
             "options": without_secrets(json.dumps(said, default=_plain, sort_keys=True)),
         },

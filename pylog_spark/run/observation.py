@@ -17,6 +17,7 @@ from pylog_spark.run.plan_table import refuse_duplicates
 from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import NOT_OF_THIS_STEP
 from pylog_spark.schemas import OBSERVED, PARTITION
+from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.listing import directory_row
 from pylog_spark.tasks.observation import (
     ObservationContext,
@@ -27,6 +28,7 @@ from pylog_spark.tasks.observation import (
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.store.generations import GENERATION_MARK, unpinned
 
+_OBSERVE: Final = "observe"
 _GENERATION: Final = f"(?s){GENERATION_MARK}.*"
 
 
@@ -131,7 +133,8 @@ class Observation:
         def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return observe_steps(batches, context)
 
-        return self._run.look(look, OBSERVED, what, partitions=partitions)
+        with log_fields(step=_OBSERVE):
+            return self._run.look(look, OBSERVED, what, partitions=partitions)
 
 
 def _locations(table: pa.Table) -> pa.ChunkedArray:

@@ -41,6 +41,7 @@ _METADATA_KEY: Final = b"pylog-plan"
 # The configs of what is planned stand in the plan by themselves.
 _LEFT_OUT: Final = frozenset(
     {"spark_conf", "engine", "master", "plan_out", "plan_in", "dry_run", "exact", "topic_dump"}
+    | {"metrics_file", "metrics_push"}
 )
 # The files of a hundred thousand partitions.
 _MOST_BYTES: Final = 4 << 30

@@ -27,14 +27,14 @@ class Progress:
         done_bytes: Bytes that were read, about.
         total_bytes: Bytes that are to be read.
         done_segments: Segments that were read, about.
-        total_segments: Segments that are to be read.
+        total_segments: Segments that are to be read; 0 where nobody counts them.
         seconds: Since the run began to read.
     """
 
     done_bytes: int
     total_bytes: int
-    done_segments: int
-    total_segments: int
+    done_segments: int = 0
+    total_segments: int = 0
     seconds: float
 
     @property
@@ -56,7 +56,8 @@ def progress_text(progress: Progress) -> str:
     """Return what is left, how fast it goes and how long it takes, for a person."""
     left = progress.total_bytes - progress.done_bytes
     segments = progress.total_segments - progress.done_segments
-    text = f"about {humanize.naturalsize(left, binary=True)} in {segments:,} segments left"
+    counted = f" in {segments:,} segments" if progress.total_segments else ""
+    text = f"about {humanize.naturalsize(left, binary=True)}{counted} left"
     if progress.seconds_left is None:
         return text
     rate = humanize.naturalsize(progress.bytes_per_second, binary=True)
@@ -71,7 +72,7 @@ class ProgressMeter:
     Args:
         engine: Runs the stages.
         total_bytes: Bytes that are to be read.
-        total_segments: Segments that are to be read.
+        total_segments: Segments that are to be read; 0 where nobody counts them.
         report: Called from a thread of its own, several times a second while a stage runs; None
             for nobody.
     """
@@ -81,7 +82,7 @@ class ProgressMeter:
         engine: AnyEngine,
         *,
         total_bytes: int,
-        total_segments: int,
+        total_segments: int = 0,
         report: OnProgress | None,
     ) -> None:
         self._engine = engine
@@ -95,7 +96,7 @@ class ProgressMeter:
         """Return a context manager to run a stage in, one task a unit, in the units' order.
 
         Args:
-            units: Of each, how many bytes and how many segments it reads.
+            units: Of each, how many bytes and how many segments it reads (0 where nobody counts).
         """
         return StageWatch(self, units)
 

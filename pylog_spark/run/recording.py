@@ -1,7 +1,8 @@
-"""Tell the ledger what a run does, as it does it."""
+"""Tell the ledger what a run does, as it does it; and listeners, when it begins and ends."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -10,15 +11,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pylog_spark.engines.engine import Engine, RowsT
+from pylog_spark.exit_code import exit_code_of
 from pylog_spark.ledger import Ledger, LedgerTable
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.plan_table import result_rows
-from pylog_spark.run.run_report import RunSummary
+from pylog_spark.run.run_report import Report, RunSummary, summarise
+from pylog_spark.run.run_state import RunListener, RunState
 from pylog_spark.schemas import OPERATION, RESULT, RunEvent
+from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.cells import slice_table
 from storage_core import __version__
 from storage_core.clock import Clock
+
+_log: Final = logging.getLogger(__name__)
 
 # What is behind a result row, beside the columns of ``schemas.RESULT``: steps of plans, described.
 STEPS: Final = "steps"
@@ -36,24 +42,38 @@ class Recorder:
         clock: For the times of the START and END rows.
         facts: Columns of both of these rows.
         unsaid: Reasons of result rows that are left out: another step has a row for the partition.
+        outputs: Locations that the run writes.
+        listeners: Are told what these two rows say, once they are written.
     """
 
     ledger: Ledger | None
     clock: Clock
     facts: Mapping[str, Any]
     unsaid: frozenset[str] = frozenset()
+    outputs: tuple[str, ...] = ()
+    listeners: tuple[RunListener, ...] = ()
     _appended: dict[LedgerTable, int] = field(default_factory=dict)
+    _started: datetime | None = None
+    _has_ended: bool = False
 
     def start(self) -> None:
         """Write the START row, before anything is touched."""
-        self._write_run({"event": RunEvent.START.value})
+        row = self._run_row({"event": RunEvent.START.value})
+        self._write_run(row)
+        self._tell(RunState(row=row, started=row["at"], outputs=self.outputs))
 
-    def end(self, summary: RunSummary, *, exit_code: int) -> None:
-        """Write the END row."""
-        self._write_run(
+    def end(self, report: Report, *, summarise: Callable[..., RunSummary] = summarise) -> None:
+        """Write the END row.
+
+        Args:
+            report: Of the run.
+            summarise: What has counted its rows.
+        """
+        summary = report.summary
+        row = self._run_row(
             {
                 "event": RunEvent.END.value,
-                "exit_code": exit_code,
+                "exit_code": report.exit_code,
                 "partitions_done": summary.done,
                 "partitions_skipped": summary.skipped,
                 "partitions_failed": summary.failed,
@@ -62,16 +82,56 @@ class Recorder:
                 "duration_ms": summary.duration_ms,
             }
         )
+        try:
+            self._write_run(row)
+        except BaseException as error:
+            self._tell_failure(error)
+            raise
+        self._tell_end(
+            RunState(
+                row=row,
+                started=self._started or row["at"],
+                outputs=self.outputs,
+                exit_code=report.exit_code,
+                report=report,
+                summarise=summarise,
+            )
+        )
 
     def fail(self, error: BaseException) -> None:
         """Write the END row of a run that an error ended."""
-        self._write_run(
-            {
-                "event": RunEvent.END.value,
-                "error_class": type(error).__name__,
-                "error": str(error),
-            }
+        try:
+            self._write_run(self._failure_row(error))
+        finally:
+            self._tell_failure(error)
+
+    def _tell_failure(self, error: BaseException) -> None:
+        row = self._failure_row(error)
+        self._tell_end(
+            RunState(
+                row=row,
+                started=self._started or row["at"],
+                outputs=self.outputs,
+                exit_code=exit_code_of(error),
+                error=error,
+            )
         )
+
+    def _tell_end(self, state: RunState) -> None:
+        """Tell how the run has ended; what goes wrong after that is another story."""
+        if not self._has_ended:
+            self._has_ended = True
+            self._tell(state)
+
+    def _tell(self, state: RunState) -> None:
+        for listener in self.listeners:
+            with log_fields(run_id=self.facts["run_id"]):
+                try:
+                    listener.tell(state)
+                except Exception as error:  # noqa: BLE001  # the run is what it is
+                    _log.warning(
+                        "%s, which changes nothing for the run: %s", listener.failure, error
+                    )
 
     def results(self, rows: pa.Table) -> None:
         """Write result rows."""
@@ -163,12 +223,25 @@ class Recorder:
         for step, operation in enumerate(operations):
             yield {"run_id": self.facts["run_id"], **names, "step": step, **_describe(operation)}
 
-    def _write_run(self, row: Mapping[str, Any]) -> None:
+    def _failure_row(self, error: BaseException) -> dict[str, Any]:
+        return self._run_row(
+            {
+                "event": RunEvent.END.value,
+                "error_class": type(error).__name__,
+                "error": str(error),
+            }
+        )
+
+    def _run_row(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a row of ``schemas.RUN`` as it is now."""
+        at = datetime.fromtimestamp(self.clock.now_ms() / 1000, tz=UTC)
+        self._started = self._started or at
+        return {**self.facts, **columns, "at": at, "version": __version__}
+
+    def _write_run(self, row: dict[str, Any]) -> None:
         if self.ledger is not None:
-            at = datetime.fromtimestamp(self.clock.now_ms() / 1000, tz=UTC)
             number = self._next(LedgerTable.RUNS)
-            content = {**self.facts, **row, "at": at, "version": __version__}
-            self.ledger.append_row(LedgerTable.RUNS, content, number=number)
+            self.ledger.append_row(LedgerTable.RUNS, row, number=number)
 
     def _append(self, table: LedgerTable, rows: pa.Table) -> None:
         if self.ledger is not None:

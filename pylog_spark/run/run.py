@@ -28,6 +28,7 @@ from pylog_spark.run.planning import are_looked_at_here
 from pylog_spark.run.recording import Recorder
 from pylog_spark.run.run_report import Report, RunSummary, summarise
 from pylog_spark.schemas import PARTITION
+from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.roles import Role
 from storage_core.errors import StorageError
@@ -76,6 +77,7 @@ class Run:
         self.engine: AnyEngine = open_engine(place, tag=f"pylog-{job.run_id}")
         self.budget = RunBudget(job.options.limits)
         self.held = ExitStack()
+        self._said = ExitStack()
         self.roots: dict[str, HeldRoot] = {}
         self.notes: tuple[str, ...] = ()
         self.planned: list[PlannedPartition] = []
@@ -88,6 +90,7 @@ class Run:
         }
 
     def __enter__(self) -> Self:
+        self._said.enter_context(log_fields(run_id=self.job.run_id))
         self.engine.__enter__()
         try:
             self.recorder.start()
@@ -103,6 +106,7 @@ class Run:
         trace: TracebackType | None,
     ) -> None:
         last = ExitStack()
+        last.push(self._said)
         last.push(self._record_failure)
         last.push(self.held)
         # After an error its tasks are ended before the roots are given back: no task works
@@ -250,7 +254,7 @@ class Run:
             engine=self.engine.name,
             **tables,
         )
-        self.recorder.end(report.summary, exit_code=report.exit_code)
+        self.recorder.end(report, summarise=summarise)
         return report
 
     def write_context(self, context: RunContext) -> WriteContext:

@@ -78,6 +78,8 @@ class Report:
         summary: The numbers.
         exit_code: Exit status for the process that asked for the run.
         engine: What did its tasks: ``spark`` or ``local``, which is this machine.
+        gauges: Numbers of each root, by the names of Kafka's gauges; without those of steps that
+            there were not.
     """
 
     run_id: str
@@ -88,6 +90,7 @@ class Report:
     summary: RunSummary
     exit_code: int
     engine: str
+    gauges: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def run_row(self) -> dict[str, Any]:
         """Return what a program is told of the run as a whole."""

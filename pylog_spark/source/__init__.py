@@ -1,5 +1,17 @@
 """Kafka's log files as a Spark data source."""
 
-from pylog_spark.source.registration import register
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pylog_spark.source.registration import register
 
 __all__ = ["register"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import ``register`` when it is asked for: Spark's workers load this package without it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from pylog_spark.source import registration  # noqa: PLC0415
+
+    return registration.register

@@ -84,7 +84,7 @@ _UNITS: Final = {
     for unit in (letter, f"{letter}b")
 }
 _HEADERS: Final = "headers"
-_PLAIN_COLUMNS: Final = tuple(name for name in COLUMN_TYPES if name != _HEADERS)
+PLAIN_COLUMNS: Final = tuple(name for name in COLUMN_TYPES if name != _HEADERS)
 
 _log: Final = logging.getLogger(__name__)
 
@@ -422,10 +422,10 @@ def _parse_view(texts: Mapping[str, str], *, is_stream: bool) -> str:
 def _parse_columns(texts: Mapping[str, str], view: str) -> tuple[str, ...]:
     """Read which columns there are to be: of records, some come only where they are asked for."""
     extra = {_HEADERS: "includeHeaders", LOG_COLUMN: "includeLogColumns"}
-    everything = (*_PLAIN_COLUMNS, *extra) if view == RECORDS else tuple(VIEWS[view].schema.names)
+    everything = (*PLAIN_COLUMNS, *extra) if view == RECORDS else tuple(VIEWS[view].schema.names)
     if "columns" not in texts:
         included = [name for name, option in extra.items() if _parse_boolean(texts, option)]
-        return (*_PLAIN_COLUMNS, *included) if view == RECORDS else everything
+        return (*PLAIN_COLUMNS, *included) if view == RECORDS else everything
     by_lower = {name.lower(): name for name in everything}
     asked = [name.strip() for name in texts["columns"].split(",") if name.strip()]
     unknown = [name for name in asked if name.lower() not in by_lower]

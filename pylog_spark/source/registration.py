@@ -1,4 +1,4 @@
-"""Make ``kafka-log`` known to a Spark session."""
+"""Make ``kafka-log`` known to a Spark session, and the function ``kafka_log``."""
 
 from typing import Final
 
@@ -7,12 +7,15 @@ from pyspark.sql import SparkSession
 from pylog_spark.engines.session_facts import setting
 from pylog_spark.source.data_source import KafkaLogDataSource
 from pylog_spark.source.options import parse_spark_bytes
+from pylog_spark.source.table_function import register_function
 
 _MAX_PARTITION_BYTES: Final = "spark.sql.files.maxPartitionBytes"
 
 
 def register(spark: SparkSession) -> None:
     """Let a session read ``spark.read.format("kafka-log")``; a second time changes nothing.
+
+    SQL gets the table function ``kafka_log`` beside it.
 
     How much a task reads is what the session says of files then: Spark does not tell a source
     in Python of its settings later.
@@ -34,3 +37,4 @@ def register(spark: SparkSession) -> None:
         max_partition_bytes = task_bytes
 
     spark.dataSource.register(SessionDataSource)
+    register_function(spark)

@@ -14,7 +14,7 @@ from storage_core.reading.planning import choose_places, find_places, plan_range
 from storage_core.reading.ranges import ReadRange
 from storage_core.reading.request import ReadRequest
 from storage_core.roots.root import Root
-from storage_core.store.open_objects import MANAGED_PREFIX
+from storage_core.store.open_objects import name_root
 
 # To open a partition takes about as long as to read this much of one.
 _OPEN_COST_BYTES: Final = 1 << 20
@@ -81,7 +81,7 @@ def plan_parts(request: ReadRequest, *, is_of_root: bool, now_ms: int) -> list[V
 
 def _path_of(root: Root) -> str:
     """Return what names a root wherever it is opened again."""
-    return MANAGED_PREFIX + root.location if root.is_managed else root.location
+    return name_root(root.location, is_managed=root.is_managed)
 
 
 def pack_ranges(

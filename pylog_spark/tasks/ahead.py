@@ -7,6 +7,7 @@ answer before it asks the next question is idle nearly all of the time.
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from itertools import groupby, islice
 from typing import Any, Final, TypeVar
 
@@ -35,11 +36,12 @@ def map_ahead(
     iterator = iter(items)
     with ThreadPoolExecutor(max_workers=at_once) as pool:
         waiting: deque[Future[Answer]] = deque(
-            pool.submit(work, item) for item in islice(iterator, at_once)
+            pool.submit(copy_context().run, work, item) for item in islice(iterator, at_once)
         )
         while waiting:
             answer = waiting.popleft().result()
-            waiting.extend(pool.submit(work, item) for item in islice(iterator, 1))
+            for item in islice(iterator, 1):
+                waiting.append(pool.submit(copy_context().run, work, item))
             yield answer
 
 

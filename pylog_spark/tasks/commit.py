@@ -141,7 +141,7 @@ def clean_whole(
 
 
 def _row(work: CompactionWork, context: WriteContext, clean: Clean) -> dict[str, Any]:
-    row = attempt(partial(_commit, work, context, clean))
+    row = attempt(partial(_commit, work, context, clean), work.ref)
     return {"ordinal": work.ref.ordinal, "touched": False} | row
 
 

@@ -17,10 +17,11 @@ from pylog_spark.options.choices import BytesFormat, ExportFormat
 from pylog_spark.record_columns import text_column
 from pylog_spark.record_text import (
     NotInFormatError,
+    ValueFormat,
+    batch_not_in_format,
+    format_of_headers,
     header_pairs,
     json_lines,
-    not_json,
-    without_json,
 )
 from pylog_spark.rows import rows_to_batches
 from pylog_spark.schemas import EXPORTED
@@ -55,8 +56,14 @@ class ExportRequest:
     folder: str
     to: ExportFormat
     columns: tuple[str, ...]
-    keys: BytesFormat
-    values: BytesFormat
+    keys: ValueFormat
+    values: ValueFormat
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether no record becomes an object of Python: then threads do not wait for others."""
+        is_raw = self.keys is self.values is BytesFormat.RAW
+        return is_raw and self.to in {ExportFormat.PARQUET, ExportFormat.DELTA}
 
     def schema(self, records: pa.Schema) -> pa.Schema:
         """Return the schema of what is written, from that of the records."""
@@ -103,7 +110,7 @@ def _export(
                 try:
                     write(batch)
                 except NotInFormatError as error:
-                    raise not_json(batch, error) from error
+                    raise batch_not_in_format(batch, error) from error
                 count += batch.num_rows
         if not count and not is_kept_empty:
             path.unlink()
@@ -122,7 +129,9 @@ def _parquet(path: Path, request: ExportRequest, records: pa.Schema) -> Iterator
     waiting: list[pa.RecordBatch] = []
     waiting_bytes = 0
 
-    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+    # No offset comes twice in a file.
+    repeated = [name for name in schema.names if name != "offset"]
+    with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=repeated) as writer:
 
         def flush() -> None:
             nonlocal waiting_bytes
@@ -159,7 +168,7 @@ def _columns(batch: pa.RecordBatch, request: ExportRequest, schema: pa.Schema) -
     """Return the columns that are written of some records.
 
     Raises:
-        NotInFormatError: A key or a value is no JSON.
+        NotInFormatError: A key or a value is not in its format.
     """
     arrays = []
     for field in schema:
@@ -168,7 +177,7 @@ def _columns(batch: pa.RecordBatch, request: ExportRequest, schema: pa.Schema) -
             how = request.keys if field.name == "key" else request.values
             column = text_column(column, how).cast(pa.string())
         elif field.name == "headers" and field.type == pa.string():
-            column = _header_column(column, without_json(request.values))
+            column = _header_column(column, format_of_headers(request.values))
         arrays.append(column)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

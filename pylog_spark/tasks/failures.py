@@ -6,12 +6,18 @@ in the program must not be lost either: its row carries the place in the code, t
 as failed, and the others go on.
 """
 
+import json
+import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from pylog_spark.schemas import Reason, Status
+from pylog_spark.structured_logs import log_fields
+from pylog_spark.tasks.partition_ref import PartitionRef
 from storage_core.errors import RecoveryRequiredError, describe_failure
+
+_log: Final = logging.getLogger(__name__)
 
 
 def error_of(row: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -25,19 +31,29 @@ def error_of(row: Mapping[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def attempt(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the columns that work returns, or else its error; and the time it took."""
+def attempt(work: Callable[[], dict[str, Any]], of: PartitionRef | None = None) -> dict[str, Any]:
+    """Return the columns that work returns, or else its error; and the time it took.
+
+    Args:
+        work: Returns the columns.
+        of: The partition that it is about, for log lines; None where that is not known.
+    """
     started = time.perf_counter()
-    try:
-        row = work()
-    except Exception as error:  # noqa: BLE001  # the row carries it; other partitions go on
-        row = describe_failure(error)
+    with log_fields(**_fields_of(of)):
+        try:
+            row = work()
+        except Exception as error:  # noqa: BLE001  # the row carries it; other partitions go on
+            row = describe_failure(error)
+            _log_end(row, error)
+        else:
+            _log_end(row)
     return row | {"duration_ms": round((time.perf_counter() - started) * 1000)}
 
 
 def attempt_row(
     work: Callable[[], dict[str, Any]],
     refusal_of: Callable[[Exception], str | None] = lambda _: None,
+    of: PartitionRef | None = None,
 ) -> dict[str, Any]:
     """Return the columns that work returns, of a row with a status; else as attempt.
 
@@ -45,14 +61,19 @@ def attempt_row(
         work: Returns the columns.
         refusal_of: Returns the reason of an error by which a partition is skipped; None for one by
             which it fails.
+        of: As for ``attempt``.
     """
     started = time.perf_counter()
-    try:
-        row = work()
-    except Exception as error:  # noqa: BLE001  # the row carries it; other partitions go on
-        reason = refusal_of(error)
-        status = Status.FAILED if reason is None else Status.SKIPPED
-        row = {"status": status, "reason": reason, **describe_failure(error)}
+    with log_fields(**_fields_of(of)):
+        try:
+            row = work()
+        except Exception as error:  # noqa: BLE001  # the row carries it; other partitions go on
+            reason = refusal_of(error)
+            status = Status.FAILED if reason is None else Status.SKIPPED
+            row = {"status": status, "reason": reason, **describe_failure(error)}
+            _log_end(row, error)
+        else:
+            _log_end(row)
     return row | {"duration_ms": round((time.perf_counter() - started) * 1000)}
 
 
@@ -69,9 +90,34 @@ def attempt_directory(
         refusal_of: As there.
     """
     name = {key: row[key] for key in ("root", "topic", "partition", "directory")}
-    return name | attempt_row(lambda: error_of(row) or work(), refusal_of)
+    with log_fields(**{key: name[key] for key in ("root", "topic", "partition")}):
+        return name | attempt_row(lambda: error_of(row) or work(), refusal_of)
 
 
 def needs_recovery(error: Exception) -> Reason | None:
     """Return why a log that has to be recovered first is skipped; None for any other error."""
     return Reason.RECOVERY_REQUIRED if isinstance(error, RecoveryRequiredError) else None
+
+
+def _fields_of(of: PartitionRef | None) -> dict[str, Any]:
+    if of is None:
+        return {}
+    return {"root": of.root, "topic": of.partition.topic, "partition": of.partition.partition}
+
+
+def _log_end(row: Mapping[str, Any], error: Exception | None = None) -> None:
+    """Log that files of a partition were changed, or why work on it failed; nothing else.
+
+    The driver logs a failure as an error when the row has reached it; this line comes at once, and
+    has a traceback where no commit has made a row of the error before.
+    """
+    if not _log.isEnabledFor(logging.INFO):
+        return
+    if row.get("error_class") is not None:
+        directory = getattr(error, "directory", None)
+        with log_fields(error_class=row["error_class"], directory=directory):
+            _log.info("%s", row["error"], exc_info=error)
+    elif row.get("operations") and row.get("status") in {None, Status.DONE}:
+        operations = json.loads(row["operations"])
+        with log_fields(operations=len(operations)):
+            _log.info("committed")

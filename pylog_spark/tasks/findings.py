@@ -27,7 +27,10 @@ VERIFIED_PARTITION: Final = pa.schema(
     ]
 )
 FINDING_COUNT: Final = pa.schema(
-    [VERIFIED.field("severity"), VERIFIED.field("code"), pa.field("count", pa.int64())]
+    [
+        *(VERIFIED.field(name) for name in ("root", "severity", "code")),
+        pa.field("count", pa.int64()),
+    ]
 )
 _SEVERITIES: Final = pa.array(
     [severity.value for severity in sorted(Severity, key=lambda each: -each.rank)]
@@ -60,8 +63,8 @@ def recorded_findings(batches: Iterable[pa.RecordBatch], run_id: str) -> Iterato
 
 
 def count_findings(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield how many findings there are of each severity and code, of ``FINDING_COUNT``."""
-    keys = FINDING_COUNT.names[:2]
+    """Yield how many findings there are of each root, severity and code."""
+    keys = FINDING_COUNT.names[:-1]
     for rows in _of_kind(batches, FINDING_ROW):
         counts = pa.table(rows.select(keys)).group_by(keys).aggregate([([], "count_all")])
         yield from counts.rename_columns(FINDING_COUNT.names).cast(FINDING_COUNT).to_batches()

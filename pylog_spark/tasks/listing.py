@@ -30,7 +30,7 @@ from storage_core.local_files import folder_names
 from storage_core.log.settled_store import settled_files
 from storage_core.store import FileInfo, LogStore, ObjectDirectory, ObjectInfo
 from storage_core.store.listing import ListedFile
-from storage_core.store.open_objects import MANAGED_PREFIX, is_url, open_object_store
+from storage_core.store.open_objects import is_url, name_root, open_object_store
 from storage_core.store.open_store import open_store, split_location
 
 LISTING_COLUMNS: Final = ("file_names", "file_bytes", "file_times_ms", "file_etags")
@@ -165,7 +165,7 @@ def directory_location(root: str, role: str, name: str) -> str:
         role: What it is.
         name: Of the sub-directory.
     """
-    return f"{MANAGED_PREFIX if role == Role.MANAGED else ''}{root.rstrip('/')}/{name}"
+    return f"{name_root(root.rstrip('/'), is_managed=role == Role.MANAGED)}/{name}"
 
 
 def list_partitions(root: str, role: str, topics: TopicFilter) -> list[dict[str, Any]]:

@@ -193,7 +193,7 @@ def scan_segments(
     """
     for work, base_offset in items:
         # A scan holds the segment's indexes: handed on at once, not gathered.
-        scanned = attempt(partial(_scan, work, base_offset, context))
+        scanned = attempt(partial(_scan, work, base_offset, context), work.ref)
         head = {
             "ordinal": work.ref.ordinal,
             "unit": units[work.ref.ordinal],
@@ -258,7 +258,7 @@ def _row(
 ) -> dict[str, Any]:
     """Return the row of a partition, of which scans may have failed with an error."""
     step = _plan if context.write is None else _commit
-    row = attempt_row(partial(step, work, scans, context, failed))
+    row = attempt_row(partial(step, work, scans, context, failed), of=work.ref)
     return {"ordinal": work.ref.ordinal, TOUCHED: False} | row
 
 

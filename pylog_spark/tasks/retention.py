@@ -262,7 +262,7 @@ def commit_sweeps(
 
 
 def _commit_row(work: SweepWork, context: RetentionContext, write: WriteContext) -> dict[str, Any]:
-    row = attempt(partial(_commit, work, context, write))
+    row = attempt(partial(_commit, work, context, write), work.ref)
     return {"ordinal": work.ref.ordinal, "touched": False} | row
 
 

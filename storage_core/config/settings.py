@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import javaproperties
-
 from storage_core.config.broker_config import BROKER_KEYS
 from storage_core.config.cleaner_config import CLEANER_KEYS
 from storage_core.config.keys import ConfigKey, Origin, find_broker_default, unknown_key
@@ -45,6 +43,9 @@ def parse_java_properties(data: bytes, *, file: str) -> dict[str, str]:
     Raises:
         CheckpointError: An escape is malformed.
     """
+    # It loads a third of what a command's start does, and few commands read such a file.
+    import javaproperties  # noqa: PLC0415
+
     try:
         return dict(javaproperties.load(io.BytesIO(data)))
     except javaproperties.InvalidUEscapeError as error:

@@ -9,7 +9,7 @@ and from then on each name means the very file that was listed, whatever that is
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
-from typing import Final
+from typing import Final, TypeGuard
 
 import numpy as np
 
@@ -55,7 +55,6 @@ class SettledStore(ReadOnlyStore):
         removed: frozenset[str] = frozenset(),
     ) -> None:
         self._store = store
-        self._identifying = store if isinstance(store, IdentifyingStore) else None
         self.files = files
         self.growing = growing
         self.removed = removed
@@ -119,12 +118,13 @@ class SettledStore(ReadOnlyStore):
         return SliceReader(reader, 0, listed_bytes)
 
     def _find(self, name: str, listed: FileInfo) -> FileReader:
-        if self._identifying is None or not listed.identity:
-            return self._store.open_file(listed.name)
+        store = self._store
+        if not listed.identity or not _is_identifying(store):
+            return store.open_file(listed.name)
         others = (name, name + SWAP_SUFFIX, name + DELETED_SUFFIX)
         # A file that was renamed between two looks was missed under both names.
         for candidate in (listed.name, *others, *others):
-            reader = self._identifying.open_identified(candidate, listed.identity)
+            reader = store.open_identified(candidate, listed.identity)
             if reader is not None:
                 return reader
         raise self._changed(listed, "another file, or none")
@@ -229,6 +229,11 @@ def _settled(store: LogStore, listing: list[FileInfo]) -> Iterator[tuple[str, Fi
 
 def _is_same(before: list[FileInfo], after: list[FileInfo]) -> bool:
     return [(f.name, f.identity) for f in before] == [(f.name, f.identity) for f in after]
+
+
+def _is_identifying(store: LogStore) -> TypeGuard[IdentifyingStore]:
+    """Whether a store knows its files from others; ``isinstance`` would compare whole protocols."""
+    return hasattr(store, "open_identified")
 
 
 def _is_gone(error: StorageError) -> bool:

@@ -72,6 +72,49 @@ _NO_LOG: Final = frozenset({DirectoryKind.CACHE, DirectoryKind.FOREIGN})
 
 Row = dict[str, Any]
 
+# Of ``inspect_partition``.
+PARTITION_COLUMNS: Final = (
+    "root",
+    "topic",
+    "partition",
+    "directory",
+    "kind",
+    "topic_id",
+    "cleanup_policy",
+    "segments",
+    "size_bytes",
+    "index_bytes",
+    "oldest_timestamp",
+    "newest_timestamp",
+    "log_start_offset",
+    "log_end_offset",
+    "last_stable_offset",
+    "high_watermark",
+    "cleaner_checkpoint",
+    "dirty_bytes",
+    "dirty_ratio",
+    "recovery_point",
+    "recovery_segments",
+    "recovery_bytes",
+    "leftover_files",
+    "unknown_files",
+    "error_class",
+    "error",
+)
+# Of ``inspect_segments``.
+SEGMENT_COLUMNS: Final = (
+    "directory",
+    "file",
+    "base_offset",
+    "size_bytes",
+    "index_bytes",
+    "time_index_bytes",
+    "txn_index_bytes",
+    "newest_timestamp",
+    "modified_ms",
+    "is_active",
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootView:
@@ -155,7 +198,7 @@ def inspect_partition(view: RootView, entry: SubDirectory, *, now_ms: int) -> Ro
         now_ms: The run's clock, epoch milliseconds.
     """
     partition = entry.topic_partition
-    row: Row = dict.fromkeys(_COLUMNS)
+    row: Row = dict.fromkeys(PARTITION_COLUMNS)
     row |= {
         "root": view.row["root"],
         "topic": None if partition is None else partition.topic,
@@ -213,36 +256,6 @@ def inspect_segments(entry: SubDirectory) -> Iterator[Row]:
             "modified_ms": log.modified_ms,
             "is_active": log is logs[-1],
         }
-
-
-_COLUMNS: Final = (
-    "root",
-    "topic",
-    "partition",
-    "directory",
-    "kind",
-    "topic_id",
-    "cleanup_policy",
-    "segments",
-    "size_bytes",
-    "index_bytes",
-    "oldest_timestamp",
-    "newest_timestamp",
-    "log_start_offset",
-    "log_end_offset",
-    "last_stable_offset",
-    "high_watermark",
-    "cleaner_checkpoint",
-    "dirty_bytes",
-    "dirty_ratio",
-    "recovery_point",
-    "recovery_segments",
-    "recovery_bytes",
-    "leftover_files",
-    "unknown_files",
-    "error_class",
-    "error",
-)
 
 
 def _checkpoints_of(view: RootView, entry: SubDirectory, store: LogStore) -> PartitionCheckpoints:

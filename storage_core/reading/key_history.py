@@ -6,13 +6,16 @@ Nothing is written, and no lock is taken.
 """
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
 from storage_core.catalog.roles import local_path
@@ -56,6 +59,11 @@ UNDECIDED: Final = "undecided"
 
 _COLUMNS: Final = ("key", "value", "offset", "timestamp")
 _MICROSECONDS: Final = 1000
+# How many versions of a key are kept in memory, and how much of their values, where nobody says so.
+MOST_VERSIONS: Final = 100_000
+_MOST_BYTES: Final = 256 << 20
+# Offset, timestamp and value of a version: what its copies have in common.
+_Identity: TypeAlias = tuple[int, int | None, bytes | None]
 # Directories of a partition that Kafka has renamed.
 _RENAMED: Final = frozenset({DirectoryKind.DELETE, DirectoryKind.FUTURE, DirectoryKind.STRAY})
 _LOGS: Final = frozenset({DirectoryKind.PARTITION, DirectoryKind.METADATA})
@@ -111,7 +119,8 @@ class PartitionHistory:
 
     Attributes:
         partition: The partition.
-        versions: By key and offset.
+        versions: By key and offset; the newest ones where there are many.
+        left_out: How many records of the keys were read that none of the versions is of.
         log_start_offset: First offset that a consumer may see; None without a log, and where it
             cannot be read.
         end_offset: Just past the newest of the versions, or the log's end without any: what was
@@ -124,6 +133,7 @@ class PartitionHistory:
 
     partition: TopicPartition
     versions: tuple[Version, ...] = ()
+    left_out: int = 0
     log_start_offset: int | None = None
     end_offset: int | None = None
     erased_offsets: int = 0
@@ -180,17 +190,25 @@ class _Partition:
     Attributes:
         partition: The partition.
         log: Its log, None without.
+        log_bytes: Size of the log's files.
         others: Other places.
         errors: What could not be read.
     """
 
     partition: TopicPartition
     log: LogStore | None = None
+    log_bytes: int = 0
     others: list[_Place] = field(default_factory=list)
     errors: list[Mapping[str, str | None]] = field(default_factory=list)
 
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes of files are read of it."""
+        files = (file for place in self.others for file in place.files.values())
+        return self.log_bytes + sum(file.size_bytes for file in files)
 
-def find_history(
+
+def find_history(  # noqa: PLR0913  # each is a question of its own, most of them by name
     path: str,
     topic: str,
     keys: Collection[bytes | None],
@@ -198,6 +216,8 @@ def find_history(
     now_ms: int,
     trash: Path | None = None,
     numbers: Collection[int] = (),
+    most: int = MOST_VERSIONS,
+    on_read: Callable[[int, int], None] | None = None,
 ) -> Iterator[PartitionHistory]:
     """Yield what each partition of a topic has of some keys, in the order of their numbers.
 
@@ -210,6 +230,10 @@ def find_history(
         now_ms: The reader's clock, epoch milliseconds.
         trash: The folder in which runs keep what they take away.
         numbers: Of which partitions; none for all of them.
+        most: How many versions of each key, the newest ones; fewer where they are very long. At
+            least 1.
+        on_read: Told before and after each partition how many bytes were read, and how many there
+            are to read, about.
 
     Raises:
         ConfigError: There is nothing at the path.
@@ -224,8 +248,15 @@ def find_history(
     # After the listings: whoever removes segments raises the log start first.
     files = [LOG_START_FILE, CLEANER_FILE]
     checkpoints = read_checkpoints(root, files) if partitions else Checkpoints()
+    total_bytes = sum(found.size_bytes for found in partitions.values())
+    done_bytes = 0
     for _, found in sorted(partitions.items()):
-        yield _history_of(found, keys, checkpoints, now_ms)
+        if on_read is not None:
+            on_read(done_bytes, total_bytes)
+        yield _history_of(found, keys, checkpoints, now_ms, most)
+        done_bytes += found.size_bytes
+    if on_read is not None:
+        on_read(done_bytes, total_bytes)
 
 
 def _look(
@@ -266,12 +297,14 @@ def _look_at_log(found: _Partition, location: str) -> None:
     """Take note of a partition's log, and of what is beside it."""
     store = open_store(location)
     found.log = store
+    files = store.list_files()
+    found.log_bytes = sum(file.size_bytes for file in files if kind_of(file.name) == LOG_SUFFIX)
     if isinstance(store, ManagedStore):
         found.others += _places_of_generations(store)
         return
     deleted = {
         file.name.removesuffix(DELETED_SUFFIX): file
-        for file in store.list_files()
+        for file in files
         if file.name.endswith(DELETED_SUFFIX)
         and kind_of(file.name.removesuffix(DELETED_SUFFIX)) == LOG_SUFFIX
     }
@@ -331,7 +364,11 @@ def _place_of(kind: str, name: str, store: SettledStore) -> _Place:
 
 
 def _history_of(
-    found: _Partition, keys: Collection[bytes | None], checkpoints: Checkpoints, now_ms: int
+    found: _Partition,
+    keys: Collection[bytes | None],
+    checkpoints: Checkpoints,
+    now_ms: int,
+    most: int,
 ) -> PartitionHistory:
     """Read all places of a partition."""
     places = list(found.others)
@@ -345,23 +382,21 @@ def _history_of(
             start = max(own.log_start_offset or 0, *map(_base_of, sorted_logs(settled.files)[:1]))
             history = replace(history, log_start_offset=start, cleaned_to=own.cleaner_offset)
             places.insert(0, _place_of(LOG, "", settled))
-    versions: dict[tuple[bytes | None, int, int | None, bytes | None], Version] = {}
+    newest = _NewestVersions(found.partition, keys, most)
     for place in places:
         with _noted(found):
-            for version in _read(found.partition, place, keys):
-                same = (version.key, version.offset, version.timestamp_ms, version.value)
-                known = versions.get(same)
-                copies = (*known.copies, *version.copies) if known else version.copies
-                versions[same] = replace(version, copies=copies)
-    marked: Iterable[Version] = versions.values()
+            newest.add(place)
+    versions = newest.all()
+    history = replace(history, left_out=newest.left_out)
+    marked = versions
     if settled is not None and start is not None:
         with _noted(found):
-            newest = max((version.offset for version in versions.values()), default=None)
-            erased = _Erasure(start, newest)
+            last = max((version.offset for version in versions), default=None)
+            erased = _Erasure(start, last)
             erased.scan(settled)
             history = erased.told_in(history)
             log = _Log(settled, found.partition, start, now_ms)
-            marked = log.mark(versions.values(), keys, has_transactions=erased.has_transactions)
+            marked = log.mark(versions, keys, has_transactions=erased.has_transactions)
     ordered = sorted(marked, key=lambda one: (one.key is not None, one.key or b"", one.offset))
     return replace(history, versions=tuple(_with_successors(ordered)), errors=tuple(found.errors))
 
@@ -379,6 +414,139 @@ def _with_successors(versions: Sequence[Version]) -> Iterator[Version]:
     yield from reversed(told)
 
 
+class _NewestVersions:
+    """The newest versions of some keys in the places of a partition: memory has a bound.
+
+    Of each key there is an offset from which on all versions of all places are kept. It rises when
+    there are too many of them, and what lies below it is let go.
+
+    Args:
+        partition: The partition.
+        keys: The keys.
+        most: How many versions of each are kept, at least 1.
+    """
+
+    def __init__(
+        self, partition: TopicPartition, keys: Collection[bytes | None], most: int
+    ) -> None:
+        self._partition = partition
+        self._most = most
+        self._floors: dict[bytes | None, int] = dict.fromkeys(keys, 0)
+        self._versions: dict[bytes | None, dict[_Identity, Version]] = {key: {} for key in keys}
+        self._records = 0
+
+    @property
+    def left_out(self) -> int:
+        """How many records of the keys were read that are no copy of a version that is kept."""
+        return self._records - sum(len(version.copies) for version in self.all())
+
+    def all(self) -> list[Version]:
+        """Return the versions."""
+        return [version for of_key in self._versions.values() for version in of_key.values()]
+
+    def add(self, place: _Place) -> None:
+        """Read a place; what comes before damage counts.
+
+        Raises:
+            PylogError: It cannot be read, or not to its end.
+        """
+        tails = {key: _Tail(self._most) for key in self._floors}
+        try:
+            for batch in _read(self._partition, place, self._floors):
+                self._records += batch.num_rows
+                for key, tail in tails.items():
+                    tail.add(batch if len(tails) == 1 else batch.filter(_has_key(batch, key)))
+        finally:
+            for key, tail in tails.items():
+                self._take(key, tail, place)
+
+    def _take(self, key: bytes | None, tail: "_Tail", place: _Place) -> None:
+        """Take what a place has of a key."""
+        versions = self._versions[key]
+        floor = max(self._floors[key], tail.floor)
+        for version in _versions_in(self._partition, place, tail.batches):
+            same = (version.offset, version.timestamp_ms, version.value)
+            known = versions.get(same)
+            copies = (*known.copies, *version.copies) if known else version.copies
+            versions[same] = replace(version, copies=copies)
+        self._floors[key] = floor = max(floor, self._lowest(versions))
+        self._versions[key] = {
+            same: version for same, version in versions.items() if same[0] >= floor
+        }
+
+    def _lowest(self, versions: Iterable[_Identity]) -> int:
+        """Return the offset of the oldest version that there is room for; 0 if of all."""
+        room, lowest = _MOST_BYTES, 0
+        newest_first = sorted(versions, key=lambda same: same[0], reverse=True)
+        for count, (offset, _, value) in enumerate(newest_first):
+            room -= len(value or b"")
+            if count and (count >= self._most or room < 0):
+                return lowest
+            lowest = offset
+        return 0
+
+
+class _Tail:
+    """The newest records of a key in one place.
+
+    Args:
+        most: About how many; never fewer, unless they have more than ``_MOST_BYTES``.
+
+    Attributes:
+        batches: The records.
+        floor: Those below it were let go.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.batches: deque[pa.RecordBatch] = deque()
+        self.floor = 0
+        self._most = most
+        self._rows = 0
+        self._bytes = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take the next records."""
+        if not batch.num_rows:
+            return
+        self.batches.append(batch)
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
+        while len(self.batches) > 1 and (
+            self._rows - self.batches[0].num_rows >= self._most or self._bytes > _MOST_BYTES
+        ):
+            gone = self.batches.popleft()
+            self._rows -= gone.num_rows
+            self._bytes -= gone.nbytes
+            self.floor = gone.column("offset")[-1].as_py() + 1
+
+
+def _has_key(batch: pa.RecordBatch, key: bytes | None) -> pa.BooleanArray:
+    keys = batch.column("key")
+    return pc.is_null(keys) if key is None else pc.fill_null(pc.equal(keys, key), False)  # noqa: FBT003  # Arrow's
+
+
+def _versions_in(
+    partition: TopicPartition, place: _Place, batches: Iterable[pa.RecordBatch]
+) -> Iterator[Version]:
+    """Yield records of a place as versions."""
+    logs = {_base_of(name): place.files[name] for name in sorted_logs(place.files)}
+    bases = list(logs)
+    for batch in batches:
+        times = batch.column("timestamp").cast("int64").to_pylist()
+        columns = (batch.column(name).to_pylist() for name in ("key", "value", "offset"))
+        for key, value, offset, at in zip(*columns, times, strict=True):
+            file = logs[bases[max(bisect_right(bases, offset) - 1, 0)]]
+            path = f"{place.copy.path}/{file.name}"
+            yield Version(
+                partition=partition,
+                key=key,
+                offset=offset,
+                timestamp_ms=None if at is None else at // _MICROSECONDS,
+                value=value,
+                copies=(replace(place.copy, path=path),),
+            )
+
+
 def _read(
     partition: TopicPartition,
     place: _Place,
@@ -386,12 +554,11 @@ def _read(
     *,
     end_offset: int | None = None,
     is_committed: bool = False,
-) -> Iterator[Version]:
+) -> Iterator[pa.RecordBatch]:
     """Yield the records of some keys in a place, in offset order."""
     # A name may spell its number in another way than Kafka does: whoever opens it says so.
     logs = {_base_of(name): place.files[name] for name in sorted_logs(place.files)}
-    bases = list(logs)
-    if not bases:
+    if not logs:
         return
     segments = tuple(
         ListedSegment(
@@ -421,20 +588,7 @@ def _read(
         keys=frozenset(keys),
         limits=DEFAULT_LIMITS,
     )
-    for batch in read_range(wanted):
-        times = batch.column("timestamp").cast("int64").to_pylist()
-        columns = (batch.column(name).to_pylist() for name in ("key", "value", "offset"))
-        for key, value, offset, at in zip(*columns, times, strict=True):
-            file = logs[bases[max(bisect_right(bases, offset) - 1, 0)]]
-            path = f"{place.copy.path}/{file.name}"
-            yield Version(
-                partition=partition,
-                key=key,
-                offset=offset,
-                timestamp_ms=None if at is None else at // _MICROSECONDS,
-                value=value,
-                copies=(replace(place.copy, path=path),),
-            )
+    yield from read_range(wanted)
 
 
 class _Log:
@@ -478,10 +632,9 @@ class _Log:
             self._store, now_ms=self._now_ms, log_start_checkpoint=self._log_start_offset
         )
         place = _place_of(LOG, "", self._store)
-        committed = {
-            version.offset
-            for version in _read(self._partition, place, keys, end_offset=stable, is_committed=True)
-        }
+        asked, committed = set(offsets), set()
+        for batch in _read(self._partition, place, keys, end_offset=stable, is_committed=True):
+            committed |= asked.intersection(batch.column("offset").to_pylist())
         return {
             offset: UNDECIDED if offset >= stable else ABORTED
             for offset in offsets

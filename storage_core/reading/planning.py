@@ -20,7 +20,6 @@ from storage_core.checkpoint.checkpoints import Checkpoints, read_checkpoints
 from storage_core.errors import ChangedWhileReadError, ConfigError, OffsetOutOfRangeError
 from storage_core.filenames import (
     CLEANER_FILE,
-    CLUSTER_METADATA_TOPIC,
     LOG_START_FILE,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -303,11 +302,6 @@ class _Planner:
         )
 
 
-def _is_read_unasked(partition: TopicPartition, request: ReadRequest) -> bool:
-    """Whether a partition is read where no topic was chosen: the cluster's own log is not."""
-    return not request.choice.is_everything or partition.topic != CLUSTER_METADATA_TOPIC
-
-
 def choose_places(request: ReadRequest) -> dict[TopicPartition, Place]:
     """Return where each partition is that a request is about, in the order of partitions.
 
@@ -316,11 +310,9 @@ def choose_places(request: ReadRequest) -> dict[TopicPartition, Place]:
         StorageError: A directory cannot be listed.
     """
     places = find_places(request.paths)
-    _validate_choice(request, places)
     return {
-        partition: _only_place(partition, of_partition)
-        for partition, of_partition in sorted(places.items())
-        if request.choice.admits(partition) and _is_read_unasked(partition, request)
+        partition: _only_place(partition, places[partition])
+        for partition in request.choice.choose(places, request.paths)
     }
 
 
@@ -358,20 +350,6 @@ def _only_place(partition: TopicPartition, places: Sequence[Place]) -> Place:
             f"each has {partition}, whose records would come several times; read one of them",
         )
     return places[0]
-
-
-def _validate_choice(request: ReadRequest, places: Collection[TopicPartition]) -> None:
-    option, where = request.choice.option, ", ".join(request.paths)
-    topics = {partition.topic for partition in places}
-    if request.choice.may_be_missing:
-        return
-    missing = sorted((request.choice.names or frozenset()) - topics)
-    if missing:
-        raise ConfigError(option, ",".join(missing), f"no such topic in {where}")
-    absent = sorted((request.choice.assigned or frozenset()).difference(places))
-    if absent:
-        named = ", ".join(map(str, absent))
-        raise ConfigError(option, named, f"no such partition in {where}")
 
 
 def _validate_coverage(

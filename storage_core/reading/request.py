@@ -1,11 +1,12 @@
 """What a reader asks for: which partitions, from where to where, which columns."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from storage_core.filenames import TopicPartition
+from storage_core.errors import ConfigError
+from storage_core.filenames import CLUSTER_METADATA_TOPIC, TopicPartition
 
 # What may stand for an offset, as in Kafka's protocol and in Spark's Kafka source.
 LATEST: Final = -1
@@ -44,6 +45,39 @@ class TopicChoice:
         if self.names is not None:
             return partition.topic in self.names
         return self.pattern is None or self.pattern.fullmatch(partition.topic) is not None
+
+    def choose(
+        self, present: Collection[TopicPartition], paths: Sequence[str]
+    ) -> list[TopicPartition]:
+        """Return the partitions that are read, in their order.
+
+        Where no topic was chosen the cluster's own log is left out.
+
+        Args:
+            present: All partitions that are there.
+            paths: Where that is, for messages.
+
+        Raises:
+            ConfigError: A topic or partition is not there, and that is an error.
+        """
+        if not self.may_be_missing:
+            self._check_presence(present, ", ".join(paths))
+        return sorted(
+            partition
+            for partition in present
+            if self.admits(partition)
+            and not (self.is_everything and partition.topic == CLUSTER_METADATA_TOPIC)
+        )
+
+    def _check_presence(self, present: Collection[TopicPartition], where: str) -> None:
+        topics = {partition.topic for partition in present}
+        missing = sorted((self.names or frozenset()) - topics)
+        if missing:
+            raise ConfigError(self.option, ",".join(missing), f"no such topic in {where}")
+        absent = sorted((self.assigned or frozenset()).difference(present))
+        if absent:
+            named = ", ".join(map(str, absent))
+            raise ConfigError(self.option, named, f"no such partition in {where}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

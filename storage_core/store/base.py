@@ -136,7 +136,6 @@ class LogStore(Protocol):
         ...
 
 
-@runtime_checkable
 class IdentifyingStore(LogStore, Protocol):
     """A store that knows one file from another of the same name."""
 

@@ -26,6 +26,11 @@ def is_managed(location: str) -> bool:
     return location.startswith(MANAGED_PREFIX)
 
 
+def name_root(location: str, *, is_managed: bool) -> str:
+    """Return how commands name a root, wherever they open it again: a managed one by its prefix."""
+    return MANAGED_PREFIX + location if is_managed else location
+
+
 def local_path(location: str) -> Path:
     """Return the path of a location that is one, or a ``file://`` URL."""
     if location.startswith(_FILE_SCHEME):

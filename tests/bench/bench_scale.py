@@ -14,9 +14,11 @@ import time
 from multiprocessing import get_context
 from pathlib import Path
 
-from pylog_spark.cli.transfer import write_report
+from pylog_spark.cli.row_lines import RowLines
+from pylog_spark.cli.transfer import write_rows
 from pylog_spark.operations.survey import survey
 from pylog_spark.options import JobOptions
+from pylog_spark.options.choices import OutputFormat
 from pylog_spark.session import build_session
 from storage_core.catalog.roles import Role
 from tests.bench.synthetic_catalogue import (
@@ -67,7 +69,7 @@ def measure(partitions: int, *, use_inventory: bool, folder: Path) -> dict[str, 
     report = plan_once(spark, partitions, latency_seconds=LATENCY_SECONDS, inventory=inventory)
     planned = time.perf_counter()
     with (folder / "report.jsonl").open("w") as out:
-        write_report(report, as_json=True, write=lambda line: out.write(line + "\n"))
+        write_rows(report, RowLines(OutputFormat.JSON, report.action, (), write=out.write))
     ended = time.perf_counter()
     assert report.details.num_rows == partitions
     found = {

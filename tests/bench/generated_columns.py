@@ -1,7 +1,7 @@
 """Log directories of a stopped broker made by our own appends from columns, about a second a GB.
 
 Keys are numbers scattered by an odd multiplier, so that different numbers are different keys and
-no two neighbours are alike; values are random bytes.
+no two neighbours are alike; values are random bytes, or texts with random digits.
 """
 
 import json
@@ -31,6 +31,13 @@ DESCRIPTION: Final = "generated.json"
 _SCATTER: Final = np.uint64(0x9E3779B97F4A7C15)
 _BLOCK_RECORDS: Final = 1 << 20
 _BATCH_BYTES: Final = 16_384
+# What a text is, a digit for each "#".
+_TEXT: Final = np.frombuffer(
+    b'{"order":"########","customer":"######","status":"shipped","cents":######,'
+    b'"currency":"EUR","items":#}',
+    np.uint8,
+)
+TEXT_BYTES: Final = _TEXT.size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +52,9 @@ class Topic:
         value_bytes: Of each record.
         segment_bytes: ``internal.segment.bytes``.
         seed: Of the values.
+        compression: ``compression.type``.
+        has_texts: Whether values are texts of TEXT_BYTES, which compress to a fourth, in place of
+            random bytes, which do not.
     """
 
     name: str
@@ -54,6 +64,8 @@ class Topic:
     value_bytes: int
     segment_bytes: int
     seed: int = 1
+    compression: str = "producer"
+    has_texts: bool = False
 
     @property
     def config(self) -> dict[str, str]:
@@ -62,6 +74,7 @@ class Topic:
             "cleanup.policy": "compact",
             "internal.segment.bytes": str(self.segment_bytes),
             "min.cleanable.dirty.ratio": "0",
+            "compression.type": self.compression,
         }
 
 
@@ -126,7 +139,12 @@ def _columns(dice: np.random.Generator, topic: Topic, first: int, count: int) ->
     numbers = np.arange(first, first + count, dtype=np.uint64)
     if topic.keys < topic.records:
         numbers = dice.integers(0, topic.keys, count, np.uint64)
-    values = dice.integers(0, 256, count * topic.value_bytes, np.uint8)
+    if topic.has_texts:
+        values = np.tile(_TEXT, count)
+        is_digit = values == ord("#")
+        values[is_digit] = dice.integers(ord("0"), ord("9"), is_digit.sum(), np.uint8, True)
+    else:
+        values = dice.integers(0, 256, count * topic.value_bytes, np.uint8)
     return NewRecords.of(
         keys=_column((numbers * _SCATTER).view(np.uint8), KEY_BYTES, count),
         values=_column(values, topic.value_bytes, count),

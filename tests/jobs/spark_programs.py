@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,12 +85,15 @@ def submit(
 
 
 @contextmanager
-def standalone_cluster(folder: Path, *, hosts: Sequence[str] = ("127.0.0.1",)) -> Iterator[str]:
+def standalone_cluster(
+    folder: Path, *, hosts: Sequence[str] = ("127.0.0.1",), **variables: str
+) -> Iterator[str]:
     """Start a standalone master and a worker of two cores on each host; give the master's URL.
 
     Args:
         folder: For logs and work.
         hosts: Addresses of this machine; Spark takes each for a host of its own.
+        variables: Of their environment.
     """
     folder.mkdir(exist_ok=True)
     port, *pages = free_ports(2 + len(hosts))
@@ -100,14 +103,14 @@ def standalone_cluster(folder: Path, *, hosts: Sequence[str] = ("127.0.0.1",)) -
     worker = [f"{deploy}.worker.Worker", "--cores", "2", "--memory", "1g"]
     with ExitStack() as stack:
         command = [*master, "--webui-port", str(pages[0])]
-        started = stack.enter_context(_running(folder / "master.log", command))
+        started = stack.enter_context(_running(folder / "master.log", command, variables))
         _wait_for(started, "New state: ALIVE")
         logs = []
         for number, host in enumerate(hosts):
             place = ["--host", host, "--webui-port", str(pages[1 + number])]
             work = ["--work-dir", str(folder / f"work-{number}"), url]
             log = folder / f"worker-{number}.log"
-            logs.append(stack.enter_context(_running(log, [*worker, *place, *work])))
+            logs.append(stack.enter_context(_running(log, [*worker, *place, *work], variables)))
         for log in logs:
             _wait_for(log, "Successfully registered with master")
         yield url
@@ -120,11 +123,11 @@ def write_config(root: BrokerDirectory, path: Path) -> Path:
 
 
 @contextmanager
-def _running(log: Path, arguments: Sequence[str]) -> Iterator[Path]:
+def _running(log: Path, arguments: Sequence[str], variables: Mapping[str, str]) -> Iterator[Path]:
     with log.open("wb") as output:
         process = subprocess.Popen(
             [SPARK_HOME / "bin" / "spark-class", *arguments],
-            env=environment(SPARK_NO_DAEMONIZE="1"),
+            env=environment(SPARK_NO_DAEMONIZE="1") | variables,
             stdout=output,
             stderr=subprocess.STDOUT,
         )

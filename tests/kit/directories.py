@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import crc32c
@@ -118,6 +119,15 @@ def write_partition(
             snapshot.write_bytes(encode_producer_snapshot(segment.producers))
     epochs = leader_epochs([batch for segment in segments for batch in segment.batches])
     (directory / LEADER_EPOCH_FILE).write_text(encode_leader_epochs(epochs))
+    return directory
+
+
+def sync_partition(directory: Path, segments: Iterable[SegmentSpec]) -> Path:
+    """Put files in the place of others as a sync does, each at once: somebody may be reading."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=directory.parent.parent) as folder:
+        for file in write_partition(Path(folder), segments).iterdir():
+            file.replace(directory / file.name)
     return directory
 
 

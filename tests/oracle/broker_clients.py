@@ -5,7 +5,7 @@ Batches are made by ``Producer.flush`` alone, never by time, so that a log that 
 same calls has the same batches.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -97,17 +97,28 @@ def in_sync_replicas(bootstrap_servers: str, topics: Sequence[str]) -> dict[Part
 
 def set_topic_config(bootstrap_servers: str, topic: str, config: Mapping[str, str]) -> None:
     """Set settings of a topic that exists."""
+    _set_config(bootstrap_servers, "TOPIC", topic, config)
+
+
+def set_group_config(bootstrap_servers: str, group: str, config: Mapping[str, str]) -> None:
+    """Set settings of a group, which need not exist yet."""
+    _set_config(bootstrap_servers, "GROUP", group, config)
+
+
+def _set_config(
+    bootstrap_servers: str, resource_type: str, name: str, config: Mapping[str, str]
+) -> None:
     admin_package = "org.apache.kafka.clients.admin."
     resource = java("org.apache.kafka.common.config.ConfigResource")
-    kind = java("org.apache.kafka.common.config.ConfigResource$Type").TOPIC
+    kind = java("org.apache.kafka.common.config.ConfigResource$Type").valueOf(resource_type)
     operation = java(admin_package + "AlterConfigOp")
     operation_kind = java(admin_package + "AlterConfigOp$OpType").SET
     entry = java(admin_package + "ConfigEntry")
     with _admin(bootstrap_servers) as admin, kafka_failures():
         changes = java("java.util.ArrayList")()
-        for name, value in config.items():
-            changes.add(operation(entry(name, value), operation_kind))
-        changed = java_map([(resource(kind, topic), changes)])
+        for key, value in config.items():
+            changes.add(operation(entry(key, value), operation_kind))
+        changed = java_map([(resource(kind, name), changes)])
         _wait(admin.incrementalAlterConfigs(changed).all())
 
 
@@ -130,6 +141,157 @@ def read_topics(bootstrap_servers: str) -> dict[str, Topic]:
             size = int(described.get(name).partitions().size())
             topics[name] = Topic(partitions=size, config=dict(sorted(config.items())))
         return topics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """What a broker answers about groups and transactions; enums as Kafka's tools print them.
+
+    Attributes:
+        groups: Type, state and members (id, client id, host) of each group, by its id.
+        assigned: Partitions of each member of a classic group, by group and member id.
+        offsets: Committed offset, its metadata and leader epoch, by group, topic and partition.
+        ends: Log start offset and log end offset of each partition that has a committed offset.
+        transactions: State, producer id, epoch, timeout, start and partitions, sorted, of each
+            transactional id; a start of None is none.
+        open_transactions: Producer id, epoch and first offset of what is open, by partition.
+    """
+
+    groups: Mapping[str, tuple[str, str, list[tuple[str, str, str]]]]
+    assigned: Mapping[tuple[str, str], list[str]]
+    offsets: Mapping[tuple[str, str, int], tuple[int, str, int | None]]
+    ends: Mapping[Partition, tuple[int, int]]
+    transactions: Mapping[str, tuple[str, int, int, int, int | None, list[str]]]
+    open_transactions: Mapping[Partition, list[tuple[int, int, int]]]
+
+
+def ask_coordinators(bootstrap_servers: str) -> Answers:
+    """Return what an admin client is told of groups, committed offsets and transactions."""
+    with _admin(bootstrap_servers) as admin, kafka_failures():
+        types = {
+            str(group.groupId()): str(group.type().get().toString())
+            for group in _wait(admin.listGroups().all())
+        }
+        described = _described_groups(admin, types)
+        offsets = _committed_offsets(admin, [name for name, of in types.items() if of != "Share"])
+        return Answers(
+            groups={
+                name: (
+                    types[name],
+                    str(group.groupState().toString()),
+                    sorted(
+                        (str(each.consumerId()), str(each.clientId()), str(each.host()))
+                        for each in group.members()
+                    ),
+                )
+                for name, group in described.items()
+            },
+            assigned={
+                (name, str(each.consumerId())): sorted(
+                    str(place) for place in each.assignment().topicPartitions()
+                )
+                for name, group in described.items()
+                if types[name] == "Classic"
+                for each in group.members()
+            },
+            offsets=offsets,
+            ends=_log_ends(admin, {(topic, number) for _, topic, number in offsets}),
+            transactions=_transactions(admin),
+            open_transactions=_open_transactions(admin),
+        )
+
+
+def _described_groups(admin: Any, types: Mapping[str, str]) -> dict[str, Any]:
+    consumers = _strings(name for name, of in types.items() if of != "Share")
+    shares = _strings(name for name, of in types.items() if of == "Share")
+    answers = (
+        *_wait(admin.describeConsumerGroups(consumers).all()).entrySet(),
+        *_wait(admin.describeShareGroups(shares).all()).entrySet(),
+    )
+    return {str(entry.getKey()): entry.getValue() for entry in answers}
+
+
+def _committed_offsets(
+    admin: Any, groups: Sequence[str]
+) -> dict[tuple[str, str, int], tuple[int, str, int | None]]:
+    offsets = {}
+    for name in groups:
+        result = admin.listConsumerGroupOffsets(name).partitionsToOffsetAndMetadata(name)
+        for entry in _wait(result).entrySet():
+            place, value = entry.getKey(), entry.getValue()
+            if value is not None:
+                epoch = value.leaderEpoch()
+                offsets[name, str(place.topic()), int(place.partition())] = (
+                    int(value.offset()),
+                    str(value.metadata()),
+                    int(epoch.get()) if epoch.isPresent() else None,
+                )
+    return offsets
+
+
+def _log_ends(admin: Any, partitions: set[Partition]) -> dict[Partition, tuple[int, int]]:
+    named = java("org.apache.kafka.common.TopicPartition")
+    offset_spec = java("org.apache.kafka.clients.admin.OffsetSpec")
+    earliest, latest = (
+        _wait(admin.listOffsets(java_map((named(*place), spec) for place in partitions)).all())
+        for spec in (offset_spec.earliest(), offset_spec.latest())
+    )
+    return {
+        place: (
+            int(earliest.get(named(*place)).offset()),
+            int(latest.get(named(*place)).offset()),
+        )
+        for place in partitions
+    }
+
+
+def _transactions(admin: Any) -> dict[str, tuple[str, int, int, int, int | None, list[str]]]:
+    names = _strings(listed.transactionalId() for listed in _wait(admin.listTransactions().all()))
+    return {
+        str(entry.getKey()): (
+            str(told.state().toString()),
+            int(told.producerId()),
+            int(told.producerEpoch()),
+            int(told.transactionTimeoutMs()),
+            int(start.getAsLong())
+            if (start := told.transactionStartTimeMs()).isPresent()
+            else None,
+            sorted(str(place) for place in told.topicPartitions()),
+        )
+        for entry in _wait(admin.describeTransactions(names).all()).entrySet()
+        for told in [entry.getValue()]
+    }
+
+
+def _open_transactions(admin: Any) -> dict[Partition, list[tuple[int, int, int]]]:
+    """Return what the logs of all partitions have open, the internal topics' included."""
+    named = java("org.apache.kafka.common.TopicPartition")
+    options = java("org.apache.kafka.clients.admin.ListTopicsOptions")().listInternal(True)
+    topics = _wait(admin.describeTopics(_wait(admin.listTopics(options).names())).allTopicNames())
+    places = java("java.util.ArrayList")(
+        [
+            named(entry.getKey(), info.partition())
+            for entry in topics.entrySet()
+            for info in entry.getValue().partitions()
+        ]
+    )
+    found = {}
+    for entry in _wait(admin.describeProducers(places).all()).entrySet():
+        place = (str(entry.getKey().topic()), int(entry.getKey().partition()))
+        producers = [
+            (int(one.producerId()), int(one.producerEpoch()), int(start.getAsLong()))
+            for one in entry.getValue().activeProducers()
+            if (start := one.currentTransactionStartOffset()).isPresent()
+        ]
+        if producers:
+            found[place] = sorted(producers)
+    return found
+
+
+def delete_group(bootstrap_servers: str, group: str) -> None:
+    """Delete a group that has no members, with its offsets."""
+    with _admin(bootstrap_servers) as admin, kafka_failures():
+        _wait(admin.deleteConsumerGroups(_strings([group])).all())
 
 
 class Producer:
@@ -170,6 +332,11 @@ class Producer:
     ) -> None:
         with kafka_failures():
             self._producer.close(_duration(LONGEST_WAIT_MS))
+
+    def vanish(self) -> None:
+        """Close without waiting for anybody, as if its process had died."""
+        with kafka_failures():
+            self._producer.close(_duration(0))
 
     def send(self, message: Message) -> None:
         """Add a record to the batch of its partition."""
@@ -255,6 +422,12 @@ class GroupMember:
     ) -> None:
         with kafka_failures():
             self._consumer.close()
+
+    def vanish(self) -> None:
+        """Close without waiting for anybody, as if its process had died."""
+        options = java("org.apache.kafka.clients.consumer.CloseOptions")
+        with kafka_failures():
+            self._consumer.close(options.timeout(_duration(0)))
 
     def poll(self) -> int:
         """Read some records and return how many; 0 only at the end of every partition.
@@ -355,6 +528,43 @@ def poll_records(consumer: Any) -> list[ReadRecord]:
         return [_consumed(record) for record in consumer.poll(_duration(POLL_MS))]
 
 
+class ShareMember:
+    """The only member of a share group, which accepts what it gets with its next poll.
+
+    Args:
+        bootstrap_servers: Of the broker.
+        group: The group's name.
+        topics: What it reads.
+    """
+
+    def __init__(self, bootstrap_servers: str, group: str, topics: Sequence[str]) -> None:
+        settings = {"bootstrap.servers": bootstrap_servers, "group.id": group, "client.id": group}
+        deserializer = java(_DESERIALIZER)
+        with kafka_failures():
+            self._consumer = java("org.apache.kafka.clients.consumer.KafkaShareConsumer")(
+                java_map(settings.items()), deserializer(), deserializer()
+            )
+            self._consumer.subscribe(_strings(topics))
+
+    def poll(self) -> int:
+        """Read some records and return how many, at least one.
+
+        Raises:
+            KafkaFailure: Nothing came.
+        """
+        with kafka_failures():
+            for _ in range(LONGEST_WAIT_MS // POLL_MS):
+                count = int(self._consumer.poll(_duration(POLL_MS)).count())
+                if count:
+                    return count
+        raise KafkaFailure("KafkaShareConsumer.poll", "a group's member got no records", "")
+
+    def vanish(self) -> None:
+        """Close without waiting for anybody, as if its process had died."""
+        with kafka_failures():
+            self._consumer.close(_duration(0))
+
+
 def _are_read(consumer: Any, partitions: Any) -> bool:
     ends = consumer.endOffsets(partitions)
     return all(int(consumer.position(p)) >= int(ends.get(p)) for p in partitions)
@@ -379,6 +589,10 @@ def _wait(future: Any) -> Any:
     unit = java("java.util.concurrent.TimeUnit").MILLISECONDS
     with kafka_failures():
         return future.get(jpype.JLong(LONGEST_WAIT_MS), unit)
+
+
+def _strings(texts: Iterable[Any]) -> Any:
+    return java("java.util.ArrayList")([str(text) for text in texts])
 
 
 def _duration(milliseconds: int) -> Any:

@@ -18,6 +18,7 @@ from typing import Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.kit.wrapped_objects import kind_of_key
+from tests.s3.permissions import Policy, absence_of, needs_of
 
 _HOP_BY_HOP: Final = frozenset({"connection", "keep-alive", "transfer-encoding", "expect"})
 _POSTS: Final = {"uploads": "CREATE_UPLOAD", "uploadId": "COMPLETE", "delete": "DELETE_MANY"}
@@ -29,6 +30,11 @@ _INTERNAL: Final = (
     b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>InternalError</Code>'
     b"<Message>We encountered an internal error. Please try again.</Message></Error>"
 )
+_DENIED: Final = (
+    b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>AccessDenied</Code>'
+    b"<Message>Access Denied</Message></Error>"
+)
+_NOT_FOUND: Final = 404
 
 
 class FaultKind(enum.Enum):
@@ -94,6 +100,7 @@ class FaultProxy:
         on_request: Called with every request before it is passed on.
         faults: What goes wrong from now on.
         body_bytes: Bytes of answers' bodies, by operation.
+        policy: What the senders may do; None: all.
     """
 
     upstream: str
@@ -103,6 +110,7 @@ class FaultProxy:
     faults: list[Fault] = field(default_factory=list)
     body_bytes: Counter[str] = field(default_factory=Counter)
     slow_seconds: float = 0.3
+    policy: Policy | None = None
     _first_answers: dict[str, tuple[int, list[tuple[str, str]], bytes]] = field(
         default_factory=dict
     )
@@ -116,7 +124,7 @@ class FaultProxy:
     def reset(self) -> None:
         """Forget what was counted and what should go wrong."""
         with self._lock:
-            self.on_request = None
+            self.on_request = self.policy = None
             self.requests.clear()
             self.faults.clear()
             self.body_bytes.clear()
@@ -171,6 +179,10 @@ class _Handler(BaseHTTPRequestHandler):
         fault = self.proxy._note(request)
         if self.proxy.on_request is not None:
             self.proxy.on_request(request)
+        needs = needs_of(self.command, self.path, self.headers, body)
+        if self.proxy.policy and not all(map(self.proxy.policy.allows, needs)):
+            self._answer(403, [], _DENIED)
+            return
         kind = fault.kind if fault else None
         if kind in {FaultKind.INTERNAL_ERROR, FaultKind.SLOW_DOWN}:
             self._answer(
@@ -188,6 +200,9 @@ class _Handler(BaseHTTPRequestHandler):
         if kind is FaultKind.SLOW:
             time.sleep(self.proxy.slow_seconds)
         status, headers, content = self._ask(body)
+        is_absent = status == _NOT_FOUND and request.key
+        if is_absent and self.proxy.policy and not self.proxy.policy.allows(absence_of(self.path)):
+            status, headers, content = 403, [], _DENIED
         first = self.proxy._first_answers.setdefault(
             f"{self.command} {self.path}", (status, headers, content)
         )

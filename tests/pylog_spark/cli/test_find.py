@@ -56,6 +56,20 @@ def key(pylog, folder: Path) -> str:
     return Counter(result.stdout.split()).most_common(1)[0][0]
 
 
+def test_the_newest_are_told_and_how_many_are_not(pylog, folder, key):
+    every = find(pylog, folder / "before", key)
+    some = find(pylog, folder / "before", key, "--max", 2)
+    offsets = offsets_of(every)
+    assert len(offsets) > 3
+    assert offsets_of(some) == offsets[-2:]
+    left_out = [sum(row["left_out"] for row in lines_of(each, "history")) for each in (every, some)]
+    assert left_out == [0, len(offsets) - 2]
+    words = ("find", folder / "before", "--topic", TOPIC, "--key", key, "--wide")
+    note = f"{len(offsets) - 2} older records are left out; --max says how many"
+    assert note in pylog(*words, "--max", 2).stdout
+    assert "left out" not in pylog(*words).stdout
+
+
 def test_all_versions_are_found_before_compaction_and_the_newest_after(pylog, folder, key):
     before = find(pylog, folder / "before", key)
     versions = lines_of(before, "version")

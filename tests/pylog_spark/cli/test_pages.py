@@ -37,7 +37,8 @@ COMMANDS: Final = {
     "verify": f"verify {{}}/torn --deep --now-ms {UNCLEAN_MS} --engine local",
     "doctor": f"doctor {{}}/torn --now-ms {UNCLEAN_MS} --engine local",
     "run-dry": f"run {{}}/log {LATER} --dry-run",
-    "compact-dry": f"compact {{}}/log {CLOSED} --dry-run",
+    "compact-dry": f"compact {{}}/applied {CLOSED} --dry-run --plan-out {{}}/plan.json",
+    "apply": "apply {}/plan.json --engine local",
     "retain": f"retain {{}}/retained {LATER} --ledger {{}}/ledger",
     "run": f"run {{}}/done {LATER} --ledger {{}}/ledger --trash {{}}/trash",
     "recover": (
@@ -56,6 +57,10 @@ DRAWN: Final = {
         "Dirty ratios, before the run",
     },
     "compact-dry": {
+        *("Bytes before and after", "Segments of the biggest partitions"),
+        "Dirty ratios, before the run",
+    },
+    "apply": {
         *("Bytes before and after", "Segments of the biggest partitions"),
         "Dirty ratios, before the run",
     },
@@ -84,7 +89,7 @@ def pages(pylog) -> Iterator[dict[str, Path]]:
     shutil.copytree(made / "unclean", made / "copy")
     shutil.rmtree(made / "copy" / "__cluster_metadata-0")
     (made / "copy" / "meta.properties").unlink()
-    for name in ("done", "retained"):
+    for name in ("done", "retained", "applied"):
         shutil.copytree(made / "log", made / name)
     looked_at = ("log", "unclean", "torn", "copy")
     before = {name: read_tree(made / name) for name in looked_at}
@@ -185,6 +190,18 @@ def test_a_page_does_not_lie_among_somebodys_files(pylog, tmp_path, name: str):
     assert not page.exists()
     nowhere = pylog(name, root, "--report", tmp_path / "no" / "page.html")
     assert (nowhere.exit_code, nowhere.stdout) == (2, "")
+
+
+def test_the_page_of_a_plan_does_not_lie_in_a_log_directory_of_it(pylog, tmp_path):
+    root = unpack_broker(tmp_path / "log")
+    plan = tmp_path / "plan.json"
+    planned = pylog("compact", root, *CLOSED.split(), "--dry-run", "--plan-out", plan)
+    assert planned.exit_code == 0, planned.stderr
+    before = read_tree(root)
+    result = pylog("apply", plan, "--report", root / "page.html", "--engine", "local")
+    assert result.exit_code == 2
+    assert "lies inside the log directory" in " ".join(result.stderr.split())
+    assert read_tree(root) == before
 
 
 def test_without_what_draws_a_page_has_tables_and_says_so(pylog, monkeypatch, tmp_path, broker_dir):

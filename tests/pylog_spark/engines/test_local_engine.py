@@ -7,9 +7,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 
+import cloudpickle
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -18,6 +20,7 @@ import yaml
 from pylog_spark.engines.choice import Local, open_engine
 from pylog_spark.engines.engine import AnyEngine
 from pylog_spark.engines.errors import TaskFailedError
+from pylog_spark.engines.local_engine import LocalPublished
 from pylog_spark.ledger.tables import LedgerTable
 from storage_core.errors import ConfigError
 from tests.pylog_spark.broker_roots import (
@@ -371,3 +374,17 @@ def test_what_looks_or_repairs_takes_this_machine_by_itself(tmp_path):
     found = [row.get("action", row["type"]) for row in rows if row.get("engine") == "local"]
     assert found == ["verify", "survey", "diagnosis", "ingest", "compact", "purge"]
     assert not any(row.get("engine") == "spark" for row in rows)
+
+
+def test_threads_of_looks_load_values_while_others_are_freed(tmp_path, hasty_threads):
+    def load_some(thread: int) -> list[int]:
+        numbers = []
+        for number in range(100):
+            file = tmp_path / f"{thread}-{number}"
+            file.write_bytes(cloudpickle.dumps(number))
+            numbers.append(LocalPublished(str(file)).value)
+            file.unlink()
+        return numbers
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(load_some, range(8))) == [list(range(100))] * 8

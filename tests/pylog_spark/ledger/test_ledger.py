@@ -1,6 +1,7 @@
 """The ledger, as Spark's executors, Spark's driver and this machine write and read it."""
 
 import json
+import re
 import shutil
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -25,8 +26,9 @@ from pylog_spark.operations.survey import survey
 from pylog_spark.operations.undo import undo
 from pylog_spark.options import JobOptions
 from pylog_spark.rows import rows_to_batch, spark_frame
+from pylog_spark.run.recording import Recorder
 from pylog_spark.schemas import RESULT
-from storage_core.clock import ManualClock
+from storage_core.clock import ManualClock, SystemClock
 from storage_core.errors import ConfigError, GuardRefusedError, StorageError
 from storage_core.maintenance.ingest.partition import IngestRules
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
@@ -478,3 +480,25 @@ def test_what_goes_into_a_managed_root_and_out_is_on_record_and_a_survey_is_not(
     assert {(row["run_id"], row["action"], row["topic"], row["status"]) for row in results} == {
         (report.run_id, report.action, "orders", "done") for report in done
     }
+
+
+def test_the_query_of_the_document_finds_runs_that_began_and_did_not_end(spark, tmp_path):
+    document = (Path(__file__).parents[3] / "docs" / "schedulers.md").read_text()
+    (query,) = re.findall(r"^```sql\n(.*?)^```$", document, re.MULTILINE | re.DOTALL)
+    long_ago = ManualClock(FIRST_ROUNDS_MS)
+    for run_id, clock, has_ended in (
+        ("died", long_ago, False),
+        ("ended", long_ago, True),
+        ("runs", SystemClock(), False),
+    ):
+        ledger = open_ledger(Local(), str(tmp_path), run_id=run_id)
+        facts = {"run_id": run_id, "action": "run", "roots": ["/srv/kafka"]}
+        recorder = Recorder(ledger=ledger, clock=clock, facts=facts)
+        recorder.start()
+        if has_ended:
+            recorder.fail(KeyboardInterrupt())
+    found = spark.sql(query.replace("/srv/ledger", str(tmp_path))).collect()
+    assert [(row.run_id, row.action, row.roots) for row in found] == [
+        ("died", "run", ["/srv/kafka"])
+    ]
+    assert found[0]["at"].timestamp() * 1000 == FIRST_ROUNDS_MS

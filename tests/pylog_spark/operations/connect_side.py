@@ -4,23 +4,22 @@ Started as a program by test_connect.py: a process has sessions of one kind.
 """
 
 import json
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
 from pyspark.sql.connect.dataframe import DataFrame
 
-from pylog_spark.java import find_java
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.verify import verify
 from pylog_spark.options import JobOptions, RunLimits, Strategy, Tuning
+from tests.kit.connect import connect_session
 from tests.kit.spark_classes import FEW_ROWS
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, BrokerDirectory, broker_directory
 from tests.pylog_spark.session_doubles import RefusingConf, ServerlessSession
+from tests.pylog_spark.source.connect_side import read_and_write
 
 # Small enough that golden partitions are worth several tasks.
 SMALL_UNITS = Tuning(unit_min_bytes=1, unit_max_bytes=2048, shuffle_bucket_bytes=256)
@@ -38,12 +37,11 @@ def night_of(folder: Path, names: list[str]) -> tuple[BrokerDirectory, JobOption
 
 
 def main(folder: Path, names: list[str]) -> None:
-    """Compact a directory in each way, work a night over one, verify it; print what they said."""
-    os.environ["JAVA_HOME"] = str(find_java().home)
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    builder = SparkSession.builder.remote("local[2]")
-    server = builder.config(map=FEW_ROWS).getOrCreate()
+    """Compact a directory in each way, work a night over one, verify it; read and write logs.
+
+    What each said is printed as one line of JSON.
+    """
+    server = connect_session(FEW_ROWS, delta=False)
     # It says "auto" where a number was expected once, and nothing else of itself.
     spark: Any = ServerlessSession(server, RefusingConf({"spark.sql.shuffle.partitions": "auto"}))
     tasks = note_tasks()
@@ -68,6 +66,8 @@ def main(folder: Path, names: list[str]) -> None:
     ledger = str(folder / "ledger")
     recorded = replace(options, ledger=ledger)
     said["ledger"] = {"exit": compact(spark, [crashed.path], recorded).exit_code}
+    (folder / "source").mkdir()
+    said["source"] = read_and_write(server, folder / "source")
     sys.stdout.write(json.dumps(said) + "\n")
     server.stop()
 

@@ -5,6 +5,8 @@ import io
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,13 @@ from deltalake import DeltaTable
 from pylog_spark.engines.choice import Local
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations import export as export_operation
-from pylog_spark.operations.export import export
+from pylog_spark.operations.export import choose_range_bytes, export
 from pylog_spark.options.choices import BytesFormat, ExportFormat
+from pylog_spark.run.progress import Progress, progress_text
 from pylog_spark.schemas import EXPORTED
 from pylog_spark.tasks.export import ExportRequest, export_parts
 from storage_core import kafka_log
+from storage_core.reading.request import DEFAULT_RANGE_BYTES
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec
 from tests.kit.compare import read_tree
 from tests.kit.directories import SegmentSpec, write_partition
@@ -108,6 +112,16 @@ def test_csv_has_texts_and_nothing_for_null(pylog, root, expected, tmp_path):
     assert text.count('\n"",') == 0  # a key that is null is no empty one
 
 
+def test_progress_counts_the_bytes_of_all_parts(root, tmp_path):
+    steps: list[Progress] = []
+    out = tmp_path / "out"
+    export(Local(), reader_of(root), out, parquet_request(), on_progress=steps.append)
+    logs = sum(path.stat().st_size for path in root.rglob("*.log"))
+    assert {step.total_bytes for step in steps} == {logs}
+    assert steps[-1].done_bytes == logs
+    assert "segments" not in progress_text(steps[-1])
+
+
 def test_json_lines_are_those_of_cat(pylog, root, tmp_path):
     words = ("--key-format", "text", "--value-format", "json")
     assert pylog_export(pylog, root, tmp_path / "out", "jsonl", *words).exit_code == 0
@@ -182,6 +196,8 @@ def test_a_task_that_runs_twice_leaves_its_records_once(root, tmp_path, monkeypa
         yield from export_parts(items, request)
 
     class Engine:
+        slots = 2
+
         def __enter__(self):
             return self
 
@@ -191,14 +207,17 @@ def test_a_task_that_runs_twice_leaves_its_records_once(root, tmp_path, monkeypa
         def spread(self, units, work, schema):
             return [batch for unit in units for batch in twice(unit, work.keywords["request"])]
 
-        def collect(self, rows, schema, title):
+        def collect(self, rows, schema, title, *, is_look):
             return pa.Table.from_batches(rows, schema)
 
     monkeypatch.setattr(export_operation, "open_engine", lambda *_place, **_tag: Engine())
-    records = kafka_log.open_logs(root).read("orders")
-    done = export(Local(), records, tmp_path / "out", parquet_request())
+    done = export(Local(), reader_of(root), tmp_path / "out", parquet_request())
     assert (done.records, pq.read_table(tmp_path / "out").num_rows) == (80, 80)
     assert len(list((tmp_path / "out").iterdir())) == done.files == 1
+
+
+def reader_of(root: Path | str) -> Callable[..., kafka_log.Records]:
+    return partial(kafka_log.open_logs(root).read, "orders")
 
 
 def parquet_request(folder: str = "") -> ExportRequest:
@@ -206,6 +225,34 @@ def parquet_request(folder: str = "") -> ExportRequest:
     return ExportRequest(
         folder=folder, to=ExportFormat.PARQUET, columns=kafka_log.COLUMNS, keys=raw, values=raw
     )
+
+
+def test_what_threads_of_this_process_write_others_write_alike(root, tmp_path, monkeypatch):
+    request = parquet_request()
+    export(Local(2), reader_of(root), tmp_path / "threads", request)
+    monkeypatch.setattr(export_operation, "_MOST_WRITTEN_HERE", 0)
+    export(Local(2), reader_of(root), tmp_path / "processes", request)
+    tables = [pq.read_table(tmp_path / name) for name in ("threads", "processes")]
+    assert tables[0].num_rows == 80
+    assert tables[0].equals(tables[1])
+
+
+@pytest.mark.parametrize(
+    ("size", "slots", "parts"),
+    [
+        pytest.param(595 << 20, 2, 6, id="three rounds on two slots"),
+        pytest.param(143 << 20, 2, 2, id="one round on two slots"),
+        pytest.param(143 << 20, 8, 8, id="one round on eight slots"),
+        pytest.param(143 << 20, 64, 18, id="no part is smaller than it need be"),
+        pytest.param(1_000, 4, 1, id="next to nothing"),
+        pytest.param(0, 4, 0, id="nothing"),
+        pytest.param(100 << 30, 2, 800, id="so many rounds that the last one is no matter"),
+    ],
+)
+def test_parts_are_as_many_as_slots_can_share(size, slots, parts):
+    share = choose_range_bytes(size, slots)
+    assert -(-size // share) == parts
+    assert share <= DEFAULT_RANGE_BYTES
 
 
 def test_row_groups_gather_what_comes_in_small_batches(root, tmp_path):
@@ -221,8 +268,7 @@ import os, sys
 from pathlib import Path
 from pylog_spark.engines.choice import Local
 from pylog_spark.operations import export as operation
-from tests.pylog_spark.operations.test_export import parquet_request
-from storage_core import kafka_log
+from tests.pylog_spark.operations.test_export import parquet_request, reader_of
 
 write = operation._write_parts
 
@@ -231,8 +277,7 @@ def die(*arguments):
     os._exit(9)
 
 operation._write_parts = die
-records = kafka_log.open_logs(sys.argv[1]).read("orders")
-operation.export(Local(1), records, Path(sys.argv[2]), parquet_request())
+operation.export(Local(1), reader_of(sys.argv[1]), Path(sys.argv[2]), parquet_request())
 """
 
 
@@ -273,8 +318,7 @@ def test_a_place_that_cannot_be_is_refused_before_anything_is_read(pylog, root, 
 
 @pytest.mark.spark
 def test_executors_write_the_same_records(spark, root, expected, tmp_path):
-    records = kafka_log.open_logs(root).read("orders")
-    done = export(spark, records, tmp_path / "out", parquet_request())
+    done = export(spark, reader_of(root), tmp_path / "out", parquet_request())
     assert done.records == 80
     table = pq.read_table(tmp_path / "out").cast(expected.schema)
     assert table.sort_by([("partition", "ascending"), ("offset", "ascending")]).equals(expected)

@@ -48,6 +48,7 @@ def written(option: Option[Any], tmp_path: Path) -> Any:
         "min_free": "7KiB",
         "max_delete_ratio": "0.7",
         "purge_after": "7h",
+        "metrics_push": "http://seven:9091",
         "overrides": ["NOT_THE_OWNER"],
     }
     if option.name in texts:

@@ -14,6 +14,8 @@ from pylog_spark.run import recording
 from pylog_spark.run.job import Job, open_recorder
 from pylog_spark.run.recording import STEPS, Recorder
 from pylog_spark.run.run import Run
+from pylog_spark.run.run_report import RunReport
+from pylog_spark.run.run_state import RunState
 from pylog_spark.schemas import RESULT
 from storage_core.catalog.topic_dump import TopicDump
 from storage_core.clock import ManualClock
@@ -119,3 +121,54 @@ def test_what_a_run_was_asked_for_is_recorded_without_secrets_and_without_whole_
     assert said["limits"]["overrides"] == ["A", "B"]
     assert (said["shown"], said["fail_on"]) == (3, "error")
     assert "shown" not in json.loads(open_recorder(None, job).facts["options"])
+
+
+@dataclass
+class Told:
+    """A listener that keeps what it is told."""
+
+    states: list[RunState] = field(default_factory=list)
+    failure: str = "not told"
+
+    def tell(self, state: RunState) -> None:
+        self.states.append(state)
+
+
+def test_listeners_are_told_what_the_two_rows_of_the_ledger_say():
+    ledger, told = KeptRows(), Told()
+    with run_on(ledger) as run:
+        run.recorder.listeners = (told,)
+        run.recorder.start()
+        assert [state.is_start for state in told.states] == [True]
+    report = run.report(RunReport, RESULT.empty_table())
+    (end,) = told.states[1:]
+    assert (end.exit_code, end.report) == (0, report)
+    rows = [row for rows in ledger.appends[LedgerTable.RUNS] for row in rows]
+    assert [dict(state.row) for state in told.states] == rows[1:]
+
+
+def test_a_run_whose_end_cannot_be_written_has_failed_and_that_is_told_once():
+    ledger, told = KeptRows(fails=True), Told()
+    recorder = recorder_of(ledger)
+    recorder.listeners = (told,)
+    with pytest.raises(OSError, match="the answer was lost"):
+        recorder.end(run_on(None).report(RunReport, RESULT.empty_table()))
+    with pytest.raises(OSError, match="the answer was lost"):
+        recorder.fail(KeyboardInterrupt())
+    (state,) = told.states
+    assert (state.exit_code, state.report, state.row["error_class"]) == (5, None, "OSError")
+
+
+def test_what_a_listener_raises_is_a_warning_and_the_next_one_is_told(caplog):
+    class Broken(Told):
+        def tell(self, state: RunState) -> None:
+            raise ValueError("no room")
+
+    told = Told()
+    recorder = recorder_of(None)
+    recorder.listeners = (Broken(failure="x: nothing was written"), told)
+    recorder.start()
+    assert len(told.states) == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "x: nothing was written, which changes nothing for the run: no room"
+    ]

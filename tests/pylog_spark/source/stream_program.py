@@ -9,6 +9,7 @@ from typing import Any
 
 from pylog_spark.session import build_session
 from pylog_spark.source import register
+from pylog_spark.source.stream import HAS_LIMITS
 from tests.kit.spark_classes import FEW_ROWS, spark_options
 
 
@@ -25,12 +26,12 @@ def copy_stream(spark: Any, root: Path, folder: Path, **options: str) -> Any:
 
 
 def main(root: Path, folder: Path) -> None:
-    """Read from the earliest offsets on, in many triggers."""
+    """Read from the earliest offsets on, in many triggers where there can be more than one."""
     settings = FEW_ROWS | {"spark.driver.extraJavaOptions": spark_options()}
     spark = build_session("local[2]", settings, app_name="stream", delta=False)
     register(spark)
-    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "40"}
-    copy_stream(spark, root, folder, **options).awaitTermination()
+    limit = {"maxOffsetsPerTrigger": "40"} if HAS_LIMITS else {}
+    copy_stream(spark, root, folder, startingOffsets="earliest", **limit).awaitTermination()
     spark.stop()
 
 

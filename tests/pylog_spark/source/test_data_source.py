@@ -4,8 +4,10 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyspark
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkAttributeError
 from pyspark.sql import functions as sf
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import (
@@ -18,9 +20,11 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
+from pyspark.sql.udtf import AnalyzeResult
 
+from pylog_spark.engines.session_facts import is_connect
 from pylog_spark.source import register
-from pylog_spark.source.data_source import KafkaLogReader
+from pylog_spark.source.reader import KafkaLogReader
 from storage_core.commit import DeleteFile, SyncDirectory
 from tests.kit.builders import some_batches
 from tests.kit.directories import SegmentSpec, write_partition
@@ -32,6 +36,9 @@ from tests.pylog_spark.source.test_reads_during_commits import one_group, steps_
 from tests.storage_core.maintenance.compaction.hand_made import cleaning
 
 pytestmark = pytest.mark.spark
+
+HAS_FUNCTION = hasattr(sf, "arrow_udtf")
+needs_function = pytest.mark.skipif(not HAS_FUNCTION, reason="needs pyspark 4.1")
 
 # Spark's own Kafka source has these columns, with headers if they are asked for.
 KAFKA_COLUMNS = [
@@ -193,6 +200,9 @@ def test_a_frame_has_the_rows_before_or_after_a_commit_at_any_point_of_it(spark,
     ]
     assert counts == sorted(counts, reverse=True)
     assert set(counts) == {40, 8}
+    if pyspark.__version__ < "4.1" or is_connect(spark):  # each action is planned anew
+        assert first.count() == 8
+        return
     # A frame keeps the plan that it was first used with.
     with pytest.raises(Exception, match="ChangedWhileReadError"):
         first.count()
@@ -226,6 +236,71 @@ def test_a_view_of_sql_has_the_options_and_looks_at_the_logs_when_it_is_created(
     spark.read.format("kafka-log").load(str(root)).createOrReplaceTempView("logs")
     assert spark.sql("SELECT * FROM logs WHERE offset > 2").count() == 2
     spark.catalog.dropTempView("logs")
+
+
+@pytest.fixture
+def call(spark: Any, root: Path) -> Any:
+    """Call the table function on the golden directory, with more arguments in SQL."""
+    register(spark)
+    return lambda arguments="": spark.sql(f"FROM kafka_log('{root}'{arguments})")
+
+
+@needs_function
+def test_the_table_function_has_the_rows_of_the_format_in_one_task(read, call):
+    assert call().schema == read().schema
+    committed = {"subscribe": "events,compacted", "kafka.isolation.level": "read_committed"}
+    ours = call(", topic => 'events,compacted', `kafka.isolation.level` => 'read_committed'")
+    whole = read(**committed)
+    assert ours.exceptAll(whole).count() == whole.exceptAll(ours).count() == 0
+    assert ours.count() == whole.count() > 1000
+    assert ours.select(sf.spark_partition_id()).distinct().count() == 1
+    assert (
+        call(", topic => 'events', startingTimestamp => 0, failOnDataLoss => false").count() == 1048
+    )
+    assert call(", topic => NULL").count() == read().count()
+    assert len(call().limit(3).collect()) == 3
+
+
+@needs_function
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (", subcribe => 'events'", "did you mean subscribe"),
+        (", topic => 'nothing'", "no such topic"),
+        (", `view` => 'segments'", "CREATE TEMPORARY VIEW"),
+        (", includeHeaders => true", "CREATE TEMPORARY VIEW"),
+        (", topic => array('events')", "subscribe: expected a text"),
+    ],
+    ids=str,
+)
+def test_what_the_table_function_does_not_have_is_said(call, arguments: str, said: str):
+    with pytest.raises(Exception, match=said):
+        call(arguments).collect()
+
+
+@pytest.mark.skipif(HAS_FUNCTION, reason="this PySpark has functions that speak Arrow")
+def test_the_table_function_says_which_pyspark_it_needs(call):
+    with pytest.raises(Exception, match=r"needs pyspark 4\.1; there is CREATE TEMPORARY VIEW"):
+        call().collect()
+
+
+def test_spark_still_gives_a_function_to_one_task_and_fixes_its_columns(spark):
+    """If this fails Spark has mended it: the table function can have all columns, or spread."""
+
+    class Told:
+        @staticmethod
+        def analyze() -> AnalyzeResult:
+            return AnalyzeResult(StructType().add("told", StringType()))
+
+        def eval(self) -> Any:
+            yield pa.RecordBatch.from_pydict({"told": ["something"]})
+
+    if HAS_FUNCTION:
+        with pytest.raises(PySparkAttributeError, match="INVALID_ARROW_UDTF_WITH_ANALYZE"):
+            sf.arrow_udtf(Told)
+        register(spark)
+        with pytest.raises(AnalysisException, match="LATERAL_JOIN_WITH_ARROW_UDTF_UNSUPPORTED"):
+            spark.sql("SELECT * FROM VALUES ('/logs') AS t (path), LATERAL kafka_log(path)")
 
 
 def test_create_table_is_refused_with_what_to_do(spark, tmp_path):

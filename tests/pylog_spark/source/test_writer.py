@@ -1,5 +1,6 @@
 """``df.write.format("kafka-log")`` in a Spark session."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -208,7 +209,7 @@ def test_batches_of_a_stream_are_written_once_each(spark, numbers, directory, tm
         ("append", {"partitions": "x"}, "expected a number"),
         ("append", {}, "say how many partitions the topic has"),
         ("append", {"partitions": "1", "max.message.bytes": "50"}, "exceed max.message.bytes, 50"),
-        ("errorifexists", {}, 'either the "Append" or "Overwrite" mode'),
+        ("errorifexists", {}, 'either the "Append" or "Overwrite" mode|errorifexists is not supp'),
         ("ignore", {}, 'either the "Append" or "Overwrite" mode'),
     ],
     ids=["unknown", "malformed", "no partitions", "too large", "mode", "another mode"],
@@ -216,7 +217,7 @@ def test_batches_of_a_stream_are_written_once_each(spark, numbers, directory, tm
 def test_what_cannot_be_written_is_refused_by_name(numbers, directory, mode, options, words):
     with pytest.raises(PySparkException) as caught:
         save(numbers(0, 10), directory, mode=mode, **options)
-    assert words.lower() in str(caught.value).lower()
+    assert re.search(words, str(caught.value), re.IGNORECASE)
     assert beside(directory) == []
 
 

@@ -10,6 +10,7 @@ from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
 from storage_core.commit.trash import RUN_FILE
 from storage_core.filenames import CLEANER_FILE, LOG_START_FILE, TopicPartition
 from storage_core.formats.control import ControlType
+from storage_core.reading import key_history, ranges
 from storage_core.reading.key_history import (
     ABORTED,
     DELETED,
@@ -173,6 +174,81 @@ def test_several_keys_are_told_one_after_the_other(tmp_path):
     assert keyed == [(None, 0, None), (b"a", 2, 3), (b"a", 3, None), (b"b", 1, None)]
 
 
+@pytest.mark.parametrize("most", [1, 2, 3, 4, 100])
+def test_of_many_versions_the_newest_are_told_whatever_place_they_are_in(tmp_path, most: int):
+    """Six versions of k: some in the log alone, some in a renamed directory, some in both."""
+    both = [batch(base, record(b"k", b"%d" % base)) for base in (2, 3)]
+    root = write(
+        tmp_path,
+        *both,
+        batch(4, record(b"k", b"4"), record(b"a", b"x")),
+        batch(6, record(b"k", b"6")),
+    )
+    first = [batch(base, record(b"k", b"%d" % base)) for base in (0, 1)]
+    write(root, *first, *both, name=f"orders-0.{'0' * 32}-delete")
+    (found,) = find_history(str(root), "orders", [b"a", b"k"], now_ms=SOME_TIME_MS, most=most)
+    offsets = [0, 1, 2, 3, 4, 6][-most:]
+    of_key = [one for one in found.versions if one.key == b"k"]
+    assert [one.offset for one in of_key] == offsets
+    assert [one.superseded_by for one in of_key] == [*offsets[1:], None]
+    assert [len(one.copies) for one in of_key] == [2 if n in {2, 3} else 1 for n in offsets]
+    assert found.left_out == 8 - sum(len(one.copies) for one in of_key)
+    assert [one.offset for one in found.versions if one.key == b"a"] == [5]
+    assert found.end_offset == 7
+
+
+def test_of_long_values_fewer_versions_are_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(key_history, "_MOST_BYTES", 2_500)
+    root = write(tmp_path, *(batch(n, record(b"k", b"%d" % n * 1000)) for n in range(9)))
+    found = history(root)
+    assert [one.offset for one in found.versions] == [7, 8]
+    assert found.left_out == 7
+
+
+def test_what_is_kept_of_many_versions_has_a_bound_while_they_are_read(tmp_path, monkeypatch):
+    """Windows of the file come one by one: no more than two of them are held for one version."""
+    monkeypatch.setattr(ranges, "_WINDOW_BYTES", 4_096)
+    root = write(tmp_path, *(batch(n, record(b"k", b"v" * 1000)) for n in range(400)))
+    held = []
+    add = key_history._Tail.add
+
+    def watched(tail, piece):
+        add(tail, piece)
+        held.append(sum(each.num_rows for each in tail.batches))
+
+    monkeypatch.setattr(key_history._Tail, "add", watched)
+    found = history(root, most=1)
+    assert told(found) == [(399, b"v" * 1000, None)]
+    assert found.left_out == 399
+    assert len(held) > 100
+    assert max(held) <= 4
+
+
+def test_no_version_is_told_that_is_older_than_one_that_was_let_go(tmp_path, monkeypatch):
+    monkeypatch.setattr(ranges, "_WINDOW_BYTES", 4_096)
+    monkeypatch.setattr(key_history, "_MOST_BYTES", 300)
+    some = [batch(n, record(b"k", b"v"), record(b"x", b"x" * 1000)) for n in range(2, 82, 2)]
+    root = write(tmp_path, *some, base=2)
+    write(root, batch(0, record(b"k", b"old")), name=f"orders-0.{'0' * 32}-delete")
+    offsets = [one.offset for one in history(root).versions]
+    assert offsets == list(range(offsets[0], 82, 2))
+    assert 2 < offsets[0] < 80
+
+
+def test_an_aborted_one_among_the_newest_is_told_as_such(tmp_path):
+    data = {"producer_id": 9, "producer_epoch": 0}
+    root = write(
+        tmp_path,
+        batch(0, record(b"k", b"old")),
+        batch(1, record(b"k", b"bad"), **data, is_transactional=True),
+        end_txn_marker(base_offset=2, **data, control_type=ControlType.ABORT),
+        batch(3, record(b"k", b"new")),
+    )
+    found = history(root, most=2)
+    assert [(one.offset, one.transaction) for one in found.versions] == [(1, ABORTED), (3, None)]
+    assert found.left_out == 1
+
+
 def test_an_empty_trash_adds_nothing(tmp_path):
     root = write(tmp_path / "logs", batch(0, record(b"k", b"v")))
     (tmp_path / "trash" / "strange").mkdir(parents=True)
@@ -203,3 +279,18 @@ def test_a_segment_whose_name_kafka_would_not_write_is_an_error_and_hides_no_oth
     assert {error["error_class"] for error in broken.errors} == {"StorageError"}
     assert ("no log that can be read" in broken.sentence) == (name == "0.log")
     assert (whole.errors, told(whole)) == ((), [(0, b"a", None)])
+
+
+def test_who_waits_is_told_how_much_was_read(tmp_path):
+    root = write(tmp_path, batch(0, record(b"k", b"a")))
+    write(tmp_path, batch(0, record(b"k", b"a" * 100)), name="orders-1")
+    deleted = tmp_path / "orders-1" / f"{LOG_OF_ZERO}.deleted"
+    shutil.copy(tmp_path / "orders-1" / LOG_OF_ZERO, deleted)
+    steps: list[tuple[int, int]] = []
+    found = find_history(
+        str(root), "orders", [b"k"], now_ms=SOME_TIME_MS, on_read=lambda *step: steps.append(step)
+    )
+    assert len(list(found)) == 2
+    first = (tmp_path / "orders-0" / LOG_OF_ZERO).stat().st_size
+    total = first + 2 * deleted.stat().st_size
+    assert steps == [(0, total), (first, total), (total, total)]

@@ -1,0 +1,113 @@
+"""The rows of an answer as a program reads them: JSON lines of all kinds, or CSV of one kind.
+
+CSV is that of RFC 4180, with one line of names. They are the keys of the JSON lines of that kind,
+and so are the values: counts of bytes and epoch milliseconds, nothing for null, ``true`` and
+``false``, JSON for what is a list or an object. Whoever opens CSV opens it in a spreadsheet, which
+takes a text for a formula that begins with ``=``, ``+``, ``-`` or ``@``; names and messages are
+those of files that somebody else wrote. Such a text gets an apostrophe in front. JSON has every
+text as it is.
+"""
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any, Final
+
+import typer
+
+from pylog_spark.options.choices import OutputFormat
+from pylog_spark.report import error_text, json_line
+from pylog_spark.text import escaped, printable, to_json
+from pylog_spark.text_table import Row
+
+# And as Chinese and Japanese keyboards write them, which spreadsheets take as well.
+_FORMULA_STARTS: Final = (*"=+-@", *"\uff1d\uff0b\uff0d\uff20")
+_NO_DATA: Final[Mapping[str, str]] = {}
+
+
+def _write(text: str) -> None:
+    typer.echo(text, nl=False)
+
+
+class RowLines:
+    """Writes the rows of an answer, one after the other.
+
+    Args:
+        output: JSON or CSV.
+        kind: The kind of rows that CSV has.
+        columns: Their names, in order: all of these rows have them.
+        write: Takes lines, each with its end.
+    """
+
+    def __init__(
+        self,
+        output: OutputFormat,
+        kind: str,
+        columns: Iterable[str],
+        *,
+        write: Callable[[str], object] = _write,
+    ) -> None:
+        self.is_csv = output is OutputFormat.CSV
+        self._kind = kind
+        self._columns = tuple(columns)
+        self._write = write
+        self._csv = csv.writer(SimpleNamespace(write=write))  # its line ends are those of the RFC
+        if self.is_csv:
+            self._csv.writerow(self._columns)
+
+    def add(self, kind: str, row: Row, data: Mapping[str, str] = _NO_DATA) -> None:
+        """Write a row; CSV leaves out those of another kind, whose errors go to standard error.
+
+        Args:
+            kind: Its kind.
+            row: By name.
+            data: More of it, by name, as JSON texts: keys and values of records, which are told as
+                they are; secrets are hidden in texts of ours alone.
+        """
+        if not self.is_csv:
+            more = "".join(f',"{name}":{text}' for name, text in data.items())
+            self._write(f"{json_line(kind, row)[:-1]}{more}}}\n")
+        elif kind == self._kind:
+            cells = {name: _cell(value) for name, value in row.items()}
+            cells |= {name: _data_cell(text) for name, text in data.items()}
+            self._csv.writerow([cells[name] for name in self._columns])
+        else:
+            for text in _remarks(row):
+                typer.echo(printable(f"pylog: {text}"), err=True)
+
+
+def _remarks(row: Row) -> Iterator[str]:
+    """Yield what a person has to hear of a row that is not shown."""
+    place = row.get("directory") or row.get("root")
+    before = f"{place}: " if place else ""
+    if row.get("error") is not None:
+        yield f"{before}{error_text(row)}"
+    yield from (f"{before}{error}" for error in row.get("errors", ()))
+    yield from row.get("notes", ())
+
+
+def _cell(value: Any) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return str(value)
+        case Mapping() | list() | tuple():
+            text = to_json(value, separators=(",", ":"), default=str)
+        case _:
+            text = printable(str(value))
+    return _no_formula(text)
+
+
+def _data_cell(text: str) -> str:
+    """Return what stands in a cell for a JSON text: of a string its characters."""
+    if text == "null":
+        return ""
+    return _no_formula(escaped(json.loads(text))) if text.startswith('"') else text
+
+
+def _no_formula(text: str) -> str:
+    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text

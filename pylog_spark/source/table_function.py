@@ -1,0 +1,88 @@
+"""``SELECT * FROM kafka_log('/var/lib/kafka', topic => 'orders')``: records for who has SQL alone.
+
+Spark gives a call of a function in Python to one task, has its columns fixed when it is registered,
+and lets no such function that speaks Arrow stand in a lateral join or in a function of SQL. So this
+is for a look; the format spreads over tasks, has all columns and all views.
+"""
+
+import importlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from pylog_spark.rows import spark_ddl
+from pylog_spark.source.options import PLAIN_COLUMNS, RECORDS, parse_options, warn_of_meaningless
+from pylog_spark.tasks.worker import freeze_modules
+from storage_core.clock import SystemClock
+from storage_core.errors import ConfigError
+from storage_core.reading.planning import plan_ranges
+from storage_core.reading.ranges import read_range, schema_of
+
+FUNCTION_NAME: Final = "kafka_log"
+_INSTEAD: Final = "CREATE TEMPORARY VIEW ... USING `kafka-log` OPTIONS (...)"
+
+
+class KafkaLogFunction:
+    """One call of the function; Spark makes it in the task."""
+
+    def eval(self, path: Any, topic: Any = None, **options: Any) -> Iterator[pa.RecordBatch]:
+        """Yield the records of some topics, partition by partition, in the order of offsets.
+
+        Args:
+            path: As of the format.
+            topic: The option ``subscribe``; NULL for all topics.
+            options: The format's others, by name. Each is an array of the one value that the call
+                has, as Spark hands it over.
+
+        Raises:
+            ConfigError: An option is wrong, or asks for other columns than the function has.
+            PylogError: A log cannot be read.
+        """
+        freeze_modules()
+        arguments = {"path": path, "subscribe": topic, **options}
+        texts = {name: _text(name, array) for name, array in arguments.items() if array is not None}
+        asked = parse_options({name: text for name, text in texts.items() if text is not None})
+        if asked.view != RECORDS or asked.columns != PLAIN_COLUMNS:
+            columns = ", ".join(PLAIN_COLUMNS)
+            reason = f"has the columns {columns}; for others there is {_INSTEAD}"
+            raise ConfigError(FUNCTION_NAME, None, reason)
+        warn_of_meaningless(asked.without_meaning)
+        for wanted in plan_ranges(asked.request, now_ms=SystemClock().now_ms()):
+            yield from read_range(wanted)
+
+
+class MissingFunction:
+    """The function on a PySpark that has none of this kind."""
+
+    def eval(self, path: str, topic: str | None = None) -> Iterator[tuple[object, ...]]:
+        """Say what there is in its place.
+
+        Raises:
+            ConfigError: Always.
+        """
+        del path, topic
+        raise ConfigError(FUNCTION_NAME, None, f"needs pyspark 4.1; there is {_INSTEAD}")
+
+
+def register_function(spark: SparkSession) -> None:
+    """Make the function known to a session."""
+    # A session of Spark Connect takes functions of its own kind alone.
+    package = type(spark.udtf).__module__.rpartition(".")[0]
+    functions = importlib.import_module(f"{package}.functions")
+    columns = spark_ddl(schema_of(PLAIN_COLUMNS))
+    function = (
+        functions.arrow_udtf(KafkaLogFunction, returnType=columns)
+        if hasattr(functions, "arrow_udtf")
+        else functions.udtf(MissingFunction, returnType=columns)
+    )
+    spark.udtf.register(FUNCTION_NAME, function)
+
+
+def _text(name: str, array: Any) -> str | None:
+    """Return what a call says of one of its arguments, as the format has it."""
+    values = array.to_pylist() if isinstance(array, pa.Array) else []
+    if len(values) != 1 or not isinstance(values[0], str | bool | int | None):
+        raise ConfigError(name, None, "expected a text, a number or a truth; no table")
+    return None if values[0] is None else str(values[0])

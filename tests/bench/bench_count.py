@@ -1,0 +1,153 @@
+"""A count over a thousand partitions: by Spark through ``kafka-log``, and read in process.
+
+    python -m tests.bench.bench_count [--partitions 1000] [--records 4000] [--rounds 6]
+
+Both read the columns that a DataFrame has where nobody says others. What is told is processor time,
+of all processes: of Spark the JVM, the planning and the workers, from the call of ``count`` to its
+answer in a session that has begun; in process, from the opening of the directory to its last
+record. The first round of Spark starts its workers, and the JVM compiles what it runs in the
+rounds after it, too.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from storage_core.kafka_log import COLUMNS, open_logs
+from tests.bench.generated_columns import TEXT_BYTES, Topic, generated_root
+from tests.bench.process_watch import Watched
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+CACHE: Final = ROOT / "build" / "bench"
+TOPIC: Final = "counted"
+_GIB: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """Processor seconds of all rounds.
+
+    Attributes:
+        records: How many there are.
+        spark: Of Spark.
+        in_process: Of reading in process.
+    """
+
+    records: int
+    spark: tuple[float, ...]
+    in_process: tuple[float, ...]
+
+    @property
+    def ratio(self) -> float:
+        """How many times as much Spark takes as reading in process does, at best."""
+        return min(self.spark) / min(self.in_process)
+
+    def lines(self) -> Iterator[str]:
+        """Yield the report as text."""
+        yield f"{self.records:,} records: processor seconds of each round"
+        for name, seconds in (("Spark", self.spark), ("in process", self.in_process)):
+            yield f"{name:<12}" + "".join(f"{each:8.2f}" for each in seconds)
+        yield f"Spark takes {self.ratio:.2f} times as much as reading in process"
+
+
+def measure(*, partitions: int, records: int, rounds: int) -> Counted:
+    """Count the records of a root both ways, in processes of their own.
+
+    Args:
+        partitions: How many.
+        records: Of each.
+        rounds: How often.
+
+    Raises:
+        AssertionError: A count is wrong, or a process failed.
+    """
+    topic = Topic(
+        name=TOPIC,
+        partitions=partitions,
+        records=records,
+        keys=records,
+        value_bytes=TEXT_BYTES,
+        segment_bytes=_GIB,
+        has_texts=True,
+    )
+    root = generated_root(CACHE, [topic], copy=os.link)
+    times = {}
+    for way in _WAYS:
+        command = [sys.executable, "-m", "tests.bench.bench_count", "--way", way]
+        command += ["--root", str(root), "--rounds", str(rounds)]
+        done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+        if done.returncode:
+            raise AssertionError(done.stderr)
+        counts, times[way] = json.loads(done.stdout.splitlines()[-1])
+        if counts != [partitions * records] * rounds:
+            raise AssertionError(f"{way} counts {counts}")
+    return Counted(
+        records=partitions * records,
+        spark=tuple(times["spark"]),
+        in_process=tuple(times["in-process"]),
+    )
+
+
+def _count_by_spark(root: str) -> Callable[[], int]:
+    # Only the process that counts by Spark needs it.
+    from pylog_spark.session import build_session  # noqa: PLC0415
+    from pylog_spark.source import register  # noqa: PLC0415
+
+    spark = build_session("local[2]", {"spark.ui.enabled": "false"}, app_name="bench")
+    register(spark)
+    spark.range(2).count()
+    frame = spark.read.format("kafka-log").option("subscribe", TOPIC).load(root)
+
+    def count() -> int:
+        counted: int = frame.count()
+        return counted
+
+    return count
+
+
+def _count_in_process(root: str) -> Callable[[], int]:
+    columns = [name for name in COLUMNS if name != "headers"]
+    return lambda: sum(batch.num_rows for batch in open_logs(root).read(TOPIC, columns=columns))
+
+
+_WAYS: Final = {"spark": _count_by_spark, "in-process": _count_in_process}
+
+
+def _time(count: Callable[[], int], rounds: int) -> tuple[list[int], list[float]]:
+    """Count some times; return the counts, and processor seconds of this process and its own."""
+    seen = Watched()
+    counts, seconds = [], []
+    for _ in range(rounds):
+        seen.sample(os.getpid())
+        before = seen.cpu_seconds
+        counts.append(count())
+        seen.sample(os.getpid())
+        seconds.append(seen.cpu_seconds - before)
+    return counts, seconds
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print the report; with ``--way``, one way's counts and seconds as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--partitions", type=int, default=1_000)
+    parser.add_argument("--records", type=int, default=4_000)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--way", choices=_WAYS)
+    parser.add_argument("--root")
+    options = parser.parse_args(arguments)
+    if options.way is not None:
+        counts = _time(_WAYS[options.way](options.root), options.rounds)
+        print("\n" + json.dumps(counts))  # noqa: T201 - for the process that measures
+        return
+    counted = measure(partitions=options.partitions, records=options.records, rounds=options.rounds)
+    print(*counted.lines(), sep="\n")  # noqa: T201 - the report is what it is for
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

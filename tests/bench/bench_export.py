@@ -1,0 +1,160 @@
+"""Export of one segment of five million records to Parquet: the program as people start it.
+
+    python -m tests.bench.bench_export [--rounds 3] [--spark]
+
+The segment is written once for each codec by our own append path: keys of 8 bytes, values that are
+JSON of 101 bytes, in batches of 16 KB. A round is a process of its own, ``pylog export``, from its
+start to its end; with ``--spark`` also a Spark program that reads ``kafka-log`` and writes Parquet,
+timed from the read on, once its session has begun. Wall time depends on who else uses the machine;
+processor seconds, of all processes, do so less.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow.parquet as pq
+
+from tests.bench.generated_columns import TEXT_BYTES, Topic, generated_root
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+CACHE: Final = ROOT / "build" / "bench"
+RECORDS: Final = 5_000_000
+CODECS: Final = ("uncompressed", "lz4", "zstd")
+_GIB: Final = 1 << 30
+_PR_SET_CHILD_SUBREAPER: Final = 36
+
+_SPARK: Final = """
+import json, sys, time
+from pylog_spark.session import build_session
+from pylog_spark.source import register
+spark = build_session("local[2]", {"spark.ui.enabled": "false"}, app_name="bench")
+register(spark)
+spark.range(2).count()
+begun = time.perf_counter()
+frame = spark.read.format("kafka-log").option("subscribe", sys.argv[2]).load(sys.argv[1])
+frame.write.parquet(sys.argv[3])
+print(json.dumps(time.perf_counter() - begun))
+spark.stop()
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One export.
+
+    Attributes:
+        name: Of what, by what.
+        seconds: From its start to its end.
+        cpu_seconds: Of all processes.
+    """
+
+    name: str
+    seconds: float
+    cpu_seconds: float
+
+    def line(self) -> str:
+        """Return it as text."""
+        rate = RECORDS / self.seconds / 1e6
+        return (
+            f"{self.name:<24} {self.seconds:6.2f} s  {rate:5.2f} M records/s  "
+            f"{self.cpu_seconds:6.2f} s of processors"
+        )
+
+
+def measure(*, rounds: int, has_spark: bool = False) -> Iterator[Round]:
+    """Yield the rounds, codec by codec; in each folder are all records.
+
+    Args:
+        rounds: How many of each.
+        has_spark: Whether Spark writes them, too, once of each codec.
+    """
+    # Whoever is left behind by its parent is ours: what it has used counts when it has ended.
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    out = CACHE / "exported"
+    for codec in CODECS:
+        topic = f"orders-{codec}"
+        root = generated_root(CACHE, [_topic(topic, codec)])
+        command = [sys.executable, "-m", "pylog_spark", "export", topic, str(out)]
+        for _ in range(rounds):
+            yield _run(f"pylog export, {codec}", [*command, "--root", str(root), "--to", "parquet"])
+            _check(out)
+        if has_spark:
+            program = [sys.executable, "-c", _SPARK, str(root), topic, str(out)]
+            yield _run(f"Spark, {codec}", program)
+            _check(out)
+
+
+def _topic(name: str, codec: str) -> Topic:
+    return Topic(
+        name=name,
+        partitions=1,
+        records=RECORDS,
+        keys=RECORDS,
+        value_bytes=TEXT_BYTES,
+        segment_bytes=_GIB,
+        compression=codec,
+        has_texts=True,
+    )
+
+
+def _run(name: str, command: Sequence[str]) -> Round:
+    """Run a program; where it prints a JSON number, that is its time.
+
+    Raises:
+        AssertionError: It failed.
+    """
+    before = os.times()
+    begun = time.perf_counter()
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    seconds = time.perf_counter() - begun
+    if done.returncode:
+        raise AssertionError(done.stderr)
+    while _reap():
+        pass
+    after = os.times()
+    used = after.children_user + after.children_system
+    used -= before.children_user + before.children_system
+    said = done.stdout.strip().splitlines()[-1]
+    timed = json.loads(said) if said.replace(".", "").isdigit() else seconds
+    return Round(name=name, seconds=timed, cpu_seconds=used)
+
+
+def _reap() -> bool:
+    """Wait for a process that was left behind; whether there was one."""
+    try:
+        os.wait()
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _check(out: Path) -> None:
+    """Count the records of a folder, and remove it."""
+    count = sum(pq.read_metadata(path).num_rows for path in out.glob("*.parquet"))
+    if count != RECORDS:
+        raise AssertionError(f"{out} has {count} records")
+    shutil.rmtree(out)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print the rounds."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--spark", action="store_true")
+    options = parser.parse_args(arguments)
+    for each in measure(rounds=options.rounds, has_spark=options.spark):
+        print(each.line(), flush=True)  # noqa: T201 - the report is what it is for
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,51 @@
+"""The progress line: on a terminal's standard error, and nowhere else."""
+
+from typing import Final
+
+import pytest
+
+from tests.kit.golden_broker import broker_origin
+
+NOW_MS: Final = int(broker_origin()["clock_ms"]) + 3_600_000
+COMMANDS: Final = {
+    "find": "find {root} --topic events --key key-1",
+    "free": f"free {{root}} --now-ms {NOW_MS} --engine local",
+    "export": "export events {out} --root {root} --to parquet",
+    "recover": f"recover {{root}} --role broker --now-ms {NOW_MS} --engine local --dry-run",
+}
+
+
+def run(pylog, name: str, root, tmp_path, *words: str):
+    command = COMMANDS[name].format(root=root, out=tmp_path / "out")
+    result = pylog(*command.split(), *words)
+    assert result.exit_code in {0, 1}, result.stderr
+    return result
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_terminal_is_shown_how_far_a_command_has_come(
+    pylog, monkeypatch, unclean_broker_dir, tmp_path, name: str
+):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # standard error counts as a terminal
+    result = run(pylog, name, unclean_broker_dir, tmp_path)
+    assert "reading" in result.stderr
+    assert "reading" not in result.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_progress_is_shown_to_a_program(pylog, unclean_broker_dir, tmp_path, name: str):
+    assert run(pylog, name, unclean_broker_dir, tmp_path).stderr == ""
+
+
+def test_no_progress_stands_beside_rows_for_a_program(
+    pylog, monkeypatch, unclean_broker_dir, tmp_path
+):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    result = run(pylog, "find", unclean_broker_dir, tmp_path, "--output", "json")
+    assert result.stderr == ""
+
+
+def test_records_on_a_terminal_are_their_own_progress(pylog, monkeypatch, unclean_broker_dir):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    result = pylog("cat", "events", "--root", unclean_broker_dir, "-f", "%o\n", "--max", 3)
+    assert (result.exit_code, result.stderr) == (0, "")

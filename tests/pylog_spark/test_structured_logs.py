@@ -1,0 +1,248 @@
+"""Log lines as JSON: what each says, in the driver, its threads, local processes and executors."""
+
+import json
+import logging
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import redirect_stderr
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pylog_spark.engines.engine import AnyEngine
+from pylog_spark.engines.local_engine import LocalEngine
+from pylog_spark.engines.spark_engine import SparkEngine
+from pylog_spark.structured_logs import (
+    LogFormat,
+    TaskLogs,
+    is_json_logged,
+    log_fields,
+    use_log_format,
+)
+from pylog_spark.tasks.ahead import map_ahead
+from pylog_spark.tasks.failures import attempt
+from pylog_spark.tasks.partition_ref import PartitionRef
+from storage_core.errors import CorruptRecordError
+from storage_core.filenames import TopicPartition
+from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
+
+LINE = pa.schema([pa.field("pid", pa.int64()), pa.field("line", pa.string())])
+GOOD, BAD = "clean-headers-none-s101", "clean-hw-none-s161"
+REF = PartitionRef(
+    ordinal=0, root="/log", directory="/log/a-b-7", partition=TopicPartition("a-b", 7)
+)
+
+
+@pytest.fixture
+def as_json() -> Iterator[None]:
+    """Log lines are JSON."""
+    use_log_format(LogFormat.JSON)
+    yield
+    use_log_format(LogFormat.TEXT)
+
+
+def parsed(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.usefixtures("as_json")
+def test_a_line_has_time_level_logger_message_and_what_is_known_there(capsys):
+    with log_fields(run_id="r", topic=None), log_fields(step="compact"):
+        logging.getLogger("storage_core.x").info("%d files", 3)
+    logging.getLogger("storage_core.x").warning("after")
+    first, second = parsed(capsys.readouterr().err)
+    assert list(first) == ["time", "level", "logger", "message", "run_id", "step"]
+    assert first["time"].endswith("Z")
+    assert (first["level"], first["logger"]) == ("INFO", "storage_core.x")
+    assert (first["message"], first["run_id"], first["step"]) == ("3 files", "r", "compact")
+    assert list(second) == ["time", "level", "logger", "message"]
+
+
+@pytest.mark.usefixtures("as_json")
+def test_no_line_shows_a_secret_or_steers_a_terminal_or_breaks_in_two(capsys):
+    name = "\x1b[31mred\nnext\udcff"
+    with log_fields(topic=name, root="s3://me:hunter2@b/x"):
+        logging.getLogger("pylog_spark.x").warning("https://u:hunter2@host/?token=hunter3 %s", name)
+    text = capsys.readouterr().err
+    (line,) = parsed(text)
+    assert "hunter" not in text
+    assert text.rstrip("\n").isprintable()
+    assert line["topic"] == "\x1b[31mred\nnext\\xff"
+    assert line["root"] == "s3://me:***@b/x"
+
+
+@pytest.mark.usefixtures("as_json")
+def test_others_say_warnings_only_and_pythons_own_are_lines_too(capsys):
+    logging.getLogger("py4j.x").info("chatter")
+    logging.getLogger("py4j.x").warning("gone")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        use_log_format(LogFormat.TEXT)
+        use_log_format(LogFormat.JSON)
+        warnings.warn("old", DeprecationWarning, stacklevel=1)
+    assert [line["logger"] for line in parsed(capsys.readouterr().err)] == ["py4j.x", "py.warnings"]
+
+
+def test_text_stays_as_it_is(capsys):
+    logger = logging.getLogger("pylog_spark.x")
+    use_log_format(LogFormat.JSON)
+    use_log_format(LogFormat.TEXT)
+    assert not is_json_logged()
+    assert not logger.isEnabledFor(logging.INFO)
+    with log_fields(run_id="r"):
+        logger.info("nobody hears of it")
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("as_json")
+def test_what_a_task_says_of_a_failure_names_the_partition_and_the_place_in_the_code(capsys):
+    def fail() -> dict[str, Any]:
+        error = CorruptRecordError("0.log", 17, "CRC 1, expected 2")
+        error.directory = "/log/a-b-7"
+        raise error
+
+    with log_fields(step="compact"):
+        row = attempt(fail, REF)
+        attempt(lambda: {"operations": json.dumps([{}, {}])}, REF)
+        attempt(lambda: {"operations": None}, REF)
+    failed, committed = parsed(capsys.readouterr().err)
+    assert failed["message"] == row["error"]
+    assert (failed["topic"], failed["partition"], failed["root"]) == ("a-b", 7, "/log")
+    assert (failed["error_class"], failed["directory"]) == ("CorruptRecordError", "/log/a-b-7")
+    assert "in fail" in failed["exception"]
+    assert (committed["message"], committed["operations"]) == ("committed", 2)
+    assert committed["step"] == "compact"
+
+
+@pytest.mark.usefixtures("as_json")
+def test_threads_that_look_ahead_say_the_same(capsys):
+    def work(item: int) -> int:
+        logging.getLogger("pylog_spark.x").warning("%d", item)
+        return item
+
+    with log_fields(run_id="r"):
+        assert list(map_ahead(work, range(40), at_once=2)) == list(range(40))
+    assert {line["run_id"] for line in parsed(capsys.readouterr().err)} == {"r"}
+
+
+def warn_in_task(unit: int) -> Iterator[pa.RecordBatch]:
+    """Yield the process, and what it writes to standard error."""
+    said = StringIO()
+    with redirect_stderr(said):
+        attempt(lambda: {"error_class": "E", "error": f"unit {unit}"}, REF)
+        logging.getLogger("storage_core.x").warning("unit %d", unit)
+    yield pa.RecordBatch.from_pylist([{"pid": os.getpid(), "line": said.getvalue()}], LINE)
+
+
+def lines_of_tasks(engine: AnyEngine, *, is_look: bool) -> list[dict[str, Any]]:
+    with engine, log_fields(run_id="r"), log_fields(step="observe"):
+        rows = engine.each([0, 1], warn_in_task, LINE)
+        table = engine.collect(rows, LINE, "test", is_look=is_look)
+    assert (os.getpid() in table["pid"].to_pylist()) == is_look
+    return [line for text in table["line"].to_pylist() for line in parsed(text)]
+
+
+def holds(lines: list[dict[str, Any]]) -> None:
+    assert [line["message"] for line in lines] == ["unit 0"] * 2 + ["unit 1"] * 2
+    assert {(line["run_id"], line["step"]) for line in lines} == {("r", "observe")}
+    assert [(line.get("topic"), line.get("partition")) for line in lines] == [
+        ("a-b", 7),
+        (None, None),
+    ] * 2
+
+
+@pytest.mark.usefixtures("as_json")
+def test_processes_of_the_local_engine_say_the_run_and_the_partition():
+    holds(lines_of_tasks(LocalEngine(1), is_look=False))
+
+
+@pytest.mark.usefixtures("as_json")
+def test_threads_of_the_local_engine_say_the_run_and_the_partition():
+    holds(lines_of_tasks(LocalEngine(1), is_look=True))
+
+
+@pytest.mark.spark
+def test_executors_say_the_run_and_the_partition_and_only_where_json_is_asked_for(spark):
+    use_log_format(LogFormat.JSON)
+    try:
+        holds(lines_of_tasks(SparkEngine(spark, tag="logs"), is_look=False))
+    finally:
+        use_log_format(LogFormat.TEXT)
+    # The same workers, in another run.
+    with SparkEngine(spark, tag="logs") as engine, log_fields(run_id="r"):
+        table = engine.collect(engine.each([0, 1], warn_in_task, LINE), LINE, "test")
+    assert sorted(table["line"].to_pylist()) == ["unit 0\n", "unit 1\n"]
+
+
+def test_what_travels_with_a_task_is_a_value():
+    logs = TaskLogs(LogFormat.JSON, {"run_id": "r"})
+    assert pickle.loads(pickle.dumps(logs)) == logs
+    thread = threading.Thread(target=logs.begin)
+    thread.start()
+    thread.join()
+    assert is_json_logged()
+    assert TaskLogs.of_driver().fields == {}
+    TaskLogs(LogFormat.TEXT).begin()
+    assert not is_json_logged()
+
+
+def test_a_run_in_json_says_all_of_it_in_json(tmp_path: Path):
+    root = broker_directory(tmp_path / "log", [GOOD, BAD])
+    root.write_metadata()
+    (segment, *_) = sorted((root.path / f"{BAD}-0").glob("*.log"))
+    content = bytearray(segment.read_bytes())
+    content[70] ^= 0xFF
+    times = segment.stat()
+    segment.write_bytes(content)
+    os.utime(segment, ns=(times.st_atime_ns, times.st_mtime_ns))
+    shutil.rmtree(root.path / "unpacked", ignore_errors=True)
+    arguments = ["--log-format", "json", "compact", str(root.path), "--role", "broker"]
+    arguments += ["--engine", "local", "--now-ms", str(FIRST_ROUNDS_MS), "--output", "json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pylog_spark", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 4, done.stderr
+    lines = parsed(done.stderr)
+    run = parsed(done.stdout)[-1]
+    assert {line["run_id"] for line in lines} == {run["run_id"]}
+    (begins, *_), (*_, ends) = lines, lines
+    assert (begins["message"], begins["roots"]) == ("the run begins", [str(root.path)])
+    assert (ends["message"], ends["level"]) == ("the run has ended", "ERROR")
+    assert {name: ends[name] for name in ("done", "failed", "exit_code")} == {
+        "done": run["done"],
+        "failed": 1,
+        "exit_code": 4,
+    }
+    (committed,) = [line for line in lines if line["message"] == "committed"]
+    assert (committed["topic"], committed["partition"], committed["step"]) == (GOOD, 0, "compact")
+    failed = [line for line in lines if line.get("error_class") == "CorruptRecordError"]
+    # At once from the task; as an error from the driver.
+    assert [line["level"] for line in failed] == ["INFO", "ERROR"]
+    assert {(line["topic"], line["partition"], line["step"]) for line in failed} == {
+        (BAD, 0, "compact")
+    }
+
+
+def test_an_error_that_ends_a_command_is_a_line_as_well(pylog, tmp_path, monkeypatch):
+    result = pylog("--log-format", "json", "inspect", tmp_path / "none")
+    (line,) = parsed(result.stderr)
+    assert result.exit_code == 2
+    assert (line["level"], line["logger"], line["error_class"]) == ("ERROR", "pylog", "ConfigError")
+    assert str(tmp_path / "none") in line["message"]
+    monkeypatch.setenv("PYLOG_LOG_FORMAT", "json")
+    (line,) = parsed(pylog("inspect", "--bogus").stderr)
+    assert "--bogus" in line["message"]
+    assert pylog("--log-format", "text", "inspect", tmp_path / "none").stderr.startswith("pylog: ")
+    use_log_format(LogFormat.TEXT)
