@@ -33,7 +33,7 @@ def test_entries_of_indexes_have_the_sizes_that_are_said():
     assert "(relative offset, position): 4 + 4 bytes" in TEXT
     assert sizes(TIME_INDEX_ENTRY) == [8, 4]
     assert "relative offset): 8 + 4 bytes" in TEXT
-    assert f"last stable offset): {TXN_INDEX_ENTRY.itemsize} bytes" in TEXT
+    assert f"one aborted transaction: {TXN_INDEX_ENTRY.itemsize} bytes" in TEXT
 
 
 def test_every_file_of_a_directory_and_of_a_partition_is_named():

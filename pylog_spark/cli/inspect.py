@@ -280,10 +280,11 @@ def footer(looks: Sequence[Look], rows: Sequence[Row]) -> list[str]:
 def headline(view: RootView) -> str:
     """Return in a sentence what a root is."""
     row = view.row
-    facts = [
-        f"looks like {row['guessed_role']}",
-        "cleanly shut down" if row["is_cleanly_shut_down"] else "no clean-shutdown marker",
-    ]
+    facts = [f"looks like {row['guessed_role']}"]
+    # No broker opens and closes a managed root: it has no marker, and misses none.
+    if row["guessed_role"] != Role.MANAGED:
+        is_closed = row["is_cleanly_shut_down"]
+        facts.append("cleanly shut down" if is_closed else "no clean-shutdown marker")
     if row["cluster_id"] is not None:
         facts.append(f"cluster {row['cluster_id']}")
     if row["node_id"] is not None:

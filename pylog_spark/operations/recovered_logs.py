@@ -255,10 +255,12 @@ class RecoveredLogs:
         ]
         if low:
             more = f" and {len(low) - _MOST_NAMED} more" if len(low) > _MOST_NAMED else ""
+            who = "1 log ends, or would end, below its"
+            if len(low) > 1:
+                who = f"{len(low)} logs end, or would end, below their"
             yield (
-                f"{len(low)} logs end, or would end, below their checkpointed high watermark: "
-                f"{', '.join(low[:_MOST_NAMED])}{more}; it is lowered to the end. Start the "
-                "brokers that hold their other replicas first, and keep "
+                f"{who} checkpointed high watermark: {', '.join(low[:_MOST_NAMED])}{more}; it is "
+                "lowered to the end. Start the brokers that hold other replicas first, and keep "
                 "unclean.leader.election.enable off, so that this one fetches from them what it "
                 "lost"
             )

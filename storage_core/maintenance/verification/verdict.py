@@ -338,15 +338,17 @@ def _losses(start: StartForecast, lost: int, errors: int, low_ends: int) -> list
             "other replicas first, so that this broker does not lead"
         )
     if low_ends:
+        who = "1 log ends below its" if low_ends == 1 else f"{low_ends} logs end below their"
         reasons.append(
-            f"{low_ends} logs end below their checkpointed high watermark: acknowledged records "
-            "are missing behind their ends. Other replicas, or a backup, may have them: start "
-            "those replicas first, so that this broker does not lead"
+            f"{who} checkpointed high watermark: acknowledged records are missing at the end. "
+            "Other replicas, or a backup, may have them: start those replicas first, so that this "
+            "broker does not lead"
         )
     if errors:
+        what = "1 finding is an error" if errors == 1 else f"{errors} findings are errors"
         reasons.append(
-            f"{errors} findings are errors, listed with what to do about each: records, or what "
-            "finds them, cannot be read as they are"
+            f"{what}, listed with what to do about each: records, or what finds them, cannot be "
+            "read as they are"
         )
     return reasons
 

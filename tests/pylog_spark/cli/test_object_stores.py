@@ -92,6 +92,11 @@ def test_dump_prints_the_same_lines_from_everywhere(pylog, origin, mirror, twin,
         assert found.stdout == expected.stdout
 
 
+def test_a_managed_root_is_not_said_to_lack_a_brokers_marker(pylog, origin, twin):
+    assert "looks like broker, cleanly shut" in pylog("inspect", origin.path).stdout
+    assert "marker" not in pylog("inspect", twin.location).stdout
+
+
 def test_dump_reads_committed_records_of_a_managed_partition(pylog, origin, twin):
     arguments = ["--output", "json", "--isolation", "read_committed"]
     expected = pylog("dump", f"{origin.path}/{NAMES[1]}-0", *arguments)

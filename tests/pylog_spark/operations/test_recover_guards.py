@@ -108,7 +108,7 @@ def test_a_cut_below_the_checkpointed_high_watermark_waits_for_a_word(spark, tmp
     report = recover(spark, [root.path], root.options)
     assert_refused(report, root, before, "CUTS_BELOW_HIGH_WATERMARK")
     [advice] = [note for note in report.notes if "Start the brokers" in note]
-    assert f"1 logs end, or would end, below their checkpointed high watermark: {TORN}-0" in advice
+    assert f"1 log ends, or would end, below its checkpointed high watermark: {TORN}-0" in advice
     report = recover(spark, [root.path], root.with_options(allow_truncate=True))
     assert (report.exit_code, row_of(report)["status"]) == (0, "done")
     assert any("Start the brokers" in note for note in report.notes)
