@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pylog_spark.operations.undo_marker import remember_marker
-from pylog_spark.record_text import json_bytes
+from pylog_spark.options.choices import BytesFormat
+from pylog_spark.record_text import json_of
 from pylog_spark.run.plan_file import read_plan_file
 from pylog_spark.source.options import parse_options
 from pylog_spark.tasks.inventory_files import InventoryPart, find_parts, read_tables
@@ -172,7 +173,9 @@ READERS: dict[str, Reader] = {
     "the manifest of an inventory": _file(
         "manifest.json", lambda at: find_parts(str(at / "manifest.json"))
     ),
-    "a record's value that is to be JSON": lambda content, _: json_bytes(content.encode()),
+    "a record's value that is to be JSON": lambda content, _: json_of(
+        content.encode(), BytesFormat.JSON
+    ),
     "lines of an inventory": _file(
         "files.jsonl", lambda at: list(read_tables(InventoryPart(location=str(at / "files.jsonl"))))
     ),
@@ -206,7 +209,9 @@ def test_json_of_any_depth_or_width_is_refused_in_a_thread_with_a_small_stack(
 def test_every_reader_is_named_above():
     """A new use of Python's parser stands here, or reads what this program alone has written."""
     ours = {
+        "pylog_spark/avro_format.py",  # a schema, written anew after it was checked
         "pylog_spark/cli/jobs.py",  # rows of this run
+        "pylog_spark/cli/row_lines.py",  # a text that was just written
         "pylog_spark/operations/cleaned_logs.py",
         "pylog_spark/run/plan_file.py",  # its own values, made plain
         "pylog_spark/run/recording.py",
@@ -214,6 +219,7 @@ def test_every_reader_is_named_above():
         "pylog_spark/run/saved_plans.py",
         "pylog_spark/tasks/compaction.py",  # from task to task
         "pylog_spark/tasks/exchange.py",
+        "pylog_spark/tasks/failures.py",  # the task's own row
         "pylog_spark/tasks/fingerprints.py",
         "pylog_spark/tasks/verification.py",
         "storage_core/checkpoint/lock.py",  # a process of this one's

@@ -68,7 +68,11 @@ def test_a_line_has_time_level_logger_message_and_what_is_known_there(capsys):
 
 
 @pytest.mark.usefixtures("as_json")
-def test_no_line_shows_a_secret_or_steers_a_terminal_or_breaks_in_two(capsys):
+def test_no_line_shows_a_secret_or_steers_a_terminal_or_breaks_in_two(capsys, caplog, monkeypatch):
+    # pytest keeps what is logged, as it was said; between its processes only UTF-8 travels.
+    root = logging.getLogger()
+    kept = [each for each in root.handlers if not isinstance(each, type(caplog.handler))]
+    monkeypatch.setattr(root, "handlers", kept)
     name = "\x1b[31mred\nnext\udcff"
     with log_fields(topic=name, root="s3://me:hunter2@b/x"):
         logging.getLogger("pylog_spark.x").warning("https://u:hunter2@host/?token=hunter3 %s", name)

@@ -25,6 +25,7 @@ READ_BY_COMMANDS = {
     # Of the commands that show records.
     *("allow_data_loss", "columns", "end", "format", "full", "key_format", "keys", "max_records"),
     *("need", "null", "out", "partitions", "start", "to", "topic", "value_format"),
+    *("key_schema", "value_schema"),
 }
 
 
