@@ -2,6 +2,7 @@
 
 import json
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,23 @@ def test_a_marker_of_a_clean_shutdown_does_not_outlive_a_write(directory):
     assert marker.exists()
     commit_write(run, staged)
     assert not marker.exists()
+
+
+def test_an_abort_beside_a_task_that_still_runs_leaves_nothing(directory, hasty_threads):
+    """Spark aborts a write when it has told the other tasks to end, not when they have ended."""
+
+    def stage_on(run):
+        with suppress(GuardRefusedError, StorageError):
+            while True:
+                stage(run, [records_of(range(3))])
+
+    for _ in range(20):
+        run = begin(request_of(directory))
+        task = threading.Thread(target=stage_on, args=(run,))
+        task.start()
+        abort_write(run)
+        task.join()
+        assert beside(directory) == []
 
 
 def test_an_aborted_write_leaves_nothing(directory):
