@@ -197,7 +197,7 @@ def test_an_abort_beside_a_task_that_still_runs_leaves_nothing(directory, hasty_
             while True:
                 stage(run, [records_of(range(3))])
 
-    for _ in range(20):
+    for _ in range(5):
         run = begin(request_of(directory))
         task = threading.Thread(target=stage_on, args=(run,))
         task.start()
