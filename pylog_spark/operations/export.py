@@ -214,9 +214,7 @@ def _remove_remains(out: Path) -> None:
     """Remove what exports to the same place have left that were killed."""
     for folder in out.absolute().parent.glob(f".{glob.escape(out.name)}{_MARK}*"):
         try:
-            descriptor = os.open(
-                folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-            )
+            descriptor = os.open(folder, _OPEN_FOLDER | os.O_NOFOLLOW)
         except OSError:
             continue  # another export has just removed it, or it is none of ours
         try:

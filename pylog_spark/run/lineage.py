@@ -31,7 +31,7 @@ from openlineage.client.facet_v2 import (
 )
 from openlineage.client.naming.dataset import GCS, S3, LocalFileSystem
 
-from pylog_spark.exit_code import ExitCode, TerminatedError
+from pylog_spark.exit_code import TerminatedError
 from pylog_spark.run.run_state import RunState
 from pylog_spark.text import valid_text
 from storage_core import __version__
@@ -40,10 +40,10 @@ from storage_core.redaction import without_secrets
 
 _NAMESPACE_VARIABLE: Final = "OPENLINEAGE_NAMESPACE"
 _NAMESPACE: Final = "pylog"
-_PRODUCER: Final = f"https://pypi.org/project/pylog-spark/{__version__}"
+# It is on no index: a name, not a place.
+_PRODUCER: Final = f"urn:pylog-spark:{__version__}"
 _NAME: Final = "pylog-spark"
 _S3_SCHEMES: Final = frozenset({"s3", "s3a", "s3n"})
-_GOOD: Final = frozenset({ExitCode.DONE, ExitCode.FINDINGS})
 
 
 class Lineage:
@@ -109,7 +109,7 @@ def _event_type(state: RunState) -> EventType:
         return EventType.START
     if isinstance(state.error, KeyboardInterrupt | TerminatedError):
         return EventType.ABORT
-    return EventType.COMPLETE if state.exit_code in _GOOD else EventType.FAIL
+    return EventType.COMPLETE if state.is_good else EventType.FAIL
 
 
 def _message(state: RunState) -> str:

@@ -12,8 +12,6 @@ from pylog_spark.schemas import Status
 from pylog_spark.structured_logs import log_fields
 
 _log: Final = logging.getLogger(__name__)
-# A scheduler goes on after these.
-_GOOD: Final = frozenset({0, 1})
 
 
 class RunLog:
@@ -30,7 +28,7 @@ class RunLog:
             elif state.report is not None:
                 _log_failed(state.report)
                 with log_fields(**asdict(state.report.summary), exit_code=state.exit_code):
-                    level = logging.INFO if state.exit_code in _GOOD else logging.ERROR
+                    level = logging.INFO if state.is_good else logging.ERROR
                     _log.log(level, "the run has ended")
             else:
                 with log_fields(error_class=state.row["error_class"], exit_code=state.exit_code):

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pylog_spark.exit_code import ExitCode
 from pylog_spark.run.run_report import Report, RunSummary, summarise
 from pylog_spark.schemas import RunEvent
 
@@ -41,6 +42,11 @@ class RunState:
     def is_start(self) -> bool:
         """Whether it has just begun."""
         return bool(self.row["event"] == RunEvent.START.value)
+
+    @property
+    def is_good(self) -> bool:
+        """Whether a scheduler goes on after its exit status."""
+        return self.exit_code in {ExitCode.DONE, ExitCode.FINDINGS}
 
     @property
     def roots(self) -> list[str]:

@@ -35,13 +35,15 @@ def map_ahead(
     """
     iterator = iter(items)
     with ThreadPoolExecutor(max_workers=at_once) as pool:
-        waiting: deque[Future[Answer]] = deque(
-            pool.submit(copy_context().run, work, item) for item in islice(iterator, at_once)
-        )
+
+        def ask(count: int) -> Iterator[Future[Answer]]:
+            for item in islice(iterator, count):
+                yield pool.submit(copy_context().run, work, item)
+
+        waiting = deque(ask(at_once))
         while waiting:
             answer = waiting.popleft().result()
-            for item in islice(iterator, 1):
-                waiting.append(pool.submit(copy_context().run, work, item))
+            waiting.extend(ask(1))
             yield answer
 
 

@@ -182,6 +182,14 @@ class _Place:
     files: Mapping[str, FileInfo]
     growing: str = ""
 
+    @property
+    def logs(self) -> dict[int, FileInfo]:
+        """The record files by base offset, in order.
+
+        A name may spell its number in another way than Kafka does: whoever opens it says so.
+        """
+        return {_base_of(name): self.files[name] for name in sorted_logs(self.files)}
+
 
 @dataclass(slots=True)
 class _Partition:
@@ -529,7 +537,7 @@ def _versions_in(
     partition: TopicPartition, place: _Place, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[Version]:
     """Yield records of a place as versions."""
-    logs = {_base_of(name): place.files[name] for name in sorted_logs(place.files)}
+    logs = place.logs
     bases = list(logs)
     for batch in batches:
         times = batch.column("timestamp").cast("int64").to_pylist()
@@ -556,8 +564,7 @@ def _read(
     is_committed: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of some keys in a place, in offset order."""
-    # A name may spell its number in another way than Kafka does: whoever opens it says so.
-    logs = {_base_of(name): place.files[name] for name in sorted_logs(place.files)}
+    logs = place.logs
     if not logs:
         return
     segments = tuple(

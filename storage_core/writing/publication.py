@@ -16,7 +16,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -89,7 +89,6 @@ _FORMAT: Final = "pylog-write-commit"
 _VERSION: Final = 1
 _MAX_RECORD_BYTES: Final = 1 << 30
 _MOST_THREADS: Final = 8
-_ABORTS_BESIDE_TASKS: Final = 20
 _log: Final = logging.getLogger(__name__)
 
 # Where one extent of a partition lies: file, position, bytes.
@@ -235,12 +234,6 @@ def abort_write(run: WriteRun) -> None:
     staging = Path(run.staging)
     if run.is_done or LocalStore(staging).has(RECORD_FILE):
         return
-    # A task that was told to end, and has not yet, may put a file into a folder that is being
-    # emptied; once the folder is gone, it cannot.
-    for _ in range(_ABORTS_BESIDE_TASKS):
-        with suppress(StorageError):
-            remove_staging(staging)
-            return
     remove_staging(staging)
 
 

@@ -34,6 +34,7 @@ from storage_core.store.local import PUBLIC_MODE, LocalStore, make_folder, stora
 STATE_FILE: Final = "pylog-write.json"
 _FORMAT: Final = "pylog-write"
 _VERSION: Final = 1
+_REMOVALS_BESIDE_TASKS: Final = 20
 _MAX_STATE_BYTES: Final = 64 << 20
 
 
@@ -169,9 +170,14 @@ def remove_staging(folder: Path) -> None:
     Raises:
         StorageError: The disk failed.
     """
+    # A task that was told to end, or superseded, and has not ended yet may put a file into a folder
+    # that is being emptied, or take one out; once the folder is gone, it cannot.
+    for _ in range(_REMOVALS_BESIDE_TASKS):
+        if folder.is_dir():
+            shutil.rmtree(folder, ignore_errors=True)  # which follows no link
     with storage_errors(folder):
         if folder.is_dir():
-            shutil.rmtree(folder)  # which follows no link
+            shutil.rmtree(folder)
     remove_if_empty(folder.parent)
 
 

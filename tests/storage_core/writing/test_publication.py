@@ -189,20 +189,31 @@ def test_a_marker_of_a_clean_shutdown_does_not_outlive_a_write(directory):
     assert not marker.exists()
 
 
+def stage_on(run):
+    """Stage records as a task does that nobody has ended yet."""
+    with suppress(GuardRefusedError, StorageError):
+        while True:
+            stage(run, [records_of(range(3))])
+
+
 def test_an_abort_beside_a_task_that_still_runs_leaves_nothing(directory, hasty_threads):
     """Spark aborts a write when it has told the other tasks to end, not when they have ended."""
-
-    def stage_on(run):
-        with suppress(GuardRefusedError, StorageError):
-            while True:
-                stage(run, [records_of(range(3))])
-
     for _ in range(5):
         run = begin(request_of(directory))
         task = threading.Thread(target=stage_on, args=(run,))
         task.start()
         abort_write(run)
         task.join()
+        assert beside(directory) == []
+
+
+def test_a_write_begins_beside_a_task_of_a_killed_one(directory, hasty_threads):
+    for _ in range(5):
+        task = threading.Thread(target=stage_on, args=(begin(request_of(directory)),))
+        task.start()
+        later = begin(request_of(directory))
+        task.join()
+        abort_write(later)
         assert beside(directory) == []
 
 
