@@ -207,16 +207,6 @@ def test_an_abort_beside_a_task_that_still_runs_leaves_nothing(directory, hasty_
         assert beside(directory) == []
 
 
-def test_a_write_begins_beside_a_task_of_a_killed_one(directory, hasty_threads):
-    for _ in range(5):
-        task = threading.Thread(target=stage_on, args=(begin(request_of(directory)),))
-        task.start()
-        later = begin(request_of(directory))
-        task.join()
-        abort_write(later)
-        assert beside(directory) == []
-
-
 def test_an_aborted_write_leaves_nothing(directory):
     write(request_of(directory), records_of(range(50)))
     before = read_tree(directory.parent)
