@@ -198,7 +198,7 @@ def stage_on(run):
 
 def test_an_abort_beside_a_task_that_still_runs_leaves_nothing(directory, hasty_threads):
     """Spark aborts a write when it has told the other tasks to end, not when they have ended."""
-    for _ in range(5):
+    for _ in range(20):
         run = begin(request_of(directory))
         task = threading.Thread(target=stage_on, args=(run,))
         task.start()
