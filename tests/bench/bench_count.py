@@ -32,8 +32,8 @@ from tests.bench.process_watch import Watched
 ROOT: Final = Path(__file__).resolve().parents[2]
 CACHE: Final = ROOT / "build" / "bench"
 TOPIC: Final = "counted"
-# As many as the source plans for 500 MB.
-PREMADE_TASKS: Final = 4
+# About as many as the source plans for a thousand partitions.
+PREMADE_TASKS: Final = 8
 _GIB: Final = 1 << 30
 
 
