@@ -261,10 +261,13 @@ def write_batches(  # arrays side by side
     delete_horizon_ms: NDArray[np.int64],
     first_row: int,
     end_row: int,
+    leaves_data: bool,
     out_size: NDArray[np.int64],
     out_max_timestamp: NDArray[np.int64],
 ) -> tuple[int, int, int]:
     """Write rows [first_row, end_row) by their fate, up to the first REBUILT one with a codec.
+
+    With leaves_data it is up to the first REBUILT one that is no control batch.
 
     BASE_OFFSET and LAST_OFFSET of a rebuilt legacy row become those of the batch that is written.
 
@@ -295,7 +298,7 @@ def write_batches(  # arrays side by side
             )
             out_size[row] = HEADER_BYTES
         else:
-            if attributes & CODEC_MASK:
+            if attributes & CODEC_MASK or (leaves_data and not attributes & CONTROL_BIT):
                 return at, row, DONE
             append_time = NO_TIMESTAMP
             is_legacy = table[MAGIC, row] < MAGIC_V2

@@ -1,4 +1,4 @@
-"""A source that reads nothing: rows of one Arrow batch, made before; what is left is Spark's own."""
+"""A source that reads nothing: rows of one Arrow batch, made before: what is Spark's own."""
 
 from collections.abc import Iterator
 from typing import Final

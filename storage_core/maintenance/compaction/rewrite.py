@@ -39,7 +39,7 @@ from storage_core.maintenance.compaction.pass_one import check_batches
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.compaction.survival import ProducerLookup, SegmentFilter, Verdict
 from storage_core.maintenance.throttler import UNLIMITED, Throttler
-from storage_core.records.codecs import compress
+from storage_core.records.codecs import CODEC_OF, compress
 from storage_core.records.payload import count_records_in
 from storage_core.records.reader import CrcCheck, Window, scan_windows
 from storage_core.store.base import LogStore
@@ -235,6 +235,9 @@ class _GroupWriter:
             interval_bytes=plan.index_interval_bytes,
             max_index_bytes=plan.segment_index_bytes,
         )
+        # Of what is rebuilt; None for each batch's own.
+        self._codec = CODEC_OF.get(plan.recompression.codec)
+        self._level = plan.recompression.level
         self._log: BinaryIO
         self._out = np.empty(0, np.uint8)
         self._raw = np.empty(0, np.uint8)
@@ -295,6 +298,7 @@ class _GroupWriter:
                 verdict.delete_horizon_ms,
                 row,
                 payload.end_row,
+                self._codec is not None,
                 sizes,
                 max_timestamps,
             )
@@ -404,8 +408,10 @@ class _GroupWriter:
             batches.base_offset[row] += first
         if is_append_time:
             max_timestamp = int(batches.max_timestamp[row])
-        codec = Codec(int(batches.codec[row]))
-        packed = np.frombuffer(compress(codec, self._raw.data[:length]), np.uint8)
+        codec, level = self._codec, self._level
+        if codec is None or batches.is_control[row]:
+            codec, level = Codec(int(batches.codec[row])), None
+        packed = np.frombuffer(compress(codec, self._raw.data[:length], level=level), np.uint8)
         size = HEADER_BYTES + len(packed)
         if at + size > len(self._out):
             self._out = np.concatenate([self._out[:at], np.empty(2 * (at + size), np.uint8)])

@@ -1,5 +1,5 @@
 """The four compressions of record batches, framed as Kafka frames them, with bounded expansion."""
 
-from storage_core.records.codecs.registry import compress, decompress
+from storage_core.records.codecs.registry import CODEC_OF, compress, decompress
 
-__all__ = ["compress", "decompress"]
+__all__ = ["CODEC_OF", "compress", "decompress"]

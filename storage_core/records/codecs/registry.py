@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
+from storage_core.config import BrokerCompressionType
 from storage_core.formats.batch_v2 import MAGIC_V2, Codec
 from storage_core.formats.legacy import MAGIC_V0
 from storage_core.records.codecs import gzip, lz4, snappy, zstd
@@ -13,6 +14,14 @@ _CODECS: Final[Mapping[Codec, RecordCodec]] = {
     Codec.SNAPPY: snappy,
     Codec.LZ4: lz4,
     Codec.ZSTD: zstd,
+}
+# By the name that settings have for it; PRODUCER names none.
+CODEC_OF: Final[Mapping[BrokerCompressionType, Codec]] = {
+    BrokerCompressionType.UNCOMPRESSED: Codec.NONE,
+    BrokerCompressionType.GZIP: Codec.GZIP,
+    BrokerCompressionType.SNAPPY: Codec.SNAPPY,
+    BrokerCompressionType.LZ4: Codec.LZ4,
+    BrokerCompressionType.ZSTD: Codec.ZSTD,
 }
 
 
