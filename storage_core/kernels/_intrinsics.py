@@ -5,6 +5,7 @@ instruction. An intrinsic that the CPU lacks would abort the whole process, so C
 instruction is chosen at import, by machine and CPU features, with the table as the other way.
 """
 
+import ctypes
 import platform
 from typing import Any, Final
 
@@ -118,6 +119,22 @@ def _prefetch(typing_context: Any, table: Any, row: Any) -> Any:
     return signature, generate
 
 
+@intrinsic
+def _call(
+    typing_context: Any, address: Any, first: Any, second: Any, third: Any, fourth: Any, fifth: Any
+) -> Any:
+    word = types.int64
+    signature = word(word, word, word, word, word, word)
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        number = ir.IntType(64)
+        kind = ir.FunctionType(number, [number] * 5)
+        function = builder.inttoptr(args[0], kind.as_pointer())
+        return builder.call(function, args[1:])
+
+    return signature, generate
+
+
 def crc32c_word(crc: int, word: int) -> int:
     """Return the CRC-32C register after 8 more bytes, given as a little-endian word."""
     for _ in range(8):
@@ -183,3 +200,30 @@ def prefetch_row(table: NDArray[np.uint64], row: int) -> None:
 @overload(prefetch_row, inline="always", strict=False)
 def _overload_prefetch_row(table: Any, row: Any) -> Any:
     return lambda table, row: _prefetch(table, row)
+
+
+# Here the first integers and pointers travel in a register of 64 bits each, and a function looks at
+# as many as it has.
+CAN_CALL: Final = platform.machine().lower() in {"x86_64", "amd64", "aarch64", "arm64"}
+
+
+def call_function(
+    address: int, first: int, second: int, third: int, fourth: int, fifth: int
+) -> int:
+    """Call a C function of at most five integers and pointers; the caller answers for all of them.
+
+    Of a function that returns less than 64 bits the upper ones of the result mean nothing.
+    """
+    word = ctypes.c_int64
+    function = ctypes.CFUNCTYPE(word, word, word, word, word, word)(int(address))
+    result: int = function(int(first), int(second), int(third), int(fourth), int(fifth))
+    return result
+
+
+@overload(call_function, inline="always", strict=False)
+def _overload_call_function(
+    address: Any, first: Any, second: Any, third: Any, fourth: Any, fifth: Any
+) -> Any:
+    return lambda address, first, second, third, fourth, fifth: _call(
+        address, first, second, third, fourth, fifth
+    )

@@ -44,6 +44,7 @@ from storage_core.maintenance.compaction.index import (
 from storage_core.maintenance.compaction.offset_map import KeyBlock, OffsetMap
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.throttler import UNLIMITED, Throttler
+from storage_core.records.codecs import Arena
 from storage_core.records.payload import Payload, open_batches
 from storage_core.records.reader import CrcCheck, Window, scan_windows
 from storage_core.store.base import LogStore
@@ -206,6 +207,7 @@ class SegmentReading:
         self._number = number
         self._keys = KeyBlock(plan.offset_map_hash, bytes.fromhex(plan.hash_key))
         self._throttler = throttler or Throttler(UNLIMITED)
+        self._arena = Arena()
         self._start = 0
         self._flags: list[NDArray[np.uint8]] = []
         self._legacy_counts: list[NDArray[np.int64]] = []
@@ -270,7 +272,7 @@ class SegmentReading:
     def _read_keys(self, window: Window, wanted: NDArray[np.bool_], *, is_dirty: bool) -> None:
         row = 0
         while row < len(wanted) and not self.is_full:
-            payload = open_batches(window, wanted, row, self._plan.limits)
+            payload = open_batches(window, wanted, row, self._plan.limits, self._arena)
             first_rank = rank_of(self._number, self._ordinal)
             batches = HashedBatches(payload, wanted, self._plan, self._keys, first_rank)
             batches.hash_from(self._plan.first_dirty_offset if is_dirty else LOWEST_OFFSET)

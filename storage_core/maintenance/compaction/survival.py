@@ -31,6 +31,7 @@ from storage_core.maintenance.compaction.index import (
 from storage_core.maintenance.compaction.offset_map import KeyBlock
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.records.batch_table import BatchTable
+from storage_core.records.codecs import Arena
 from storage_core.records.payload import Payload, open_batches
 from storage_core.records.reader import Window
 
@@ -112,6 +113,7 @@ class SegmentFilter:
         self._keeps_legacy_tombstones = modified_ms > plan.legacy_delete_horizon_ms
         self._number = index.numbers.get(base_offset, 0)
         self._keys = KeyBlock(plan.offset_map_hash, bytes.fromhex(plan.hash_key))
+        self._arena = Arena()
         # Rows of the dirty part and their ordinals seen so far.
         self._next_flag = 0
         self._next_ordinal = 0
@@ -121,7 +123,7 @@ class SegmentFilter:
             self._words = index.bitmap_of(base_offset)
 
     def judge(self, window: Window, discard: NDArray[np.bool_]) -> Iterator[Verdict]:
-        """Yield the verdicts on a window, a block of rows at a time.
+        """Yield the verdicts on a window, a block of rows at a time; each is valid until the next.
 
         Args:
             window: The next window of the segment.
@@ -142,7 +144,7 @@ class SegmentFilter:
         """Judge the rows of a window from first_row on, as many as memory allows."""
         window = judged.window
         plan = self._plan
-        payload = open_batches(window, judged.needs_records, first_row, plan.limits)
+        payload = open_batches(window, judged.needs_records, first_row, plan.limits, self._arena)
         end_row = payload.end_row
         batches = payload.batches
         self._check_counts(judged, payload)
