@@ -75,5 +75,8 @@ def _parse(key: str, text: str) -> Recompression:
         return Recompression(codec=codec)
     if codec not in _LEVELS:
         raise ConfigError(key, text, f"{codec} has no levels")
-    number = _LEVELS[codec].parse(key, digits)
+    try:
+        number = _LEVELS[codec].parse(key, digits)
+    except ConfigError as error:
+        raise ConfigError(key, text, f"level: {error.reason}") from None
     return Recompression(codec=codec, level=cast("int", number))
