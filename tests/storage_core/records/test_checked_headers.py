@@ -1,4 +1,4 @@
-"""Headers alone, every checksum checked: the same rows as windows with records, up to any damage."""
+"""Headers alone, every checksum checked: the rows of windows with records, up to any damage."""
 
 from collections.abc import Callable
 from typing import Any
