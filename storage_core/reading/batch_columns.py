@@ -89,7 +89,7 @@ def to_time(epoch_ms: NDArray[np.int64], *, is_null: NDArray[np.bool_]) -> pa.Ar
         is_null: Which are null beside those.
     """
     smallest, largest = epoch_ms.min(initial=0), epoch_ms.max(initial=0)
-    if not is_null.any() and -_LARGEST_MS <= smallest and largest <= _LARGEST_MS:
+    if not is_null.any() and smallest >= -_LARGEST_MS and largest <= _LARGEST_MS:
         return pa.array(epoch_ms * _MICROSECONDS).view(_TIME)
     beyond = (epoch_ms > _LARGEST_MS) | (epoch_ms < -_LARGEST_MS) | is_null
     return pa.array(np.where(beyond, 0, epoch_ms) * _MICROSECONDS, mask=beyond).view(_TIME)

@@ -45,9 +45,7 @@ class RecordColumns:
     @cached_property
     def offset(self) -> NDArray[np.int64]:
         """Offsets."""
-        return self._beside_batch(
-            self.payload.batches.base_offset, record_scan.RECORD_OFFSET_DELTA
-        )
+        return self._beside_batch(self.payload.batches.base_offset, record_scan.RECORD_OFFSET_DELTA)
 
     @property
     def timestamp(self) -> NDArray[np.int64]:
@@ -84,9 +82,7 @@ class RecordColumns:
 
     def keys(self) -> pa.BinaryArray:
         """Return the keys."""
-        return self._binary(
-            self.batch, self.table[record_scan.RECORD_KEY_START], self.key_length
-        )
+        return self._binary(self.batch, self.table[record_scan.RECORD_KEY_START], self.key_length)
 
     def values(self) -> pa.BinaryArray:
         """Return the values."""
