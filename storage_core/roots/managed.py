@@ -238,15 +238,20 @@ class ManagedAccess:
     def _find_done(self, store: ManagedStore, location: str, work: str) -> dict[str, Any] | None:
         """Return the row of this work if its commit happened, None if nothing did.
 
+        Then the store goes on with the generation that was found here.
+
         Raises:
             ChangedWhileReadError: Another commit replaced what the work was planned from.
         """
-        head = read_head(store.objects, store.partition).manifest
+        current = read_head(store.objects, store.partition)
+        head = current.manifest
         _, is_pinned, generation = location.partition(GENERATION_MARK)
         if not is_pinned:
+            store.go_on_with(current)
             return self._row_of(head, work)
         planned = int(generation)
         if head.generation == planned:
+            store.go_on_with(current)
             return None
         following = head
         if head.generation > planned + 1:
