@@ -13,13 +13,13 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
 from pylog_spark.rows import rows_to_batches
 from pylog_spark.schemas import COMMIT, Action
-from pylog_spark.tasks.ahead import Room, map_ahead
+from pylog_spark.tasks.ahead import BYTES_AT_ONCE, Room, map_ahead
 from pylog_spark.tasks.failures import attempt
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.partition_ref import PartitionRef
@@ -40,10 +40,6 @@ from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteSta
 from storage_core.maintenance.compaction.statistics import CleanerStats
 from storage_core.roots.root import Prepared, RootAccess
 from storage_core.store import LogStore
-
-# Of the segments of all partitions that a task cleans at the same time, but for a single one. Maps,
-# windows and uploads take some times as much.
-_CLEANED_AT_ONCE_BYTES: Final = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +98,7 @@ def clean_partitions(
     items: Iterable[CompactionWork], context: WriteContext
 ) -> Iterator[pa.RecordBatch]:
     """Clean partitions whole, small ones beside each other: a row of ``schemas.COMMIT`` each."""
-    clean = partial(_clean_in_room, Room(_CLEANED_AT_ONCE_BYTES))
+    clean = partial(_clean_in_room, Room(BYTES_AT_ONCE))
     rows = map_ahead(lambda work: _row(work, context, clean), items)
     yield from rows_to_batches(COMMIT, rows)
 
@@ -128,7 +124,7 @@ def _clean_in_room(
     size_bytes = sum(s.size_bytes for s in plan.segments_below(plan.first_uncleanable_offset))
     if context.has_rate:
         # The rate is of one partition at a time.
-        size_bytes = _CLEANED_AT_ONCE_BYTES
+        size_bytes = BYTES_AT_ONCE
     with room.take(size_bytes):
         return clean_whole(store, plan, access, context)
 

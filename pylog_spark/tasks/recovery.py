@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from pylog_spark.rows import rows_to_batch, rows_to_batches
 from pylog_spark.schemas import RECOVERED, RECOVERY_WORK, SEGMENT_SCAN, Action, Reason, Status
-from pylog_spark.tasks.ahead import Room, map_ahead, map_partitions
+from pylog_spark.tasks.ahead import BYTES_AT_ONCE, Room, map_ahead, map_partitions
 from pylog_spark.tasks.cells import join_rows
 from pylog_spark.tasks.failures import attempt, attempt_row, error_of
 from pylog_spark.tasks.fingerprints import digest_operations
@@ -49,9 +49,6 @@ from storage_core.maintenance.recovery.salvage import count_lost_records, salvag
 from storage_core.roots.open_root import partition_checkpoints, root_checkpoints
 from storage_core.roots.root import TOUCHED, Prepared
 from storage_core.store import LocalStore, LogStore, open_store
-
-# Of the segments of all partitions that a task reads at the same time, but for a single one.
-_READ_AT_ONCE_BYTES: Final = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +254,7 @@ def recover_whole(
         items: Partitions, and how many bytes of their segments are to be read.
         context: The recovery.
     """
-    room = Room(_READ_AT_ONCE_BYTES)
+    room = Room(BYTES_AT_ONCE)
 
     def recover(item: tuple[RecoveryWork, int]) -> dict[str, Any]:
         work, size_bytes = item

@@ -7,23 +7,33 @@ for each other in vain.
 import threading
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from pylog_spark.options import HighWatermarkSource
+from pylog_spark.rows import rows_to_batch
 from pylog_spark.run.plan_table import read_planned
-from pylog_spark.tasks import commit, recovery
+from pylog_spark.schemas import INGEST
+from pylog_spark.tasks import commit, ingest, recovery, verification
+from pylog_spark.tasks.ahead import BYTES_AT_ONCE
+from pylog_spark.tasks.ingest import IngestContext, ingest_partitions
 from pylog_spark.tasks.listing import TopicFilter, list_partitions
 from pylog_spark.tasks.observation import Step
 from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.recovery import RecoveryContext, RecoveryLimits, RecoveryWork, recover_whole
 from pylog_spark.tasks.retention import RetentionContext, SweepScope, SweepWork, commit_sweeps
 from pylog_spark.tasks.run_context import RunContext, WriteContext
+from pylog_spark.tasks.verification import Stretch, Target, measure_segments, verify_stretches
+from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.commit.claim import create_claim
 from storage_core.commit.scratch import claim_path
 from storage_core.config import CleanerConfig
 from storage_core.errors import StorageError
 from storage_core.filenames import TopicPartition
+from storage_core.maintenance.ingest.partition import IngestRules
+from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
 from storage_core.roots.broker import BrokerAccess
 from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.compare import read_tree
@@ -90,7 +100,7 @@ def test_one_partition_is_cleaned_at_a_time_where_two_would_be_too_many(
     cleaning = Pipeline(root, FIRST_ROUNDS_MS, cleaner=cleaner)
     cleaning.allow_commits()
     if not is_paced:
-        monkeypatch.setattr(commit, "_CLEANED_AT_ONCE_BYTES", 1)
+        monkeypatch.setattr(commit, "BYTES_AT_ONCE", 1)
     alone = Meeting(commit.clean_whole)
     monkeypatch.setattr(commit, "clean_whole", alone)
     assert [row["error"] for row in cleaning.clean_whole()] == [None] * PARTITIONS
@@ -223,6 +233,80 @@ def test_big_partitions_are_recovered_one_at_a_time(logs, monkeypatch):
     items, context = recovery_of(logs)
     alone = Meeting(recovery.plan_recovery)
     monkeypatch.setattr(recovery, "plan_recovery", alone)
-    monkeypatch.setattr(recovery, "_READ_AT_ONCE_BYTES", 1999)
+    monkeypatch.setattr(recovery, "BYTES_AT_ONCE", 1999)
     assert [row["status"] for row in rows_of(recover_whole(items, context))] == ["done"] * 4
     assert alone.most == 1
+
+
+def stretches(root: str, *, size_bytes: int) -> list[Stretch]:
+    return [
+        Stretch(
+            target=Target(
+                ordinal=number,
+                root=root,
+                directory=f"{root}/t-{number}",
+                partition=TopicPartition("t", number),
+                surroundings=Surroundings(role=Role.MANAGED, is_clean=True),
+                checkpoints=PartitionCheckpoints(),
+            ),
+            size_bytes=size_bytes,
+        )
+        for number in range(PARTITIONS)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("root", "size_bytes", "most"),
+    [
+        pytest.param("managed+s3://bucket/root", 1000, PARTITIONS, id="small ones far away"),
+        pytest.param("s3://bucket/root", BYTES_AT_ONCE, 1, id="big ones far away"),
+        pytest.param("/var/lib/kafka", 1000, 1, id="on a disk, where the processor is the limit"),
+    ],
+)
+def test_partitions_far_away_are_verified_beside_each_other(monkeypatch, root, size_bytes, most):
+    verify = Meeting(
+        lambda stretch, _: [{"row": "partition", "ordinal": stretch.target.ordinal}], calls=most
+    )
+    monkeypatch.setattr(verification, "verify_stretch", verify)
+    rows = rows_of(
+        verify_stretches(stretches(root, size_bytes=size_bytes), VerifyOptions(now_ms=NOW_MS))
+    )
+    assert ordinals(rows) == list(range(PARTITIONS))
+    assert verify.most == most
+
+
+def test_segments_of_partitions_far_away_are_listed_beside_each_other(monkeypatch):
+    monkeypatch.setattr(
+        verification, "open_store", Meeting(verification.open_store, calls=PARTITIONS)
+    )
+    schema = pa.schema(
+        [
+            ("ordinal", pa.int64()),
+            ("directory", pa.string()),
+            ("offsets", pa.list_(pa.int64())),
+            ("sizes", pa.list_(pa.int64())),
+        ]
+    )
+    places = [f"managed+memory://nowhere/t-{number}" for number in range(PARTITIONS)]
+    batch = pa.RecordBatch.from_pydict({"ordinal": range(PARTITIONS), "directory": places})
+    rows = rows_of(measure_segments(iter([batch]), schema))
+    assert [(row["directory"], row["sizes"]) for row in rows] == [(place, []) for place in places]
+
+
+@pytest.mark.parametrize(("size_bytes", "most"), [(1000, PARTITIONS), (BYTES_AT_ONCE, 1)])
+def test_small_partitions_are_ingested_beside_each_other(monkeypatch, tmp_path, size_bytes, most):
+    take = Meeting(lambda row, *_: {"partition": row["partition"]}, calls=most)
+    monkeypatch.setattr(ingest, "_attempt", take)
+    rules = IngestRules()
+    context = IngestContext(
+        run_id="run",
+        mirror=str(tmp_path),
+        root="memory://root",
+        rules=rules,
+        high_watermark=HighWatermarkSource.CHECKPOINT,
+        lease=None,
+    )
+    rows = [{"partition": n, "file_bytes": [size_bytes]} for n in range(PARTITIONS)]
+    found = rows_of(ingest_partitions(iter([rows_to_batch(INGEST, rows)]), context))
+    assert [row["partition"] for row in found] == list(range(PARTITIONS))
+    assert take.most == most
