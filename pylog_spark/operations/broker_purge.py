@@ -6,11 +6,11 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
-from pylog_spark.operations.purge_rows import Gone, Row, apply_purge, purge_row
 from pylog_spark.options import JobOptions
 from pylog_spark.schemas import Reason
 from pylog_spark.tasks.ahead import map_ahead
 from pylog_spark.tasks.failures import error_of
+from pylog_spark.tasks.purge_rows import Gone, Row, apply_purge, purge_row
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.off_switch import OFF_SWITCH_FILE, is_switched_off
 from storage_core.catalog.topic_catalog import TopicCatalog

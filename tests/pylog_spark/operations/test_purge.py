@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from pylog_spark.engines.choice import Local
-from pylog_spark.operations import purge_rows
 from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.purge import purge
 from pylog_spark.operations.undo import undo
 from pylog_spark.options import JobOptions
-from pylog_spark.tasks import listing
+from pylog_spark.tasks import listing, purge_rows
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint

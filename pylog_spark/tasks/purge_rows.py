@@ -8,8 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from pylog_spark.run.recording import STEPS
-from pylog_spark.schemas import Status
+from pylog_spark.schemas import STEPS, Status
 from pylog_spark.tasks.ahead import map_ahead
 from storage_core.commit import Plan, commit
 from storage_core.commit.purge import Purge
