@@ -231,6 +231,27 @@ class Payload:
     start: NDArray[np.int64]
     end: NDArray[np.int64]
 
+    def check_counts(self, wanted: NDArray[np.bool_]) -> None:
+        """Refuse record counts of wanted batches that cannot be true.
+
+        Raises:
+            InvalidRecordError: There is one.
+        """
+        batches = self.batches
+        rows = np.flatnonzero(wanted[self.first_row : self.end_row]) + self.first_row
+        counts = batches.record_count[rows]
+        _, bad = check_counts(self.start[rows], self.end[rows], counts)
+        if bad >= 0:
+            row = int(rows[bad])
+            raise InvalidRecordError(
+                self.window.file,
+                self.window.position_of(row),
+                f"batch at offset {batches.base_offset[row]}: its header counts "
+                f"{int(counts[bad])} records, which do not fit its "
+                f"{int(self.end[row] - self.start[row])} bytes of records",
+                offset=int(batches.base_offset[row]),
+            )
+
     def error(self, status: int, row: int, position: int) -> InvalidRecordError:
         """Return the error for a status of a record kernel, with file and position."""
         inside = position - int(self.start[row])
@@ -302,7 +323,7 @@ def open_batches(
         start=start,
         end=end,
     )
-    _check_counts(payload, wanted)
+    payload.check_counts(wanted)
     return payload
 
 
@@ -424,24 +445,6 @@ def _refuse_unknown(window: Window, wanted: NDArray[np.bool_], first_row: int) -
     raise CorruptRecordError(
         window.file, window.position_of(row), reason, offset=int(batches.base_offset[row])
     )
-
-
-def _check_counts(payload: Payload, wanted: NDArray[np.bool_]) -> None:
-    batches = payload.batches
-    first_row = payload.first_row
-    rows = np.flatnonzero(wanted[first_row : payload.end_row]) + first_row
-    counts = batches.record_count[rows]
-    _, bad = check_counts(payload.start[rows], payload.end[rows], counts)
-    if bad >= 0:
-        row = int(rows[bad])
-        raise InvalidRecordError(
-            payload.window.file,
-            payload.window.position_of(row),
-            f"batch at offset {batches.base_offset[row]}: its header counts "
-            f"{int(counts[bad])} records, which do not fit its "
-            f"{int(payload.end[row] - payload.start[row])} bytes of records",
-            offset=int(batches.base_offset[row]),
-        )
 
 
 def count_records_in(window: Window) -> int:

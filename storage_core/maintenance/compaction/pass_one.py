@@ -11,7 +11,7 @@
 import enum
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import numpy as np
@@ -41,6 +41,7 @@ from storage_core.maintenance.compaction.index import (
     bitmap_bounds,
     rank_of,
 )
+from storage_core.maintenance.compaction.kept_records import KEPT_BYTES, KeptRecords
 from storage_core.maintenance.compaction.offset_map import KeyBlock, OffsetMap
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.throttler import UNLIMITED, Throttler
@@ -184,12 +185,13 @@ class SegmentReading:
         sink: Takes the keys.
         number: Of the segment, in the ranks of its records.
         throttler: Slows the reading down.
+        kept: Keeps what was decompressed, None where nobody asks for it again.
 
     Attributes:
         is_full: Whether the sink had no room for all of the segment.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # what is read, and who is told
         self,
         store: LogStore,
         plan: CompactionPlan,
@@ -198,8 +200,10 @@ class SegmentReading:
         *,
         number: int,
         throttler: Throttler | None = None,
+        kept: KeptRecords | None = None,
     ) -> None:
         self.is_full = False
+        self._kept = kept or KeptRecords()
         self._store = store
         self._plan = plan
         self._segment = segment
@@ -278,6 +282,8 @@ class SegmentReading:
             batches.hash_from(self._plan.first_dirty_offset if is_dirty else LOWEST_OFFSET)
             stop = self._sink.take(batches, is_dirty=is_dirty)
             self._note(batches, stop, is_dirty=is_dirty)
+            if self._kept.put(payload):
+                self._arena = Arena()
             row = payload.end_row
 
     def _note(self, batches: HashedBatches, stop: Stop | None, *, is_dirty: bool) -> None:
@@ -365,13 +371,16 @@ def index_round(
     dirty = plan.dirty_segments
     ends = [segment.base_offset for segment in dirty[1:]] + [plan.first_uncleanable_offset]
     indexed: list[IndexedSegment] = []
+    kept = KeptRecords(KEPT_BYTES)
     for number, segment in enumerate(dirty):
-        reading = SegmentReading(store, plan, segment, sink, number=number, throttler=throttler)
+        reading = SegmentReading(
+            store, plan, segment, sink, number=number, throttler=throttler, kept=kept
+        )
         indexed.append(reading.run())
         if reading.is_full:
             break
         sink.latest_offset = ends[number] - 1
-    return index_of_map(indexed, sink.offset_map, sink.latest_offset)
+    return replace(index_of_map(indexed, sink.offset_map, sink.latest_offset), kept=kept)
 
 
 def index_of_map(

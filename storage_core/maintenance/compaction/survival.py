@@ -144,7 +144,13 @@ class SegmentFilter:
         """Judge the rows of a window from first_row on, as many as memory allows."""
         window = judged.window
         plan = self._plan
-        payload = open_batches(window, judged.needs_records, first_row, plan.limits, self._arena)
+        payload = None
+        if first_row == 0:
+            payload = self._index.kept.take(window, judged.needs_records)
+        if payload is None:
+            payload = open_batches(
+                window, judged.needs_records, first_row, plan.limits, self._arena
+            )
         end_row = payload.end_row
         batches = payload.batches
         self._check_counts(judged, payload)
