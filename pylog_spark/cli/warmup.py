@@ -77,7 +77,8 @@ def warm_up() -> str:
     seconds = time.perf_counter() - started
     where = cache_folder()
     kept = f"kept in {where}" if where else "kept nowhere: no cache folder can be written"
-    return f"{len(all_kernels())} kernels are ready after {seconds:.1f} s, {kept}"
+    ready = f"{len(all_kernels())} kernels are ready after {seconds:.1f} s"
+    return f"{ready}; what had to be compiled is {kept}"
 
 
 def all_kernels() -> dict[str, Any]:

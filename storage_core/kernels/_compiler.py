@@ -112,8 +112,9 @@ def _object_of(module: Any, name: str, codegen: Any) -> bytes:
         if not function.is_declaration and function.name != name:
             function.linkage = llvm.Linkage.internal
     # The kernel is optimized already: a second time its loops would be unrolled once more.
-    passes, builder = codegen._function_pass_manager()  # noqa: SLF001  # and so is the target below
-    passes.run(module.get_function(name), builder)
+    target = codegen._tm  # noqa: SLF001  # what numba compiles for
+    builder = llvm.create_pass_builder(target, llvm.create_pipeline_tuning_options())
+    builder.getFunctionPassManager().run(module.get_function(name), builder)
     unused = llvm.create_new_module_pass_manager()
     unused.add_global_dead_code_eliminate_pass()
     unused.run(module, builder)
@@ -123,7 +124,7 @@ def _object_of(module: Any, name: str, codegen: Any) -> bytes:
             raise NoEntryError
     if any(variable.is_declaration for variable in module.global_variables):
         raise NoEntryError
-    return bytes(codegen._tm.emit_object(module))  # noqa: SLF001
+    return bytes(target.emit_object(module))
 
 
 def _is_possible(kind: Any) -> bool:

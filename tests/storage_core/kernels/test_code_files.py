@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from storage_core.kernels._code_files import CACHE_VARIABLE, cache_folder, keep_
 from storage_core.kernels._cpu import Cpu
 from tests.storage_core.kernels.test_jit import RIGHT_ANSWER, answer_of, copied_sources, run
 
+ROOT = Path(__file__).parents[3]
 NOWHERE = "/dev/null/nowhere"  # no folder can be made there
 LOGGED = "import logging; logging.basicConfig(level=logging.DEBUG)\n"
 
@@ -169,3 +171,9 @@ def test_what_a_cpu_lacks_is_said(monkeypatch, caplog):
 
 def cpu(name: str, *features: str) -> Cpu:
     return Cpu(name=name, features=frozenset(features))
+
+
+def test_the_wheel_takes_the_folder_of_ready_made_code_along():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    (folder,) = project["tool"]["hatch"]["build"]["targets"]["wheel"]["artifacts"]
+    assert f"storage_core/{_code_files.layer_name()}".startswith(folder.removeprefix("/") + "/")
