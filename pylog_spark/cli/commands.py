@@ -936,8 +936,9 @@ _WARMUP: Final = Command(
     help="""
     Compile every kernel and keep the machine code on disk, so that no job waits for it.
 
-    The code lies in the folder that PYLOG_KERNEL_CACHE names, else in the user's cache folder. It
-    belongs to one version of this program and to one kind of CPU.
+    A wheel brings the code for most CPUs. Other code lies in the folder that PYLOG_KERNEL_CACHE
+    names, else in the user's cache folder. It belongs to one version of this program and to one
+    kind of CPU.
     """,
     example="Example: `pylog warmup`, in an image's build or on a fresh host",
 )
