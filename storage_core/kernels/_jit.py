@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar, cast
 import numpy as np
 
 from storage_core.kernels._code_files import keep_code, only_here, read_code
-from storage_core.kernels._native import load_entry
+from storage_core.kernels._native import HAS_ENTRIES, load_entry
 
 _MAX_INT64: Final = 2**63 - 1
 # Numba's own switch, for a debugger.
@@ -75,6 +75,8 @@ class Kernel:
     def _call_first(self, arguments: tuple[Any, ...]) -> Any:
         """Run the kernel for arguments that no entry took: of the first time, or of other types."""
         plain = tuple(map(_plain, arguments))
+        if not HAS_ENTRIES:
+            return self._dispatcher(*plain)
         for provide in (self._load, self._compile):
             result = self._try(plain)
             if result is not NotImplemented:

@@ -2,6 +2,9 @@
 
 import ctypes
 import enum
+import struct
+import sys
+import sysconfig
 from functools import cache
 from typing import Any, Final
 
@@ -9,6 +12,13 @@ import llvmlite.binding as llvm
 import numpy as np
 
 _FAST_CALL: Final = 0x80  # METH_FASTCALL
+
+# Entries read objects where this kind of Python has their fields; elsewhere numba calls kernels.
+HAS_ENTRIES: Final = (
+    sys.implementation.name == "cpython"
+    and not sysconfig.get_config_var("Py_GIL_DISABLED")
+    and struct.calcsize("P") == struct.calcsize("q")
+)
 
 
 class Fact(enum.IntEnum):

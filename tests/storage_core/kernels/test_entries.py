@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from storage_core.kernels import _code_files, _native
+from storage_core.kernels import _code_files, _jit, _native
 from storage_core.kernels._jit import Kernel, kernel
 
 
@@ -197,3 +197,12 @@ def test_what_an_entry_is_told_is_in_the_order_of_its_names():
     assert len(_native.FACTS) == len(_native.Fact)
     assert _native.FACTS[_native.Fact.MISMATCH] is NotImplemented
     assert _native.FACTS[_native.Fact.UINT64] is np.uint64
+
+
+def test_where_objects_look_otherwise_numba_calls_the_kernel(monkeypatch):
+    """A Python without the lock, for one, has its fields elsewhere."""
+    monkeypatch.setattr(_jit, "HAS_ENTRIES", False)
+    compiled = kernel(first_and_size)
+    assert compiled(np.arange(3, 8), 2) == (5, 5)
+    assert not compiled._entries
+    assert compiled.is_ready
