@@ -48,7 +48,7 @@ from storage_core.maintenance.throttler import UNLIMITED, Throttler
 from storage_core.records.payload import Payload, open_batches
 from storage_core.records.reader import CrcCheck, Window, scan_windows
 from storage_core.store.base import LogStore
-from storage_core.threads import read_ahead
+from storage_core.threads import read_ahead, valid_at_once
 
 LOWEST_OFFSET: Final = -(2**63)
 NO_ROW: Final = -1
@@ -196,18 +196,20 @@ class PassOneSink(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
-    """A window, or a part of one, as far as it can be read without the sink.
+class _Part:
+    """A window, or a part of one, opened.
 
     Attributes:
         is_dirty: Whether it is of the dirty part.
         size_bytes: Of the window that ends here; 0 where another part of it follows.
-        batches: Its keys, None where only the headers were of interest.
+        choice: What the sink chose of the window.
+        payload: The records, None where only the headers are of interest.
     """
 
     is_dirty: bool
     size_bytes: int
-    batches: HashedBatches | None
+    choice: Choice
+    payload: Payload | None
 
 
 class SegmentReading:
@@ -220,7 +222,8 @@ class SegmentReading:
         sink: Takes the keys.
         number: Of the segment, in the ranks of its records.
         throttler: Slows the reading down.
-        threads: How many threads to use: with two, reading and hashing go on beside the sink.
+        threads: How many threads to use: with more than one, reading and hashing go on beside the
+            sink.
 
     Attributes:
         is_full: Whether the sink had no room for all of the segment.
@@ -244,7 +247,8 @@ class SegmentReading:
         self._sink = sink
         self._number = number
         self._throttler = throttler or Throttler(UNLIMITED)
-        self._pace = plan.pace_of(segment, threads)
+        # A window is read and checked, then hashed, and then its keys are put into the map.
+        self._pace = plan.pace_of(segment, threads, stages=2)
         self._start = 0
         self._flags: list[NDArray[np.uint8]] = []
         self._legacy_counts: list[NDArray[np.int64]] = []
@@ -265,16 +269,18 @@ class SegmentReading:
 
     def windows(self) -> Iterator[None]:
         """Read the segment as `run` does, and yield after each window, or part of one."""
-        with closing(read_ahead(self._read(), threads=self._pace.threads)) as parts:
-            for read in parts:
-                self._throttler.use(read.size_bytes)
-                if read.batches is not None:
-                    stop = self._sink.take(read.batches, is_dirty=read.is_dirty)
-                    self._note(read.batches, stop, is_dirty=read.is_dirty)
+        threads = self._pace.threads
+        hashed = self._hash(read_ahead(self._read(), threads=threads))
+        with closing(read_ahead(hashed, threads=threads)) as parts:
+            for part, batches in parts:
+                self._throttler.use(part.size_bytes)
+                if batches is not None:
+                    stop = self._sink.take(batches, is_dirty=part.is_dirty)
+                    self._note(batches, stop, is_dirty=part.is_dirty)
                 if self.is_full:
                     return
-                if read.is_dirty:
-                    self._bytes_read += read.size_bytes
+                if part.is_dirty:
+                    self._bytes_read += part.size_bytes
                 yield
 
     def result(self) -> IndexedSegment:
@@ -301,17 +307,13 @@ class SegmentReading:
         if is_dirty and begin < size_bytes:
             yield begin, None, True
 
-    def _read(self) -> Generator["_Read"]:
-        """Read, check and hash: all that does not depend on what the sink has taken so far."""
-        crc = CrcCheck.RAISE if self._plan.verify_crc else CrcCheck.SKIP
+    def _read(self) -> Generator[_Part]:
+        """Read, check and open: all that does not depend on what the sink has taken so far."""
         pace = self._pace
-        key = bytes.fromhex(self._plan.hash_key)
-        blocks = cycle([KeyBlock(self._plan.offset_map_hash, key) for _ in range(pace.at_once)])
-        next_ordinal = 0
+        crc = CrcCheck.RAISE if self._plan.verify_crc else CrcCheck.SKIP
         with closing(self._store.open_file(self._segment.log_file)) as reader:
             for start, end, is_dirty in self._parts(reader.size_bytes):
                 has_keys = is_dirty or self._sink.clean_part is CleanPart.KEYS
-                first_offset = self._plan.first_dirty_offset if is_dirty else LOWEST_OFFSET
                 for window in scan_windows(
                     reader,
                     start=start,
@@ -325,16 +327,31 @@ class SegmentReading:
                     row, count = 0, len(window.batches)
                     while has_keys and row < count:
                         payload = open_batches(window, choice.wanted, row, self._plan.limits)
-                        first_rank = rank_of(self._number, next_ordinal)
-                        batches = HashedBatches(
-                            payload, choice, self._plan, next(blocks), first_rank
-                        )
-                        batches.hash_from(first_offset)
-                        next_ordinal += batches.ordinal_count
                         row = payload.end_row
-                        yield _Read(is_dirty, len(window.data) if row == count else 0, batches)
+                        size_bytes = len(window.data) if row == count else 0
+                        yield _Part(is_dirty, size_bytes, choice, payload)
                     if not has_keys:
-                        yield _Read(is_dirty, len(window.data), None)
+                        yield _Part(is_dirty, len(window.data), choice, None)
+
+    def _hash(self, parts: Generator[_Part]) -> Generator[tuple[_Part, HashedBatches | None]]:
+        """Take the keys of what was read."""
+        plan = self._plan
+        key = bytes.fromhex(plan.hash_key)
+        blocks = cycle(
+            [KeyBlock(plan.offset_map_hash, key) for _ in range(valid_at_once(self._pace.threads))]
+        )
+        next_ordinal = 0
+        with closing(parts):
+            for part in parts:
+                batches = None
+                if part.payload is not None:
+                    first_rank = rank_of(self._number, next_ordinal)
+                    batches = HashedBatches(
+                        part.payload, part.choice, plan, next(blocks), first_rank
+                    )
+                    batches.hash_from(plan.first_dirty_offset if part.is_dirty else LOWEST_OFFSET)
+                    next_ordinal += batches.ordinal_count
+                yield part, batches
 
     def _note(self, batches: HashedBatches, stop: Stop | None, *, is_dirty: bool) -> None:
         """Take note of batches whose keys a sink took, or took up to where it was full."""

@@ -189,14 +189,15 @@ class CompactionPlan:
         is_last = later == len(self._bases)
         return self.first_uncleanable_offset if is_last else self._bases[later]
 
-    def pace_of(self, segment: SegmentState, threads: int) -> SegmentPace:
+    def pace_of(self, segment: SegmentState, threads: int, *, stages: int = 1) -> SegmentPace:
         """Return how to read a segment: several windows take no more memory than one.
 
         Args:
             segment: A segment of one window is not worth a second thread.
             threads: How many there are to use.
+            stages: How many of them work ahead, one after the other.
         """
-        at_once = valid_at_once(threads)
+        at_once = valid_at_once(threads, stages=stages)
         share = max(1, self.window_bytes // at_once)
         if segment.size_bytes <= share:
             return SegmentPace(1, 1, self.window_bytes)
