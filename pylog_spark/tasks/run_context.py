@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pylog_spark.options import HighWatermarkSource
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.config import CleanerConfig
+from storage_core.config.values import DOUBLE_MAX
 from storage_core.maintenance.throttler import Throttler, share_of
 from storage_core.roots.root import RootAccess
 
@@ -64,6 +65,11 @@ class WriteContext:
     tasks_at_once: int = 1
     threads: int = 1
     wave: int = 0
+
+    @property
+    def has_rate(self) -> bool:
+        """Whether tasks keep to a number of bytes a second."""
+        return 0 < self.run.cleaner.io_max_bytes_per_second < DOUBLE_MAX
 
     def throttler(self) -> Throttler:
         """Return what keeps one task within its share of the run's bytes a second."""

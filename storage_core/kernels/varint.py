@@ -108,6 +108,17 @@ def read_u32(buffer: NDArray[np.uint8], position: int) -> int:
 
 
 @kernel
+def read_u32_le(buffer: NDArray[np.uint8], position: int) -> int:
+    """Read a 32-bit unsigned number, little-endian as codecs have them."""
+    return (
+        np.int64(buffer[position])
+        | np.int64(buffer[position + 1]) << 8
+        | np.int64(buffer[position + 2]) << 16
+        | np.int64(buffer[position + 3]) << 24
+    )
+
+
+@kernel
 def read_i32(buffer: NDArray[np.uint8], position: int) -> int:
     """Return the big-endian signed 32-bit number at position."""
     raw = read_u32(buffer, position)

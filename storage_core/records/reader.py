@@ -81,7 +81,8 @@ class Window:
         file_position: Where in the file ``data[0]`` lies.
         data: uint8[n], the bytes; valid until the next window is asked for.
         batches: The batches in it; their positions count from ``data[0]``.
-        is_whole: False where it is one large batch of which only the header was read.
+        is_whole: False where the records are not in ``data``: it is one large batch of which only
+            the header was read, or nothing but headers was asked for.
     """
 
     file: str
@@ -89,6 +90,11 @@ class Window:
     data: NDArray[np.uint8]
     batches: BatchTable
     is_whole: bool = True
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes of the file it stands for."""
+        return int(self.batches.position[-1] + self.batches.size[-1])
 
     def position_of(self, row: int) -> int:
         """Return where in the file a batch begins."""

@@ -11,13 +11,14 @@
 import enum
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from storage_core.config import OffsetMapHash
 from storage_core.errors import CorruptRecordError
 from storage_core.formats.batch_v2 import HEADER_BYTES, MAGIC_V2
 from storage_core.formats.legacy import MAGIC_V0
@@ -42,9 +43,11 @@ from storage_core.maintenance.compaction.index import (
     bitmap_bounds,
     rank_of,
 )
+from storage_core.maintenance.compaction.kept_records import KEPT_BYTES, KeptRecords
 from storage_core.maintenance.compaction.offset_map import KeyBlock, OffsetMap
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.throttler import UNLIMITED, Throttler
+from storage_core.records.codecs import Arena
 from storage_core.records.payload import Payload, open_batches
 from storage_core.records.reader import CrcCheck, Window, scan_windows
 from storage_core.store.base import LogStore
@@ -196,20 +199,46 @@ class PassOneSink(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """A window, or a part of one, opened.
+class _Chosen:
+    """A window, and what the sink chose of it.
+
+    Attributes:
+        is_dirty: Whether it is of the dirty part.
+        window: The window.
+        choice: What the sink wants of it.
+    """
+
+    is_dirty: bool
+    window: Window
+    choice: Choice
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A window, or a part of one, as far as it can be read without the sink.
 
     Attributes:
         is_dirty: Whether it is of the dirty part.
         size_bytes: Of the window that ends here; 0 where another part of it follows.
-        choice: What the sink chose of the window.
-        payload: The records, None where only the headers are of interest.
+        batches: Its keys, None where only the headers were of interest.
     """
 
     is_dirty: bool
     size_bytes: int
-    choice: Choice
-    payload: Payload | None
+    batches: HashedBatches | None
+
+
+class _Room:
+    """Where what is read of a window lies until it was taken; used again.
+
+    Attributes:
+        keys: For the keys.
+        arena: For what is decompressed.
+    """
+
+    def __init__(self, offset_map_hash: OffsetMapHash, key: bytes) -> None:
+        self.keys = KeyBlock(offset_map_hash, key)
+        self.arena = Arena()
 
 
 class SegmentReading:
@@ -222,6 +251,7 @@ class SegmentReading:
         sink: Takes the keys.
         number: Of the segment, in the ranks of its records.
         throttler: Slows the reading down.
+        kept: Keeps what was decompressed, None where nobody asks for it again.
         threads: How many threads to use: with more than one, reading and hashing go on beside the
             sink.
 
@@ -238,9 +268,11 @@ class SegmentReading:
         *,
         number: int,
         throttler: Throttler | None = None,
+        kept: KeptRecords | None = None,
         threads: int = 1,
     ) -> None:
         self.is_full = False
+        self._kept = kept or KeptRecords()
         self._store = store
         self._plan = plan
         self._segment = segment
@@ -272,15 +304,15 @@ class SegmentReading:
         threads = self._pace.threads
         hashed = self._hash(read_ahead(self._read(), threads=threads))
         with closing(read_ahead(hashed, threads=threads)) as parts:
-            for part, batches in parts:
-                self._throttler.use(part.size_bytes)
-                if batches is not None:
-                    stop = self._sink.take(batches, is_dirty=part.is_dirty)
-                    self._note(batches, stop, is_dirty=part.is_dirty)
+            for read in parts:
+                self._throttler.use(read.size_bytes)
+                if read.batches is not None:
+                    stop = self._sink.take(read.batches, is_dirty=read.is_dirty)
+                    self._note(read.batches, stop, is_dirty=read.is_dirty)
                 if self.is_full:
                     return
-                if part.is_dirty:
-                    self._bytes_read += part.size_bytes
+                if read.is_dirty:
+                    self._bytes_read += read.size_bytes
                 yield
 
     def result(self) -> IndexedSegment:
@@ -307,13 +339,12 @@ class SegmentReading:
         if is_dirty and begin < size_bytes:
             yield begin, None, True
 
-    def _read(self) -> Generator[_Part]:
-        """Read, check and open: all that does not depend on what the sink has taken so far."""
-        pace = self._pace
+    def _read(self) -> Generator["_Chosen"]:
+        """Read and check, and ask the sink what it wants of each window."""
         crc = CrcCheck.RAISE if self._plan.verify_crc else CrcCheck.SKIP
+        pace = self._pace
         with closing(self._store.open_file(self._segment.log_file)) as reader:
             for start, end, is_dirty in self._parts(reader.size_bytes):
-                has_keys = is_dirty or self._sink.clean_part is CleanPart.KEYS
                 for window in scan_windows(
                     reader,
                     start=start,
@@ -324,34 +355,33 @@ class SegmentReading:
                 ):
                     check_batches(window)
                     choice = self._sink.choose(window, is_dirty=is_dirty)
-                    row, count = 0, len(window.batches)
-                    while has_keys and row < count:
-                        payload = open_batches(window, choice.wanted, row, self._plan.limits)
-                        row = payload.end_row
-                        size_bytes = len(window.data) if row == count else 0
-                        yield _Part(is_dirty, size_bytes, choice, payload)
-                    if not has_keys:
-                        yield _Part(is_dirty, len(window.data), choice, None)
+                    yield _Chosen(is_dirty, window, choice)
 
-    def _hash(self, parts: Generator[_Part]) -> Generator[tuple[_Part, HashedBatches | None]]:
-        """Take the keys of what was read."""
+    def _hash(self, read: Generator["_Chosen"]) -> Generator["_Read"]:
+        """Open and hash: this does not depend on what the sink has taken so far, either."""
         plan = self._plan
         key = bytes.fromhex(plan.hash_key)
-        blocks = cycle(
-            [KeyBlock(plan.offset_map_hash, key) for _ in range(valid_at_once(self._pace.threads))]
-        )
+        at_once = valid_at_once(self._pace.threads)
+        rooms = cycle([_Room(plan.offset_map_hash, key) for _ in range(at_once)])
         next_ordinal = 0
-        with closing(parts):
-            for part in parts:
-                batches = None
-                if part.payload is not None:
+        with closing(read):
+            for chosen in read:
+                window, choice, is_dirty = chosen.window, chosen.choice, chosen.is_dirty
+                if not (is_dirty or self._sink.clean_part is CleanPart.KEYS):
+                    yield _Read(is_dirty, len(window.data), None)
+                    continue
+                row, count = 0, len(window.batches)
+                while row < count:
+                    room = next(rooms)
+                    payload = open_batches(window, choice.wanted, row, plan.limits, room.arena)
                     first_rank = rank_of(self._number, next_ordinal)
-                    batches = HashedBatches(
-                        part.payload, part.choice, plan, next(blocks), first_rank
-                    )
-                    batches.hash_from(plan.first_dirty_offset if part.is_dirty else LOWEST_OFFSET)
+                    batches = HashedBatches(payload, choice, plan, room.keys, first_rank)
+                    batches.hash_from(plan.first_dirty_offset if is_dirty else LOWEST_OFFSET)
+                    if self._kept.put(payload):
+                        room.arena = Arena()
                     next_ordinal += batches.ordinal_count
-                yield part, batches
+                    row = payload.end_row
+                    yield _Read(is_dirty, len(window.data) if row == count else 0, batches)
 
     def _note(self, batches: HashedBatches, stop: Stop | None, *, is_dirty: bool) -> None:
         """Take note of batches whose keys a sink took, or took up to where it was full."""
@@ -443,15 +473,23 @@ def index_round(
     dirty = plan.dirty_segments
     ends = [segment.base_offset for segment in dirty[1:]] + [plan.first_uncleanable_offset]
     indexed: list[IndexedSegment] = []
+    kept = KeptRecords(KEPT_BYTES)
     for number, segment in enumerate(dirty):
         reading = SegmentReading(
-            store, plan, segment, sink, number=number, throttler=throttler, threads=threads
+            store,
+            plan,
+            segment,
+            sink,
+            number=number,
+            throttler=throttler,
+            kept=kept,
+            threads=threads,
         )
         indexed.append(reading.run())
         if reading.is_full:
             break
         sink.latest_offset = ends[number] - 1
-    return index_of_map(indexed, sink.offset_map, sink.latest_offset)
+    return replace(index_of_map(indexed, sink.offset_map, sink.latest_offset), kept=kept)
 
 
 def index_of_map(

@@ -9,7 +9,8 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.config import CleanerConfig, LogConfig, OffsetMapHash
+from storage_core.config import CleanerConfig, LogConfig, OffsetMapHash, Recompression
+from storage_core.config.compression import AS_KAFKA
 from storage_core.index.transaction_index import AbortedTxn, collect_aborted
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_segment import SegmentState
@@ -79,6 +80,8 @@ class CompactionPlan:
         max_batch_bytes: Limit of one decompressed batch.
         window_bytes: How much of a segment is held at a time.
         verify_crc: Whether a batch with a wrong CRC stops the round.
+        recompression: Codec of the batches that are rebuilt; control batches have none.
+        recompresses_all: Whether all batches with records are rebuilt.
     """
 
     location: str
@@ -100,6 +103,8 @@ class CompactionPlan:
     max_batch_bytes: int
     window_bytes: int
     verify_crc: bool
+    recompression: Recompression = AS_KAFKA
+    recompresses_all: bool = False
 
     @cached_property
     def dirty_segments(self) -> tuple[SegmentState, ...]:
@@ -254,6 +259,8 @@ def plan_compaction(
         max_batch_bytes=cleaner.max_decompressed_batch_bytes,
         window_bytes=cleaner.window_bytes,
         verify_crc=cleaner.verify_crc,
+        recompression=cleaner.recompression,
+        recompresses_all=cleaner.recompresses_all,
     )
 
 
