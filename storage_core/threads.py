@@ -25,9 +25,14 @@ def count_processors() -> int:
     return os.cpu_count() or 1
 
 
-def valid_at_once(threads: int) -> int:
-    """Return how many items of ``read_ahead`` have to be valid at the same time."""
-    return _AT_ONCE if threads > 1 else 1
+def valid_at_once(threads: int, *, stages: int = 1) -> int:
+    """Return how many items of ``read_ahead`` have to be valid at the same time.
+
+    Args:
+        threads: As it is told.
+        stages: How many times it is used, each over what the one before yields.
+    """
+    return 1 + stages * (_AT_ONCE - 1) if threads > 1 else 1
 
 
 def read_ahead(items: Generator[Item], *, threads: int) -> Generator[Item]:

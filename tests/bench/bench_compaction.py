@@ -280,6 +280,7 @@ def _clean_here(directory: Path) -> tuple[float, dict[str, int]]:
         config=LogConfig.from_topic_overrides({key: str(value) for key, value in CONFIG.items()}),
         cleaner=CleanerConfig(),
         request=CleanRequest(now_ms=NOW_MS, first_dirty_offset=0),
+        threads=1,
     )
     seconds = time.perf_counter() - begin
     return seconds, {name: getattr(result, name) for name in COMPARED}

@@ -53,6 +53,15 @@ def test_no_more_items_are_made_than_may_be_valid(threads):
     assert valid_at_once(1) == 1
 
 
+@THREADS
+def test_two_stages_have_no_more_items_than_may_be_valid(threads):
+    source = Source(30)
+    first = read_ahead(source.numbers(), threads=threads)
+    for number in read_ahead(first, threads=threads):
+        assert source.made - number <= valid_at_once(threads, stages=2)
+    assert source.is_closed
+
+
 def test_another_thread_makes_them_only_where_there_are_two():
     alone, beside = Source(5), Source(5)
     list(read_ahead(alone.numbers(), threads=1))

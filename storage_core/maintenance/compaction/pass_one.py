@@ -51,7 +51,7 @@ from storage_core.records.codecs import Arena
 from storage_core.records.payload import Payload, open_batches
 from storage_core.records.reader import CrcCheck, Window, scan_windows
 from storage_core.store.base import LogStore
-from storage_core.threads import read_ahead
+from storage_core.threads import read_ahead, valid_at_once
 
 LOWEST_OFFSET: Final = -(2**63)
 NO_ROW: Final = -1
@@ -199,6 +199,21 @@ class PassOneSink(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class _Chosen:
+    """A window, and what the sink chose of it.
+
+    Attributes:
+        is_dirty: Whether it is of the dirty part.
+        window: The window.
+        choice: What the sink wants of it.
+    """
+
+    is_dirty: bool
+    window: Window
+    choice: Choice
+
+
+@dataclass(frozen=True, slots=True)
 class _Read:
     """A window, or a part of one, as far as it can be read without the sink.
 
@@ -237,7 +252,8 @@ class SegmentReading:
         number: Of the segment, in the ranks of its records.
         throttler: Slows the reading down.
         kept: Keeps what was decompressed, None where nobody asks for it again.
-        threads: How many threads to use: with two, reading and hashing go on beside the sink.
+        threads: How many threads to use: with more than one, reading and hashing go on beside the
+            sink.
 
     Attributes:
         is_full: Whether the sink had no room for all of the segment.
@@ -263,7 +279,8 @@ class SegmentReading:
         self._sink = sink
         self._number = number
         self._throttler = throttler or Throttler(UNLIMITED)
-        self._pace = plan.pace_of(segment, threads)
+        # A window is read and checked, then hashed, and then its keys are put into the map.
+        self._pace = plan.pace_of(segment, threads, stages=2)
         self._start = 0
         self._flags: list[NDArray[np.uint8]] = []
         self._legacy_counts: list[NDArray[np.int64]] = []
@@ -284,7 +301,9 @@ class SegmentReading:
 
     def windows(self) -> Iterator[None]:
         """Read the segment as `run` does, and yield after each window, or part of one."""
-        with closing(read_ahead(self._read(), threads=self._pace.threads)) as parts:
+        threads = self._pace.threads
+        hashed = self._hash(read_ahead(self._read(), threads=threads))
+        with closing(read_ahead(hashed, threads=threads)) as parts:
             for read in parts:
                 self._throttler.use(read.size_bytes)
                 if read.batches is not None:
@@ -320,17 +339,12 @@ class SegmentReading:
         if is_dirty and begin < size_bytes:
             yield begin, None, True
 
-    def _read(self) -> Generator["_Read"]:
-        """Read, check and hash: all that does not depend on what the sink has taken so far."""
+    def _read(self) -> Generator["_Chosen"]:
+        """Read and check, and ask the sink what it wants of each window."""
         crc = CrcCheck.RAISE if self._plan.verify_crc else CrcCheck.SKIP
         pace = self._pace
-        key = bytes.fromhex(self._plan.hash_key)
-        rooms = cycle([_Room(self._plan.offset_map_hash, key) for _ in range(pace.at_once)])
-        next_ordinal = 0
         with closing(self._store.open_file(self._segment.log_file)) as reader:
             for start, end, is_dirty in self._parts(reader.size_bytes):
-                has_keys = is_dirty or self._sink.clean_part is CleanPart.KEYS
-                first_offset = self._plan.first_dirty_offset if is_dirty else LOWEST_OFFSET
                 for window in scan_windows(
                     reader,
                     start=start,
@@ -341,22 +355,33 @@ class SegmentReading:
                 ):
                     check_batches(window)
                     choice = self._sink.choose(window, is_dirty=is_dirty)
-                    row, count = 0, len(window.batches)
-                    while has_keys and row < count:
-                        room = next(rooms)
-                        payload = open_batches(
-                            window, choice.wanted, row, self._plan.limits, room.arena
-                        )
-                        first_rank = rank_of(self._number, next_ordinal)
-                        batches = HashedBatches(payload, choice, self._plan, room.keys, first_rank)
-                        batches.hash_from(first_offset)
-                        if self._kept.put(payload):
-                            room.arena = Arena()
-                        next_ordinal += batches.ordinal_count
-                        row = payload.end_row
-                        yield _Read(is_dirty, len(window.data) if row == count else 0, batches)
-                    if not has_keys:
-                        yield _Read(is_dirty, len(window.data), None)
+                    yield _Chosen(is_dirty, window, choice)
+
+    def _hash(self, read: Generator["_Chosen"]) -> Generator["_Read"]:
+        """Open and hash: this does not depend on what the sink has taken so far, either."""
+        plan = self._plan
+        key = bytes.fromhex(plan.hash_key)
+        at_once = valid_at_once(self._pace.threads)
+        rooms = cycle([_Room(plan.offset_map_hash, key) for _ in range(at_once)])
+        next_ordinal = 0
+        with closing(read):
+            for chosen in read:
+                window, choice, is_dirty = chosen.window, chosen.choice, chosen.is_dirty
+                if not (is_dirty or self._sink.clean_part is CleanPart.KEYS):
+                    yield _Read(is_dirty, len(window.data), None)
+                    continue
+                row, count = 0, len(window.batches)
+                while row < count:
+                    room = next(rooms)
+                    payload = open_batches(window, choice.wanted, row, plan.limits, room.arena)
+                    first_rank = rank_of(self._number, next_ordinal)
+                    batches = HashedBatches(payload, choice, plan, room.keys, first_rank)
+                    batches.hash_from(plan.first_dirty_offset if is_dirty else LOWEST_OFFSET)
+                    if self._kept.put(payload):
+                        room.arena = Arena()
+                    next_ordinal += batches.ordinal_count
+                    row = payload.end_row
+                    yield _Read(is_dirty, len(window.data) if row == count else 0, batches)
 
     def _note(self, batches: HashedBatches, stop: Stop | None, *, is_dirty: bool) -> None:
         """Take note of batches whose keys a sink took, or took up to where it was full."""
