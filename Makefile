@@ -119,7 +119,7 @@ pex: $(PEX) ## Write build/pylog.pex: the program and all that it needs but Pyth
 deploy: $(VENV)/.for-deploy $(PEX) ## What is deployed, run where nothing is installed: the PEX on a cluster, the Dockerfile (fifteen minutes)
 	PYLOG_PEX=$(PEX) $(RUN) pytest -m deploy tests/deploy tests/s3 $(PYTEST)
 
-bench: $(VENV)/.for-all ## Measure, beside Apache Kafka on the same machine
+bench: $(VENV)/.for-bench ## Measure beside Apache Kafka on the same machine; keep rates in docs/performance.md
 	$(RUN) pytest -m bench -s $(PYTEST)
 
 scale: $(VENV)/.for-all ## Plan 1,000 to 100,000 partitions without their bytes; time and memory (half an hour)
@@ -167,6 +167,10 @@ $(VENV)/.for-docs: $(VENV)/.for-all
 
 $(VENV)/.for-notebooks: $(VENV)/.for-all
 	$(RUN) pip install --quiet --use-pep517 --constraint $(LOCK) --editable '.[notebooks]'
+	@touch $@
+
+$(VENV)/.for-bench: $(VENV)/.for-all
+	$(RUN) pip install --quiet --use-pep517 --constraint $(LOCK) --editable '.[bench]'
 	@touch $@
 
 $(VENV)/.for-deploy: $(VENV)/.for-all

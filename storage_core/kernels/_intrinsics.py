@@ -5,6 +5,8 @@ Called from Python these functions run as written; called from a kernel they bec
 instruction is chosen at import, by machine and CPU features, with the table as the other way.
 """
 
+import ctypes
+import platform
 from typing import Final
 
 import numpy as np
@@ -45,3 +47,21 @@ def copy_bytes(
 
 def prefetch_row(table: NDArray[np.uint64], row: int) -> None:
     """Ask for a row of a table that will be wanted soon; changes nothing but speed."""
+
+
+# Here the first integers and pointers travel in a register of 64 bits each, and a function looks at
+# as many as it has.
+CAN_CALL: Final = platform.machine().lower() in {"x86_64", "amd64", "aarch64", "arm64"}
+
+
+def call_function(
+    address: int, first: int, second: int, third: int, fourth: int, fifth: int
+) -> int:
+    """Call a C function of at most five integers and pointers; the caller answers for all of them.
+
+    Of a function that returns less than 64 bits the upper ones of the result mean nothing.
+    """
+    word = ctypes.c_int64
+    function = ctypes.CFUNCTYPE(word, word, word, word, word, word)(int(address))
+    result: int = function(int(first), int(second), int(third), int(fourth), int(fifth))
+    return result

@@ -8,7 +8,13 @@ from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
 from storage_core.kernels._cpu import crc_instruction
-from storage_core.kernels._intrinsics import copy_bytes, crc32c_word, load_word, prefetch_row
+from storage_core.kernels._intrinsics import (
+    call_function,
+    copy_bytes,
+    crc32c_word,
+    load_word,
+    prefetch_row,
+)
 
 
 @intrinsic
@@ -91,6 +97,22 @@ def _prefetch(typing_context: Any, table: Any, row: Any) -> Any:
     return signature, generate
 
 
+@intrinsic
+def _call(
+    typing_context: Any, address: Any, first: Any, second: Any, third: Any, fourth: Any, fifth: Any
+) -> Any:
+    word = types.int64
+    signature = word(word, word, word, word, word, word)
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        number = ir.IntType(64)
+        kind = ir.FunctionType(number, [number] * 5)
+        function = builder.inttoptr(args[0], kind.as_pointer())
+        return builder.call(function, args[1:])
+
+    return signature, generate
+
+
 @overload(crc32c_word, inline="always", strict=False)
 def _overload_crc32c_word(crc: Any, word: Any) -> Any:
     return lambda crc, word: _crc32c_word(crc, word)
@@ -124,3 +146,12 @@ def _overload_copy_bytes(
 @overload(prefetch_row, inline="always", strict=False)
 def _overload_prefetch_row(table: Any, row: Any) -> Any:
     return lambda table, row: _prefetch(table, row)
+
+
+@overload(call_function, inline="always", strict=False)
+def _overload_call_function(
+    address: Any, first: Any, second: Any, third: Any, fourth: Any, fifth: Any
+) -> Any:
+    return lambda address, first, second, third, fourth, fifth: _call(
+        address, first, second, third, fourth, fifth
+    )
