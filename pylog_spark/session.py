@@ -34,6 +34,8 @@ DEFAULT_MASTER: Final = "local[*]"
 _CONNECT_SCHEME: Final = "sc://"
 # What Spark takes; of anything else its launcher says so in a traceback.
 _MASTER: Final = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|yarn|(spark|k8s|sc)://.+")
+# Driver and executors are one JVM.
+_THREADS: Final = re.compile(r"local(\[|$)")
 _THIS_HOST: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 # Each of these says that a session's JVM or server was started by somebody else.
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
@@ -50,6 +52,11 @@ _EXECUTOR_PATH: Final = "spark.executor.extraClassPath"
 _JARS: Final = "spark.jars"
 _EXTENSIONS: Final = "spark.sql.extensions"
 _JAR_KEYS: Final = (_JARS, "spark.jars.packages", _DRIVER_PATH)
+# A JVM that ends with a job, whose work is done in Python, has most to do with its own classes: it
+# compiles them quickly instead of well, and has one thread for its garbage.
+_OF_A_JOB: Final = "-XX:TieredStopAtLevel=1"
+_OWN_COLLECTOR: Final = "-XX:+UseSerialGC"
+_COLLECTOR: Final = re.compile(r"-XX:[+]Use\w+GC\b")
 # Lists: what the caller says of these is added to ours.
 _SEPARATORS: Final = {
     _JAVA_OPTIONS: " ",
@@ -120,6 +127,7 @@ def build_session(
     *,
     app_name: str = "pylog",
     delta: bool = True,
+    is_of_job: bool = False,
 ) -> "SparkSession":
     """Return the session that is there, else build one.
 
@@ -132,6 +140,9 @@ def build_session(
         app_name: What Spark's pages and logs call the application.
         delta: Whether a session that is built here has to read and write Delta tables. Their jars
             are fetched on first use.
+        is_of_job: Whether a session that is built here, on this machine, is one job's alone, whose
+            work is done in Python: its JVM starts with half the work, and would run much of
+            Spark's own code more slowly.
 
     Raises:
         ConfigError: The master is none that Spark knows.
@@ -164,7 +175,7 @@ def build_session(
         chosen = master or DEFAULT_MASTER
         _prepare_environment(chosen)
         builder = builder.master(chosen).appName(app_name)
-        settings = session_conf(chosen, conf or {}, delta=delta)
+        settings = session_conf(chosen, conf or {}, delta=delta, is_of_job=is_of_job)
         with held_signals(), _safe_workers():
             _start_spark({"spark.master": chosen, "spark.app.name": app_name, **settings})
     for key, value in settings.items():
@@ -236,7 +247,9 @@ def submit_arguments(said: str | None, file: str, settings: Mapping[str, str]) -
     return shlex.join(arguments), text.encode("ascii")
 
 
-def session_conf(master: str, conf: Mapping[str, str], *, delta: bool) -> dict[str, str]:
+def session_conf(
+    master: str, conf: Mapping[str, str], *, delta: bool, is_of_job: bool = False
+) -> dict[str, str]:
     """Return the settings of a session that is built here.
 
     Args:
@@ -244,6 +257,7 @@ def session_conf(master: str, conf: Mapping[str, str], *, delta: bool) -> dict[s
         conf: The caller's settings; they win, and lists (class path, options
             for the JVM) are added to ours.
         delta: Whether Delta has to be there.
+        is_of_job: As for ``build_session``.
 
     Raises:
         JarsUnavailableError: Delta's jars cannot be fetched.
@@ -260,7 +274,12 @@ def session_conf(master: str, conf: Mapping[str, str], *, delta: bool) -> dict[s
             # Nothing of ours is put there, but Spark makes it, by default in the current folder.
             "spark.sql.warehouse.dir": str(cache_folder("warehouse")),
         }
-    added = {_JAVA_OPTIONS: _log_options()}
+    options = [_log_options()]
+    if is_of_job and _THREADS.match(master):
+        options.append(_OF_A_JOB)
+        # A JVM with two collectors does not start.
+        options += [] if _COLLECTOR.search(conf.get(_JAVA_OPTIONS, "")) else [_OWN_COLLECTOR]
+    added = {_JAVA_OPTIONS: _SEPARATORS[_JAVA_OPTIONS].join(filter(None, options))}
     if delta:
         settings |= _DELTA_CATALOG
         added[_EXTENSIONS] = _DELTA_EXTENSION

@@ -181,7 +181,11 @@ def start_session(command: str, options: "JobOptions", *, delta: bool) -> "Spark
     from pylog_spark.session import build_session  # noqa: PLC0415  # Spark
 
     session = build_session(
-        options.master, options.spark_conf, app_name=f"pylog {command}", delta=delta
+        options.master,
+        options.spark_conf,
+        app_name=f"pylog {command}",
+        delta=delta,
+        is_of_job=True,
     )
     # Spark's own handler asks the JVM to cancel its jobs in the middle of another call to it, and
     # what comes out is not always a KeyboardInterrupt. The operation cancels its jobs itself.

@@ -100,8 +100,8 @@ class Kernel:
             self._is_loaded = True
 
     def _add(self, codes: dict[str, bytes]) -> None:
-        new = {name: load_entry(codes[name], name) for name in codes.keys() - self._entries.keys()}
-        self._entries = self._entries | new
+        new = [name for name in codes if name not in self._entries]
+        self._entries = self._entries | {name: load_entry(codes[name], name) for name in new}
 
     def _compile(self, arguments: tuple[Any, ...]) -> None:
         """Compile an entry, unless there is none for such types or another process does it."""

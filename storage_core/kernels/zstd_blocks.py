@@ -190,6 +190,8 @@ def pack_zstd(
     out: NDArray[np.uint8],
     at: int,
     out_end: NDArray[np.int64],
+    target: NDArray[np.int64],
+    block: NDArray[np.int64],
 ) -> tuple[int, int]:
     """Make a streaming frame of each block, end to end in out[at:].
 
@@ -206,6 +208,9 @@ def pack_zstd(
         out: uint8[].
         at: Where in out to begin.
         out_end: int64[n], where each frame ends in out.
+        target: int64[3], a ``ZSTD_outBuffer``: address, size, and how far it is used.
+        block: int64[3], a ``ZSTD_inBuffer``. Both are written here; a kernel that makes arrays
+            itself has no machine code without numba.
 
     Returns:
         (row, at): the block that had no room or that the library refused, n for none; the end in
@@ -213,9 +218,6 @@ def pack_zstd(
     """
     into = np.int64(out.ctypes.data)
     source = np.int64(data.ctypes.data)
-    # ZSTD_outBuffer and ZSTD_inBuffer: address, size, and how far it is used.
-    target = np.zeros(3, np.int64)
-    block = np.zeros(3, np.int64)
     target_at = np.int64(target.ctypes.data)
     block_at = np.int64(block.ctypes.data)
     for row in range(start.size):

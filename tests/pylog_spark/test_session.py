@@ -47,6 +47,29 @@ def test_the_callers_options_for_java_are_added_to_ours():
     assert said == "-Xss8m"
 
 
+@pytest.mark.parametrize("master", ["local", "local[2]", "local[*]", "local[2,4]"])
+def test_the_jvm_of_a_job_on_this_machine_starts_quickly(master):
+    options = java_options(master, "", is_of_job=True)
+    assert {"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"} <= options
+    assert not any("XX" in option for option in java_options(master, "", is_of_job=False))
+
+
+@pytest.mark.parametrize("master", ["local-cluster[2,1,1024]", "spark://127.0.0.1:7077", "yarn"])
+def test_the_jvm_of_a_job_on_a_cluster_is_as_ever(master):
+    assert not any("XX" in option for option in java_options(master, "", is_of_job=True))
+
+
+def test_the_callers_collector_is_the_only_one():
+    options = java_options("local[2]", "-Xss8m -XX:+UseParallelGC", is_of_job=True)
+    assert {option for option in options if "GC" in option} == {"-XX:+UseParallelGC"}
+
+
+def java_options(master: str, said: str, *, is_of_job: bool) -> set[str]:
+    conf = {"spark.driver.extraJavaOptions": said} if said else {}
+    found = session_conf(master, conf, delta=False, is_of_job=is_of_job)
+    return set(found["spark.driver.extraJavaOptions"].split(" "))
+
+
 @pytest.mark.usefixtures("jars")
 @pytest.mark.parametrize(
     "master", ["local[2]", "local-cluster[2,1,1024]", "spark://127.0.0.1:7077"]

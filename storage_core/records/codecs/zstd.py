@@ -320,5 +320,7 @@ def compress_blocks(
         arena.buffer,
         arena.used,
         ends,
+        np.zeros(3, np.int64),
+        np.zeros(3, np.int64),
     )
     return done

@@ -1,6 +1,7 @@
 """The program as a whole: help, start-up, what errors become."""
 
 import logging
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pylog_spark.cli import error_text
+from pylog_spark.cli.warmup_log import write_sample
 from pylog_spark.exit_code import ExitCode, TerminatedError, exit_code_of
 from pylog_spark.java import JavaNotFoundError
 from storage_core.errors import (
@@ -123,6 +125,25 @@ def test_a_group_without_a_command_shows_its_help(pylog, arguments: list[str]):
     assert result.exit_code == ExitCode.USAGE
     assert "Usage: pylog" in result.stdout
     assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "words", [("inspect", "{root}"), ("dump", "{log}"), ("partition", "clean", "{partition}")]
+)
+def test_commands_with_machine_code_at_hand_import_no_numba(tmp_path: Path, words: tuple[str, ...]):
+    write_sample(tmp_path / "t-0")
+    places = {
+        "root": tmp_path,
+        "partition": tmp_path / "t-0",
+        "log": tmp_path / "t-0" / log_file(0),
+    }
+    arguments = [word.format(**places) for word in words]
+    if words[0] == "partition":
+        arguments += ["--now-ms", "1800000000000", "--first-dirty-offset", "0"]
+    shutil.copytree(tmp_path, tmp_path / "once")  # the first one compiles what is not there yet
+    modules_after(*(argument.replace(str(tmp_path), f"{tmp_path}/once") for argument in arguments))
+    shutil.rmtree(tmp_path / "once")
+    assert "numba" not in modules_after(*arguments)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -46,7 +46,10 @@ def place_of(
 ) -> Any:
     """Return where a command has its tasks done: name and ``delta`` of a session, this machine."""
 
-    def build(_master: object, _conf: object, *, app_name: str, delta: bool) -> tuple:
+    def build(
+        _master: object, _conf: object, *, app_name: str, delta: bool, is_of_job: bool
+    ) -> tuple:
+        assert is_of_job
         return app_name.removeprefix("pylog "), delta
 
     places: list[Any] = []

@@ -132,7 +132,8 @@ def test_a_block_without_room_is_left(pack_lz4, pack_zstd, codec):
         else:
             functions = zstd._functions()
             context = zstd._CONTEXTS.native_of(3)
-            row, at = pack_zstd(functions.compress, functions.reset, context, *rest)
+            scratch = np.zeros(3, np.int64), np.zeros(3, np.int64)
+            row, at = pack_zstd(functions.compress, functions.reset, context, *rest, *scratch)
         return row, out[:at].tobytes()
 
     assert run([2000, 300, 2000], 5000) == (3, b"".join(frames))
