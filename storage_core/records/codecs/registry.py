@@ -19,6 +19,7 @@ _CODECS: Final[Mapping[Codec, RecordCodec]] = {
     Codec.ZSTD: zstd,
 }
 _EXPANDERS: Final[Mapping[Codec, BlockExpander]] = {
+    Codec.GZIP: gzip.decompress_blocks,
     Codec.SNAPPY: snappy.decompress_blocks,
     Codec.LZ4: lz4.decompress_blocks,
     Codec.ZSTD: zstd.decompress_blocks,
