@@ -20,7 +20,8 @@ from storage_core.clock import ManualClock
 from storage_core.config import CleanerConfig, CleanupPolicy, LogConfig, OffsetMapHash
 from storage_core.filenames import log_file
 from storage_core.formats.batch_v2 import Codec
-from storage_core.kernels._jit import cache_folder, kernels_of
+from storage_core.kernels._code_files import cache_folder
+from storage_core.kernels._jit import kernels_of
 from storage_core.log.committed_view import load_committed_view
 from storage_core.log.log_loader import load_log
 from storage_core.log.unified_log import UnifiedLog
@@ -78,13 +79,16 @@ def warm_up() -> str:
     seconds = time.perf_counter() - started
     where = cache_folder()
     kept = f"kept in {where}" if where else "kept nowhere: no cache folder can be written"
-    return f"{len(all_kernels())} kernels are ready after {seconds:.1f} s, {kept}"
+    ready = f"{len(all_kernels())} kernels are ready after {seconds:.1f} s"
+    return f"{ready}; what had to be compiled is {kept}"
 
 
 def all_kernels() -> dict[str, Any]:
     """Return every compiled function of the kernels, by module and name."""
     found = {}
     for module in pkgutil.iter_modules(kernels.__path__):
+        if module.name.startswith("_"):
+            continue  # how kernels are compiled
         full_name = f"{kernels.__name__}.{module.name}"
         for name, kernel in kernels_of(full_name).items():
             found[f"{module.name}.{name}"] = kernel

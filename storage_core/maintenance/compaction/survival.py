@@ -241,8 +241,9 @@ class SegmentFilter:
             step,
         )
         is_legacy = batches.is_legacy
-        # Even one of which all stays is written anew, in format v2.
-        step[is_legacy & (step == SETTLED) & (kept > 0)] = BY_BITS
+        is_rebuilt = np.full(count, self._plan.recompresses_all) & ~batches.is_control
+        # Even one of which all stays is written anew, of an older format in v2.
+        step[(is_legacy | is_rebuilt) & (step == SETTLED) & (kept > 0)] = BY_BITS
         keeps_tombstones = np.where(is_legacy, self._keeps_legacy_tombstones, ~horizon_passed)
         is_looked_up = (
             (action == FILTER)
@@ -254,6 +255,7 @@ class SegmentFilter:
             action=action,
             retains_empty=retains_empty,
             loses_transaction=discard & batches.is_control,
+            is_rebuilt=is_rebuilt | is_legacy,
             keeps_tombstones=keeps_tombstones.astype(np.uint8),
             kept=kept,
             step=step,
@@ -377,7 +379,7 @@ class SegmentFilter:
         fate = np.full(len(batches), GONE, np.uint8)
         fate[~has_records & judged.retains_empty] = HEADER_ONLY
         fate[has_records] = REBUILT
-        fate[has_records & is_whole & ~needs_horizon & ~batches.is_legacy] = VERBATIM
+        fate[has_records & is_whole & ~needs_horizon & ~judged.is_rebuilt] = VERBATIM
         fate[judged.action == DROP] = GONE
         return fate, np.where((fate == REBUILT) & (horizon >= 0), horizon, NO_TIMESTAMP)
 
@@ -404,6 +406,7 @@ class _Judged:
     action: NDArray[np.uint8]
     retains_empty: NDArray[np.bool_]
     loses_transaction: NDArray[np.bool_]
+    is_rebuilt: NDArray[np.bool_]  # whatever it loses
     keeps_tombstones: NDArray[np.uint8]
     kept: NDArray[np.int64]
     step: NDArray[np.uint8]

@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from storage_core.config import BrokerCompressionType
 from storage_core.formats.batch_v2 import MAGIC_V2, Codec
 from storage_core.formats.legacy import MAGIC_V0
 from storage_core.records.codecs import gzip, lz4, snappy, zstd
@@ -17,6 +18,14 @@ _CODECS: Final[Mapping[Codec, RecordCodec]] = {
     Codec.SNAPPY: snappy,
     Codec.LZ4: lz4,
     Codec.ZSTD: zstd,
+}
+# By the name that settings have for it; PRODUCER names none.
+CODEC_OF: Final[Mapping[BrokerCompressionType, Codec]] = {
+    BrokerCompressionType.UNCOMPRESSED: Codec.NONE,
+    BrokerCompressionType.GZIP: Codec.GZIP,
+    BrokerCompressionType.SNAPPY: Codec.SNAPPY,
+    BrokerCompressionType.LZ4: Codec.LZ4,
+    BrokerCompressionType.ZSTD: Codec.ZSTD,
 }
 _EXPANDERS: Final[Mapping[Codec, BlockExpander]] = {
     Codec.GZIP: gzip.decompress_blocks,
