@@ -10,15 +10,24 @@ is ignored. Each member's CRC and size are checked. (Java also ignores a member 
 cut; it is an error here.)
 """
 
+import ctypes
+import functools
 import struct
+import threading
 import zlib
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
+import numpy as np
 from isal import igzip_lib, isal_zlib
+from numpy.typing import NDArray
 
 from storage_core.errors import DecompressionError
 from storage_core.formats.batch_v2 import Codec
+from storage_core.formats.gzip_member import MEMBER_START
+from storage_core.kernels.gzip_blocks import expand_gzip
+from storage_core.records.codecs.arena import Arena, Blocks
 from storage_core.records.codecs.base import limit_error
+from storage_core.records.codecs.libraries import addresses_of, find_library
 
 _NAME: Final = Codec.GZIP.name.lower()
 # The stubs of isal declare the class as an instance.
@@ -29,15 +38,18 @@ _RAW_WINDOW_BITS: Final = -zlib.MAX_WBITS  # no header: ours is written by hand
 _LEVEL: Final = -1
 _MEMORY_LEVEL: Final = 8  # java.util.zip.Deflater's, and zlib's default
 
-_MEMBER_START: Final = b"\x1f\x8b\x08"  # magic, method deflate
 # Magic, method, flags, no time, no extra flags, unknown operating system: as JDK 16 and later.
-_HEADER: Final = _MEMBER_START + bytes(6) + b"\xff"
+_HEADER: Final = MEMBER_START + bytes(6) + b"\xff"
 _TRAILER: Final = struct.Struct("<II")  # CRC-32 and size of the contents, modulo 2^32
 _MIN_MEMBER_BYTES: Final = len(_HEADER) + 2 + _TRAILER.size
 
 # ISA-L hands back a copy of what follows a member. A second and later member is fed in pieces
 # from this size on, doubling, so that many tiny members cost no quadratic copying.
 _FIRST_PIECE_BYTES: Final = 512
+
+# ISA-L's inflate_state is a third of this.
+_STATE_BYTES: Final = 256 * 1024
+_PROOF: Final = b"a fox and another fox"
 
 
 def decompress(data: bytes | bytearray | memoryview, *, limit_bytes: int) -> bytes:
@@ -55,7 +67,7 @@ def decompress(data: bytes | bytearray | memoryview, *, limit_bytes: int) -> byt
 def _is_member_at(view: memoryview, position: int) -> bool:
     return (
         len(view) - position >= _MIN_MEMBER_BYTES
-        and bytes(view[position : position + len(_MEMBER_START)]) == _MEMBER_START
+        and bytes(view[position : position + len(MEMBER_START)]) == MEMBER_START
     )
 
 
@@ -95,3 +107,95 @@ def compress(data: bytes | bytearray | memoryview, *, level: int | None = None) 
     deflater = zlib.compressobj(level, zlib.DEFLATED, _RAW_WINDOW_BITS, _MEMORY_LEVEL)
     trailer = _TRAILER.pack(zlib.crc32(data), len(data) & 0xFFFFFFFF)
     return b"".join((_HEADER, deflater.compress(data), deflater.flush(), trailer))
+
+
+class _Functions(NamedTuple):
+    """Addresses of functions of the library.
+
+    Attributes:
+        inflate: ``isal_inflate_stateless``.
+        crc32: ``crc32_gzip_refl``.
+    """
+
+    inflate: int
+    crc32: int
+
+
+@functools.cache
+def _functions() -> _Functions | None:
+    """Return what kernels call; None where the library's state is not laid out as they know it."""
+    library = find_library("isal.isal_zlib")
+    addresses = addresses_of(
+        library, ("isal_inflate_stateless", "crc32_gzip_refl", "isal_inflate_init")
+    )
+    if addresses is None:
+        return None
+    functions = _Functions(*addresses[:2])
+    proof = compress(_PROOF)
+    blocks = Blocks(np.frombuffer(bytearray(proof), np.uint8), *np.array([[0], [len(proof)]]))
+    arena = Arena()
+    limit = len(_PROOF)
+    _expand(functions, blocks, 0, arena, np.empty(1, np.int64), limit, limit)
+    return functions if arena.content.tobytes() == _PROOF else None
+
+
+class _States(threading.local):
+    """A decompressor's state a thread: none may be used by two at once."""
+
+    def __init__(self) -> None:
+        self._state: NDArray[np.int64] | None = None
+
+    def own(self) -> NDArray[np.int64]:
+        """Return this thread's, int64[], where the library can be called."""
+        if self._state is None:
+            self._state = np.zeros(_STATE_BYTES // 8, np.int64)
+            library = find_library("isal.isal_zlib")
+            if library is not None:
+                library["isal_inflate_init"](ctypes.c_void_p(self._state.ctypes.data))
+        return self._state
+
+
+_STATES: Final = _States()
+
+
+def decompress_blocks(
+    blocks: Blocks,
+    first: int,
+    arena: Arena,
+    ends: NDArray[np.int64],
+    *,
+    limit_bytes: int,
+    budget_bytes: int,
+) -> int:
+    """Expand blocks that are plainly good; see ``BlockExpander``."""
+    functions = _functions()
+    if functions is None:
+        return first
+    return _expand(functions, blocks, first, arena, ends, limit_bytes, budget_bytes)
+
+
+def _expand(  # noqa: PLR0913, PLR0917  # as above
+    functions: _Functions,
+    blocks: Blocks,
+    first: int,
+    arena: Arena,
+    ends: NDArray[np.int64],
+    limit_bytes: int,
+    budget_bytes: int,
+) -> int:
+    while True:
+        first, arena.used, room = expand_gzip(
+            functions.inflate,
+            functions.crc32,
+            _STATES.own(),
+            *blocks,
+            first,
+            limit_bytes,
+            budget_bytes,
+            arena.buffer,
+            arena.used,
+            ends,
+        )
+        if not room:
+            return first
+        arena.reserve(room)

@@ -28,6 +28,7 @@ CODEC_OF: Final[Mapping[BrokerCompressionType, Codec]] = {
     BrokerCompressionType.ZSTD: Codec.ZSTD,
 }
 _EXPANDERS: Final[Mapping[Codec, BlockExpander]] = {
+    Codec.GZIP: gzip.decompress_blocks,
     Codec.SNAPPY: snappy.decompress_blocks,
     Codec.LZ4: lz4.decompress_blocks,
     Codec.ZSTD: zstd.decompress_blocks,

@@ -8,6 +8,7 @@ import pytest
 from storage_core.formats.batch_v2 import Codec
 from storage_core.formats.snappy_stream import HEADER_BYTES
 from storage_core.kernels._intrinsics import call_function
+from storage_core.kernels.gzip_blocks import expand_gzip
 from storage_core.kernels.lz4_blocks import expand_lz4, pack_lz4
 from storage_core.kernels.snappy_chunks import (
     CHUNK_COLUMN_COUNT,
@@ -17,7 +18,7 @@ from storage_core.kernels.snappy_chunks import (
     list_chunks,
 )
 from storage_core.kernels.zstd_blocks import expand_zstd, pack_zstd
-from storage_core.records.codecs import compress, lz4, zstd
+from storage_core.records.codecs import compress, gzip, lz4, zstd
 from tests.storage_core.kernels.arguments import as_array
 from tests.storage_core.kernels.twins import in_both_ways
 
@@ -44,6 +45,8 @@ def expansion(kernel, codec: Codec, pieces: list[bytes], *, room: int, limit: in
     if codec is Codec.LZ4:
         functions = lz4_functions()
         how = (functions.decompress, functions.checksums)
+    elif codec is Codec.GZIP:
+        how = (*gzip._functions(), gzip._STATES.own())
     else:
         how = (zstd._functions().decompress, zstd._CONTEXTS.native_of())
     row, at, needed = kernel(*how, *spans(pieces), 0, limit, NO_LIMIT, out, 0, ends)
@@ -51,13 +54,16 @@ def expansion(kernel, codec: Codec, pieces: list[bytes], *, room: int, limit: in
     return row, needed, out[:at].tobytes()
 
 
-both = in_both_ways(expand_lz4=expand_lz4, expand_zstd=expand_zstd)
+all_kernels = in_both_ways(expand_gzip=expand_gzip, expand_lz4=expand_lz4, expand_zstd=expand_zstd)
+every_codec = pytest.mark.parametrize(
+    "codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD], ids=lambda codec: codec.name
+)
 
 
-@both
-@pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD], ids=lambda codec: codec.name)
-def test_frames_are_expanded_as_far_as_there_is_room(expand_lz4, expand_zstd, codec):
-    kernel = expand_lz4 if codec is Codec.LZ4 else expand_zstd
+@all_kernels
+@every_codec
+def test_frames_are_expanded_as_far_as_there_is_room(expand_gzip, expand_lz4, expand_zstd, codec):
+    kernel = {Codec.GZIP: expand_gzip, Codec.LZ4: expand_lz4, Codec.ZSTD: expand_zstd}[codec]
     frames = [compress(codec, TEXT), compress(codec, TEXT[:300]), compress(codec, bytes(400))]
     row, room, found = expansion(kernel, codec, frames, room=1 << 18)
     assert (row, room, found) == (3, 0, TEXT + TEXT[:300] + bytes(400))
@@ -68,10 +74,10 @@ def test_frames_are_expanded_as_far_as_there_is_room(expand_lz4, expand_zstd, co
     assert (row, room, found) == (0, 0, b"")
 
 
-@both
-@pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD], ids=lambda codec: codec.name)
-def test_nothing_is_read_behind_a_frame_that_is_cut(expand_lz4, expand_zstd, codec):
-    kernel = expand_lz4 if codec is Codec.LZ4 else expand_zstd
+@all_kernels
+@every_codec
+def test_nothing_is_read_behind_a_frame_that_is_cut(expand_gzip, expand_lz4, expand_zstd, codec):
+    kernel = {Codec.GZIP: expand_gzip, Codec.LZ4: expand_lz4, Codec.ZSTD: expand_zstd}[codec]
     frame = compress(codec, TEXT)
     for size in range(len(frame)):
         row, room, found = expansion(kernel, codec, [frame[:size]], room=1 << 18)

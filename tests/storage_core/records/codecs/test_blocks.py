@@ -17,6 +17,7 @@ from storage_core.records.codecs import (
     compress_blocks,
     decompress,
     decompress_blocks,
+    gzip,
     libraries,
     lz4,
     zstd,
@@ -26,9 +27,7 @@ from tests.storage_core.records.codecs.kafka_wrote import KAFKA_WROTE, TEXT
 
 KIB = 1024
 COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
-# Of gzip the library is asked block by block.
-AT_ONCE = [Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
-PACKED_AT_ONCE = [Codec.LZ4, Codec.ZSTD]
+BY_ADDRESS = [Codec.GZIP, Codec.LZ4, Codec.ZSTD]
 NO_LIMIT = 1 << 40
 EDGES = (32 * KIB, 64 * KIB, 128 * KIB, 256 * KIB)
 SIZES = [100, 1000, 16_300, *(edge + step for edge in EDGES for step in (-1, 0, 1)), 700 * KIB]
@@ -39,7 +38,6 @@ def named(codec: Codec) -> str:
 
 
 every_codec = pytest.mark.parametrize("codec", COMPRESSED, ids=named)
-every_quick_codec = pytest.mark.parametrize("codec", AT_ONCE, ids=named)
 
 
 def texts(size: int) -> list[bytes]:
@@ -107,7 +105,7 @@ def test_blocks_are_packed_at_the_level_that_is_asked_for(codec: Codec, level: i
     assert packed(codec, pieces) == [compress(codec, piece) for piece in pieces]
 
 
-@every_quick_codec
+@every_codec
 def test_what_is_usual_is_expanded_at_one_call(codec: Codec):
     pieces = [TEXT, *(text for size in SIZES for text in texts(size)), TEXT]
     assert expanded(codec, [compress(codec, piece) for piece in pieces]) == pieces
@@ -122,7 +120,7 @@ def test_a_bare_block_of_snappy_is_expanded_too(size: int):
     assert expanded(Codec.SNAPPY, [bare, framed]) == [bytes(min(size, 32 * KIB))] * 2
 
 
-@every_quick_codec
+@every_codec
 @pytest.mark.parametrize("size", [100, 64 * KIB, 300 * KIB])
 def test_a_block_beyond_the_limit_is_left(codec: Codec, size: int):
     for text in texts(size):
@@ -131,7 +129,7 @@ def test_a_block_beyond_the_limit_is_left(codec: Codec, size: int):
         assert expanded(codec, pieces, limit_bytes=size - 1) == [text[:-1]]
 
 
-@every_quick_codec
+@every_codec
 def test_the_last_block_is_the_one_that_exceeds_the_budget(codec: Codec):
     pieces = [compress(codec, TEXT)] * 5
     before = len(b"before")
@@ -144,7 +142,7 @@ def test_the_last_block_is_the_one_that_exceeds_the_budget(codec: Codec):
         assert len(expanded(codec, pieces, budget_bytes=budget)) == count
 
 
-@every_quick_codec
+@every_codec
 def test_what_is_doubtful_is_left_and_what_stands_before_it_is_not(codec: Codec):
     good = compress(codec, TEXT)
     for doubtful in (b"", b"\0" * 40, good[: len(good) // 2], b"x" + good):
@@ -170,14 +168,29 @@ def test_nothing_is_taken_that_one_at_a_time_refuses(codec: Codec, data: st.Data
         assert found in ([], [expected])
 
 
-@pytest.mark.parametrize("codec", PACKED_AT_ONCE, ids=named)
-def test_without_the_functions_blocks_are_packed_one_by_one(codec: Codec, monkeypatch):
+@pytest.mark.parametrize("codec", BY_ADDRESS, ids=named)
+def test_without_the_functions_blocks_are_left_to_go_one_by_one(codec: Codec, monkeypatch):
+    monkeypatch.setattr(gzip, "_functions", lambda: None)
     monkeypatch.setattr(lz4, "_functions", lambda: None)
     monkeypatch.setattr(zstd, "_functions", lambda: None)
     pieces = [TEXT, b"", bytes(100_000)]
     frames = packed(codec, pieces)
     assert frames == [compress(codec, piece) for piece in pieces]
     assert expanded(codec, frames) == []
+
+
+def test_a_library_whose_state_is_laid_out_in_another_way_is_not_called(monkeypatch):
+    expand = gzip.expand_gzip
+
+    def with_other_fields(*arguments):
+        row, at, room = expand(*arguments)
+        arguments[-3][:at] += 1
+        return row, at, room
+
+    monkeypatch.setattr(gzip, "expand_gzip", with_other_fields)
+    assert gzip._functions.__wrapped__() is None
+    monkeypatch.setattr(gzip, "expand_gzip", expand)
+    assert gzip._functions.__wrapped__() is not None
 
 
 def test_a_function_that_a_library_lacks_is_found_out():
