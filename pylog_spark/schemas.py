@@ -717,6 +717,27 @@ SWEPT: Final = schema_of(SweptRow)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PurgedRow:
+    """What a purge removed of one partition of a managed root, or would."""
+
+    topic: Text = column("the topic")
+    partition: Int32 = column("the partition")
+    directory: Text = column("where it is")
+    status: Text = column("planned, done, skipped or failed")
+    reason: Text = column("stable code that says why it was left alone")
+    bytes_before: Number = column("bytes of what goes")
+    bytes_after: Number = column("what is left of them")
+    steps: Text = column("what was deleted, as JSON")
+    duration_ms: int = column("time it took")
+    failure: Failure = Failure()
+
+
+PURGED: Final = schema_of(PurgedRow)
+# What is behind a result row, beside the columns of ``RESULT``: steps of plans, described.
+STEPS: Final = "steps"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionRow:
     """What retention took of one partition, and what keeps the rest; for people and programs."""
 

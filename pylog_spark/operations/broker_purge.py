@@ -1,14 +1,16 @@
 """Purge of a broker's log directory: what the broker put aside, and would remove itself."""
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
-from pylog_spark.operations.purge_rows import Gone, Row, apply_purge, purge_row
 from pylog_spark.options import JobOptions
 from pylog_spark.schemas import Reason
+from pylog_spark.tasks.ahead import map_ahead
 from pylog_spark.tasks.failures import error_of
+from pylog_spark.tasks.purge_rows import Gone, Row, apply_purge, purge_row
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.off_switch import OFF_SWITCH_FILE, is_switched_off
 from storage_core.catalog.topic_catalog import TopicCatalog
@@ -28,7 +30,7 @@ def purge_broker(
     options: JobOptions,
     root: HeldRoot | None,
 ) -> Iterator[Row]:
-    """Purge the partition directories of a log directory.
+    """Purge the partition directories of a log directory, several at once.
 
     Args:
         rows: What lies in it, of ``tasks.listing.list_partitions``.
@@ -37,15 +39,16 @@ def purge_broker(
         root: It under its lock; None in a dry run.
 
     Yields:
-        Columns of ``schemas.RESULT`` of each directory in which something was to be purged.
+        Columns of ``schemas.RESULT`` of each directory in which something was to be purged, in the
+        order of the rows.
     """
     deleted = _DeletedPartitions(rows, options.now_ms, root)
-    for row in rows:
+
+    def purge(row: Mapping[str, Any]) -> Row | None:
         name = {key: row.get(key) for key in ("root", "topic", "partition", "directory")}
         error = error_of({"error_class": None, **row})
         if error is not None:
-            yield name | error
-            continue
+            return name | error
         kind = DirectoryKind(row["kind"])
         if kind in _SWEPT:
             plan = partial(_plan_partition, row, catalog, options.now_ms)
@@ -55,10 +58,10 @@ def purge_broker(
             begin = partial(deleted.forget, row)
             work = partial(_purge, plan, begin, dry_run=options.dry_run)
         else:
-            continue
-        purged = purge_row(name, work, dry_run=options.dry_run)
-        if purged is not None:
-            yield purged
+            return None
+        return purge_row(name, work, dry_run=options.dry_run)
+
+    yield from filter(None, map_ahead(purge, rows))
 
 
 def _purge(plan: Callable[[], Purge], begin: Callable[[], None] | None, *, dry_run: bool) -> Gone:
@@ -87,7 +90,7 @@ class _DeletedPartitions:
     A broker does that when it renames the directory. One that died in between has not, and entries
     of a partition that is created again would count for the new one: so they go before any of its
     files does. Those of all directories that this purge removes go together, for each time every
-    checkpoint is read whole, and the log directory listed.
+    checkpoint is read whole, and the log directory listed. Whoever comes meanwhile waits for that.
 
     Args:
         rows: What lies in the log directory.
@@ -102,16 +105,18 @@ class _DeletedPartitions:
         self._now_ms = now_ms
         self._root = root
         self._forgotten: set[TopicPartition] = set()
+        self._forgetting = threading.Lock()
 
     def forget(self, row: Mapping[str, Any]) -> None:
         """Take out the entries of a directory that goes now, and of those that go after it."""
         partition = _partition_of(row)
-        if self._root is not None and partition not in self._forgotten:
-            going = self._due | {partition}
-            self._root.drop_entries(going)
-            if self._root.failure is not None:
-                raise self._root.failure
-            self._forgotten |= going
+        with self._forgetting:
+            if self._root is not None and partition not in self._forgotten:
+                going = self._due | {partition}
+                self._root.drop_entries(going)
+                if self._root.failure is not None:
+                    raise self._root.failure
+                self._forgotten |= going
 
     @cached_property
     def _due(self) -> frozenset[TopicPartition]:

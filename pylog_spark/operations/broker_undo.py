@@ -15,9 +15,8 @@ from typing import Any, Final
 from pylog_spark.operations.run_changes import PartitionUndo, find_undos
 from pylog_spark.operations.undo_marker import remember_marker
 from pylog_spark.run.job import Job
-from pylog_spark.run.recording import STEPS
 from pylog_spark.run.run import Run
-from pylog_spark.schemas import Reason, Status
+from pylog_spark.schemas import STEPS, Reason, Status
 from storage_core.catalog.off_switch import OFF_SWITCH_FILE, is_switched_off
 from storage_core.commit.trash import TrashedRoot
 from storage_core.commit.undo import UndonePartition, check_partition, undo_partition

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -77,10 +78,16 @@ def _check_readable(targets: Sequence[Target]) -> None:
         StorageError: There is such a file.
     """
     for target in targets:
-        for entry in [Path(target.directory), *Path(target.directory).glob("*")]:
-            if not os.access(entry, os.R_OK):
-                reason = "this process may not read it: run it as the directory's owner, or as root"
-                raise StorageError(str(entry), reason)
+        _require_access(target.directory)
+        with suppress(FileNotFoundError), os.scandir(target.directory) as entries:
+            for entry in entries:
+                _require_access(entry.path)
+
+
+def _require_access(path: str) -> None:
+    if not os.access(path, os.R_OK):
+        reason = "this process may not read it: run it as the directory's owner, or as root"
+        raise StorageError(path, reason)
 
 
 def _foretell(

@@ -1,34 +1,32 @@
 """Purge of a managed root: generations and objects that no reader and no undo needs any more."""
 
+import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Final
 
-from pylog_spark.operations.purge_rows import Gone, Row, purge_row
-from pylog_spark.tasks.listing import TopicFilter, directory_location
-from storage_core.catalog.roles import Role
+import pyarrow as pa
+
+from pylog_spark.run.planning import are_looked_at_here, count_look_tasks
+from pylog_spark.run.run import Run
+from pylog_spark.schemas import PURGED, STEPS
+from pylog_spark.tasks.managed_purge import ManagedPurge, purge_partitions
+from pylog_spark.tasks.purge_rows import Row
 from storage_core.filenames import TopicPartition
 from storage_core.roots.managed import HeldManagedRoot
 from storage_core.store import open_object_store
-from storage_core.store.garbage import delete_garbage, delete_leftovers, find_garbage
+from storage_core.store.garbage import delete_leftovers
 from storage_core.store.managed_root import list_partitions
-from storage_core.store.object_store import ObjectStore
 
-_WORKERS: Final = 16
-_SUPERSEDED: Final = "no generation that is kept names it"
+# What was done is on record after so many at the latest.
+_AT_ONCE: Final = 10_000
 
 
-def purge_managed(
-    location: str, topics: TopicFilter, *, grace_start_ms: int, root: HeldManagedRoot | None
-) -> Iterator[Row]:
+def purge_managed(run: Run, location: str) -> Iterator[Row]:
     """Purge the partitions of a managed root.
 
     Args:
+        run: The run; unless it is a dry one it holds the root.
         location: Path or URL of the root.
-        topics: Which topics.
-        grace_start_ms: What is needed since then is kept, epoch milliseconds.
-        root: The root under its lease; None for a dry run.
 
     Yields:
         Columns of ``schemas.RESULT`` of each partition in which something was to be purged.
@@ -36,37 +34,34 @@ def purge_managed(
     Raises:
         StorageError: The root cannot be listed, or what was left in it cannot be deleted.
     """
+    options, engine = run.job.options, run.engine
     objects = open_object_store(location)
+    held = run.roots.get(location)
+    root = held if isinstance(held, HeldManagedRoot) else None
+    purge = ManagedPurge(
+        root=location,
+        grace_start_ms=options.now_ms - options.purge_after_ms,
+        access=None if root is None else root.access,
+    )
 
-    def purge(partition: TopicPartition) -> Row | None:
-        name = {
-            "root": location,
-            "topic": partition.topic,
-            "partition": partition.partition,
-            "directory": directory_location(location, Role.MANAGED, str(partition)),
-        }
-        work = partial(_purge, objects, partition, grace_start_ms=grace_start_ms, root=root)
-        return purge_row(name, work, dry_run=root is None)
+    def work(partitions: list[TopicPartition]) -> Iterator[pa.RecordBatch]:
+        return purge_partitions(partitions, purge)
 
-    chosen = sorted(p for p in list_partitions(objects) if topics.admits(p.topic))
-    with ThreadPoolExecutor(_WORKERS) as pool:
-        yield from filter(None, pool.map(purge, chosen))
+    chosen = sorted(p for p in list_partitions(objects) if run.job.topics.admits(p.topic))
+    # Each delete asks for the lease first, so that tasks may do it wherever they look.
+    is_look = are_looked_at_here(len(chosen))
+    for first in range(0, len(chosen), _AT_ONCE):
+        some = chosen[first : first + _AT_ONCE]
+        tasks = count_look_tasks(len(some), slots=engine.slots)
+        units = [some[number::tasks] for number in range(tasks)]
+        purged = engine.collect(
+            engine.spread(units, work, PURGED),
+            PURGED,
+            f"{run.job.title}: purge {location}",
+            is_look=is_look,
+        )
+        for row in purged.sort_by([("topic", "ascending"), ("partition", "ascending")]).to_pylist():
+            yield {"root": location, **row, STEPS: json.loads(row[STEPS])}
     if root is not None:
         root.begin_writing()
-        delete_leftovers(objects, grace_start_ms=grace_start_ms)
-
-
-def _purge(
-    objects: ObjectStore,
-    partition: TopicPartition,
-    *,
-    grace_start_ms: int,
-    root: HeldManagedRoot | None,
-) -> Gone:
-    garbage = find_garbage(objects, partition, grace_start_ms=grace_start_ms)
-    keys = garbage.keys()
-    if root is not None:
-        token = root.fencing_token
-        delete_garbage(objects, garbage, fencing_token=token, fence=root.begin_writing)
-    steps = [{"operation": "DeleteObject", "name": key, "reason": _SUPERSEDED} for key in keys]
-    return Gone(files=len(steps), size_bytes=garbage.size_bytes, steps=steps)
+        delete_leftovers(objects, grace_start_ms=purge.grace_start_ms)

@@ -11,8 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from pylog_spark.options import JobOptions
-from pylog_spark.run.recording import STEPS
-from pylog_spark.schemas import Reason, Status
+from pylog_spark.schemas import STEPS, Reason, Status
 from pylog_spark.tasks.listing import TopicFilter
 from storage_core.errors import PartitionNotFoundError, describe_failure
 from storage_core.filenames import LOG_SUFFIX, TopicPartition, kind_of

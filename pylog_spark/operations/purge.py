@@ -2,8 +2,8 @@
 
 In a broker's directory that are ``.deleted`` files and directories of deleted partitions, which
 the broker would remove itself; in the trash, what runs replaced or removed; in a managed root,
-generations and objects that no manifest within the grace period names. No records are read, and
-there are no tasks: a Spark session, if any, writes the ledger.
+generations and objects that no manifest within the grace period names. No records are read.
+Tasks do it for managed roots; what lies on this host's disks goes from here.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,6 @@ from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Local, Place
 from pylog_spark.operations.broker_purge import purge_broker
 from pylog_spark.operations.managed_purge import purge_managed
-from pylog_spark.operations.purge_rows import Gone, Row, apply_purge, purge_row
 from pylog_spark.options import JobOptions
 from pylog_spark.run.catalogs import build_catalogs, dump_notes
 from pylog_spark.run.guards import check_roots
@@ -29,13 +28,13 @@ from pylog_spark.run.run_report import RunReport
 from pylog_spark.schemas import Action
 from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.listing import list_partitions
+from pylog_spark.tasks.purge_rows import Gone, Row, apply_purge, purge_row
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.clock import Clock
 from storage_core.commit.purge import find_runs, plan_purge_trash
 from storage_core.commit.trash import hold_run
 from storage_core.errors import ConfigError
-from storage_core.roots.managed import HeldManagedRoot
 
 
 def purge(
@@ -121,16 +120,9 @@ def _purge_log_directories(
 
 
 def _purge_managed_roots(run: Run) -> Iterator[Row]:
-    options = run.job.options
     for root in run.job.roots:
         if root.role is Role.MANAGED:
-            held = run.roots.get(root.location)
-            yield from purge_managed(
-                root.location,
-                run.job.topics,
-                grace_start_ms=options.now_ms - options.purge_after_ms,
-                root=held if isinstance(held, HeldManagedRoot) else None,
-            )
+            yield from purge_managed(run, root.location)
 
 
 def _purge_trash(run: Run) -> Iterator[Row]:

@@ -223,9 +223,9 @@ class RecoveryStages:
             unit_bytes=unit_bytes,
             per_disk=self._run.disks.per_disk,
         )
-        listed = [[each.work for each in unit.values] for unit in units]
+        listed = [[(each.work, each.size_bytes) for each in unit.values] for unit in units]
 
-        def whole(items: Sequence[RecoveryWork]) -> Iterator[pa.RecordBatch]:
+        def whole(items: Sequence[tuple[RecoveryWork, int]]) -> Iterator[pa.RecordBatch]:
             return recover_whole(items, context)
 
         recovered = self._run.engine.spread(listed, whole, RECOVERED)

@@ -171,7 +171,8 @@ def cut_partition(
             filled = 0
         filled += size
     if len(starts) == 1:
-        return [(Stretch(target=target), sum(sizes) + ITEM_OVERHEAD_BYTES * len(sizes))]
+        whole = Stretch(target=target, size_bytes=sum(sizes))
+        return [(whole, whole.size_bytes + ITEM_OVERHEAD_BYTES * len(sizes))]
     ends: list[int | None] = [*starts[1:], None]
     return [
         (
@@ -179,6 +180,7 @@ def cut_partition(
                 target=target,
                 first_offset=0 if start == 0 else offsets[start],
                 end_offset=None if end is None else offsets[end],
+                size_bytes=sum(sizes[start:end]),
             ),
             sum(sizes[start:end]),
         )

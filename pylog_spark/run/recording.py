@@ -18,7 +18,7 @@ from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.plan_table import result_rows
 from pylog_spark.run.run_report import Report, RunSummary, summarise
 from pylog_spark.run.run_state import RunListener, RunState
-from pylog_spark.schemas import OPERATION, RESULT, RunEvent
+from pylog_spark.schemas import OPERATION, RESULT, STEPS, RunEvent
 from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.cells import slice_table
 from storage_core import __version__
@@ -26,8 +26,6 @@ from storage_core.clock import Clock
 
 _log: Final = logging.getLogger(__name__)
 
-# What is behind a result row, beside the columns of ``schemas.RESULT``: steps of plans, described.
-STEPS: Final = "steps"
 # An append takes about a second, however few rows it has.
 _STEPS_AT_ONCE: Final = 20_000
 _ROWS_AT_ONCE: Final = 1_000

@@ -1,19 +1,27 @@
-"""Many small requests of one task, several on their way at once, answers in order.
+"""Many small waits of one task, several of them at once, answers in order.
 
-An object store answers in tens of milliseconds however little is asked: a task that waits for each
-answer before it asks the next question is idle nearly all of the time.
+An object store answers in tens of milliseconds however little is asked, and a disk takes
+milliseconds for each sync, though several at once take hardly longer than one: a task that waits
+for each answer before it asks the next question is idle nearly all of the time.
 """
 
+import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import copy_context
 from itertools import groupby, islice
+from operator import itemgetter
 from typing import Any, Final, TypeVar
 
 from storage_core.store.open_objects import MANAGED_PREFIX, is_url
 
-# Requests that one task has on their way. Object stores take thousands a second and prefix.
+# Bytes of segments that such work reads or moves at the same time. A partition that has more goes
+# alone: the memory of a task is for one. Buffers, maps and uploads take some times as much.
+BYTES_AT_ONCE: Final = 32 * 1024 * 1024
+# Requests or commits that one task has on their way. Object stores take thousands a second and
+# prefix; of more commits on a disk, a hundred of them took no less time.
 AT_ONCE: Final = 16
 
 Item = TypeVar("Item")
@@ -56,10 +64,53 @@ def map_partitions(
         work: Takes a row.
         rows: Of ``schemas.PARTITION``, or of another table with its ``directory``.
     """
-    for is_remote, some in groupby(rows, key=_is_remote):
+    return map_where_remote(work, rows, directory_of=itemgetter("directory"))
+
+
+def map_where_remote(
+    work: Callable[[Item], Answer], items: Iterable[Item], *, directory_of: Callable[[Item], str]
+) -> Iterator[Answer]:
+    """Yield what work returns for each item, ahead where they are on an object store.
+
+    Args:
+        work: As for ``map_ahead``.
+        items: Any number.
+        directory_of: Where the partition of an item is.
+    """
+    for is_remote, some in groupby(items, key=lambda item: _is_remote(directory_of(item))):
         map_each = map_ahead if is_remote else map
         yield from map_each(work, some)
 
 
-def _is_remote(row: Mapping[str, Any]) -> bool:
-    return is_url(row["directory"].removeprefix(MANAGED_PREFIX))
+class Room:
+    """Room for so many bytes, which threads of a task share; what needs more has it alone.
+
+    Args:
+        size_bytes: How many.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes = self._free_bytes = size_bytes
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def take(self, size_bytes: int) -> Iterator[None]:
+        """Take room for the time of the block, waiting until there is some.
+
+        Args:
+            size_bytes: How much; of more than there is at all, all of it.
+        """
+        taken = min(size_bytes, self._size_bytes)
+        with self._changed:
+            self._changed.wait_for(lambda: taken <= self._free_bytes)
+            self._free_bytes -= taken
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free_bytes += taken
+                self._changed.notify_all()
+
+
+def _is_remote(directory: str) -> bool:
+    return is_url(directory.removeprefix(MANAGED_PREFIX))

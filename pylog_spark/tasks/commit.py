@@ -2,6 +2,9 @@
 
 Two ways lead here. Groups that were cleaned by other tasks come as manifests; a partition that is
 not worth spreading, or too large to, is cleaned whole inside this task, by the same functions.
+
+A small partition costs little but waiting for syncs or for an object store, so a task works on
+several at once. Big ones are cleaned alone, since memory is for one of them.
 """
 
 import json
@@ -16,6 +19,7 @@ import pyarrow as pa
 
 from pylog_spark.rows import rows_to_batches
 from pylog_spark.schemas import COMMIT, Action
+from pylog_spark.tasks.ahead import BYTES_AT_ONCE, Room, map_ahead
 from pylog_spark.tasks.failures import attempt
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.partition_ref import PartitionRef
@@ -82,17 +86,21 @@ def commit_partitions(
     items: Iterable[tuple[CompactionWork, CleanedPartition]], context: WriteContext
 ) -> Iterator[pa.RecordBatch]:
     """Put groups that other tasks cleaned into place: a row of ``schemas.COMMIT`` a partition."""
-    yield from rows_to_batches(
-        COMMIT,
-        (_row(work, context, partial(_already_cleaned, cleaned)) for work, cleaned in items),
-    )
+
+    def commit(item: tuple[CompactionWork, CleanedPartition]) -> dict[str, Any]:
+        work, cleaned = item
+        return _row(work, context, partial(_already_cleaned, cleaned))
+
+    yield from rows_to_batches(COMMIT, map_ahead(commit, items))
 
 
 def clean_partitions(
     items: Iterable[CompactionWork], context: WriteContext
 ) -> Iterator[pa.RecordBatch]:
-    """Clean partitions whole, one after the other: a row of ``schemas.COMMIT`` a partition."""
-    yield from rows_to_batches(COMMIT, (_row(work, context, clean_whole) for work in items))
+    """Clean partitions whole, small ones beside each other: a row of ``schemas.COMMIT`` each."""
+    clean = partial(_clean_in_room, Room(BYTES_AT_ONCE))
+    rows = map_ahead(lambda work: _row(work, context, clean), items)
+    yield from rows_to_batches(COMMIT, rows)
 
 
 def _already_cleaned(
@@ -105,6 +113,22 @@ def _already_cleaned(
     return cleaned
 
 
+def _clean_in_room(
+    room: Room,
+    store: LogStore,
+    plan: CompactionPlan,
+    access: RootAccess,
+    context: WriteContext,
+) -> CleanedPartition:
+    """Run both passes when there is room for the partition."""
+    size_bytes = sum(s.size_bytes for s in plan.segments_below(plan.first_uncleanable_offset))
+    if context.has_rate:
+        # The rate is of one partition at a time.
+        size_bytes = BYTES_AT_ONCE
+    with room.take(size_bytes):
+        return clean_whole(store, plan, access, context)
+
+
 def clean_whole(
     store: LogStore, plan: CompactionPlan, access: RootAccess, context: WriteContext
 ) -> CleanedPartition:
@@ -112,7 +136,7 @@ def clean_whole(
     started = time.perf_counter()
     throttler = context.throttler()
     name = f"{context.run.run_id}-{uuid.uuid4().hex}"
-    index = index_round(store, plan, throttler=throttler)
+    index = index_round(store, plan, throttler=throttler, threads=context.threads)
     indexed = time.perf_counter()
     tracker = TransactionTracker()
     groups = []
@@ -127,6 +151,7 @@ def clean_whole(
                 scratch=scratch,
                 attempt=name,
                 throttler=throttler,
+                threads=context.threads,
             )
             places = access.keep(plan.location, name, cleaned.base_offsets[0], cleaned.places)
             groups.append(cleaned.moved(places))

@@ -5,6 +5,7 @@ The others are looked at again, some time after they were listed, and what both 
 is taken. A task that runs twice finds its own commit in the manifest and returns the same row.
 """
 
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.rows import rows_to_batches
 from pylog_spark.schemas import INGEST, Reason, Status
-from pylog_spark.tasks.ahead import map_ahead
+from pylog_spark.tasks.ahead import BYTES_AT_ONCE, Room, map_ahead
 from pylog_spark.tasks.failures import attempt_row, error_of
 from pylog_spark.tasks.listing import (
     LISTING_COLUMNS,
@@ -111,12 +112,23 @@ def without_files(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 def ingest_partitions(
     batches: Iterator[pa.RecordBatch], context: IngestContext
 ) -> Iterator[pa.RecordBatch]:
-    """Turn the planned rows of ``compare_with_manifests`` into what became of them."""
+    """Turn the planned rows of ``compare_with_manifests`` into what became of them.
+
+    Small partitions are taken beside each other: they are mostly waiting for the stores.
+    """
     mirror = open_root(context.mirror, role=Role.MIRROR)
-    checkpoints = cache(lambda: read_checkpoints(mirror, UPKEEP_FILES))
-    yield from rows_to_batches(
-        INGEST, (_attempt(row, context, checkpoints) for row in rows_of(batches))
-    )
+    read_once = cache(lambda: read_checkpoints(mirror, UPKEEP_FILES))
+    room, reading = Room(BYTES_AT_ONCE), threading.Lock()
+
+    def checkpoints() -> Checkpoints:
+        with reading:
+            return read_once()
+
+    def take(row: Mapping[str, Any]) -> dict[str, Any]:
+        with room.take(sum(row["file_bytes"] or ())):
+            return _attempt(row, context, checkpoints)
+
+    yield from rows_to_batches(INGEST, map_ahead(take, rows_of(batches)))
 
 
 def _compare(row: Mapping[str, Any], context: IngestContext) -> dict[str, Any]:

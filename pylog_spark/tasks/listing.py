@@ -5,7 +5,7 @@ remote indexes; three suffixes mark directories on their way in or out; a name t
 would stop a broker's start, so it is reported, never skipped in silence.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -32,6 +32,9 @@ from storage_core.store import FileInfo, LogStore, ObjectDirectory, ObjectInfo
 from storage_core.store.listing import ListedFile
 from storage_core.store.open_objects import is_url, name_root, open_object_store
 from storage_core.store.open_store import open_store, split_location
+
+# Opens the partition of a row of ``schemas.PARTITION``.
+OpenStore = Callable[[Mapping[str, Any]], LogStore]
 
 LISTING_COLUMNS: Final = ("file_names", "file_bytes", "file_times_ms", "file_etags")
 

@@ -9,9 +9,9 @@ ones.
 """
 
 import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,9 +20,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pylog_spark.options import HighWatermarkSource
-from pylog_spark.rows import rows_to_batches as batches_of
+from pylog_spark.rows import rows_to_batch
 from pylog_spark.schemas import OBSERVED, PARTITION, PLAN, RETENTION_PLAN, Reason, Status
 from pylog_spark.tasks.ahead import map_partitions
+from pylog_spark.tasks.listing import open_partition
 from pylog_spark.tasks.observe import may_be_tiered, observe_partition, refuse_compaction
 from pylog_spark.tasks.retention import (
     RetentionContext,
@@ -44,11 +45,14 @@ from storage_core.maintenance.listings import Listings, Look, look_at
 from storage_core.maintenance.retention.holds import HOLDS, NO_LIMIT, find_kept_logs
 from storage_core.maintenance.retention.plan import Predicate, RetentionRules
 from storage_core.roots.open_root import root_checkpoints
+from storage_core.store import LogStore
 
 # So many directories are decided about together.
 _ROWS_AT_ONCE: Final = 512
 # Their rows travel as one value, which has to stay far below what a cell may have.
 _ROWS_A_CELL: Final = 64
+# Of a row that is looked at alone: which steps ask for it.
+_STEPS: Final = "steps"
 _LOOKED_AT: Final = ("root", "topic", "partition", "role", "directory", "kind", "error_class")
 _NAMES: Final = ("root", "topic", "partition", "directory")
 # In which single files wait for their end.
@@ -182,32 +186,53 @@ class _Observer:
             [marks[place] for place in listings.places],
             listings,
         )
+        left: dict[Step, NDArray[np.bool_]] = {}
         for step in self._plans:
-            left = np.ones(len(rows), np.bool_)
+            left[step] = np.ones(len(rows), np.bool_)
             for places, columns in answers.get(step, ()):
-                left[numbers[places]] = False
+                left[step][numbers[places]] = False
                 if len(places):
                     named = batch.select(list(_NAMES)).take(pa.array(numbers[places]))
                     yield step, _fill(SCHEMAS[step], named, columns)
-            alone = (batch.slice(number, 1).to_pylist()[0] for number in np.flatnonzero(left))
-            answered = map_partitions(self._look_alone(step), alone)
-            for some in batches_of(SCHEMAS[step], answered):
-                for first in range(0, some.num_rows, _ROWS_A_CELL):
-                    yield step, some.slice(first, _ROWS_A_CELL)
+        yield from self._look_alone(batch, left)
 
-    def _look_alone(self, step: Step) -> Callable[[Row], dict[str, Any]]:
-        """Return what answers for one partition, whatever is wrong with it."""
-        if step is Step.COMPACT:
-            return partial(
-                observe_partition,
-                context=self._context.run,
-                checkpoints_of=self._checkpoints_of,
+    def _look_alone(
+        self, batch: pa.RecordBatch, left: Mapping[Step, NDArray[np.bool_]]
+    ) -> Iterator[tuple[Step, pa.RecordBatch]]:
+        """Yield the rows of partitions that are looked at alone, for the steps that ask for them.
+
+        Each is opened once: the manifest of a managed one is read once for all steps.
+        """
+        is_left = np.logical_or.reduce([*left.values(), np.zeros(batch.num_rows, np.bool_)])
+        (places,) = np.nonzero(is_left)
+        for first in range(0, len(places), _ROWS_A_CELL):
+            some = places[first : first + _ROWS_A_CELL]
+            asked = (
+                batch.slice(number, 1).to_pylist()[0]
+                | {_STEPS: [step for step in self._plans if left[step][number]]}
+                for number in some.tolist()
             )
-        return partial(
-            observe_sweep,
-            context=self._context.sweep(step),
-            checkpoints_of=self._checkpoints_of,
-        )
+            answered = list(map_partitions(self._answer_alone, asked))
+            for step in self._plans:
+                found = [answer[step] for answer in answered if step in answer]
+                if found:
+                    yield step, rows_to_batch(SCHEMAS[step], found)
+
+    def _answer_alone(self, row: Row) -> dict[Step, dict[str, Any]]:
+        """Return what steps are told of one partition, whatever is wrong with it."""
+        opened: list[LogStore] = []
+
+        def open_once(row: Row) -> LogStore:
+            if not opened:
+                opened.append(open_partition(row))
+            return opened[0]
+
+        return {
+            step: observe_partition(row, self._context.run, self._checkpoints_of, open_once)
+            if step is Step.COMPACT
+            else observe_sweep(row, self._context.sweep(step), self._checkpoints_of, open_once)
+            for step in row[_STEPS]
+        }
 
     def _is_looked_at(self, row: Row) -> bool:
         """Whether a directory is on a disk of this machine, and a listing of it is of use."""

@@ -16,7 +16,7 @@ import numpy as np
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.schemas import Reason, Status
 from pylog_spark.tasks.failures import attempt_directory, needs_recovery
-from pylog_spark.tasks.listing import REASON_OF_KIND, left_alone, open_partition
+from pylog_spark.tasks.listing import REASON_OF_KIND, OpenStore, left_alone, open_partition
 from pylog_spark.tasks.managed_view import (
     clean_request,
     commits_checkpoints,
@@ -59,6 +59,7 @@ def observe_partition(
     row: Mapping[str, Any],
     context: RunContext,
     checkpoints_of: Callable[[str], Checkpoints],
+    open_store: OpenStore = open_partition,
 ) -> dict[str, Any]:
     """Return the row of one partition directory, whatever is wrong with it.
 
@@ -66,8 +67,9 @@ def observe_partition(
         row: Of ``schemas.PARTITION``.
         context: The run.
         checkpoints_of: The checkpoints of a root.
+        open_store: Opens the partition of a row.
     """
-    work = partial(_observe, row, context, checkpoints_of)
+    work = partial(_observe, row, context, checkpoints_of, open_store)
     return attempt_directory(row, work, needs_recovery)
 
 
@@ -75,6 +77,7 @@ def _observe(
     row: Mapping[str, Any],
     context: RunContext,
     checkpoints_of: Callable[[str], Checkpoints],
+    open_store: OpenStore,
 ) -> dict[str, Any]:
     reason = REASON_OF_KIND.get(DirectoryKind(row["kind"]))
     if reason is None and context.is_unclean(row["root"], row["directory"]):
@@ -91,7 +94,7 @@ def _observe(
         reason = Reason.REMOTE_STORAGE
     if config is None or reason is not None:
         return _skipped(reason or Reason.CONFIG_UNKNOWN)
-    store = open_partition(row)
+    store = open_store(row)
     if not has_expected_topic_id(store, catalog.topic_id(partition.topic)):
         return _skipped(Reason.INCONSISTENT_TOPIC_ID)
     checkpoints = partition_checkpoints(store, partition, partial(checkpoints_of, row["root"]))

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from pylog_spark.rows import rows_to_batch, rows_to_batches
 from pylog_spark.schemas import RECOVERED, RECOVERY_WORK, SEGMENT_SCAN, Action, Reason, Status
+from pylog_spark.tasks.ahead import BYTES_AT_ONCE, Room, map_ahead, map_partitions
 from pylog_spark.tasks.cells import join_rows
 from pylog_spark.tasks.failures import attempt, attempt_row, error_of
 from pylog_spark.tasks.fingerprints import digest_operations
@@ -105,9 +106,10 @@ def observe_recovery(
 ) -> Iterator[pa.RecordBatch]:
     """Turn rows of ``schemas.PARTITION`` into rows of ``schemas.RECOVERY_WORK``; only listings."""
     checkpoints_of = cache(partial(root_checkpoints, files=RECOVERY_FILES, strict=False))
-    yield from rows_to_batches(
-        RECOVERY_WORK, (_observe_row(row, context, checkpoints_of) for row in rows_of(batches))
+    observed = map_partitions(
+        lambda row: _observe_row(row, context, checkpoints_of), rows_of(batches)
     )
+    yield from rows_to_batches(RECOVERY_WORK, observed)
 
 
 def _observe_row(
@@ -244,10 +246,22 @@ def fold_partitions(
 
 
 def recover_whole(
-    items: Iterable[RecoveryWork], context: RecoveryContext
+    items: Iterable[tuple[RecoveryWork, int]], context: RecoveryContext
 ) -> Iterator[pa.RecordBatch]:
-    """Recover partitions, one after the other: a row of ``schemas.RECOVERED`` each."""
-    yield from rows_to_batches(RECOVERED, (_row(work, {}, context) for work in items))
+    """Recover partitions, small ones beside each other: a row of ``schemas.RECOVERED`` each.
+
+    Args:
+        items: Partitions, and how many bytes of their segments are to be read.
+        context: The recovery.
+    """
+    room = Room(BYTES_AT_ONCE)
+
+    def recover(item: tuple[RecoveryWork, int]) -> dict[str, Any]:
+        work, size_bytes = item
+        with room.take(size_bytes):
+            return _row(work, {}, context)
+
+    yield from rows_to_batches(RECOVERED, map_ahead(recover, items))
 
 
 def _row(

@@ -16,9 +16,15 @@ import pyarrow as pa
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.rows import rows_to_batches
 from pylog_spark.schemas import NEWEST_RECORD, SWEPT, Action, Reason, Status
-from pylog_spark.tasks.ahead import map_partitions
+from pylog_spark.tasks.ahead import map_ahead, map_partitions
 from pylog_spark.tasks.failures import attempt, attempt_directory, needs_recovery
-from pylog_spark.tasks.listing import REASON_OF_OTHER_KIND, left_alone, open_partition, rows_of
+from pylog_spark.tasks.listing import (
+    REASON_OF_OTHER_KIND,
+    OpenStore,
+    left_alone,
+    open_partition,
+    rows_of,
+)
 from pylog_spark.tasks.managed_view import has_expected_topic_id, manifest_timestamps
 from pylog_spark.tasks.observe import may_be_tiered
 from pylog_spark.tasks.partition_ref import PartitionRef
@@ -93,6 +99,7 @@ def observe_sweep(
     row: Mapping[str, Any],
     context: RetentionContext,
     checkpoints_of: Callable[[str], Checkpoints],
+    open_store: OpenStore = open_partition,
 ) -> dict[str, Any]:
     """Return the row of ``schemas.RETENTION_PLAN`` of one partition directory, whatever is wrong.
 
@@ -100,8 +107,9 @@ def observe_sweep(
         row: Of ``schemas.PARTITION``.
         context: The sweep.
         checkpoints_of: The checkpoints of a root.
+        open_store: Opens the partition of a row.
     """
-    work = partial(_observe, row, context, checkpoints_of)
+    work = partial(_observe, row, context, checkpoints_of, open_store)
     return attempt_directory(row, work, needs_recovery)
 
 
@@ -109,12 +117,13 @@ def _observe(
     row: Mapping[str, Any],
     context: RetentionContext,
     checkpoints_of: Callable[[str], Checkpoints],
+    open_store: OpenStore,
 ) -> dict[str, Any]:
     run = context.run
-    config = _admit(row, context)
+    config = _admit(row, context, open_store)
     if isinstance(config, Reason):
         return left_alone(row, config)
-    store = open_partition(row)
+    store = open_store(row)
     partition_name = TopicPartition(row["topic"], row["partition"])
     checkpoints = partition_checkpoints(store, partition_name, partial(checkpoints_of, row["root"]))
     checkpointed = checkpoints.high_watermark
@@ -146,7 +155,9 @@ def _observe(
     return found | {"status": Status.PLANNED}
 
 
-def _admit(row: Mapping[str, Any], context: RetentionContext) -> LogConfig | Reason:
+def _admit(
+    row: Mapping[str, Any], context: RetentionContext, open_store: OpenStore
+) -> LogConfig | Reason:
     """Return the config of a partition that may be swept, or why it may not.
 
     The questions are asked in the order of what they cost.
@@ -168,8 +179,7 @@ def _admit(row: Mapping[str, Any], context: RetentionContext) -> LogConfig | Rea
         reason = Reason.COMPACTED
     if config is None or reason is not None:
         return reason or Reason.CONFIG_UNKNOWN
-    store = open_partition(row)
-    if not has_expected_topic_id(store, catalog.topic_id(topic)):
+    if not has_expected_topic_id(open_store(row), catalog.topic_id(topic)):
         return Reason.INCONSISTENT_TOPIC_ID
     return config
 
@@ -257,8 +267,9 @@ def _newest(row: Mapping[str, Any]) -> dict[str, Any]:
 def commit_sweeps(
     items: Iterable[SweepWork], context: RetentionContext, write: WriteContext
 ) -> Iterator[pa.RecordBatch]:
-    """Let segments of partitions go: a row of ``schemas.SWEPT`` each."""
-    yield from rows_to_batches(SWEPT, (_commit_row(work, context, write) for work in items))
+    """Let segments of partitions go, several at once: a row of ``schemas.SWEPT`` each."""
+    rows = map_ahead(lambda work: _commit_row(work, context, write), items)
+    yield from rows_to_batches(SWEPT, rows)
 
 
 def _commit_row(work: SweepWork, context: RetentionContext, write: WriteContext) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pylog_spark.options import HighWatermarkSource
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.config import CleanerConfig
+from storage_core.config.values import DOUBLE_MAX
 from storage_core.maintenance.throttler import Throttler, share_of
 from storage_core.roots.root import RootAccess
 
@@ -55,13 +56,20 @@ class WriteContext:
         run: What all tasks share.
         roots: How the partitions of each root are read and changed.
         tasks_at_once: How many tasks share the budget of bytes a second.
+        threads: How many threads one task may use.
         wave: Number of the wave, part of the names of files that its tasks share.
     """
 
     run: RunContext
     roots: Mapping[str, RootAccess]
     tasks_at_once: int = 1
+    threads: int = 1
     wave: int = 0
+
+    @property
+    def has_rate(self) -> bool:
+        """Whether tasks keep to a number of bytes a second."""
+        return 0 < self.run.cleaner.io_max_bytes_per_second < DOUBLE_MAX
 
     def throttler(self) -> Throttler:
         """Return what keeps one task within its share of the run's bytes a second."""

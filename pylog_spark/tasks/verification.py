@@ -8,7 +8,7 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from pylog_spark.rows import rows_to_batches
 from pylog_spark.schemas import VERIFIED
+from pylog_spark.tasks.ahead import BYTES_AT_ONCE, Room, map_partitions, map_where_remote
 from pylog_spark.tasks.cells import join_rows
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES, PartitionCheckpoints
@@ -71,11 +72,13 @@ class Stretch:
         target: The partition.
         first_offset: Where the range begins.
         end_offset: Just past its end; None for no end.
+        size_bytes: Of its segments.
     """
 
     target: Target
     first_offset: int = 0
     end_offset: int | None = None
+    size_bytes: int = 0
 
     @property
     def is_whole(self) -> bool:
@@ -97,34 +100,43 @@ def measure_segments(
 
     A directory that cannot be listed has none: the task that verifies it says why.
     """
-    rows = []
-    for batch in batches:
-        for row in batch.to_pylist():
-            directory = row["directory"]
-            try:
-                store = open_store(directory)
-                segments = sort_files(store.list_files()).segments
-                directory = store.location
-            except Exception:  # noqa: BLE001  # verifying it meets the same error, and reports it
-                segments = ()
-            rows.append(
-                {
-                    "ordinal": row["ordinal"],
-                    "directory": directory,
-                    "offsets": [segment.base_offset for segment in segments],
-                    "sizes": [segment.log.size_bytes for segment in segments],
-                }
-            )
-    yield from rows_to_batches(schema, rows)
+    rows = (row for batch in batches for row in batch.to_pylist())
+    yield from rows_to_batches(schema, map_partitions(_measure, rows))
+
+
+def _measure(row: Row) -> Row:
+    directory = row["directory"]
+    try:
+        store = open_store(directory)
+        segments = sort_files(store.list_files()).segments
+        directory = store.location
+    except Exception:  # noqa: BLE001  # verifying it meets the same error, and reports it
+        segments = ()
+    return {
+        "ordinal": row["ordinal"],
+        "directory": directory,
+        "offsets": [segment.base_offset for segment in segments],
+        "sizes": [segment.log.size_bytes for segment in segments],
+    }
 
 
 def verify_stretches(
     stretches: Sequence[Stretch], options: VerifyOptions
 ) -> Iterator[pa.RecordBatch]:
-    """Verify stretches and yield rows of ``schemas.VERIFIED``."""
-    yield from rows_to_batches(
-        VERIFIED, (row for stretch in stretches for row in verify_stretch(stretch, options))
+    """Verify stretches and yield rows of ``schemas.VERIFIED``.
+
+    Small ones on an object store beside each other: they are mostly waiting for it.
+    """
+    room = Room(BYTES_AT_ONCE)
+
+    def verify(stretch: Stretch) -> list[Row]:
+        with room.take(stretch.size_bytes):
+            return verify_stretch(stretch, options)
+
+    verified = map_where_remote(
+        verify, stretches, directory_of=lambda stretch: stretch.target.directory
     )
+    yield from rows_to_batches(VERIFIED, chain.from_iterable(verified))
 
 
 def verify_stretch(stretch: Stretch, options: VerifyOptions) -> list[Row]:

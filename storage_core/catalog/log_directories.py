@@ -154,9 +154,12 @@ def read_topic_id(location: str) -> str | None:
         StorageError: The partition cannot be read.
     """
     store = open_store(location)
-    if isinstance(store, LocalStore) and not store.has(PARTITION_METADATA_FILE):
-        return None
-    if all(file.name != PARTITION_METADATA_FILE for file in store.list_files()):
+    if isinstance(store, LocalStore):
+        # A disk is asked for the one file: a listing costs as much as the partition has files.
+        is_there = store.has(PARTITION_METADATA_FILE)
+    else:
+        is_there = any(file.name == PARTITION_METADATA_FILE for file in store.list_files())
+    if not is_there:
         return None
     content = store.read_file(PARTITION_METADATA_FILE, limit_bytes=MAX_PARTITION_METADATA_BYTES)
     file = f"{location}/{PARTITION_METADATA_FILE}"

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from storage_core.commit.claim_steps import decode_step, encode_step, require_places, trash_of
-from storage_core.commit.executor import commit
+from storage_core.commit.executor import apply_steps
 from storage_core.commit.fingerprint import (
     FileVersion,
     decode_versions,
@@ -167,16 +167,19 @@ class CommitClaim:
         Raises:
             StorageError: The disk failed; what was done until then stays.
         """
-        steps = self.steps
-        for number in range(self._done, len(steps)):
-            step = steps[number]
+        if self._done == self._in_doubt and self.steps_left:
             with storage_errors(self._path):
-                is_done = number == self._in_doubt and _happened(step, store)
-            if not is_done:
-                commit(Plan(location=store.location, operations=(step,)), store)
-            self._append({_DONE: number + 1} | self._note(step, Path(store.location)))
-            self._done = number + 1
+                is_done = _happened(self.steps_left[0], store)
+            if is_done:
+                self._end_step(self.steps_left[0], store)
+        for step in apply_steps(self.steps_left, store):
+            self._end_step(step, store)
         return self._result
+
+    def _end_step(self, step: Operation, store: LocalStore) -> None:
+        """Write down that a step is done."""
+        self._append({_DONE: self._done + 1} | self._note(step, Path(store.location)))
+        self._done += 1
 
     def _note(self, step: Operation, directory: Path) -> dict[str, Any]:
         """Return what a step that is done has left under the names that it changed."""

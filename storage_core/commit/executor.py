@@ -1,5 +1,7 @@
 """The one place that changes the files of a partition."""
 
+from collections.abc import Iterable, Iterator
+
 from storage_core.commit.fingerprint import encode_fingerprints, fingerprint_files
 from storage_core.commit.plan import (
     CopyRange,
@@ -30,11 +32,24 @@ def commit(plan: Plan, store: LogStore) -> None:
         StorageError: The store failed; what was done until then stays, and is a state that a
             log loader completes or undoes.
     """
-    for operation in plan.operations:
-        _apply(operation, store)
+    for _ in apply_steps(plan.operations, store):
+        pass
 
 
-def _apply(operation: Operation, store: LogStore) -> None:
+def apply_steps(operations: Iterable[Operation], store: LogStore) -> Iterator[Operation]:
+    """Apply operations to a store, in order, and yield each when it is done.
+
+    Raises:
+        StorageError: As for ``commit``.
+    """
+    # Asked once: Python looks up every method of the protocol for an answer.
+    outside = store if isinstance(store, DirectoryStore) else None
+    for operation in operations:
+        _apply(operation, store, outside)
+        yield operation
+
+
+def _apply(operation: Operation, store: LogStore, outside: DirectoryStore | None) -> None:
     match operation:
         case WriteFile():
             store.write_file(operation.name, operation.content, modified_ms=operation.modified_ms)
@@ -61,16 +76,18 @@ def _apply(operation: Operation, store: LogStore) -> None:
         case SyncDirectory():
             store.sync_directory()
         case _:
-            _apply_outside(operation, store)
+            _apply_outside(operation, store.location, outside)
 
 
 def _apply_outside(
-    operation: KeepFile | WriteRecord | RecordLeft | RestoreFile | RemoveDirectory, store: LogStore
+    operation: KeepFile | WriteRecord | RecordLeft | RestoreFile | RemoveDirectory,
+    location: str,
+    store: DirectoryStore | None,
 ) -> None:
     """Apply one of the operations that reach out of the directory: of local disks only."""
-    if not isinstance(store, DirectoryStore):
+    if store is None:
         raise StorageError(
-            store.location, f"{type(operation).__name__}: this store has nothing outside of it"
+            location, f"{type(operation).__name__}: this store has nothing outside of it"
         )
     match operation:
         case KeepFile():

@@ -8,19 +8,19 @@ is a mount point, or its parent cannot be written) the files lie inside the part
 under names that Kafka's loader ignores.
 """
 
+import fnmatch
 import hashlib
 import os
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
 from storage_core.commit.plan import DeleteFile, Operation
 from storage_core.errors import StorageError
 from storage_core.filenames import META_PROPERTIES_FILE, SCRATCH_PREFIX
-from storage_core.local_files import Entry, is_there, open_folder, scan_folder
+from storage_core.local_files import entry_names, is_there, open_folder, scan_folder
 from storage_core.store.filesystems import is_mount_point, read_mount_table
 from storage_core.store.local import LocalStore, storage_errors
 
@@ -130,21 +130,21 @@ def _inside_home(home: Path | None, glob: str) -> list[Path]:
 def _inside(above: Path, glob: str, *, may_be_link: bool = True) -> list[Path]:
     """Return what lies in the folders of a folder under such a name; no link leads there."""
     return [
-        above / folder.name / entry.name
+        above / folder.name / name
         for folder in scan_folder(above, may_be_link=may_be_link)
         if folder.is_folder
-        for entry in _scan_if_open_to_us(above / folder.name)
-        if fnmatchcase(entry.name, glob)
+        for name in sorted(fnmatch.filter(_names_if_open_to_us(above / folder.name), glob))
     ]
 
 
-def _scan_if_open_to_us(folder: Path) -> list[Entry]:
-    """Return what lies in a folder; nothing of one that is not ours to open, or is gone by now.
+def _names_if_open_to_us(folder: Path) -> list[str]:
+    """Return the names in a folder; none in one that is not ours to open, or is gone by now.
 
-    No run of ours has left anything in there, and the other partitions wait.
+    No run of ours has left anything in there, and the other partitions wait. Nothing is asked of
+    the files: a root has very many, and of all of them perhaps one is a run's.
     """
     try:
-        return scan_folder(folder)
+        return entry_names(folder)
     except (PermissionError, FileNotFoundError):
         return []
 

@@ -23,7 +23,8 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -81,6 +82,8 @@ _OPERATIONS: Final = "operations"
 _MOST_OPERATIONS: Final = 256 * 1024
 # Set by Spark in each of its Python workers; what lies there goes when the executor ends.
 _SPARK_LOCAL_DIRECTORIES: Final = "SPARK_LOCAL_DIRS"
+# Of those that the holder makes itself.
+_COMMITS_AT_ONCE: Final = 16
 # A task does the segments of one partition after the other.
 _PINNED_STORES: Final = 4
 
@@ -238,15 +241,20 @@ class ManagedAccess:
     def _find_done(self, store: ManagedStore, location: str, work: str) -> dict[str, Any] | None:
         """Return the row of this work if its commit happened, None if nothing did.
 
+        Then the store goes on with the generation that was found here.
+
         Raises:
             ChangedWhileReadError: Another commit replaced what the work was planned from.
         """
-        head = read_head(store.objects, store.partition).manifest
+        current = read_head(store.objects, store.partition)
+        head = current.manifest
         _, is_pinned, generation = location.partition(GENERATION_MARK)
         if not is_pinned:
+            store.go_on_with(current)
             return self._row_of(head, work)
         planned = int(generation)
         if head.generation == planned:
+            store.go_on_with(current)
             return None
         following = head
         if head.generation > planned + 1:
@@ -358,31 +366,40 @@ class HeldManagedRoot:
     def write_cleaner_points(self, points: Mapping[TopicPartition, int]) -> None:
         """Say where the next round of compaction begins in some partitions, one commit each.
 
+        Several at once: each waits for the store.
+
         Raises:
             LeaseLostError: The lease ran out, or another run has it.
             ConditionFailedError: Somebody else commits there, who has no lease.
             StorageError: The store failed.
         """
-        for partition, point in points.items():
-            store = ManagedStore(self._objects, partition, clock=self._clock)
-            if store.checkpoints.cleaner_offset == point:
-                continue
+        self._each(points, self._write_cleaner_point)
+
+    def raise_cleaner_points(self, log_starts: Mapping[TopicPartition, int]) -> None:
+        """Raise the cleaner points that lie below where logs start now; as write_cleaner_points."""
+        self._each(log_starts, self._raise_cleaner_point)
+
+    def _each(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        move: Callable[[ManagedStore, int], None],
+    ) -> None:
+        def move_in(partition: TopicPartition, offset: int) -> None:
+            move(ManagedStore(self._objects, partition, clock=self._clock), offset)
+
+        with ThreadPoolExecutor(_COMMITS_AT_ONCE) as pool:
+            for _ in pool.map(move_in, offsets.keys(), offsets.values()):
+                pass
+
+    def _write_cleaner_point(self, store: ManagedStore, point: int) -> None:
+        if store.checkpoints.cleaner_offset != point:
             store.set_checkpoints(replace(store.checkpoints, cleaner_offset=point))
             self.publish(store)
 
-    def raise_cleaner_points(self, log_starts: Mapping[TopicPartition, int]) -> None:
-        """Raise the cleaner points that lie below where logs start now, one commit each.
-
-        Raises:
-            LeaseLostError: The lease ran out, or another run has it.
-            StorageError: The store failed.
-        """
-        points: dict[TopicPartition, int] = {}
-        for partition, start in log_starts.items():
-            checkpoints = ManagedStore(self._objects, partition, clock=self._clock).checkpoints
-            if checkpoints.cleaner_offset is not None and checkpoints.cleaner_offset < start:
-                points[partition] = start
-        self.write_cleaner_points(points)
+    def _raise_cleaner_point(self, store: ManagedStore, log_start: int) -> None:
+        point = store.checkpoints.cleaner_offset
+        if point is not None and point < log_start:
+            self._write_cleaner_point(store, log_start)
 
     def write_checkpoints(self, changes: Mapping[str, Mapping[TopicPartition, int | None]]) -> None:
         """Do nothing: the offsets are part of what each commit writes."""

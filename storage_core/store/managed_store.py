@@ -131,6 +131,10 @@ class ManagedStore:
         self._head()
         return self._checkpoints
 
+    def go_on_with(self, head: Head) -> None:
+        """Read this generation, which somebody has just read, and start changes from it."""
+        self._settle(head)
+
     def list_files(self) -> list[FileInfo]:
         """Return the files, sorted by name; the manifest knows them all."""
         return sorted(

@@ -4,12 +4,13 @@ A reader that goes through a large file from front to back would wait for the st
 window. So, once reads follow each other, the blocks that come next are fetched meanwhile, a bounded
 number of them; a window may begin a little before the last one's end, as windows of whole batches
 do. One large read is cut into ranges that are fetched side by side. Small reads here and there,
-those of an index, are asked for as they are.
+those of an index, are asked for as they are. Whoever loads a log asks for the same few of them
+again and again, so the stretches that were read of a partition last are kept.
 """
 
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
@@ -32,9 +33,48 @@ _SEQUENTIAL_BYTES: Final = 1 << 20
 # More of them do not pay: on loopback two to four gave most, and a host runs many processes.
 _THREADS: Final = 4
 _PACK_BYTES: Final = 8 << 20
-_PACKS_KEPT: Final = 4
+# Of one partition; a task has some of them open at once.
+_KEPT_BYTES: Final = 8 << 20
+# A longer stretch is not kept; a file that is no longer is read whole by the first read of it.
+_KEPT_READ_BYTES: Final = 64 << 10
 # A larger file of a shared object is read by ranges: its reader may want only its end.
 _PACKED_READ_BYTES: Final = 64 << 10
+
+
+class KeptStretches:
+    """Stretches of objects that were read, the last ones up to a number of bytes.
+
+    Threads may share it. Versions of objects do not change, so what is kept is what a read returns.
+    """
+
+    def __init__(self) -> None:
+        self._stretches: dict[tuple[str, str, int, int], NDArray[np.uint8]] = {}
+        self._bytes = 0
+        self._keeping = threading.Lock()
+
+    def read(
+        self, place: tuple[str, str, int, int], ask: Callable[[], NDArray[np.uint8]]
+    ) -> NDArray[np.uint8]:
+        """Return a stretch of an object, shorter where the object ends before.
+
+        Args:
+            place: Key and version of the object, where the stretch begins, its length in bytes.
+            ask: Asks the store for it; called if it is not kept.
+        """
+        kept = self._stretches.get(place)
+        if kept is not None:
+            return kept
+        content = ask()
+        with self._keeping:
+            self._bytes += content.nbytes - self._size_of(self._stretches.pop(place, None))
+            self._stretches[place] = content
+            while self._bytes > _KEPT_BYTES and len(self._stretches) > 1:
+                self._bytes -= self._size_of(self._stretches.pop(next(iter(self._stretches))))
+        return content
+
+    @staticmethod
+    def _size_of(content: NDArray[np.uint8] | None) -> int:
+        return 0 if content is None else content.nbytes
 
 
 class ObjectFileReader:
@@ -47,6 +87,7 @@ class ObjectFileReader:
         size_bytes: Length of the file.
         start: Where in the object it begins.
         etag: Version to read; empty for whichever there is.
+        kept: Where small reads are kept; None for nowhere.
 
     Attributes:
         name: Of the file.
@@ -56,7 +97,7 @@ class ObjectFileReader:
 
     block_bytes = BLOCK_BYTES
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # which bytes of what
         self,
         objects: ObjectStore,
         key: str,
@@ -65,9 +106,11 @@ class ObjectFileReader:
         size_bytes: int,
         start: int = 0,
         etag: str = "",
+        kept: KeptStretches | None = None,
     ) -> None:
         self.name = name
         self.size_bytes = size_bytes
+        self._kept = kept if etag else None
         self._objects = objects
         self._key = key
         self._start = start
@@ -141,6 +184,23 @@ class ObjectFileReader:
         return filled
 
     def _read(self, position: int, target: NDArray[np.uint8]) -> int:
+        if self._kept is None or target.size > _KEPT_READ_BYTES:
+            return self._ask(position, target)
+        first, size = position, target.size
+        if self.size_bytes <= _KEPT_READ_BYTES:
+            first, size = 0, self.size_bytes
+
+        def ask() -> NDArray[np.uint8]:
+            content = np.empty(size, np.uint8)
+            return content[: self._ask(first, content)]
+
+        place = (self._key, self._etag, self._start + first, size)
+        content = self._kept.read(place, ask)
+        part = content[position - first : position - first + target.size]
+        target[: part.size] = part
+        return int(part.size)
+
+    def _ask(self, position: int, target: NDArray[np.uint8]) -> int:
         return self._objects.read_into(self._key, self._start + position, target, etag=self._etag)
 
 
@@ -178,8 +238,7 @@ class EntryReader:
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
-        self._packs: dict[str, bytes] = {}
-        self._keeping = threading.Lock()
+        self._kept = KeptStretches()
         # Up to where a shared object is used, by its key.
         self._ends: dict[str, int] = {}
         self._adopted_from: dict[str, ObjectStore] = {}
@@ -208,14 +267,12 @@ class EntryReader:
         end = max(own_end, self._ends.get(entry.key, 0))
         if not entry.key.endswith(COMPANIONS_SUFFIX) or end > _PACK_BYTES:
             return self._fetch(name, entry)
-        pack = self._packs.get(entry.key, b"")
-        if len(pack) < own_end:
-            pack = self._fetch(name, replace(entry, start=0, size_bytes=end))
-            with self._keeping:
-                self._packs[entry.key] = pack
-                while len(self._packs) > _PACKS_KEPT:
-                    del self._packs[next(iter(self._packs))]
-        return pack[entry.start : own_end]
+        whole = replace(entry, start=0, size_bytes=end)
+        pack = self._kept.read(
+            (entry.key, entry.etag, 0, end),
+            lambda: np.frombuffer(self._fetch(name, whole), np.uint8),
+        )
+        return pack[entry.start : own_end].tobytes()
 
     def open(self, name: str, entry: FileEntry) -> FileReader:
         """Open a file for ranged reads; arguments and errors as of read."""
@@ -230,6 +287,7 @@ class EntryReader:
             size_bytes=entry.size_bytes,
             start=entry.start,
             etag=entry.etag,
+            kept=self._kept,
         )
 
     def place_of(self, entry: FileEntry) -> tuple[ObjectStore, str]:

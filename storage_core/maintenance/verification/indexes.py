@@ -287,7 +287,8 @@ def _distinct(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return what numpy's unique does, for what has been sorted before but for a place or two."""
     numbers = np.sort(numbers, kind="stable")  # merges stretches that rise
     is_new = np.append(True, numbers[1:] != numbers[:-1])[: numbers.size]
-    return numbers[is_new]
+    distinct: NDArray[np.int64] = numbers[is_new]
+    return distinct
 
 
 def _is_in(

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from pylog_spark.engines.local_engine import LocalEngine
+from pylog_spark.operations import managed_purge
 from pylog_spark.operations.purge import purge
 from pylog_spark.operations.undo import undo
 from pylog_spark.options import JobOptions
@@ -93,7 +95,17 @@ def test_a_lease_of_somebody_else_refuses_an_undo_with_the_holders_name(twin):
         undo(RUN, options(), roots=[twin.location])
 
 
-def test_purge_takes_what_no_generation_within_the_grace_period_needs(twin):
+@pytest.mark.parametrize("are_few", [True, False], ids=["few partitions", "very many partitions"])
+def test_purge_takes_what_no_generation_within_the_grace_period_needs(twin, monkeypatch, are_few):
+    places = set()
+    do = LocalEngine._do
+
+    def noted(engine, stage, given, *, is_look):
+        places.add("here" if is_look else "in other processes")
+        return do(engine, stage, given, is_look=is_look)
+
+    monkeypatch.setattr(LocalEngine, "_do", noted)
+    monkeypatch.setattr(managed_purge, "are_looked_at_here", lambda _: are_few)
     publish(twin, SMALL[0], RUN, b"of the run")
     before = {topic: twin.tree(topic) for topic in SMALL}
     young = purge([twin.location], options(purge_after_ms=HOUR))
@@ -111,6 +123,7 @@ def test_purge_takes_what_no_generation_within_the_grace_period_needs(twin):
     assert all(key.startswith(f"{SMALL[0]}-0/") for key in gone)
     assert {topic: twin.tree(topic) for topic in SMALL} == before
     assert ManagedStore(twin.objects, TopicPartition(SMALL[0], 0)).manifest.generation == 2
+    assert places == {"here" if are_few else "in other processes"}
     # The generation before is gone: there is no way back any more.
     refused = undo(RUN, options(), roots=[twin.location])
     assert (refused.exit_code, rows_of(refused)[SMALL[0]]["reason"]) == (3, "PURGED")

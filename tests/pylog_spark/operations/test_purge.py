@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.purge import purge
 from pylog_spark.operations.undo import undo
 from pylog_spark.options import JobOptions
-from pylog_spark.tasks import listing
+from pylog_spark.tasks import listing, purge_rows
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
@@ -335,3 +336,47 @@ def test_a_directory_that_cannot_be_listed_has_failed(root, other, monkeypatch, 
     assert "Input/output error" in failed["error"]
     assert {row["root"] for row in rows} == {str(root)}
     assert report.summary.failed == 1
+
+
+class TogetherStore(LocalStore):
+    """Of those whose directory is removed so many have to be at it at once."""
+
+    meeting = threading.Barrier(1)
+
+    def remove_directory(self) -> None:
+        self.meeting.wait()
+        super().remove_directory()
+
+
+def test_directories_of_deleted_partitions_go_at_the_same_time(root, monkeypatch):
+    deleted(root, "events-2")
+    monkeypatch.setattr(TogetherStore, "meeting", threading.Barrier(2, timeout=20))
+    monkeypatch.setattr(purge_rows, "LocalStore", TogetherStore)
+    report = purge([root], options())
+    rows = rows_of(report)
+    assert [rows[name]["status"] for name in ("events-1", "events-2")] == ["done", "done"]
+    order = [row["partition"] for row in report.results.to_pylist() if row["topic"] == "events"]
+    assert order == sorted(order)
+
+
+def test_folders_of_the_trash_go_level_by_level_and_what_names_the_run_last(tmp_path, monkeypatch):
+    root = broker_directory(tmp_path / "log", ["clean-headers-none-s101", "clean-hw-none-s161"])
+    trash = tmp_path / "trash"
+    run_nightly(Local(), [root.path], root.options(FIRST_ROUNDS_MS, trash=str(trash)))
+    (folder,) = trash.iterdir()
+    commits = len(list(list_commits(folder)))
+    assert commits > 1
+    order = []
+
+    class Noted(LocalStore):
+        def remove_directory(self) -> None:
+            order.append(len(self.directory.parts))
+            super().remove_directory()
+
+    monkeypatch.setattr(purge_rows, "LocalStore", Noted)
+    report = purge([], options(trash=str(trash), purge_after_ms=0))
+    assert report.results["status"].to_pylist() == ["done"]
+    assert list(trash.iterdir()) == []
+    assert order == sorted(order, reverse=True)
+    assert order[-1] == len(folder.parts)
+    assert order.count(max(order)) == commits

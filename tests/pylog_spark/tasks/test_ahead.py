@@ -1,11 +1,11 @@
-"""Requests ahead: in order, bounded, and an error where it belongs."""
+"""Waits beside each other: in order, bounded, and an error where it belongs."""
 
 import threading
 import time
 
 import pytest
 
-from pylog_spark.tasks.ahead import map_ahead, map_partitions
+from pylog_spark.tasks.ahead import Room, map_ahead, map_partitions
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 200])
@@ -59,3 +59,38 @@ def test_only_partitions_on_an_object_store_are_asked_for_ahead():
     assert list(map_partitions(work, ({"directory": place} for place in places))) == places
     here = threading.current_thread()
     assert [threads[place] is here for place in places] == [True, True, False, False, True]
+
+
+def test_who_finds_no_room_waits_until_there_is_some():
+    room, order = Room(10), []
+    second = threading.Thread(target=lambda: _in_room(room, 5, order, "second"))
+    with room.take(6):
+        second.start()
+        second.join(timeout=0.2)
+        order.append("first")
+    second.join()
+    assert order == ["first", "second"]
+
+
+def test_who_needs_more_room_than_there_is_has_it_alone():
+    room, order = Room(10), []
+    second = threading.Thread(target=lambda: _in_room(room, 1, order, "second"))
+    with room.take(1000):
+        second.start()
+        second.join(timeout=0.2)
+        order.append("first")
+    second.join()
+    assert order == ["first", "second"]
+
+
+def test_room_is_given_back_after_an_error():
+    room, order = Room(10), []
+    with pytest.raises(ValueError, match="wrong"), room.take(10):
+        raise ValueError("wrong")
+    _in_room(room, 10, order, "next")
+    assert order == ["next"]
+
+
+def _in_room(room, size_bytes, order, name):
+    with room.take(size_bytes):
+        order.append(name)

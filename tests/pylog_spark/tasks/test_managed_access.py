@@ -1,6 +1,7 @@
 """Commits on managed roots: one attempt counts, a zombie changes nothing, readers read on."""
 
 import pickle
+import threading
 
 import pytest
 
@@ -12,6 +13,7 @@ from storage_core.maintenance.compaction.partition import clean_partition
 from storage_core.roots import managed
 from storage_core.roots.managed import HeldManagedRoot
 from storage_core.roots.root import Prepared
+from storage_core.store import ManagedStore
 from storage_core.store.generations import GENERATION_MARK
 from tests.kit.compare import read_tree
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory, cleaner
@@ -239,6 +241,24 @@ def test_cleaner_points_that_lay_outside_of_the_log_are_corrected_by_a_commit(tw
         root.write_cleaner_points({partition: 7})
     assert twin.store(NAME).checkpoints.cleaner_offset == 7
     assert twin.store(NAME).manifest.generation == 2
+
+
+def test_cleaner_points_of_several_partitions_are_written_at_the_same_time(twin, monkeypatch):
+    meeting = threading.Barrier(len(NAMES), timeout=20)
+    publish = ManagedStore.publish
+
+    def together(self, **arguments):
+        meeting.wait()
+        return publish(self, **arguments)
+
+    monkeypatch.setattr(ManagedStore, "publish", together)
+    partitions = [TopicPartition(name, 0) for name in NAMES]
+    with HeldManagedRoot(twin.location, run_id="run") as root:
+        root.write_cleaner_points(dict.fromkeys(partitions, 7))
+        root.raise_cleaner_points(dict.fromkeys(partitions, 9))
+        root.raise_cleaner_points(dict.fromkeys(partitions, 8))
+    assert [twin.store(name).checkpoints.cleaner_offset for name in NAMES] == [9] * len(NAMES)
+    assert [twin.store(name).manifest.generation for name in NAMES] == [3] * len(NAMES)
 
 
 def test_a_run_that_lost_its_lease_writes_nothing_by_itself_either(twin):

@@ -355,7 +355,7 @@ def test_nothing_is_opened_alone_where_everything_is_kept(root, partitions, monk
     opened = []
     for name in ("observe_partition", "observe_sweep"):
         monkeypatch.setattr(
-            observation, name, lambda row, **_: opened.append(row["directory"]) or {}
+            observation, name, lambda row, *_: opened.append(row["directory"]) or {}
         )
     usual = ("plain", "emptied", "alone", "snapshot-at-end", "same-id")
     names = {f"{topic}-0" for topic in usual}

@@ -96,7 +96,7 @@ class Recoverer:
         return dict(row)
 
     def whole(self) -> dict[str, Any]:
-        (batch,) = recover_whole([self.work], self.context)
+        (batch,) = recover_whole([(self.work, 0)], self.context)
         (row,) = batch.to_pylist()
         return dict(row)
 

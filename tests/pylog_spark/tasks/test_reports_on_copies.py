@@ -111,7 +111,10 @@ def test_what_a_recovery_would_cut_of_a_mirror_at_a_url_is_reported(origin, mirr
         run = context(origin, root, unclean_roots=frozenset({root}))
         looked = [row for b in observe_recovery(iter(listed(root)), run) for row in b.to_pylist()]
         works = [
-            row_reader(RecoveryWork)(row | {"ordinal": ordinal, "recovery_point": 0})
+            (
+                row_reader(RecoveryWork)(row | {"ordinal": ordinal, "recovery_point": 0}),
+                row["bytes"],
+            )
             for ordinal, row in enumerate(looked)
         ]
         told = RecoveryContext(run=run, limits=limits, write=None)

@@ -12,6 +12,7 @@ from storage_core.catalog.log_directories import (
     find_abandoned_futures,
     find_duplicate_partitions,
     find_inconsistent_topic_ids,
+    read_topic_id,
     validate_names,
 )
 from storage_core.errors import (
@@ -27,6 +28,7 @@ from storage_core.roots.observation import (
     observe_log_directories,
     observe_log_directory,
 )
+from storage_core.store import LocalStore
 from tests.kit.golden_data import Golden
 
 UNIQUE = "0123456789abcdef0123456789abcdef"
@@ -291,3 +293,14 @@ def test_observing_names_the_damaged_file(tmp_path: Path):
     with pytest.raises(CheckpointError) as raised:
         observe_log_directory(root)
     assert raised.value.file == str(root / "meta.properties")
+
+
+def test_the_topic_id_of_a_partition_on_a_disk_is_read_without_listing_it(tmp_path, monkeypatch):
+    with_id = make_partition(tmp_path, "t-0", ID_A)
+    without = make_partition(tmp_path, "t-1")
+
+    def listed(store):
+        raise AssertionError(f"{store.location} was listed")
+
+    monkeypatch.setattr(LocalStore, "list_files", listed)
+    assert [read_topic_id(str(place)) for place in (with_id, without)] == [ID_A, None]

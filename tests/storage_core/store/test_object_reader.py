@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from storage_core.errors import StorageError
 from storage_core.filenames import COMPANIONS_SUFFIX
 from storage_core.records.reader import scan_windows
+from storage_core.store import object_files
 from storage_core.store.manifest import FileEntry
 from storage_core.store.memory_objects import MemoryObjectStore
 from storage_core.store.object_files import (
     BLOCKS_AHEAD,
     BytesReader,
     EntryReader,
+    KeptStretches,
     ObjectFileReader,
 )
 from tests.kit.builders import log_with
@@ -196,3 +198,52 @@ def test_threads_share_a_reader_of_more_objects_than_it_keeps(hasty_threads):
     with ThreadPoolExecutor(8) as pool:
         for first, found in enumerate(pool.map(read_all, range(8))):
             assert found == [key.encode() for key in keys[first:] + keys[:first]] * 200
+
+
+def kept_reader(objects: NotedReads, kept: KeptStretches, **more) -> ObjectFileReader:
+    return open_reader(objects, kept=kept, **more)
+
+
+def test_the_same_small_read_is_asked_for_once():
+    objects, kept = NotedReads(), KeptStretches()
+    for _ in range(3):
+        reader = kept_reader(objects, kept)
+        assert read(reader, 70_000, 4096) == CONTENT[70_000:74_096].tobytes()
+        reader.close()
+    assert objects.reads == [(70_000, 4096)]
+
+
+def test_a_small_file_is_read_whole_by_the_first_read_of_it():
+    objects, kept = NotedReads(), KeptStretches()
+    for position, size in ((40, 10), (0, 61), (990, 30)):
+        reader = kept_reader(objects, kept, start=5, size_bytes=1000)
+        end = min(position + size, 1000)
+        assert read(reader, position, size) == CONTENT[5 + position : 5 + end].tobytes()
+    assert objects.reads == [(5, 1000)]
+
+
+def test_a_file_that_is_shorter_than_its_manifest_says_ends_where_it_ends():
+    objects, kept = NotedReads(b"0123456789"), KeptStretches()
+    reader = kept_reader(objects, kept, start=4, size_bytes=20)
+    assert [read(reader, 0, 20), read(reader, 4, 4), read(reader, 7, 5)] == [b"456789", b"89", b""]
+
+
+def test_what_is_kept_of_one_version_is_not_read_of_another():
+    objects, kept = NotedReads(b"first"), KeptStretches()
+    assert read(kept_reader(objects, kept, size_bytes=5), 0, 5) == b"first"
+    objects.etag = objects.put("key", b"other")
+    assert read(kept_reader(objects, kept, size_bytes=5), 0, 5) == b"other"
+
+
+def test_large_reads_are_not_kept_and_small_ones_up_to_a_number_of_bytes(monkeypatch):
+    monkeypatch.setattr(object_files, "_KEPT_BYTES", 10_000)
+    objects, kept = NotedReads(), KeptStretches()
+    reader = kept_reader(objects, kept)
+    for _ in range(2):
+        read(reader, 0, 100_000)
+        for position in (200_000, 300_000, 400_000):
+            read(reader, position, 4096)
+    # Of three stretches two have room: each is gone when it is asked for again.
+    assert len(objects.reads) == 8
+    read(reader, 400_000, 4096)
+    assert len(objects.reads) == 8

@@ -1,14 +1,16 @@
 """The rows of a purge: what went of one directory, or would, and why it did not."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from pylog_spark.run.recording import STEPS
-from pylog_spark.schemas import Status
-from storage_core.commit import commit
+from pylog_spark.schemas import STEPS, Status
+from pylog_spark.tasks.ahead import map_ahead
+from storage_core.commit import Plan, commit
 from storage_core.commit.purge import Purge
 from storage_core.errors import GuardRefusedError, describe_failure
 from storage_core.store import LocalStore
@@ -60,10 +62,19 @@ def purge_row(name: Mapping[str, Any], work: Callable[[], Gone], *, dry_run: boo
 
 
 def apply_purge(purge: Purge, *, dry_run: bool) -> Gone:
-    """Commit what removes it, unless in a dry run; in what was done, paths begin at its place."""
+    """Commit what removes it, unless in a dry run; in what was done, paths begin at its place.
+
+    Folders that lie equally deep go at the same time, those below others first.
+    """
     done: list[Row] = []
-    for plan in () if dry_run else purge.plans:
-        commit(plan, LocalStore(Path(plan.location)))
+    plans = () if dry_run else purge.plans
+
+    def depth(plan: Plan) -> int:
+        return -len(Path(plan.location).parts)
+
+    for _, level in groupby(sorted(plans, key=depth), key=depth):
+        deque(map_ahead(lambda plan: commit(plan, LocalStore(Path(plan.location))), level), 0)
+    for plan in plans:
         below = Path(plan.location).relative_to(purge.location)
         done += [
             {**step, "name": str(below / str(step.get("name", "")))} for step in plan.describe()

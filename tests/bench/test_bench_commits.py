@@ -1,0 +1,17 @@
+"""`make bench`: many small partitions are committed together, not one after the other."""
+
+import pytest
+
+from tests.bench.bench_commits import OBJECTS, SLOW_DISK, measure
+
+# Less than what is measured on a quiet machine: others may be at work on this one.
+LEAST_RATIOS = {SLOW_DISK: 3, OBJECTS: 10}
+
+
+@pytest.mark.bench
+@pytest.mark.timeout(900)
+def test_partitions_are_committed_faster_together() -> None:
+    timings = list(measure(100))
+    print("", *(timing.line() for timing in timings), sep="\n")  # noqa: T201 - what bench is for
+    for timing in timings:
+        assert timing.ratio > LEAST_RATIOS.get(timing.place, 0)

@@ -1,0 +1,312 @@
+"""A task works on several small partitions at once, on big ones alone, and hands rows on in order.
+
+The partitions of each test meet in the middle of their commits: one after the other they would wait
+for each other in vain.
+"""
+
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pylog_spark.options import HighWatermarkSource
+from pylog_spark.rows import rows_to_batch
+from pylog_spark.run.plan_table import read_planned
+from pylog_spark.schemas import INGEST
+from pylog_spark.tasks import commit, ingest, recovery, verification
+from pylog_spark.tasks.ahead import BYTES_AT_ONCE
+from pylog_spark.tasks.ingest import IngestContext, ingest_partitions
+from pylog_spark.tasks.listing import TopicFilter, list_partitions
+from pylog_spark.tasks.observation import Step
+from pylog_spark.tasks.partition_ref import PartitionRef
+from pylog_spark.tasks.recovery import RecoveryContext, RecoveryLimits, RecoveryWork, recover_whole
+from pylog_spark.tasks.retention import RetentionContext, SweepScope, SweepWork, commit_sweeps
+from pylog_spark.tasks.run_context import RunContext, WriteContext
+from pylog_spark.tasks.verification import Stretch, Target, measure_segments, verify_stretches
+from storage_core.catalog.roles import Role
+from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
+from storage_core.commit.claim import create_claim
+from storage_core.commit.scratch import claim_path
+from storage_core.config import CleanerConfig
+from storage_core.errors import StorageError
+from storage_core.filenames import TopicPartition
+from storage_core.maintenance.ingest.partition import IngestRules
+from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
+from storage_core.roots.broker import BrokerAccess
+from tests.kit.builders import BatchSpec, RecordSpec
+from tests.kit.compare import read_tree
+from tests.kit.directories import SegmentSpec, write_partition
+from tests.pylog_spark.broker_roots import FIRST_ROUNDS, FIRST_ROUNDS_MS, broker_directory
+from tests.pylog_spark.tasks.observed import observed
+from tests.pylog_spark.tasks.pipeline import Pipeline, proof_of, rows_of
+
+NOW_MS = 1_700_000_000_000
+PARTITIONS = 4
+
+
+class Meeting:
+    """Wraps a function: so many calls have to be in it at once; counts how many there were."""
+
+    def __init__(self, function, *, calls: int = 1) -> None:
+        self._function = function
+        self._barrier = threading.Barrier(calls, timeout=20)
+        self._counting = threading.Lock()
+        self._inside = 0
+        self.most = 0
+
+    def __call__(self, *arguments, **named):
+        with self._counting:
+            self._inside += 1
+            self.most = max(self.most, self._inside)
+        try:
+            self._barrier.wait()
+            return self._function(*arguments, **named)
+        finally:
+            with self._counting:
+                self._inside -= 1
+
+
+@pytest.fixture
+def cleaning(tmp_path: Path) -> Pipeline:
+    root = broker_directory(tmp_path / "log", FIRST_ROUNDS[:PARTITIONS])
+    pipeline = Pipeline(root, FIRST_ROUNDS_MS)
+    assert len(pipeline.plans) == PARTITIONS
+    pipeline.allow_commits()
+    return pipeline
+
+
+def ordinals(rows) -> list[int]:
+    return [row["ordinal"] for row in rows]
+
+
+def test_small_partitions_are_cleaned_and_committed_at_the_same_time(cleaning, monkeypatch):
+    both = Meeting(commit.clean_whole, calls=PARTITIONS)
+    ends = Meeting(commit.plan_commit, calls=PARTITIONS)
+    monkeypatch.setattr(commit, "clean_whole", both)
+    monkeypatch.setattr(commit, "plan_commit", ends)
+    rows = cleaning.clean_whole()
+    assert ordinals(rows) == list(range(PARTITIONS))
+    assert [row["error"] for row in rows] == [None] * PARTITIONS
+
+
+@pytest.mark.parametrize("is_paced", [False, True], ids=["no room for two", "a rate of bytes"])
+def test_one_partition_is_cleaned_at_a_time_where_two_would_be_too_many(
+    tmp_path, monkeypatch, is_paced
+):
+    root = broker_directory(tmp_path / "log", FIRST_ROUNDS[:PARTITIONS])
+    cleaner = CleanerConfig(io_max_bytes_per_second=1e12) if is_paced else CleanerConfig()
+    cleaning = Pipeline(root, FIRST_ROUNDS_MS, cleaner=cleaner)
+    cleaning.allow_commits()
+    if not is_paced:
+        monkeypatch.setattr(commit, "BYTES_AT_ONCE", 1)
+    alone = Meeting(commit.clean_whole)
+    monkeypatch.setattr(commit, "clean_whole", alone)
+    assert [row["error"] for row in cleaning.clean_whole()] == [None] * PARTITIONS
+    assert alone.most == 1
+
+
+def test_a_partition_that_fails_leaves_those_beside_it_alone(cleaning, monkeypatch):
+    victim = cleaning.plans[1]["directory"]
+    before = read_tree(Path(victim))
+    verify = commit.verify_inputs
+
+    def failing(store, plan):
+        if store.location == victim:
+            raise StorageError(victim, "Input/output error")
+        verify(store, plan)
+
+    monkeypatch.setattr(commit, "verify_inputs", failing)
+    rows = cleaning.commit(cleaning.pairs(*_both_passes(cleaning)))
+    assert ordinals(rows) == list(range(PARTITIONS))
+    assert [row["error"] is None for row in rows] == [True, False, True, True]
+    assert rows[1]["touched"] is False
+    assert read_tree(Path(victim)) == before
+
+
+def _both_passes(cleaning):
+    merged = cleaning.index()
+    return merged, cleaning.rewrite(merged)
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """Four logs of two segments, all of which is old."""
+    root = tmp_path / "log"
+    for number in range(PARTITIONS):
+        write_partition(
+            root / f"t-{number}",
+            [
+                SegmentSpec(
+                    base_offset=base,
+                    batches=(
+                        BatchSpec(
+                            base_offset=base,
+                            records=(RecordSpec(key=b"k", value=b"v", timestamp=NOW_MS - 10**8),),
+                        ),
+                    ),
+                    modified_ms=NOW_MS - 10**8,
+                    producers=(),
+                )
+                for base in (0, 1)
+            ],
+        )
+    return root
+
+
+def write_context(root: Path, configs, *, is_unclean: bool = False) -> WriteContext:
+    run = RunContext(
+        run_id="run",
+        now_ms=NOW_MS,
+        hash_key=bytes(16),
+        cleaner=CleanerConfig(),
+        catalogs={str(root): TopicCatalog(explicit=configs)},
+        unclean_roots=frozenset({str(root)} if is_unclean else ()),
+        high_watermark=HighWatermarkSource.LOG_END,
+    )
+    scratch = root.parent / "scratch"
+    scratch.mkdir()
+    for number in range(PARTITIONS):
+        create_claim(claim_path(str(scratch), root / f"t-{number}", "run"))
+    access = BrokerAccess(run_id="run", lock=proof_of(root), shared=str(scratch))
+    return WriteContext(run=run, roots={str(root): access})
+
+
+def in_the_middle_of_commits(monkeypatch) -> None:
+    """Let no commit go on until all of them have begun."""
+    meeting = Meeting(BrokerAccess.commit, calls=PARTITIONS)
+
+    def commit_together(*arguments):
+        return meeting(*arguments)
+
+    monkeypatch.setattr(BrokerAccess, "commit", commit_together)
+
+
+def test_partitions_are_swept_at_the_same_time(logs, monkeypatch):
+    write = write_context(logs, {"t": {"cleanup.policy": "delete", "retention.ms": "1000"}})
+    listed = [
+        {"error_class": None, "error": None} | row
+        for row in list_partitions(str(logs), "broker", TopicFilter())
+    ]
+    works = list(read_planned(SweepWork, observed(listed, write.run, Step.RETAIN)))
+    in_the_middle_of_commits(monkeypatch)
+    context = RetentionContext(run=write.run, scope=SweepScope.DELETED)
+    rows = rows_of(commit_sweeps(works, context, write))
+    assert ordinals(rows) == [work.ref.ordinal for work in works]
+    assert [row["error"] for row in rows] == [None] * PARTITIONS
+
+
+def recovery_of(logs: Path) -> tuple[list[tuple[RecoveryWork, int]], RecoveryContext]:
+    write = write_context(logs, {}, is_unclean=True)
+    limits = RecoveryLimits(allow_truncate=True, max_truncate_bytes=1 << 30, salvage=None)
+    items = [
+        (
+            RecoveryWork(
+                ref=PartitionRef(
+                    ordinal=number,
+                    root=str(logs),
+                    directory=str(logs / f"t-{number}"),
+                    partition=TopicPartition("t", number),
+                ),
+                is_clean=False,
+                recovery_point=0,
+                log_start_offset=0,
+                high_watermark=None,
+            ),
+            1000,
+        )
+        for number in range(PARTITIONS)
+    ]
+    return items, RecoveryContext(run=write.run, limits=limits, write=write)
+
+
+def test_small_partitions_are_recovered_at_the_same_time(logs, monkeypatch):
+    items, context = recovery_of(logs)
+    in_the_middle_of_commits(monkeypatch)
+    rows = rows_of(recover_whole(items, context))
+    assert ordinals(rows) == list(range(PARTITIONS))
+    assert [row["status"] for row in rows] == ["done"] * PARTITIONS
+
+
+def test_big_partitions_are_recovered_one_at_a_time(logs, monkeypatch):
+    items, context = recovery_of(logs)
+    alone = Meeting(recovery.plan_recovery)
+    monkeypatch.setattr(recovery, "plan_recovery", alone)
+    monkeypatch.setattr(recovery, "BYTES_AT_ONCE", 1999)
+    assert [row["status"] for row in rows_of(recover_whole(items, context))] == ["done"] * 4
+    assert alone.most == 1
+
+
+def stretches(root: str, *, size_bytes: int) -> list[Stretch]:
+    return [
+        Stretch(
+            target=Target(
+                ordinal=number,
+                root=root,
+                directory=f"{root}/t-{number}",
+                partition=TopicPartition("t", number),
+                surroundings=Surroundings(role=Role.MANAGED, is_clean=True),
+                checkpoints=PartitionCheckpoints(),
+            ),
+            size_bytes=size_bytes,
+        )
+        for number in range(PARTITIONS)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("root", "size_bytes", "most"),
+    [
+        pytest.param("managed+s3://bucket/root", 1000, PARTITIONS, id="small ones far away"),
+        pytest.param("s3://bucket/root", BYTES_AT_ONCE, 1, id="big ones far away"),
+        pytest.param("/var/lib/kafka", 1000, 1, id="on a disk, where the processor is the limit"),
+    ],
+)
+def test_partitions_far_away_are_verified_beside_each_other(monkeypatch, root, size_bytes, most):
+    verify = Meeting(
+        lambda stretch, _: [{"row": "partition", "ordinal": stretch.target.ordinal}], calls=most
+    )
+    monkeypatch.setattr(verification, "verify_stretch", verify)
+    rows = rows_of(
+        verify_stretches(stretches(root, size_bytes=size_bytes), VerifyOptions(now_ms=NOW_MS))
+    )
+    assert ordinals(rows) == list(range(PARTITIONS))
+    assert verify.most == most
+
+
+def test_segments_of_partitions_far_away_are_listed_beside_each_other(monkeypatch):
+    monkeypatch.setattr(
+        verification, "open_store", Meeting(verification.open_store, calls=PARTITIONS)
+    )
+    schema = pa.schema(
+        [
+            ("ordinal", pa.int64()),
+            ("directory", pa.string()),
+            ("offsets", pa.list_(pa.int64())),
+            ("sizes", pa.list_(pa.int64())),
+        ]
+    )
+    places = [f"managed+memory://nowhere/t-{number}" for number in range(PARTITIONS)]
+    batch = pa.RecordBatch.from_pydict({"ordinal": range(PARTITIONS), "directory": places})
+    rows = rows_of(measure_segments(iter([batch]), schema))
+    assert [(row["directory"], row["sizes"]) for row in rows] == [(place, []) for place in places]
+
+
+@pytest.mark.parametrize(("size_bytes", "most"), [(1000, PARTITIONS), (BYTES_AT_ONCE, 1)])
+def test_small_partitions_are_ingested_beside_each_other(monkeypatch, tmp_path, size_bytes, most):
+    take = Meeting(lambda row, *_: {"partition": row["partition"]}, calls=most)
+    monkeypatch.setattr(ingest, "_attempt", take)
+    rules = IngestRules()
+    context = IngestContext(
+        run_id="run",
+        mirror=str(tmp_path),
+        root="memory://root",
+        rules=rules,
+        high_watermark=HighWatermarkSource.CHECKPOINT,
+        lease=None,
+    )
+    rows = [{"partition": n, "file_bytes": [size_bytes]} for n in range(PARTITIONS)]
+    found = rows_of(ingest_partitions(iter([rows_to_batch(INGEST, rows)]), context))
+    assert [row["partition"] for row in found] == list(range(PARTITIONS))
+    assert take.most == most
