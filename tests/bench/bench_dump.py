@@ -59,12 +59,12 @@ def measure(*, records: int, rounds: int) -> list[Figure]:
     scratch.unlink()
 
     def rates(side: str, number: int) -> list[float]:
-        return [records / 1e6 / each[number] for each in seconds[side]]
+        return [records / 1e3 / each[number] for each in seconds[side]]
 
     return [
         Figure(
             work=f"dump with records, the whole program, by {what}",
-            unit="M records/s",
+            unit="thousand records/s",
             ours=rates("ours", number),
             theirs={KAFKA: rates(KAFKA, number)},
             targets={KAFKA: 3},

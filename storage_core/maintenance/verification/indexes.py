@@ -58,9 +58,9 @@ class IndexedBatches:
         times = np.frombuffer(
             time_index, TIME_INDEX_ENTRY, len(time_index) // TIME_INDEX_ENTRY.itemsize
         )
-        self._positions = np.unique(entries["position"].astype(np.int64))
+        self._positions = _distinct(entries["position"].astype(np.int64))
         named = np.concatenate([times["relative_offset"], entries["relative_offset"]])
-        self._offsets = np.unique(named.astype(np.int64) + base_offset)
+        self._offsets = _distinct(named.astype(np.int64) + base_offset)
         self._parts: list[NDArray[np.int64]] = []
 
     def add(
@@ -281,6 +281,14 @@ def _report(file: str, fault: IndexFinding, code: Code, findings: FindingCollect
         file=file,
         position=fault.position,
     )
+
+
+def _distinct(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return what numpy's unique does, for what has been sorted before but for a place or two."""
+    numbers = np.sort(numbers, kind="stable")  # merges stretches that rise
+    is_new = np.append(True, numbers[1:] != numbers[:-1])[: numbers.size]
+    distinct: NDArray[np.int64] = numbers[is_new]
+    return distinct
 
 
 def _is_in(

@@ -93,9 +93,10 @@ def test_pieces_are_read_in_turn_and_handed_on_together(monkeypatch):
     assert window.batches.crc_ok.tolist() == [1] * 53
 
 
-def test_many_small_batches_are_handed_on_before_the_window_is_full(monkeypatch):
+@pytest.mark.parametrize(("limit", "most"), [("_MOST_ROWS", 10), ("_MOST_BYTES", 5000)])
+def test_no_more_than_so_much_is_handed_on_at_once(monkeypatch, limit, most):
     monkeypatch.setattr(checked_headers, "_PIECE_BYTES", 500)
-    monkeypatch.setattr(checked_headers, "_MOST_ROWS", 10)
+    monkeypatch.setattr(checked_headers, limit, most)
     windows = list(scan_checked_headers(MemoryFile(LOG)))
     assert len(windows) > 3
     assert_same(LOG)
