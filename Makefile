@@ -45,17 +45,20 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run fmt lint types imports test crash nights kills fuzz brokers sparks notebooks airflow docs pex deploy bench scale s3 spread check wheel lock clean
+.PHONY: help setup kernels run fmt lint types imports test crash nights kills fuzz brokers sparks notebooks airflow docs pex deploy bench scale s3 spread check wheel lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
 		while IFS='|' read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
 
-setup: $(VENV)/.for-all ## Create .venv with everything, and what the tests need: jars, classes read once
+setup: $(VENV)/.for-all kernels ## Create .venv with everything, and what the tests need: jars, classes read once
 	$(RUN) tests.oracle.jars
 	$(RUN) tests.kit.spark_classes
 
-run: $(VENV)/.for-run ## The nightly over a log directory written by Apache Kafka, on Spark; print the result
+kernels: $(VENV)/.for-run ## Compile the kernels for the CPUs that most machines have: for the wheel, and for this checkout
+	$(RUN) tests.kit.prebuilt_kernels
+
+run: $(VENV)/.for-run kernels ## The nightly over a log directory written by Apache Kafka, on Spark; print the result
 	rm -rf $(BROKER) $(LEDGER)
 	mkdir -p $(BROKER)
 	tar -xzf $(GOLDEN) -C $(BROKER)
@@ -116,7 +119,7 @@ pex: $(PEX) ## Write build/pylog.pex: the program and all that it needs but Pyth
 deploy: $(VENV)/.for-deploy $(PEX) ## What is deployed, run where nothing is installed: the PEX on a cluster, the Dockerfile (fifteen minutes)
 	PYLOG_PEX=$(PEX) $(RUN) pytest -m deploy tests/deploy tests/s3 $(PYTEST)
 
-bench: $(VENV)/.for-all ## Measure, beside Apache Kafka on the same machine
+bench: $(VENV)/.for-bench ## Measure beside Apache Kafka on the same machine; keep rates in docs/performance.md
 	$(RUN) pytest -m bench -s $(PYTEST)
 
 scale: $(VENV)/.for-all ## Plan 1,000 to 100,000 partitions without their bytes; time and memory (half an hour)
@@ -130,7 +133,7 @@ spread: $(VENV)/.for-all ## Measure memory of 50 million keys by shuffle, and a 
 
 check: lint types imports test ## Everything that has to pass before a change goes in
 
-wheel: $(VENV)/.for-all ## Write the wheel and the source archive to dist
+wheel: $(VENV)/.for-all kernels ## Write the wheel and the source archive to dist
 	$(RUN) uv build --quiet
 
 lock: $(VENV)/.for-all ## Choose the versions in conf/requirements.lock anew
@@ -166,13 +169,17 @@ $(VENV)/.for-notebooks: $(VENV)/.for-all
 	$(RUN) pip install --quiet --use-pep517 --constraint $(LOCK) --editable '.[notebooks]'
 	@touch $@
 
+$(VENV)/.for-bench: $(VENV)/.for-all
+	$(RUN) pip install --quiet --use-pep517 --constraint $(LOCK) --editable '.[bench]'
+	@touch $@
+
 $(VENV)/.for-deploy: $(VENV)/.for-all
 	$(RUN) pip install --quiet --use-pep517 --constraint $(LOCK) --editable '.[deploy]'
 	@touch $@
 
 # A virtual environment that unpacks itself at its first run. Spark hands its own Python code to the
 # workers by PYTHONPATH, which the scripts of a hermetic one would not see.
-$(PEX): $(VENV)/.for-deploy $(shell find storage_core pylog_spark conf/defaults.yaml conf/spark -type f -not -name '*.pyc')
+$(PEX): $(VENV)/.for-deploy kernels $(shell find storage_core pylog_spark conf/defaults.yaml conf/spark -type f -not -name '*.pyc')
 	rm -rf build/wheel
 	$(RUN) uv build --quiet --wheel --out-dir build/wheel
 	PEX_ROOT=$(abspath build/pex) $(RUN) pex "$$(echo build/wheel/*.whl)[s3]" pandas --constraints $(LOCK) \

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from pylog_spark.cli.program import app
 from pylog_spark.java import JavaNotFoundError, find_java
 from pylog_spark.session import build_session
-from storage_core.kernels._jit import cache_folder
+from storage_core.kernels._code_files import cache_folder
 from tests.kit.connect import connect_session
 from tests.kit.spark_classes import FEW_ROWS, spark_options
 

@@ -66,6 +66,8 @@ from pylog_spark.options.declared import (
     PLAN,
     PLAN_OUT,
     PURGE_AFTER,
+    RECOMPRESS,
+    RECOMPRESS_ALL,
     RECORD_FORMAT,
     REPORT,
     ROLE,
@@ -179,7 +181,7 @@ _METRICS: Final = (METRICS_FILE, METRICS_PUSH)
 _ANSWER_OF_JOBS: Final = (LEDGER, REPORT, *_METRICS, ENGINE, MASTER, OUTPUT, WIDE)
 # Of the two that compact.
 _HOW_LOGS_ARE_CLEANED: Final = (
-    *(_DRY_RUN_OR_EXACT, EXACT, UNTIL_CLEAN, STRATEGY),
+    *(_DRY_RUN_OR_EXACT, EXACT, UNTIL_CLEAN, STRATEGY, RECOMPRESS, RECOMPRESS_ALL),
     *(MAX_BYTES, MAX_DURATION, MIN_FREE, PER_DISK, MAX_DELETE_RATIO, ORDER),
     *(OVERRIDE, TRASH, PLAN_OUT),
 )
@@ -787,6 +789,7 @@ _CLEAN_PARTITION: Final = Command(
         of_partitions.CLEANER_CHECKPOINT,
         of_partitions.HIGH_WATERMARK,
         of_partitions.LOG_START,
+        *(RECOMPRESS, RECOMPRESS_ALL),
         of_partitions.OFFSET_MAP_BYTES,
         of_partitions.LOAD_FACTOR,
         of_partitions.IO_BUFFER_BYTES,
@@ -933,8 +936,9 @@ _WARMUP: Final = Command(
     help="""
     Compile every kernel and keep the machine code on disk, so that no job waits for it.
 
-    The code lies in the folder that PYLOG_KERNEL_CACHE names, else in the user's cache folder. It
-    belongs to one version of this program and to one kind of CPU.
+    A wheel brings the code for most CPUs. Other code lies in the folder that PYLOG_KERNEL_CACHE
+    names, else in the user's cache folder. It belongs to one version of this program and to one
+    kind of CPU.
     """,
     example="Example: `pylog warmup`, in an image's build or on a fresh host",
 )

@@ -1,13 +1,16 @@
 """Dumped batches and records as JSON lines.
 
 A line is put together by formatting, not by a JSON library: the fields are numbers, base64 and
-names that are known beforehand, and a dump has millions of lines.
+names that are known beforehand, and a dump has millions of lines. Those of records whose keys and
+values are base64 are written by a kernel.
 """
 
 import json
 from binascii import b2a_base64
 from collections.abc import Callable, Iterator
 from typing import Any, Final
+
+import numpy as np
 
 from pylog_spark.cli.dump_internal import meaning_of
 from pylog_spark.cli.dump_records import HEADERS, KEY, OFFSET, VALUE, RecordRow, record_rows
@@ -22,12 +25,15 @@ from pylog_spark.record_text import (
 )
 from pylog_spark.text import to_json
 from storage_core.errors import BadBytesError
+from storage_core.kernels import record_scan
+from storage_core.kernels.json_lines import write_record_lines
 from storage_core.records.batch_table import (
     TIMESTAMP_TYPES,
     BatchTable,
     codec_name,
     control_name,
 )
+from storage_core.records.columns import RecordColumns
 
 _BATCH: Final = (
     '{"type":"batch","file":%s,"position":%d,"base_offset":%d,"last_offset":%d,"magic":%d,'
@@ -41,8 +47,9 @@ _RECORD: Final = (
     '"headers":[%s]%s}\n'
 )
 _BOOLEANS: Final = ("false", "true")
-# How many records' lines are held at a time.
+# How many records' lines are held at a time, and how many bytes of those that a kernel writes.
 _LINES_AT_A_TIME: Final = 4096
+_PLAIN_BYTES: Final = 1 << 20
 
 
 class JsonLines:
@@ -69,6 +76,7 @@ class JsonLines:
         self._values = _text_of(values)
         self._headers = _text_of(format_of_headers(values))
         self._json_file = to_json(file)
+        self._is_plain = topic is None and keys is values is BytesFormat.BASE64
 
     def batches(self, decoded: DecodedBatches) -> Iterator[str]:
         """Yield the lines of some batches, each followed by those of its records."""
@@ -76,9 +84,13 @@ class JsonLines:
         heads = self._heads(rows, decoded.window.file_position)
         start = 0
         is_control = rows.is_control.tolist()
+        plain = _PlainLines(decoded.records)
         for row, (head, end) in enumerate(zip(heads, decoded.record_ends, strict=True)):
             yield head
             lines = _OF_CONTROL if is_control[row] else self
+            if lines._is_plain:  # noqa: SLF001  # of this class
+                yield from plain.between(start, end)
+                start = end
             line = lines._record_line  # noqa: SLF001  # of this class
             while start < end:
                 stop = min(end, start + _LINES_AT_A_TIME)
@@ -202,6 +214,47 @@ def _base64(data: memoryview | None) -> str:
 
 def _line(fields: dict[str, Any]) -> str:
     return to_json(fields, separators=(",", ":")) + "\n"
+
+
+class _PlainLines:
+    """Lines of records whose keys and values are base64.
+
+    Args:
+        records: The records.
+    """
+
+    def __init__(self, records: RecordColumns) -> None:
+        self._records = records
+        self._columns = [
+            np.ascontiguousarray(column)
+            for column in (
+                records.payload.in_arena,
+                records.batch,
+                records.offset,
+                records.timestamp,
+                records.sequence,
+                records.table[record_scan.RECORD_KEY_START],
+                records.key_length,
+                records.table[record_scan.RECORD_VALUE_START],
+                records.value_length,
+                records.table[record_scan.RECORD_HEADER_START],
+                records.header_count,
+            )
+        ]
+        self._out = np.empty(_PLAIN_BYTES, np.uint8)
+
+    def between(self, start: int, end: int) -> Iterator[str]:
+        """Yield the lines of the records [start, end)."""
+        payload = self._records.payload
+        while start < end:
+            row, size_bytes = write_record_lines(
+                payload.window.data, payload.arena, start, end, self._out, *self._columns
+            )
+            if row == start:  # it is large, or a header's name needs an escape
+                row += 1
+                yield from map(_OF_CONTROL._record_line, record_rows(self._records, start, row))  # noqa: SLF001  # of this module
+            yield self._out[:size_bytes].tobytes().decode("ascii")
+            start = row
 
 
 # The records of markers, whose keys and values are Kafka's own.

@@ -32,7 +32,7 @@ _SPAN_COLUMNS: Final = 5
 
 def record_rows(records: RecordColumns, start: int, stop: int) -> Iterator[RecordRow]:
     """Yield the records [start, stop)."""
-    part = RecordColumns(payload=records.payload, table=records.table[:, start:stop])
+    part = records.part(start, stop)
     data, arena = part.payload.window.data.data, part.payload.arena.data
     in_arena = part.payload.in_arena[part.batch]
     headers = _headers(part, in_arena)

@@ -24,7 +24,6 @@ from pylog_spark.options.of_partitions import (
     MAX_IO_BUFFER_BYTES,
     OFFSET_MAP_BYTES,
     THEN_RETAIN,
-    WHOLE_CONFIG,
 )
 from pylog_spark.options.option import CommandLine
 from pylog_spark.text import to_json
@@ -55,7 +54,7 @@ def clean(line: CommandLine) -> int:
     """
     _check_range(line)
     directory = named_partition_directory(line[DIRECTORY])
-    config, cleaner = whole_config(line[WHOLE_CONFIG])
+    config, cleaner = whole_config(line)
     sizes = _cleaner_sizes(line)
     if cleaner.dedupe_buffer_bytes is None:
         # As Kafka: the map has a size here, unlike in the jobs.

@@ -19,7 +19,6 @@ from pylog_spark.options.of_partitions import (
     NO_TRUNCATE,
     RECOVERY_POINT,
     TRUNCATE_TO,
-    WHOLE_CONFIG,
 )
 from pylog_spark.options.option import CommandLine
 from pylog_spark.text import to_json
@@ -44,7 +43,7 @@ def recover(line: CommandLine) -> int:
         PylogError: As ``plan_recovery`` and ``commit_recovery``.
     """
     directory = named_log_directory(line[DIRECTORY])
-    config, cleaner = whole_config(line[WHOLE_CONFIG])
+    config, cleaner = whole_config(line)
     log = plan_recovery(
         LocalStore(directory),
         config=config,
@@ -88,7 +87,7 @@ def truncate(line: CommandLine) -> int:
         PylogError: As ``truncate_partition``.
     """
     directory = named_log_directory(line[DIRECTORY])
-    config, cleaner = whole_config(line[WHOLE_CONFIG])
+    config, cleaner = whole_config(line)
     if not line[DRY_RUN]:
         result = truncate_partition(
             directory,

@@ -14,7 +14,6 @@ from pylog_spark.options.of_partitions import (
     DIRECTORY,
     HIGH_WATERMARK,
     LOG_START,
-    WHOLE_CONFIG,
 )
 from pylog_spark.options.option import CommandLine
 from pylog_spark.text import to_json
@@ -31,7 +30,7 @@ def retain(line: CommandLine) -> int:
         PylogError: As ``retain_partition``.
     """
     directory = named_log_directory(line[DIRECTORY])
-    config, cleaner = whole_config(line[WHOLE_CONFIG])
+    config, cleaner = whole_config(line)
     if not line[DRY_RUN]:
         result = retain_partition(
             directory,

@@ -3,15 +3,17 @@
 ``commands`` declares them. What a command does is imported when it is called.
 """
 
+import copy
 import gc
+import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from pylog_spark.cli.commands import COMMANDS, Command, Group
 from pylog_spark.cli.error_text import (
@@ -59,6 +61,13 @@ def _build(command: Command | Group) -> Any:
     return built
 
 
+def _listed(command: Command | Group) -> Any:
+    """Return a command as far as a list of commands needs it."""
+    listed = TyperCommand(name=command.name, help=inspect.cleandoc(command.help))
+    listed.rich_help_panel = command.panel
+    return listed
+
+
 def _callback_of(command: Command) -> Callable[..., None]:
     """Return what typer calls for a command: it imports its work, and ends with its status."""
 
@@ -90,12 +99,37 @@ def _no_exact_dry_run(error: Any) -> Exception:
     )
 
 
+class _Commands(Mapping[str, Any]):
+    """The commands by name; typer's form of one is built when it is asked for: it takes a while."""
+
+    def __init__(self) -> None:
+        self._declared = {command.name: command for command in COMMANDS}
+        self._built: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._built:
+            self._built[name] = _build(self._declared[name])
+        return self._built[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._declared)
+
+    def __len__(self) -> int:
+        return len(self._declared)
+
+
 class CommandTable(TyperGroup):
     """The commands; what one of them raises becomes a line on standard error and a status."""
 
     def __init__(self, **attributes: Any) -> None:
-        attributes["commands"] = {command.name: _build(command) for command in COMMANDS}
         super().__init__(**attributes)
+        self.commands = _Commands()  # type: ignore[assignment]  # nobody changes it
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the program's help, for which commands need but their own, and no options."""
+        listed = copy.copy(self)
+        listed.commands = {command.name: _listed(command) for command in COMMANDS}
+        TyperGroup.format_help(listed, ctx, formatter)
 
     def main(self, *arguments: Any, **named: Any) -> Any:
         """Run the program and end the process; wrong usage is one line, as any other error."""

@@ -135,6 +135,14 @@ class Engine(ABC, Generic[RowsT]):
     def slots(self) -> int:
         """How many tasks may run at the same time."""
 
+    @abstractmethod
+    def threads_of(self, tasks: int) -> int:
+        """Return how many threads each of some tasks may use that run at the same time.
+
+        Args:
+            tasks: All that run.
+        """
+
     @property
     @abstractmethod
     def heap_bytes(self) -> int:

@@ -35,6 +35,7 @@ from pylog_spark.engines.local_tasks import (
     to_driver,
 )
 from pylog_spark.structured_logs import TaskLogs
+from storage_core.threads import count_processors
 
 _FOLDER_PREFIX: Final = "pylog-engine-"
 
@@ -131,7 +132,7 @@ class LocalEngine(Engine[LocalRows]):
 
     def __init__(self, slots: int | None = None) -> None:
         self.can_broadcast = True
-        self._slots = slots or _count_processors()
+        self._slots = slots or count_processors()
         self._folder: Path | None = None
         self._published: list[Path] = []
         self._kept: list[list[Piece]] = []
@@ -154,6 +155,10 @@ class LocalEngine(Engine[LocalRows]):
     def slots(self) -> int:
         """How many tasks may run at the same time."""
         return self._slots
+
+    def threads_of(self, tasks: int) -> int:
+        """Return how many threads each of some tasks may use: the slots lie in one machine."""
+        return max(1, self._slots // max(1, tasks))
 
     @property
     def heap_bytes(self) -> int:
@@ -276,10 +281,3 @@ class LocalEngine(Engine[LocalRows]):
 def _remove_files(made: Sequence[Sequence[Piece]]) -> None:
     for file in {piece.file for pieces in made for piece in pieces if piece.file is not None}:
         Path(file).unlink(missing_ok=True)
-
-
-def _count_processors() -> int:
-    """Return how many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -47,8 +47,17 @@ def count_slots(spark: "SparkSession") -> int:
     if executors is None or executors >= 2**31 - 1:
         return max(here, _SLOTS_WITHOUT_LIMIT)
     cores = _number(setting(spark, "spark.executor.cores")) or 1
-    per_task = _number(setting(spark, "spark.task.cpus")) or 1
-    return max(here, executors * max(1, cores // per_task))
+    return max(here, executors * max(1, cores // cpus_of_task(spark)))
+
+
+def cpus_of_task(spark: "SparkSession") -> int:
+    """Return how many processors a session gives to each task."""
+    return max(1, _number(setting(spark, "spark.task.cpus")) or 1)
+
+
+def is_local(spark: "SparkSession") -> bool:
+    """Whether the tasks of a session run in the process of its driver."""
+    return not is_connect(spark) and str(spark.sparkContext.master).startswith("local[")
 
 
 def heap_bytes(spark: "SparkSession") -> int:

@@ -27,7 +27,13 @@ from pylog_spark.engines.engine import (
     Published,
     run_apart,
 )
-from pylog_spark.engines.session_facts import count_slots, heap_bytes, is_connect
+from pylog_spark.engines.session_facts import (
+    count_slots,
+    cpus_of_task,
+    heap_bytes,
+    is_connect,
+    is_local,
+)
 from pylog_spark.rows import spark_ddl
 from pylog_spark.structured_logs import TaskLogs
 from pylog_spark.tasks.worker import freeze_modules
@@ -143,6 +149,19 @@ class SparkEngine(Engine[SparkRows]):
     def slots(self) -> int:
         """How many tasks may run at the same time."""
         return count_slots(self._spark)
+
+    def threads_of(self, tasks: int) -> int:
+        """Return how many threads each of some tasks may use.
+
+        Spark gives each task some processors of an executor, whatever else is idle there. Only
+        where all slots lie in this machine, the idle ones are known to be the tasks' to use.
+        """
+        idle = self.slots // max(1, tasks) if is_local(self._spark) else 1
+        return max(idle, self._cpus_of_task)
+
+    @cached_property
+    def _cpus_of_task(self) -> int:
+        return cpus_of_task(self._spark)
 
     @cached_property
     def heap_bytes(self) -> int:

@@ -97,9 +97,11 @@ class CompactionStages:
         """Clean the partitions."""
         self._waves += 1
         self._run.budget.use(sum(each.size_bytes for each in due))
+        tasks_at_once = min(self.limits.slots, self._most_at_once(due))
         context = replace(
             self._run.write_context(self._context),
-            tasks_at_once=min(self.limits.slots, self._most_at_once(due)),
+            tasks_at_once=tasks_at_once,
+            threads=self._run.engine.threads_of(tasks_at_once),
             wave=self._waves,
         )
         wave = _Wave(

@@ -1,14 +1,19 @@
 """The options of a job: ``declared`` has each once, ``load`` reads files and command lines."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from pylog_spark.options.choices import HighWatermarkSource, Order, Strategy
-from pylog_spark.options.values import (
-    TUNING_KEYS,
-    ConfigEntry,
-    JobConfig,
-    JobOptions,
-    RunLimits,
-    Tuning,
-)
+
+if TYPE_CHECKING:
+    from pylog_spark.options.values import (
+        TUNING_KEYS,
+        ConfigEntry,
+        JobConfig,
+        JobOptions,
+        RunLimits,
+        Tuning,
+    )
 
 __all__ = [
     "TUNING_KEYS",
@@ -21,3 +26,10 @@ __all__ = [
     "Strategy",
     "Tuning",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the values of options when one is asked for: the program's help needs none."""
+    if name in __all__:
+        return getattr(import_module("pylog_spark.options.values"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

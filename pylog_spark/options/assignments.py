@@ -1,8 +1,12 @@
-"""``--set KEY=VALUE``."""
+"""``--set KEY=VALUE``, and the options that are short for one."""
 
 from collections.abc import Iterable
 
+from pylog_spark.options.declared import RECOMPRESS, RECOMPRESS_ALL
+from pylog_spark.options.of_partitions import WHOLE_CONFIG
+from pylog_spark.options.option import CommandLine, Option
 from storage_core.config import CleanerConfig, LogConfig, split_settings
+from storage_core.config.values import render
 from storage_core.errors import ConfigError
 
 
@@ -21,11 +25,26 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, str]:
     return settings
 
 
-def whole_config(texts: Iterable[str]) -> tuple[LogConfig, CleanerConfig]:
-    """Return the config of one partition directory, of which these texts are all there is.
+def settings_of(line: CommandLine, option: Option[tuple[str, ...]]) -> dict[str, str]:
+    """Return what ``--set`` says, and the options that are short for a setting; these win.
+
+    Raises:
+        ConfigError: A text of ``--set`` has no ``=``, or nothing before it.
+    """
+    settings = parse_assignments(line[option])
+    codec = line[RECOMPRESS]
+    if codec is not None:
+        settings["recompress"] = codec
+    if RECOMPRESS_ALL in line:
+        settings["recompress.all"] = render(line[RECOMPRESS_ALL])
+    return settings
+
+
+def whole_config(line: CommandLine) -> tuple[LogConfig, CleanerConfig]:
+    """Return the config of one partition directory, of which the command line says all there is.
 
     Raises:
         ConfigError: A key is unknown, or a value is malformed or out of range.
     """
-    topic, cleaner = split_settings(parse_assignments(texts))
+    topic, cleaner = split_settings(settings_of(line, WHOLE_CONFIG))
     return LogConfig.from_topic_overrides(topic), CleanerConfig.from_settings(cleaner)

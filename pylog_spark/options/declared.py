@@ -356,6 +356,22 @@ STRATEGY: Final = Option[str](
     help="How tasks share an offset map; the result is the same. Default: by its size.",
     doc="how the tasks of one partition share its offset map",
 )
+RECOMPRESS: Final = Option[str | None](
+    name="recompress",
+    flag="--recompress",
+    kind=TEXT,
+    default=None,
+    metavar="CODEC[:LEVEL]",
+    help="What is rebuilt gets this codec: fast (lz4), dense (zstd:19), kafka, or gzip:9. "
+    "Default: its own, as Kafka.",
+)
+RECOMPRESS_ALL: Final = Option[bool](
+    name="recompress_all",
+    flag="--recompress-all",
+    kind=SWITCH,
+    default=False,
+    help="Rebuild all batches of what is compacted, those that lose nothing too.",
+)
 KEEP_DELETED: Final = Option[bool](
     name="keep_deleted",
     flag="--keep-deleted",

@@ -4,7 +4,7 @@ import enum
 import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from pylog_spark.options.option import Kind, Shape
@@ -15,9 +15,11 @@ from pylog_spark.options.quantities import (
     parse_ratio,
 )
 from storage_core.catalog.roles import local_path
-from storage_core.catalog.topic_dump import MAX_DUMP_BYTES, TopicDump, parse_topic_dump
 from storage_core.errors import CheckpointError, ConfigError
 from storage_core.filenames import MAX_OFFSET
+
+if TYPE_CHECKING:
+    from storage_core.catalog.topic_dump import TopicDump
 
 _MAX_INT32: Final = 2**31 - 1
 
@@ -91,7 +93,12 @@ def _read_folder(label: str, text: str) -> str:
     return str(plain_path(folder))
 
 
-def _read_topic_dump(label: str, file: str | Path) -> TopicDump:
+def _read_topic_dump(label: str, file: str | Path) -> "TopicDump":
+    from storage_core.catalog.topic_dump import (  # noqa: PLC0415  # the help needs no topics
+        MAX_DUMP_BYTES,
+        parse_topic_dump,
+    )
+
     path = Path(file)
     try:
         with path.open("rb") as opened:

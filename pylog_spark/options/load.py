@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pylog_spark.options.assignments import parse_assignments
+from pylog_spark.options.assignments import settings_of
 from pylog_spark.options.config_file import read_config_file
 from pylog_spark.options.declared import (
     CONFIG_FILES,
@@ -135,9 +135,8 @@ def _put_command_line(layers: Layers, line: CommandLine) -> None:
     for option in OPTIONS:
         if option.flag is not None and not option.kind.is_mapping:
             layers.put(option.name, line.written(option), option.flag)
-    layers.put_entries(
-        SETTINGS_OF_RUN.name, parse_assignments(line[SETTINGS_OF_RUN]), SETTINGS_OF_RUN.label
-    )
+    settings = settings_of(line, SETTINGS_OF_RUN)
+    layers.put_entries(SETTINGS_OF_RUN.name, settings, SETTINGS_OF_RUN.label)
 
 
 def _put_server_properties(layers: Layers) -> None:

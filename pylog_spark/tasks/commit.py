@@ -136,7 +136,7 @@ def clean_whole(
     started = time.perf_counter()
     throttler = context.throttler()
     name = f"{context.run.run_id}-{uuid.uuid4().hex}"
-    index = index_round(store, plan, throttler=throttler)
+    index = index_round(store, plan, throttler=throttler, threads=context.threads)
     indexed = time.perf_counter()
     tracker = TransactionTracker()
     groups = []
@@ -151,6 +151,7 @@ def clean_whole(
                 scratch=scratch,
                 attempt=name,
                 throttler=throttler,
+                threads=context.threads,
             )
             places = access.keep(plan.location, name, cleaned.base_offsets[0], cleaned.places)
             groups.append(cleaned.moved(places))

@@ -74,7 +74,9 @@ def _index(encoded: bytes, number: int, context: WriteContext) -> dict[str, Any]
     plan = decode_plan(encoded)
     store = context.roots[root_of(plan.location)].open(plan.location)
     segment = plan.round_segments[number]
-    found = index_segment(store, plan, segment, throttler=context.throttler())
+    found = index_segment(
+        store, plan, segment, throttler=context.throttler(), threads=context.threads
+    )
     return {"index": found.to_bytes()}
 
 
@@ -86,7 +88,12 @@ def _index_to_files(encoded: bytes, number: int, context: WriteContext) -> dict[
     segment = plan.round_segments[number]
     try:
         index_segment_to_files(
-            access.open(plan.location), plan, segment, prefix, throttler=context.throttler()
+            access.open(plan.location),
+            plan,
+            segment,
+            prefix,
+            throttler=context.throttler(),
+            threads=context.threads,
         )
     except BaseException:
         remove_files(prefix)
@@ -227,6 +234,7 @@ def rewrite_group(
             scratch=scratch,
             attempt=name,
             throttler=context.throttler(),
+            threads=context.threads,
         )
         places = access.keep(plan.location, name, cleaned.base_offsets[0], cleaned.places)
         cleaned = cleaned.moved(places)

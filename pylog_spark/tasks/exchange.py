@@ -105,6 +105,7 @@ def _send(
             number,
             buckets=route.buckets,
             throttler=context.throttler(),
+            threads=context.threads,
         )
         for message in messages:
             row = {"unit": route.unit_of(message.bucket), "kind": message.kind.value}

@@ -56,12 +56,14 @@ class WriteContext:
         run: What all tasks share.
         roots: How the partitions of each root are read and changed.
         tasks_at_once: How many tasks share the budget of bytes a second.
+        threads: How many threads one task may use.
         wave: Number of the wave, part of the names of files that its tasks share.
     """
 
     run: RunContext
     roots: Mapping[str, RootAccess]
     tasks_at_once: int = 1
+    threads: int = 1
     wave: int = 0
 
     @property

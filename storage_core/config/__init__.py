@@ -7,9 +7,9 @@ from storage_core.config.cleaner_config import (
     CleanerConfig,
     OffsetMapHash,
 )
+from storage_core.config.compression import BrokerCompressionType, Recompression
 from storage_core.config.keys import BrokerName, ConfigKey, Origin, Scope
 from storage_core.config.log_config import (
-    BrokerCompressionType,
     CleanupPolicy,
     LogConfig,
     MessageTimestampType,
@@ -41,6 +41,7 @@ __all__ = [
     "MessageTimestampType",
     "OffsetMapHash",
     "Origin",
+    "Recompression",
     "Scope",
     "ServerProperties",
     "SettingGroups",

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from storage_core.config.compression import AS_KAFKA, Recompression, recompression
 from storage_core.config.keys import ConfigKey, Scope, keys_of, parse_settings, setting
 from storage_core.config.values import (
     DOUBLE_MAX,
@@ -125,6 +126,20 @@ class CleanerConfig:
         boolean(),
         "check every batch before it is compacted; false: as Kafka, which does not",
         default=True,
+        scope=Scope.PYLOG,
+    )
+    recompression: Recompression = _cleaner(  # noqa: RUF009 - makes a dataclass field
+        "recompress",
+        recompression(),
+        "codec of the batches that compaction rebuilds; kafka: each its own, as Kafka",
+        default=AS_KAFKA,
+        scope=Scope.PYLOG,
+    )
+    recompresses_all: bool = _cleaner(
+        "recompress.all",
+        boolean(),
+        "rebuild every batch with records of what is compacted, those that lose none too",
+        default=False,
         scope=Scope.PYLOG,
     )
     max_decompressed_batch_bytes: int = _cleaner(

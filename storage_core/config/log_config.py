@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from storage_core.config.compression import BrokerCompressionType
 from storage_core.config.keys import (
     BrokerName,
     ConfigKey,
@@ -56,17 +57,6 @@ class CleanupPolicy(enum.StrEnum):
 
     DELETE = "delete"
     COMPACT = "compact"
-
-
-class BrokerCompressionType(enum.StrEnum):
-    """How a broker stores batches; PRODUCER keeps what the producer chose."""
-
-    UNCOMPRESSED = "uncompressed"
-    ZSTD = "zstd"
-    LZ4 = "lz4"
-    SNAPPY = "snappy"
-    GZIP = "gzip"
-    PRODUCER = "producer"
 
 
 class MessageTimestampType(enum.StrEnum):

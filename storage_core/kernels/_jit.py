@@ -1,138 +1,153 @@
-"""How kernels are compiled, and where the machine code is kept.
+"""What a kernel is: a function over arrays that runs as machine code.
 
-Numba's own disk cache is keyed by the file that defines a function: it misses an edited callee or
-constant in another file, fails to import on a read-only install, and recompiles for every
-``--py-files`` zip. The locator here keys the cache by a digest of all sources that a kernel can
-depend on (``kernels`` and ``formats``), wherever they were loaded from. The root is the first
-folder that can be written of: ``PYLOG_KERNEL_CACHE``, the user's cache folder, a private folder in
-the system's temporary folder. Without any, kernels are compiled anew in every process.
+The code comes from the user's cache or the wheel (`_code_files`) and is loaded by LLVM (`_native`),
+which takes milliseconds. Numba is imported only where there is none for the types of the arguments
+(`_compiler`): its import alone takes longer than most commands.
 """
 
+import functools
 import hashlib
 import importlib
 import inspect
+import logging
 import os
-import pkgutil
-import stat
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from functools import cache
-from pathlib import Path
+import threading
+from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
-import numba
-from numba.core import config as numba_config
-from numba.core.caching import _CacheLocator
+import numpy as np
 
-CACHE_VARIABLE: Final = "PYLOG_KERNEL_CACHE"
-_SOURCE_PACKAGES: Final = ("storage_core.formats", "storage_core.kernels")
+from storage_core.kernels._code_files import keep_code, only_here, read_code
+from storage_core.kernels._native import load_entry
+
+_MAX_INT64: Final = 2**63 - 1
+# Numba's own switch, for a debugger.
+_IS_PLAIN: Final = os.environ.get("NUMBA_DISABLE_JIT", "0") != "0"
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-
-@cache
-def source_digest() -> str:
-    """Return a digest of every source that compiled code depends on, bounds checks included."""
-    digest = hashlib.sha256(f"{numba.__version__} {numba_config.BOUNDSCHECK}".encode())
-    for package_name in _SOURCE_PACKAGES:
-        package = importlib.import_module(package_name)
-        for name in sorted(module.name for module in pkgutil.iter_modules(package.__path__)):
-            source = pkgutil.get_data(package_name, f"{name}.py") or b""
-            digest.update(f"{package_name}.{name} {len(source)}\n".encode() + source)
-    return digest.hexdigest()[:24]
+_log = logging.getLogger(__name__)
+# One thread at a time loads or compiles.
+_lock = threading.RLock()
 
 
-def _candidate_roots() -> Iterator[Path]:
-    folder = os.environ.get(CACHE_VARIABLE)
-    if folder:
-        yield Path(folder)
-        return
-    user_cache = os.environ.get("XDG_CACHE_HOME") or _user_cache()
-    if user_cache:
-        yield Path(user_cache) / "pylog" / "kernels"
-    with suppress(FileNotFoundError):  # there is no temporary folder that can be written
-        private = Path(tempfile.gettempdir()) / f"pylog-kernels-{os.getuid()}"
-        # Anybody may have made a folder of that name before.
-        if _is_usable(private):
-            yield private
+class Kernel:
+    """A function that is compiled, or whose code is loaded, for the arguments it is called with.
+
+    Attributes:
+        py_func: The function as it is written.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, inline: bool) -> None:
+        functools.update_wrapper(self, function)
+        self.py_func = function
+        self._inline = inline
+        self._name = f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}"
+        self._entries: dict[str, Callable[..., Any]] = {}
+        self._is_loaded = False
+        self._without_entry: set[str] = set()
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run the machine code."""
+        for entry in self._entries.values():
+            result = entry(*arguments)
+            if result is not NotImplemented:
+                return result
+        return self._call_first(arguments)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is machine code of it in this process, called by Python or by kernels."""
+        dispatcher = self.__dict__.get("_dispatcher")
+        return bool(self._entries or (dispatcher is not None and dispatcher.signatures))
+
+    @functools.cached_property
+    def _dispatcher(self) -> Any:
+        from storage_core.kernels._compiler import dispatcher_of  # noqa: PLC0415  # numba
+
+        return dispatcher_of(self.py_func, inline=self._inline)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """What numba asks a value for that it finds in a kernel: this one is called there."""
+        return self._dispatcher._numba_type_
+
+    def _call_first(self, arguments: tuple[Any, ...]) -> Any:
+        """Run the kernel for arguments that no entry took: of the first time, or of other types."""
+        plain = tuple(map(_plain, arguments))
+        for provide in (self._load, self._compile):
+            result = self._try(plain)
+            if result is not NotImplemented:
+                return result
+            with _lock:
+                provide(plain)
+        result = self._try(plain)
+        return self._dispatcher(*plain) if result is NotImplemented else result
+
+    def _try(self, arguments: tuple[Any, ...]) -> Any:
+        for entry in self._entries.values():
+            result = entry(*arguments)
+            if result is not NotImplemented:
+                return result
+        return NotImplemented
+
+    def _load(self, _arguments: tuple[Any, ...]) -> None:
+        """Take the code that is there."""
+        if not self._is_loaded:
+            self._add(read_code(self._name))
+            self._is_loaded = True
+
+    def _add(self, codes: dict[str, bytes]) -> None:
+        new = {name: load_entry(codes[name], name) for name in codes.keys() - self._entries.keys()}
+        self._entries = self._entries | new
+
+    def _compile(self, arguments: tuple[Any, ...]) -> None:
+        """Compile an entry, unless there is none for such types or another process does it."""
+        kinds = ",".join(map(_kind_of, arguments))
+        name = f"{self._name}.{hashlib.sha256(kinds.encode()).hexdigest()[:16]}"
+        if name in self._without_entry:
+            return
+        with only_here(self._name):
+            self._add(read_code(self._name))
+            if name in self._entries:
+                return
+            from storage_core.kernels import _compiler  # noqa: PLC0415  # numba
+
+            _log.debug("compiling %s(%s)", self._name, kinds)
+            try:
+                code = _compiler.compile_entry(self._dispatcher, arguments, name)
+            except _compiler.NoEntryError:
+                self._without_entry.add(name)
+                return
+            keep_code(self._name, name, code)
+        self._add({name: code})
 
 
-def _user_cache() -> Path | None:
-    with suppress(RuntimeError):  # no home directory is known for this user
-        return Path.home() / ".cache"
-    return None
+def _plain(argument: Any) -> Any:
+    """Return an argument as one of the few types that entries know."""
+    if isinstance(argument, np.ndarray):
+        return np.asarray(argument)  # a map of a file is an array
+    if isinstance(argument, bool | np.bool_):
+        return bool(argument)
+    if isinstance(argument, int | np.signedinteger) or type(argument) in {np.uint8, np.uint32}:
+        number = int(argument)
+        return number if number <= _MAX_INT64 else np.uint64(number)
+    return argument
 
 
-def _is_usable(folder: Path) -> bool:
-    """Whether folder is ours alone and can be written: it holds code that will be run."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        facts = folder.stat()
-        if facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) & 0o022:
-            return False
-        with tempfile.TemporaryFile(dir=folder):
-            return True
-    except OSError:
-        return False
-
-
-@cache
-def cache_folder() -> Path | None:
-    """Return the folder that holds the compiled kernels, or None where nothing can be written."""
-    for root in _candidate_roots():
-        folder = root / source_digest()
-        if _is_usable(folder):
-            return folder
-    return None
-
-
-class DigestLocator(_CacheLocator):
-    """Numba's way of asking where a function's machine code is and whether it is still right."""
-
-    def __init__(self, function: Callable[..., Any], folder: Path) -> None:
-        self._folder = folder
-        self._line = function.__code__.co_firstlineno
-
-    def get_cache_path(self) -> str:
-        """Return the folder for this function's files."""
-        return str(self._folder)
-
-    def get_source_stamp(self) -> str:
-        """Return what must be equal for a cached file to be used."""
-        return source_digest()
-
-    def get_disambiguator(self) -> str:
-        """Return what tells functions of one name apart."""
-        return str(self._line)
-
-    @classmethod
-    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> "DigestLocator | None":
-        """Return the locator of a function, or None where nothing can be written."""
-        del py_file  # the digest covers it, and a zip has no file
-        folder = cache_folder()
-        return cls(py_func, folder) if folder else None
-
-
-def _compile(function: _Function, *, inline: bool) -> _Function:
-    saved = numba_config.CACHE_LOCATOR_CLASSES
-    numba_config.CACHE_LOCATOR_CLASSES = f"{__name__}.{DigestLocator.__name__}"
-    try:
-        decorate = numba.njit(
-            nogil=True,
-            cache=cache_folder() is not None,
-            error_model="numpy",
-            forceinline=inline,
-        )
-        compiled = decorate(function)
-    finally:
-        numba_config.CACHE_LOCATOR_CLASSES = saved
-    return cast("_Function", compiled)
+def _kind_of(argument: Any) -> str:
+    """Return what an entry is compiled for, as a word: numba's types without numba."""
+    if not isinstance(argument, np.ndarray):
+        return type(argument).__name__
+    flags = argument.flags
+    order = "C" if flags.c_contiguous else "F" if flags.f_contiguous else "A"
+    written = f"{'' if flags.writeable else 'readonly '}{'' if flags.aligned else 'unaligned '}"
+    return f"{written}{argument.dtype.str}{argument.ndim}{order}"
 
 
 def kernel(function: _Function) -> _Function:
     """Compile a function on its first call, without the interpreter lock, cached on disk."""
-    return _compile(function, inline=False)
+    return cast("_Function", function if _IS_PLAIN else Kernel(function, inline=False))
 
 
 def inlined_kernel(function: _Function) -> _Function:
@@ -141,15 +156,14 @@ def inlined_kernel(function: _Function) -> _Function:
     LLVM alone leaves calls of functions with several results; a record then costs half as much
     again (``make bench``).
     """
-    return _compile(function, inline=True)
+    return cast("_Function", function if _IS_PLAIN else Kernel(function, inline=True))
 
 
-def kernels_of(module_name: str) -> dict[str, Any]:
-    """Return the compiled functions that a kernel module defines, by name (``pylog warmup``)."""
+def kernels_of(module_name: str) -> dict[str, Kernel]:
+    """Return the kernels that a module defines, by name (``pylog warmup``)."""
     module = importlib.import_module(module_name)
     return {
         name: value
         for name, value in inspect.getmembers(module)
-        if isinstance(value, numba.core.registry.CPUDispatcher)
-        and value.py_func.__module__ == module_name
+        if isinstance(value, Kernel) and value.py_func.__module__ == module_name
     }

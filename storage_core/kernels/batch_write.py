@@ -244,6 +244,115 @@ def kept_attributes(
 
 
 @kernel
+def _rebuild(  # arrays side by side
+    out: NDArray[np.uint8],
+    at: int,
+    source: NDArray[np.uint8],
+    start: int,
+    end: int,
+    record_count: int,
+    table: NDArray[np.int64],
+    row: int,
+    keep: NDArray[np.uint8],
+    first_record: int,
+    delete_horizon_ms: int,
+) -> tuple[int, int, int, int]:
+    """Write the kept records of a batch; BASE_OFFSET and LAST_OFFSET of a legacy one become theirs.
+
+    Returns:
+        (end, base_timestamp, max_timestamp, status): as the header will have them; status as
+        write_records has it.
+    """
+    append_time = NO_TIMESTAMP
+    is_append_time = table[ATTRIBUTES, row] & TIMESTAMP_TYPE_BIT != 0
+    is_legacy = table[MAGIC, row] < MAGIC_V2
+    # Records made from a legacy entry have their timestamps already.
+    if is_append_time and not is_legacy:
+        append_time = table[MAX_TIMESTAMP, row]
+    records_end, base_timestamp, max_timestamp, first, last, status = write_records(
+        out,
+        at,
+        source,
+        start,
+        end,
+        record_count,
+        keep,
+        first_record,
+        table[BASE_TIMESTAMP, row],
+        append_time,
+        delete_horizon_ms,
+        is_legacy,
+    )
+    if status != DONE:
+        return at, base_timestamp, max_timestamp, status
+    if is_legacy:
+        table[LAST_OFFSET, row] = table[BASE_OFFSET, row] + last
+        table[BASE_OFFSET, row] += first
+    if is_append_time:
+        max_timestamp = table[MAX_TIMESTAMP, row]
+    return records_end, base_timestamp, max_timestamp, DONE
+
+
+@kernel
+def rebuild_compressed(  # arrays side by side
+    raw: NDArray[np.uint8],
+    data: NDArray[np.uint8],
+    arena: NDArray[np.uint8],
+    in_arena: NDArray[np.uint8],
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
+    record_count: NDArray[np.int64],
+    table: NDArray[np.int64],
+    fate: NDArray[np.uint8],
+    kept: NDArray[np.int64],
+    keep: NDArray[np.uint8],
+    first_record: NDArray[np.int64],
+    delete_horizon_ms: NDArray[np.int64],
+    first_row: int,
+    end_row: int,
+    rows: NDArray[np.int64],
+    raw_end: NDArray[np.int64],
+    base_timestamp: NDArray[np.int64],
+    max_timestamp: NDArray[np.int64],
+) -> tuple[int, int, int]:
+    """Write the records of REBUILT batches with a codec to raw, end to end, to be compressed.
+
+    ``rows`` gets these batches, ``raw_end`` where the records of each end; of each the other two
+    get what its header will say. As in write_batches, a legacy row gets other offsets.
+
+    Returns:
+        (row, count, status): the row up to which all are written, before the first that has no
+        room; how many were; DONE, BAD_RECORD, BAD_ORDER or BAD_TIMESTAMP, then of that row.
+    """
+    at = 0
+    count = 0
+    for row in range(first_row, end_row):
+        if fate[row] != REBUILT or not table[ATTRIBUTES, row] & CODEC_MASK:
+            continue
+        most = end[row] - start[row] + kept[row] * MAX_RECORD_GROWTH_BYTES
+        if most > raw.size - at:
+            return row, count, DONE
+        at, base_timestamp[row], max_timestamp[row], status = _rebuild(
+            raw,
+            at,
+            arena if in_arena[row] else data,
+            start[row],
+            end[row],
+            record_count[row],
+            table,
+            row,
+            keep,
+            first_record[row],
+            delete_horizon_ms[row],
+        )
+        if status != DONE:
+            return row, count, status
+        rows[count], raw_end[count] = row, at
+        count += 1
+    return end_row, count, DONE
+
+
+@kernel
 def write_batches(  # arrays side by side
     out: NDArray[np.uint8],
     at: int,
@@ -261,26 +370,33 @@ def write_batches(  # arrays side by side
     delete_horizon_ms: NDArray[np.int64],
     first_row: int,
     end_row: int,
-    out_size: NDArray[np.int64],
+    packed: NDArray[np.uint8],
+    packed_start: NDArray[np.int64],
+    packed_end: NDArray[np.int64],
+    base_timestamp: NDArray[np.int64],
     out_max_timestamp: NDArray[np.int64],
+    out_size: NDArray[np.int64],
 ) -> tuple[int, int, int]:
-    """Write rows [first_row, end_row) by their fate, up to the first REBUILT one with a codec.
+    """Write rows [first_row, end_row) by their fate.
 
-    BASE_OFFSET and LAST_OFFSET of a rebuilt legacy row become those of the batch that is written.
+    Of a REBUILT one with a codec the compressed records lie in packed, and base_timestamp and
+    out_max_timestamp are known. BASE_OFFSET and LAST_OFFSET of a rebuilt legacy row become those of
+    the batch that is written.
 
     Returns:
         (at, row, status): position in out, the row that was not written (end_row when all were),
-        and DONE, BAD_ORDER or BAD_TIMESTAMP.
+        and DONE, BAD_RECORD, BAD_ORDER or BAD_TIMESTAMP.
     """
     for row in range(first_row, end_row):
         if fate[row] == GONE:
             out_size[row] = 0
             continue
         attributes = table[ATTRIBUTES, row]
-        out_max_timestamp[row] = table[MAX_TIMESTAMP, row]
+        codec = attributes & CODEC_MASK
         if fate[row] == VERBATIM:
             copy_bytes(out, at, data, table[POSITION, row], table[SIZE, row])
             out_size[row] = table[SIZE, row]
+            out_max_timestamp[row] = table[MAX_TIMESTAMP, row]
         elif fate[row] == HEADER_ONLY:
             write_header(
                 out,
@@ -294,37 +410,29 @@ def write_batches(  # arrays side by side
                 0,
             )
             out_size[row] = HEADER_BYTES
+            out_max_timestamp[row] = table[MAX_TIMESTAMP, row]
         else:
-            if attributes & CODEC_MASK:
-                return at, row, DONE
-            append_time = NO_TIMESTAMP
-            is_legacy = table[MAGIC, row] < MAGIC_V2
-            # Records made from a legacy entry have their timestamps already.
-            if attributes & TIMESTAMP_TYPE_BIT and not is_legacy:
-                append_time = table[MAX_TIMESTAMP, row]
-            source = arena if in_arena[row] else data
-            records_end, base_timestamp, max_timestamp, first, last, status = write_records(
-                out,
-                at + HEADER_BYTES,
-                source,
-                start[row],
-                end[row],
-                record_count[row],
-                keep,
-                first_record[row],
-                table[BASE_TIMESTAMP, row],
-                append_time,
-                delete_horizon_ms[row],
-                is_legacy,
-            )
-            if status != DONE:
-                return at, row, status
-            if is_legacy:
-                table[LAST_OFFSET, row] = table[BASE_OFFSET, row] + last
-                table[BASE_OFFSET, row] += first
-            if attributes & TIMESTAMP_TYPE_BIT:
-                max_timestamp = table[MAX_TIMESTAMP, row]
-            out_max_timestamp[row] = max_timestamp
+            records_at = at + HEADER_BYTES
+            if codec:
+                length = packed_end[row] - packed_start[row]
+                copy_bytes(out, records_at, packed, packed_start[row], length)
+                records_end = records_at + length
+            else:
+                records_end, base_timestamp[row], out_max_timestamp[row], status = _rebuild(
+                    out,
+                    records_at,
+                    arena if in_arena[row] else data,
+                    start[row],
+                    end[row],
+                    record_count[row],
+                    table,
+                    row,
+                    keep,
+                    first_record[row],
+                    delete_horizon_ms[row],
+                )
+                if status != DONE:
+                    return at, row, status
             out_size[row] = records_end - at
             write_header(
                 out,
@@ -332,9 +440,9 @@ def write_batches(  # arrays side by side
                 table,
                 row,
                 records_end - at,
-                kept_attributes(attributes, 0, delete_horizon_ms[row] != NO_TIMESTAMP),
-                base_timestamp,
-                max_timestamp,
+                kept_attributes(attributes, codec, delete_horizon_ms[row] != NO_TIMESTAMP),
+                base_timestamp[row],
+                out_max_timestamp[row],
                 kept[row],
             )
         at += out_size[row]

@@ -1,4 +1,4 @@
-"""Byte strings that lie scattered, copied end to end; and where a record's headers lie."""
+"""Columns of records: scattered strings copied end to end, numbers beside what batches say."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,10 +9,33 @@ from storage_core.kernels.varint import read_varint
 
 
 @kernel
+def add_lengths(length: NDArray[np.int64], offsets: NDArray[np.int32]) -> tuple[int, int]:
+    """Fill offsets with where strings end that lie end to end; a negative length is a null.
+
+    Args:
+        length: int64[n].
+        offsets: int32[n + 1], out.
+
+    Returns:
+        (bytes in all, how many are null).
+    """
+    end = nulls = 0
+    offsets[0] = 0
+    for i in range(length.size):
+        if length[i] < 0:
+            nulls += 1
+        else:
+            end += length[i]
+        offsets[i + 1] = end
+    return end, nulls
+
+
+@kernel
 def gather_bytes(  # arrays side by side
     data: NDArray[np.uint8],
     arena: NDArray[np.uint8],
     in_arena: NDArray[np.uint8],
+    batch: NDArray[np.int64],
     start: NDArray[np.int64],
     length: NDArray[np.int64],
     offsets: NDArray[np.int32],
@@ -23,7 +46,8 @@ def gather_bytes(  # arrays side by side
     Args:
         data: uint8[], one place where strings lie.
         arena: uint8[], the other.
-        in_arena: uint8[n], which of them holds each string.
+        in_arena: uint8[batches], which of them holds the strings of each batch.
+        batch: int64[n], the batch of each string.
         start: int64[n].
         length: int64[n].
         offsets: int32[n + 1], where each string goes in out.
@@ -31,8 +55,27 @@ def gather_bytes(  # arrays side by side
     """
     for i in range(start.size):
         if length[i] > 0:
-            source = arena if in_arena[i] else data
+            source = arena if in_arena[batch[i]] else data
             copy_bytes(out, offsets[i], source, start[i], length[i])
+
+
+@kernel
+def add_to_batch(
+    base: NDArray[np.int64],
+    batch: NDArray[np.int64],
+    delta: NDArray[np.int64],
+    out: NDArray[np.int64],
+) -> None:
+    """Write for each record what its batch says plus its own delta, wrapping as Java does.
+
+    Args:
+        base: int64[batches].
+        batch: int64[n], the batch of each record.
+        delta: int64[n].
+        out: int64[n].
+    """
+    for i in range(batch.size):
+        out[i] = base[batch[i]] + delta[i]
 
 
 @kernel

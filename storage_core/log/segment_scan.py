@@ -25,15 +25,9 @@ from storage_core.index.index_builder import IndexBuilder
 from storage_core.kernels.batch_scan import BAD_CONTROL_RECORD
 from storage_core.log.producer_events import events_of, join_events
 from storage_core.records.batch_table import BatchTable
+from storage_core.records.checked_headers import scan_checked_headers
 from storage_core.records.packing import pack_arrays, unpack_arrays
-from storage_core.records.reader import (
-    DEFAULT_WINDOW_BYTES,
-    CrcCheck,
-    Large,
-    Tail,
-    Window,
-    scan_windows,
-)
+from storage_core.records.reader import DEFAULT_WINDOW_BYTES, Window
 from storage_core.store.base import FileReader
 
 
@@ -145,15 +139,12 @@ def scan_segment(
         StorageError: The file cannot be read.
     """
     scan = _Scan(reader.name, base_offset, index_interval_bytes, max_index_bytes)
-    windows = scan_windows(
-        reader, window_bytes=window_bytes, crc=CrcCheck.NOTE, tail=Tail.STOP, large=Large.HEADER
-    )
     try:
-        for window in windows:
+        for window in scan_checked_headers(reader, window_bytes=window_bytes):
             if not scan.add(window):
                 break
             if on_bytes is not None:
-                on_bytes(window.data.size)
+                on_bytes(window.size_bytes)
     except CorruptRecordError as error:
         scan.end(ScanStop.INVALID, str(error))
     return scan.finish(reader.size_bytes)

@@ -88,8 +88,11 @@ def to_time(epoch_ms: NDArray[np.int64], *, is_null: NDArray[np.bool_]) -> pa.Ar
         epoch_ms: Epoch milliseconds.
         is_null: Which are null beside those.
     """
+    smallest, largest = epoch_ms.min(initial=0), epoch_ms.max(initial=0)
+    if not is_null.any() and smallest >= -_LARGEST_MS and largest <= _LARGEST_MS:
+        return pa.array(epoch_ms * _MICROSECONDS).view(_TIME)
     beyond = (epoch_ms > _LARGEST_MS) | (epoch_ms < -_LARGEST_MS) | is_null
-    return pa.array(np.where(beyond, 0, epoch_ms) * _MICROSECONDS, mask=beyond).cast(_TIME)
+    return pa.array(np.where(beyond, 0, epoch_ms) * _MICROSECONDS, mask=beyond).view(_TIME)
 
 
 def _names(numbers: NDArray[np.int64], name: Callable[[int], str | None]) -> pa.Array:

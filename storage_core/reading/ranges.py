@@ -338,9 +338,7 @@ def _to_arrow(
     records: RecordColumns, wanted: ReadRange, number: int, schema: pa.Schema
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     for first in range(0, len(records), _ROWS_AT_A_TIME):
-        part = RecordColumns(
-            payload=records.payload, table=records.table[:, first : first + _ROWS_AT_A_TIME]
-        )
+        part = records.part(first, first + _ROWS_AT_A_TIME)
         arrays = [_column(part, name, wanted, number) for name in wanted.columns]
         yield int(part.offset.max()) + 1, pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -385,8 +383,10 @@ def _log_column(records: RecordColumns, file: str) -> pa.Array:
 
 def _headers(records: RecordColumns) -> pa.Array:
     """Return the headers; null where there are none, as Spark's own source has it."""
+    counts = records.header_count
+    if not counts.any():
+        return pa.nulls(len(records), COLUMN_TYPES["headers"])
     headers = records.headers()
-    counts = np.diff(headers.offsets.to_numpy(zero_copy_only=False))
     mask = pa.array(counts == 0)
     return pa.ListArray.from_arrays(headers.offsets, headers.values, mask=mask).cast(
         COLUMN_TYPES["headers"]

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from storage_core.formats.batch_v2 import MAX_SEQUENCE, NO_SEQUENCE
 from storage_core.kernels import record_scan
-from storage_core.kernels.gather import gather_bytes, list_headers
+from storage_core.kernels.gather import add_lengths, add_to_batch, gather_bytes, list_headers
 from storage_core.records.payload import Limits, Payload, open_batches
 from storage_core.records.reader import Window
 
@@ -19,7 +20,7 @@ _ENCODED_SURROGATE: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _NEVER_UTF_8: Final = b"\xff"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: a column that is asked for again is kept
 class RecordColumns:
     """The records of some batches of a window, one row a record, in file order.
 
@@ -41,21 +42,21 @@ class RecordColumns:
         """Row of each record's batch in the window."""
         return self._column(record_scan.RECORD_BATCH)
 
-    @property
+    @cached_property
     def offset(self) -> NDArray[np.int64]:
         """Offsets."""
-        base = self.payload.batches.base_offset[self.batch]
-        return base + self._column(record_scan.RECORD_OFFSET_DELTA)
+        return self._beside_batch(self.payload.batches.base_offset, record_scan.RECORD_OFFSET_DELTA)
 
     @property
     def timestamp(self) -> NDArray[np.int64]:
         """Timestamps, epoch milliseconds: the broker's where the batch says so."""
         batches = self.payload.batches
-        delta = self.table[record_scan.RECORD_TIMESTAMP_DELTA]
-        created = batches.base_timestamp[self.batch] + delta
+        created = self._beside_batch(batches.base_timestamp, record_scan.RECORD_TIMESTAMP_DELTA)
         # Records made from a legacy entry have their timestamps already.
-        is_append = (batches.is_log_append_time & ~batches.is_legacy)[self.batch]
-        return np.where(is_append, batches.max_timestamp[self.batch], created)
+        is_append = batches.is_log_append_time & ~batches.is_legacy
+        if not is_append.any():
+            return created
+        return np.where(is_append[self.batch], batches.max_timestamp[self.batch], created)
 
     @property
     def sequence(self) -> NDArray[np.int64]:
@@ -74,37 +75,46 @@ class RecordColumns:
         """Bytes of the values, -1 for null."""
         return self._column(record_scan.RECORD_VALUE_LENGTH)
 
+    @property
+    def header_count(self) -> NDArray[np.int64]:
+        """How many headers each has."""
+        return np.ascontiguousarray(self._column(record_scan.RECORD_HEADER_COUNT))
+
     def keys(self) -> pa.BinaryArray:
         """Return the keys."""
-        return self._binary(
-            self._in_arena, self.table[record_scan.RECORD_KEY_START], self.key_length
-        )
+        return self._binary(self.batch, self.table[record_scan.RECORD_KEY_START], self.key_length)
 
     def values(self) -> pa.BinaryArray:
         """Return the values."""
         return self._binary(
-            self._in_arena, self.table[record_scan.RECORD_VALUE_START], self.value_length
+            self.batch, self.table[record_scan.RECORD_VALUE_START], self.value_length
         )
 
     def headers(self) -> pa.ListArray:
         """Return the headers, as lists of structs of a string ``key`` and a binary ``value``."""
-        counts = np.ascontiguousarray(self.table[record_scan.RECORD_HEADER_COUNT])
+        counts = self.header_count
         spans = np.empty((5, int(counts.sum())), np.int64)
         list_headers(
             self.payload.window.data,
             self.payload.arena,
-            self._in_arena,
+            self.payload.in_arena[self.batch],
             np.ascontiguousarray(self.table[record_scan.RECORD_HEADER_START]),
             counts,
             *spans,
         )
         owner, key_start, key_length, value_start, value_length = spans
-        in_arena = self._in_arena[owner]
-        names = _as_text(self._binary(in_arena, key_start, key_length))
-        values = self._binary(in_arena, value_start, value_length)
+        batch = self.batch[owner]
+        names = _as_text(self._binary(batch, key_start, key_length))
+        values = self._binary(batch, value_start, value_length)
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
         entries = pa.StructArray.from_arrays([names, values], names=["key", "value"])
         return pa.ListArray.from_arrays(pa.array(offsets), entries)
+
+    def part(self, first: int, end: int) -> "RecordColumns":
+        """Return the records [first, end), without copying."""
+        if first == 0 and end >= len(self):
+            return self
+        return RecordColumns(payload=self.payload, table=self.table[:, first:end])
 
     def select(self, chosen: NDArray[np.bool_]) -> "RecordColumns":
         """Return the chosen records; all of them without a copy."""
@@ -118,35 +128,42 @@ class RecordColumns:
         column: NDArray[np.int64] = self.table[number]
         return column
 
-    @property
-    def _in_arena(self) -> NDArray[np.uint8]:
-        return self.payload.in_arena[self.batch]
+    def _beside_batch(self, base: NDArray[np.int64], delta: int) -> NDArray[np.int64]:
+        """Return what the batches say plus the records' own column of that number."""
+        out = np.empty(len(self), np.int64)
+        add_to_batch(
+            np.ascontiguousarray(base),
+            np.ascontiguousarray(self.batch),
+            np.ascontiguousarray(self.table[delta]),
+            out,
+        )
+        return out
 
     def _binary(
-        self, in_arena: NDArray[np.uint8], start: NDArray[np.int64], length: NDArray[np.int64]
+        self, batch: NDArray[np.int64], start: NDArray[np.int64], length: NDArray[np.int64]
     ) -> pa.BinaryArray:
-        offsets = np.zeros(len(start) + 1, np.int64)
-        np.cumsum(np.maximum(length, 0), out=offsets[1:])
-        narrow = offsets.astype(np.int32)
-        out = np.empty(int(offsets[-1]), np.uint8)
+        length = np.ascontiguousarray(length)
+        offsets = np.empty(len(start) + 1, np.int32)
+        size_bytes, null_count = add_lengths(length, offsets)
+        out = np.empty(size_bytes, np.uint8)
         gather_bytes(
             self.payload.window.data,
             self.payload.arena,
-            in_arena,
+            self.payload.in_arena,
+            np.ascontiguousarray(batch),
             np.ascontiguousarray(start),
-            np.ascontiguousarray(length),
-            narrow,
+            length,
+            offsets,
             out,
         )
-        is_null = length < 0
         validity = None
-        if is_null.any():
-            validity = pa.py_buffer(np.packbits(~is_null, bitorder="little").tobytes())
+        if null_count:
+            validity = pa.py_buffer(np.packbits(length >= 0, bitorder="little").tobytes())
         return pa.BinaryArray.from_buffers(
             pa.binary(),
             len(start),
-            [validity, pa.py_buffer(narrow), pa.py_buffer(out)],
-            null_count=int(is_null.sum()),
+            [validity, pa.py_buffer(offsets), pa.py_buffer(out)],
+            null_count=null_count,
         )
 
 
@@ -199,6 +216,7 @@ def decode_records(
         )
         if status != record_scan.DONE:
             raise payload.error(status, int(rows[bad]), position)
-        table[record_scan.RECORD_BATCH] = rows[table[record_scan.RECORD_BATCH]]
+        if len(rows) != len(window.batches):
+            table[record_scan.RECORD_BATCH] = rows[table[record_scan.RECORD_BATCH]]
         yield RecordColumns(payload=payload, table=table[:, :count])
         row = payload.end_row

@@ -32,11 +32,14 @@ from storage_core.kernels.legacy_scan import (
 )
 from storage_core.kernels.record_scan import EXPANDED, TRANSCODED, check_counts
 from storage_core.records.batch_table import BatchTable
-from storage_core.records.codecs import decompress
+from storage_core.records.codecs import Arena, Blocks, decompress, decompress_blocks
 from storage_core.records.reader import Window
 
 _EMPTY = np.empty(0, np.uint8)
 _CODECS = frozenset(map(int, Codec))
+_LEGACY = -1  # in place of a codec: a set of legacy messages, which has one of its own
+# How much larger than its batches an arena is at first; it grows.
+_USUAL_RATIO = 4
 _LEGACY_REASONS = {
     record_scan.TOO_LARGE: "a message larger than max.decompressed.message.bytes",
     BAD_MESSAGE: "a message whose lengths of key and value do not fit its size",
@@ -228,6 +231,27 @@ class Payload:
     start: NDArray[np.int64]
     end: NDArray[np.int64]
 
+    def check_counts(self, wanted: NDArray[np.bool_]) -> None:
+        """Refuse record counts of wanted batches that cannot be true.
+
+        Raises:
+            InvalidRecordError: There is one.
+        """
+        batches = self.batches
+        rows = np.flatnonzero(wanted[self.first_row : self.end_row]) + self.first_row
+        counts = batches.record_count[rows]
+        _, bad = check_counts(self.start[rows], self.end[rows], counts)
+        if bad >= 0:
+            row = int(rows[bad])
+            raise InvalidRecordError(
+                self.window.file,
+                self.window.position_of(row),
+                f"batch at offset {batches.base_offset[row]}: its header counts "
+                f"{int(counts[bad])} records, which do not fit its "
+                f"{int(self.end[row] - self.start[row])} bytes of records",
+                offset=int(batches.base_offset[row]),
+            )
+
     def error(self, status: int, row: int, position: int) -> InvalidRecordError:
         """Return the error for a status of a record kernel, with file and position."""
         inside = position - int(self.start[row])
@@ -241,12 +265,24 @@ class Payload:
 
 
 def open_batches(
-    window: Window, wanted: NDArray[np.bool_], first_row: int, limits: Limits
+    window: Window,
+    wanted: NDArray[np.bool_],
+    first_row: int,
+    limits: Limits,
+    arena: Arena | None = None,
 ) -> Payload:
     """Make the records of the wanted batches readable, from first_row on.
 
     Stops after the batch with which the decompressed bytes exceed ARENA_BUDGET_BYTES: call again
     with the returned end_row until that is the number of batches.
+
+    Args:
+        window: The window.
+        wanted: bool[batches].
+        first_row: The batch to begin with.
+        limits: What a batch may expand to.
+        arena: Room to use again, and then the payload is valid until that is used the next time;
+            None for new room.
 
     Raises:
         CorruptRecordError: A wanted batch has a magic that does not exist.
@@ -256,51 +292,140 @@ def open_batches(
     """
     batches = window.batches
     _refuse_unknown(window, wanted, first_row)
-    start = batches.position + HEADER_BYTES
-    end = batches.position + batches.size
-    in_arena = np.zeros(len(batches), np.uint8)
-    end_row = len(batches)
     is_legacy = batches.is_legacy
     sets = LegacySets(
         window, max_message_bytes=limits.max_record_bytes, max_set_bytes=limits.max_batch_bytes
     )
-    pieces: list[bytes | bytearray] = []
-    used = legacy_used = 0
+    expansion = _Expansion(window, sets, limits, Arena() if arena is None else arena)
     # Kafka does not look at what lies in a batch that counts no records.
     is_compressed = wanted & (batches.codec != Codec.NONE) & (batches.record_count != 0)
-    compressed = np.flatnonzero(is_compressed[first_row:])
-    for row in (compressed + first_row).tolist():
-        if is_legacy[row]:
-            legacy_used += sets.expand(row)
-        else:
-            piece = _decompress(window, row, int(start[row]), int(end[row]), limits)
-            pieces.append(piece)
-            in_arena[row] = EXPANDED
-            start[row], end[row] = used, used + len(piece)
-            used += len(piece)
-        if used + legacy_used > ARENA_BUDGET_BYTES:
-            end_row = row + 1
-            break
-    arena = np.frombuffer(bytearray().join(pieces), np.uint8) if pieces else _EMPTY
+    end_row = expansion.expand(np.flatnonzero(is_compressed[first_row:]) + first_row)
+    arena, in_arena, start, end = (
+        expansion.arena,
+        expansion.in_arena,
+        expansion.start,
+        expansion.end,
+    )
     legacy = np.flatnonzero(wanted[first_row:end_row] & is_legacy[first_row:end_row]) + first_row
     if legacy.size:
         opened = sets.transcode(legacy)
         in_arena[legacy] = TRANSCODED
-        start[legacy], end[legacy] = opened.start + used, opened.end + used
-        arena = np.concatenate([arena, opened.records]) if pieces else opened.records
+        start[legacy], end[legacy] = opened.start + arena.used, opened.end + arena.used
+        arena.add(opened.records)
         batches = opened.batches
     payload = Payload(
         window=window,
         batches=batches,
         first_row=first_row,
         end_row=end_row,
-        arena=arena,
+        arena=arena.content,
         in_arena=in_arena,
         start=start,
         end=end,
     )
-    _check_counts(payload, wanted)
+    payload.check_counts(wanted)
     return payload
+
+
+class _Expansion:
+    """Decompresses batches of a window, runs of one codec at a time.
+
+    Attributes:
+        arena: Where the records of v2 batches go.
+        in_arena: uint8[batches], as in Payload.
+        start: int64[batches], as in Payload.
+        end: int64[batches], as in Payload.
+    """
+
+    def __init__(self, window: Window, sets: LegacySets, limits: Limits, arena: Arena) -> None:
+        batches = window.batches
+        self._window = window
+        self._sets = sets
+        self._limits = limits
+        self._legacy_bytes = 0
+        arena.clear()
+        self.arena = arena
+        self.in_arena = np.zeros(len(batches), np.uint8)
+        self.start = batches.position + HEADER_BYTES
+        self.end = batches.position + batches.size
+
+    def expand(self, rows: NDArray[np.int64]) -> int:
+        """Expand compressed batches within the budget; return the end of the rows that it holds."""
+        batches = self._window.batches
+        kinds = np.where(batches.is_legacy[rows], _LEGACY, batches.codec[rows])
+        ends = [*(np.flatnonzero(np.diff(kinds)) + 1).tolist(), rows.size]
+        guess = int(batches.size[rows].sum()) * _USUAL_RATIO
+        self.arena.reserve(min(guess, ARENA_BUDGET_BYTES))
+        first = 0
+        for end in ends if rows.size else ():
+            run = rows[first:end]
+            done = self._expand_sets(run) if kinds[first] == _LEGACY else self._expand_run(run)
+            if self._is_full:
+                return int(run[done - 1]) + 1
+            first = end
+        return len(batches)
+
+    @property
+    def _is_full(self) -> bool:
+        return self.arena.used + self._legacy_bytes > ARENA_BUDGET_BYTES
+
+    def _expand_sets(self, rows: NDArray[np.int64]) -> int:
+        """Expand sets of legacy messages; return how many are."""
+        for done, row in enumerate(rows.tolist()):
+            self._legacy_bytes += self._sets.expand(row)
+            if self._is_full:
+                return done + 1
+        return len(rows)
+
+    def _expand_run(self, rows: NDArray[np.int64]) -> int:
+        """Expand batches of one codec; return how many are."""
+        arena = self.arena
+        number = int(self._window.batches.codec[rows[0]])
+        blocks = Blocks(self._window.data, self.start[rows], self.end[rows])
+        ends = np.empty(rows.size, np.int64)
+        begin = arena.used
+        done = 0
+        while done < rows.size and not self._is_full:
+            if number in _CODECS:
+                done = decompress_blocks(
+                    Codec(number),
+                    blocks,
+                    done,
+                    arena,
+                    ends,
+                    limit_bytes=self._limits.max_batch_bytes,
+                    budget_bytes=ARENA_BUDGET_BYTES - self._legacy_bytes,
+                )
+            if done < rows.size and not self._is_full:
+                arena.add(self._expand_one(int(rows[done]), blocks.view(done)))
+                ends[done] = arena.used
+                done += 1
+        opened = rows[:done]
+        self.in_arena[opened] = EXPANDED
+        self.end[opened] = ends[:done]
+        self.start[opened] = np.concatenate([[begin], ends[: done - 1]])
+        return done
+
+    def _expand_one(self, row: int, data: memoryview) -> bytes | bytearray:
+        """Return the records of a batch, or say what is wrong with it."""
+        window = self._window
+        number = int(window.batches.codec[row])
+        where = window.position_of(row)
+        offset = int(window.batches.base_offset[row])
+        if number not in _CODECS:
+            raise UnsupportedCompressionError(
+                window.file, where, f"expected codec 0 to 4, found {number}", offset=offset
+            )
+        try:
+            return decompress(Codec(number), data, limit_bytes=self._limits.max_batch_bytes)
+        except DecompressionError as error:
+            raise InvalidRecordError(
+                window.file,
+                where,
+                f"batch at offset {offset}: {error}; the batch has "
+                f"{window.batches.size[row]} bytes",
+                offset=offset,
+            ) from error
 
 
 def _refuse_unknown(window: Window, wanted: NDArray[np.bool_], first_row: int) -> None:
@@ -320,47 +445,6 @@ def _refuse_unknown(window: Window, wanted: NDArray[np.bool_], first_row: int) -
     raise CorruptRecordError(
         window.file, window.position_of(row), reason, offset=int(batches.base_offset[row])
     )
-
-
-def _check_counts(payload: Payload, wanted: NDArray[np.bool_]) -> None:
-    batches = payload.batches
-    first_row = payload.first_row
-    rows = np.flatnonzero(wanted[first_row : payload.end_row]) + first_row
-    counts = batches.record_count[rows]
-    _, bad = check_counts(payload.start[rows], payload.end[rows], counts)
-    if bad >= 0:
-        row = int(rows[bad])
-        raise InvalidRecordError(
-            payload.window.file,
-            payload.window.position_of(row),
-            f"batch at offset {batches.base_offset[row]}: its header counts "
-            f"{int(counts[bad])} records, which do not fit its "
-            f"{int(payload.end[row] - payload.start[row])} bytes of records",
-            offset=int(batches.base_offset[row]),
-        )
-
-
-def _decompress(
-    window: Window, row: int, start: int, end: int, limits: Limits
-) -> bytes | bytearray:
-    number = int(window.batches.codec[row])
-    where = window.position_of(row)
-    offset = int(window.batches.base_offset[row])
-    if number not in _CODECS:
-        raise UnsupportedCompressionError(
-            window.file, where, f"expected codec 0 to 4, found {number}", offset=offset
-        )
-    try:
-        return decompress(
-            Codec(number), window.data.data[start:end], limit_bytes=limits.max_batch_bytes
-        )
-    except DecompressionError as error:
-        raise InvalidRecordError(
-            window.file,
-            where,
-            f"batch at offset {offset}: {error}; the batch has {window.batches.size[row]} bytes",
-            offset=offset,
-        ) from error
 
 
 def count_records_in(window: Window) -> int:

@@ -6,7 +6,8 @@ overwrites the last one's bytes: keep nothing but what you copied.
 
 import enum
 import zlib
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import crc32c
@@ -80,7 +81,8 @@ class Window:
         file_position: Where in the file ``data[0]`` lies.
         data: uint8[n], the bytes; valid until the next window is asked for.
         batches: The batches in it; their positions count from ``data[0]``.
-        is_whole: False where it is one large batch of which only the header was read.
+        is_whole: False where the records are not in ``data``: it is one large batch of which only
+            the header was read, or nothing but headers was asked for.
     """
 
     file: str
@@ -88,6 +90,11 @@ class Window:
     data: NDArray[np.uint8]
     batches: BatchTable
     is_whole: bool = True
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes of the file it stands for."""
+        return int(self.batches.position[-1] + self.batches.size[-1])
 
     def position_of(self, row: int) -> int:
         """Return where in the file a batch begins."""
@@ -103,7 +110,8 @@ def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
     crc: CrcCheck = CrcCheck.RAISE,
     tail: Tail = Tail.RAISE,
     large: Large = Large.WHOLE,
-) -> Iterator[Window]:
+    at_once: int = 1,
+) -> Generator[Window]:
     """Read the batches of a segment between two positions.
 
     Batches are what Kafka's file iterator takes for such, of whatever magic: see
@@ -118,6 +126,7 @@ def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
         crc: What to do about checksums.
         tail: What to do where no whole batch follows.
         large: What to read of a batch that is larger than others are.
+        at_once: How many windows are valid at the same time: the last one and those before it.
 
     Yields:
         Windows with at least one batch, in file order.
@@ -128,39 +137,55 @@ def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
         StorageError: The file cannot be read.
     """
     stop = reader.size_bytes if end is None else min(end, reader.size_bytes)
-    buffer = np.empty(max(HEADER_BYTES, min(window_bytes, stop - start)), np.uint8)
-    table = np.empty((COLUMN_COUNT, _FIRST_CAPACITY), np.int64)
+    room_bytes = max(HEADER_BYTES, min(window_bytes, stop - start))
+    rooms = deque(_Room() for _ in range(at_once))
     position = start
     while position < stop:
-        wanted = min(buffer.size, stop - position)
-        filled = reader.read_into(position, buffer[:wanted])
-        if filled < wanted:
+        room = rooms[0]
+        buffer = room.buffer_of(room_bytes)[: stop - position]
+        filled = reader.read_into(position, buffer)
+        if filled < buffer.size:
             raise CorruptRecordError(
                 reader.name,
                 position + filled,
                 f"the file ends here while it is read; opened, it had {reader.size_bytes} bytes",
             )
-        count, used, status = scan_batches(buffer, 0, filled, table)
+        count, used, status = scan_batches(buffer, 0, filled, room.table)
         while status == batch_scan.NO_ROOM:
-            table = np.empty((COLUMN_COUNT, 4 * table.shape[1]), np.int64)
-            count, used, status = scan_batches(buffer, 0, filled, table)
+            room.table = np.empty((COLUMN_COUNT, 4 * room.table.shape[1]), np.int64)
+            count, used, status = scan_batches(buffer, 0, filled, room.table)
         if count == 0:
-            needed = _bytes_of_first_batch(reader.name, position, buffer[:filled], stop, tail)
+            needed = _bytes_of_first_batch(reader.name, position, buffer, stop, tail)
             if needed is None:
                 return
             window = None
             if needed > LARGE_BATCH_BYTES:
                 window = _read_header(reader, position, needed, crc, large)
             if window is None:
-                buffer = np.empty(needed, np.uint8)
+                room_bytes = needed
                 continue
             yield window
             position += needed
             continue
-        batches = BatchTable(table[:, :count])
+        batches = BatchTable(room.table[:, :count])
         _check(reader.name, position, buffer, batches, crc)
         yield Window(reader.name, position, buffer[:used], batches)
         position += used
+        rooms.rotate()
+
+
+class _Room:
+    """What the windows of a scan lie in, one after the other."""
+
+    def __init__(self) -> None:
+        self.table = np.empty((COLUMN_COUNT, _FIRST_CAPACITY), np.int64)
+        self._buffer = np.empty(0, np.uint8)
+
+    def buffer_of(self, size_bytes: int) -> NDArray[np.uint8]:
+        """Return the room for the bytes of a window, uint8[size_bytes]."""
+        if self._buffer.size < size_bytes:
+            self._buffer = np.empty(size_bytes, np.uint8)
+        return self._buffer[:size_bytes]
 
 
 def scan_headers(
@@ -169,7 +194,7 @@ def scan_headers(
     start: int = 0,
     end: int | None = None,
     window_bytes: int = DEFAULT_WINDOW_BYTES,
-) -> Iterator[Window]:
+) -> Generator[Window]:
     """Read the batches between two positions for what their headers say, up to a torn tail.
 
     No checksum is looked at, and of a large batch nothing but its header is read; whoever needs its

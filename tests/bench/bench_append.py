@@ -24,6 +24,7 @@ from storage_core.config import LogConfig
 from storage_core.log.unified_log import UnifiedLog
 from storage_core.records.batch_builder import BatchSettings, build_all
 from storage_core.records.new_records import ByteColumn, NewRecords
+from tests.bench.figures import Figure
 from tests.oracle.appends import memory_records
 from tests.oracle.jvm import start_jvm
 from tests.oracle.kafka import Kafka
@@ -33,6 +34,9 @@ SCRATCH: Final = ROOT / "build" / "bench" / "append"
 NOW_MS: Final = 1_700_000_000_000
 CALL_BYTES: Final = 1_000_000
 SMALL_BATCH_BYTES: Final = 16_384
+KAFKA: Final = "Kafka"
+COLUMNS: Final = "ours, columns into 16 KB batches"
+KAFKA_AS_LEADER: Final = "Kafka, ready 1 MB batches as leader"
 KEY_BYTES: Final = 16
 RECORD_OVERHEAD_BYTES: Final = 16  # lengths and deltas, at most
 CONFIG: Final = {"retention.ms": "-1", "segment.bytes": "268435456"}
@@ -40,14 +44,41 @@ CONFIG: Final = {"retention.ms": "-1", "segment.bytes": "268435456"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Seconds of every round, by what was measured."""
+    """Seconds of every round, by what was measured.
+
+    Attributes:
+        log_bytes: Of the log that each way writes.
+        seconds: By the clock.
+        cpu_seconds: Of processors; a JVM's own threads are in them.
+    """
 
     log_bytes: int
     seconds: dict[str, list[float]]
+    cpu_seconds: dict[str, list[float]]
 
     def rate(self, name: str) -> float:
         """Return the median MB/s over the rounds after the first."""
         return self.log_bytes / 1e6 / statistics.median(self.seconds[name][1:])
+
+    def figures(self) -> list[Figure]:
+        """Return columns beside Kafka's leader: by the clock, and by processor seconds."""
+        return [
+            Figure(
+                work=f"append of columns, open to clean close, by {what}",
+                unit="MB/s",
+                ours=self._rates(seconds[COLUMNS]),
+                theirs={KAFKA: self._rates(seconds[KAFKA_AS_LEADER])},
+                targets={KAFKA: 2},
+                least=400,
+            )
+            for what, seconds in (
+                ("the clock", self.seconds),
+                ("processor seconds", self.cpu_seconds),
+            )
+        ]
+
+    def _rates(self, seconds: list[float]) -> list[float]:
+        return [self.log_bytes / 1e6 / each for each in seconds[1:]]
 
     def lines(self) -> Iterator[str]:
         """Yield the report as text."""
@@ -95,22 +126,25 @@ def measure(*, megabytes: int, record_bytes: int, rounds: int) -> Report:
     small = ready_calls(records, batch_bytes=SMALL_BATCH_BYTES)
     ways: dict[str, Callable[[], tuple[int, float]]] = {
         "ours, columns into 1 MB batches": lambda: _columns(records, CALL_BYTES),
-        "ours, columns into 16 KB batches": lambda: _columns(records, SMALL_BATCH_BYTES),
+        COLUMNS: lambda: _columns(records, SMALL_BATCH_BYTES),
         "ours, ready 1 MB batches as leader": lambda: _ours(large, as_leader=True),
         "ours, ready 16 KB batches as follower": lambda: _ours(small, as_leader=False),
-        "Kafka, ready 1 MB batches as leader": lambda: _kafka(large, as_leader=True),
+        KAFKA_AS_LEADER: lambda: _kafka(large, as_leader=True),
         "Kafka, ready 16 KB batches as follower": lambda: _kafka(small, as_leader=False),
     }
     seconds: dict[str, list[float]] = {name: [] for name in ways}
+    cpu_seconds: dict[str, list[float]] = {name: [] for name in ways}
     log_bytes = 0
     for _ in range(rounds):
         for name, way in ways.items():
             shutil.rmtree(SCRATCH, ignore_errors=True)
             SCRATCH.mkdir(parents=True)
+            before = time.process_time()
             log_bytes, taken = way()
+            cpu_seconds[name].append(time.process_time() - before)
             seconds[name].append(taken)
     shutil.rmtree(SCRATCH, ignore_errors=True)
-    return Report(log_bytes=log_bytes, seconds=seconds)
+    return Report(log_bytes=log_bytes, seconds=seconds, cpu_seconds=cpu_seconds)
 
 
 def _spans(count: int, step: int) -> Iterator[tuple[int, int]]:
@@ -165,7 +199,7 @@ def main() -> None:
     report = measure(
         megabytes=options.megabytes, record_bytes=options.record_bytes, rounds=options.rounds
     )
-    print(*report.lines(), sep="\n")  # noqa: T201 - the report is what bench is for
+    print(*report.lines(), *(each.line() for each in report.figures()), sep="\n")  # noqa: T201 - the report
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from typing import Any, Final
 
 import yaml
 
+from tests.bench.figures import Figure
 from tests.bench.generated_partition import CONFIG, NOW_MS, Size, generated_partition
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -60,6 +61,20 @@ class Report:
             self.seconds["kafka", setting, part], self.seconds["ours", setting, part], strict=True
         )
         return statistics.median(theirs / ours for theirs, ours in pairs)
+
+    def figure(self) -> Figure:
+        """Return the loader on one core with warm caches, beside Kafka's."""
+        theirs, ours = (
+            [self.log_bytes / 1e6 / each for each in self.seconds[side, (1, False), "load"]]
+            for side in SIDES
+        )
+        return Figure(
+            work="recovery: validate, rebuild indexes and producers, a core",
+            unit="MB/s",
+            ours=ours,
+            theirs={"Kafka": theirs},
+            targets={"Kafka": 5},
+        )
 
     def lines(self) -> Iterator[str]:
         """Yield the report as text."""

@@ -12,19 +12,26 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
+import crc32c
+
 from storage_core.catalog.roles import Role
+from storage_core.formats.batch_v2 import CRC_START
 from storage_core.maintenance.verification.files import sort_files
 from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
 from storage_core.maintenance.verification.partition import verify_segments
+from storage_core.records.reader import scan_windows
 from storage_core.store import LocalStore
 from tests.bench.bench_compaction import CACHE
+from tests.bench.figures import Figure
 from tests.bench.generated_partition import NOW_MS, Size, generated_partition
 
+PACKAGE: Final = "crc32c package"
 SURROUNDINGS: Final = Surroundings(role=Role.BROKER, is_clean=True)
 
 
@@ -93,6 +100,44 @@ def measure(directory: Path, *, rounds: int, processes: Sequence[int]) -> Iterat
             yield Rate(name=name, log_bytes=files.size_bytes, seconds=tuple(seconds))
 
 
+def beside_package(directory: Path, *, rounds: int) -> Figure:
+    """Return how fast a core verifies, beside the ``crc32c`` package, in turns.
+
+    The package gets what has been read already, a call a batch, and does nothing else. What counts
+    are processor seconds; ours read the files, too.
+
+    Args:
+        directory: The partition.
+        rounds: At least 2; the first one warms up.
+    """
+    files = sort_files(LocalStore(directory).list_files())
+    bases = [segment.base_offset for segment in files.segments]
+    log = max(directory.glob("*.log"), key=lambda path: path.stat().st_size)
+    with closing(LocalStore(directory).open_file(log.name)) as reader:
+        (window,) = scan_windows(reader, window_bytes=reader.size_bytes)
+    starts = (window.batches.position + CRC_START).tolist()
+    ends = (window.batches.position + window.batches.size).tolist()
+    batches = [window.data[start:end].data for start, end in zip(starts, ends, strict=True)]
+    ours, package = [], []
+    for _ in range(rounds):
+        before = time.process_time()
+        look(directory, bases, is_deep=False)
+        between = time.process_time()
+        for batch in batches:
+            crc32c.crc32c(batch)
+        after = time.process_time()
+        ours.append(files.size_bytes / 1e6 / (between - before))
+        package.append(window.data.size / 1e6 / (after - between))
+    return Figure(
+        work="verify: headers, CRC, indexes, a core",
+        unit="MB/s",
+        ours=ours[1:],
+        theirs={PACKAGE: package[1:]},
+        targets={PACKAGE: 0.5},
+        least=7000,
+    )
+
+
 def main(arguments: Sequence[str]) -> None:
     """Print the rates."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -104,6 +149,7 @@ def main(arguments: Sequence[str]) -> None:
     directory = options.directory or generated_partition(CACHE, Size(records=options.records))
     for rate in measure(directory, rounds=options.rounds, processes=options.processes):
         print(rate.line())  # noqa: T201 - the report is what it is for
+    print(beside_package(directory, rounds=options.rounds).line())  # noqa: T201 - likewise
 
 
 if __name__ == "__main__":

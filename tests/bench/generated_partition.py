@@ -1,8 +1,9 @@
-"""A big partition of small uncompressed records, made fast: numpy lays out the batches, Kafka
-appends them, so that segments, indexes and snapshots are Kafka's own.
+"""A big partition of small records, made fast: numpy lays out the batches, Kafka appends them, so
+that segments, indexes and snapshots are Kafka's own.
 
 Records have 135 or 136 bytes: a key of 16, a value of 110. A batch has 120 records, 16 KB, as a
-producer sends them. A process of its own makes the data: who measures has no JVM beside it.
+producer sends them. Values are noise where nothing is compressed, else ten of 256 words. A process
+of its own makes the data: who measures has no JVM beside it.
 """
 
 import json
@@ -19,7 +20,6 @@ from numpy.typing import NDArray
 
 from storage_core.formats.batch_v2 import (
     BATCH_HEADER,
-    CRC_AT,
     CRC_START,
     HEADER_BYTES,
     LENGTH_OVERHEAD,
@@ -27,7 +27,9 @@ from storage_core.formats.batch_v2 import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    Codec,
 )
+from storage_core.records.codecs import compress
 from tests.oracle.jvm import java, java_bytes
 from tests.oracle.kafka import Kafka
 from tests.oracle.records import INTERNAL
@@ -36,6 +38,8 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 NOW_MS: Final = 1_700_000_000_000
 KEY_BYTES: Final = 16
 VALUE_BYTES: Final = 110
+WORD_BYTES: Final = 11
+WORDS: Final = 256
 RECORDS_PER_BATCH: Final = 120
 # Up to this offset delta a zigzag varint takes one byte, then two.
 ONE_BYTE_DELTAS: Final = 64
@@ -51,11 +55,12 @@ DESCRIPTION: Final = "generated.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How big the partition is."""
+    """How big the partition is, and how its batches are compressed."""
 
     records: int = 1_500_000
     keys: int = 200_000
     seed: int = 1
+    codec: str = "none"
 
 
 def generated_partition(cache: Path, size: Size) -> Path:
@@ -63,7 +68,7 @@ def generated_partition(cache: Path, size: Size) -> Path:
 
     Everything in it can be cleaned: the active segment is empty.
     """
-    target = cache / f"compaction-{size.records}-{size.keys}-{size.seed}"
+    target = cache / f"compaction-{size.records}-{size.keys}-{size.seed}-{size.codec}"
     description = target / DESCRIPTION
     wanted = json.dumps(asdict(size))
     if not description.exists() or description.read_text() != wanted:
@@ -87,10 +92,13 @@ def generated_partition(cache: Path, size: Size) -> Path:
 def generate(directory: Path, size: Size) -> None:
     """Have Kafka write the partition, in this process."""
     dice = np.random.default_rng(size.seed)
+    codec = Codec[size.codec.upper()]
     with Kafka(now_ms=NOW_MS).open_partition(directory, config=CONFIG) as partition:
         for first in range(0, size.records // RECORDS_PER_BATCH, APPEND_BATCHES):
             count = min(APPEND_BATCHES, size.records // RECORDS_PER_BATCH - first)
-            data = build_batches(dice, first_batch=first, batches=count, keys=size.keys)
+            data = build_batches(
+                dice, first_batch=first, batches=count, keys=size.keys, codec=codec
+            )
             buffer = java("java.nio.ByteBuffer").wrap(java_bytes(data))
             records = java(INTERNAL + "MemoryRecords").readableRecords(buffer)
             partition.append_bytes_as_follower(records, leader_epoch=0)
@@ -98,34 +106,45 @@ def generate(directory: Path, size: Size) -> None:
         partition.roll()
 
 
-def build_batches(dice: np.random.Generator, *, first_batch: int, batches: int, keys: int) -> bytes:
+def build_batches(
+    dice: np.random.Generator, *, first_batch: int, batches: int, keys: int, codec: Codec
+) -> bytes:
     """Lay out batches of RECORDS_PER_BATCH records each, end to end."""
-    short = _records(dice, batches, range(ONE_BYTE_DELTAS), keys)
-    long = _records(dice, batches, range(ONE_BYTE_DELTAS, RECORDS_PER_BATCH), keys)
-    body = np.concatenate([short, long], axis=1)
+    words = None
+    if codec is not Codec.NONE:
+        words = dice.integers(ord("a"), ord("z") + 1, (WORDS, WORD_BYTES), np.uint8)
+    short = _records(dice, batches, range(ONE_BYTE_DELTAS), keys, words)
+    long = _records(dice, batches, range(ONE_BYTE_DELTAS, RECORDS_PER_BATCH), keys, words)
+    bodies = [compress(codec, row.tobytes()) for row in np.concatenate([short, long], axis=1)]
     numbers = np.arange(first_batch, first_batch + batches)
     header = np.zeros(batches, BATCH_HEADER)
     header["base_offset"] = numbers * RECORDS_PER_BATCH
-    header["batch_length"] = HEADER_BYTES - LENGTH_OVERHEAD + body.shape[1]
+    header["batch_length"] = [HEADER_BYTES - LENGTH_OVERHEAD + len(body) for body in bodies]
     header["magic"] = MAGIC_V2
+    header["attributes"] = codec
     header["last_offset_delta"] = RECORDS_PER_BATCH - 1
     header["base_timestamp"] = header["max_timestamp"] = NOW_MS - 10**8 + numbers
     header["producer_id"] = NO_PRODUCER_ID
     header["producer_epoch"] = NO_PRODUCER_EPOCH
     header["base_sequence"] = NO_SEQUENCE
     header["record_count"] = RECORDS_PER_BATCH
-    heads = header.view(np.uint8).reshape(batches, HEADER_BYTES)
-    matrix = np.ascontiguousarray(np.concatenate([heads, body], axis=1))
-    for row in matrix:
-        crc = crc32c.crc32c(row[CRC_START:].tobytes())
-        row[CRC_AT:CRC_START] = np.frombuffer(crc.to_bytes(4, "big"), np.uint8)
-    return matrix.tobytes()
+    for row, body in enumerate(bodies):
+        rest = header[row : row + 1].tobytes()[CRC_START:] + body
+        header["crc"][row] = crc32c.crc32c(rest)
+    return b"".join(header[row : row + 1].tobytes() + body for row, body in enumerate(bodies))
 
 
 def _records(
-    dice: np.random.Generator, batches: int, deltas: range, keys: int
+    dice: np.random.Generator,
+    batches: int,
+    deltas: range,
+    keys: int,
+    words: NDArray[np.uint8] | None,
 ) -> NDArray[np.uint8]:
-    """Return uint8[batches, bytes]: one record for each offset delta in each batch."""
+    """Return uint8[batches, bytes]: one record for each offset delta in each batch.
+
+    Values are of words, uint8[WORDS, WORD_BYTES], where there are any, else noise.
+    """
     delta_bytes = 1 if deltas[-1] < ONE_BYTE_DELTAS else 2
     layout = np.dtype(
         [
@@ -147,7 +166,11 @@ def _records(
     names = dice.integers(0, keys, rows.shape)
     rows["key"] = np.char.zfill(names.astype(f"S{KEY_BYTES}"), KEY_BYTES)
     rows["value_length"] = _varint(VALUE_BYTES)
-    rows["value"] = dice.integers(0, 256, (*rows.shape, VALUE_BYTES), np.uint8)
+    if words is None:
+        rows["value"] = dice.integers(0, 256, (*rows.shape, VALUE_BYTES), np.uint8)
+    else:
+        chosen = words[dice.integers(0, WORDS, (*rows.shape, VALUE_BYTES // WORD_BYTES))]
+        rows["value"] = chosen.reshape(*rows.shape, VALUE_BYTES)
     return rows.view(np.uint8).reshape(batches, len(deltas) * layout.itemsize)
 
 

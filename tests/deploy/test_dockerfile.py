@@ -103,4 +103,4 @@ def shell(words: list[str], variables: Mapping[str, str], folder: Path) -> None:
 
 
 def kernels_below(folder: Path) -> dict[str, int]:
-    return {path.name: path.stat().st_mtime_ns for path in folder.rglob("*.nb[ci]")}
+    return {path.name: path.stat().st_mtime_ns for path in folder.rglob("*.bin")}

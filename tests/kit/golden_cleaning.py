@@ -76,10 +76,14 @@ class Cleaning:
     cleaner: CleanerConfig
     request: CleanRequest
 
-    def clean(self, directory: Path) -> CleanResult:
+    def clean(self, directory: Path, *, threads: int | None = None) -> CleanResult:
         """Make the round in process."""
         return clean_partition(
-            directory, config=self.config, cleaner=self.cleaner, request=self.request
+            directory,
+            config=self.config,
+            cleaner=self.cleaner,
+            request=self.request,
+            threads=threads,
         )
 
     def load(self, store: LogStore) -> LoadedLog:
@@ -274,7 +278,7 @@ def clean_spread(
 
 def _merge_in_memory(directory: Path, plan: CompactionPlan, step: int) -> Callable[[], MergedIndex]:
     packed = [
-        index_segment(LocalStore(directory), plan, segment).to_bytes()
+        index_segment(LocalStore(directory), plan, segment, threads=2).to_bytes()
         for segment in plan.round_segments[::step]
     ]
     merged = merge_indexes(plan, [PartialIndex.from_bytes(data) for data in packed]).to_bytes()
@@ -287,7 +291,7 @@ def _merge_in_files(directory: Path, plan: CompactionPlan, step: int) -> Callabl
     prefixes = []
     for segment in plan.round_segments[::step]:
         prefixes.append(scratch / str(segment.base_offset))
-        index_segment_to_files(LocalStore(directory), plan, segment, prefixes[-1])
+        index_segment_to_files(LocalStore(directory), plan, segment, prefixes[-1], threads=2)
     merged, table = merge_files(plan, prefixes, scratch / "merged")
     return lambda: MergedIndex.from_file(merged, table)
 
@@ -316,7 +320,7 @@ def _exchange(
     sent = [
         message
         for number in numbers
-        for message in send_segment(LocalStore(directory), plan, number, buckets=buckets)
+        for message in send_segment(LocalStore(directory), plan, number, buckets=buckets, threads=2)
     ]
     sent.sort(key=lambda message: (message.bucket, message.kind))
     facts = {message.number: message.content for message in sent if message.bucket == FOLD}

@@ -11,8 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.config import LogConfig
-from storage_core.config.log_config import BrokerCompressionType, MessageTimestampType
+from storage_core.config import BrokerCompressionType, LogConfig, MessageTimestampType
 from storage_core.errors import (
     BadBytesError,
     CorruptRecordError,
@@ -40,6 +39,7 @@ from storage_core.kernels import append_check, batch_scan
 from storage_core.log.producer_state import AppendOrigin
 from storage_core.records.batch_builder import BatchSettings
 from storage_core.records.batch_table import BatchTable
+from storage_core.records.codecs import CODEC_OF
 from storage_core.records.new_records import NewRecords
 
 _ERRORS: Final[Mapping[int, tuple[type[BadBytesError], str]]] = {
@@ -61,13 +61,6 @@ _MIN_BATCH_BYTES: Final = LENGTH_OVERHEAD + MIN_ENTRY_LENGTH
 _FEW_BATCHES: Final = 64
 # Their batches come with offsets that another log gave them.
 KEEPING_OFFSETS: Final = frozenset({AppendOrigin.REPLICATION, AppendOrigin.RAFT_LEADER})
-_CODEC_OF: Final = {
-    BrokerCompressionType.UNCOMPRESSED: Codec.NONE,
-    BrokerCompressionType.GZIP: Codec.GZIP,
-    BrokerCompressionType.SNAPPY: Codec.SNAPPY,
-    BrokerCompressionType.LZ4: Codec.LZ4,
-    BrokerCompressionType.ZSTD: Codec.ZSTD,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,7 +260,7 @@ def target_codec(config: LogConfig, source: Codec) -> tuple[Codec, int | None]:
     """Return codec and level in which batches are stored that came in a codec."""
     if config.compression_type is BrokerCompressionType.PRODUCER:
         return source, None
-    codec = _CODEC_OF[config.compression_type]
+    codec = CODEC_OF[config.compression_type]
     levels = {
         Codec.GZIP: config.compression_gzip_level,
         Codec.LZ4: config.compression_lz4_level,

@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.kernels.offset_table import ORDINAL_BITS
+from storage_core.maintenance.compaction.kept_records import KeptRecords
 from storage_core.maintenance.compaction.offset_map import OffsetMap
 
 NO_OFFSET = -1
@@ -90,6 +91,7 @@ class CompactionIndex:
         words: uint64[], survivors' bitmaps of all of them, one behind the other.
         latest_offset: Records above it are not touched, -1 where nothing was mapped.
         stats: What was read.
+        kept: Records of batches that were decompressed, some or none.
     """
 
     offset_map: OffsetMap
@@ -97,6 +99,7 @@ class CompactionIndex:
     words: NDArray[np.uint64]
     latest_offset: int
     stats: IndexStats
+    kept: KeptRecords = field(default_factory=KeptRecords)
 
     @cached_property
     def numbers(self) -> Mapping[int, int]:

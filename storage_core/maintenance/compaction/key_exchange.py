@@ -85,6 +85,7 @@ def send_segment(
     *,
     buckets: int,
     throttler: Throttler | None = None,
+    threads: int = 1,
 ) -> Iterator[Message]:
     """Read one segment of a round and yield what it has to say.
 
@@ -94,6 +95,7 @@ def send_segment(
         number: Of the segment in the round.
         buckets: How many buckets there are.
         throttler: Slows the reading down.
+        threads: How many threads to use.
 
     Raises:
         BadBytesError: A batch or record is malformed; its text has file and position.
@@ -102,7 +104,9 @@ def send_segment(
     mailbox = _Mailbox(number, buckets)
     sink = _AskingKeys(plan, mailbox)
     segment = plan.round_segments[number]
-    reading = SegmentReading(store, plan, segment, sink, number=number, throttler=throttler)
+    reading = SegmentReading(
+        store, plan, segment, sink, number=number, throttler=throttler, threads=threads
+    )
     for _ in reading.windows():
         yield from mailbox.drain()
     sink.flush()

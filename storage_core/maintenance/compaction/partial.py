@@ -32,6 +32,8 @@ from storage_core.maintenance.compaction.key_files import (
 )
 from storage_core.maintenance.compaction.offset_map import OffsetMap
 from storage_core.maintenance.compaction.pass_one import (
+    NO_ROW,
+    Choice,
     CleanPart,
     HashedBatches,
     SegmentReading,
@@ -95,37 +97,32 @@ class SegmentKeys:
         self._producers = plan.aborted_producers
         self._rows: list[TransactionRows] = []
         self._suspect_row_count = 0
-        self._is_suspect = np.empty(0, bool)
-        self._suspect_row = np.empty(0, np.int64)
         self._map = OffsetMap()
 
-    def choose(self, window: Window, *, is_dirty: bool) -> NDArray[np.bool_]:
+    def choose(self, window: Window, *, is_dirty: bool) -> Choice:
         """Take note of transactions; all but control batches may have keys."""
         batches = window.batches
         rows, transactions = TransactionRows.select(batches)
         self._rows.append(transactions)
         of_suspect = np.isin(batches.producer_id, self._producers)
         wanted = ~batches.is_control
-        self._is_suspect = wanted & batches.is_transactional & of_suspect
         of_suspect_rows = rows[of_suspect[rows]]
-        self._suspect_row = np.zeros(len(batches), np.int64)
-        self._suspect_row[of_suspect_rows] = self._suspect_row_count + np.arange(
-            len(of_suspect_rows)
-        )
+        suspect_row = np.full(len(batches), NO_ROW, np.int64)
+        suspect_row[of_suspect_rows] = self._suspect_row_count + np.arange(len(of_suspect_rows))
+        suspect_row[~(wanted & batches.is_transactional)] = NO_ROW
         self._suspect_row_count += len(of_suspect_rows)
         if not is_dirty:
             self.first_dirty_row = self._suspect_row_count
-        return wanted
+        return Choice(wanted, suspect_row)
 
     def take(self, batches: HashedBatches, *, is_dirty: bool) -> Stop | None:  # noqa: ARG002  # all are alike
         """Take keys; of those of one key that are in the small map together the newest goes on."""
         keys, count = batches.keys, batches.keys.count
         low, high, rank = keys.low[:count], keys.high[:count], keys.rank[:count]
-        row = batches.payload.first_row + keys.batch[:count]
-        apart = self._is_suspect[row]
+        suspect_row = batches.choice.suspect_row[batches.payload.first_row + keys.batch[:count]]
+        apart = suspect_row != NO_ROW
         if apart.any():
-            suspect_row = self._suspect_row[row[apart]]
-            self._receiver.put_suspects((low[apart], high[apart], rank[apart], suspect_row))
+            self._receiver.put_suspects((low[apart], high[apart], rank[apart], suspect_row[apart]))
             low, high, rank = low[~apart], high[~apart], rank[~apart]
         self._map.put(low, high, rank, len(rank))
         if len(self._map) >= CHUNK_KEYS:
@@ -309,6 +306,7 @@ def index_segment(
     segment: SegmentState,
     *,
     throttler: Throttler | None = None,
+    threads: int = 1,
 ) -> PartialIndex:
     """Read one segment of a round.
 
@@ -317,13 +315,14 @@ def index_segment(
         plan: The round, without a limit of keys.
         segment: One of the plan's ``round_segments``.
         throttler: Slows the reading down.
+        threads: How many threads to use.
 
     Raises:
         BadBytesError: A batch or record is malformed; its text has file and position.
         StorageError: A file cannot be read.
     """
     receiver = _MemoryReceiver()
-    read = _read_segment(store, plan, segment, receiver, throttler)
+    read = _read_segment(store, plan, segment, receiver, throttler, threads)
     return replace(read, keys=tuple(receiver.keys), suspects=tuple(receiver.suspects))
 
 
@@ -334,6 +333,7 @@ def index_segment_to_files(
     prefix: Path,
     *,
     throttler: Throttler | None = None,
+    threads: int = 1,
 ) -> None:
     """Read one segment of a round into scratch files, for ``PartialIndex.from_file``.
 
@@ -343,13 +343,14 @@ def index_segment_to_files(
         segment: One of the plan's ``round_segments``.
         prefix: Path of the files but for their endings.
         throttler: Slows the reading down.
+        threads: How many threads to use.
 
     Raises:
         BadBytesError: A batch or record is malformed; its text has file and position.
         StorageError: A file cannot be read or written.
     """
     with _FileReceiver(prefix) as receiver:
-        read = _read_segment(store, plan, segment, receiver, throttler)
+        read = _read_segment(store, plan, segment, receiver, throttler, threads)
     read.to_file(prefix)
 
 
@@ -359,12 +360,19 @@ def _read_segment(
     segment: SegmentState,
     receiver: KeyReceiver,
     throttler: Throttler | None,
+    threads: int,
 ) -> PartialIndex:
     """Read one segment; the receiver has its keys."""
     sink = SegmentKeys(plan, receiver)
     number = plan.number_of_dirty.get(segment.base_offset)
     indexed = SegmentReading(
-        store, plan, segment, sink, number=number or 0, throttler=throttler
+        store,
+        plan,
+        segment,
+        sink,
+        number=number or 0,
+        throttler=throttler,
+        threads=threads,
     ).run()
     sink.flush()
     return PartialIndex(

@@ -35,6 +35,7 @@ from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.throttler import Throttler
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
+from storage_core.threads import count_processors
 
 HASH_KEY_BYTES = 16
 # Names the scratch files of a round in process.
@@ -75,7 +76,12 @@ class CleanResult:
 
 @located
 def clean_partition(
-    directory: Path, *, config: LogConfig, cleaner: CleanerConfig, request: CleanRequest
+    directory: Path,
+    *,
+    config: LogConfig,
+    cleaner: CleanerConfig,
+    request: CleanRequest,
+    threads: int | None = None,
 ) -> CleanResult:
     """Load a partition that was closed cleanly, clean it once, and close it.
 
@@ -84,6 +90,8 @@ def clean_partition(
         config: The topic's configuration.
         cleaner: How to clean.
         request: Clock and checkpoints.
+        threads: How many threads to use, None for as many as there are processors. What comes of
+            it is the same.
 
     Raises:
         OffsetOverflowError: Offsets of a segment do not fit it. As Kafka's cleaner does, the round
@@ -92,12 +100,19 @@ def clean_partition(
         PylogError: Something else is wrong with the partition; it is untouched then, but for what
             loading it repairs, unless the store itself failed while the result was put into place.
     """
-    return clean_and_load(directory, config=config, cleaner=cleaner, request=request)[0]
+    return clean_and_load(
+        directory, config=config, cleaner=cleaner, request=request, threads=threads
+    )[0]
 
 
 @located
 def clean_and_load(
-    directory: Path, *, config: LogConfig, cleaner: CleanerConfig, request: CleanRequest
+    directory: Path,
+    *,
+    config: LogConfig,
+    cleaner: CleanerConfig,
+    request: CleanRequest,
+    threads: int | None = None,
 ) -> tuple[CleanResult, LoadedLog]:
     """Do as `clean_partition`, and return the log too, as it was loaded before the round."""
     store = LocalStore(directory)
@@ -115,7 +130,8 @@ def clean_and_load(
         hash_key=secrets.token_bytes(HASH_KEY_BYTES),
     )
     throttler = Throttler(cleaner.io_max_bytes_per_second)
-    index = index_round(store, plan, throttler=throttler)
+    threads = count_processors() if threads is None else threads
+    index = index_round(store, plan, throttler=throttler, threads=threads)
     groups: list[CleanedGroup] = []
     try:
         tracker = TransactionTracker()
@@ -131,6 +147,7 @@ def clean_and_load(
                 scratch=directory,
                 attempt=attempt,
                 throttler=throttler,
+                threads=threads,
             )
             for group in group_segments(plan, index.end_offset)
         )

@@ -9,14 +9,16 @@
 """
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import cycle
 from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from storage_core.config import OffsetMapHash
 from storage_core.errors import CorruptRecordError
 from storage_core.formats.batch_v2 import HEADER_BYTES, MAGIC_V2
 from storage_core.formats.legacy import MAGIC_V0
@@ -41,14 +43,18 @@ from storage_core.maintenance.compaction.index import (
     bitmap_bounds,
     rank_of,
 )
+from storage_core.maintenance.compaction.kept_records import KEPT_BYTES, KeptRecords
 from storage_core.maintenance.compaction.offset_map import KeyBlock, OffsetMap
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.throttler import UNLIMITED, Throttler
+from storage_core.records.codecs import Arena
 from storage_core.records.payload import Payload, open_batches
 from storage_core.records.reader import CrcCheck, Window, scan_windows
 from storage_core.store.base import LogStore
+from storage_core.threads import read_ahead
 
 LOWEST_OFFSET: Final = -(2**63)
+NO_ROW: Final = -1
 
 
 class CleanPart(enum.Enum):
@@ -72,11 +78,26 @@ class Stop:
     records: int
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The batches of a window that are read for their keys.
+
+    Attributes:
+        wanted: bool[n], which they are.
+        suspect_row: int64[n], number of a batch among those of suspects, NO_ROW where it is none;
+            empty where the sink does not tell them apart.
+    """
+
+    wanted: NDArray[np.bool_]
+    suspect_row: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+
+
 class HashedBatches:
-    """Some batches of a window and the keys of their records, valid until the next ones are read.
+    """Some batches of a window and the keys of their records, valid until they were taken.
 
     Attributes:
         payload: The batches.
+        choice: What the sink chose of their window.
         keys: Their keys; ranks count from first_rank.
         first_rank: Rank of the first record that has an ordinal.
     """
@@ -84,15 +105,16 @@ class HashedBatches:
     def __init__(
         self,
         payload: Payload,
-        wanted: NDArray[np.bool_],
+        choice: Choice,
         plan: CompactionPlan,
         keys: KeyBlock,
         first_rank: int,
     ) -> None:
         self.payload = payload
+        self.choice = choice
         self.keys = keys
         self.first_rank = first_rank
-        self._wanted = wanted
+        self._wanted = choice.wanted
         self._plan = plan
 
     def hash_from(self, first_offset: int) -> None:
@@ -160,8 +182,11 @@ class PassOneSink(Protocol):
         """What it wants to see of the part before the dirty one."""
         ...
 
-    def choose(self, window: Window, *, is_dirty: bool) -> NDArray[np.bool_]:
-        """Look at the batches of the next window; return which of them are read for their keys."""
+    def choose(self, window: Window, *, is_dirty: bool) -> Choice:
+        """Look at the batches of the next window; return which of them are read for their keys.
+
+        Windows are chosen from in order, but ahead of those that were taken, and by another thread.
+        """
         ...
 
     def take(self, batches: HashedBatches, *, is_dirty: bool) -> Stop | None:
@@ -171,6 +196,34 @@ class PassOneSink(Protocol):
         sink may hash the batches again: the flags of the last time count.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A window, or a part of one, as far as it can be read without the sink.
+
+    Attributes:
+        is_dirty: Whether it is of the dirty part.
+        size_bytes: Of the window that ends here; 0 where another part of it follows.
+        batches: Its keys, None where only the headers were of interest.
+    """
+
+    is_dirty: bool
+    size_bytes: int
+    batches: HashedBatches | None
+
+
+class _Room:
+    """Where what is read of a window lies until it was taken; used again.
+
+    Attributes:
+        keys: For the keys.
+        arena: For what is decompressed.
+    """
+
+    def __init__(self, offset_map_hash: OffsetMapHash, key: bytes) -> None:
+        self.keys = KeyBlock(offset_map_hash, key)
+        self.arena = Arena()
 
 
 class SegmentReading:
@@ -183,12 +236,14 @@ class SegmentReading:
         sink: Takes the keys.
         number: Of the segment, in the ranks of its records.
         throttler: Slows the reading down.
+        kept: Keeps what was decompressed, None where nobody asks for it again.
+        threads: How many threads to use: with two, reading and hashing go on beside the sink.
 
     Attributes:
         is_full: Whether the sink had no room for all of the segment.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # what is read, who takes it, and at what pace
         self,
         store: LogStore,
         plan: CompactionPlan,
@@ -197,15 +252,18 @@ class SegmentReading:
         *,
         number: int,
         throttler: Throttler | None = None,
+        kept: KeptRecords | None = None,
+        threads: int = 1,
     ) -> None:
         self.is_full = False
+        self._kept = kept or KeptRecords()
         self._store = store
         self._plan = plan
         self._segment = segment
         self._sink = sink
         self._number = number
-        self._keys = KeyBlock(plan.offset_map_hash, bytes.fromhex(plan.hash_key))
         self._throttler = throttler or Throttler(UNLIMITED)
+        self._pace = plan.pace_of(segment, threads)
         self._start = 0
         self._flags: list[NDArray[np.uint8]] = []
         self._legacy_counts: list[NDArray[np.int64]] = []
@@ -225,23 +283,18 @@ class SegmentReading:
         return self.result()
 
     def windows(self) -> Iterator[None]:
-        """Read the segment as `run` does, and yield after each window."""
-        crc = CrcCheck.RAISE if self._plan.verify_crc else CrcCheck.SKIP
-        with closing(self._store.open_file(self._segment.log_file)) as reader:
-            for start, end, is_dirty in self._parts(reader.size_bytes):
-                for window in scan_windows(
-                    reader, start=start, end=end, window_bytes=self._plan.window_bytes, crc=crc
-                ):
-                    self._throttler.use(len(window.data))
-                    check_batches(window)
-                    wanted = self._sink.choose(window, is_dirty=is_dirty)
-                    if is_dirty or self._sink.clean_part is CleanPart.KEYS:
-                        self._read_keys(window, wanted, is_dirty=is_dirty)
-                    if self.is_full:
-                        return
-                    if is_dirty:
-                        self._bytes_read += len(window.data)
-                    yield
+        """Read the segment as `run` does, and yield after each window, or part of one."""
+        with closing(read_ahead(self._read(), threads=self._pace.threads)) as parts:
+            for read in parts:
+                self._throttler.use(read.size_bytes)
+                if read.batches is not None:
+                    stop = self._sink.take(read.batches, is_dirty=read.is_dirty)
+                    self._note(read.batches, stop, is_dirty=read.is_dirty)
+                if self.is_full:
+                    return
+                if read.is_dirty:
+                    self._bytes_read += read.size_bytes
+                yield
 
     def result(self) -> IndexedSegment:
         """Return what was noted of the windows read so far."""
@@ -267,16 +320,43 @@ class SegmentReading:
         if is_dirty and begin < size_bytes:
             yield begin, None, True
 
-    def _read_keys(self, window: Window, wanted: NDArray[np.bool_], *, is_dirty: bool) -> None:
-        row = 0
-        while row < len(wanted) and not self.is_full:
-            payload = open_batches(window, wanted, row, self._plan.limits)
-            first_rank = rank_of(self._number, self._ordinal)
-            batches = HashedBatches(payload, wanted, self._plan, self._keys, first_rank)
-            batches.hash_from(self._plan.first_dirty_offset if is_dirty else LOWEST_OFFSET)
-            stop = self._sink.take(batches, is_dirty=is_dirty)
-            self._note(batches, stop, is_dirty=is_dirty)
-            row = payload.end_row
+    def _read(self) -> Generator["_Read"]:
+        """Read, check and hash: all that does not depend on what the sink has taken so far."""
+        crc = CrcCheck.RAISE if self._plan.verify_crc else CrcCheck.SKIP
+        pace = self._pace
+        key = bytes.fromhex(self._plan.hash_key)
+        rooms = cycle([_Room(self._plan.offset_map_hash, key) for _ in range(pace.at_once)])
+        next_ordinal = 0
+        with closing(self._store.open_file(self._segment.log_file)) as reader:
+            for start, end, is_dirty in self._parts(reader.size_bytes):
+                has_keys = is_dirty or self._sink.clean_part is CleanPart.KEYS
+                first_offset = self._plan.first_dirty_offset if is_dirty else LOWEST_OFFSET
+                for window in scan_windows(
+                    reader,
+                    start=start,
+                    end=end,
+                    window_bytes=pace.window_bytes,
+                    crc=crc,
+                    at_once=pace.at_once,
+                ):
+                    check_batches(window)
+                    choice = self._sink.choose(window, is_dirty=is_dirty)
+                    row, count = 0, len(window.batches)
+                    while has_keys and row < count:
+                        room = next(rooms)
+                        payload = open_batches(
+                            window, choice.wanted, row, self._plan.limits, room.arena
+                        )
+                        first_rank = rank_of(self._number, next_ordinal)
+                        batches = HashedBatches(payload, choice, self._plan, room.keys, first_rank)
+                        batches.hash_from(first_offset)
+                        if self._kept.put(payload):
+                            room.arena = Arena()
+                        next_ordinal += batches.ordinal_count
+                        row = payload.end_row
+                        yield _Read(is_dirty, len(window.data) if row == count else 0, batches)
+                    if not has_keys:
+                        yield _Read(is_dirty, len(window.data), None)
 
     def _note(self, batches: HashedBatches, stop: Stop | None, *, is_dirty: bool) -> None:
         """Take note of batches whose keys a sink took, or took up to where it was full."""
@@ -315,13 +395,13 @@ class _MapSink:
         self._tracker = TransactionTracker()
         self._tracker.add_aborted(plan.aborted_of_round)
 
-    def choose(self, window: Window, *, is_dirty: bool) -> NDArray[np.bool_]:  # noqa: ARG002  # all of it is
+    def choose(self, window: Window, *, is_dirty: bool) -> Choice:  # noqa: ARG002  # all of it is
         """Leave control batches out, and what belongs to aborted transactions."""
         rows, transactions = TransactionRows.select(window.batches)
         discard, _ = self._tracker.decide(transactions)
         wanted = ~window.batches.is_control
         wanted[rows[discard]] = False
-        return wanted
+        return Choice(wanted)
 
     def take(self, batches: HashedBatches, *, is_dirty: bool) -> Stop | None:  # noqa: ARG002  # as choose
         """Put the keys into the map."""
@@ -346,7 +426,11 @@ class _MapSink:
 
 
 def index_round(
-    store: LogStore, plan: CompactionPlan, *, throttler: Throttler | None = None
+    store: LogStore,
+    plan: CompactionPlan,
+    *,
+    throttler: Throttler | None = None,
+    threads: int = 1,
 ) -> CompactionIndex:
     """Read the dirty segments of a round, in order, up to where its offset map is full.
 
@@ -354,6 +438,7 @@ def index_round(
         store: The partition directory.
         plan: The round.
         throttler: Slows the reading down.
+        threads: How many threads to use.
 
     Raises:
         BadBytesError: A batch or record is malformed; its text has file and position.
@@ -363,13 +448,23 @@ def index_round(
     dirty = plan.dirty_segments
     ends = [segment.base_offset for segment in dirty[1:]] + [plan.first_uncleanable_offset]
     indexed: list[IndexedSegment] = []
+    kept = KeptRecords(KEPT_BYTES)
     for number, segment in enumerate(dirty):
-        reading = SegmentReading(store, plan, segment, sink, number=number, throttler=throttler)
+        reading = SegmentReading(
+            store,
+            plan,
+            segment,
+            sink,
+            number=number,
+            throttler=throttler,
+            kept=kept,
+            threads=threads,
+        )
         indexed.append(reading.run())
         if reading.is_full:
             break
         sink.latest_offset = ends[number] - 1
-    return index_of_map(indexed, sink.offset_map, sink.latest_offset)
+    return replace(index_of_map(indexed, sink.offset_map, sink.latest_offset), kept=kept)
 
 
 def index_of_map(

@@ -9,12 +9,14 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.config import CleanerConfig, LogConfig, OffsetMapHash
+from storage_core.config import CleanerConfig, LogConfig, OffsetMapHash, Recompression
+from storage_core.config.compression import AS_KAFKA
 from storage_core.index.transaction_index import AbortedTxn, collect_aborted
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_segment import SegmentState
 from storage_core.maintenance.compaction.candidates import CleanableRange, segments_between
 from storage_core.records.payload import Limits
+from storage_core.threads import valid_at_once
 
 # A slot of Kafka's offset map: an MD5 digest and an offset.
 MAP_SLOT_BYTES = 24
@@ -34,6 +36,21 @@ class ActiveProducer:
     producer_id: int
     producer_epoch: int
     last_data_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPace:
+    """How a segment is read.
+
+    Attributes:
+        threads: How many threads to use.
+        at_once: How many windows of it are valid at the same time.
+        window_bytes: How much each of them holds.
+    """
+
+    threads: int
+    at_once: int
+    window_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: what every segment asks for is kept
@@ -63,6 +80,8 @@ class CompactionPlan:
         max_batch_bytes: Limit of one decompressed batch.
         window_bytes: How much of a segment is held at a time.
         verify_crc: Whether a batch with a wrong CRC stops the round.
+        recompression: Codec of the batches that are rebuilt; control batches have none.
+        recompresses_all: Whether all batches with records are rebuilt.
     """
 
     location: str
@@ -84,6 +103,8 @@ class CompactionPlan:
     max_batch_bytes: int
     window_bytes: int
     verify_crc: bool
+    recompression: Recompression = AS_KAFKA
+    recompresses_all: bool = False
 
     @cached_property
     def dirty_segments(self) -> tuple[SegmentState, ...]:
@@ -161,13 +182,30 @@ class CompactionPlan:
 
     def aborted_near(self, base_offset: int) -> list[AbortedTxn]:
         """Return the aborted transactions that reach into the segment at base_offset."""
-        later = bisect_right(self._bases, base_offset)
-        is_last = later == len(self._bases)
         return collect_aborted(
             self._aborted_from(base_offset),
             fetch_offset=self.log_start_offset,
-            upper_bound_offset=self.first_uncleanable_offset if is_last else self._bases[later],
+            upper_bound_offset=self.end_of(base_offset),
         )
+
+    def end_of(self, base_offset: int) -> int:
+        """Return where the segment at base_offset ends: the base offset of the next one."""
+        later = bisect_right(self._bases, base_offset)
+        is_last = later == len(self._bases)
+        return self.first_uncleanable_offset if is_last else self._bases[later]
+
+    def pace_of(self, segment: SegmentState, threads: int) -> SegmentPace:
+        """Return how to read a segment: several windows take no more memory than one.
+
+        Args:
+            segment: A segment of one window is not worth a second thread.
+            threads: How many there are to use.
+        """
+        at_once = valid_at_once(threads)
+        share = max(1, self.window_bytes // at_once)
+        if segment.size_bytes <= share:
+            return SegmentPace(1, 1, self.window_bytes)
+        return SegmentPace(threads, at_once, share)
 
     def segments_below(self, end_offset: int) -> list[SegmentState]:
         """Return the segments that begin below end_offset, oldest first."""
@@ -220,6 +258,8 @@ def plan_compaction(
         max_batch_bytes=cleaner.max_decompressed_batch_bytes,
         window_bytes=cleaner.window_bytes,
         verify_crc=cleaner.verify_crc,
+        recompression=cleaner.recompression,
+        recompresses_all=cleaner.recompresses_all,
     )
 
 

@@ -1,11 +1,13 @@
 """Pass two: the segments of a group, filtered, become one cleaned segment of scratch files."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,16 +21,15 @@ from storage_core.filenames import (
     TXN_INDEX_SUFFIX,
     segment_file,
 )
-from storage_core.formats.batch_v2 import HEADER_BYTES, MAX_BATCH_BYTES, NO_TIMESTAMP, Codec
+from storage_core.formats.batch_v2 import CODEC_MASK, HEADER_BYTES, MAX_BATCH_BYTES, Codec
 from storage_core.index.index_builder import IndexBuilder
 from storage_core.index.transaction_index import AbortedTxn, encode_transaction_index
 from storage_core.kernels.batch_write import (
     GONE,
     MAX_RECORD_GROWTH_BYTES,
-    kept_attributes,
+    REBUILT,
+    rebuild_compressed,
     write_batches,
-    write_header,
-    write_records,
 )
 from storage_core.kernels.record_scan import DONE
 from storage_core.local_files import create_file
@@ -36,15 +37,19 @@ from storage_core.log.log_segment import SegmentState
 from storage_core.log.transaction_tracker import TransactionRows, TransactionTracker
 from storage_core.maintenance.compaction.index import CompactionIndex
 from storage_core.maintenance.compaction.pass_one import check_batches
-from storage_core.maintenance.compaction.plan import CompactionPlan
+from storage_core.maintenance.compaction.plan import CompactionPlan, SegmentPace
 from storage_core.maintenance.compaction.survival import ProducerLookup, SegmentFilter, Verdict
 from storage_core.maintenance.throttler import UNLIMITED, Throttler
-from storage_core.records.codecs import compress
+from storage_core.records.codecs import CODEC_OF, Arena, Blocks, compress_blocks
 from storage_core.records.payload import count_records_in
 from storage_core.records.reader import CrcCheck, Window, scan_windows
 from storage_core.store.base import LogStore
+from storage_core.threads import Beside, read_ahead
 
 SCRATCH_SUFFIX = ".part"
+# How many bytes of records are rebuilt before they are compressed, while they are still in the
+# CPU's cache. One batch may have more.
+RAW_BYTES: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +133,7 @@ def clean_group(  # noqa: PLR0913  # what is read, what is known of it, and wher
     scratch: Path,
     attempt: str,
     throttler: Throttler | None = None,
+    threads: int = 1,
 ) -> CleanedGroup:
     """Filter the segments of a group into scratch files.
 
@@ -140,14 +146,16 @@ def clean_group(  # noqa: PLR0913  # what is read, what is known of it, and wher
         scratch: Existing folder on the filesystem of the partition.
         attempt: Name of this attempt, part of the files' names.
         throttler: Slows reading and writing down.
+        threads: How many threads to use: with more than one, reading and writing go on beside the
+            filter.
 
     Raises:
         BadBytesError: A batch or record is malformed, or an index is full.
         StorageError: A file cannot be read or written; no scratch file is left behind then.
     """
     throttler = throttler or Throttler(UNLIMITED)
-    with _GroupWriter(plan, group, scratch, attempt).opened() as writer:
-        _filter(store, plan, index, group, tracker, writer, throttler)
+    with _GroupWriter(plan, group, scratch, attempt, threads=threads).opened() as writer:
+        _filter(store, plan, index, group, tracker, writer, throttler, threads)
         return writer.finish()
 
 
@@ -172,7 +180,7 @@ def measure_group(
         StorageError: A file cannot be read.
     """
     with _GroupWriter(plan, group, Path(os.devnull), "").measuring() as writer:
-        _filter(store, plan, index, group, tracker, writer, Throttler(UNLIMITED))
+        _filter(store, plan, index, group, tracker, writer, Throttler(UNLIMITED), 1)
         return writer.finish_measuring()
 
 
@@ -184,49 +192,67 @@ def _filter(  # noqa: PLR0913, PLR0917  # what is read, what is known of it, and
     tracker: TransactionTracker,
     writer: "_GroupWriter",
     throttler: Throttler,
+    threads: int,
 ) -> None:
     """Hand what is left of a group's segments to a writer."""
     producers = ProducerLookup(plan)
     for segment in group:
         tracker.add_aborted(plan.aborted_near(segment.base_offset))
         judge = SegmentFilter(plan, index, producers, segment.base_offset)
-        for window in _windows(store, plan, index, segment):
-            throttler.use(len(window.data))
-            check_batches(window)
-            writer.source_records += count_records_in(window)
-            rows, transactions = TransactionRows.select(window.batches)
-            discard = np.zeros(len(window.batches), bool)
-            discard[rows], ended = tracker.decide(transactions)
-            writer.aborted.extend(ended)
-            try:
-                for verdict in judge.judge(window, discard):
-                    throttler.use(writer.write(window, verdict))
-            except OffsetOverflowError as error:
-                # What has to be split is the segment that it comes from.
-                file, position = segment.log_file, window.file_position
-                raise OffsetOverflowError(file, position, error.reason) from error
-            writer.bytes_read += len(window.data)
+        pace = plan.pace_of(segment, threads)
+        read = read_ahead(_windows(store, plan, index, segment, pace), threads=pace.threads)
+        with closing(read) as windows:
+            for window in windows:
+                throttler.use(len(window.data))
+                check_batches(window)
+                writer.source_records += count_records_in(window)
+                rows, transactions = TransactionRows.select(window.batches)
+                discard = np.zeros(len(window.batches), bool)
+                discard[rows], ended = tracker.decide(transactions)
+                writer.aborted.extend(ended)
+                try:
+                    for verdict in judge.judge(window, discard):
+                        throttler.use(writer.write(window, verdict))
+                except OffsetOverflowError as error:
+                    # What has to be split is the segment that it comes from.
+                    file, position = segment.log_file, window.file_position
+                    raise OffsetOverflowError(file, position, error.reason) from error
+                writer.bytes_read += len(window.data)
 
 
 def _windows(
-    store: LogStore, plan: CompactionPlan, index: CompactionIndex, segment: SegmentState
-) -> Iterator[Window]:
+    store: LogStore,
+    plan: CompactionPlan,
+    index: CompactionIndex,
+    segment: SegmentState,
+    pace: SegmentPace,
+) -> Generator[Window]:
     indexed = index.segments.get(segment.base_offset)
     was_checked = indexed is not None and indexed.start_position == 0
     # A segment in which the map was full was checked only up to there.
-    was_checked &= segment.base_offset + 1 <= index.end_offset
+    was_checked &= plan.end_of(segment.base_offset) <= index.end_offset
     crc = CrcCheck.RAISE if plan.verify_crc and not was_checked else CrcCheck.SKIP
     with closing(store.open_file(segment.log_file)) as reader:
-        yield from scan_windows(reader, window_bytes=plan.window_bytes, crc=crc)
+        yield from scan_windows(
+            reader, window_bytes=pace.window_bytes, crc=crc, at_once=pace.at_once
+        )
 
 
 class _GroupWriter:
     """Writes one cleaned segment and its indexes."""
 
     def __init__(
-        self, plan: CompactionPlan, group: list[SegmentState], scratch: Path, attempt: str
+        self,
+        plan: CompactionPlan,
+        group: list[SegmentState],
+        scratch: Path,
+        attempt: str,
+        *,
+        threads: int = 1,
     ) -> None:
         self._group = group
+        is_large = sum(segment.size_bytes for segment in group) > plan.window_bytes
+        self._threads = threads if is_large else 1
         base_offset = group[0].base_offset
         self._prefix = scratch / f"{SCRATCH_PREFIX}{attempt}-{segment_file(base_offset, '')}"
         self._index = IndexBuilder(
@@ -235,9 +261,15 @@ class _GroupWriter:
             interval_bytes=plan.index_interval_bytes,
             max_index_bytes=plan.segment_index_bytes,
         )
+        # Of what is rebuilt; None for each batch's own.
+        self._codec = CODEC_OF.get(plan.recompression.codec)
+        self._level = plan.recompression.level
         self._log: BinaryIO
-        self._out = np.empty(0, np.uint8)
-        self._raw = np.empty(0, np.uint8)
+        self._beside: Beside
+        self._out = Arena()
+        self._other_out = Arena()
+        self._raw = Arena()
+        self._packed = Arena()
         self._stats = RewriteStats()
         self.bytes_read = 0
         self.source_records = 0
@@ -247,7 +279,10 @@ class _GroupWriter:
     def opened(self) -> Iterator["_GroupWriter"]:
         """Open the log file; after an error none of the files is left."""
         try:
-            with os.fdopen(create_file(self._path(LOG_SUFFIX)), "wb") as self._log:
+            with (
+                os.fdopen(create_file(self._path(LOG_SUFFIX)), "wb") as self._log,
+                Beside(threads=self._threads) as self._beside,
+            ):
                 yield self
         except BaseException as error:
             for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
@@ -259,7 +294,7 @@ class _GroupWriter:
     @contextmanager
     def measuring(self) -> Iterator["_GroupWriter"]:
         """Write into nothing: only the numbers are asked for."""
-        with Path(os.devnull).open("wb") as self._log:
+        with Path(os.devnull).open("wb") as self._log, Beside(threads=1) as self._beside:
             yield self
 
     def finish_measuring(self) -> RewriteStats:
@@ -273,14 +308,19 @@ class _GroupWriter:
         """Write what is left of a block of batches; return how many bytes that was."""
         payload = verdict.payload
         batches = payload.batches
-        self._reserve(verdict)
+        out = self._out
+        out.clear()
+        if self._codec is not None:
+            _change_codec(verdict, self._codec)
+        rebuilt = _Rebuilt(verdict, self._raw, self._packed, self._level)
         sizes = np.zeros(len(batches), np.int64)
-        max_timestamps = np.zeros(len(batches), np.int64)
-        at, row = 0, payload.first_row
+        row = payload.first_row
         while row < payload.end_row:
-            at, row, status = write_batches(
-                self._out,
-                at,
+            end_row, failure = rebuilt.compress_from(row)
+            self._reserve(verdict, row, end_row, rebuilt.packed_bytes)
+            out.used, row, status = write_batches(
+                out.buffer,
+                out.used,
                 window.data,
                 payload.arena,
                 payload.in_arena,
@@ -294,45 +334,55 @@ class _GroupWriter:
                 verdict.first_record,
                 verdict.delete_horizon_ms,
                 row,
-                payload.end_row,
+                end_row,
+                self._packed.buffer,
+                rebuilt.packed_start,
+                rebuilt.packed_end,
+                rebuilt.base_timestamp,
+                rebuilt.max_timestamp,
                 sizes,
-                max_timestamps,
             )
+            if status == DONE:
+                status = failure
             if status != DONE:
                 raise payload.error(status, row, int(payload.start[row]))
-            if row < payload.end_row:
-                at = self._write_compressed(window, verdict, row, at, sizes, max_timestamps)
-                row += 1
         here = slice(payload.first_row, payload.end_row)
         written = np.flatnonzero(verdict.fate[here] != GONE) + payload.first_row
-        if self._index.size_bytes + at > MAX_BATCH_BYTES:
+        if self._index.size_bytes + out.used > MAX_BATCH_BYTES:
             raise StorageError(str(self._prefix), "the cleaned segment would exceed 2 GiB")
-        self._index.add(sizes[written], batches.last_offset[written], max_timestamps[written])
-        self._log.write(self._out.data[:at])
+        self._index.add(
+            sizes[written], batches.last_offset[written], rebuilt.max_timestamp[written]
+        )
+        self._beside.do(self._log.write, out.content.data)
+        if self._threads > 1:
+            # It may be written still, while the next block is made.
+            self._out, self._other_out = self._other_out, self._out
         self._stats += RewriteStats(
             messages_read=verdict.messages_read,
             messages_written=int(verdict.kept[written].sum()),
-            bytes_written=at,
+            bytes_written=out.used,
             invalid_messages_read=verdict.invalid_messages,
         )
-        return at
+        return out.used
 
     def finish(self) -> CleanedGroup:
         """Write the indexes, sync everything and return the manifest."""
         offsets, times = self._index.finish()
         sizes = {LOG_SUFFIX: self._index.size_bytes}
         modified_ns = self._group[-1].modified_ms * 1_000_000
-        self._log.flush()
-        _make_durable(self._log, modified_ns)
         contents = {OFFSET_INDEX_SUFFIX: offsets, TIME_INDEX_SUFFIX: times}
         if self.aborted:
             contents[TXN_INDEX_SUFFIX] = encode_transaction_index(self.aborted)
-        for suffix, content in contents.items():
-            with os.fdopen(create_file(self._path(suffix)), "wb") as file:
-                file.write(content)
-                file.flush()
-                _make_durable(file, None if suffix == TXN_INDEX_SUFFIX else modified_ns)
-            sizes[suffix] = len(content)
+        self._beside.wait()
+        with ThreadPoolExecutor(len(contents) + 1, thread_name_prefix="pylog-sync") as pool:
+            # A sync waits for the disk; those of one moment wait together.
+            syncs = [pool.submit(_make_durable, self._log, modified_ns)]
+            for suffix, content in contents.items():
+                own_ns = None if suffix == TXN_INDEX_SUFFIX else modified_ns
+                syncs.append(pool.submit(_write_durably, self._path(suffix), content, own_ns))
+                sizes[suffix] = len(content)
+            for sync in syncs:
+                sync.result()
         stats = self._stats + RewriteStats(
             bytes_read=self.bytes_read, source_records=self.source_records
         )
@@ -348,86 +398,123 @@ class _GroupWriter:
     def _path(self, suffix: str) -> Path:
         return self._prefix.with_name(self._prefix.name + suffix + SCRATCH_SUFFIX)
 
-    def _reserve(self, verdict: Verdict) -> None:
-        """Make room for the largest output that a block can have."""
+    def _reserve(self, verdict: Verdict, first_row: int, end_row: int, packed_bytes: int) -> None:
+        """Make room for the largest output that rows can have."""
         payload = verdict.payload
-        here = slice(payload.first_row, payload.end_row)
+        here = slice(first_row, end_row)
+        batches = payload.batches
         stays = verdict.fate[here] != GONE
-        source = np.maximum(
-            payload.window.batches.size[here],
-            payload.end[here] - payload.start[here] + HEADER_BYTES,
-        )
-        growth = verdict.kept[here] * MAX_RECORD_GROWTH_BYTES + HEADER_BYTES
-        # Incompressible records grow a little when compressed.
-        needed = int(((source + growth) * stays).sum())
-        needed += needed // 64 + 4096
-        if needed > len(self._out):
-            self._out = np.empty(needed, np.uint8)
+        is_packed = (verdict.fate[here] == REBUILT) & (batches.codec[here] != Codec.NONE)
+        source = np.maximum(batches.size[here], payload.end[here] - payload.start[here])
+        most = HEADER_BYTES + source + verdict.kept[here] * MAX_RECORD_GROWTH_BYTES
+        needed = int((most * (stays & ~is_packed)).sum())
+        needed += packed_bytes + HEADER_BYTES * int(is_packed.sum())
+        self._out.reserve(self._out.used + needed)
 
-    def _write_compressed(
-        self,
-        window: Window,
-        verdict: Verdict,
-        row: int,
-        at: int,
-        sizes: NDArray[np.int64],
-        max_timestamps: NDArray[np.int64],
-    ) -> int:
-        """Write one batch that is rebuilt and compressed anew; return the next position."""
+
+class _Rebuilt:
+    """The batches of a block that are rebuilt and compressed anew, some at a time.
+
+    Arrays have one element a batch of the whole window.
+
+    Attributes:
+        packed_start: int64[], where in the arena the compressed records of a batch begin.
+        packed_end: int64[], where they end.
+        base_timestamp: int64[], what its header will say.
+        max_timestamp: int64[], what its header will say.
+    """
+
+    def __init__(self, verdict: Verdict, raw: Arena, packed: Arena, level: int | None) -> None:
+        self._verdict = verdict
+        self._level = level
+        self._raw = raw
+        self._packed = packed
+        count = len(verdict.payload.batches)
+        self.packed_start, self.packed_end, self.base_timestamp, self.max_timestamp = np.zeros(
+            (4, count), np.int64
+        )
+
+    @property
+    def packed_bytes(self) -> int:
+        """How many bytes the compressed records have."""
+        return self._packed.used
+
+    def compress_from(self, first_row: int) -> tuple[int, int]:
+        """Rebuild and compress what of the batches from a row on fits RAW_BYTES.
+
+        Those before it may be overwritten.
+
+        Returns:
+            (end_row, status): the row up to which all are done, at least one more, unless it is
+            the bad one that a status of write_records is about.
+        """
+        verdict = self._verdict
         payload = verdict.payload
         batches = payload.batches
-        start, end = int(payload.start[row]), int(payload.end[row])
-        room = end - start + int(verdict.kept[row]) * MAX_RECORD_GROWTH_BYTES
-        if room > len(self._raw):
-            self._raw = np.empty(room, np.uint8)
-        is_append_time = bool(batches.is_log_append_time[row])
-        horizon = int(verdict.delete_horizon_ms[row])
-        is_legacy = bool(batches.is_legacy[row])
-        length, base_timestamp, max_timestamp, first, last, status = write_records(
-            self._raw,
-            0,
-            payload.arena if payload.in_arena[row] else window.data,
-            start,
-            end,
-            int(batches.record_count[row]),
-            verdict.keep,
-            int(verdict.first_record[row]),
-            int(batches.base_timestamp[row]),
-            int(batches.max_timestamp[row]) if is_append_time and not is_legacy else NO_TIMESTAMP,
-            horizon,
-            is_legacy,
-        )
-        if status != DONE:
-            raise payload.error(status, row, start)
-        if is_legacy:
-            batches.last_offset[row] = batches.base_offset[row] + last
-            batches.base_offset[row] += first
-        if is_append_time:
-            max_timestamp = int(batches.max_timestamp[row])
-        codec = Codec(int(batches.codec[row]))
-        packed = np.frombuffer(compress(codec, self._raw.data[:length]), np.uint8)
-        size = HEADER_BYTES + len(packed)
-        if at + size > len(self._out):
-            self._out = np.concatenate([self._out[:at], np.empty(2 * (at + size), np.uint8)])
-        self._out[at + HEADER_BYTES : at + size] = packed
-        write_header(
-            self._out,
-            at,
-            batches.columns,
-            row,
-            size,
-            kept_attributes(int(batches.attributes[row]), int(codec), horizon != NO_TIMESTAMP),
-            base_timestamp,
-            max_timestamp,
-            int(verdict.kept[row]),
-        )
-        sizes[row] = size
-        max_timestamps[row] = max_timestamp
-        return at + size
+        rows, ends = np.empty((2, payload.end_row - first_row), np.int64)
+        self._packed.clear()
+        self._raw.reserve(RAW_BYTES)
+        while True:
+            end_row, count, status = rebuild_compressed(
+                self._raw.buffer,
+                payload.window.data,
+                payload.arena,
+                payload.in_arena,
+                payload.start,
+                payload.end,
+                batches.record_count,
+                batches.columns,
+                verdict.fate,
+                verdict.kept,
+                verdict.keep,
+                verdict.first_record,
+                verdict.delete_horizon_ms,
+                first_row,
+                payload.end_row,
+                rows,
+                ends,
+                self.base_timestamp,
+                self.max_timestamp,
+            )
+            if end_row > first_row or status != DONE or payload.end_row == first_row:
+                break
+            size = int(payload.end[first_row] - payload.start[first_row])
+            self._raw.reserve(size + int(verdict.kept[first_row]) * MAX_RECORD_GROWTH_BYTES)
+        self._compress(rows[:count], ends[:count])
+        return end_row, status
+
+    def _compress(self, rows: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
+        """Compress the records of rows, which lie end to end."""
+        starts = np.concatenate([ends[:1] * 0, ends[:-1]])
+        codecs = self._verdict.payload.batches.codec[rows]
+        bounds = [0, *(np.flatnonzero(np.diff(codecs)) + 1).tolist(), rows.size]
+        for first, end in pairwise(bounds if rows.size else ()):
+            run = slice(first, end)
+            begin = self._packed.used
+            blocks = Blocks(self._raw.buffer, starts[run], ends[run])
+            codec = Codec(int(codecs[first]))
+            packed = compress_blocks(codec, blocks, self._packed, level=self._level)
+            self.packed_end[rows[run]] = packed
+            self.packed_start[rows[run]] = np.concatenate([[begin], packed[:-1]])
+
+
+def _change_codec(verdict: Verdict, codec: Codec) -> None:
+    """Give the batches that are rebuilt another codec, but for control batches."""
+    batches = verdict.payload.batches
+    rows = np.flatnonzero((verdict.fate == REBUILT) & ~batches.is_control)
+    batches.attributes[rows] = (batches.attributes[rows] & ~CODEC_MASK) | codec
+
+
+def _write_durably(path: Path, content: bytes, modified_ns: int | None) -> None:
+    """Create a file and sync it, with its modification time where one is given."""
+    with os.fdopen(create_file(path), "wb") as file:
+        file.write(content)
+        _make_durable(file, modified_ns)
 
 
 def _make_durable(file: BinaryIO, modified_ns: int | None) -> None:
     """Sync what a file has, its modification time too where one is given."""
+    file.flush()
     if modified_ns is not None:
         # Before the sync: a time that is set after it may be lost when the power is.
         os.utime(file.fileno(), ns=(modified_ns, modified_ns))

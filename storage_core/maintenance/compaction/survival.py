@@ -31,6 +31,7 @@ from storage_core.maintenance.compaction.index import (
 from storage_core.maintenance.compaction.offset_map import KeyBlock
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.records.batch_table import BatchTable
+from storage_core.records.codecs import Arena
 from storage_core.records.payload import Payload, open_batches
 from storage_core.records.reader import Window
 
@@ -112,6 +113,7 @@ class SegmentFilter:
         self._keeps_legacy_tombstones = modified_ms > plan.legacy_delete_horizon_ms
         self._number = index.numbers.get(base_offset, 0)
         self._keys = KeyBlock(plan.offset_map_hash, bytes.fromhex(plan.hash_key))
+        self._arena = Arena()
         # Rows of the dirty part and their ordinals seen so far.
         self._next_flag = 0
         self._next_ordinal = 0
@@ -121,7 +123,7 @@ class SegmentFilter:
             self._words = index.bitmap_of(base_offset)
 
     def judge(self, window: Window, discard: NDArray[np.bool_]) -> Iterator[Verdict]:
-        """Yield the verdicts on a window, a block of rows at a time.
+        """Yield the verdicts on a window, a block of rows at a time; each is valid until the next.
 
         Args:
             window: The next window of the segment.
@@ -142,7 +144,13 @@ class SegmentFilter:
         """Judge the rows of a window from first_row on, as many as memory allows."""
         window = judged.window
         plan = self._plan
-        payload = open_batches(window, judged.needs_records, first_row, plan.limits)
+        payload = None
+        if first_row == 0:
+            payload = self._index.kept.take(window, judged.needs_records)
+        if payload is None:
+            payload = open_batches(
+                window, judged.needs_records, first_row, plan.limits, self._arena
+            )
         end_row = payload.end_row
         batches = payload.batches
         self._check_counts(judged, payload)
@@ -233,8 +241,9 @@ class SegmentFilter:
             step,
         )
         is_legacy = batches.is_legacy
-        # Even one of which all stays is written anew, in format v2.
-        step[is_legacy & (step == SETTLED) & (kept > 0)] = BY_BITS
+        is_rebuilt = np.full(count, self._plan.recompresses_all) & ~batches.is_control
+        # Even one of which all stays is written anew, of an older format in v2.
+        step[(is_legacy | is_rebuilt) & (step == SETTLED) & (kept > 0)] = BY_BITS
         keeps_tombstones = np.where(is_legacy, self._keeps_legacy_tombstones, ~horizon_passed)
         is_looked_up = (
             (action == FILTER)
@@ -246,6 +255,7 @@ class SegmentFilter:
             action=action,
             retains_empty=retains_empty,
             loses_transaction=discard & batches.is_control,
+            is_rebuilt=is_rebuilt | is_legacy,
             keeps_tombstones=keeps_tombstones.astype(np.uint8),
             kept=kept,
             step=step,
@@ -369,7 +379,7 @@ class SegmentFilter:
         fate = np.full(len(batches), GONE, np.uint8)
         fate[~has_records & judged.retains_empty] = HEADER_ONLY
         fate[has_records] = REBUILT
-        fate[has_records & is_whole & ~needs_horizon & ~batches.is_legacy] = VERBATIM
+        fate[has_records & is_whole & ~needs_horizon & ~judged.is_rebuilt] = VERBATIM
         fate[judged.action == DROP] = GONE
         return fate, np.where((fate == REBUILT) & (horizon >= 0), horizon, NO_TIMESTAMP)
 
@@ -396,6 +406,7 @@ class _Judged:
     action: NDArray[np.uint8]
     retains_empty: NDArray[np.bool_]
     loses_transaction: NDArray[np.bool_]
+    is_rebuilt: NDArray[np.bool_]  # whatever it loses
     keeps_tombstones: NDArray[np.uint8]
     kept: NDArray[np.int64]
     step: NDArray[np.uint8]

@@ -27,6 +27,7 @@ from storage_core.formats.index_entries import MAX_RELATIVE_OFFSET
 from storage_core.kernels.crc32c import crc32c
 from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.findings import Code
+from storage_core.records.checked_headers import scan_checked_headers
 from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_windows
 from storage_core.store.base import FileReader
 
@@ -55,6 +56,7 @@ class BatchStream:
         reader: The open .log file.
         base_offset: Of the segment.
         window_bytes: How much to hold at a time.
+        keeps_records: Whether the windows have the records, too, not only what headers say.
         findings: Where bytes that are no batches are reported.
 
     Attributes:
@@ -68,6 +70,7 @@ class BatchStream:
         base_offset: int,
         *,
         window_bytes: int,
+        keeps_records: bool,
         findings: FindingCollector,
     ) -> None:
         self.end_position = 0
@@ -75,6 +78,7 @@ class BatchStream:
         self._reader = reader
         self._base_offset = base_offset
         self._window_bytes = window_bytes
+        self._keeps_records = keeps_records
         self._findings = findings
         self._largest_offset = base_offset - 1
         self._candidates_left = _MAX_CANDIDATES
@@ -114,20 +118,31 @@ class BatchStream:
     def _read_on(self, end: int | None = None) -> Generator[Window, None, str | None]:
         """Yield windows from end_position on; return why they end, None at a tail or the end."""
         try:
-            for window in scan_windows(
-                self._reader,
-                start=self.end_position,
-                end=end,
-                window_bytes=self._window_bytes,
-                crc=CrcCheck.NOTE,
-                tail=Tail.STOP,
-                large=Large.VALID,
-            ):
-                self.end_position = window.file_position + window.data.size
+            for window in self._windows(end):
+                self.end_position = window.file_position + window.size_bytes
                 yield window
         except CorruptRecordError as error:
             return error.reason
         return None
+
+    def _windows(self, end: int | None) -> Iterator[Window]:
+        if not self._keeps_records:
+            return scan_checked_headers(
+                self._reader,
+                start=self.end_position,
+                end=end,
+                window_bytes=self._window_bytes,
+                large=Large.VALID,
+            )
+        return scan_windows(
+            self._reader,
+            start=self.end_position,
+            end=end,
+            window_bytes=self._window_bytes,
+            crc=CrcCheck.NOTE,
+            tail=Tail.STOP,
+            large=Large.VALID,
+        )
 
     def _report(self, position: int, message: str) -> None:
         self._findings.add(

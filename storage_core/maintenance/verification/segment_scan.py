@@ -186,6 +186,7 @@ class SegmentScan:
             reader,
             self._segment.base_offset,
             window_bytes=self._options.window_bytes,
+            keeps_records=self._options.is_deep,
             findings=self._findings,
         )
         try:

@@ -1,5 +1,20 @@
 """The four compressions of record batches, framed as Kafka frames them, with bounded expansion."""
 
-from storage_core.records.codecs.registry import compress, decompress
+from storage_core.records.codecs.arena import Arena, Blocks
+from storage_core.records.codecs.registry import (
+    CODEC_OF,
+    compress,
+    compress_blocks,
+    decompress,
+    decompress_blocks,
+)
 
-__all__ = ["compress", "decompress"]
+__all__ = [
+    "CODEC_OF",
+    "Arena",
+    "Blocks",
+    "compress",
+    "compress_blocks",
+    "decompress",
+    "decompress_blocks",
+]

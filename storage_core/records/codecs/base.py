@@ -10,8 +10,12 @@ the expanded bytes or one of the two errors, never an exception of the library b
 
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from storage_core.errors import DecompressionLimitError
 from storage_core.formats.batch_v2 import Codec
+from storage_core.records.codecs.arena import Arena, Blocks
 
 
 class RecordCodec(Protocol):
@@ -34,6 +38,61 @@ class RecordCodec(Protocol):
 
     def compress(self, data: bytes | bytearray | memoryview, *, level: int | None = None) -> bytes:
         """Compress a block, framed as Kafka frames it; level None is Kafka's default."""
+        ...
+
+
+class BlockExpander(Protocol):
+    """Expands many blocks at one call, without Python for each."""
+
+    def __call__(
+        self,
+        blocks: Blocks,
+        first: int,
+        arena: Arena,
+        ends: NDArray[np.int64],
+        *,
+        limit_bytes: int,
+        budget_bytes: int,
+    ) -> int:
+        """Expand blocks, each as ``RecordCodec.decompress`` would, up to the first doubtful one.
+
+        Args:
+            blocks: The compressed blocks.
+            first: The block to begin with.
+            arena: Their contents are put behind what it has.
+            ends: int64[blocks], where the contents of each block end in the arena.
+            limit_bytes: The largest size of one, at least 0.
+            budget_bytes: The last block is the one with which the arena has more than so many.
+
+        Returns:
+            The block that was not expanded, for the budget or because it is not plainly good; how
+            many there are if all were.
+        """
+        ...
+
+
+class BlockPacker(Protocol):
+    """Compresses many blocks at one call, without Python for each."""
+
+    def __call__(
+        self,
+        blocks: Blocks,
+        arena: Arena,
+        ends: NDArray[np.int64],
+        *,
+        level: int | None = None,
+    ) -> int:
+        """Compress blocks from the first on, each as ``RecordCodec.compress`` would.
+
+        Args:
+            blocks: The blocks.
+            arena: What becomes of them is put behind what it has.
+            ends: int64[blocks], where that of each block ends in the arena.
+            level: As ``RecordCodec.compress`` has it.
+
+        Returns:
+            The block that the library could not compress; how many there are if it did all.
+        """
         ...
 
 

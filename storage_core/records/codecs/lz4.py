@@ -16,44 +16,63 @@ and without a content size.
 """
 
 import functools
-from typing import Final
+from typing import Final, NamedTuple
 
 import lz4.frame
+import numpy as np
+from numpy.typing import NDArray
 
 from storage_core.errors import DecompressionError
 from storage_core.formats.batch_v2 import Codec
+from storage_core.formats.lz4_frame import (
+    BLOCK_CHECKSUM_FLAG,
+    BLOCK_DESCRIPTOR_AT,
+    BLOCK_SIZE_SHIFT,
+    BLOCK_SIZES,
+    CONTENT_CHECKSUM_FLAG,
+    CONTENT_SIZE_FLAG,
+    FLAGS_AT,
+    HEADER_BYTES,
+    HEADER_CHECKSUM_AT,
+    INDEPENDENT_FLAG,
+    MAGIC,
+    MAX_RATIO,
+    RESERVED_FLAGS,
+    VERSION,
+    VERSION_SHIFT,
+)
+from storage_core.kernels.lz4_blocks import expand_lz4, pack_lz4
+from storage_core.records.codecs.arena import Arena, Blocks
 from storage_core.records.codecs.base import limit_error
+from storage_core.records.codecs.libraries import addresses_of, find_library
 
 _NAME: Final = Codec.LZ4.name.lower()
 
-_MAGIC: Final = b"\x04\x22\x4d\x18"
-_FLAGS_AT: Final = len(_MAGIC)
-_BLOCK_DESCRIPTOR_AT: Final = _FLAGS_AT + 1
-_HEADER_BYTES: Final = _BLOCK_DESCRIPTOR_AT + 2  # with the header checksum
 _CONTENT_SIZE_BYTES: Final = 8
 _CHECKSUM_BYTES: Final = 4
 
-_CHECKSUM_AT: Final = _BLOCK_DESCRIPTOR_AT + 1
 # What the writers of message format v0 made of the header that Kafka writes.
 _CHECKSUM_OF_V0: Final = b"\x1a"
-
-_RESERVED_FLAGS: Final = 0x03  # the lower one is nowadays a dictionary's
-_CONTENT_CHECKSUM_FLAG: Final = 0x04
-_CONTENT_SIZE_FLAG: Final = 0x08
-_BLOCK_CHECKSUM_FLAG: Final = 0x10
-_INDEPENDENT_FLAG: Final = 0x20
-_VERSION_SHIFT: Final = 6
-_VERSION: Final = 1
 
 # Kafka's default, which is the fast compressor; every other level is the slow one.
 _DEFAULT_LEVEL: Final = 9
 _FIRST_SLOW_LEVEL: Final = 3  # below it the library is fast
 
-_BLOCK_SIZE_SHIFT: Final = 4
-_BLOCK_SIZES: Final = range(lz4.frame.BLOCKSIZE_MAX64KB, lz4.frame.BLOCKSIZE_MAX4MB + 1)
-
-# One byte of a match's length stands for at most 255 bytes: no block expands further.
-_MAX_RATIO: Final = 255
+# liblz4's LZ4F_preferences_t, a struct of its public interface.
+_PREFERENCES: Final = np.dtype(
+    [
+        ("block_size", "u4"),
+        ("block_mode", "u4"),
+        ("content_checksum", "u4"),
+        ("frame_type", "u4"),
+        ("content_size", "u8"),
+        ("dictionary", "u4"),
+        ("block_checksum", "u4"),
+        ("level", "i4"),
+        ("rest", "u4", 5),
+    ]
+)
+_INDEPENDENT: Final = 1  # in block_mode
 
 
 def decompress(
@@ -73,14 +92,14 @@ def decompress(
     flags, block_size, body_at = _read_header(view)
     context = lz4.frame.create_decompression_context()
     # One byte more than the limit shows a block that is too large.
-    room = min(limit_bytes + 1, _MAX_RATIO * len(view))
+    room = min(limit_bytes + 1, MAX_RATIO * len(view))
     try:
         if checks_header:
             lz4.frame.decompress_chunk(context, view[:body_at])
-        if not checks_header or flags & (_CONTENT_SIZE_FLAG | _CONTENT_CHECKSUM_FLAG):
+        if not checks_header or flags & (CONTENT_SIZE_FLAG | CONTENT_CHECKSUM_FLAG):
             # The library would hold the frame to what Kafka does not: it gets another header.
             context = lz4.frame.create_decompression_context()
-            has_checksums = bool(flags & _BLOCK_CHECKSUM_FLAG)
+            has_checksums = bool(flags & BLOCK_CHECKSUM_FLAG)
             lz4.frame.decompress_chunk(context, _plain_header(block_size, has_checksums))
         out: bytes
         out, used, is_whole = lz4.frame.decompress_chunk(context, view[body_at:], max_length=room)
@@ -88,7 +107,7 @@ def decompress(
         raise DecompressionError(_NAME, f"corrupt: {error}") from error
     if len(out) > limit_bytes:
         raise limit_error(Codec.LZ4, limit_bytes)
-    trailer_bytes = _CHECKSUM_BYTES if flags & _CONTENT_CHECKSUM_FLAG else 0
+    trailer_bytes = _CHECKSUM_BYTES if flags & CONTENT_CHECKSUM_FLAG else 0
     if not is_whole or body_at + used + trailer_bytes > len(view):
         raise DecompressionError(_NAME, f"truncated: the frame has no end at {len(view)} bytes")
     return out
@@ -96,26 +115,26 @@ def decompress(
 
 def _read_header(view: memoryview) -> tuple[int, int, int]:
     """Return the flags, the number that stands for the block size, and where the blocks begin."""
-    if len(view) < _HEADER_BYTES:
+    if len(view) < HEADER_BYTES:
         raise DecompressionError(_NAME, f"truncated: {len(view)} bytes are no frame header")
-    magic = bytes(view[: len(_MAGIC)])
-    if magic != _MAGIC:
+    magic = bytes(view[: len(MAGIC)])
+    if magic != MAGIC:
         raise DecompressionError(
-            _NAME, f"the frame begins with {magic.hex()}, expected {_MAGIC.hex()}"
+            _NAME, f"the frame begins with {magic.hex()}, expected {MAGIC.hex()}"
         )
-    flags, descriptor = view[_FLAGS_AT], view[_BLOCK_DESCRIPTOR_AT]
-    if flags & _RESERVED_FLAGS:
+    flags, descriptor = view[FLAGS_AT], view[BLOCK_DESCRIPTOR_AT]
+    if flags & RESERVED_FLAGS:
         raise DecompressionError(_NAME, f"reserved bits are set in the frame flags {flags:#04x}")
-    if not flags & _INDEPENDENT_FLAG:
+    if not flags & INDEPENDENT_FLAG:
         raise DecompressionError(_NAME, "the blocks of the frame depend on each other")
-    if flags >> _VERSION_SHIFT != _VERSION:
+    if flags >> VERSION_SHIFT != VERSION:
         raise DecompressionError(
-            _NAME, f"the frame has version {flags >> _VERSION_SHIFT}, expected {_VERSION}"
+            _NAME, f"the frame has version {flags >> VERSION_SHIFT}, expected {VERSION}"
         )
-    block_size = descriptor >> _BLOCK_SIZE_SHIFT
-    if descriptor & (1 << _BLOCK_SIZE_SHIFT) - 1 or block_size not in _BLOCK_SIZES:
+    block_size = descriptor >> BLOCK_SIZE_SHIFT
+    if descriptor & (1 << BLOCK_SIZE_SHIFT) - 1 or block_size not in BLOCK_SIZES:
         raise DecompressionError(_NAME, f"the frame has block descriptor {descriptor:#04x}")
-    body_at = _HEADER_BYTES + (_CONTENT_SIZE_BYTES if flags & _CONTENT_SIZE_FLAG else 0)
+    body_at = HEADER_BYTES + (_CONTENT_SIZE_BYTES if flags & CONTENT_SIZE_FLAG else 0)
     if len(view) < body_at:
         raise DecompressionError(_NAME, f"truncated: {len(view)} bytes are no frame header")
     return flags, block_size, body_at
@@ -139,10 +158,9 @@ def compress(data: bytes | bytearray | memoryview, *, level: int | None = None) 
 
     Exactly at the default level Kafka takes the fast compressor, else the slow one of that level.
     """
-    is_fast = level is None or level == _DEFAULT_LEVEL
     frame: bytes = lz4.frame.compress(
         data,
-        compression_level=0 if is_fast else max(level or 0, _FIRST_SLOW_LEVEL),
+        compression_level=_level_of_library(level),
         block_size=lz4.frame.BLOCKSIZE_MAX64KB,
         block_linked=False,
         content_checksum=False,
@@ -154,4 +172,100 @@ def compress(data: bytes | bytearray | memoryview, *, level: int | None = None) 
 
 def with_checksum_of_v0(frame: bytes) -> bytes:
     """Return a frame that compress made, with the header's checksum as message format v0 has it."""
-    return frame[:_CHECKSUM_AT] + _CHECKSUM_OF_V0 + frame[_CHECKSUM_AT + len(_CHECKSUM_OF_V0) :]
+    return (
+        frame[:HEADER_CHECKSUM_AT]
+        + _CHECKSUM_OF_V0
+        + frame[HEADER_CHECKSUM_AT + len(_CHECKSUM_OF_V0) :]
+    )
+
+
+def _level_of_library(level: int | None) -> int:
+    """Return the library's level for Kafka's."""
+    if level is None or level == _DEFAULT_LEVEL:
+        return 0
+    return max(level, _FIRST_SLOW_LEVEL)
+
+
+class _Functions(NamedTuple):
+    """What kernels need of the library.
+
+    Attributes:
+        decompress: Address of ``LZ4_decompress_safe``.
+        compress: Address of ``LZ4F_compressFrame``.
+        checksums: uint8[4], of the header of a plain frame, by its block size.
+    """
+
+    decompress: int
+    compress: int
+    checksums: NDArray[np.uint8]
+
+
+@functools.cache
+def _functions() -> _Functions | None:
+    library = find_library("lz4.frame._frame")
+    addresses = addresses_of(library, ("LZ4_decompress_safe", "LZ4F_compressFrame"))
+    if addresses is None:
+        return None
+    headers = [_plain_header(block_size, has_checksums=False) for block_size in BLOCK_SIZES]
+    checksums = np.array([header[HEADER_CHECKSUM_AT] for header in headers], np.uint8)
+    expand, pack = addresses
+    return _Functions(expand, pack, checksums)
+
+
+def preferences_of(level: int | None) -> NDArray[np.uint8]:
+    """Return the library's ``LZ4F_preferences_t`` for Kafka's frames of a level."""
+    preferences = np.zeros(1, _PREFERENCES)
+    preferences["block_size"] = BLOCK_SIZES[0]
+    preferences["block_mode"] = _INDEPENDENT
+    preferences["level"] = _level_of_library(level)
+    return preferences.view(np.uint8)
+
+
+def decompress_blocks(
+    blocks: Blocks,
+    first: int,
+    arena: Arena,
+    ends: NDArray[np.int64],
+    *,
+    limit_bytes: int,
+    budget_bytes: int,
+) -> int:
+    """Expand blocks that are plainly good; see ``BlockExpander``."""
+    functions = _functions()
+    if functions is None:
+        return first
+    while True:
+        first, arena.used, room = expand_lz4(
+            functions.decompress,
+            functions.checksums,
+            *blocks,
+            first,
+            limit_bytes,
+            budget_bytes,
+            arena.buffer,
+            arena.used,
+            ends,
+        )
+        if not room:
+            return first
+        arena.reserve(room)
+
+
+def compress_blocks(
+    blocks: Blocks, arena: Arena, ends: NDArray[np.int64], *, level: int | None = None
+) -> int:
+    """Make frames of blocks; see ``BlockPacker``."""
+    functions = _functions()
+    if functions is None:
+        return 0
+    room = arena.reserve_for(blocks)
+    done, arena.used = pack_lz4(
+        functions.compress,
+        preferences_of(level),
+        *blocks,
+        room,
+        arena.buffer,
+        arena.used,
+        ends,
+    )
+    return done

@@ -3,16 +3,39 @@
 from collections.abc import Mapping
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.config import BrokerCompressionType
 from storage_core.formats.batch_v2 import MAGIC_V2, Codec
 from storage_core.formats.legacy import MAGIC_V0
 from storage_core.records.codecs import gzip, lz4, snappy, zstd
-from storage_core.records.codecs.base import RecordCodec, limit_error
+from storage_core.records.codecs.arena import Arena, Blocks
+from storage_core.records.codecs.base import BlockExpander, BlockPacker, RecordCodec, limit_error
 
 _CODECS: Final[Mapping[Codec, RecordCodec]] = {
     Codec.GZIP: gzip,
     Codec.SNAPPY: snappy,
     Codec.LZ4: lz4,
     Codec.ZSTD: zstd,
+}
+# By the name that settings have for it; PRODUCER names none.
+CODEC_OF: Final[Mapping[BrokerCompressionType, Codec]] = {
+    BrokerCompressionType.UNCOMPRESSED: Codec.NONE,
+    BrokerCompressionType.GZIP: Codec.GZIP,
+    BrokerCompressionType.SNAPPY: Codec.SNAPPY,
+    BrokerCompressionType.LZ4: Codec.LZ4,
+    BrokerCompressionType.ZSTD: Codec.ZSTD,
+}
+_EXPANDERS: Final[Mapping[Codec, BlockExpander]] = {
+    Codec.SNAPPY: snappy.decompress_blocks,
+    Codec.LZ4: lz4.decompress_blocks,
+    Codec.ZSTD: zstd.decompress_blocks,
+}
+_PACKERS: Final[Mapping[Codec, BlockPacker]] = {
+    Codec.SNAPPY: snappy.compress_blocks,
+    Codec.LZ4: lz4.compress_blocks,
+    Codec.ZSTD: zstd.compress_blocks,
 }
 
 
@@ -63,3 +86,41 @@ def compress(
     if codec is Codec.LZ4 and magic == MAGIC_V0:
         return lz4.with_checksum_of_v0(lz4.compress(data, level=level))
     return bytes(data) if codec is Codec.NONE else _CODECS[codec].compress(data, level=level)
+
+
+def decompress_blocks(  # noqa: PLR0913  # what is expanded, to where, and how far
+    codec: Codec,
+    blocks: Blocks,
+    first: int,
+    arena: Arena,
+    ends: NDArray[np.int64],
+    *,
+    limit_bytes: int,
+    budget_bytes: int,
+) -> int:
+    """Expand the records of batches of format v2 into an arena, up to the first doubtful batch.
+
+    That one may be good: ask ``decompress``, whose errors say what is wrong. See
+    ``BlockExpander``.
+    """
+    if codec not in _EXPANDERS:
+        return first
+    return _EXPANDERS[codec](
+        blocks, first, arena, ends, limit_bytes=limit_bytes, budget_bytes=budget_bytes
+    )
+
+
+def compress_blocks(
+    codec: Codec, blocks: Blocks, arena: Arena, *, level: int | None = None
+) -> NDArray[np.int64]:
+    """Compress the records of batches of format v2 into an arena; see ``compress``.
+
+    Returns:
+        int64[blocks]: where what becomes of each ends in the arena, whose content they follow.
+    """
+    ends = np.empty(blocks.start.size, np.int64)
+    done = _PACKERS[codec](blocks, arena, ends, level=level) if codec in _PACKERS else 0
+    for number in range(done, ends.size):
+        arena.add(compress(codec, blocks.view(number), level=level))
+        ends[number] = arena.used
+    return ends

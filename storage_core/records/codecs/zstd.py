@@ -1,10 +1,4 @@
-"""Zstandard: RFC 8878 frames.
-
-::
-
-    frame     = magic header block* [checksum]
-    block     = 3 bytes, little-endian: 1 bit last, 2 bits kind, 21 bits size; then the contents
-    skippable = magic (0x184D2A50 to 5F) uint32 length, that many bytes
+"""Zstandard: frames (``formats.zstd_frame``), read and written as Kafka does.
 
 The data are frames to the very end, as zstd-jni's input stream has it: contents are joined,
 skippable frames skipped, and anything else after a frame is an error. (Of a second frame that is
@@ -16,49 +10,131 @@ The walk over the block headers finds where a frame ends and how far it can expa
 frame is told from one beyond the limit, and nothing is allocated on the word of a header.
 """
 
+import ctypes
+import functools
 import threading
+import weakref
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
+import numpy as np
 import zstandard
+from numpy.typing import NDArray
 
 from storage_core.errors import DecompressionError
 from storage_core.formats.batch_v2 import Codec
+from storage_core.formats.zstd_frame import (
+    BLOCK_HEADER_BYTES,
+    CHECKSUM_BYTES,
+    COMPRESSED,
+    KIND_MASK,
+    KIND_SHIFT,
+    LAST_BLOCK,
+    MAGIC_BYTES,
+    MAX_BLOCK_BYTES,
+    MAX_HEADER_BYTES,
+    MAX_WINDOW_BYTES,
+    RAW,
+    REPEATED,
+    SIZE_SHIFT,
+    SKIPPABLE_LENGTH_BYTES,
+    SKIPPABLE_MAGIC,
+    SKIPPABLE_MASK,
+)
+from storage_core.kernels.zstd_blocks import expand_zstd, pack_zstd
+from storage_core.records.codecs.arena import Arena, Blocks
 from storage_core.records.codecs.base import limit_error
+from storage_core.records.codecs.libraries import addresses_of, find_library
 
 _NAME: Final = Codec.ZSTD.name.lower()
 
 _LEVEL: Final = 3
-_MAX_WINDOW_BYTES: Final = 128 * 1024 * 1024
-_MAX_BLOCK_BYTES: Final = 128 * 1024
+_LEVEL_PARAMETER: Final = 100  # ZSTD_c_compressionLevel
 
-_MAGIC_BYTES: Final = 4
-_SKIPPABLE_MAGIC: Final = 0x184D2A50
-_SKIPPABLE_MASK: Final = 0xFFFFFFF0
-_SKIPPABLE_LENGTH_BYTES: Final = 4
-_MAX_HEADER_BYTES: Final = 18
-_CHECKSUM_BYTES: Final = 4
 
-_BLOCK_HEADER_BYTES: Final = 3
-_LAST_BLOCK: Final = 1
-_KIND_SHIFT: Final = 1
-_KIND_MASK: Final = 3
-_SIZE_SHIFT: Final = 3
-_RAW, _REPEATED, _COMPRESSED = range(3)
+class _Functions(NamedTuple):
+    """Addresses of functions of the library.
+
+    Attributes:
+        decompress: ``ZSTD_decompressDCtx``.
+        compress: ``ZSTD_compressStream2``.
+        reset: ``ZSTD_CCtx_reset``.
+    """
+
+    decompress: int
+    compress: int
+    reset: int
+
+
+_LIBRARY_FUNCTIONS: Final = ("ZSTD_decompressDCtx", "ZSTD_compressStream2", "ZSTD_CCtx_reset")
+_CONTEXT_FUNCTIONS: Final = (
+    "ZSTD_createDCtx",
+    "ZSTD_freeDCtx",
+    "ZSTD_createCCtx",
+    "ZSTD_freeCCtx",
+    "ZSTD_CCtx_setParameter",
+)
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
+    library = find_library("zstandard._cffi")
+    if addresses_of(library, _LIBRARY_FUNCTIONS + _CONTEXT_FUNCTIONS) is None:
+        return None
+    return library
+
+
+@functools.cache
+def _functions() -> _Functions | None:
+    addresses = addresses_of(_library(), _LIBRARY_FUNCTIONS)
+    return None if addresses is None else _Functions(*addresses)
+
+
+class _NativeContext:
+    """A context of the library: a ``ZSTD_DCtx``, or a ``ZSTD_CCtx`` of a level.
+
+    Attributes:
+        address: Where it lies, 0 where there was no memory for it.
+    """
+
+    def __init__(self, library: ctypes.CDLL, level: int | None = None) -> None:
+        kind = "DCtx" if level is None else "CCtx"
+        create, free = library[f"ZSTD_create{kind}"], library[f"ZSTD_free{kind}"]
+        create.restype = ctypes.c_void_p
+        free.argtypes = [ctypes.c_void_p]
+        self.address: int = create() or 0
+        weakref.finalize(self, free, self.address)
+        if level is not None:
+            put = library["ZSTD_CCtx_setParameter"]
+            put.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int]
+            put(self.address, _LEVEL_PARAMETER, level)
 
 
 class _Contexts(threading.local):
-    """Compressor and decompressor of a thread; neither may be used by two at once."""
+    """Compressors and decompressors of a thread; none may be used by two at once."""
 
     def __init__(self) -> None:
         self._compressors: dict[int, zstandard.ZstdCompressor] = {}
-        self.decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
+        self._native: dict[int | None, _NativeContext] = {}
+        self.decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
 
     def compressor_of(self, level: int) -> zstandard.ZstdCompressor:
         """Return this thread's compressor of a level."""
         if level not in self._compressors:
             self._compressors[level] = zstandard.ZstdCompressor(level=level)
         return self._compressors[level]
+
+    def native_of(self, level: int | None = None) -> int:
+        """Return the address of this thread's compressor of a level, or of its decompressor.
+
+        0 where the library cannot be called.
+        """
+        library = _library()
+        if library is None:
+            return 0
+        if level not in self._native:
+            self._native[level] = _NativeContext(library, level)
+        return self._native[level].address
 
 
 _CONTEXTS: Final = _Contexts()
@@ -120,25 +196,25 @@ def _decompress_frame(data: memoryview, frame: _Frame, room: int, limit_bytes: i
 
 
 def _read_frame(view: memoryview, start: int) -> _Frame:
-    magic = int.from_bytes(view[start : start + _MAGIC_BYTES], "little")
-    if magic & _SKIPPABLE_MASK == _SKIPPABLE_MAGIC:
+    magic = int.from_bytes(view[start : start + MAGIC_BYTES], "little")
+    if magic & SKIPPABLE_MASK == SKIPPABLE_MAGIC:
         return _read_skippable_frame(view, start)
-    head = view[start : start + _MAX_HEADER_BYTES]
+    head = view[start : start + MAX_HEADER_BYTES]
     try:
         parameters = zstandard.get_frame_parameters(head)
         position = start + zstandard.frame_header_size(head)
     except zstandard.ZstdError as error:
         raise DecompressionError(_NAME, f"no frame at {start}: {error}") from error
-    if parameters.window_size > _MAX_WINDOW_BYTES:
+    if parameters.window_size > MAX_WINDOW_BYTES:
         raise DecompressionError(
             _NAME,
             f"the frame at {start} has a window of {parameters.window_size} bytes, "
-            f"expected at most {_MAX_WINDOW_BYTES}",
+            f"expected at most {MAX_WINDOW_BYTES}",
         )
     end, least_bytes, most_bytes = _walk_blocks(
-        view, position, min(parameters.window_size, _MAX_BLOCK_BYTES)
+        view, position, min(parameters.window_size, MAX_BLOCK_BYTES)
     )
-    end += _CHECKSUM_BYTES if parameters.has_checksum else 0
+    end += CHECKSUM_BYTES if parameters.has_checksum else 0
     if end > len(view):
         raise _truncated(start, len(view))
     content_bytes = parameters.content_size
@@ -151,8 +227,8 @@ def _read_frame(view: memoryview, start: int) -> _Frame:
 
 
 def _read_skippable_frame(view: memoryview, start: int) -> _Frame:
-    contents_at = start + _MAGIC_BYTES + _SKIPPABLE_LENGTH_BYTES
-    length = int.from_bytes(view[start + _MAGIC_BYTES : contents_at], "little")
+    contents_at = start + MAGIC_BYTES + SKIPPABLE_LENGTH_BYTES
+    length = int.from_bytes(view[start + MAGIC_BYTES : contents_at], "little")
     if contents_at + length > len(view):
         raise _truncated(start, len(view))
     return _Frame(end=contents_at + length, least_bytes=0, most_bytes=0, content_bytes=None)
@@ -163,20 +239,20 @@ def _walk_blocks(view: memoryview, position: int, max_block_bytes: int) -> tuple
     least_bytes = most_bytes = 0
     is_last = False
     while not is_last:
-        contents_at = position + _BLOCK_HEADER_BYTES
+        contents_at = position + BLOCK_HEADER_BYTES
         if contents_at > len(view):
             raise _truncated(position, len(view))
         header = int.from_bytes(view[position:contents_at], "little")
-        is_last = bool(header & _LAST_BLOCK)
-        kind, size = header >> _KIND_SHIFT & _KIND_MASK, header >> _SIZE_SHIFT
-        if kind == _COMPRESSED:
+        is_last = bool(header & LAST_BLOCK)
+        kind, size = header >> KIND_SHIFT & KIND_MASK, header >> SIZE_SHIFT
+        if kind == COMPRESSED:
             most_bytes += max_block_bytes
-        elif kind in {_RAW, _REPEATED}:
+        elif kind in {RAW, REPEATED}:
             least_bytes += size
             most_bytes += size
         else:
             raise DecompressionError(_NAME, f"corrupt: the block at {position} has kind {kind}")
-        position = contents_at + (1 if kind == _REPEATED else size)
+        position = contents_at + (1 if kind == REPEATED else size)
     return position, least_bytes, most_bytes
 
 
@@ -195,3 +271,54 @@ def compress(data: bytes | bytearray | memoryview, *, level: int | None = None) 
         stream.compress(data) + stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK) if data else b""
     )
     return blocks + stream.flush(zstandard.COMPRESSOBJ_FLUSH_FINISH)
+
+
+def decompress_blocks(
+    blocks: Blocks,
+    first: int,
+    arena: Arena,
+    ends: NDArray[np.int64],
+    *,
+    limit_bytes: int,
+    budget_bytes: int,
+) -> int:
+    """Expand blocks that are plainly good; see ``BlockExpander``."""
+    functions, context = _functions(), _CONTEXTS.native_of()
+    if functions is None or not context:
+        return first
+    while True:
+        first, arena.used, room = expand_zstd(
+            functions.decompress,
+            context,
+            *blocks,
+            first,
+            limit_bytes,
+            budget_bytes,
+            arena.buffer,
+            arena.used,
+            ends,
+        )
+        if not room:
+            return first
+        arena.reserve(room)
+
+
+def compress_blocks(
+    blocks: Blocks, arena: Arena, ends: NDArray[np.int64], *, level: int | None = None
+) -> int:
+    """Make frames of blocks; see ``BlockPacker``."""
+    functions, context = _functions(), _CONTEXTS.native_of(_LEVEL if level is None else level)
+    if functions is None or not context:
+        return 0
+    room = arena.reserve_for(blocks)
+    done, arena.used = pack_zstd(
+        functions.compress,
+        functions.reset,
+        context,
+        *blocks,
+        room,
+        arena.buffer,
+        arena.used,
+        ends,
+    )
+    return done

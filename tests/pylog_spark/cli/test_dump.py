@@ -326,6 +326,26 @@ def test_a_message_set_that_cannot_be_opened_is_an_error_and_no_batch(pylog, tmp
     assert lines[-1]["position"] == len(GOOD)
 
 
+def test_lines_that_a_kernel_cannot_write_stand_between_those_that_it_does(pylog, tmp_path: Path):
+    records = [
+        RecordSpec(key=b"1", value=b"a", headers=[("plain", b"x")]),
+        RecordSpec(key=b"2", value=b"b", headers=[('"\u00e4"', b"y"), ("n", None)]),
+        RecordSpec(key=b"3", value=bytes(1 << 21)),
+        RecordSpec(key=None, value=None),
+    ]
+    (tmp_path / LOG).write_bytes(encode_batch(BatchSpec(records=records)))
+    _, *lines = lines_of(pylog("dump", tmp_path / LOG, "--output", "json"))
+    assert [line["offset"] for line in lines] == [0, 1, 2, 3]
+    for line, record in zip(lines, records, strict=True):
+        for name in ("key", "value"):
+            data = getattr(record, name)
+            assert line[name] == (None if data is None else base64.b64encode(data).decode())
+    assert [line["headers"] for line in lines[:2]] == [
+        [["plain", "eA=="]],
+        [['"\u00e4"', "eQ=="], ["n", None]],
+    ]
+
+
 def test_a_wrong_checksum_is_said_and_the_records_are_shown(pylog, tmp_path: Path):
     (tmp_path / LOG).write_bytes(WRONG_CRC + GOOD)
     result = pylog("dump", tmp_path / LOG, "--output", "json")

@@ -20,7 +20,7 @@ import yaml
 from pylog_spark.engines.choice import Local, open_engine
 from pylog_spark.engines.engine import AnyEngine
 from pylog_spark.engines.errors import TaskFailedError
-from pylog_spark.engines.local_engine import LocalPublished
+from pylog_spark.engines.local_engine import LocalEngine, LocalPublished
 from pylog_spark.ledger.tables import LedgerTable
 from storage_core.errors import ConfigError
 from tests.pylog_spark.broker_roots import (
@@ -388,3 +388,11 @@ def test_threads_of_looks_load_values_while_others_are_freed(tmp_path, hasty_thr
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(load_some, range(8))) == [list(range(100))] * 8
+
+
+@pytest.mark.parametrize(
+    ("slots", "tasks", "threads"), [(4, 1, 4), (4, 3, 1), (4, 9, 1), (2, 0, 2)]
+)
+def test_idle_slots_are_the_threads_of_the_tasks_that_run(slots, tasks, threads):
+    with LocalEngine(slots) as engine:
+        assert engine.threads_of(tasks) == threads

@@ -21,12 +21,11 @@ from storage_core.roots.open_root import LogRoot
 from tests.pylog_spark.session_doubles import RefusingConf, ServerlessSession, TellingConf
 
 
-def classic(parallelism: int = 2, **settings: str):
+def classic(parallelism: int = 2, *, master: str = "spark://elsewhere:7077", **settings: str):
     """A session whose context is said to run so many tasks at once."""
     conf = {key.replace("_", "."): value for key, value in settings.items()}
-    return SimpleNamespace(
-        conf=TellingConf(conf), sparkContext=SimpleNamespace(defaultParallelism=parallelism)
-    )
+    context = SimpleNamespace(defaultParallelism=parallelism, master=master)
+    return SimpleNamespace(conf=TellingConf(conf), sparkContext=context)
 
 
 def elastic(**more: str) -> dict[str, str]:
@@ -44,6 +43,23 @@ def test_slots_of_dynamic_allocation_are_those_that_may_come():
     assert count_slots(classic(2, **most)) == 40
     assert count_slots(classic(2, **most, spark_task_cpus="2")) == 20
     assert count_slots(classic(100, **most)) == 100
+
+
+@pytest.mark.parametrize(
+    ("tasks", "on_a_cluster", "in_this_machine"), [(0, 3, 8), (1, 3, 8), (2, 3, 4), (8, 3, 3)]
+)
+def test_a_task_uses_the_processors_that_spark_gives_it_and_here_the_idle_ones(
+    tasks, on_a_cluster, in_this_machine
+):
+    three = {"spark_task_cpus": "3"}
+    assert SparkEngine(classic(8, **three), tag="t").threads_of(tasks) == on_a_cluster
+    here = classic(8, master="local[8]", **three)
+    assert SparkEngine(here, tag="t").threads_of(tasks) == in_this_machine
+
+
+@pytest.mark.parametrize("cpus", [{}, {"spark_task_cpus": "auto"}, {"spark_task_cpus": "0"}])
+def test_a_task_has_one_processor_where_nothing_else_is_said(cpus):
+    assert SparkEngine(classic(8, **cpus), tag="t").threads_of(1) == 1
 
 
 ENDLESS = (str(2**31 - 1), "auto", "")

@@ -102,7 +102,8 @@ class Disk:
             job=SimpleNamespace(
                 title="pylog", places="log", options=SimpleNamespace(tuning=Tuning(), trash=None)
             ),
-            engine=engine or SimpleNamespace(release=lambda: None),
+            engine=engine
+            or SimpleNamespace(release=lambda: None, threads_of=lambda tasks: 100 + tasks),
             write_context=lambda _: WriteContext(
                 run=ANY, roots={place: root.access for place, root in self.roots.items()}
             ),
@@ -269,6 +270,7 @@ def test_tasks_share_the_bytes_a_second_with_as_many_as_run_at_once(
         members[1] = due(disk, 1, GOOD, segment_bytes=(1000,), strategy=Strategy.BROADCAST)
     compact_wave(disk, members, limits)
     assert {context.tasks_at_once for _, context in waves} == {expected}
+    assert {context.threads for _, context in waves} == {100 + expected}  # as the engine says
     compact_wave(disk, members, replace(limits, slots=1))
     assert waves[-1][1].tasks_at_once == 1
 

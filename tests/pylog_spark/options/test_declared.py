@@ -17,7 +17,10 @@ from pylog_spark.options.option import CommandLine, Option, options_of
 NOW_MS = 1_700_000_000_000
 OF_RUNS = {**options_of(JobOptions), **options_of(RunLimits)}
 # What a job reads while its options are made, and what only a command reads.
-READ_BY_LOAD = {"config_files", "settings", "server_properties"}
+READ_BY_LOAD = {
+    *("config_files", "settings", "server_properties"),
+    *("recompress", "recompress_all"),
+}
 READ_BY_COMMANDS = {
     *("deep", "directory", "fail_on", "in_place", "live", "managed", "mirror", "origin"),
     *("output", "path", "plan", "report", "roots", "run", "segments", "settle", "show"),

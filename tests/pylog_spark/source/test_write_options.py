@@ -13,7 +13,7 @@ from pyspark.sql.types import (
 )
 
 from pylog_spark.source.write_options import parse_sink_options, record_columns
-from storage_core.config.log_config import BrokerCompressionType, MessageTimestampType
+from storage_core.config import BrokerCompressionType, MessageTimestampType
 from storage_core.errors import ConfigError, InvalidColumnError
 from storage_core.formats.batch_v2 import Codec
 from storage_core.writing.request import WriteRequest, WriteTransaction

@@ -4,7 +4,14 @@ import math
 
 import pytest
 
-from storage_core.config import KAFKA_DEDUPE_BUFFER_BYTES, CleanerConfig, OffsetMapHash, known_keys
+from storage_core.config import (
+    KAFKA_DEDUPE_BUFFER_BYTES,
+    BrokerCompressionType,
+    CleanerConfig,
+    OffsetMapHash,
+    Recompression,
+    known_keys,
+)
 from storage_core.errors import ConfigError
 
 INT_MAX = 2_147_483_647
@@ -55,6 +62,26 @@ ROWS = [
         ["MD5", "sha1"],
     ),
     ("verify.crc", "verify_crc", True, {"false": False}, ["0"]),
+    (
+        "recompress",
+        "recompression",
+        Recompression(),
+        {
+            "kafka": Recompression(),
+            "fast": Recompression(codec=BrokerCompressionType.LZ4),
+            "dense": Recompression(codec=BrokerCompressionType.ZSTD, level=19),
+            " zstd:-5 ": Recompression(codec=BrokerCompressionType.ZSTD, level=-5),
+            "gzip:9": Recompression(codec=BrokerCompressionType.GZIP, level=9),
+            "lz4:17": Recompression(codec=BrokerCompressionType.LZ4, level=17),
+            "snappy": Recompression(codec=BrokerCompressionType.SNAPPY),
+            "uncompressed": Recompression(codec=BrokerCompressionType.UNCOMPRESSED),
+        },
+        [
+            *("", "none", "producer", "ZSTD", "zstd:", "zstd:23", "zstd:-131073", "zstd:\u0663"),
+            *("gzip:0", "lz4:18", "snappy:1", "zstd:1:2", "zstd:" + "9" * 5000, "kafka:3"),
+        ],
+    ),
+    ("recompress.all", "recompresses_all", False, {"true": True}, ["1"]),
     (
         "max.decompressed.batch.bytes",
         "max_decompressed_batch_bytes",

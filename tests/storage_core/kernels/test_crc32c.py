@@ -15,6 +15,7 @@ from tests.storage_core.kernels.arguments import as_array, scanned
 from tests.storage_core.kernels.twins import in_both_ways
 
 SOME_BYTES = np.random.default_rng(7).integers(0, 256, 100, np.uint8)
+MANY_BYTES = np.random.default_rng(8).integers(0, 256, 20_100, np.uint8)
 
 needs_instruction = pytest.mark.skipif(
     not HAS_CRC_INSTRUCTION, reason="this CPU has no instruction for CRC-32C"
@@ -32,6 +33,26 @@ def test_every_length_gives_the_crc_of_the_package(by_table, by_instruction, nam
     for length in range(71):
         chosen = SOME_BYTES[start : start + length].tobytes()
         assert crc(SOME_BYTES, start, start + length) == package.crc32c(chosen)
+
+
+@in_both_ways(by_instruction=crc32c.crc32c_by_instruction)
+@pytest.mark.parametrize(
+    "length",
+    [383, 384, 385, 768, 1151, 1152, 3071, 3072, 3073, 3456, 6144, 7000, 9999],
+    ids=lambda length: f"{length} bytes",
+)
+@needs_instruction
+def test_stretches_that_go_on_at_once_give_the_crc_of_the_package(by_instruction, length):
+    for start in (0, 3):
+        chosen = MANY_BYTES[start : start + length].tobytes()
+        assert by_instruction(MANY_BYTES, start, start + length) == package.crc32c(chosen)
+
+
+@needs_instruction
+def test_long_buffers_give_the_same_crc_by_instruction_and_by_table():
+    for length in range(300, 20_000, 331):
+        by_table = crc32c.crc32c_by_table(MANY_BYTES, 5, 5 + length)
+        assert crc32c.crc32c_by_instruction(MANY_BYTES, 5, 5 + length) == by_table
 
 
 @given(data=st.binary(max_size=300))

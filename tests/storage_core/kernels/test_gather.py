@@ -27,13 +27,33 @@ def test_strings_are_copied_end_to_end_and_nulls_are_not(gather_bytes, spans):
     gather_bytes(
         as_array(DATA),
         as_array(ARENA),
-        np.array([where for where, _, _ in spans], np.uint8),
+        np.array([1, 0], np.uint8),
+        np.array([1 - where for where, _, _ in spans], np.int64),
         np.array([start for _, start, _ in spans], np.int64),
         np.array([length for _, _, length in spans], np.int64),
         offsets,
         out,
     )
     assert out.tobytes() == b"".join(expected)
+
+
+@in_both_ways(add_lengths=gather.add_lengths)
+@given(lengths=st.lists(st.integers(-3, 100), max_size=12))
+def test_lengths_are_added_up_and_nulls_counted(add_lengths, lengths):
+    offsets = np.empty(len(lengths) + 1, np.int32)
+    found = add_lengths(np.array(lengths, np.int64), offsets)
+    sizes = [max(length, 0) for length in lengths]
+    assert found == (sum(sizes), sum(length < 0 for length in lengths))
+    assert offsets.tolist() == [sum(sizes[:end]) for end in range(len(sizes) + 1)]
+
+
+@in_both_ways(add_to_batch=gather.add_to_batch)
+def test_what_a_batch_says_is_added_to_each_of_its_records(add_to_batch):
+    base = np.array([100, -7, 2**63 - 1], np.int64)
+    out = np.empty(4, np.int64)
+    with np.errstate(over="ignore"):
+        add_to_batch(base, np.array([0, 0, 1, 2]), np.array([0, 3, -1, 1], np.int64), out)
+    assert out.tolist() == [100, 103, -8, -(2**63)]
 
 
 @in_both_ways(list_headers=gather.list_headers)

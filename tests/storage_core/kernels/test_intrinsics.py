@@ -8,11 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage_core.kernels import _intrinsics
+from storage_core.kernels import _cpu
 from storage_core.kernels._intrinsics import copy_bytes, crc32c_word, load_word, prefetch_row
 from tests.storage_core.kernels.arguments import as_array
 
 ROOT = Path(__file__).resolve().parents[3]
+
+
+def cpu_with(features: dict[str, bool]) -> _cpu.Cpu:
+    return _cpu.Cpu(name="any", features=frozenset(name for name in features if features[name]))
+
+
 X86_64, ARM_64 = "llvm.x86.sse42.crc32.64.64", "llvm.aarch64.crc32cx"
 
 
@@ -30,22 +36,51 @@ X86_64, ARM_64 = "llvm.x86.sse42.crc32.64.64", "llvm.aarch64.crc32cx"
     ],
 )
 def test_the_instruction_is_one_that_this_cpu_has(monkeypatch, machine, features, expected):
-    monkeypatch.setattr(_intrinsics.numba_config, "CPU_NAME", None)
-    monkeypatch.setattr(_intrinsics.numba_config, "CPU_FEATURES", None)
-    monkeypatch.setattr(_intrinsics.platform, "machine", lambda: machine)
-    monkeypatch.setattr(_intrinsics.llvm, "get_host_cpu_features", lambda: features)
-    assert _intrinsics._crc_instruction() == expected
+    monkeypatch.delenv("NUMBA_CPU_NAME", raising=False)
+    monkeypatch.delenv("NUMBA_CPU_FEATURES", raising=False)
+    monkeypatch.setattr(_cpu.platform, "machine", lambda: machine)
+    monkeypatch.setattr(_cpu, "host_cpu", lambda: cpu_with(features))
+    assert _cpu.crc_instruction() == expected
 
 
 @pytest.mark.parametrize(
-    ("features", "expected"), [(None, None), ("+avx,+sse4.2", X86_64), ("+avx,-sse4.2", None)]
+    ("features", "expected"), [("", None), ("+avx,+sse4.2", X86_64), ("+avx,-sse4.2", None)]
 )
 def test_numba_may_be_told_to_compile_for_another_cpu(monkeypatch, features, expected):
-    monkeypatch.setattr(_intrinsics.numba_config, "CPU_NAME", "generic")
-    monkeypatch.setattr(_intrinsics.numba_config, "CPU_FEATURES", features)
-    monkeypatch.setattr(_intrinsics.platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(_intrinsics.llvm, "get_host_cpu_features", lambda: {"sse4.2": True})
-    assert _intrinsics._crc_instruction() == expected
+    monkeypatch.setenv("NUMBA_CPU_NAME", "generic")
+    monkeypatch.setenv("NUMBA_CPU_FEATURES", features)
+    monkeypatch.setattr(_cpu.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(_cpu, "host_cpu", lambda: cpu_with({"sse4.2": True}))
+    assert _cpu.crc_instruction() == expected
+
+
+def test_a_cpu_of_which_only_the_name_is_told_has_no_instruction(monkeypatch):
+    monkeypatch.setenv("NUMBA_CPU_NAME", "generic")
+    monkeypatch.delenv("NUMBA_CPU_FEATURES", raising=False)
+    assert _cpu.target_cpu() == _cpu.Cpu(name="generic", features=frozenset())
+
+
+def test_what_numba_is_told_of_a_cpu_is_that_cpu(monkeypatch):
+    cpu = _cpu.Cpu(name="x86-64-v3", features=frozenset({"avx2", "sse4.2"}))
+    for name, value in _cpu.told_to_compile_for(cpu).items():
+        monkeypatch.setenv(name, value)
+    assert _cpu.target_cpu() == cpu
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "expected"),
+    [
+        ("linux", "x86_64", "x86-64-v3"),
+        ("linux", "aarch64", "generic"),
+        ("linux", "riscv64", None),
+        ("darwin", "x86_64", None),
+    ],
+)
+def test_code_is_ready_for_common_machines(monkeypatch, system, machine, expected):
+    monkeypatch.setattr(_cpu.sys, "platform", system)
+    monkeypatch.setattr(_cpu.platform, "machine", lambda: machine)
+    cpu = _cpu.common_cpu()
+    assert (cpu and cpu.name) == expected
 
 
 def test_a_cpu_without_the_instruction_uses_the_table(tmp_path):

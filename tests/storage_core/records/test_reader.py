@@ -275,3 +275,16 @@ def test_windows_share_their_bytes():
     first = next(windows)
     second = next(windows)
     assert np.shares_memory(first.data, second.data)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+@given(specs=segments(), window_bytes=st.integers(1, 500))
+def test_as_many_windows_as_were_asked_for_stay_as_they_are(at_once, specs, window_bytes):
+    log = segment_bytes(specs)
+    how = {"window_bytes": window_bytes, "crc": CrcCheck.NOTE}
+    expected = [seen(window) for window in windows_of(log, **how)]
+    windows: list[Window] = []
+    for number, window in enumerate(scan_windows(MemoryFile(log), at_once=at_once, **how)):
+        windows.append(window)
+        valid = range(max(0, number + 1 - at_once), number + 1)
+        assert [seen(windows[each]) for each in valid] == [expected[each] for each in valid]

@@ -1,0 +1,211 @@
+"""Records as JSON lines: numbers, Base64, and header names that need no escape.
+
+What cannot be written so is left to Python, record by record: one that is larger than the room that
+there is for lines, and one with a header whose name has a quote, a control character or more than
+ASCII in it.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.kernels._intrinsics import copy_bytes
+from storage_core.kernels._jit import inlined_kernel, kernel
+from storage_core.kernels.varint import read_varint
+
+
+def _text(text: str) -> NDArray[np.uint8]:
+    return np.frombuffer(text.encode("ascii"), np.uint8).copy()
+
+
+_DIGITS: Final = _text("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")
+_OFFSET: Final = _text('{"type":"record","offset":')
+_TIMESTAMP: Final = _text(',"timestamp":')
+_SEQUENCE: Final = _text(',"sequence":')
+_KEY: Final = _text(',"key":')
+_VALUE: Final = _text(',"value":')
+_HEADERS: Final = _text(',"headers":[')
+_END: Final = _text("]}\n")
+_NULL: Final = _text("null")
+_QUOTE: Final = ord('"')
+_BACKSLASH: Final = ord("\\")
+_COMMA: Final = ord(",")
+_PAD: Final = ord("=")
+_OPEN: Final = ord("[")
+_CLOSE: Final = ord("]")
+_MINUS: Final = ord("-")
+_ZERO: Final = ord("0")
+_FIRST_PLAIN: Final = 0x20
+_LAST_PLAIN: Final = 0x7E
+_MOST_DIGITS: Final = 20  # of a 64-bit number, its sign included
+
+# Bytes of a line beside the Base64 of key and value, and beside headers.
+LINE_BYTES: Final = (
+    sum(map(len, (_OFFSET, _TIMESTAMP, _SEQUENCE, _KEY, _VALUE, _HEADERS, _END)))
+    + 3 * _MOST_DIGITS
+    + 2 * len(_NULL)
+)
+# Of a header beside its name and the Base64 of its value; the end of a line has room in it, too.
+_HEADER_BYTES: Final = 16
+
+
+@inlined_kernel
+def _base64_bytes(length: int) -> int:
+    return (max(length, 0) + 2) // 3 * 4
+
+
+@inlined_kernel
+def _write_text(out: NDArray[np.uint8], position: int, text: NDArray[np.uint8]) -> int:
+    copy_bytes(out, position, text, 0, text.size)
+    return position + text.size
+
+
+@kernel
+def _write_number(out: NDArray[np.uint8], position: int, number: int) -> int:
+    """Write a 64-bit number in decimal digits; return the position behind it."""
+    rest = np.uint64(np.int64(number))
+    if number < 0:
+        out[position] = _MINUS
+        position += 1
+        rest = ~rest + np.uint64(1)
+    count = 1
+    larger = rest // np.uint64(10)
+    while larger:
+        count += 1
+        larger //= np.uint64(10)
+    for place in range(position + count - 1, position - 1, -1):
+        larger = rest // np.uint64(10)
+        out[place] = _ZERO + np.int64(rest - larger * np.uint64(10))
+        rest = larger
+    return position + count
+
+
+@kernel
+def _write_base64(
+    out: NDArray[np.uint8], position: int, source: NDArray[np.uint8], start: int, length: int
+) -> int:
+    """Write bytes as a JSON text of Base64, or null; return the position behind it."""
+    if length < 0:
+        return _write_text(out, position, _NULL)
+    out[position] = _QUOTE
+    position += 1
+    whole = start + length // 3 * 3
+    for at in range(start, whole, 3):
+        bits = (np.int64(source[at]) << 16) | (np.int64(source[at + 1]) << 8)
+        bits |= np.int64(source[at + 2])
+        out[position] = _DIGITS[bits >> 18]
+        out[position + 1] = _DIGITS[(bits >> 12) & 63]
+        out[position + 2] = _DIGITS[(bits >> 6) & 63]
+        out[position + 3] = _DIGITS[bits & 63]
+        position += 4
+    left = start + length - whole
+    if left:
+        bits = np.int64(source[whole]) << 16
+        if left > 1:
+            bits |= np.int64(source[whole + 1]) << 8
+        out[position] = _DIGITS[bits >> 18]
+        out[position + 1] = _DIGITS[(bits >> 12) & 63]
+        out[position + 2] = _DIGITS[(bits >> 6) & 63] if left > 1 else _PAD
+        out[position + 3] = _PAD
+        position += 4
+    out[position] = _QUOTE
+    return position + 1
+
+
+@kernel
+def _write_headers(
+    out: NDArray[np.uint8], position: int, source: NDArray[np.uint8], start: int, count: int
+) -> int:
+    """Write headers as a list's elements; return the position behind them, -1 where that fails."""
+    for number in range(count):
+        length, start = read_varint(source, start, source.size)
+        if length + _HEADER_BYTES > out.size - position:
+            return -1
+        if number:
+            out[position] = _COMMA
+            position += 1
+        out[position] = _OPEN
+        out[position + 1] = _QUOTE
+        position += 2
+        for at in range(start, start + length):
+            byte = source[at]
+            if byte < _FIRST_PLAIN or byte > _LAST_PLAIN or byte in (_QUOTE, _BACKSLASH):
+                return -1
+            out[position] = byte
+            position += 1
+        out[position] = _QUOTE
+        out[position + 1] = _COMMA
+        length, start = read_varint(source, start + length, source.size)
+        if _base64_bytes(length) + _HEADER_BYTES > out.size - position:
+            return -1
+        position = _write_base64(out, position + 2, source, start, length)
+        start += max(length, 0)
+        out[position] = _CLOSE
+        position += 1
+    return position
+
+
+@kernel
+def write_record_lines(  # arrays side by side
+    data: NDArray[np.uint8],
+    arena: NDArray[np.uint8],
+    first: int,
+    end: int,
+    out: NDArray[np.uint8],
+    in_arena: NDArray[np.uint8],
+    batch: NDArray[np.int64],
+    offset: NDArray[np.int64],
+    timestamp: NDArray[np.int64],
+    sequence: NDArray[np.int64],
+    key_start: NDArray[np.int64],
+    key_length: NDArray[np.int64],
+    value_start: NDArray[np.int64],
+    value_length: NDArray[np.int64],
+    header_start: NDArray[np.int64],
+    header_count: NDArray[np.int64],
+) -> tuple[int, int]:
+    """Write records [first, end) as JSON lines, up to one that needs more room or an escape.
+
+    Args:
+        data: uint8[], one place where records lie.
+        arena: uint8[], the other.
+        first: The first record.
+        end: Just past the last one.
+        out: uint8[], where the lines go.
+        in_arena: uint8[batches], which of them holds the records of each batch.
+        batch: int64[n], the batch of each record.
+        offset: int64[n].
+        timestamp: int64[n].
+        sequence: int64[n].
+        key_start: int64[n].
+        key_length: int64[n], negative for null.
+        value_start: int64[n].
+        value_length: int64[n], negative for null.
+        header_start: int64[n], where headers begin that the record scan has checked.
+        header_count: int64[n].
+
+    Returns:
+        (row, bytes): the first record that was not written, and how many bytes there are.
+    """
+    position = 0
+    for row in range(first, end):
+        source = arena if in_arena[batch[row]] else data
+        begin = position
+        needed = LINE_BYTES + _base64_bytes(key_length[row]) + _base64_bytes(value_length[row])
+        if needed > out.size - position:
+            return row, begin
+        position = _write_number(out, _write_text(out, position, _OFFSET), offset[row])
+        position = _write_number(out, _write_text(out, position, _TIMESTAMP), timestamp[row])
+        position = _write_number(out, _write_text(out, position, _SEQUENCE), sequence[row])
+        position = _write_text(out, position, _KEY)
+        position = _write_base64(out, position, source, key_start[row], key_length[row])
+        position = _write_text(out, position, _VALUE)
+        position = _write_base64(out, position, source, value_start[row], value_length[row])
+        position = _write_text(out, position, _HEADERS)
+        if header_count[row]:
+            position = _write_headers(out, position, source, header_start[row], header_count[row])
+            if position < 0:
+                return row, begin
+        position = _write_text(out, position, _END)
+    return end, position

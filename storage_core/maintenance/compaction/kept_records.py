@@ -1,0 +1,114 @@
+"""Records that pass one decompressed, kept for pass two while there is room.
+
+Pass two needs the batches again of which some records stay. Where both passes run in one process it
+asks here first; what it does not find it decompresses once more.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.formats.batch_v2 import Codec
+from storage_core.kernels.record_scan import EXPANDED, IN_WINDOW
+from storage_core.records.payload import Payload
+from storage_core.records.reader import Window
+
+# The most that is kept between the passes. Later batches have more records that stay, so the
+# earlier ones go first.
+KEPT_BYTES: Final = 128 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """What a payload says of the batches of a window, without the window.
+
+    Attributes:
+        position: int64[batches], where they begin, counted from the window's first byte.
+        size: int64[batches], how many bytes they have.
+        arena: uint8[], as in Payload; the next three, too.
+        in_arena: uint8[batches].
+        start: int64[batches].
+        end: int64[batches].
+    """
+
+    position: NDArray[np.int64]
+    size: NDArray[np.int64]
+    arena: NDArray[np.uint8]
+    in_arena: NDArray[np.uint8]
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+
+
+class KeptRecords:
+    """Decompressed records of whole windows, by file and position; the first ones go first.
+
+    Args:
+        limit_bytes: The most to keep, at least 0.
+    """
+
+    def __init__(self, limit_bytes: int = 0) -> None:
+        self._limit_bytes = limit_bytes
+        self._used_bytes = 0
+        self._kept: OrderedDict[tuple[str, int], _Kept] = OrderedDict()
+
+    def put(self, payload: Payload) -> bool:
+        """Keep a payload; whether its arena belongs to this from now on, and may not be used again.
+
+        Only one that has all of a window and nothing of the formats before v2 is kept.
+        """
+        window = payload.window
+        size = payload.arena.size
+        is_whole = payload.first_row == 0 and payload.end_row == len(window.batches)
+        is_plain = bool((payload.in_arena <= EXPANDED).all())
+        if not size or size > self._limit_bytes or not (is_whole and is_plain):
+            return False
+        while self._used_bytes + size > self._limit_bytes:
+            _, gone = self._kept.popitem(last=False)
+            self._used_bytes -= gone.arena.size
+        self._used_bytes += size
+        self._kept[window.file, window.file_position] = _Kept(
+            # The window's table is overwritten by the next one's.
+            position=window.batches.position.copy(),
+            size=window.batches.size.copy(),
+            arena=payload.arena,
+            in_arena=payload.in_arena,
+            start=payload.start,
+            end=payload.end,
+        )
+        return True
+
+    def take(self, window: Window, wanted: NDArray[np.bool_]) -> Payload | None:
+        """Return the wanted batches of a window, None where one was not kept; keep them no longer.
+
+        Raises:
+            InvalidRecordError: The record count of a wanted batch cannot be true.
+        """
+        place = window.file, window.file_position
+        kept = self._kept.get(place)
+        batches = window.batches
+        if (
+            kept is None
+            or not np.array_equal(kept.position, batches.position)
+            or not np.array_equal(kept.size, batches.size)
+        ):
+            return None
+        is_compressed = (batches.codec != Codec.NONE) & (batches.record_count != 0)
+        is_missing = batches.is_legacy | (is_compressed & (kept.in_arena == IN_WINDOW))
+        if (wanted & is_missing).any():
+            return None
+        self._used_bytes -= self._kept.pop(place).arena.size
+        payload = Payload(
+            window=window,
+            batches=batches,
+            first_row=0,
+            end_row=len(batches),
+            arena=kept.arena,
+            in_arena=kept.in_arena,
+            start=kept.start,
+            end=kept.end,
+        )
+        payload.check_counts(wanted)
+        return payload

@@ -1,0 +1,97 @@
+"""``pylog dump`` with records as JSON lines, beside ``kafka-dump-log.sh --print-data-log``.
+
+    python -m tests.bench.bench_dump [--rounds 5] [--records 1500000]
+
+Both are whole programs, from their start to their end, on the same segments in the page cache, in
+turns; each writes to a file. Kafka's is its class ``DumpLogSegments`` of the newest version whose
+tools are published with all that they need. JSON has keys and values whole, as base64.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from pylog_spark.jars import Library, fetch_jars
+from pylog_spark.java import find_java
+from tests.bench.bench_compaction import CACHE
+from tests.bench.figures import Figure
+from tests.bench.generated_partition import Size, generated_partition
+from tests.oracle.jars import jars_of
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+KAFKA: Final = "Kafka"
+# Of later versions the tools' own interfaces are not published.
+VERSION: Final = "4.1.1"
+_TOOLS_API: Final = Library(group="org.apache.kafka", artifact="kafka-tools-api", version=VERSION)
+
+
+def measure(*, records: int, rounds: int) -> list[Figure]:
+    """Dump the segments of a generated partition by both, in turns.
+
+    Args:
+        records: How many there are.
+        rounds: How often.
+    """
+    directory = generated_partition(CACHE, Size(records=records))
+    logs = sorted(path for path in directory.glob("*.log") if path.stat().st_size)
+    scratch = CACHE / "dumped"
+    jars = [*jars_of(VERSION), *fetch_jars([_TOOLS_API], CACHE / f"kafka-tools-api-{VERSION}")]
+    classes = ":".join(map(str, jars))
+    dump_log = [
+        str(find_java().home / "bin" / "java"),
+        "-Xmx256M",
+        "-cp",
+        classes,
+        "kafka.tools.DumpLogSegments",
+    ]
+    dump_log += ["--print-data-log", "--files", ",".join(map(str, logs))]
+    ours = [sys.executable, "-m", "pylog_spark", "dump", str(directory), "--output", "json"]
+    sides = {"ours": ours, KAFKA: dump_log}
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, command in sides.items():
+            seconds[name].append(_run(command, scratch))
+    scratch.unlink()
+
+    def rates(side: str, number: int) -> list[float]:
+        return [records / 1e6 / each[number] for each in seconds[side]]
+
+    return [
+        Figure(
+            work=f"dump with records, the whole program, by {what}",
+            unit="M records/s",
+            ours=rates("ours", number),
+            theirs={KAFKA: rates(KAFKA, number)},
+            targets={KAFKA: 3},
+        )
+        for number, what in enumerate(("the clock", "processor seconds"))
+    ]
+
+
+def _run(command: Sequence[str], output: Path) -> tuple[float, float]:
+    """Run a program, and return seconds by the clock and of processors."""
+    before, began = os.times(), time.perf_counter()
+    with output.open("wb") as file:
+        subprocess.run(command, cwd=ROOT, check=True, stdout=file, stderr=subprocess.DEVNULL)
+    seconds, after = time.perf_counter() - began, os.times()
+    spent = after.children_user + after.children_system
+    return seconds, spent - before.children_user - before.children_system
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the report."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--records", type=int, default=Size().records)
+    options = parser.parse_args(arguments)
+    for figure in measure(records=options.records, rounds=options.rounds):
+        print(figure.line())  # noqa: T201 - the report
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+"""How time and memory grow with bytes, with segments and with partitions: a line, or more.
+
+    python -m tests.bench.bench_growth [--gigabytes 0.1 0.3 1 3]
+
+Each point is a process of its own over directories made by our own appends: verification, the plan
+of a recovery, a cleaning, and all records read as Arrow. It tells processor seconds of the work
+alone, warm, and the largest memory of the process. The fit is a straight line through the
+logarithms: its slope is 1 where twice the work takes twice as long, 0 where it does not matter.
+"""
+
+import argparse
+import json
+import math
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from storage_core.catalog.roles import Role
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
+from storage_core.config import CleanerConfig, LogConfig
+from storage_core.kafka_log import open_logs
+from storage_core.maintenance.compaction.candidates import CleanRequest
+from storage_core.maintenance.compaction.partition import clean_partition
+from storage_core.maintenance.recovery.partition import plan_recovery
+from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
+from storage_core.maintenance.verification.partition import verify_partition
+from storage_core.store import LocalStore
+from tests.bench.generated_columns import NOW_MS, Topic, write_partition
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+SCRATCH: Final = ROOT / "build" / "bench" / "growth"
+TOPIC: Final = "grown"
+VALUE_BYTES: Final = 100
+# Of a record with its share of the batch's header.
+RECORD_BYTES: Final = 118
+MIB: Final = 1 << 20
+GIGABYTES: Final = (0.1, 0.3, 1.0, 3.0)
+# Of the segments, where their number grows; of each partition, where that of partitions does.
+FIXED_BYTES: Final = 300 * 10**6
+PARTITION_BYTES: Final = 10**6
+SEGMENTS: Final = (10, 100, 1000)
+PARTITIONS: Final = (10, 30, 100, 300)
+WARM_UP_BYTES: Final = 2 * 10**6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One process.
+
+    Attributes:
+        size: Bytes, segments or partitions.
+        seconds: Of processors, for the work.
+        memory_bytes: Largest resident memory.
+    """
+
+    size: float
+    seconds: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """How one kind of work grows with one kind of size.
+
+    Attributes:
+        work: Which.
+        of: What grows.
+        points: From the smallest size on, at least two.
+    """
+
+    work: str
+    of: str
+    points: Sequence[Point]
+
+    @property
+    def time_slope(self) -> float:
+        """The slope of the time's logarithm over the size's."""
+        return _slope([(point.size, point.seconds) for point in self.points])
+
+    @property
+    def memory_slope(self) -> float:
+        """The same of the memory."""
+        return _slope([(point.size, point.memory_bytes) for point in self.points])
+
+    def line(self) -> str:
+        """Return a row of the report."""
+        seconds = ", ".join(f"{point.seconds:.2f}" for point in self.points)
+        memory = ", ".join(f"{point.memory_bytes / MIB:.0f}" for point in self.points)
+        return (
+            f"| {self.work} | {self.of} | {seconds} | {self.time_slope:.2f} "
+            f"| {memory} | {self.memory_slope:.2f} |"
+        )
+
+
+def _slope(pairs: Sequence[tuple[float, float]]) -> float:
+    """Return the slope of the least-squares line through the pairs' logarithms."""
+    xs = [math.log(x) for x, _ in pairs]
+    ys = [math.log(max(y, 1e-3)) for _, y in pairs]
+    middle_x, middle_y = sum(xs) / len(xs), sum(ys) / len(ys)
+    above = sum((x - middle_x) * (y - middle_y) for x, y in zip(xs, ys, strict=True))
+    return above / sum((x - middle_x) ** 2 for x in xs)
+
+
+def measure(gigabytes: Sequence[float] = GIGABYTES) -> Iterator[Growth]:
+    """Yield how each kind of work grows.
+
+    Args:
+        gigabytes: Sizes of a log in segments of 64 MiB, rising.
+    """
+    for of, sizes in (
+        ("GB in segments of 64 MiB", gigabytes),
+        (f"segments of {FIXED_BYTES // 10**6} MB in all", SEGMENTS),
+        ("partitions of 1 MB in four segments", PARTITIONS),
+    ):
+        points: dict[str, list[Point]] = {work: [] for work in _WORK}
+        for size in sizes:
+            root = _made(of, size)
+            for work, found in points.items():
+                found.append(_measured(work, root, size))
+            shutil.rmtree(root)
+        for work, found in points.items():
+            yield Growth(work=work, of=of, points=found)
+
+
+def _made(of: str, size: float) -> Path:
+    """Make a directory of partitions."""
+    if of.startswith("GB"):
+        return _partitions(1, log_bytes=int(size * 1e9), segment_bytes=64 * MIB)
+    if of.startswith("segments"):
+        return _partitions(1, log_bytes=FIXED_BYTES, segment_bytes=FIXED_BYTES // int(size))
+    return _partitions(int(size), log_bytes=PARTITION_BYTES, segment_bytes=PARTITION_BYTES // 4)
+
+
+def _partitions(count: int, *, log_bytes: int, segment_bytes: int) -> Path:
+    root = SCRATCH / TOPIC
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir(parents=True)
+    topic = _topic(log_bytes, segment_bytes)
+    write_partition(root / f"{TOPIC}-0", topic)
+    for number in range(1, count):
+        shutil.copytree(root / f"{TOPIC}-0", root / f"{TOPIC}-{number}")
+    return root
+
+
+def _topic(log_bytes: int, segment_bytes: int) -> Topic:
+    records = log_bytes // RECORD_BYTES
+    return Topic(
+        name=TOPIC,
+        partitions=1,
+        records=records,
+        # As many rounds of the same keys, however long the log is: what is kept grows as it does.
+        keys=max(records // 8, 1),
+        value_bytes=VALUE_BYTES,
+        segment_bytes=segment_bytes,
+    )
+
+
+def _measured(work: str, root: Path, size: float) -> Point:
+    command = [sys.executable, "-m", "tests.bench.bench_growth", "--work", work, str(root)]
+    done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    seconds, memory_bytes = json.loads(done.stdout)
+    return Point(size=size, seconds=seconds, memory_bytes=memory_bytes)
+
+
+def _verify(directory: Path) -> None:
+    _, findings = verify_partition(
+        LocalStore(directory),
+        Surroundings(role=Role.BROKER, is_clean=True),
+        VerifyOptions(now_ms=NOW_MS),
+        PartitionCheckpoints(),
+    )
+    if any(finding.severity.rank > 1 for finding in findings):
+        raise AssertionError(findings)
+
+
+def _recover(directory: Path) -> None:
+    plan_recovery(
+        LocalStore(directory),
+        config=LogConfig.from_topic_overrides({}),
+        cleaner=CleanerConfig(),
+        now_ms=NOW_MS,
+    )
+
+
+def _read(directory: Path) -> None:
+    for _ in open_logs(directory).read():
+        pass
+
+
+def _clean(directory: Path) -> None:
+    topic = _topic(WARM_UP_BYTES, 64 * MIB)
+    clean_partition(
+        directory,
+        config=LogConfig.from_topic_overrides(topic.config),
+        cleaner=CleanerConfig(),
+        request=CleanRequest(now_ms=NOW_MS, first_dirty_offset=0),
+    )
+
+
+# The last one changes the directory.
+_WORK: Final[dict[str, Callable[[Path], None]]] = {
+    "verify": _verify,
+    "recover": _recover,
+    "read as Arrow": _read,
+    "compact": _clean,
+}
+
+
+def _work(name: str, root: Path) -> tuple[float, int]:
+    """Do one kind of work on all partitions; return processor seconds and peak memory."""
+    warm = SCRATCH / f"warm-{name.split(maxsplit=1)[0]}" / f"{TOPIC}-0"
+    shutil.rmtree(warm, ignore_errors=True)
+    write_partition(warm, _topic(WARM_UP_BYTES, WARM_UP_BYTES // 4))
+    _WORK[name](warm)
+    shutil.rmtree(warm)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here on
+    before = time.process_time()
+    for directory in sorted(root.iterdir()):
+        _WORK[name](directory)
+    seconds = time.process_time() - before
+    facts = Path("/proc/self/status").read_text().splitlines()
+    peak = next(line for line in facts if line.startswith("VmHWM"))
+    return seconds, int(peak.split()[1]) * 1024
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the report; with ``--work``, one process's seconds and bytes as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gigabytes", type=float, nargs="+", default=list(GIGABYTES))
+    parser.add_argument("--work", nargs=2, metavar=("WORK", "DIRECTORY"))
+    options = parser.parse_args(arguments)
+    if options.work is not None:
+        name, root = options.work
+        print(json.dumps(_work(name, Path(root))))  # noqa: T201 - for the process that measures
+        return
+    for growth in measure(options.gigabytes):
+        print(growth.line(), flush=True)  # noqa: T201 - the report
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""``python -m tests.kit.prebuilt_kernels``: machine code for the wheel, beside the sources.
+
+Compiled for what most machines of this kind have, not for this one. A checkout takes it, too.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import storage_core
+from storage_core.kernels._code_files import CACHE_VARIABLE, layer_name
+from storage_core.kernels._cpu import common_cpu, host_cpu, told_to_compile_for
+
+_PACKAGE: Final = Path(storage_core.__file__).parent
+
+
+def main() -> None:
+    """Compile all kernels, unless that is done or this machine cannot run what it would compile."""
+    cpu, layer = common_cpu(), _PACKAGE / layer_name()
+    if layer.exists() or cpu is None or cpu.features - host_cpu().features:
+        return
+    with tempfile.TemporaryDirectory(prefix="pylog-kernels-") as folder:
+        subprocess.run(
+            [sys.executable, "-m", "pylog_spark", "warmup"],
+            env=os.environ | told_to_compile_for(cpu) | {CACHE_VARIABLE: folder},
+            check=True,
+        )
+        # Code of former sources is of no use to anybody.
+        shutil.rmtree(layer.parent, ignore_errors=True)
+        layer.parent.mkdir()
+        unfinished = layer.with_name("unfinished")
+        unfinished.mkdir()
+        for file in Path(folder).rglob("*.bin"):
+            (unfinished / file.name).write_bytes(file.read_bytes())
+        unfinished.rename(layer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""The files of machine code: damage in them, several processes at once, and what a wheel brings."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from storage_core.kernels import _code_files
+from storage_core.kernels._code_files import CACHE_VARIABLE, cache_folder, keep_code, read_code
+from storage_core.kernels._cpu import Cpu
+from tests.storage_core.kernels.test_jit import RIGHT_ANSWER, answer_of, copied_sources, run
+
+ROOT = Path(__file__).parents[3]
+NOWHERE = "/dev/null/nowhere"  # no folder can be made there
+LOGGED = "import logging; logging.basicConfig(level=logging.DEBUG)\n"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A cache of the test's own, of which this process knows."""
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    found = cache_folder.__wrapped__()
+    monkeypatch.setattr(_code_files, "cache_folder", lambda: found)
+    monkeypatch.setattr(_code_files, "layer_folder", lambda: None)
+    return found
+
+
+def test_code_is_found_as_it_was_kept(folder):
+    assert read_code("module.name") == {}
+    keep_code("module.name", "module.name.1", b"one\n")
+    keep_code("module.name", "module.name.2", b"")
+    keep_code("module.name", "module.name.1", b"other")
+    assert read_code("module.name") == {"module.name.1": b"other", "module.name.2": b""}
+    assert [path.name for path in folder.iterdir()] == ["module.name.bin"]
+
+
+def test_every_flipped_or_missing_byte_is_seen(folder, caplog):
+    keep_code("module.name", "module.name.1", b"code of the first")
+    keep_code("module.name", "module.name.2", b"code of the second")
+    file = folder / "module.name.bin"
+    whole, entries = file.read_bytes(), read_code("module.name")
+    for position in range(len(whole)):
+        file.write_bytes(whole[:position])
+        assert read_code("module.name").items() <= entries.items()
+        changed = bytearray(whole)
+        changed[position] ^= 1
+        file.write_bytes(changed)
+        # A name that is no longer right leads nowhere: LLVM is asked for what the kernel is called.
+        assert set(read_code("module.name").values()) <= set(entries.values())
+    assert f"{file}: position 0: " in caplog.text
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\n", b"x" * 2_000, b"pylog machine code 1 a -5 00\n", b"pylog machine code 2 a 0 0\n"],
+)
+def test_other_content_is_no_code(folder, content):
+    (folder / "module.name.bin").write_bytes(content)
+    assert read_code("module.name") == {}
+
+
+def test_damaged_code_is_compiled_again(tmp_path):
+    sources, kept = copied_sources(tmp_path / "lib"), tmp_path / "kept"
+    kept.mkdir(mode=0o700)
+    run(sources, **{CACHE_VARIABLE: str(kept)})
+    for file in kept.rglob("*.bin"):
+        data = bytearray(file.read_bytes())
+        data[-20] ^= 0xFF
+        file.write_bytes(data)
+    again = run(sources, **{CACHE_VARIABLE: str(kept)})
+    assert answer_of(again) == RIGHT_ANSWER
+    assert again["compiles"]
+    assert not run(sources, **{CACHE_VARIABLE: str(kept)})["compiles"]
+
+
+def test_processes_of_a_host_compile_a_kernel_once(tmp_path):
+    sources = copied_sources(tmp_path / "lib")
+    program = LOGGED + (
+        "import numpy as np; from storage_core.kernels import survivors\n"
+        "survivors.mark_ordinals(np.zeros(1, np.uint32), 0, np.zeros(1, np.uint64))"
+    )
+    environment = os.environ | {CACHE_VARIABLE: str(tmp_path / "kept"), "PYTHONPATH": str(sources)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            env=environment,
+            cwd=tmp_path,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(4)
+    ]
+    logs = [process.communicate()[1] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4
+    assert sum(log.count("compiling survivors.mark_ordinals") for log in logs) == 1
+
+
+def test_a_process_that_hangs_holds_nobody_up_for_ever(folder, monkeypatch):
+    monkeypatch.setattr(_code_files, "_LONGEST_WAIT_SECONDS", 0.1)
+    with _code_files.only_here("module.name"), _code_files.only_here("module.name"):
+        pass
+
+
+def with_layer(tmp_path: Path) -> Path:
+    """Return sources as a wheel has them, with code that is ready for this machine."""
+    sources = copied_sources(tmp_path / "lib")
+    kept = tmp_path / "kept"
+    kept.mkdir(mode=0o700)
+    run(sources, **{CACHE_VARIABLE: str(kept)})
+    layer = sources / "storage_core" / _code_files.layer_name()
+    layer.mkdir(parents=True)
+    for file in kept.rglob("*.bin"):
+        shutil.move(file, layer)
+    return sources
+
+
+IS_COMMON = pytest.mark.skipif(
+    _code_files.common_cpu() is None
+    or bool(_code_files.common_cpu().features - _code_files.host_cpu().features),
+    reason="wheels have no code for this machine",
+)
+
+
+@IS_COMMON
+def test_the_code_in_a_wheel_is_taken(tmp_path):
+    sources = with_layer(tmp_path)
+    found = run(sources, **{CACHE_VARIABLE: NOWHERE})
+    assert answer_of(found) == RIGHT_ANSWER
+    assert not found["compiles"]
+    assert found["folder"] is None
+
+
+@IS_COMMON
+@pytest.mark.parametrize("why", ["other sources", "other settings", "damage", "another CPU"])
+def test_code_in_a_wheel_that_is_not_for_here_is_left(tmp_path, why):
+    sources = with_layer(tmp_path)
+    before, environment = "", {CACHE_VARIABLE: NOWHERE}
+    if why == "other sources":
+        with (sources / "storage_core" / "kernels" / "varint.py").open("a") as file:
+            file.write("\n# edited\n")
+    elif why == "other settings":
+        environment["NUMBA_OPT"] = "1"
+    elif why == "damage":
+        for path in sources.rglob("*.bin"):
+            data = bytearray(path.read_bytes())
+            data[-20] ^= 0xFF
+            path.write_bytes(data)
+    else:
+        before = (
+            "import llvmlite.binding as llvm; real = llvm.get_host_cpu_features()\n"
+            "real |= {'avx2': False, 'crc': False}; llvm.get_host_cpu_features = lambda: real\n"
+        )
+    found = run(sources, before=before, **environment)
+    assert answer_of(found) == RIGHT_ANSWER
+    assert found["compiles"]
+
+
+def test_what_a_cpu_lacks_is_said(monkeypatch, caplog):
+    monkeypatch.setattr(_code_files, "common_cpu", lambda: cpu("v3", "avx", "avx2", "fma"))
+    monkeypatch.setattr(_code_files, "host_cpu", lambda: cpu("old", "avx"))
+    for name in _code_files._SETTINGS:
+        monkeypatch.delenv(name, raising=False)
+    with caplog.at_level("DEBUG"):
+        assert _code_files.layer_folder.__wrapped__() is None
+    assert "this CPU is no v3, it lacks avx2, fma" in caplog.text
+
+
+def cpu(name: str, *features: str) -> Cpu:
+    return Cpu(name=name, features=frozenset(features))
+
+
+def test_the_wheel_takes_the_folder_of_ready_made_code_along():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    (folder,) = project["tool"]["hatch"]["build"]["targets"]["wheel"]["artifacts"]
+    assert f"storage_core/{_code_files.layer_name()}".startswith(folder.removeprefix("/") + "/")

@@ -1,0 +1,166 @@
+"""Rounds with several threads: the same bytes, the same errors, as with one."""
+
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage_core.config import CleanerConfig
+from storage_core.errors import CorruptRecordError, StorageError
+from storage_core.filenames import SCRATCH_PREFIX, log_file
+from storage_core.formats.batch_v2 import Codec
+from storage_core.maintenance.compaction import pass_one, rewrite
+from storage_core.maintenance.compaction.candidates import choose_range
+from storage_core.maintenance.compaction.pass_one import index_round
+from storage_core.maintenance.compaction.plan import plan_compaction
+from storage_core.maintenance.partition_state import PartitionState
+from storage_core.store.local import LocalStore
+from tests.kit.compare import read_tree
+from tests.kit.golden_cleaning import Cleaning
+from tests.storage_core.maintenance.compaction.hand_made import batch, cleaning, record, write_log
+
+THREADS = pytest.mark.parametrize("threads", [1, 2, 4])
+WINDOW_BYTES = 600
+BATCHES = 60
+CODECS = (Codec.NONE, Codec.NONE, Codec.LZ4)
+
+
+def long_log(directory: Path) -> Path:
+    """Two segments of many windows, some batches compressed."""
+    dice = np.random.default_rng(5)
+
+    def batches(first: int) -> list:
+        return [
+            batch(
+                3 * number,
+                *[record(b"%d" % dice.integers(40), dice.bytes(30)) for _ in range(3)],
+                codec=CODECS[number % len(CODECS)],
+            )
+            for number in range(first, first + BATCHES)
+        ]
+
+    return write_log(directory, batches(0), batches(BATCHES))
+
+
+def damage(file: Path) -> None:
+    """Change the last byte of a file, and nothing that its stat tells."""
+    facts, content = file.stat(), bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    os.utime(file, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+
+
+def round_of(**cleaner: int) -> Cleaning:
+    return cleaning(cleaner=CleanerConfig(window_bytes=WINDOW_BYTES, **cleaner))
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory) -> tuple[object, dict[str, bytes]]:
+    directory = long_log(tmp_path_factory.mktemp("one") / "t-0")
+    whole = cleaning(cleaner=CleanerConfig(window_bytes=1 << 25))
+    return whole.clean(directory, threads=1), read_tree(directory)
+
+
+@THREADS
+def test_a_round_makes_the_same_bytes_with_any_number_of_threads(tmp_path, expected, threads):
+    directory = long_log(tmp_path / "t-0")
+    result = round_of().clean(directory, threads=threads)
+    assert (result, read_tree(directory)) == expected
+
+
+def test_two_threads_are_used_for_what_has_several_windows_and_no_more(tmp_path, monkeypatch):
+    readers: set[str] = set()
+    check = pass_one.check_batches
+
+    def noted(window):
+        readers.add(threading.current_thread().name.split("_")[0])
+        check(window)
+
+    monkeypatch.setattr(pass_one, "check_batches", noted)
+    round_of().clean(long_log(tmp_path / "several" / "t-0"), threads=2)
+    assert readers == {"pylog-ahead"}
+    readers.clear()
+    cleaning().clean(long_log(tmp_path / "one" / "t-0"), threads=2)
+    assert readers == {threading.current_thread().name}
+
+
+@THREADS
+def test_windows_read_at_once_take_no_more_memory_than_one(tmp_path, monkeypatch, threads):
+    asked: list[int] = []
+    scan = pass_one.scan_windows
+
+    def noted(reader, **arguments):
+        asked.append(arguments["window_bytes"] * arguments["at_once"])
+        return scan(reader, **arguments)
+
+    monkeypatch.setattr(pass_one, "scan_windows", noted)
+    monkeypatch.setattr(rewrite, "scan_windows", noted)
+    round_of().clean(long_log(tmp_path / "t-0"), threads=threads)
+    assert asked
+    assert max(asked) <= WINDOW_BYTES
+
+
+@pytest.fixture
+def full_map(tmp_path) -> tuple[Path, Cleaning]:
+    """A log of which a map takes a part, and damage behind that part."""
+    directory = long_log(tmp_path / "t-0")
+    damage(directory / log_file(0))
+    return directory, round_of(dedupe_buffer_bytes=24 * 30, load_factor=1.0)
+
+
+@THREADS
+def test_what_is_read_ahead_of_a_full_map_counts_for_nothing(full_map, threads):
+    directory, few = full_map
+    store = LocalStore(directory)
+    log = few.load(store)
+    cleanable = choose_range(PartitionState.of_log(log), few.config, few.request)
+    plan = plan_compaction(
+        log, few.config, few.cleaner, cleanable, now_ms=few.request.now_ms, hash_key=bytes(16)
+    )
+    one, other = (index_round(store, plan, threads=count) for count in (1, threads))
+    assert one.stats == other.stats
+    assert one.end_offset == other.end_offset < 3 * BATCHES
+    assert one.stats.keys == 30
+
+
+@THREADS
+def test_what_pass_one_did_not_reach_is_checked_by_pass_two(full_map, threads):
+    directory, few = full_map
+    with pytest.raises(CorruptRecordError, match="CRC-32C"):
+        few.clean(directory, threads=threads)
+
+
+@THREADS
+def test_a_damaged_batch_stops_the_round_and_nothing_is_left(tmp_path, threads):
+    directory = long_log(tmp_path / "t-0")
+    file = directory / log_file(3 * BATCHES)
+    damage(file)
+    before = read_tree(directory)
+    alive = threading.active_count()
+    with pytest.raises(CorruptRecordError, match="CRC-32C"):
+        round_of().clean(directory, threads=threads)
+    assert read_tree(directory) == before
+    assert threading.active_count() == alive
+
+
+@THREADS
+@pytest.mark.parametrize("fails_at", [1, 3])
+def test_a_full_disk_is_told_and_no_scratch_file_stays(tmp_path, monkeypatch, threads, fails_at):
+    directory = long_log(tmp_path / "t-0")
+    before = read_tree(directory)
+    calls = 0
+
+    def refuse(_descriptor):
+        nonlocal calls
+        calls += 1
+        if calls >= fails_at:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(rewrite.os, "fsync", refuse)
+    with pytest.raises(StorageError, match="No space left on device"):
+        round_of().clean(directory, threads=threads)
+    monkeypatch.undo()
+    assert read_tree(directory) == before
+    assert not list(directory.glob(f"{SCRATCH_PREFIX}*"))

@@ -1,0 +1,142 @@
+"""Headers alone, every checksum checked: the rows of windows with records, up to any damage."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from storage_core.errors import CorruptRecordError, PylogError
+from storage_core.kernels import batch_scan
+from storage_core.records import checked_headers
+from storage_core.records.checked_headers import scan_checked_headers
+from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_windows
+from tests.kit.builders import encode_batch, end_txn_marker, log_with, segment_bytes, some_batches
+from tests.kit.damage import truncated, with_lying_length, with_wrong_crc
+from tests.kit.strategies import hostile_batches
+from tests.storage_core.records.memory_file import MemoryFile
+
+SPECS = [
+    *some_batches(count=3),
+    *some_batches(count=40, records=20, base_offset=3),
+    end_txn_marker(base_offset=803, producer_id=1, producer_epoch=0),
+    *some_batches(count=9, base_offset=804),
+]
+LOG = segment_bytes(SPECS)
+
+
+def damaged_log(damage: Callable[[bytes], bytes]) -> bytes:
+    """Return the log with one batch in its middle damaged."""
+    before, after = segment_bytes(SPECS[:20]), segment_bytes(SPECS[21:])
+    return before + damage(encode_batch(SPECS[20])) + after
+
+
+def with_impossible_length(batch: bytes) -> bytes:
+    return with_lying_length(batch, -1)
+
+
+def rows_of(windows: list[Window]) -> NDArray[np.int64]:
+    """Return the headers of all windows with positions in the file, one column a batch."""
+    parts = [np.empty((batch_scan.COLUMN_COUNT, 0), np.int64)]
+    for window in windows:
+        part = window.batches.columns.copy()
+        part[batch_scan.POSITION] += window.file_position
+        parts.append(part)
+    return np.concatenate(parts, axis=1)
+
+
+def scanned(scan: Any, data: bytes, **how: Any) -> tuple[NDArray[np.int64], str]:
+    """Return what a scan gives, and the error with which it ends."""
+    windows, error = [], ""
+    try:
+        for window in scan(MemoryFile(data), **how):
+            columns = window.batches.columns.copy()
+            window = Window(  # noqa: PLW2901 - the next window may overwrite it
+                window.file, window.file_position, window.data, type(window.batches)(columns)
+            )
+            windows.append(window)
+    except PylogError as caught:
+        error = str(caught)
+    return rows_of(windows), error
+
+
+def with_records(data: bytes, **how: Any) -> tuple[NDArray[np.int64], str]:
+    how = {"large": Large.HEADER, **how}
+    return scanned(scan_windows, data, crc=CrcCheck.NOTE, tail=Tail.STOP, **how)
+
+
+def assert_same(data: bytes, **how: Any) -> None:
+    rows, error = scanned(scan_checked_headers, data, **how)
+    expected, expected_error = with_records(data)
+    assert error == expected_error
+    np.testing.assert_array_equal(rows, expected)
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 100, 1000, 5000, 1 << 20])
+@pytest.mark.parametrize("window_bytes", [1, 700, 4000, 8 << 20])
+def test_pieces_and_windows_of_any_size_give_the_same_headers(
+    monkeypatch, piece_bytes, window_bytes
+):
+    monkeypatch.setattr(checked_headers, "_PIECE_BYTES", piece_bytes)
+    assert_same(LOG, window_bytes=window_bytes)
+
+
+def test_pieces_are_read_in_turn_and_handed_on_together(monkeypatch):
+    monkeypatch.setattr(checked_headers, "_PIECE_BYTES", 2000)
+    file = MemoryFile(LOG)
+    (window,) = scan_checked_headers(file)
+    assert file.largest_read <= 2000
+    assert (window.size_bytes, window.data.size, window.is_whole) == (len(LOG), 0, False)
+    assert window.batches.crc_ok.tolist() == [1] * 53
+
+
+def test_many_small_batches_are_handed_on_before_the_window_is_full(monkeypatch):
+    monkeypatch.setattr(checked_headers, "_PIECE_BYTES", 500)
+    monkeypatch.setattr(checked_headers, "_MOST_ROWS", 10)
+    windows = list(scan_checked_headers(MemoryFile(LOG)))
+    assert len(windows) > 3
+    assert_same(LOG)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        pytest.param(damaged_log(with_wrong_crc), id="wrong checksum"),
+        pytest.param(truncated(LOG, len(LOG) - 5), id="torn last batch"),
+        pytest.param(truncated(LOG, 30), id="nothing whole"),
+        pytest.param(b"", id="empty"),
+        pytest.param(damaged_log(with_impossible_length), id="impossible length"),
+    ],
+)
+@pytest.mark.parametrize("piece_bytes", [300, 1 << 20])
+def test_damage_is_told_as_it_is_with_records(monkeypatch, damaged, piece_bytes):
+    monkeypatch.setattr(checked_headers, "_PIECE_BYTES", piece_bytes)
+    assert_same(damaged)
+
+
+def test_all_before_an_impossible_length_comes_before_the_error(monkeypatch):
+    monkeypatch.setattr(checked_headers, "_PIECE_BYTES", 600)
+    damaged = damaged_log(with_impossible_length)
+    windows = scan_checked_headers(MemoryFile(damaged))
+    assert len(next(windows).batches) == 20
+    with pytest.raises(CorruptRecordError):
+        next(windows)
+
+
+@given(data=hostile_batches(), piece_bytes=st.integers(1, 400))
+def test_hostile_bytes_end_as_they_do_with_records(data, piece_bytes):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checked_headers, "_PIECE_BYTES", piece_bytes)
+        assert_same(data)
+
+
+def test_a_large_batch_is_left_out_or_read_as_asked(monkeypatch):
+    monkeypatch.setattr("storage_core.records.reader.LARGE_BATCH_BYTES", 1000)
+    data = log_with(batches=2) + log_with(batches=1, records=200) + log_with(batches=2)
+    for large in Large:
+        rows, error = scanned(scan_checked_headers, data, large=large)
+        assert error == ""
+        np.testing.assert_array_equal(rows, with_records(data, large=large)[0])
