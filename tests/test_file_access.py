@@ -23,7 +23,7 @@ FUNCTIONS = {
 MODE = re.compile(r"[rwax]b?\+?")
 ALLOWED = {
     "pylog_spark/avro_format.py": "a file that the user names",
-    "pylog_spark/operations/doctor.py": "glob: asks of each name whether it may be read",
+    "pylog_spark/operations/doctor.py": "scandir: asks of each name whether it may be read",
     "pylog_spark/cli/program.py": "os.open: /dev/null",
     "pylog_spark/cli/warmup_log.py": "a folder of this process's own",
     "pylog_spark/engines/local_engine.py": "a temporary folder of this process's own",

@@ -125,6 +125,9 @@ def _clean_in_room(
     if context.has_rate:
         # The rate is of one partition at a time.
         size_bytes = BYTES_AT_ONCE
+    if size_bytes < BYTES_AT_ONCE:
+        # Others are cleaned beside it.
+        context = replace(context, threads=1)
     with room.take(size_bytes):
         return clean_whole(store, plan, access, context)
 

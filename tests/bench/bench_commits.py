@@ -42,6 +42,7 @@ from storage_core.store import ManagedStore, open_objects
 from storage_core.store.managed_root import create_root
 from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
 from storage_core.store.uploads import upload_file
+from tests.bench.bench_compaction import CACHE
 from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.directories import SegmentSpec, write_partition
 from tests.pylog_spark.tasks.observed import observed
@@ -211,7 +212,8 @@ class _Run:
 @contextmanager
 def _broker_root(topic: str, partitions: int) -> Iterator[tuple[_Run, WriteContext]]:
     # Beside the sources: /tmp may be memory, whose syncs cost nothing.
-    with tempfile.TemporaryDirectory(prefix="pylog-commits-", dir=Path.cwd()) as folder:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="commits-", dir=CACHE.resolve()) as folder:
         root = Path(folder, "log")
         for number in range(partitions):
             _write_partition(root / f"{topic}-{number}")

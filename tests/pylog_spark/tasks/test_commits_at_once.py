@@ -5,6 +5,7 @@ for each other in vain.
 """
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -105,6 +106,24 @@ def test_one_partition_is_cleaned_at_a_time_where_two_would_be_too_many(
     monkeypatch.setattr(commit, "clean_whole", alone)
     assert [row["error"] for row in cleaning.clean_whole()] == [None] * PARTITIONS
     assert alone.most == 1
+
+
+@pytest.mark.parametrize(("room", "threads"), [(BYTES_AT_ONCE, {1}), (1, {4})])
+def test_a_partition_that_is_cleaned_beside_others_has_one_thread(
+    cleaning, monkeypatch, room, threads
+):
+    told = set()
+    clean = commit.clean_whole
+
+    def noted(store, plan, access, context):
+        told.add(context.threads)
+        return clean(store, plan, access, context)
+
+    monkeypatch.setattr(commit, "BYTES_AT_ONCE", room)
+    monkeypatch.setattr(commit, "clean_whole", noted)
+    cleaning.context = replace(cleaning.context, threads=4)
+    assert [row["error"] for row in cleaning.clean_whole()] == [None] * PARTITIONS
+    assert told == threads
 
 
 def test_a_partition_that_fails_leaves_those_beside_it_alone(cleaning, monkeypatch):
