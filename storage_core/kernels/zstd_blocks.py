@@ -183,6 +183,7 @@ def pack_zstd(
     function: int,
     reset: int,
     context: int,
+    places: NDArray[np.int64],
     data: NDArray[np.uint8],
     start: NDArray[np.int64],
     end: NDArray[np.int64],
@@ -201,6 +202,7 @@ def pack_zstd(
         function: Address of ``ZSTD_compressStream2``.
         reset: Address of ``ZSTD_CCtx_reset``.
         context: Address of a ``ZSTD_CCtx`` that nobody else uses meanwhile; its parameters hold.
+        places: int64[6], room for the library's ``ZSTD_outBuffer`` and ``ZSTD_inBuffer``.
         data: uint8[], where the blocks lie.
         start: int64[n], where each begins in data.
         end: int64[n], where it ends.
@@ -218,21 +220,28 @@ def pack_zstd(
     """
     into = np.int64(out.ctypes.data)
     source = np.int64(data.ctypes.data)
+<<<<<<< HEAD
     target_at = np.int64(target.ctypes.data)
     block_at = np.int64(block.ctypes.data)
+=======
+    # Of each address, size, and how far it is used.
+    target_at = np.int64(places.ctypes.data)
+    block_at = target_at + 3 * places.itemsize
+>>>>>>> codecs
     for row in range(start.size):
         room = room_bytes[row]
         if room > out.size - at:
             return row, at
-        target[0], target[1], target[2] = into + at, room, 0
-        block[0], block[1], block[2] = source + start[row], end[row] - start[row], 0
+        size = end[row] - start[row]
+        places[0], places[1], places[2] = into + at, room, 0
+        places[3], places[4], places[5] = source + start[row], size, 0
         left = call_function(reset, context, _RESET_SESSION, 0, 0, 0)
-        if left == 0 and block[1] > 0:
+        if left == 0 and size > 0:
             left = call_function(function, context, target_at, block_at, _FLUSH, 0)
-        if left == 0 and block[2] == block[1]:
+        if left == 0 and places[5] == size:
             left = call_function(function, context, target_at, block_at, _END, 0)
-        if left != 0 or block[2] != block[1] or target[2] > room:
+        if left != 0 or places[5] != size or places[2] > room:
             return row, at
-        at += target[2]
+        at += places[2]
         out_end[row] = at
     return start.size, at

@@ -315,6 +315,7 @@ def compress_blocks(
         functions.compress,
         functions.reset,
         context,
+        np.zeros(6, np.int64),
         *blocks,
         room,
         arena.buffer,
