@@ -191,8 +191,6 @@ def pack_zstd(
     out: NDArray[np.uint8],
     at: int,
     out_end: NDArray[np.int64],
-    target: NDArray[np.int64],
-    block: NDArray[np.int64],
 ) -> tuple[int, int]:
     """Make a streaming frame of each block, end to end in out[at:].
 
@@ -210,9 +208,6 @@ def pack_zstd(
         out: uint8[].
         at: Where in out to begin.
         out_end: int64[n], where each frame ends in out.
-        target: int64[3], a ``ZSTD_outBuffer``: address, size, and how far it is used.
-        block: int64[3], a ``ZSTD_inBuffer``. Both are written here; a kernel that makes arrays
-            itself has no machine code without numba.
 
     Returns:
         (row, at): the block that had no room or that the library refused, n for none; the end in
@@ -220,14 +215,9 @@ def pack_zstd(
     """
     into = np.int64(out.ctypes.data)
     source = np.int64(data.ctypes.data)
-<<<<<<< HEAD
-    target_at = np.int64(target.ctypes.data)
-    block_at = np.int64(block.ctypes.data)
-=======
     # Of each address, size, and how far it is used.
     target_at = np.int64(places.ctypes.data)
     block_at = target_at + 3 * places.itemsize
->>>>>>> codecs
     for row in range(start.size):
         room = room_bytes[row]
         if room > out.size - at:

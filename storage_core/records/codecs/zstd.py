@@ -321,7 +321,5 @@ def compress_blocks(
         arena.buffer,
         arena.used,
         ends,
-        np.zeros(3, np.int64),
-        np.zeros(3, np.int64),
     )
     return done

@@ -138,14 +138,9 @@ def test_a_block_without_room_is_left(pack_lz4, pack_zstd, codec):
         else:
             functions = zstd._functions()
             context = zstd._CONTEXTS.native_of(3)
-<<<<<<< HEAD
-            scratch = np.zeros(3, np.int64), np.zeros(3, np.int64)
-            row, at = pack_zstd(functions.compress, functions.reset, context, *rest, *scratch)
-=======
             row, at = pack_zstd(
                 functions.compress, functions.reset, context, np.zeros(6, np.int64), *rest
             )
->>>>>>> codecs
         return row, out[:at].tobytes()
 
     assert run([2000, 300, 2000], 5000) == (3, b"".join(frames))
