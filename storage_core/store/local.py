@@ -156,13 +156,21 @@ class LocalStore:
 
     def has(self, name: str) -> bool:
         """Whether anything has that name; a link is something, wherever it leads."""
+        return self._facts_of(name) is not None
+
+    def has_file(self, name: str) -> bool:
+        """Whether a file or a link has that name; a FIFO, a folder, a device is none."""
+        facts = self._facts_of(name)
+        return facts is not None and (stat.S_ISREG(facts.st_mode) or stat.S_ISLNK(facts.st_mode))
+
+    def _facts_of(self, name: str) -> os.stat_result | None:
         path = self.directory / name
         try:
             with storage_errors(path), self._folder() as folder:
-                return facts_in(folder, name) is not None
+                return facts_in(folder, name)
         except StorageError as error:
             if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
-                return False
+                return None
             raise
 
     def open_descriptor(self, name: str, flags: int = os.O_RDONLY) -> int:

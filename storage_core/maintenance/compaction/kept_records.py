@@ -19,6 +19,9 @@ from storage_core.records.reader import Window
 # The most that is kept between the passes. Later batches have more records that stay, so the
 # earlier ones go first.
 KEPT_BYTES: Final = 128 * 1024 * 1024
+# And how many times the bytes of a log: small ones are cleaned many at a time, and a few bytes may
+# expand to very many.
+KEPT_RATIO: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,7 @@ from storage_core.maintenance.compaction.index import (
     bitmap_bounds,
     rank_of,
 )
-from storage_core.maintenance.compaction.kept_records import KEPT_BYTES, KeptRecords
+from storage_core.maintenance.compaction.kept_records import KEPT_BYTES, KEPT_RATIO, KeptRecords
 from storage_core.maintenance.compaction.offset_map import KeyBlock, OffsetMap
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.throttler import UNLIMITED, Throttler
@@ -473,7 +473,7 @@ def index_round(
     dirty = plan.dirty_segments
     ends = [segment.base_offset for segment in dirty[1:]] + [plan.first_uncleanable_offset]
     indexed: list[IndexedSegment] = []
-    kept = KeptRecords(KEPT_BYTES)
+    kept = KeptRecords(min(KEPT_BYTES, KEPT_RATIO * sum(each.size_bytes for each in dirty)))
     for number, segment in enumerate(dirty):
         reading = SegmentReading(
             store,
