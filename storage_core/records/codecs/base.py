@@ -1,4 +1,4 @@
-"""The protocol of a codec, and the error for a block that would expand too far.
+"""The protocols of a codec, and what several codecs share.
 
 A codec module is the implementation: ``gzip``, ``snappy``, ``lz4`` and ``zstd`` each have the two
 functions of ``RecordCodec``. Input and output are the bytes after a batch's header.
@@ -8,7 +8,8 @@ given (some libraries hand over a copy) and a constant; and whatever the bytes a
 the expanded bytes or one of the two errors, never an exception of the library beneath.
 """
 
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,6 +95,44 @@ class BlockPacker(Protocol):
             The block that the library could not compress; how many there are if it did all.
         """
         ...
+
+
+def expand_by(  # noqa: PLR0913, PLR0917  # a kernel, what it calls, and all that BlockExpander has
+    kernel: Callable[..., tuple[int, int, int]],
+    functions: Sequence[Any],
+    blocks: Blocks,
+    first: int,
+    arena: Arena,
+    ends: NDArray[np.int64],
+    limit_bytes: int,
+    budget_bytes: int,
+) -> int:
+    """Expand blocks by a kernel, which says how much room it lacks.
+
+    Args:
+        kernel: ``expand_lz4`` or its like.
+        functions: Its first arguments: what of the library it calls, and with which state.
+        blocks: From here on as in ``BlockExpander``, the result too.
+        first: The block to begin with.
+        arena: Gets the contents.
+        ends: Gets where they end.
+        limit_bytes: The most of one block.
+        budget_bytes: The most of all but the last.
+    """
+    while True:
+        first, arena.used, room = kernel(
+            *functions,
+            *blocks,
+            first,
+            limit_bytes,
+            budget_bytes,
+            arena.buffer,
+            arena.used,
+            ends,
+        )
+        if not room:
+            return first
+        arena.reserve(room)
 
 
 def limit_error(codec: Codec, limit_bytes: int) -> DecompressionLimitError:

@@ -26,7 +26,7 @@ from storage_core.formats.batch_v2 import Codec
 from storage_core.formats.gzip_member import MEMBER_START
 from storage_core.kernels.gzip_blocks import expand_gzip
 from storage_core.records.codecs.arena import Arena, Blocks
-from storage_core.records.codecs.base import limit_error
+from storage_core.records.codecs.base import expand_by, limit_error
 from storage_core.records.codecs.libraries import addresses_of, find_library
 
 _NAME: Final = Codec.GZIP.name.lower()
@@ -135,7 +135,8 @@ def _functions() -> _Functions | None:
     blocks = Blocks(np.frombuffer(bytearray(proof), np.uint8), *np.array([[0], [len(proof)]]))
     arena = Arena()
     limit = len(_PROOF)
-    _expand(functions, blocks, 0, arena, np.empty(1, np.int64), limit, limit)
+    called = *functions, _STATES.own()
+    expand_by(expand_gzip, called, blocks, 0, arena, np.empty(1, np.int64), limit, limit)
     return functions if arena.content.tobytes() == _PROOF else None
 
 
@@ -171,31 +172,5 @@ def decompress_blocks(
     functions = _functions()
     if functions is None:
         return first
-    return _expand(functions, blocks, first, arena, ends, limit_bytes, budget_bytes)
-
-
-def _expand(  # noqa: PLR0913, PLR0917  # as above
-    functions: _Functions,
-    blocks: Blocks,
-    first: int,
-    arena: Arena,
-    ends: NDArray[np.int64],
-    limit_bytes: int,
-    budget_bytes: int,
-) -> int:
-    while True:
-        first, arena.used, room = expand_gzip(
-            functions.inflate,
-            functions.crc32,
-            _STATES.own(),
-            *blocks,
-            first,
-            limit_bytes,
-            budget_bytes,
-            arena.buffer,
-            arena.used,
-            ends,
-        )
-        if not room:
-            return first
-        arena.reserve(room)
+    called = *functions, _STATES.own()
+    return expand_by(expand_gzip, called, blocks, first, arena, ends, limit_bytes, budget_bytes)

@@ -43,7 +43,7 @@ from storage_core.formats.lz4_frame import (
 )
 from storage_core.kernels.lz4_blocks import expand_lz4, pack_lz4
 from storage_core.records.codecs.arena import Arena, Blocks
-from storage_core.records.codecs.base import limit_error
+from storage_core.records.codecs.base import expand_by, limit_error
 from storage_core.records.codecs.libraries import addresses_of, find_library
 
 _NAME: Final = Codec.LZ4.name.lower()
@@ -234,21 +234,8 @@ def decompress_blocks(
     functions = _functions()
     if functions is None:
         return first
-    while True:
-        first, arena.used, room = expand_lz4(
-            functions.decompress,
-            functions.checksums,
-            *blocks,
-            first,
-            limit_bytes,
-            budget_bytes,
-            arena.buffer,
-            arena.used,
-            ends,
-        )
-        if not room:
-            return first
-        arena.reserve(room)
+    called = functions.decompress, functions.checksums
+    return expand_by(expand_lz4, called, blocks, first, arena, ends, limit_bytes, budget_bytes)
 
 
 def compress_blocks(

@@ -43,7 +43,7 @@ from storage_core.formats.zstd_frame import (
 )
 from storage_core.kernels.zstd_blocks import expand_zstd, pack_zstd
 from storage_core.records.codecs.arena import Arena, Blocks
-from storage_core.records.codecs.base import limit_error
+from storage_core.records.codecs.base import expand_by, limit_error
 from storage_core.records.codecs.libraries import addresses_of, find_library
 
 _NAME: Final = Codec.ZSTD.name.lower()
@@ -286,21 +286,8 @@ def decompress_blocks(
     functions, context = _functions(), _CONTEXTS.native_of()
     if functions is None or not context:
         return first
-    while True:
-        first, arena.used, room = expand_zstd(
-            functions.decompress,
-            context,
-            *blocks,
-            first,
-            limit_bytes,
-            budget_bytes,
-            arena.buffer,
-            arena.used,
-            ends,
-        )
-        if not room:
-            return first
-        arena.reserve(room)
+    called = functions.decompress, context
+    return expand_by(expand_zstd, called, blocks, first, arena, ends, limit_bytes, budget_bytes)
 
 
 def compress_blocks(
