@@ -10,6 +10,8 @@ from tests.bench.generated_partition import Size
 @pytest.mark.bench
 @pytest.mark.oracle
 @pytest.mark.timeout(900)
+# kafka-python reads its own schemas that way.
+@pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")
 def test_records_become_arrow_faster_than_a_client_decodes_them() -> None:
     figure = measure(records=Size().records, rounds=8)
     print("", figure.line(), sep="\n")  # noqa: T201 - the report is what bench is for
