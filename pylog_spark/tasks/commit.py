@@ -91,7 +91,7 @@ def commit_partitions(
         work, cleaned = item
         return _row(work, context, partial(_already_cleaned, cleaned))
 
-    yield from rows_to_batches(COMMIT, map_ahead(commit, items))
+    yield from rows_to_batches(COMMIT, map_ahead(commit, items, at_once=context.at_once))
 
 
 def clean_partitions(
@@ -99,7 +99,7 @@ def clean_partitions(
 ) -> Iterator[pa.RecordBatch]:
     """Clean partitions whole, small ones beside each other: a row of ``schemas.COMMIT`` each."""
     clean = partial(_clean_in_room, Room(BYTES_AT_ONCE))
-    rows = map_ahead(lambda work: _row(work, context, clean), items)
+    rows = map_ahead(lambda work: _row(work, context, clean), items, at_once=context.at_once)
     yield from rows_to_batches(COMMIT, rows)
 
 

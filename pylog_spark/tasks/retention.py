@@ -268,7 +268,7 @@ def commit_sweeps(
     items: Iterable[SweepWork], context: RetentionContext, write: WriteContext
 ) -> Iterator[pa.RecordBatch]:
     """Let segments of partitions go, several at once: a row of ``schemas.SWEPT`` each."""
-    rows = map_ahead(lambda work: _commit_row(work, context, write), items)
+    rows = map_ahead(lambda work: _commit_row(work, context, write), items, at_once=write.at_once)
     yield from rows_to_batches(SWEPT, rows)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pylog_spark.options import HighWatermarkSource
+from pylog_spark.tasks.ahead import AT_ONCE, ON_DISK_AT_ONCE, is_remote
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.config import CleanerConfig
 from storage_core.config.values import DOUBLE_MAX
@@ -65,6 +66,11 @@ class WriteContext:
     tasks_at_once: int = 1
     threads: int = 1
     wave: int = 0
+
+    @property
+    def at_once(self) -> int:
+        """How many partitions a task may commit at the same time."""
+        return AT_ONCE if any(map(is_remote, self.roots)) else ON_DISK_AT_ONCE
 
     @property
     def has_rate(self) -> bool:
