@@ -20,11 +20,12 @@ class BrokerCompressionType(enum.StrEnum):
 
 
 # Those of Kafka's compression.*.level; the other codecs have none.
-_LEVELS: Final = {
+LEVELS: Final = {
     BrokerCompressionType.ZSTD: int32(at_least=-131_072, at_most=22),
     BrokerCompressionType.LZ4: int32(at_least=1, at_most=17),
     BrokerCompressionType.GZIP: int32(at_least=1, at_most=9),
 }
+_CODECS: Final = frozenset(BrokerCompressionType) - {BrokerCompressionType.PRODUCER}
 _NAMES: Final = {
     "kafka": (BrokerCompressionType.PRODUCER, None),
     "fast": (BrokerCompressionType.LZ4, None),
@@ -66,17 +67,15 @@ def _parse(key: str, text: str) -> Recompression:
         codec, level = _NAMES[word]
         return Recompression(codec=codec, level=level)
     name, colon, digits = word.partition(":")
-    codecs = {each.value: each for each in BrokerCompressionType}
-    del codecs[BrokerCompressionType.PRODUCER]
-    if name not in codecs:
+    if name not in _CODECS:
         raise ConfigError(key, text, f"expected {_VALID}")
-    codec = codecs[name]
+    codec = BrokerCompressionType(name)
     if not colon:
         return Recompression(codec=codec)
-    if codec not in _LEVELS:
+    if codec not in LEVELS:
         raise ConfigError(key, text, f"{codec} has no levels")
     try:
-        number = _LEVELS[codec].parse(key, digits)
+        number = LEVELS[codec].parse(key, digits)
     except ConfigError as error:
         raise ConfigError(key, text, f"level: {error.reason}") from None
     return Recompression(codec=codec, level=cast("int", number))

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from storage_core.config.compression import BrokerCompressionType
+from storage_core.config.compression import LEVELS, BrokerCompressionType
 from storage_core.config.keys import (
     BrokerName,
     ConfigKey,
@@ -274,14 +274,14 @@ class LogConfig:
     )
     compression_lz4_level: int = _topic(
         "compression.lz4.level",
-        int32(at_least=1, at_most=17),
+        LEVELS[BrokerCompressionType.LZ4],
         "level of lz4",
         default=9,
         broker="compression.lz4.level",
     )
     compression_zstd_level: int = _topic(
         "compression.zstd.level",
-        int32(at_least=-131_072, at_most=22),
+        LEVELS[BrokerCompressionType.ZSTD],
         "level of zstd",
         default=3,
         broker="compression.zstd.level",
