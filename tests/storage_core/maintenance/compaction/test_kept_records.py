@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from storage_core.config import CleanerConfig
 from storage_core.errors import InvalidRecordError
 from storage_core.formats.batch_v2 import Codec
 from storage_core.maintenance.compaction import pass_one
@@ -16,7 +17,13 @@ from tests.kit.builders import encode_records, segment_bytes, some_batches
 from tests.kit.compare import read_tree
 from tests.kit.damage import with_lying_count
 from tests.kit.legacy import LegacyMessage, LegacySet, encode_entry
-from tests.storage_core.maintenance.compaction.hand_made import batch, clean, record, write_log
+from tests.storage_core.maintenance.compaction.hand_made import (
+    batch,
+    clean,
+    cleaning,
+    record,
+    write_log,
+)
 from tests.storage_core.records.memory_file import only_window_of, windows_of
 
 ROOM = 1 << 20
@@ -134,3 +141,26 @@ def test_pass_two_decompresses_nothing_again(tmp_path: Path, monkeypatch):
     result = clean(directory)
     assert result.messages_written == 3
     assert opened_rows == [1]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_pass_two_finds_the_windows_of_pass_one_with_any_number_of_threads(
+    tmp_path: Path, monkeypatch, threads: int
+):
+    asked: list[bool] = []
+    original = KeptRecords.take
+
+    def told(self: KeptRecords, *arguments) -> Payload | None:
+        payload = original(self, *arguments)
+        asked.append(payload is not None)
+        return payload
+
+    monkeypatch.setattr(KeptRecords, "take", told)
+    batches = [
+        batch(3 * n, *[record(b"%d" % (n % 9), b"%d" % i) for i in range(3)], codec=Codec.ZSTD)
+        for n in range(60)
+    ]
+    directory = write_log(tmp_path / "t-0", batches, [batch(180, record(b"x"), codec=Codec.ZSTD)])
+    cleaning(cleaner=CleanerConfig(window_bytes=600)).clean(directory, threads=threads)
+    assert len(asked) > 5
+    assert all(asked)
