@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import javaproperties
 
+from pylog_spark.blas_threads import BLAS_THREADS_VARIABLE
 from pylog_spark.held_signals import held_signals
 from pylog_spark.jars import Exclusion, Library, fetch_jars
 from pylog_spark.java import MissingSoftwareError, find_java
@@ -274,6 +275,8 @@ def session_conf(
             # Nothing of ours is put there, but Spark makes it, by default in the current folder.
             "spark.sql.warehouse.dir": str(cache_folder("warehouse")),
         }
+    if is_of_job:
+        settings[f"spark.executorEnv.{BLAS_THREADS_VARIABLE}"] = "1"
     options = [_log_options()]
     if is_of_job and _THREADS.match(master):
         options.append(_OF_A_JOB)

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from pylog_spark.blas_threads import start_no_blas_threads
 from pylog_spark.cli.commands import COMMANDS, Command, Group
 from pylog_spark.cli.error_text import (
     escape_log_lines,
@@ -238,6 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the program and return its exit status."""
+    start_no_blas_threads()
     raise_on_termination()
     leave_out_interruptions()
     escape_log_lines()

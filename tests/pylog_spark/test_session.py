@@ -64,6 +64,12 @@ def test_the_callers_collector_is_the_only_one():
     assert {option for option in options if "GC" in option} == {"-XX:+UseParallelGC"}
 
 
+@pytest.mark.parametrize(("is_of_job", "said"), [(True, "1"), (False, None)])
+def test_workers_of_a_job_start_no_threads_of_blas(*, is_of_job: bool, said: str | None):
+    found = session_conf("spark://far:7077", {}, delta=False, is_of_job=is_of_job)
+    assert found.get("spark.executorEnv.OPENBLAS_NUM_THREADS") == said
+
+
 def java_options(master: str, said: str, *, is_of_job: bool) -> set[str]:
     conf = {"spark.driver.extraJavaOptions": said} if said else {}
     found = session_conf(master, conf, delta=False, is_of_job=is_of_job)

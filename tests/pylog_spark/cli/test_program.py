@@ -1,6 +1,7 @@
 """The program as a whole: help, start-up, what errors become."""
 
 import logging
+import os
 import shutil
 import signal
 import subprocess
@@ -144,6 +145,22 @@ def test_commands_with_machine_code_at_hand_import_no_numba(tmp_path: Path, word
     modules_after(*(argument.replace(str(tmp_path), f"{tmp_path}/once") for argument in arguments))
     shutil.rmtree(tmp_path / "once")
     assert "numba" not in modules_after(*arguments)
+
+
+def test_a_command_starts_no_thread_of_blas_unless_it_is_told_to(tmp_path: Path):
+    (tmp_path / log_file(0)).touch()
+    code = (
+        "import os, sys; from pylog_spark.cli.program import run; run(sys.argv[1:]); import numpy; "
+        "sys.stderr.write(str(len(os.listdir('/proc/self/task'))))"
+    )
+    command = [sys.executable, "-c", code, "dump", tmp_path / log_file(0), "--output", "json"]
+
+    def threads_of(said: dict[str, str]) -> int:
+        environment = {k: v for k, v in os.environ.items() if k != "OPENBLAS_NUM_THREADS"} | said
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        return int(done.stderr)
+
+    assert threads_of({}) == threads_of({"OPENBLAS_NUM_THREADS": "2"}) - 1
 
 
 @pytest.mark.parametrize("command", COMMANDS)
