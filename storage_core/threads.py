@@ -1,20 +1,19 @@
-"""Work of one task beside its own: what comes next is made while what is there is used.
+"""Work of one task on several processors: pieces beside each other, their results in order.
 
 Compiled kernels, reads, writes and syncs release the interpreter's lock, so a second thread takes
 a second core. Whoever has but one core says so, and everything happens in turn, in the same order.
 """
 
 import os
-from collections import deque
+import threading
 from collections.abc import Callable, Generator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import closing
-from typing import Any, Final, Self, TypeVar, cast
-
-# Items that are there at the same time: the one in use and those made ahead.
-_AT_ONCE: Final = 3
+from queue import SimpleQueue
+from typing import Any, Final, Generic, TypeVar, cast
 
 Item = TypeVar("Item")
+Made = TypeVar("Made")
 _END: Final = object()
 
 
@@ -25,77 +24,94 @@ def count_processors() -> int:
     return os.cpu_count() or 1
 
 
-def valid_at_once(threads: int, *, stages: int = 1) -> int:
-    """Return how many items of ``read_ahead`` have to be valid at the same time.
+def valid_at_once(threads: int) -> int:
+    """Return how many items of ``in_order`` have to be valid at the same time.
 
     Args:
         threads: As it is told.
-        stages: How many times it is used, each over what the one before yields.
     """
-    return 1 + stages * (_AT_ONCE - 1) if threads > 1 else 1
+    # One for each thread, and the one whose result is in use.
+    return threads + 1 if threads > 1 else 1
 
 
-def read_ahead(items: Generator[Item], *, threads: int) -> Generator[Item]:
-    """Yield items in order, the next ones being made by another thread where there are two.
+def in_order(
+    items: Generator[Item], work: Callable[[Item], Made], *, threads: int
+) -> Generator[Made]:
+    """Yield what becomes of items, in their order; several are worked on beside each other.
 
     Args:
-        items: Makes them, and has no other user; closed at the end, however that comes. The last
-            ``valid_at_once`` items have to be valid at any time.
-        threads: How many the task may use; with one, each item is made when it is asked for.
+        items: Makes them, one after the other, each by the thread that works on it then; closed at
+            the end, however that comes. The last ``valid_at_once`` items have to be valid at any
+            time: an item is used until the result after its own is asked for.
+        work: What is done with an item, by any thread.
+        threads: How many work; with one, the caller's does everything when a result is asked for.
 
     Raises:
-        Exception: What making an item raises, in its turn: never before the items ahead of it.
+        Exception: What making an item or the work on it raises, in its turn: never before the
+            results ahead of it.
     """
     with closing(items):
         if threads == 1:
-            yield from items
+            for item in items:
+                yield work(item)
             return
-        pool = ThreadPoolExecutor(1, thread_name_prefix="pylog-ahead")
+        line = _Line(items, work, threads)
         try:
-            made = deque(pool.submit(next, items, _END) for _ in range(_AT_ONCE))
-            while (item := made.popleft().result()) is not _END:
-                yield cast("Item", item)
-                made.append(pool.submit(next, items, _END))
+            yield from line.results()
         finally:
-            pool.shutdown(cancel_futures=True)
+            line.end()
 
 
-class Beside:
-    """Does one call after the other, in another thread where there are two; a context manager.
+class _Line(Generic[Item, Made]):
+    """Threads that take turns at making items, and work on them beside each other."""
 
-    Args:
-        threads: How many the task may use; with one, each call is done at once.
-    """
+    def __init__(self, items: Generator[Item], work: Callable[[Item], Made], threads: int) -> None:
+        self._items = items
+        self._work = work
+        self._is_over = False
+        self._turn = threading.Lock()
+        self._room = threading.Semaphore(valid_at_once(threads))
+        self._results: SimpleQueue[Future[Any]] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._run, name=f"pylog-beside_{number}")
+            for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
 
-    def __init__(self, *, threads: int) -> None:
-        self._pool = ThreadPoolExecutor(1, "pylog-beside") if threads > 1 else None
-        self._running: Future[Any] | None = None
+    def results(self) -> Generator[Made]:
+        """Yield the results in the order of the items."""
+        while (result := self._results.get().result()) is not _END:
+            yield result
+            self._room.release()
 
-    def __enter__(self) -> Self:
-        return self
+    def end(self) -> None:
+        """Have the threads end, after the items that they are at."""
+        self._is_over = True
+        self._room.release(len(self._threads))
+        for thread in self._threads:
+            thread.join()
 
-    def __exit__(self, *_error: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown()
-
-    def do(self, call: Callable[..., Any], *arguments: Any) -> None:
-        """Begin a call once the one before it is done.
-
-        Raises:
-            Exception: What the call before it raised, or this one where there is one thread.
-        """
-        if self._pool is None:
-            call(*arguments)
-            return
-        self.wait()
-        self._running = self._pool.submit(call, *arguments)
-
-    def wait(self) -> None:
-        """Return when the last call is done.
-
-        Raises:
-            Exception: What it raised.
-        """
-        running, self._running = self._running, None
-        if running is not None:
-            running.result()
+    def _run(self) -> None:
+        while True:
+            self._room.acquire()
+            with self._turn:
+                if self._is_over:
+                    return
+                # Whose turn it is decides the order of the results.
+                result: Future[Any] = Future()
+                self._results.put(result)
+                try:
+                    item = next(self._items, _END)
+                except BaseException as error:  # noqa: BLE001  # whoever asks for it hears of it
+                    self._is_over = True
+                    result.set_exception(error)
+                    return
+                if item is _END:
+                    self._is_over = True
+                    result.set_result(_END)
+                    return
+            try:
+                result.set_result(self._work(cast("Item", item)))
+            except BaseException as error:  # noqa: BLE001  # as above
+                result.set_exception(error)

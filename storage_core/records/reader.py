@@ -57,6 +57,7 @@ class CrcCheck(enum.Enum):
     SKIP = "skip"  # it has been checked before
     NOTE = "note"  # set the column crc_ok
     RAISE = "raise"  # a wrong one is corruption
+    LATER = "later"  # the same, once ``check_crc`` is asked; that of a large batch at once
 
 
 class Large(enum.Enum):
@@ -168,8 +169,13 @@ def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
             position += needed
             continue
         batches = BatchTable(room.table[:, :count])
-        _check(reader.name, position, buffer, batches, crc)
-        yield Window(reader.name, position, buffer[:used], batches)
+        window = Window(reader.name, position, buffer[:used], batches)
+        if crc is CrcCheck.RAISE:
+            check_crc(window)
+        elif crc is CrcCheck.NOTE:
+            check_crcs(buffer, batches.columns, count)
+        read_control_types(buffer, batches.columns, count)
+        yield window
         position += used
         rooms.rotate()
 
@@ -258,7 +264,7 @@ def _read_header(
     scan_batches(data, 0, size_bytes, table)
     batches = BatchTable(table[:, :1])
     is_valid = crc is CrcCheck.SKIP or _has_right_crc(reader, position, batches)
-    if crc is CrcCheck.RAISE and not is_valid:
+    if crc in {CrcCheck.RAISE, CrcCheck.LATER} and not is_valid:
         raise CorruptRecordError(
             reader.name,
             position,
@@ -314,19 +320,21 @@ def _bytes_of_first_batch(
     raise CorruptRecordError(file, position, reason)
 
 
-def _check(
-    file: str, position: int, data: NDArray[np.uint8], batches: BatchTable, crc: CrcCheck
-) -> None:
-    if crc is not CrcCheck.SKIP:
-        row = check_crcs(data, batches.columns, len(batches))
-        if row >= 0 and crc is CrcCheck.RAISE:
-            raise CorruptRecordError(
-                file,
-                position + int(batches.position[row]),
-                _what_is_wrong(batches, row),
-                offset=int(batches.base_offset[row]),
-            )
-    read_control_types(data, batches.columns, len(batches))
+def check_crc(window: Window) -> None:
+    """Find the checksums of a window's batches; may be asked by any thread.
+
+    Raises:
+        CorruptRecordError: One is wrong, or a batch is smaller than its header.
+    """
+    batches = window.batches
+    row = check_crcs(window.data, batches.columns, len(batches))
+    if row >= 0:
+        raise CorruptRecordError(
+            window.file,
+            window.position_of(row),
+            _what_is_wrong(batches, row),
+            offset=int(batches.base_offset[row]),
+        )
 
 
 def _what_is_wrong(batches: BatchTable, row: int) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Generator
 
 import pytest
 
-from storage_core.threads import Beside, count_processors, read_ahead, valid_at_once
+from storage_core.threads import count_processors, in_order, valid_at_once
 
 THREADS = pytest.mark.parametrize("threads", [1, 2, 7])
 
@@ -37,97 +37,90 @@ class Source:
             self.is_closed = True
 
 
+def twice(number: int) -> int:
+    return 2 * number
+
+
 @THREADS
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 20])
-def test_items_come_in_order_and_all_of_them(threads, count):
+def test_results_come_in_order_and_all_of_them(threads, count):
     source = Source(count)
-    assert list(read_ahead(source.numbers(), threads=threads)) == list(range(count))
+    expected = [2 * number for number in range(count)]
+    assert list(in_order(source.numbers(), twice, threads=threads)) == expected
     assert source.is_closed
+
+
+@THREADS
+def test_a_result_waits_for_those_ahead_of_it(threads):
+    later = threading.Event()
+
+    def work(number: int) -> int:
+        if number == 0 and threads > 1:
+            assert later.wait(30)  # until the next item is done
+        else:
+            later.set()
+        return number
+
+    source = Source(20)
+    assert list(in_order(source.numbers(), work, threads=threads)) == list(range(20))
 
 
 @THREADS
 def test_no_more_items_are_made_than_may_be_valid(threads):
     source = Source(20)
-    for number in read_ahead(source.numbers(), threads=threads):
+    for number in in_order(source.numbers(), int, threads=threads):
         assert source.made - number <= valid_at_once(threads)
     assert valid_at_once(1) == 1
 
 
+@pytest.mark.parametrize("threads", [2, 7])
+def test_as_many_items_are_worked_on_as_there_are_threads(threads):
+    together = threading.Barrier(threads, timeout=30)
+    workers: set[int] = set()
+
+    def work(_number: int) -> None:
+        workers.add(threading.get_ident())
+        together.wait()
+
+    source = Source(3 * threads)
+    assert len(list(in_order(source.numbers(), work, threads=threads))) == 3 * threads
+    assert len(workers) == threads
+    assert threading.get_ident() not in workers | source.makers
+
+
+def test_one_thread_is_the_callers():
+    source = Source(5)
+    workers: set[int] = set()
+    list(in_order(source.numbers(), lambda _: workers.add(threading.get_ident()), threads=1))
+    assert workers == source.makers == {threading.get_ident()}
+
+
 @THREADS
-def test_two_stages_have_no_more_items_than_may_be_valid(threads):
-    source = Source(30)
-    first = read_ahead(source.numbers(), threads=threads)
-    for number in read_ahead(first, threads=threads):
-        assert source.made - number <= valid_at_once(threads, stages=2)
-    assert source.is_closed
+@pytest.mark.parametrize("place", ["making", "work"])
+def test_an_error_comes_after_the_results_before_it(threads, place):
+    def work(number: int) -> int:
+        if number == 4:
+            raise ValueError(number)
+        return number
 
-
-def test_another_thread_makes_them_only_where_there_are_two():
-    alone, beside = Source(5), Source(5)
-    list(read_ahead(alone.numbers(), threads=1))
-    list(read_ahead(beside.numbers(), threads=2))
-    assert alone.makers == {threading.get_ident()}
-    assert len(beside.makers) == 1
-    assert beside.makers.isdisjoint(alone.makers)
-
-
-@THREADS
-def test_an_error_comes_after_the_items_before_it(threads):
-    source = Source(9, fails_at=4)
+    source = Source(9, fails_at=4 if place == "making" else None)
     taken = []
     with pytest.raises(ValueError, match="4"):  # noqa: PT012  # what came before counts
-        for number in read_ahead(source.numbers(), threads=threads):
+        for number in in_order(source.numbers(), work, threads=threads):
             taken.append(number)  # noqa: PERF402  # a list would lose them
     assert taken == [0, 1, 2, 3]
+    assert source.is_closed
 
 
 @THREADS
 def test_who_stops_early_hears_of_no_later_error_and_leaves_nothing_open(threads):
     source = Source(9, fails_at=2)
     before = threading.active_count()
-    items = read_ahead(source.numbers(), threads=threads)
-    assert next(items) == 0
-    items.close()
+    results = in_order(source.numbers(), int, threads=threads)
+    assert next(results) == 0
+    results.close()
     assert source.is_closed
     assert threading.active_count() == before
-
-
-@THREADS
-def test_calls_are_done_in_order(threads):
-    done: list[int] = []
-    with Beside(threads=threads) as beside:
-        for number in range(20):
-            beside.do(done.append, number)
-        beside.wait()
-        assert done == list(range(20))
-
-
-@THREADS
-def test_leaving_waits_for_the_last_call(threads):
-    done = threading.Event()
-    with Beside(threads=threads) as beside:
-        beside.do(done.set)
-    assert done.is_set()
-
-
-def _fail() -> None:
-    raise OSError(28, "No space left on device")
-
-
-def test_an_error_of_a_call_is_raised_by_what_comes_next():
-    with Beside(threads=2) as beside:
-        beside.do(_fail)
-        with pytest.raises(OSError, match="No space"):
-            beside.do(_fail)
-        beside.wait()  # the second one was never begun
-        beside.do(_fail)
-        with pytest.raises(OSError, match="No space"):
-            beside.wait()
-
-
-def test_with_one_thread_an_error_is_raised_at_once():
-    with Beside(threads=1) as beside, pytest.raises(OSError, match="No space"):
-        beside.do(_fail)
 
 
 def test_there_is_a_processor():

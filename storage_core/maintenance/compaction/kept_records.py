@@ -4,6 +4,7 @@ Pass two needs the batches again of which some records stay. Where both passes r
 asks here first; what it does not find it decompresses once more.
 """
 
+import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
@@ -48,6 +49,8 @@ class _Kept:
 class KeptRecords:
     """Decompressed records of whole windows, by file and position; the first ones go first.
 
+    Any thread may take what one has put.
+
     Args:
         limit_bytes: The most to keep, at least 0.
     """
@@ -56,6 +59,7 @@ class KeptRecords:
         self._limit_bytes = limit_bytes
         self._used_bytes = 0
         self._kept: OrderedDict[tuple[str, int], _Kept] = OrderedDict()
+        self._taking = threading.Lock()
 
     def put(self, payload: Payload) -> bool:
         """Keep a payload; whether its arena belongs to this from now on, and may not be used again.
@@ -102,7 +106,8 @@ class KeptRecords:
         is_missing = batches.is_legacy | (is_compressed & (kept.in_arena == IN_WINDOW))
         if (wanted & is_missing).any():
             return None
-        self._used_bytes -= self._kept.pop(place).arena.size
+        with self._taking:
+            self._used_bytes -= self._kept.pop(place).arena.size
         payload = Payload(
             window=window,
             batches=batches,

@@ -1,6 +1,9 @@
 """The offset map of a round, and what is left of it for pass two."""
 
+import mmap
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +32,20 @@ _NO_LIMIT = 2**62
 Allocate = Callable[[int], NDArray[np.uint64]]
 
 
+# From here on a table lies in pages of its own, large ones where the system has any: keys are all
+# over it, and with pages of 4 KiB nearly each of them misses the translation of its address, too.
+_PAGED_BYTES: Final = 1 << 21
+
+
 def _in_memory(slots: int) -> NDArray[np.uint64]:
-    return np.zeros((slots, SLOT_WORDS), np.uint64)
+    size_bytes = slots * SLOT_WORDS * np.dtype(np.uint64).itemsize
+    if size_bytes < _PAGED_BYTES:
+        return np.zeros((slots, SLOT_WORDS), np.uint64)
+    pages = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a system without them says so
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(pages, np.uint64).reshape(slots, SLOT_WORDS)
 
 
 class OffsetMap:

@@ -49,9 +49,9 @@ from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.throttler import UNLIMITED, Throttler
 from storage_core.records.codecs import Arena
 from storage_core.records.payload import Payload, open_batches
-from storage_core.records.reader import CrcCheck, Window, scan_windows
+from storage_core.records.reader import CrcCheck, Window, check_crc, scan_windows
 from storage_core.store.base import LogStore
-from storage_core.threads import read_ahead, valid_at_once
+from storage_core.threads import in_order
 
 LOWEST_OFFSET: Final = -(2**63)
 NO_ROW: Final = -1
@@ -99,21 +99,16 @@ class HashedBatches:
         payload: The batches.
         choice: What the sink chose of their window.
         keys: Their keys; ranks count from first_rank.
-        first_rank: Rank of the first record that has an ordinal.
+        first_rank: Rank of the first record that has an ordinal; 0 until `count_from` says it.
     """
 
     def __init__(
-        self,
-        payload: Payload,
-        choice: Choice,
-        plan: CompactionPlan,
-        keys: KeyBlock,
-        first_rank: int,
+        self, payload: Payload, choice: Choice, plan: CompactionPlan, keys: KeyBlock
     ) -> None:
         self.payload = payload
         self.choice = choice
         self.keys = keys
-        self.first_rank = first_rank
+        self.first_rank = 0
         self._wanted = choice.wanted
         self._plan = plan
 
@@ -130,6 +125,11 @@ class HashedBatches:
             first_offset=first_offset,
             first_rank=self.first_rank,
         )
+
+    def count_from(self, first_rank: int) -> None:
+        """Have the ranks of the keys count from that of the first record; once."""
+        self.first_rank = first_rank
+        self.keys.rank[: self.keys.count] += first_rank
 
     def may_reach_below(self, offset: int) -> bool:
         """Whether a batch that is read for its keys may have records below an offset."""
@@ -198,36 +198,6 @@ class PassOneSink(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    """A window, and what the sink chose of it.
-
-    Attributes:
-        is_dirty: Whether it is of the dirty part.
-        window: The window.
-        choice: What the sink wants of it.
-    """
-
-    is_dirty: bool
-    window: Window
-    choice: Choice
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """A window, or a part of one, as far as it can be read without the sink.
-
-    Attributes:
-        is_dirty: Whether it is of the dirty part.
-        size_bytes: Of the window that ends here; 0 where another part of it follows.
-        batches: Its keys, None where only the headers were of interest.
-    """
-
-    is_dirty: bool
-    size_bytes: int
-    batches: HashedBatches | None
-
-
 class _Room:
     """Where what is read of a window lies until it was taken; used again.
 
@@ -241,6 +211,36 @@ class _Room:
         self.arena = Arena()
 
 
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """A window, and what the sink chose of it.
+
+    Attributes:
+        is_dirty: Whether it is of the dirty part.
+        window: The window.
+        choice: What the sink wants of it.
+        room: For what is made of it.
+    """
+
+    is_dirty: bool
+    window: Window
+    choice: Choice
+    room: _Room
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A window as far as it can be read without the sink.
+
+    Attributes:
+        chosen: The window.
+        batches: Its keys, up to where memory ended; None where only the headers were of interest.
+    """
+
+    chosen: _Chosen
+    batches: HashedBatches | None
+
+
 class SegmentReading:
     """Pass one over one segment: every key of it goes to a sink.
 
@@ -252,8 +252,8 @@ class SegmentReading:
         number: Of the segment, in the ranks of its records.
         throttler: Slows the reading down.
         kept: Keeps what was decompressed, None where nobody asks for it again.
-        threads: How many threads to use: with more than one, reading and hashing go on beside the
-            sink.
+        threads: How many threads to use: with more than one, windows are checked and hashed beside
+            each other, and beside the sink.
 
     Attributes:
         is_full: Whether the sink had no room for all of the segment.
@@ -279,8 +279,7 @@ class SegmentReading:
         self._sink = sink
         self._number = number
         self._throttler = throttler or Throttler(UNLIMITED)
-        # A window is read and checked, then hashed, and then its keys are put into the map.
-        self._pace = plan.pace_of(segment, threads, stages=2)
+        self._pace = plan.pace_of(segment, threads)
         self._start = 0
         self._flags: list[NDArray[np.uint8]] = []
         self._legacy_counts: list[NDArray[np.int64]] = []
@@ -301,19 +300,12 @@ class SegmentReading:
 
     def windows(self) -> Iterator[None]:
         """Read the segment as `run` does, and yield after each window, or part of one."""
-        threads = self._pace.threads
-        hashed = self._hash(read_ahead(self._read(), threads=threads))
-        with closing(read_ahead(hashed, threads=threads)) as parts:
-            for read in parts:
-                self._throttler.use(read.size_bytes)
-                if read.batches is not None:
-                    stop = self._sink.take(read.batches, is_dirty=read.is_dirty)
-                    self._note(read.batches, stop, is_dirty=read.is_dirty)
+        with closing(in_order(self._read(), self._hash, threads=self._pace.threads)) as windows:
+            for read in windows:
+                self._throttler.use(len(read.chosen.window.data))
+                yield from self._take(read)
                 if self.is_full:
                     return
-                if read.is_dirty:
-                    self._bytes_read += read.size_bytes
-                yield
 
     def result(self) -> IndexedSegment:
         """Return what was noted of the windows read so far."""
@@ -339,10 +331,12 @@ class SegmentReading:
         if is_dirty and begin < size_bytes:
             yield begin, None, True
 
-    def _read(self) -> Generator["_Chosen"]:
-        """Read and check, and ask the sink what it wants of each window."""
-        crc = CrcCheck.RAISE if self._plan.verify_crc else CrcCheck.SKIP
-        pace = self._pace
+    def _read(self) -> Generator[_Chosen]:
+        """Read, and ask the sink what it wants of each window."""
+        plan, pace = self._plan, self._pace
+        crc = CrcCheck.LATER if plan.verify_crc else CrcCheck.SKIP
+        key = bytes.fromhex(plan.hash_key)
+        rooms = cycle([_Room(plan.offset_map_hash, key) for _ in range(pace.at_once)])
         with closing(self._store.open_file(self._segment.log_file)) as reader:
             for start, end, is_dirty in self._parts(reader.size_bytes):
                 for window in scan_windows(
@@ -353,35 +347,45 @@ class SegmentReading:
                     crc=crc,
                     at_once=pace.at_once,
                 ):
-                    check_batches(window)
                     choice = self._sink.choose(window, is_dirty=is_dirty)
-                    yield _Chosen(is_dirty, window, choice)
+                    yield _Chosen(is_dirty, window, choice, next(rooms))
 
-    def _hash(self, read: Generator["_Chosen"]) -> Generator["_Read"]:
-        """Open and hash: this does not depend on what the sink has taken so far, either."""
-        plan = self._plan
-        key = bytes.fromhex(plan.hash_key)
-        at_once = valid_at_once(self._pace.threads)
-        rooms = cycle([_Room(plan.offset_map_hash, key) for _ in range(at_once)])
-        next_ordinal = 0
-        with closing(read):
-            for chosen in read:
-                window, choice, is_dirty = chosen.window, chosen.choice, chosen.is_dirty
-                if not (is_dirty or self._sink.clean_part is CleanPart.KEYS):
-                    yield _Read(is_dirty, len(window.data), None)
-                    continue
-                row, count = 0, len(window.batches)
-                while row < count:
-                    room = next(rooms)
-                    payload = open_batches(window, choice.wanted, row, plan.limits, room.arena)
-                    first_rank = rank_of(self._number, next_ordinal)
-                    batches = HashedBatches(payload, choice, plan, room.keys, first_rank)
-                    batches.hash_from(plan.first_dirty_offset if is_dirty else LOWEST_OFFSET)
-                    if self._kept.put(payload):
-                        room.arena = Arena()
-                    next_ordinal += batches.ordinal_count
-                    row = payload.end_row
-                    yield _Read(is_dirty, len(window.data) if row == count else 0, batches)
+    def _hash(self, chosen: _Chosen) -> _Read:
+        """Check a window and hash its keys: this does not depend on what lies before it."""
+        if self._plan.verify_crc:
+            check_crc(chosen.window)
+        check_batches(chosen.window)
+        is_hashed = chosen.is_dirty or self._sink.clean_part is CleanPart.KEYS
+        return _Read(chosen, self._hash_from(chosen, 0) if is_hashed else None)
+
+    def _hash_from(self, chosen: _Chosen, row: int) -> HashedBatches:
+        """Hash the keys of a window's batches from a row on, as many as memory allows."""
+        plan, room = self._plan, chosen.room
+        payload = open_batches(chosen.window, chosen.choice.wanted, row, plan.limits, room.arena)
+        batches = HashedBatches(payload, chosen.choice, plan, room.keys)
+        batches.hash_from(plan.first_dirty_offset if chosen.is_dirty else LOWEST_OFFSET)
+        return batches
+
+    def _take(self, read: _Read) -> Iterator[None]:
+        """Hand the keys of a window to the sink; yield after each part."""
+        chosen, batches = read.chosen, read.batches
+        count = len(chosen.window.batches)
+        while batches is not None:
+            batches.count_from(rank_of(self._number, self._ordinal))
+            if self._kept.put(batches.payload):
+                chosen.room.arena = Arena()
+            stop = self._sink.take(batches, is_dirty=chosen.is_dirty)
+            self._note(batches, stop, is_dirty=chosen.is_dirty)
+            if self.is_full:
+                return
+            row = batches.payload.end_row
+            if row == count:
+                break
+            yield
+            batches = self._hash_from(chosen, row)
+        if chosen.is_dirty:
+            self._bytes_read += len(chosen.window.data)
+        yield
 
     def _note(self, batches: HashedBatches, stop: Stop | None, *, is_dirty: bool) -> None:
         """Take note of batches whose keys a sink took, or took up to where it was full."""
@@ -395,6 +399,8 @@ class SegmentReading:
             self.is_full = True
             self._messages_read += stop.records
             end = stop.row - payload.first_row
+            if is_dirty:
+                self._bytes_read += int(payload.batches.position[stop.row])
             flags[end:] &= ~np.uint8(INDEXED)
         self._flags.append(flags)
         if is_dirty:

@@ -21,8 +21,6 @@ from storage_core.threads import valid_at_once
 # A slot of Kafka's offset map: an MD5 digest and an offset.
 MAP_SLOT_BYTES = 24
 _MOST_OFFSET_DELTA = 2**31 - 1
-# Of reading ahead: a window is read, then hashed, and then its keys are put into the map.
-_MOST_STAGES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,23 +194,18 @@ class CompactionPlan:
         is_last = later == len(self._bases)
         return self.first_uncleanable_offset if is_last else self._bases[later]
 
-    def pace_of(self, segment: SegmentState, threads: int, *, stages: int = 1) -> SegmentPace:
-        """Return how to read a segment: what is read ahead takes the memory of another window.
+    def pace_of(self, segment: SegmentState, threads: int) -> SegmentPace:
+        """Return how to read a segment: several windows at once take the memory of two.
 
-        With less for each of them the threads are in each other's way: of 204 MB, five windows of
-        1.6 MiB took 0.30 s, of 3.3 MiB 0.23 s, and one thread with one of 8 MiB 0.29 s.
-
-        Both passes have the same windows, whatever goes on ahead in them: only where they agree
+        Both passes have the same windows, however many threads there are: only where they agree
         does the second one find what the first one has decompressed.
 
         Args:
             segment: A segment of one window is not worth a second thread.
             threads: How many there are to use.
-            stages: How many of them work ahead, one after the other; at most two.
         """
-        at_once = valid_at_once(threads, stages=stages)
-        most = valid_at_once(threads, stages=_MOST_STAGES)
-        share = max(1, self.window_bytes * min(2, most) // most)
+        at_once = valid_at_once(threads)
+        share = max(1, self.window_bytes * min(2, at_once) // at_once)
         if segment.size_bytes <= share:
             return SegmentPace(1, 1, self.window_bytes)
         return SegmentPace(threads, at_once, share)

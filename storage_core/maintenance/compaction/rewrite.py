@@ -5,7 +5,7 @@ from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -38,13 +38,20 @@ from storage_core.log.transaction_tracker import TransactionRows, TransactionTra
 from storage_core.maintenance.compaction.index import CompactionIndex
 from storage_core.maintenance.compaction.pass_one import check_batches
 from storage_core.maintenance.compaction.plan import CompactionPlan, SegmentPace
-from storage_core.maintenance.compaction.survival import ProducerLookup, SegmentFilter, Verdict
+from storage_core.maintenance.compaction.survival import (
+    JudgedWindow,
+    JudgingRoom,
+    ProducerLookup,
+    SegmentFilter,
+    Verdict,
+    WindowNotes,
+)
 from storage_core.maintenance.throttler import UNLIMITED, Throttler
 from storage_core.records.codecs import CODEC_OF, Arena, Blocks, compress_blocks
 from storage_core.records.payload import count_records_in
-from storage_core.records.reader import CrcCheck, Window, scan_windows
+from storage_core.records.reader import CrcCheck, Window, check_crc, scan_windows
 from storage_core.store.base import LogStore
-from storage_core.threads import Beside, read_ahead
+from storage_core.threads import in_order
 
 SCRATCH_SUFFIX = ".part"
 # How many bytes of records are rebuilt before they are compressed, while they are still in the
@@ -146,15 +153,15 @@ def clean_group(  # noqa: PLR0913  # what is read, what is known of it, and wher
         scratch: Existing folder on the filesystem of the partition.
         attempt: Name of this attempt, part of the files' names.
         throttler: Slows reading and writing down.
-        threads: How many threads to use: with more than one, reading and writing go on beside the
-            filter.
+        threads: How many threads to use: with more than one, windows are filtered beside each
+            other, and beside the writing.
 
     Raises:
         BadBytesError: A batch or record is malformed, or an index is full.
         StorageError: A file cannot be read or written; no scratch file is left behind then.
     """
     throttler = throttler or Throttler(UNLIMITED)
-    with _GroupWriter(plan, group, scratch, attempt, threads=threads).opened() as writer:
+    with _GroupWriter(plan, group, scratch, attempt).opened() as writer:
         _filter(store, plan, index, group, tracker, writer, throttler, threads)
         return writer.finish()
 
@@ -199,129 +206,202 @@ def _filter(  # noqa: PLR0913, PLR0917  # what is read, what is known of it, and
     for segment in group:
         tracker.add_aborted(plan.aborted_near(segment.base_offset))
         judge = SegmentFilter(plan, index, producers, segment.base_offset)
+        filtering = _Filtering(store, plan, index, segment, tracker, judge, writer.rebuilding)
         pace = plan.pace_of(segment, threads)
-        read = read_ahead(_windows(store, plan, index, segment, pace), threads=pace.threads)
-        with closing(read) as windows:
-            for window in windows:
+        windows = in_order(filtering.read(pace), filtering.filter, threads=pace.threads)
+        with closing(windows) as filtered:
+            for first in filtered:
+                window = first.noted.window
                 throttler.use(len(window.data))
-                check_batches(window)
-                writer.source_records += count_records_in(window)
+                writer.source_records += first.source_records
+                writer.aborted.extend(first.noted.ended)
+                writer.bytes_read += len(window.data)
+                for block in filtering.blocks(first):
+                    try:
+                        writer.write(block)
+                    except OffsetOverflowError as error:
+                        # What has to be split is the segment that it comes from.
+                        file, position = segment.log_file, window.file_position
+                        raise OffsetOverflowError(file, position, error.reason) from error
+                    throttler.use(block.out.size)
+
+
+class _Room:
+    """Where what is made of a window lies until it was written; used again.
+
+    Attributes:
+        judging: For the verdict.
+        raw: For the records of batches before they are compressed.
+        packed: For what they are compressed to.
+        out: For what is written.
+    """
+
+    def __init__(self, plan: CompactionPlan) -> None:
+        self.judging = JudgingRoom(plan)
+        self.raw = Arena()
+        self.packed = Arena()
+        self.out = Arena()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Noted:
+    """A window, and all that depends on what lies before it.
+
+    Attributes:
+        window: The window.
+        notes: What pass one noted of it.
+        discard: bool[n], whether nothing refers to a batch any more.
+        ended: Aborted transactions that end in it.
+        room: For what is made of it.
+    """
+
+    window: Window
+    notes: WindowNotes
+    discard: NDArray[np.bool_]
+    ended: list[AbortedTxn]
+    room: _Room
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Block:
+    """Batches as they are to be written.
+
+    Attributes:
+        out: uint8[], their bytes, valid until the room of their window is used again.
+        end_row: Row of the window behind the last batch that went into it.
+        size: int64[n], bytes of each.
+        last_offset: int64[n].
+        max_timestamp: int64[n].
+        stats: What was read for them, and what they are.
+    """
+
+    out: NDArray[np.uint8]
+    end_row: int
+    size: NDArray[np.int64]
+    last_offset: NDArray[np.int64]
+    max_timestamp: NDArray[np.int64]
+    stats: RewriteStats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Filtered:
+    """What is left of a window, up to where memory ended.
+
+    Attributes:
+        noted: The window.
+        judged: What is known of it.
+        source_records: Records of its batches, control records included.
+        block: What is left of its first batches.
+    """
+
+    noted: _Noted
+    judged: JudgedWindow
+    source_records: int
+    block: _Block
+
+
+class _Filtering:
+    """Pass two over one segment: `read` in order, `filter` beside each other."""
+
+    def __init__(  # noqa: PLR0913, PLR0917  # what is read, and what is known of it
+        self,
+        store: LogStore,
+        plan: CompactionPlan,
+        index: CompactionIndex,
+        segment: SegmentState,
+        tracker: TransactionTracker,
+        judge: SegmentFilter,
+        rebuilding: "_Rebuilding",
+    ) -> None:
+        self._store = store
+        self._plan = plan
+        self._segment = segment
+        self._tracker = tracker
+        self._judge = judge
+        self._rebuilding = rebuilding
+        indexed = index.segments.get(segment.base_offset)
+        was_checked = indexed is not None and indexed.start_position == 0
+        # A segment in which the map was full was checked only up to there.
+        was_checked &= plan.end_of(segment.base_offset) <= index.end_offset
+        self._checks_crc = plan.verify_crc and not was_checked
+
+    def read(self, pace: SegmentPace) -> Generator[_Noted]:
+        """Read the windows, and take note of what depends on those before."""
+        crc = CrcCheck.LATER if self._checks_crc else CrcCheck.SKIP
+        rooms = cycle([_Room(self._plan) for _ in range(pace.at_once)])
+        with closing(self._store.open_file(self._segment.log_file)) as reader:
+            for window in scan_windows(
+                reader, window_bytes=pace.window_bytes, crc=crc, at_once=pace.at_once
+            ):
                 rows, transactions = TransactionRows.select(window.batches)
                 discard = np.zeros(len(window.batches), bool)
-                discard[rows], ended = tracker.decide(transactions)
-                writer.aborted.extend(ended)
-                try:
-                    for verdict in judge.judge(window, discard):
-                        throttler.use(writer.write(window, verdict))
-                except OffsetOverflowError as error:
-                    # What has to be split is the segment that it comes from.
-                    file, position = segment.log_file, window.file_position
-                    raise OffsetOverflowError(file, position, error.reason) from error
-                writer.bytes_read += len(window.data)
+                discard[rows], ended = self._tracker.decide(transactions)
+                yield _Noted(
+                    window=window,
+                    notes=self._judge.note(window),
+                    discard=discard,
+                    ended=ended,
+                    room=next(rooms),
+                )
 
-
-def _windows(
-    store: LogStore,
-    plan: CompactionPlan,
-    index: CompactionIndex,
-    segment: SegmentState,
-    pace: SegmentPace,
-) -> Generator[Window]:
-    indexed = index.segments.get(segment.base_offset)
-    was_checked = indexed is not None and indexed.start_position == 0
-    # A segment in which the map was full was checked only up to there.
-    was_checked &= plan.end_of(segment.base_offset) <= index.end_offset
-    crc = CrcCheck.RAISE if plan.verify_crc and not was_checked else CrcCheck.SKIP
-    with closing(store.open_file(segment.log_file)) as reader:
-        yield from scan_windows(
-            reader, window_bytes=pace.window_bytes, crc=crc, at_once=pace.at_once
+    def filter(self, noted: _Noted) -> _Filtered:
+        """Check a window, and make what is left of it; any thread may ask."""
+        window = noted.window
+        if self._checks_crc:
+            check_crc(window)
+        check_batches(window)
+        source_records = count_records_in(window)
+        judged = self._judge.observe(window, noted.notes, noted.discard)
+        return _Filtered(
+            noted=noted,
+            judged=judged,
+            source_records=source_records,
+            block=self._block(judged, 0, noted.room),
         )
 
+    def blocks(self, first: _Filtered) -> Iterator[_Block]:
+        """Yield what is left of a window; each block is valid until the next."""
+        block = first.block
+        yield block
+        while block.end_row < len(first.noted.window.batches):
+            block = self._block(first.judged, block.end_row, first.noted.room)
+            yield block
 
-class _GroupWriter:
-    """Writes one cleaned segment and its indexes."""
+    def _block(self, judged: JudgedWindow, first_row: int, room: _Room) -> _Block:
+        verdict = self._judge.judge(judged, first_row, room.judging)
+        return self._rebuilding.build(verdict, room)
 
-    def __init__(
-        self,
-        plan: CompactionPlan,
-        group: list[SegmentState],
-        scratch: Path,
-        attempt: str,
-        *,
-        threads: int = 1,
-    ) -> None:
-        self._group = group
-        is_large = sum(segment.size_bytes for segment in group) > plan.window_bytes
-        self._threads = threads if is_large else 1
-        base_offset = group[0].base_offset
-        self._prefix = scratch / f"{SCRATCH_PREFIX}{attempt}-{segment_file(base_offset, '')}"
-        self._index = IndexBuilder(
-            segment_file(base_offset, LOG_SUFFIX),
-            base_offset,
-            interval_bytes=plan.index_interval_bytes,
-            max_index_bytes=plan.segment_index_bytes,
-        )
+
+class _Rebuilding:
+    """Makes the batches of a verdict, for any thread."""
+
+    def __init__(self, plan: CompactionPlan) -> None:
         # Of what is rebuilt; None for each batch's own.
         self._codec = CODEC_OF.get(plan.recompression.codec)
         self._level = plan.recompression.level
-        self._log: BinaryIO
-        self._beside: Beside
-        self._out = Arena()
-        self._other_out = Arena()
-        self._raw = Arena()
-        self._packed = Arena()
-        self._stats = RewriteStats()
-        self.bytes_read = 0
-        self.source_records = 0
-        self.aborted: list[AbortedTxn] = []
 
-    @contextmanager
-    def opened(self) -> Iterator["_GroupWriter"]:
-        """Open the log file; after an error none of the files is left."""
-        try:
-            with (
-                os.fdopen(create_file(self._path(LOG_SUFFIX)), "wb") as self._log,
-                Beside(threads=self._threads) as self._beside,
-            ):
-                yield self
-        except BaseException as error:
-            for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
-                self._path(suffix).unlink(missing_ok=True)
-            if isinstance(error, OSError):
-                raise StorageError(str(self._prefix), error.strerror or str(error)) from error
-            raise
+    def build(self, verdict: Verdict, room: _Room) -> _Block:
+        """Make what is left of a block of batches.
 
-    @contextmanager
-    def measuring(self) -> Iterator["_GroupWriter"]:
-        """Write into nothing: only the numbers are asked for."""
-        with Path(os.devnull).open("wb") as self._log, Beside(threads=1) as self._beside:
-            yield self
-
-    def finish_measuring(self) -> RewriteStats:
-        """Return the numbers; an index that would be full is full here too."""
-        self._index.finish()
-        return self._stats + RewriteStats(
-            bytes_read=self.bytes_read, source_records=self.source_records
-        )
-
-    def write(self, window: Window, verdict: Verdict) -> int:
-        """Write what is left of a block of batches; return how many bytes that was."""
+        Raises:
+            InvalidRecordError: A record that stays cannot be written as Kafka would read it.
+        """
         payload = verdict.payload
         batches = payload.batches
-        out = self._out
+        out = room.out
         out.clear()
         if self._codec is not None:
             _change_codec(verdict, self._codec)
-        rebuilt = _Rebuilt(verdict, self._raw, self._packed, self._level)
+        rebuilt = _Rebuilt(verdict, room.raw, room.packed, self._level)
         sizes = np.zeros(len(batches), np.int64)
         row = payload.first_row
         while row < payload.end_row:
             end_row, failure = rebuilt.compress_from(row)
-            self._reserve(verdict, row, end_row, rebuilt.packed_bytes)
+            out.reserve(out.used + _most_bytes(verdict, row, end_row) + rebuilt.packed_bytes)
             out.used, row, status = write_batches(
                 out.buffer,
                 out.used,
-                window.data,
+                payload.window.data,
                 payload.arena,
                 payload.in_arena,
                 payload.start,
@@ -335,7 +415,7 @@ class _GroupWriter:
                 verdict.delete_horizon_ms,
                 row,
                 end_row,
-                self._packed.buffer,
+                room.packed.buffer,
                 rebuilt.packed_start,
                 rebuilt.packed_end,
                 rebuilt.base_timestamp,
@@ -348,22 +428,92 @@ class _GroupWriter:
                 raise payload.error(status, row, int(payload.start[row]))
         here = slice(payload.first_row, payload.end_row)
         written = np.flatnonzero(verdict.fate[here] != GONE) + payload.first_row
-        if self._index.size_bytes + out.used > MAX_BATCH_BYTES:
+        return _Block(
+            out=out.content,
+            end_row=payload.end_row,
+            size=sizes[written],
+            last_offset=batches.last_offset[written],
+            max_timestamp=rebuilt.max_timestamp[written],
+            stats=RewriteStats(
+                messages_read=verdict.messages_read,
+                messages_written=int(verdict.kept[written].sum()),
+                bytes_written=out.used,
+                invalid_messages_read=verdict.invalid_messages,
+            ),
+        )
+
+
+def _most_bytes(verdict: Verdict, first_row: int, end_row: int) -> int:
+    """Return the largest output that rows can have, compressed records left out."""
+    payload = verdict.payload
+    here = slice(first_row, end_row)
+    batches = payload.batches
+    stays = verdict.fate[here] != GONE
+    is_packed = (verdict.fate[here] == REBUILT) & (batches.codec[here] != Codec.NONE)
+    source = np.maximum(batches.size[here], payload.end[here] - payload.start[here])
+    most = HEADER_BYTES + source + verdict.kept[here] * MAX_RECORD_GROWTH_BYTES
+    return int((most * (stays & ~is_packed)).sum()) + HEADER_BYTES * int(is_packed.sum())
+
+
+class _GroupWriter:
+    """Writes one cleaned segment and its indexes."""
+
+    def __init__(
+        self,
+        plan: CompactionPlan,
+        group: list[SegmentState],
+        scratch: Path,
+        attempt: str,
+    ) -> None:
+        self.rebuilding = _Rebuilding(plan)
+        self._group = group
+        base_offset = group[0].base_offset
+        self._prefix = scratch / f"{SCRATCH_PREFIX}{attempt}-{segment_file(base_offset, '')}"
+        self._index = IndexBuilder(
+            segment_file(base_offset, LOG_SUFFIX),
+            base_offset,
+            interval_bytes=plan.index_interval_bytes,
+            max_index_bytes=plan.segment_index_bytes,
+        )
+        self._log: BinaryIO
+        self._stats = RewriteStats()
+        self.bytes_read = 0
+        self.source_records = 0
+        self.aborted: list[AbortedTxn] = []
+
+    @contextmanager
+    def opened(self) -> Iterator["_GroupWriter"]:
+        """Open the log file; after an error none of the files is left."""
+        try:
+            with os.fdopen(create_file(self._path(LOG_SUFFIX)), "wb") as self._log:
+                yield self
+        except BaseException as error:
+            for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+                self._path(suffix).unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                raise StorageError(str(self._prefix), error.strerror or str(error)) from error
+            raise
+
+    @contextmanager
+    def measuring(self) -> Iterator["_GroupWriter"]:
+        """Write into nothing: only the numbers are asked for."""
+        with Path(os.devnull).open("wb") as self._log:
+            yield self
+
+    def finish_measuring(self) -> RewriteStats:
+        """Return the numbers; an index that would be full is full here too."""
+        self._index.finish()
+        return self._stats + RewriteStats(
+            bytes_read=self.bytes_read, source_records=self.source_records
+        )
+
+    def write(self, block: _Block) -> None:
+        """Write the next batches."""
+        if self._index.size_bytes + block.out.size > MAX_BATCH_BYTES:
             raise StorageError(str(self._prefix), "the cleaned segment would exceed 2 GiB")
-        self._index.add(
-            sizes[written], batches.last_offset[written], rebuilt.max_timestamp[written]
-        )
-        self._beside.do(self._log.write, out.content.data)
-        if self._threads > 1:
-            # It may be written still, while the next block is made.
-            self._out, self._other_out = self._other_out, self._out
-        self._stats += RewriteStats(
-            messages_read=verdict.messages_read,
-            messages_written=int(verdict.kept[written].sum()),
-            bytes_written=out.used,
-            invalid_messages_read=verdict.invalid_messages,
-        )
-        return out.used
+        self._index.add(block.size, block.last_offset, block.max_timestamp)
+        self._log.write(block.out.data)
+        self._stats += block.stats
 
     def finish(self) -> CleanedGroup:
         """Write the indexes, sync everything and return the manifest."""
@@ -373,7 +523,6 @@ class _GroupWriter:
         contents = {OFFSET_INDEX_SUFFIX: offsets, TIME_INDEX_SUFFIX: times}
         if self.aborted:
             contents[TXN_INDEX_SUFFIX] = encode_transaction_index(self.aborted)
-        self._beside.wait()
         with ThreadPoolExecutor(len(contents) + 1, thread_name_prefix="pylog-sync") as pool:
             # A sync waits for the disk; those of one moment wait together.
             syncs = [pool.submit(_make_durable, self._log, modified_ns)]
@@ -397,19 +546,6 @@ class _GroupWriter:
 
     def _path(self, suffix: str) -> Path:
         return self._prefix.with_name(self._prefix.name + suffix + SCRATCH_SUFFIX)
-
-    def _reserve(self, verdict: Verdict, first_row: int, end_row: int, packed_bytes: int) -> None:
-        """Make room for the largest output that rows can have."""
-        payload = verdict.payload
-        here = slice(first_row, end_row)
-        batches = payload.batches
-        stays = verdict.fate[here] != GONE
-        is_packed = (verdict.fate[here] == REBUILT) & (batches.codec[here] != Codec.NONE)
-        source = np.maximum(batches.size[here], payload.end[here] - payload.start[here])
-        most = HEADER_BYTES + source + verdict.kept[here] * MAX_RECORD_GROWTH_BYTES
-        needed = int((most * (stays & ~is_packed)).sum())
-        needed += packed_bytes + HEADER_BYTES * int(is_packed.sum())
-        self._out.reserve(self._out.used + needed)
 
 
 class _Rebuilt:

@@ -1,6 +1,5 @@
 """Which batches and records of a window stay: the cleaner's retention rules over arrays."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,8 +94,24 @@ class ProducerLookup:
         return is_last
 
 
+class JudgingRoom:
+    """Where what is judged of a window lies until it was written; used again.
+
+    Args:
+        plan: The round.
+
+    Attributes:
+        keys: For the keys of records that have no bit.
+        arena: For what is decompressed.
+    """
+
+    def __init__(self, plan: CompactionPlan) -> None:
+        self.keys = KeyBlock(plan.offset_map_hash, bytes.fromhex(plan.hash_key))
+        self.arena = Arena()
+
+
 class SegmentFilter:
-    """Judges the windows of one source segment, in order."""
+    """Judges the windows of one source segment: `note` in order, the rest beside each other."""
 
     def __init__(
         self,
@@ -112,8 +127,6 @@ class SegmentFilter:
         modified_ms = plan.by_base_offset[base_offset].modified_ms
         self._keeps_legacy_tombstones = modified_ms > plan.legacy_delete_horizon_ms
         self._number = index.numbers.get(base_offset, 0)
-        self._keys = KeyBlock(plan.offset_map_hash, bytes.fromhex(plan.hash_key))
-        self._arena = Arena()
         # Rows of the dirty part and their ordinals seen so far.
         self._next_flag = 0
         self._next_ordinal = 0
@@ -122,40 +135,32 @@ class SegmentFilter:
         if self._dirty is not None and self._dirty.word_count:
             self._words = index.bitmap_of(base_offset)
 
-    def judge(self, window: Window, discard: NDArray[np.bool_]) -> Iterator[Verdict]:
-        """Yield the verdicts on a window, a block of rows at a time; each is valid until the next.
+    def judge(self, judged: "JudgedWindow", first_row: int, room: JudgingRoom) -> Verdict:
+        """Return the verdict on the rows of a window from first_row on, as many as memory allows.
+
+        Any thread may ask.
 
         Args:
-            window: The next window of the segment.
-            discard: bool[n], what the transaction tracker says of each batch.
+            judged: What is known of the window.
+            first_row: 0, or where the verdict before ended.
+            room: For what the verdict is made of; the verdict is valid until it is used again.
 
         Raises:
             BadBytesError: A record that has to be read is malformed.
             ChangedWhileReadError: The segment is not what pass one read.
         """
-        judged = self._observe(window, discard)
-        row = 0
-        while row < len(window.batches):
-            verdict = self._block(judged, row)
-            yield verdict
-            row = verdict.payload.end_row
-
-    def _block(self, judged: "_Judged", first_row: int) -> Verdict:
-        """Judge the rows of a window from first_row on, as many as memory allows."""
         window = judged.window
         plan = self._plan
         payload = None
         if first_row == 0:
             payload = self._index.kept.take(window, judged.needs_records)
         if payload is None:
-            payload = open_batches(
-                window, judged.needs_records, first_row, plan.limits, self._arena
-            )
+            payload = open_batches(window, judged.needs_records, first_row, plan.limits, room.arena)
         end_row = payload.end_row
         batches = payload.batches
         self._check_counts(judged, payload)
         kept, step = judged.kept, judged.step
-        local_words, local_bit = self._look_up(judged, payload)
+        local_words, local_bit = self._look_up(judged, payload, room.keys)
         is_local = judged.is_looked_up[first_row:end_row]
         invalid = 0
         kept_tombstones = np.zeros(len(batches), np.int64)
@@ -211,8 +216,16 @@ class SegmentFilter:
             invalid_messages=invalid,
         )
 
-    def _observe(self, window: Window, discard: NDArray[np.bool_]) -> "_Judged":
-        """Settle what headers and bitmaps settle of a window."""
+    def observe(
+        self, window: Window, noted: "WindowNotes", discard: NDArray[np.bool_]
+    ) -> "JudgedWindow":
+        """Settle what headers and bitmaps settle of a window; any thread may ask.
+
+        Args:
+            window: The window.
+            noted: What `note` returned for it.
+            discard: bool[n], what the transaction tracker says of each batch.
+        """
         batches = window.batches
         count = len(batches)
         has_horizon = batches.has_delete_horizon
@@ -224,14 +237,14 @@ class SegmentFilter:
         action = np.full(count, FILTER, np.uint8)
         action[batches.is_control] = KEEP_RECORDS
         action[loses_records] = np.where(retains_empty[loses_records], DISCARD_RECORDS, DROP)
-        flags, first_bit, own_ordinal, record_count = self._take_flags(window)
+        flags, first_bit = noted.flags, noted.first_bit
         kept = np.zeros(count, np.int64)
         step = np.zeros(count, np.uint8)
         preview_batches(
             action,
             flags,
             batches.last_offset,
-            record_count,
+            noted.record_count,
             self._index.latest_offset,
             self._words,
             first_bit,
@@ -250,7 +263,7 @@ class SegmentFilter:
             & ((flags & INDEXED) == 0)
             & batches.may_reach_below(self._index.latest_offset + 1)
         )
-        return _Judged(
+        return JudgedWindow(
             window=window,
             action=action,
             retains_empty=retains_empty,
@@ -262,21 +275,16 @@ class SegmentFilter:
             needs_records=step != SETTLED,
             is_looked_up=is_looked_up,
             first_bit=first_bit,
-            own_ordinal=own_ordinal,
+            own_ordinal=noted.own_ordinal,
             has_ordinals=(flags & OPENED) != 0,
-            record_count=record_count,
+            record_count=noted.record_count,
         )
 
-    def _take_flags(
-        self, window: Window
-    ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return what pass one noted of a window's batches.
+    def note(self, window: Window) -> "WindowNotes":
+        """Return what pass one noted of the batches of the segment's next window.
 
-        Returns:
-            (flags, first_bit, own_ordinal, record_count): flags as noted, 0 where pass one did not
-            look; where each batch's bits begin; the ordinal of its first record, or of the last
-            record before it where it has none, _NOT_DIRTY before the dirty part; and how many
-            records it has, UNKNOWN_COUNT where neither its header nor pass one says.
+        Raises:
+            ChangedWhileReadError: The segment is not what pass one read.
         """
         batches = window.batches
         count = len(batches)
@@ -284,7 +292,7 @@ class SegmentFilter:
         own_ordinal = np.full(count, _NOT_DIRTY, np.int64)
         dirty = self._dirty
         if dirty is None:
-            return flags, np.zeros(count, np.int64), own_ordinal, batches.record_count
+            return WindowNotes(flags, np.zeros(count, np.int64), own_ordinal, batches.record_count)
         positions = batches.position + window.file_position
         first = int(np.searchsorted(positions, dirty.start_position))
         noted = dirty.flags[self._next_flag : self._next_flag + count - first]
@@ -300,7 +308,7 @@ class SegmentFilter:
                 window.file, f"{dirty.record_count} records", "more of them in the second pass"
             )
         own_ordinal[first:] = np.where(has_ordinals, first_bit, first_bit - 1)[first:]
-        return flags, first_bit, own_ordinal, record_count
+        return WindowNotes(flags, first_bit, own_ordinal, record_count)
 
     def _take_counts(self, window: Window, has_ordinals: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Return how many records the batches of a window have, legacy ones by pass one."""
@@ -320,7 +328,7 @@ class SegmentFilter:
         record_count[is_noted] = noted
         return record_count
 
-    def _check_counts(self, judged: "_Judged", payload: Payload) -> None:
+    def _check_counts(self, judged: "JudgedWindow", payload: Payload) -> None:
         """See that opened batches have the records that their bits were counted by."""
         here = slice(payload.first_row, payload.end_row)
         expected = judged.record_count[here]
@@ -334,7 +342,7 @@ class SegmentFilter:
             )
 
     def _look_up(
-        self, judged: "_Judged", payload: Payload
+        self, judged: "JudgedWindow", payload: Payload, keys: KeyBlock
     ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         """Return bitmaps, for the rows that have none yet, of who is the newest of its key."""
         batches = payload.batches
@@ -344,7 +352,6 @@ class SegmentFilter:
         first_bit = np.zeros(len(batches), np.int64)
         if not wanted.any():
             return _NO_WORDS, first_bit
-        keys = self._keys
         keys.read(payload, wanted, self._plan.limits, first_offset=_LOWEST_OFFSET, first_rank=0)
         counts = np.where(wanted, batches.record_count, 0)
         first_bit = np.cumsum(counts) - counts
@@ -359,7 +366,7 @@ class SegmentFilter:
         return words, first_bit
 
     def _decide_fate(
-        self, judged: "_Judged", kept_tombstones: NDArray[np.int64]
+        self, judged: "JudgedWindow", kept_tombstones: NDArray[np.int64]
     ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """Return (fate, delete_horizon_ms) of every batch of a window."""
         batches = judged.window.batches
@@ -398,8 +405,27 @@ def _refuse_empty_legacy(window: Window, fate: NDArray[np.uint8], here: slice) -
         )
 
 
+@dataclass(frozen=True, slots=True)
+class WindowNotes:
+    """What pass one noted of a window's batches.
+
+    Attributes:
+        flags: uint8[n], as noted, 0 where pass one did not look.
+        first_bit: int64[n], where each batch's bits begin.
+        own_ordinal: int64[n], the ordinal of its first record, or of the last record before it
+            where it has none, _NOT_DIRTY before the dirty part.
+        record_count: int64[n], how many records it has, UNKNOWN_COUNT where neither its header nor
+            pass one says.
+    """
+
+    flags: NDArray[np.uint8]
+    first_bit: NDArray[np.int64]
+    own_ordinal: NDArray[np.int64]
+    record_count: NDArray[np.int64]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Judged:
+class JudgedWindow:
     """What is known of a window's batches before their records are opened."""
 
     window: Window

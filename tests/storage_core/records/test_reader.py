@@ -11,7 +11,7 @@ from storage_core.errors import CorruptRecordError
 from storage_core.formats.batch_v2 import HEADER_BYTES, Codec
 from storage_core.kernels import batch_scan
 from storage_core.records import payload
-from storage_core.records.reader import CrcCheck, Tail, Window, scan_windows
+from storage_core.records.reader import CrcCheck, Tail, Window, check_crc, scan_windows
 from tests.kit.builders import (
     BatchSpec,
     encode_batch,
@@ -153,6 +153,11 @@ def test_a_wrong_crc_is_raised_noted_or_not_looked_at():
     assert noted.batches.crc_ok.tolist() == [1, 0, 1]
     (skipped,) = windows_of(log, crc=CrcCheck.SKIP)
     assert (skipped.batches.crc_ok == batch_scan.CRC_NOT_CHECKED).all()
+    (later,) = windows_of(log, crc=CrcCheck.LATER)
+    assert (later.batches.crc_ok == batch_scan.CRC_NOT_CHECKED).all()
+    with pytest.raises(CorruptRecordError) as told:
+        check_crc(later)
+    assert str(told.value) == str(e.value)
 
 
 @pytest.mark.item("FMT-15", "FMT-28")

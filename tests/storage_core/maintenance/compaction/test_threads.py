@@ -80,7 +80,7 @@ def test_two_threads_are_used_for_what_has_several_windows_and_no_more(tmp_path,
 
     monkeypatch.setattr(pass_one, "check_batches", noted)
     round_of().clean(long_log(tmp_path / "several" / "t-0"), threads=2)
-    assert readers == {"pylog-ahead"}
+    assert readers == {"pylog-beside"}
     readers.clear()
     cleaning().clean(long_log(tmp_path / "one" / "t-0"), threads=2)
     assert readers == {threading.current_thread().name}
