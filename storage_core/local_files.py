@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 # As any program gives it to a file: the rest is the umask's.
 PUBLIC_FILE_MODE: Final = 0o666
 _ROOT_USER: Final = 0
-_PRIVATE_MODE: Final = 0o600
+PRIVATE_FILE_MODE: Final = 0o600
 # Of a file that grows while it is read.
 _GROWN_BYTES: Final = 1 << 20
 _KINDS: Final = (
@@ -116,7 +116,9 @@ def _open_folder(path: Path, folder: int | None, *, may_be_link: bool) -> int:
         raise
 
 
-def open_in(folder: int, name: str, flags: int = os.O_RDONLY, *, mode: int = _PRIVATE_MODE) -> int:
+def open_in(
+    folder: int, name: str, flags: int = os.O_RDONLY, *, mode: int = PRIVATE_FILE_MODE
+) -> int:
     """Open a regular file of an open folder, itself and no other.
 
     Args:
@@ -144,14 +146,14 @@ def open_in(folder: int, name: str, flags: int = os.O_RDONLY, *, mode: int = _PR
     try:
         facts = os.fstat(descriptor)
         _require_regular(facts)
-        _require_own(facts, os.fstat(folder))
+        _require_own(facts, folder)
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
 
 
-def create_in(folder: int, name: str, *, mode: int = _PRIVATE_MODE) -> int:
+def create_in(folder: int, name: str, *, mode: int = PRIVATE_FILE_MODE) -> int:
     """Create a file in an open folder, in place of what has its name.
 
     Args:
@@ -358,12 +360,15 @@ def _require_regular(facts: os.stat_result) -> None:
     raise OSError(errno.EINVAL, f"is {next(kinds, 'a device')}, expected a regular file")
 
 
-def _require_own(facts: os.stat_result, folder: os.stat_result) -> None:
-    if facts.st_nlink > 1 and is_foreign(facts, folder):
+def _require_own(facts: os.stat_result, folder: int) -> None:
+    if facts.st_nlink == 1:
+        return
+    around = os.fstat(folder)
+    if is_foreign(facts, around):
         raise OSError(
             errno.EPERM,
             f"has {facts.st_nlink} names and belongs to user {facts.st_uid}, its directory to user "
-            f"{folder.st_uid}, who may have given another user's file a name here: not opened",
+            f"{around.st_uid}, who may have given another user's file a name here: not opened",
         )
 
 

@@ -7,7 +7,8 @@ starts the commits, and each attempt
 1. opens it, without creating it, and locks it (the kernel lets go when the attempt dies);
 2. finds in it what a former attempt wrote down, finishes what that one left undone, which may be
    nothing, and returns the same result; or
-3. writes down its operations and its result before it begins, and each operation when it is done.
+3. writes down its operations and its result before it begins, and operations when they are done: a
+   line for as many as can be told from each other by the files that they leave.
 
 The driver ends a run by locking and deleting the claims: it waits for a commit that is under way,
 and an attempt that comes later finds no claim and refuses. After that no task of the run changes a
@@ -16,8 +17,8 @@ file any more, and Kafka's lock may be given back.
 A run whose driver was killed leaves its claims behind. The next run on the directory finishes what
 was begun, so that a commit is made once and whole even then, and the bytes are those of a run that
 nobody killed; unless somebody has worked on the partition since, a broker or a person. So the
-version of every file is written down too, and of what a step has changed once it is done: a claim
-is believed only while the partition is, file by file, what its own steps have made of it.
+version of every file is written down too, and of what steps have changed once they are done: a
+claim is believed only while the partition is, file by file, what its own steps have made of it.
 
 The file holds one JSON object a line. A crash of the machine may lose lines of it; so the machine's
 boot is written down too, and of another boot nothing is believed: what is on disk then is what a
@@ -31,6 +32,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,7 +45,15 @@ from storage_core.commit.fingerprint import (
     observe_versions,
     version_of,
 )
-from storage_core.commit.plan import Operation, Plan, PromoteFile, RenameFile, changed_names
+from storage_core.commit.plan import (
+    Operation,
+    Plan,
+    PromoteFile,
+    RenameFile,
+    changed_names,
+    follow_step,
+    independent_groups,
+)
 from storage_core.commit.rehearsal import verify_fit
 from storage_core.commit.trash import hold_run_again
 from storage_core.errors import (
@@ -167,26 +177,27 @@ class CommitClaim:
         Raises:
             StorageError: The disk failed; what was done until then stays.
         """
-        if self._done == self._in_doubt and self.steps_left:
+        for group in independent_groups(self.steps_left):
+            is_in_doubt = self._done == self._in_doubt
             with storage_errors(self._path):
-                is_done = _happened(self.steps_left[0], store)
-            if is_done:
-                self._end_step(self.steps_left[0], store)
-        for step in apply_steps(self.steps_left, store):
-            self._end_step(step, store)
+                # One whose source is gone cannot be done again.
+                left = [step for step in group if not (is_in_doubt and _happened(step, store))]
+            for _ in apply_steps(left, store):
+                pass
+            self._append({_DONE: self._done + len(group), **self._note(group)})
+            self._done += len(group)
         return self._result
 
-    def _end_step(self, step: Operation, store: LocalStore) -> None:
-        """Write down that a step is done."""
-        self._append({_DONE: self._done + 1} | self._note(step, Path(store.location)))
-        self._done += 1
-
-    def _note(self, step: Operation, directory: Path) -> dict[str, Any]:
-        """Return what a step that is done has left under the names that it changed."""
-        versions = {name: version_of(directory / name) for name in changed_names(step)}
-        there = {name: version for name, version in versions.items() if version is not None}
-        gone = [name for name, version in versions.items() if version is None]
-        return {_FILES: encode_versions(there), _GONE: gone}
+    def _note(self, group: Iterable[Operation]) -> dict[str, Any]:
+        """Return what steps that are done have left under the names that they changed."""
+        if self._files is None or self.location is None:
+            return {}  # begun by an older version
+        made = partial(_made, Path(self.location))
+        for step in group:
+            follow_step(step, self._files, made)
+        names = {name for step in group for name in changed_names(step)}
+        there = {name: self._files[name] for name in sorted(names & self._files.keys())}
+        return {_FILES: encode_versions(there), _GONE: sorted(names - there.keys())}
 
     def _append(self, record: dict[str, Any]) -> None:
         left = memoryview(json.dumps(record, separators=(",", ":")).encode() + b"\n")
@@ -389,6 +400,14 @@ def set_aside_claim(path: Path) -> None:
                 path.unlink(missing_ok=True)
     except GuardRefusedError:
         return  # it was taken away already
+
+
+def _made(directory: Path, step: Operation) -> FileVersion:
+    """Return the version of the one file that a step has made."""
+    (name,) = changed_names(step)
+    path = directory / name
+    with storage_errors(path):
+        return FileVersion.of(path.lstat())
 
 
 def _scratch_versions(steps: Iterable[Operation]) -> dict[str, FileVersion]:

@@ -4,7 +4,7 @@ Each operation carries the reason for it: a dry run prints it, the ledger keeps 
 crash cut short is completed or undone by loading the log, unless a claim of it was kept.
 """
 
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -190,6 +190,36 @@ def changed_names(step: Operation) -> tuple[str, ...]:
             return (name,)
         case _:
             return ()
+
+
+def independent_groups(steps: Iterable[Operation]) -> Iterator[tuple[Operation, ...]]:
+    """Cut steps into groups, as long as they may be, in which no file is met by two steps.
+
+    Of such a group it can be told by the files, step by step, what was done and what was not; and
+    whoever does the steps again, leaving out those that were done, comes to the same end.
+    """
+    group: list[Operation] = []
+    met: set[str] = set()
+    for step in steps:
+        names = _met_names(step)
+        if not met.isdisjoint(names):
+            yield tuple(group)
+            group, met = [], set()
+        group.append(step)
+        met |= names
+    if group:
+        yield tuple(group)
+
+
+def _met_names(step: Operation) -> set[str]:
+    """Return the names of files that a step changes or works with."""
+    names = set(changed_names(step))
+    match step:
+        case CopyRange(source=name) | KeepFile(name=name) | SyncFile(name=name):
+            names.add(name)
+        case _:
+            pass
+    return names
 
 
 def follow_step(

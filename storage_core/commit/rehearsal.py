@@ -1,10 +1,10 @@
 """Whether what is left of a commit fits the files that are there, before any of it is done.
 
-A commit that was killed is made for the files as its own steps left them. So each step is noted
-with what it left; one may have been done, by half perhaps, without having been noted. All other
-files are exactly those that are known, or somebody else has been at work, and nothing of the commit
-may be done any more. Then the steps that are left are gone through without being done: each finds
-the files that it needs.
+A commit that was killed is made for the files as its own steps left them. So steps are noted with
+what they left, a group at a time; of the group that comes next the first ones may have been done,
+the last of those by half perhaps, without having been noted. All other files are exactly those that
+are known, or somebody else has been at work, and nothing of the commit may be done any more. Then
+the steps that are left are gone through without being done: each finds the files that it needs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,6 +25,7 @@ from storage_core.commit.plan import (
     WriteFile,
     changed_names,
     follow_step,
+    independent_groups,
 )
 from storage_core.errors import ChangedWhileReadError
 from storage_core.store.local import LocalStore
@@ -37,14 +38,15 @@ _NEW = -1
 def verify_fit(
     directory: Path, steps: Sequence[Operation], *, known: Versions, scratch: Versions
 ) -> None:
-    """Check that the first of some steps was done, by half, or not at all, and the others not.
+    """Check that of some steps' first group the first were done, or none, and the others not.
 
     Nothing is changed.
 
     Args:
         directory: The partition directory.
-        steps: What is left of a commit; of the first it is not known whether it was done.
-        known: The version of each file as the step before it left it.
+        steps: What is left of a commit; of the first independent group of them it is not known
+            how many were done.
+        known: The version of each file as the step before them left it.
         scratch: The version of each scratch file that is to be promoted, by its path.
 
     Raises:
@@ -52,18 +54,41 @@ def verify_fit(
         StorageError: The disk failed.
     """
     found = observe_versions(directory)
-    doubtful = frozenset(changed_names(steps[0])) if steps else frozenset()
-    if not steps or not _is_amid(steps[0], directory, known, found, scratch):
-        doubtful = frozenset()
+    done = _done(steps, directory, known, found, scratch)
+    doubtful = {name for step in done for name in changed_names(step)}
     for name in sorted((known.keys() | found.keys()) - doubtful):
         if known.get(name) != found.get(name):
             raise ChangedWhileReadError(name, _text(known.get(name)), _text(found.get(name)))
     files, ready = dict(known), _there(scratch)
     made = partial(_made, scratch=scratch)
-    for number, step in enumerate(steps):
-        if number or not doubtful:
+    for step in steps:
+        if not any(step is other for other in done):
             _require_sources(step, directory, files, ready)
         follow_step(step, files, made)
+
+
+def _done(
+    steps: Sequence[Operation], directory: Path, known: Versions, found: Versions, scratch: Versions
+) -> list[Operation]:
+    """Return the steps of the first group that have changed files, the last one by half perhaps.
+
+    They were done in their order: one that is done after one that is not is somebody else's work.
+    """
+    done: list[Operation] = []
+    made = partial(_made, scratch=scratch)
+    for step in next(independent_groups(steps), ()):
+        names = changed_names(step)
+        before = {name: known[name] for name in names if name in known}
+        if before == {name: found[name] for name in names if name in found}:
+            after = dict(before)
+            follow_step(step, after, made)
+            if after != before:
+                break
+        elif _is_amid(step, directory, known, found, scratch):
+            done.append(step)
+        else:
+            break
+    return done
 
 
 def _there(scratch: Versions) -> dict[str, FileVersion]:

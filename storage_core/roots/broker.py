@@ -162,7 +162,7 @@ class BrokerAccess:
         try:
             # Before the claim is opened: another host sees none of the run's files.
             self.validate()
-            with hold_claim(path) as claim:
+            with hold_claim(path) as claim, store.held():
                 try:
                     return self._commit(store, claim, work, prepare)
                 except Exception as error:  # noqa: BLE001  # the row carries it

@@ -162,10 +162,10 @@ class DirectoryStore(LogStore, Protocol):
     def keep(self, name: str, path: str, *, is_copy: bool) -> None:
         """Keep a file under a second path, outside of the directory.
 
-        The path's folders are made. A second name is durable once ``write_record`` has written
-        into its folder; a copy is durable at once, and has times and manners of the file. What a
-        former attempt left at the path is replaced; a file that is gone while its path is there
-        was kept by one.
+        The path's folders are made. The bytes of a copy are durable at once, and it has times and
+        manners of the file; names are durable once ``write_record`` has written into their folder,
+        and beside that. What a former attempt left at the path is replaced; a file that is gone
+        while its path is there was kept by one.
 
         Args:
             name: Of the file.

@@ -15,7 +15,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +33,8 @@ from storage_core.filenames import (
     offset_of,
 )
 from storage_core.local_files import (
+    PRIVATE_FILE_MODE,
+    PUBLIC_FILE_MODE,
     create_in,
     facts_in,
     is_foreign,
@@ -44,13 +46,44 @@ from storage_core.local_files import (
 from storage_core.store.base import FileInfo
 
 
-@contextmanager
-def storage_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError of the block into a StorageError that names path."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(str(path), error.strerror or str(error)) from error
+class storage_errors:  # noqa: N801  # reads like the context managers of contextlib
+    """Turn an OSError of the block into a StorageError that names a path.
+
+    Every call of a store stands in such a block, so paths are put together for errors alone.
+
+    Args:
+        path: The path, or a folder.
+        name: Of a file in it; without one it is about the path itself.
+    """
+
+    __slots__ = ("_name", "_path")
+
+    def __init__(self, path: Path, name: str = "") -> None:
+        self._path = path
+        self._name = name
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, OSError):
+            reason = error.strerror or str(error)
+            raise StorageError(str(self._path / self._name), reason) from error
+
+
+class _Opened:
+    """An open file, for the time of a block, by its descriptor alone."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def __enter__(self) -> int:
+        return self._descriptor
+
+    def __exit__(self, *_error: object) -> None:
+        os.close(self._descriptor)
 
 
 def plain_path(path: Path) -> Path:
@@ -121,11 +154,24 @@ class LocalStore:
     def __init__(self, directory: Path, *, may_be_link: bool = False) -> None:
         self.directory = directory
         self._may_be_link = may_be_link
+        self._held: int | None = None
 
     @property
     def location(self) -> str:
         """Path of the directory."""
         return str(self.directory)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the directory open for the time of the block: each call would open it anew.
+
+        One that cannot be opened is no error of this call; each of those in the block says so.
+        """
+        with ExitStack() as opened:
+            with suppress(OSError):
+                self._held = opened.enter_context(self._folder())
+            opened.callback(setattr, self, "_held", None)
+            yield
 
     def list_files(self) -> list[FileInfo]:
         """Return the regular files that a broker sees, sorted by name; see ``is_text``.
@@ -164,9 +210,8 @@ class LocalStore:
         return facts is not None and (stat.S_ISREG(facts.st_mode) or stat.S_ISLNK(facts.st_mode))
 
     def _facts_of(self, name: str) -> os.stat_result | None:
-        path = self.directory / name
         try:
-            with storage_errors(path), self._folder() as folder:
+            with storage_errors(self.directory, name), self._folder() as folder:
                 return facts_in(folder, name)
         except StorageError as error:
             if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
@@ -175,7 +220,7 @@ class LocalStore:
 
     def open_descriptor(self, name: str, flags: int = os.O_RDONLY) -> int:
         """Open a file, a regular one and no link, and return its descriptor."""
-        with storage_errors(self.directory / name), self._folder() as folder:
+        with storage_errors(self.directory, name), self._folder() as folder:
             return open_in(folder, name, flags)
 
     def list_unseen(self) -> list[str]:
@@ -185,10 +230,8 @@ class LocalStore:
 
     def read_file(self, name: str, *, limit_bytes: int) -> bytes:
         """Return a small file whole."""
-        path = self.directory / name
-        descriptor = self.open_descriptor(name)
-        with storage_errors(path), os.fdopen(descriptor, "rb") as file:
-            return read_limited(file.fileno(), limit_bytes)
+        with storage_errors(self.directory, name), _Opened(self.open_descriptor(name)) as file:
+            return read_limited(file, limit_bytes)
 
     def open_file(self, name: str) -> LocalFileReader:
         """Open a file for ranged reads."""
@@ -210,7 +253,7 @@ class LocalStore:
     def write_file(self, name: str, content: bytes, *, modified_ms: int | None = None) -> None:
         """Create or replace a small file: temporary file beside it, sync, rename, sync."""
         temporary = name + TEMPORARY_SUFFIX
-        with storage_errors(self.directory / name), self._folder() as folder:
+        with storage_errors(self.directory, name), self._folder() as folder:
             with os.fdopen(create_in(folder, temporary), "wb") as file:
                 file.write(content)
                 file.flush()
@@ -226,7 +269,7 @@ class LocalStore:
     ) -> None:
         """Copy a stretch of a file to a new one, by the kernel where the filesystem can."""
         with (
-            storage_errors(self.directory / target),
+            storage_errors(self.directory, target),
             self._folder() as folder,
             os.fdopen(open_in(folder, source), "rb") as file,
             os.fdopen(create_in(folder, target), "wb") as copy,
@@ -238,34 +281,37 @@ class LocalStore:
 
     def create_empty(self, name: str) -> None:
         """Create an empty file unless there is one of that name."""
-        with storage_errors(self.directory / name), self._folder() as folder:
+        with storage_errors(self.directory, name), self._folder() as folder:
             kin = _kin_of(folder, name)
-            with os.fdopen(open_in(folder, name, os.O_WRONLY | os.O_CREAT), "wb") as file:
-                if _adopt_ownership(file.fileno(), folder, kin):
-                    os.fsync(file.fileno())
+            # What has its manners from the start is durable with its name.
+            mode = _first_mode(os.stat(kin, dir_fd=folder, follow_symlinks=False))
+            flags = os.O_WRONLY | os.O_CREAT
+            with _Opened(open_in(folder, name, flags, mode=mode)) as file:
+                if _adopt_ownership(file, folder, kin):
+                    os.fsync(file)
 
     def promote(self, scratch_path: str, name: str) -> None:
         """Move a finished scratch file of the same filesystem into the directory."""
         scratch = Path(scratch_path)
         with (
-            storage_errors(self.directory / name),
+            storage_errors(self.directory, name),
             self._folder() as folder,
             open_folder(scratch.parent) as source,
         ):
-            with os.fdopen(open_in(source, scratch.name), "rb") as file:
+            with _Opened(open_in(source, scratch.name)) as file:
                 # What it was given before, its writer has synced.
-                if _adopt_ownership(file.fileno(), folder, _kin_of(folder, name)):
-                    os.fsync(file.fileno())
+                if _adopt_ownership(file, folder, _kin_of(folder, name)):
+                    os.fsync(file)
             _rename(source, scratch.name, folder, name)
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file, replacing the target if there is one."""
-        with storage_errors(self.directory / source), self._folder() as folder:
+        with storage_errors(self.directory, source), self._folder() as folder:
             _rename(folder, source, folder, target)
 
     def delete(self, name: str) -> None:
         """Delete a file; one that is gone already is no error."""
-        with storage_errors(self.directory / name), suppress(FileNotFoundError):  # noqa: SIM117
+        with storage_errors(self.directory, name), suppress(FileNotFoundError):  # noqa: SIM117
             with self._folder() as folder:
                 os.unlink(name, dir_fd=folder)
 
@@ -277,7 +323,7 @@ class LocalStore:
         """
         temporary = name + TEMPORARY_SUFFIX
         with (
-            storage_errors(self.directory / name),
+            storage_errors(self.directory, name),
             self._folder() as folder,
             os.fdopen(open_in(folder, name, os.O_RDWR), "rb+") as file,
         ):
@@ -296,11 +342,8 @@ class LocalStore:
 
     def sync_file(self, name: str) -> None:
         """Make a file's content durable."""
-        with (
-            storage_errors(self.directory / name),
-            os.fdopen(self.open_descriptor(name), "rb") as file,
-        ):
-            os.fsync(file.fileno())
+        with storage_errors(self.directory, name), _Opened(self.open_descriptor(name)) as file:
+            os.fsync(file)
 
     def sync_directory(self) -> None:
         """Make the directory's entries durable."""
@@ -314,12 +357,18 @@ class LocalStore:
         copied after all.
         """
         target = Path(path)
-        with storage_errors(self.directory / name), self._folder() as folder:
-            make_folder(target.parent)
+        with storage_errors(self.directory, name), self._folder() as folder:
+            if not target.parent.is_dir():
+                # Its own name is made durable by who writes beside it.
+                make_folder(target.parent.parent)
+                target.parent.mkdir(mode=_PRIVATE_FOLDER_MODE, exist_ok=True)
             with open_folder(target.parent) as kept:
-                is_kept = facts_in(folder, name) is None and facts_in(kept, target.name) is not None
-                if not is_kept:
+                try:
                     _duplicate(folder, name, kept, target.name, is_copy=is_copy)
+                except FileNotFoundError:
+                    # A former attempt may have kept it, and gone on.
+                    if facts_in(kept, target.name) is None:
+                        raise
 
     def restore(self, path: str, name: str, *, is_copy: bool) -> None:
         """Give a kept file a name in the directory, replacing the file of that name."""
@@ -352,7 +401,7 @@ class LocalStore:
             descriptor: The other one; a folder, too.
             name: Of the file here; the directory itself where nothing is said, to a folder.
         """
-        with storage_errors(self.directory / name), self._folder() as folder:
+        with storage_errors(self.directory, name), self._folder() as folder:
             if stat.S_ISDIR(os.fstat(descriptor).st_mode):
                 facts = os.fstat(folder)
                 _give(descriptor, facts, stat.S_IMODE(facts.st_mode))
@@ -360,6 +409,8 @@ class LocalStore:
                 _adopt_ownership(descriptor, folder, name)
 
     def _folder(self) -> AbstractContextManager[int]:
+        if self._held is not None:
+            return nullcontext(self._held)
         return open_folder(self.directory, may_be_link=self._may_be_link)
 
 
@@ -388,6 +439,7 @@ def _rename(source_folder: int, source: str, target_folder: int, target: str) ->
 
 # As any program gives it to a folder: the rest is the umask's.
 PUBLIC_MODE: Final = 0o777
+_PRIVATE_FOLDER_MODE: Final = 0o700
 
 
 def sync_folder(folder: Path) -> None:
@@ -399,7 +451,7 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def make_folder(folder: Path, *, mode: int = 0o700) -> None:
+def make_folder(folder: Path, *, mode: int = _PRIVATE_FOLDER_MODE) -> None:
     """Create a folder, and those above it; durable.
 
     So is the lowest one that was there already: a process that was killed between the creation of
@@ -432,9 +484,10 @@ def write_record(path: Path, content: bytes) -> None:
         make_folder(path.parent)
         with open_folder(path.parent) as folder:
             with os.fdopen(create_in(folder, temporary), "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+                if content:  # of an empty file there is only the name
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
             _rename(folder, temporary, folder, path.name)
             os.fsync(folder)
 
@@ -451,21 +504,25 @@ def _duplicate(
 ) -> None:
     """Give a file another name, or copy it there with its times and manners; over what is there."""
     temporary = target + TEMPORARY_SUFFIX
-    with os.fdopen(open_in(source_folder, source), "rb") as file:
-        facts = os.fstat(file.fileno())
+    with _Opened(open_in(source_folder, source)) as file:
+        facts = os.fstat(file)
         there = facts_in(target_folder, target)
         if there is not None and os.path.samestat(there, facts):
             return
-        with suppress(FileNotFoundError):
-            os.unlink(temporary, dir_fd=target_folder)
         # With a second name, a file that is not its folder's owner's would not be opened any more.
         is_copy = is_copy or is_foreign(facts, os.fstat(source_folder))
+        if there is None and not is_copy:
+            if _link(source_folder, source, target_folder, target, facts):
+                return
+            is_copy = True
+        with suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=target_folder)
         if is_copy or not _link(source_folder, source, target_folder, temporary, facts):
-            with os.fdopen(create_in(target_folder, temporary), "wb") as copy:
-                _copy(file.fileno(), 0, facts.st_size, copy.fileno())
-                _adopt_ownership(copy.fileno(), source_folder, source)
-                os.utime(copy.fileno(), ns=(facts.st_atime_ns, facts.st_mtime_ns))
-                os.fsync(copy.fileno())
+            with _Opened(create_in(target_folder, temporary)) as copy:
+                _copy(file, 0, facts.st_size, copy)
+                _adopt_ownership(copy, source_folder, source)
+                os.utime(copy, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+                os.fsync(copy)
         _rename(target_folder, temporary, target_folder, target)
 
 
@@ -512,6 +569,20 @@ def _set_modified(descriptor: int, modified_ms: int) -> None:
     os.utime(descriptor, ns=(nanoseconds, nanoseconds))
 
 
+def _file_mode(kin: os.stat_result) -> int:
+    """Return the mode of a file that is like its kin, which may be a folder."""
+    return stat.S_IMODE(kin.st_mode) & PUBLIC_FILE_MODE
+
+
+def _first_mode(kin: os.stat_result) -> int:
+    """Return the mode in which an empty file is made that is to be like its kin.
+
+    As long as it is not its kin's owner's nobody else may open it.
+    """
+    is_ours = (kin.st_uid, kin.st_gid) == (os.geteuid(), os.getegid())
+    return _file_mode(kin) if is_ours else PRIVATE_FILE_MODE
+
+
 def _adopt_ownership(descriptor: int, folder: int, kin: str) -> bool:
     """Give an open file owner, group and mode of its kin, and what else a file hands on.
 
@@ -524,7 +595,7 @@ def _adopt_ownership(descriptor: int, folder: int, kin: str) -> bool:
         Whether it did not have all of that before.
     """
     facts = os.stat(kin, dir_fd=folder, follow_symlinks=False)
-    is_changed = _give(descriptor, facts, stat.S_IMODE(facts.st_mode) & 0o666)
+    is_changed = _give(descriptor, facts, _file_mode(facts))
     if stat.S_ISREG(facts.st_mode):
         is_changed |= _adopt_attributes(descriptor, f"/proc/self/fd/{folder}/{kin}")
     return is_changed

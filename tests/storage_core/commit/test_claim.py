@@ -1,3 +1,4 @@
+import json
 import threading
 from pathlib import Path
 
@@ -111,6 +112,24 @@ def test_a_finished_commit_is_not_done_again(partition):
     with hold_claim(claim_path) as claim:
         store = FailingStore(partition, at=0, after=False)
         assert claim.finish(store) == {"next_offset": 7}
+
+
+def test_a_line_is_written_for_steps_that_can_be_told_from_each_other_by_their_files(partition):
+    claim_path = partition.parent / "claim"
+    with hold_claim(claim_path) as claim:
+        claim.begin(plan_for(partition), {})
+        claim.finish(LocalStore(partition))
+    begun, *lines = map(json.loads, claim_path.read_text().splitlines())
+    assert len(begun["operations"]) == 7
+    assert [line["done"] for line in lines] == [4, 6, 7]
+    assert [sorted(line["files"]) for line in lines] == [
+        ["0.index", "0.log.swap"],
+        ["0.log", "epochs"],
+        ["epochs"],
+    ]
+    assert [line["gone"] for line in lines] == [["1.log"], ["0.log.swap"], []]
+    with hold_claim(claim_path) as claim:
+        claim.verify_fit()
 
 
 def test_a_line_that_was_cut_off_is_ignored(partition):

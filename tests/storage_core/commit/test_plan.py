@@ -22,6 +22,7 @@ from storage_core.commit import (
     WriteFile,
     WriteRecord,
 )
+from storage_core.commit.plan import independent_groups
 
 # Every kind of operation, and how it is described.
 DESCRIBED: list[tuple[Operation, dict[str, str | int]]] = [
@@ -127,3 +128,28 @@ def test_new_files_are_what_takes_space():
 @pytest.mark.parametrize(("operations", "is_empty"), [((), True), (PLAN.operations, False)])
 def test_a_plan_without_operations_is_empty(operations, is_empty):
     assert Plan(location="/logs/t-0", operations=operations).is_empty is is_empty
+
+
+def test_no_two_steps_of_a_group_are_about_one_file():
+    def moved(source: str, target: str) -> RenameFile:
+        return RenameFile(source=source, target=target, reason="r")
+
+    kept = [
+        KeepFile(name=name, path=f"/trash/{name}", size_bytes=1, is_copy=False, reason="r")
+        for name in ("a", "b")
+    ]
+    sync = SyncDirectory(reason="r")
+    moves = [moved("a", "a.deleted"), moved("b", "b.deleted")]
+    gone = [DeleteFile(name=f"{name}.deleted", reason="r") for name in ("a", "b")]
+    copy = CopyRange(source="c", start=0, size_bytes=1, target="d", modified_ms=1, reason="r")
+    again = CopyRange(source="d", start=0, size_bytes=1, target="e", modified_ms=1, reason="r")
+    steps = [*kept, *moves, sync, *gone, copy, again, SyncFile(name="d", reason="r")]
+    groups = [
+        tuple(kept),
+        (*moves, sync),
+        (*gone, copy),
+        (again,),
+        (SyncFile(name="d", reason="r"),),
+    ]
+    assert list(independent_groups(steps)) == groups
+    assert list(independent_groups([])) == []

@@ -121,6 +121,50 @@ def test_no_step_takes_the_work_of_somebody_else_for_its_own(directory, step):
         verify_fit(directory, [step], known=known, scratch=scratch)
 
 
+def group_in(directory: Path) -> list[Operation]:
+    """Return steps of which none meets a file of another one, and make the files they need."""
+    for name in ("c", "d"):
+        (directory / name).write_bytes(CONTENT)
+    return [
+        named(STEPS[4], directory),
+        CreateEmptyFile(name="a", reason="nothing: it is there"),
+        RenameFile(source="b", target="b.deleted", reason=WHY),
+        SyncDirectory(reason=WHY),
+        TruncateFile(name="c", size_bytes=4, reason=WHY),
+        DeleteFile(name="none", reason="nothing: it is not there"),
+        DeleteFile(name="d", reason=WHY),
+        WriteFile(name="e", content=b"written", reason=WHY),
+    ]
+
+
+@pytest.mark.item("FLT-08", "FLT-14")
+@pytest.mark.parametrize("number", range(9))
+def test_a_group_of_which_the_first_steps_were_done_fits(directory, number):
+    steps = group_in(directory)
+    known, scratch = observe_versions(directory), scratch_of(directory)
+    apply(directory, *steps[:number])
+    verify_fit(directory, [*steps, DeleteFile(name="e", reason=WHY)], known=known, scratch=scratch)
+
+
+@pytest.mark.item("FLT-08", "FLT-14")
+@pytest.mark.parametrize("number", [2, 4, 6, 7])
+def test_a_step_that_was_done_before_an_earlier_one_is_the_work_of_somebody_else(directory, number):
+    steps = group_in(directory)
+    known, scratch = observe_versions(directory), scratch_of(directory)
+    apply(directory, *steps[1 : number - 1], steps[number])
+    with pytest.raises(ChangedWhileReadError):
+        verify_fit(directory, steps, known=known, scratch=scratch)
+
+
+@pytest.mark.item("FLT-08", "FLT-14")
+def test_of_the_group_after_the_first_nothing_is_done(directory):
+    steps = [DeleteFile(name="b", reason=WHY), WriteFile(name="b", content=b"x", reason=WHY)]
+    known = observe_versions(directory)
+    apply(directory, *steps)
+    with pytest.raises(ChangedWhileReadError, match="b"):
+        verify_fit(directory, steps, known=known, scratch={})
+
+
 MISSING = [
     RenameFile(source="none", target="b", reason=WHY),
     TruncateFile(name="none", size_bytes=1, reason=WHY),

@@ -14,7 +14,7 @@ from storage_core.checkpoint.broker_files import (
 )
 from storage_core.commit import Plan, PromoteFile, RenameFile, WriteFile
 from storage_core.commit import claim as commit_claim
-from storage_core.commit.claim import CommitClaim, create_claim, hold_claim
+from storage_core.commit.claim import create_claim, hold_claim
 from storage_core.commit.scratch import claim_path
 from storage_core.errors import GuardRefusedError
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, TopicPartition
@@ -23,15 +23,12 @@ from storage_core.roots.broker import BrokerRoot, HeldBrokerRoot
 from storage_core.roots.killed_runs import resume_killed_runs
 from storage_core.store import LocalStore
 from tests.kit.compare import read_tree
+from tests.kit.faulty_store import NEVER, FaultyStore, Moment, SimulatedCrash
 from tests.pylog_spark.broker_roots import broker_directory, read_points
 
 ORDERS = TopicPartition("orders", 0)
 KAFKA_USER = 1234
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to other users")
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL: nothing that it passes through may tidy up."""
 
 
 @pytest.fixture
@@ -43,7 +40,14 @@ def directory(tmp_path) -> Path:
 
 
 def begun(directory: Path, *, steps_done: int, next_offset: int = 7) -> HeldBrokerRoot:
-    """Leave what a run leaves that is killed after some steps of a commit; return its root."""
+    """Leave what a run leaves that is killed amid a commit; return its root.
+
+    Args:
+        directory: Of the broker.
+        steps_done: How many steps it has done before the last one, which it has not noted; of all
+            there are, it ends.
+        next_offset: The result of the commit.
+    """
     root = HeldBrokerRoot(str(directory), run_id="killed", mark_clean=True)
     root.__enter__()
     root.begin_writing()
@@ -62,17 +66,10 @@ def begun(directory: Path, *, steps_done: int, next_offset: int = 7) -> HeldBrok
     )
     with hold_claim(claim_path(root.scratch, partition, "killed")) as claim:
         claim.begin(plan, {"next_offset": next_offset})
-        left = iter(range(steps_done))
-
-        def killing(record: dict) -> None:
-            if next(left, None) is None:
-                raise Killed
-            append(claim, record)
-
-        append = CommitClaim._append
-        claim._append = killing if steps_done < len(plan.operations) else claim._append
-        with suppress(Killed):
-            claim.finish(LocalStore(partition))
+        stop_at = steps_done if steps_done < len(plan.operations) else NEVER
+        with suppress(SimulatedCrash):
+            store = FaultyStore(LocalStore(partition), stop_at=stop_at, moment=Moment.AFTER)
+            claim.finish(store)
     # The kernel gives back what a killed process held.
     root._lock.release()
     return root
