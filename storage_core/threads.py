@@ -7,10 +7,16 @@ a second core. Whoever has but one core says so, and everything happens in turn,
 import os
 import threading
 from collections.abc import Callable, Generator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
+from functools import lru_cache
 from queue import SimpleQueue
 from typing import Any, Final, Generic, TypeVar, cast
+
+from storage_core.turns import waiting
+
+# Calls that wait for disks: as many as the commits of a task have at one moment.
+_MOST_WAITING: Final = 64
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -81,9 +87,13 @@ class _Line(Generic[Item, Made]):
 
     def results(self) -> Generator[Made]:
         """Yield the results in the order of the items."""
-        while (result := self._results.get().result()) is not _END:
+        while (result := self._next()) is not _END:
             yield result
             self._room.release()
+
+    def _next(self) -> Any:
+        with waiting():
+            return self._results.get().result()
 
     def end(self) -> None:
         """Have the threads end, after the items that they are at."""
@@ -115,3 +125,26 @@ class _Line(Generic[Item, Made]):
                 result.set_result(self._work(cast("Item", item)))
             except BaseException as error:  # noqa: BLE001  # as above
                 result.set_exception(error)
+
+
+def call_together(first: Callable[[], None], *others: Callable[[], None]) -> None:
+    """Make calls that wait for a disk, all of them at one moment, and return when they are done.
+
+    Raises:
+        Exception: What one of them raised; the others are done, too, or have failed.
+    """
+    made = [_waiting_threads(os.getpid()).submit(call) for call in others]
+    try:
+        first()
+    finally:
+        with waiting():
+            wait(made)
+    for call in made:
+        call.result()
+
+
+@lru_cache(maxsize=1)
+def _waiting_threads(process: int) -> ThreadPoolExecutor:
+    """Return threads of this process; those of another do not survive a fork."""
+    del process
+    return ThreadPoolExecutor(_MOST_WAITING, thread_name_prefix="pylog-waiting")

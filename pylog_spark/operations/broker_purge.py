@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pylog_spark.options import JobOptions
 from pylog_spark.schemas import Reason
-from pylog_spark.tasks.ahead import ON_DISK_AT_ONCE, map_ahead
+from pylog_spark.tasks.ahead import PURGES_AT_ONCE, map_ahead
 from pylog_spark.tasks.failures import error_of
 from pylog_spark.tasks.purge_rows import Gone, Row, apply_purge, purge_row
 from storage_core.catalog.log_directories import DirectoryKind
@@ -61,7 +61,7 @@ def purge_broker(
             return None
         return purge_row(name, work, dry_run=options.dry_run)
 
-    yield from filter(None, map_ahead(purge, rows, at_once=ON_DISK_AT_ONCE))
+    yield from filter(None, map_ahead(purge, rows, at_once=PURGES_AT_ONCE))
 
 
 def _purge(plan: Callable[[], Purge], begin: Callable[[], None] | None, *, dry_run: bool) -> Gone:

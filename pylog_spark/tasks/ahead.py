@@ -16,15 +16,16 @@ from operator import itemgetter
 from typing import Any, Final, TypeVar
 
 from storage_core.store.open_objects import MANAGED_PREFIX, is_url
+from storage_core.turns import in_turns, waiting
 
 # Bytes of segments that such work reads or moves at the same time. A partition that has more goes
 # alone: the memory of a task is for one. Buffers, maps and uploads take some times as much.
 BYTES_AT_ONCE: Final = 32 * 1024 * 1024
-# Requests that one task has on their way: object stores take thousands a second and prefix.
+# Requests that one task has on their way: object stores take thousands a second and prefix. So
+# many commits of a task wait for a disk, too.
 AT_ONCE: Final = 16
-# Commits on disks. A sync of 3 ms is waited for by four as well as by sixteen; where it takes a
-# tenth of that, sixteen are in each other's way, and slower than one.
-ON_DISK_AT_ONCE: Final = 4
+# Purges of a disk, which compute hardly anything.
+PURGES_AT_ONCE: Final = 4
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -50,11 +51,22 @@ def map_ahead(
             for item in islice(iterator, count):
                 yield pool.submit(copy_context().run, work, item)
 
-        waiting = deque(ask(at_once))
-        while waiting:
-            answer = waiting.popleft().result()
-            waiting.extend(ask(1))
+        asked = deque(ask(at_once))
+        while asked:
+            answer = asked.popleft().result()
+            asked.extend(ask(1))
             yield answer
+
+
+def map_in_turns(work: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
+    """Yield what work on disks returns for each item, in order: one computes, the others wait.
+
+    Args:
+        work: As for ``map_ahead``; where it waits it lets others have their turn, as
+            ``storage_core.turns`` says.
+        items: Any number.
+    """
+    return map_ahead(in_turns(work), items)
 
 
 def map_partitions(
@@ -103,7 +115,7 @@ class Room:
             size_bytes: How much; of more than there is at all, all of it.
         """
         taken = min(size_bytes, self._size_bytes)
-        with self._changed:
+        with waiting(), self._changed:
             self._changed.wait_for(lambda: taken <= self._free_bytes)
             self._free_bytes -= taken
         try:

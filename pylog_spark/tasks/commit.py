@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from pylog_spark.rows import rows_to_batches
 from pylog_spark.schemas import COMMIT, Action
-from pylog_spark.tasks.ahead import BYTES_AT_ONCE, Room, map_ahead
+from pylog_spark.tasks.ahead import BYTES_AT_ONCE, Room
 from pylog_spark.tasks.failures import attempt
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.partition_ref import PartitionRef
@@ -91,7 +91,7 @@ def commit_partitions(
         work, cleaned = item
         return _row(work, context, partial(_already_cleaned, cleaned))
 
-    yield from rows_to_batches(COMMIT, map_ahead(commit, items, at_once=context.at_once))
+    yield from rows_to_batches(COMMIT, context.map_commits(commit, items))
 
 
 def clean_partitions(
@@ -99,7 +99,7 @@ def clean_partitions(
 ) -> Iterator[pa.RecordBatch]:
     """Clean partitions whole, small ones beside each other: a row of ``schemas.COMMIT`` each."""
     clean = partial(_clean_in_room, Room(BYTES_AT_ONCE))
-    rows = map_ahead(lambda work: _row(work, context, clean), items, at_once=context.at_once)
+    rows = context.map_commits(lambda work: _row(work, context, clean), items)
     yield from rows_to_batches(COMMIT, rows)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pylog_spark.schemas import STEPS, Status
-from pylog_spark.tasks.ahead import ON_DISK_AT_ONCE, map_ahead
+from pylog_spark.tasks.ahead import PURGES_AT_ONCE, map_ahead
 from storage_core.commit import Plan, commit
 from storage_core.commit.purge import Purge
 from storage_core.errors import GuardRefusedError, describe_failure
@@ -73,7 +73,7 @@ def apply_purge(purge: Purge, *, dry_run: bool) -> Gone:
         return -len(Path(plan.location).parts)
 
     for _, level in groupby(sorted(plans, key=depth), key=depth):
-        deque(map_ahead(_commit, level, at_once=ON_DISK_AT_ONCE), 0)
+        deque(map_ahead(_commit, level, at_once=PURGES_AT_ONCE), 0)
     for plan in plans:
         below = Path(plan.location).relative_to(purge.location)
         done += [

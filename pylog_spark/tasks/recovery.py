@@ -20,9 +20,8 @@ from pylog_spark.rows import rows_to_batch, rows_to_batches
 from pylog_spark.schemas import RECOVERED, RECOVERY_WORK, SEGMENT_SCAN, Action, Reason, Status
 from pylog_spark.tasks.ahead import (
     BYTES_AT_ONCE,
-    ON_DISK_AT_ONCE,
     Room,
-    map_ahead,
+    map_in_turns,
     map_partitions,
 )
 from pylog_spark.tasks.cells import join_rows
@@ -267,7 +266,7 @@ def recover_whole(
         with room.take(size_bytes):
             return _row(work, {}, context)
 
-    yield from rows_to_batches(RECOVERED, map_ahead(recover, items, at_once=ON_DISK_AT_ONCE))
+    yield from rows_to_batches(RECOVERED, map_in_turns(recover, items))
 
 
 def _row(

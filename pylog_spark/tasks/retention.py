@@ -16,7 +16,7 @@ import pyarrow as pa
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.rows import rows_to_batches
 from pylog_spark.schemas import NEWEST_RECORD, SWEPT, Action, Reason, Status
-from pylog_spark.tasks.ahead import map_ahead, map_partitions
+from pylog_spark.tasks.ahead import map_partitions
 from pylog_spark.tasks.failures import attempt, attempt_directory, needs_recovery
 from pylog_spark.tasks.listing import (
     REASON_OF_OTHER_KIND,
@@ -268,7 +268,7 @@ def commit_sweeps(
     items: Iterable[SweepWork], context: RetentionContext, write: WriteContext
 ) -> Iterator[pa.RecordBatch]:
     """Let segments of partitions go, several at once: a row of ``schemas.SWEPT`` each."""
-    rows = map_ahead(lambda work: _commit_row(work, context, write), items, at_once=write.at_once)
+    rows = write.map_commits(lambda work: _commit_row(work, context, write), items)
     yield from rows_to_batches(SWEPT, rows)
 
 

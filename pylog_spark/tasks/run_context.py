@@ -1,10 +1,10 @@
 """What every task of a run is told: values only, made on the driver, the same for all."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pylog_spark.options import HighWatermarkSource
-from pylog_spark.tasks.ahead import AT_ONCE, ON_DISK_AT_ONCE, is_remote
+from pylog_spark.tasks.ahead import Answer, Item, is_remote, map_ahead, map_in_turns
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.config import CleanerConfig
 from storage_core.config.values import DOUBLE_MAX
@@ -67,10 +67,12 @@ class WriteContext:
     threads: int = 1
     wave: int = 0
 
-    @property
-    def at_once(self) -> int:
-        """How many partitions a task may commit at the same time."""
-        return AT_ONCE if any(map(is_remote, self.roots)) else ON_DISK_AT_ONCE
+    def map_commits(
+        self, commit: Callable[[Item], Answer], items: Iterable[Item]
+    ) -> Iterator[Answer]:
+        """Yield what a commit of each partition returns, in order; several wait at once."""
+        map_each = map_ahead if any(map(is_remote, self.roots)) else map_in_turns
+        return map_each(commit, items)
 
     @property
     def has_rate(self) -> bool:

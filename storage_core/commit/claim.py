@@ -33,6 +33,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,6 +68,7 @@ from storage_core.json_text import JsonFields, parse_json_object
 from storage_core.local_files import open_file
 from storage_core.store import LocalStore
 from storage_core.store.local import storage_errors
+from storage_core.turns import waiting
 
 _OPERATIONS: Final = "operations"
 _DONE: Final = "done"
@@ -177,12 +179,15 @@ class CommitClaim:
         Raises:
             StorageError: The disk failed; what was done until then stays.
         """
-        for group in independent_groups(self.steps_left):
-            is_in_doubt = self._done == self._in_doubt
+        groups = list(independent_groups(self.steps_left))
+        left = groups.copy()
+        if groups and self._done == self._in_doubt:
             with storage_errors(self._path):
-                # One whose source is gone cannot be done again.
-                left = [step for step in group if not (is_in_doubt and _happened(step, store))]
-            for _ in apply_steps(left, store):
+                # A step whose source is gone cannot be done again.
+                left[0] = tuple(step for step in groups[0] if not _happened(step, store))
+        applied = apply_steps(chain.from_iterable(left), store)
+        for group, steps in zip(groups, left, strict=True):
+            for _ in islice(applied, len(steps)):
                 pass
             self._append({_DONE: self._done + len(group), **self._note(group)})
             self._done += len(group)
@@ -283,7 +288,8 @@ def hold_claim(path: Path) -> Iterator[CommitClaim]:
         raise StorageError(str(path), why) from error
     try:
         with storage_errors(path):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            with waiting():
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
             has_its_name = _has_its_name(descriptor, path)
         if not has_its_name:
             raise _run_is_over(path)

@@ -9,6 +9,7 @@ What a former crash left behind (``.cleaned``, ``.swap``, ``.deleted`` files), a
 makes of it, is not kept: the directory before the run is the one that a loader would have opened.
 """
 
+import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -106,10 +107,11 @@ def with_trash(plan: Plan, store: LogStore, run_folder: Path, *, action: str) ->
 
 def _keep(commit: TrashedCommit, *, is_copy: bool) -> list[Operation]:
     """Return the steps that keep files in the trash of a commit, and say which."""
+    folder = str(commit.kept_folder)
     steps: list[Operation] = [
         KeepFile(
             name=file.name,
-            path=str(commit.kept_path(file.name)),
+            path=f"{folder}{os.sep}{file.name}",
             size_bytes=file.size_bytes,
             is_copy=is_copy,
             reason=f"run {commit.run_id} may be undone",

@@ -99,9 +99,14 @@ class TrashedCommit:
     left: tuple[FileFingerprint, ...] | None = None
     undo: str | None = None
 
+    @property
+    def kept_folder(self) -> Path:
+        """Where files are kept."""
+        return self.folder / KEPT_FOLDER
+
     def kept_path(self, name: str) -> Path:
         """Return where a file is kept."""
-        return self.folder / KEPT_FOLDER / name
+        return self.kept_folder / name
 
     def encode_record(self) -> bytes:
         """Return what is written down before the commit begins, as JSON."""

@@ -9,6 +9,7 @@ import time
 from typing import Final, Protocol
 
 from storage_core.errors import ConfigError
+from storage_core.turns import waiting
 
 WINDOW_NS: Final = 300 * 1_000_000
 UNLIMITED: Final = math.inf
@@ -37,7 +38,8 @@ class MachinePace:
 
     def sleep_ms(self, milliseconds: int) -> None:
         """Sleep for so many milliseconds."""
-        time.sleep(milliseconds / 1000)
+        with waiting():
+            time.sleep(milliseconds / 1000)
 
 
 class Throttler:

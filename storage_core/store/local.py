@@ -44,6 +44,7 @@ from storage_core.local_files import (
     scan_open,
 )
 from storage_core.store.base import FileInfo
+from storage_core.turns import sync
 
 
 class storage_errors:  # noqa: N801  # reads like the context managers of contextlib
@@ -260,9 +261,9 @@ class LocalStore:
                 _adopt_ownership(file.fileno(), folder, _kin_of(folder, name))
                 if modified_ms is not None:
                     _set_modified(file.fileno(), modified_ms)
-                os.fsync(file.fileno())
+                sync(file.fileno())
             _rename(folder, temporary, folder, name)
-            os.fsync(folder)
+            sync(folder)
 
     def copy_range(
         self, source: str, start: int, size_bytes: int, target: str, *, modified_ms: int
@@ -277,7 +278,7 @@ class LocalStore:
             _copy(file.fileno(), start, size_bytes, copy.fileno())
             _adopt_ownership(copy.fileno(), folder, source)
             _set_modified(copy.fileno(), modified_ms)
-            os.fsync(copy.fileno())
+            sync(copy.fileno())
 
     def create_empty(self, name: str) -> None:
         """Create an empty file unless there is one of that name."""
@@ -288,7 +289,7 @@ class LocalStore:
             flags = os.O_WRONLY | os.O_CREAT
             with _Opened(open_in(folder, name, flags, mode=mode)) as file:
                 if _adopt_ownership(file, folder, kin):
-                    os.fsync(file)
+                    sync(file)
 
     def promote(self, scratch_path: str, name: str) -> None:
         """Move a finished scratch file of the same filesystem into the directory."""
@@ -301,7 +302,7 @@ class LocalStore:
             with _Opened(open_in(source, scratch.name)) as file:
                 # What it was given before, its writer has synced.
                 if _adopt_ownership(file, folder, _kin_of(folder, name)):
-                    os.fsync(file)
+                    sync(file)
             _rename(source, scratch.name, folder, name)
 
     def rename(self, source: str, target: str) -> None:
@@ -330,25 +331,25 @@ class LocalStore:
             facts = os.fstat(file.fileno())
             if facts.st_nlink == 1:
                 file.truncate(size_bytes)
-                os.fsync(file.fileno())
+                sync(file.fileno())
                 return
             with os.fdopen(create_in(folder, temporary), "wb") as copy:
                 _copy(file.fileno(), 0, min(size_bytes, facts.st_size), copy.fileno())
                 copy.truncate(size_bytes)
                 _adopt_ownership(copy.fileno(), folder, name)
-                os.fsync(copy.fileno())
+                sync(copy.fileno())
             _rename(folder, temporary, folder, name)
-            os.fsync(folder)
+            sync(folder)
 
     def sync_file(self, name: str) -> None:
         """Make a file's content durable."""
         with storage_errors(self.directory, name), _Opened(self.open_descriptor(name)) as file:
-            os.fsync(file)
+            sync(file)
 
     def sync_directory(self) -> None:
         """Make the directory's entries durable."""
         with storage_errors(self.directory), self._folder() as folder:
-            os.fsync(folder)
+            sync(folder)
 
     def keep(self, name: str, path: str, *, is_copy: bool) -> None:
         """Keep a file under a second path, outside of the directory.
@@ -392,7 +393,7 @@ class LocalStore:
         ):
             if facts_in(above, self.directory.name) is not None:
                 os.rmdir(self.directory.name, dir_fd=above)
-                os.fsync(above)
+                sync(above)
 
     def hand_on_ownership(self, descriptor: int, name: str = _ITSELF) -> None:
         """Give an open file elsewhere owner, group and mode of one here.
@@ -446,7 +447,7 @@ def sync_folder(folder: Path) -> None:
     """Make the entries of a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        sync(descriptor)
     finally:
         os.close(descriptor)
 
@@ -487,9 +488,9 @@ def write_record(path: Path, content: bytes) -> None:
                 if content:  # of an empty file there is only the name
                     file.write(content)
                     file.flush()
-                    os.fsync(file.fileno())
+                    sync(file.fileno())
             _rename(folder, temporary, folder, path.name)
-            os.fsync(folder)
+            sync(folder)
 
 
 # A file gets no second name: another filesystem after all (a bind mount), another user's file
@@ -522,7 +523,7 @@ def _duplicate(
                 _copy(file, 0, facts.st_size, copy)
                 _adopt_ownership(copy, source_folder, source)
                 os.utime(copy, ns=(facts.st_atime_ns, facts.st_mtime_ns))
-                os.fsync(copy)
+                sync(copy)
         _rename(target_folder, temporary, target_folder, target)
 
 

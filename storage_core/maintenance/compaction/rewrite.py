@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Generator, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import cycle, pairwise
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -51,7 +51,8 @@ from storage_core.records.codecs import CODEC_OF, Arena, Blocks, compress_blocks
 from storage_core.records.payload import count_records_in
 from storage_core.records.reader import CrcCheck, Window, check_crc, scan_windows
 from storage_core.store.base import LogStore
-from storage_core.threads import in_order
+from storage_core.threads import call_together, in_order
+from storage_core.turns import sync
 
 SCRATCH_SUFFIX = ".part"
 # How many bytes of records are rebuilt before they are compressed, while they are still in the
@@ -523,15 +524,12 @@ class _GroupWriter:
         contents = {OFFSET_INDEX_SUFFIX: offsets, TIME_INDEX_SUFFIX: times}
         if self.aborted:
             contents[TXN_INDEX_SUFFIX] = encode_transaction_index(self.aborted)
-        with ThreadPoolExecutor(len(contents) + 1, thread_name_prefix="pylog-sync") as pool:
-            # A sync waits for the disk; those of one moment wait together.
-            syncs = [pool.submit(_make_durable, self._log, modified_ns)]
-            for suffix, content in contents.items():
-                own_ns = None if suffix == TXN_INDEX_SUFFIX else modified_ns
-                syncs.append(pool.submit(_write_durably, self._path(suffix), content, own_ns))
-                sizes[suffix] = len(content)
-            for sync in syncs:
-                sync.result()
+        writes = []
+        for suffix, content in contents.items():
+            own_ns = None if suffix == TXN_INDEX_SUFFIX else modified_ns
+            writes.append(partial(_write_durably, self._path(suffix), content, own_ns))
+            sizes[suffix] = len(content)
+        call_together(partial(_make_durable, self._log, modified_ns), *writes)
         stats = self._stats + RewriteStats(
             bytes_read=self.bytes_read, source_records=self.source_records
         )
@@ -654,4 +652,4 @@ def _make_durable(file: BinaryIO, modified_ns: int | None) -> None:
     if modified_ns is not None:
         # Before the sync: a time that is set after it may be lost when the power is.
         os.utime(file.fileno(), ns=(modified_ns, modified_ns))
-    os.fsync(file.fileno())
+    sync(file.fileno())

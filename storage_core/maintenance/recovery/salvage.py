@@ -39,6 +39,7 @@ from storage_core.records.batch_table import BatchTable
 from storage_core.records.reader import CrcCheck, Large, Tail, scan_windows
 from storage_core.store.base import FileReader, LogStore
 from storage_core.store.local import LocalStore, make_folder, storage_errors
+from storage_core.turns import sync
 
 _COPY_BYTES: Final = 8 << 20
 _FORMER: Final = frozenset({LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX})
@@ -179,8 +180,8 @@ def _sync(directory: Path) -> None:
         for entry in scan_open(folder):
             if entry.is_file:
                 with os.fdopen(open_in(folder, entry.name), "rb") as file:
-                    os.fsync(file.fileno())
-        os.fsync(folder)
+                    sync(file.fileno())
+        sync(folder)
 
 
 def _copy_raw(store: LocalStore, cut: Cut, folder: int) -> int:

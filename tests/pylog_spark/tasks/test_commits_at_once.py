@@ -1,7 +1,7 @@
 """A task works on several small partitions at once, on big ones alone, and hands rows on in order.
 
-The partitions of each test meet in the middle of their commits: one after the other they would wait
-for each other in vain.
+The partitions of each test meet in the middle of their commits, as if they waited for a disk there:
+one after the other they would wait for each other in vain.
 """
 
 import threading
@@ -36,6 +36,7 @@ from storage_core.filenames import TopicPartition
 from storage_core.maintenance.ingest.partition import IngestRules
 from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
 from storage_core.roots.broker import BrokerAccess
+from storage_core.turns import waiting
 from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.compare import read_tree
 from tests.kit.directories import SegmentSpec, write_partition
@@ -62,7 +63,8 @@ class Meeting:
             self._inside += 1
             self.most = max(self.most, self._inside)
         try:
-            self._barrier.wait()
+            with waiting():
+                self._barrier.wait()
             return self._function(*arguments, **named)
         finally:
             with self._counting:
