@@ -1,7 +1,7 @@
 """Compact the partitions of log directories: observe, plan, commit, record."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -159,9 +159,12 @@ def compact_step(
     )
 
 
-def _planned(run: Run, observation: Observation) -> pa.Table:
-    """Return the table of plans, most urgent first."""
-    return sort_plans(observation.rows(Step.COMPACT), run.job.options.limits.order)
+def _planned(
+    run: Run, observation: Observation, *, among: Collection[str] | None = None
+) -> pa.Table:
+    """Return the table of plans, most urgent first; of all, or of some directories."""
+    rows = observation.rows(Step.COMPACT, among=among)
+    return sort_plans(rows, run.job.options.limits.order)
 
 
 def _clean(run: Run, observation: Observation, logs: CleanedLogs, strategy: Strategy) -> None:
@@ -184,9 +187,10 @@ def _clean(run: Run, observation: Observation, logs: CleanedLogs, strategy: Stra
             logs.record(left, ended)
         observation.note_changes(left, outcomes)
         again = logs.end_round(left, outcomes)
-        if not again:
-            break
-        left = only_planned(_planned(run, observation), again)
+        if not again or run.job.saved is not None:
+            break  # of a further round nothing stands in a plan that was saved
+        among = [str(directory) for _, directory in again]
+        left = only_planned(_planned(run, observation, among=among), again)
     logs.record_others()
 
 

@@ -65,12 +65,20 @@ class Observation:
         for row in rows.to_pylist():
             self._changed[unpinned(row["directory"])] = row["root"]
 
-    def rows(self, step: Step, *, excluded: frozenset[str] = frozenset()) -> pa.Table:
+    def rows(
+        self,
+        step: Step,
+        *,
+        excluded: frozenset[str] = frozenset(),
+        among: Collection[str] | None = None,
+    ) -> pa.Table:
         """Return the rows of a step, of its own schema; partitions held twice are refused.
 
         Args:
             step: One of the steps of this run.
             excluded: Partition directories that a sweep leaves alone: their compaction failed.
+            among: Partition directories; where they are given, the rows of others are left out,
+                and nobody looks at those again.
 
         Raises:
             pyspark.errors.PySparkException: Spark failed.
@@ -80,6 +88,9 @@ class Observation:
             found = self._look(self._steps, what)
             self._seen = {each: decode_steps(found, each) for each in self._steps}
         table = self._seen[step]
+        if among is not None:
+            asked = pa.array([unpinned(each) for each in among], pa.string())
+            table = table.filter(pc.is_in(_locations(table), asked))
         if self._changed or excluded:
             table = self._look_again(table, step, excluded)
         return table if step is Step.PURGE else refuse_duplicates(table, self._brokers)

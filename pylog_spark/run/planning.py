@@ -7,8 +7,11 @@ so that a big one never begins when all the others are done.
 """
 
 import heapq
-from collections.abc import Iterable, Sequence
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, Generic, TypeVar
 
 from pylog_spark.options import Strategy
@@ -341,7 +344,12 @@ class Demand:
 
 
 def plan_rounds(
-    demands: Sequence[Demand], *, budget: Demand, most_partitions: int
+    demands: Sequence[Demand],
+    *,
+    budget: Demand,
+    most_partitions: int,
+    disks: Sequence[str] = (),
+    room: Mapping[str, int] = MappingProxyType({}),
 ) -> list[list[int]]:
     """Cut partitions into successive rounds, each of which stays within a budget.
 
@@ -352,17 +360,27 @@ def plan_rounds(
         demands: What each partition needs, in the order of their urgency.
         budget: What one round may use.
         most_partitions: Partitions that one round may hold, at least 1.
+        disks: The disk of each partition; empty where disks do not matter.
+        room: How many bytes one round may use of each disk; without a limit where it is not named.
 
     Returns:
         Positions in demands, round by round; none of the rounds is empty.
     """
     rounds: list[list[int]] = []
-    used = Demand()
+    used, filled = Demand(), Counter[str]()
     for position, demand in enumerate(demands):
-        if rounds and (used + demand).fits(budget) and len(rounds[-1]) < most_partitions:
+        disk = disks[position] if disks else ""
+        has_room = filled[disk] + demand.disk_bytes <= room.get(disk, sys.maxsize)
+        if (
+            rounds
+            and (used + demand).fits(budget)
+            and has_room
+            and len(rounds[-1]) < most_partitions
+        ):
             rounds[-1].append(position)
             used += demand
         else:
             rounds.append([position])
-            used = demand
+            used, filled = demand, Counter[str]()
+        filled[disk] += demand.disk_bytes
     return rounds

@@ -9,14 +9,17 @@ becomes of later ones.
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
 from typing import Final, Protocol, TypeVar
 
+from pylog_spark.run.disks import device_of
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.planning import Demand, plan_rounds
 from pylog_spark.run.run import Run
 from pylog_spark.schemas import Reason
 from pylog_spark.tasks.partition_ref import PartitionRef
+from storage_core.catalog.roles import local_path
+from storage_core.errors import StorageError
 from storage_core.roots.root import HeldRoot
 
 # With more partitions than this, the rows of one wave weigh on the driver.
@@ -89,13 +92,17 @@ def run_waves(
         yield ended
         due = _rest(due, ended)
     demands = {each.ref.ordinal: stages.demand(each) for each in due}
-    room = _room(run, due, demands)
-    # Two roots may share a disk.
-    budget = replace(budget, disk_bytes=min(room.values(), default=sys.maxsize))
-    waves = plan_rounds(list(demands.values()), budget=budget, most_partitions=MOST_PARTITIONS)
+    disks = _disks(run, due)
+    waves = plan_rounds(
+        list(demands.values()),
+        budget=budget,
+        most_partitions=MOST_PARTITIONS,
+        disks=[disks[each.ref.root] for each in due],
+        room=_room(run, due, demands, disks),
+    )
     for number, positions in enumerate(waves, 1):
         members = [due[position] for position in positions]
-        ended = _not_begun(run, members, demands)
+        ended = _not_begun(run, members, demands, disks)
         if ended:
             yield ended
             members = _rest(members, ended)
@@ -121,31 +128,55 @@ def run_wave(run: Run, stages: WaveStages[D], due: Sequence[D], title: str) -> O
     return outcomes
 
 
-def _not_begun(run: Run, due: Sequence[D], demands: Mapping[int, Demand]) -> Outcomes:
+def _not_begun(
+    run: Run, due: Sequence[D], demands: Mapping[int, Demand], disks: Mapping[str, str]
+) -> Outcomes:
     """Return what is not begun any more: its disk has failed or is full, or the budget is spent.
 
     Somebody else may write there, and what former waves put into the trash is not free yet.
     """
-    room = _room(run, due, demands)
+    room = _room(run, due, demands, disks)
     ended = _failed(run, due)
     spent = run.budget.refusal()
     for each in _rest(due, ended):
         needed = demands[each.ref.ordinal].disk_bytes
-        free = room.get(each.ref.root, sys.maxsize)
+        disk = disks[each.ref.root]
+        free = room.get(disk, sys.maxsize)
         if spent is not None:
             ended[each.ref.ordinal] = Outcome.refused(*spent)
         elif needed > free:
             why = f"{each.ref.root}: cleaning needs up to {needed} bytes more, {free} may be used"
             ended[each.ref.ordinal] = Outcome.refused(Reason.NO_SPACE, why)
         else:
-            room[each.ref.root] = free - needed
+            room[disk] = free - needed
     return ended
 
 
-def _room(run: Run, due: Iterable[D], demands: Mapping[int, Demand]) -> dict[str, int]:
-    """Return how much may be used in the roots where partitions need space."""
-    needy = {each.ref.root for each in due if demands[each.ref.ordinal].disk_bytes}
-    return {place: run.budget.usable_of(run.roots[place].free_bytes()) for place in sorted(needy)}
+def _disks(run: Run, due: Iterable[D]) -> dict[str, str]:
+    """Return a name for the disk of each root; one that cannot be looked at is taken for its own.
+
+    What lies at a URL is, too.
+    """
+    disks = {}
+    for place in {each.ref.root for each in due}:
+        path = local_path(place)
+        disks[place] = place
+        if path is not None and place in run.roots:
+            with suppress(StorageError):
+                disks[place] = str(device_of(path))
+    return disks
+
+
+def _room(
+    run: Run, due: Iterable[D], demands: Mapping[int, Demand], disks: Mapping[str, str]
+) -> dict[str, int]:
+    """Return how much may be used of the disks where partitions need space."""
+    room: dict[str, int] = {}
+    for place in sorted({each.ref.root for each in due if demands[each.ref.ordinal].disk_bytes}):
+        usable = run.budget.usable_of(run.roots[place].free_bytes())
+        if place not in run.failures:
+            room[disks[place]] = min(usable, room.get(disks[place], usable))
+    return room
 
 
 def _failed(run: Run, due: Iterable[D]) -> Outcomes:

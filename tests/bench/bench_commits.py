@@ -88,13 +88,17 @@ class Timing:
         return self.one_by_one / self.together
 
     def line(self) -> str:
-        """Return it as a line for people."""
+        """Return the row of the table."""
         asked = ", ".join(f"{name} {number:g}" for name, number in self.requests.items())
-        return (
-            f"{self.place}: {self.partitions} partitions {self.work}: one by one "
-            f"{self.one_by_one:.2f} s, together {self.together:.2f} s ({self.ratio:.1f} x)"
-            + (f"; requests a partition: {asked}" if asked else "")
+        cells = (
+            f"{self.partitions} {self.work}",
+            self.place,
+            f"{self.one_by_one:.2f}",
+            f"{self.together:.2f}",
+            f"{self.ratio:.1f}",
+            asked,
         )
+        return f"| {' | '.join(cells)} |"
 
 
 class SlowMemoryObjects(MemoryObjectStore):

@@ -24,6 +24,7 @@ FOLDER: Final = "performance"
 # Columns of each table.
 TABLES: Final = {
     "rates": ("what", "this project", "beside it", "ratio", "target"),
+    "commits": ("partitions", "place", "one by one, s", "together, s", "ratio", "requests each"),
     "growth": ("what", "over", "processor seconds", "slope", "MiB at most", "slope"),
 }
 _END: Final = "<!-- end of figures -->"

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.bench.bench_commits import DISK, OBJECTS, SLOW_DISK, measure
+from tests.bench.figures import keep
 
 # Less than what is measured on a quiet machine: others may be at work on this one.
 LEAST_RATIOS = {DISK: 0.8, SLOW_DISK: 2, OBJECTS: 10}
@@ -13,5 +14,6 @@ LEAST_RATIOS = {DISK: 0.8, SLOW_DISK: 2, OBJECTS: 10}
 def test_partitions_are_committed_faster_together() -> None:
     timings = list(measure(100))
     print("", *(timing.line() for timing in timings), sep="\n")  # noqa: T201 - what bench is for
+    keep("commits", timings, table="commits")
     for timing in timings:
         assert timing.ratio > LEAST_RATIOS[timing.place]

@@ -3,15 +3,18 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
 
+from pylog_spark.engines.choice import Local
 from pylog_spark.operations.apply import ApplyOptions, apply_plan
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.recover import recover
 from pylog_spark.operations.undo import undo
 from pylog_spark.run.plan_file import read_plan_file
+from storage_core.config import CleanerConfig
 from storage_core.errors import ConfigError
 from tests.kit.compare import read_tree
 from tests.pylog_spark.broker_roots import (
@@ -79,6 +82,20 @@ def test_an_applied_plan_does_what_the_run_would_have_done(spark, planned, tmp_p
     assert differences_from_kafka(root.path, NAMES, tmp_path) == []
     points = read_points(root.path)
     assert {points[name] for name in expected_points(NAMES)} == set(expected_points(NAMES).values())
+
+
+def test_an_applied_plan_makes_no_round_that_does_not_stand_in_it(tmp_path):
+    name, path = "clean-group-all-s211", tmp_path / "plan.json"
+    root = broker_directory(tmp_path / "log", [name])
+    bounded = CleanerConfig(dedupe_buffer_bytes=24 * 40)
+    options = root.options(FIRST_ROUNDS_MS, cleaner=bounded, until_clean=True)
+    compact(Local(), [root.path], replace(options, dry_run=True, plan_out=str(path)))
+    report = apply_plan(Local(), path, ApplyOptions())
+    assert rows_of(report)[name]["status"] == "done"
+    assert report.cleanings.num_rows == 1
+    # What is left is for another run.
+    again = compact(Local(), [root.path], options)
+    assert again.cleanings.num_rows > 1
 
 
 def test_a_partition_that_changed_is_refused_by_file_and_the_others_are_done(

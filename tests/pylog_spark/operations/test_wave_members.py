@@ -17,6 +17,7 @@ from pylog_spark.operations.due_compactions import CompactionLimits, DueCompacti
 from pylog_spark.operations.recovery_waves import DueRecovery, RecoveryStages
 from pylog_spark.operations.retention_waves import SweepStages
 from pylog_spark.options import RunLimits, Strategy, Tuning
+from pylog_spark.run import waves as run_waves_module
 from pylog_spark.run.budgets import RunBudget
 from pylog_spark.run.disks import Disks
 from pylog_spark.run.outcome import Outcome
@@ -217,6 +218,26 @@ def test_what_a_full_disk_and_a_spent_budget_refuse_is_said_of_no_failed_one(
     assert says_why(outcomes[0])
     assert outcomes[1].columns["reason"] == "BUDGET_SPENT"
     assert waves == []
+
+
+@pytest.mark.parametrize(
+    ("is_shared", "expected"),
+    [
+        pytest.param(False, [[GOOD, GOOD, BAD, GOOD], [BAD]], id="a disk each"),
+        pytest.param(True, [[GOOD], [GOOD], [BAD], [GOOD], [BAD]], id="one disk"),
+    ],
+)
+def test_a_wave_fits_on_each_disk_and_a_full_one_makes_no_other_wait(
+    disk, waves, monkeypatch, is_shared, expected
+):
+    full = disk.root(BAD)
+    free = {str(place): 1500 if is_shared or str(place) == full else 10**9 for place in disk.roots}
+    monkeypatch.setattr(HeldBrokerRoot, "free_bytes", lambda root: free[root.location])
+    devices = {Path(place): 0 if is_shared else number for number, place in enumerate(disk.roots)}
+    monkeypatch.setattr(run_waves_module, "device_of", devices.__getitem__)
+    listed = [due(disk, n, name) for n, name in enumerate([GOOD, GOOD, BAD, GOOD, BAD])]
+    list(compact(disk, listed))
+    assert [members for members, _ in waves] == expected
 
 
 def test_plans_that_travel_inside_of_closures_bound_a_wave(disk, waves, monkeypatch):

@@ -105,6 +105,15 @@ def test_what_was_changed_is_looked_at_again_by_the_steps_that_it_concerns(disk)
     assert disk.looks == [(ALL, None), ({Step.SWEEP}, again), ({Step.PURGE}, again)]
 
 
+def test_of_some_partitions_nobody_looks_again_at_others(disk):
+    seen = observation_of(disk, {Step.SWEEP})
+    seen.note_changes(seen.rows(Step.SWEEP), [0, 1])
+    assert facts(seen.rows(Step.SWEEP, among=[f"{ROOT}/b-0"])) == {"b": "NOTHING_TO_RETAIN"}
+    assert disk.looks[1:] == [({Step.SWEEP}, [f"{ROOT}/b-0"])]
+    assert facts(seen.rows(Step.SWEEP, among=[])) == {}
+    assert len(disk.looks) == 2
+
+
 def test_what_could_not_be_planned_for_compaction_is_left_alone_by_its_sweep(disk):
     seen = observation_of(disk, {Step.SWEEP})
     disk.rows[Step.SWEEP][1] |= {"status": "planned", "reason": None}

@@ -140,6 +140,18 @@ def test_a_round_fits_on_the_disk():
     assert plan_rounds(demands, budget=budget, most_partitions=9) == [[0, 1], [2], [3]]
 
 
+def test_a_round_fits_on_each_disk_and_a_full_one_makes_no_other_wait():
+    demands = [Demand(disk_bytes=size) for size in (60, 10, 40, 60, 1, 61)]
+    rounds = plan_rounds(
+        demands,
+        budget=Demand(disk_bytes=1000),
+        most_partitions=9,
+        disks=["a", "b", "a", "without limit", "b", "b"],
+        room={"a": 100, "b": 11},
+    )
+    assert rounds == [[0, 1, 2, 3, 4], [5]]
+
+
 def test_a_wave_has_limits_of_bytes_and_of_tasks():
     demands = [
         Demand(map_bytes=0, disk_bytes=0, read_bytes=read, tasks=tasks)
