@@ -7,7 +7,7 @@ overwrites the last one's bytes: keep nothing but what you copied.
 import enum
 import zlib
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 
 import crc32c
@@ -102,6 +102,20 @@ class Window:
         return self.file_position + int(self.batches.position[row])
 
 
+class WindowRoom:
+    """What windows lie in, one after the other, of one scan or of several."""
+
+    def __init__(self) -> None:
+        self.table = np.empty((COLUMN_COUNT, _FIRST_CAPACITY), np.int64)
+        self._buffer = np.empty(0, np.uint8)
+
+    def buffer_of(self, size_bytes: int) -> NDArray[np.uint8]:
+        """Return the room for the bytes of a window, uint8[size_bytes]."""
+        if self._buffer.size < size_bytes:
+            self._buffer = np.empty(size_bytes, np.uint8)
+        return self._buffer[:size_bytes]
+
+
 def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
     reader: FileReader,
     *,
@@ -111,7 +125,7 @@ def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
     crc: CrcCheck = CrcCheck.RAISE,
     tail: Tail = Tail.RAISE,
     large: Large = Large.WHOLE,
-    at_once: int = 1,
+    rooms: Iterable[WindowRoom] = (),
 ) -> Generator[Window]:
     """Read the batches of a segment between two positions.
 
@@ -127,7 +141,8 @@ def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
         crc: What to do about checksums.
         tail: What to do where no whole batch follows.
         large: What to read of a batch that is larger than others are.
-        at_once: How many windows are valid at the same time: the last one and those before it.
+        rooms: Where the windows lie, in turns: as many are valid at the same time, the last one and
+            those before it. One room of the scan's own if there are none.
 
     Yields:
         Windows with at least one batch, in file order.
@@ -139,10 +154,10 @@ def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
     """
     stop = reader.size_bytes if end is None else min(end, reader.size_bytes)
     room_bytes = max(HEADER_BYTES, min(window_bytes, stop - start))
-    rooms = deque(_Room() for _ in range(at_once))
+    turns = deque(rooms) or deque([WindowRoom()])
     position = start
     while position < stop:
-        room = rooms[0]
+        room = turns[0]
         buffer = room.buffer_of(room_bytes)[: stop - position]
         filled = reader.read_into(position, buffer)
         if filled < buffer.size:
@@ -177,21 +192,7 @@ def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
         read_control_types(buffer, batches.columns, count)
         yield window
         position += used
-        rooms.rotate()
-
-
-class _Room:
-    """What the windows of a scan lie in, one after the other."""
-
-    def __init__(self) -> None:
-        self.table = np.empty((COLUMN_COUNT, _FIRST_CAPACITY), np.int64)
-        self._buffer = np.empty(0, np.uint8)
-
-    def buffer_of(self, size_bytes: int) -> NDArray[np.uint8]:
-        """Return the room for the bytes of a window, uint8[size_bytes]."""
-        if self._buffer.size < size_bytes:
-            self._buffer = np.empty(size_bytes, np.uint8)
-        return self._buffer[:size_bytes]
+        turns.rotate(-1)
 
 
 def scan_headers(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from storage_core.kernels.offset_table import ORDINAL_BITS
 from storage_core.maintenance.compaction.kept_records import KeptRecords
 from storage_core.maintenance.compaction.offset_map import OffsetMap
+from storage_core.maintenance.compaction.rooms import Rooms
 
 NO_OFFSET = -1
 _WORD_BITS = 64
@@ -92,6 +93,7 @@ class CompactionIndex:
         latest_offset: Records above it are not touched, -1 where nothing was mapped.
         stats: What was read.
         kept: Records of batches that were decompressed, some or none.
+        rooms: Memory for windows of the round.
     """
 
     offset_map: OffsetMap
@@ -100,6 +102,7 @@ class CompactionIndex:
     latest_offset: int
     stats: IndexStats
     kept: KeptRecords = field(default_factory=KeptRecords)
+    rooms: Rooms = field(default_factory=Rooms)
 
     @cached_property
     def numbers(self) -> Mapping[int, int]:

@@ -18,7 +18,6 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.config import OffsetMapHash
 from storage_core.errors import CorruptRecordError
 from storage_core.formats.batch_v2 import HEADER_BYTES, MAGIC_V2
 from storage_core.formats.legacy import MAGIC_V0
@@ -46,6 +45,7 @@ from storage_core.maintenance.compaction.index import (
 from storage_core.maintenance.compaction.kept_records import KEPT_BYTES, KEPT_RATIO, KeptRecords
 from storage_core.maintenance.compaction.offset_map import KeyBlock, OffsetMap
 from storage_core.maintenance.compaction.plan import CompactionPlan
+from storage_core.maintenance.compaction.rooms import Room, Rooms
 from storage_core.maintenance.throttler import UNLIMITED, Throttler
 from storage_core.records.codecs import Arena
 from storage_core.records.payload import Payload, open_batches
@@ -198,19 +198,6 @@ class PassOneSink(Protocol):
         ...
 
 
-class _Room:
-    """Where what is read of a window lies until it was taken; used again.
-
-    Attributes:
-        keys: For the keys.
-        arena: For what is decompressed.
-    """
-
-    def __init__(self, offset_map_hash: OffsetMapHash, key: bytes) -> None:
-        self.keys = KeyBlock(offset_map_hash, key)
-        self.arena = Arena()
-
-
 @dataclass(frozen=True, slots=True)
 class _Chosen:
     """A window, and what the sink chose of it.
@@ -225,7 +212,7 @@ class _Chosen:
     is_dirty: bool
     window: Window
     choice: Choice
-    room: _Room
+    room: Room
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +241,7 @@ class SegmentReading:
         kept: Keeps what was decompressed, None where nobody asks for it again.
         threads: How many threads to use: with more than one, windows are checked and hashed beside
             each other, and beside the sink.
+        rooms: The memory to use, None for new.
 
     Attributes:
         is_full: Whether the sink had no room for all of the segment.
@@ -270,8 +258,10 @@ class SegmentReading:
         throttler: Throttler | None = None,
         kept: KeptRecords | None = None,
         threads: int = 1,
+        rooms: Rooms | None = None,
     ) -> None:
         self.is_full = False
+        self._rooms = rooms or Rooms()
         self._kept = kept or KeptRecords()
         self._store = store
         self._plan = plan
@@ -335,8 +325,8 @@ class SegmentReading:
         """Read, and ask the sink what it wants of each window."""
         plan, pace = self._plan, self._pace
         crc = CrcCheck.LATER if plan.verify_crc else CrcCheck.SKIP
-        key = bytes.fromhex(plan.hash_key)
-        rooms = cycle([_Room(plan.offset_map_hash, key) for _ in range(pace.at_once)])
+        rooms = self._rooms.first(pace.at_once, plan)
+        turns = cycle(rooms)
         with closing(self._store.open_file(self._segment.log_file)) as reader:
             for start, end, is_dirty in self._parts(reader.size_bytes):
                 for window in scan_windows(
@@ -345,10 +335,10 @@ class SegmentReading:
                     end=end,
                     window_bytes=pace.window_bytes,
                     crc=crc,
-                    at_once=pace.at_once,
+                    rooms=[room.window for room in rooms],
                 ):
                     choice = self._sink.choose(window, is_dirty=is_dirty)
-                    yield _Chosen(is_dirty, window, choice, next(rooms))
+                    yield _Chosen(is_dirty, window, choice, next(turns))
 
     def _hash(self, chosen: _Chosen) -> _Read:
         """Check a window and hash its keys: this does not depend on what lies before it."""
@@ -480,6 +470,7 @@ def index_round(
     ends = [segment.base_offset for segment in dirty[1:]] + [plan.first_uncleanable_offset]
     indexed: list[IndexedSegment] = []
     kept = KeptRecords(min(KEPT_BYTES, KEPT_RATIO * sum(each.size_bytes for each in dirty)))
+    rooms = Rooms()
     for number, segment in enumerate(dirty):
         reading = SegmentReading(
             store,
@@ -490,12 +481,15 @@ def index_round(
             throttler=throttler,
             kept=kept,
             threads=threads,
+            rooms=rooms,
         )
         indexed.append(reading.run())
         if reading.is_full:
             break
         sink.latest_offset = ends[number] - 1
-    return replace(index_of_map(indexed, sink.offset_map, sink.latest_offset), kept=kept)
+    return replace(
+        index_of_map(indexed, sink.offset_map, sink.latest_offset), kept=kept, rooms=rooms
+    )
 
 
 def index_of_map(

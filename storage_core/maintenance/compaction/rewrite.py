@@ -38,9 +38,9 @@ from storage_core.log.transaction_tracker import TransactionRows, TransactionTra
 from storage_core.maintenance.compaction.index import CompactionIndex
 from storage_core.maintenance.compaction.pass_one import check_batches
 from storage_core.maintenance.compaction.plan import CompactionPlan, SegmentPace
+from storage_core.maintenance.compaction.rooms import Room
 from storage_core.maintenance.compaction.survival import (
     JudgedWindow,
-    JudgingRoom,
     ProducerLookup,
     SegmentFilter,
     Verdict,
@@ -227,23 +227,6 @@ def _filter(  # noqa: PLR0913, PLR0917  # what is read, what is known of it, and
                     throttler.use(block.out.size)
 
 
-class _Room:
-    """Where what is made of a window lies until it was written; used again.
-
-    Attributes:
-        judging: For the verdict.
-        raw: For the records of batches before they are compressed.
-        packed: For what they are compressed to.
-        out: For what is written.
-    """
-
-    def __init__(self, plan: CompactionPlan) -> None:
-        self.judging = JudgingRoom(plan)
-        self.raw = Arena()
-        self.packed = Arena()
-        self.out = Arena()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Noted:
     """A window, and all that depends on what lies before it.
@@ -260,7 +243,7 @@ class _Noted:
     notes: WindowNotes
     discard: NDArray[np.bool_]
     ended: list[AbortedTxn]
-    room: _Room
+    room: Room
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,6 +303,7 @@ class _Filtering:
         self._tracker = tracker
         self._judge = judge
         self._rebuilding = rebuilding
+        self._rooms = index.rooms
         indexed = index.segments.get(segment.base_offset)
         was_checked = indexed is not None and indexed.start_position == 0
         # A segment in which the map was full was checked only up to there.
@@ -329,10 +313,14 @@ class _Filtering:
     def read(self, pace: SegmentPace) -> Generator[_Noted]:
         """Read the windows, and take note of what depends on those before."""
         crc = CrcCheck.LATER if self._checks_crc else CrcCheck.SKIP
-        rooms = cycle([_Room(self._plan) for _ in range(pace.at_once)])
+        rooms = self._rooms.first(pace.at_once, self._plan)
+        turns = cycle(rooms)
         with closing(self._store.open_file(self._segment.log_file)) as reader:
             for window in scan_windows(
-                reader, window_bytes=pace.window_bytes, crc=crc, at_once=pace.at_once
+                reader,
+                window_bytes=pace.window_bytes,
+                crc=crc,
+                rooms=[room.window for room in rooms],
             ):
                 rows, transactions = TransactionRows.select(window.batches)
                 discard = np.zeros(len(window.batches), bool)
@@ -342,7 +330,7 @@ class _Filtering:
                     notes=self._judge.note(window),
                     discard=discard,
                     ended=ended,
-                    room=next(rooms),
+                    room=next(turns),
                 )
 
     def filter(self, noted: _Noted) -> _Filtered:
@@ -368,8 +356,8 @@ class _Filtering:
             block = self._block(first.judged, block.end_row, first.noted.room)
             yield block
 
-    def _block(self, judged: JudgedWindow, first_row: int, room: _Room) -> _Block:
-        verdict = self._judge.judge(judged, first_row, room.judging)
+    def _block(self, judged: JudgedWindow, first_row: int, room: Room) -> _Block:
+        verdict = self._judge.judge(judged, first_row, room)
         return self._rebuilding.build(verdict, room)
 
 
@@ -381,7 +369,7 @@ class _Rebuilding:
         self._codec = CODEC_OF.get(plan.recompression.codec)
         self._level = plan.recompression.level
 
-    def build(self, verdict: Verdict, room: _Room) -> _Block:
+    def build(self, verdict: Verdict, room: Room) -> _Block:
         """Make what is left of a block of batches.
 
         Raises:

@@ -29,8 +29,8 @@ from storage_core.maintenance.compaction.index import (
 )
 from storage_core.maintenance.compaction.offset_map import KeyBlock
 from storage_core.maintenance.compaction.plan import CompactionPlan
+from storage_core.maintenance.compaction.rooms import Room
 from storage_core.records.batch_table import BatchTable
-from storage_core.records.codecs import Arena
 from storage_core.records.payload import Payload, open_batches
 from storage_core.records.reader import Window
 
@@ -94,22 +94,6 @@ class ProducerLookup:
         return is_last
 
 
-class JudgingRoom:
-    """Where what is judged of a window lies until it was written; used again.
-
-    Args:
-        plan: The round.
-
-    Attributes:
-        keys: For the keys of records that have no bit.
-        arena: For what is decompressed.
-    """
-
-    def __init__(self, plan: CompactionPlan) -> None:
-        self.keys = KeyBlock(plan.offset_map_hash, bytes.fromhex(plan.hash_key))
-        self.arena = Arena()
-
-
 class SegmentFilter:
     """Judges the windows of one source segment: `note` in order, the rest beside each other."""
 
@@ -135,7 +119,7 @@ class SegmentFilter:
         if self._dirty is not None and self._dirty.word_count:
             self._words = index.bitmap_of(base_offset)
 
-    def judge(self, judged: "JudgedWindow", first_row: int, room: JudgingRoom) -> Verdict:
+    def judge(self, judged: "JudgedWindow", first_row: int, room: Room) -> Verdict:
         """Return the verdict on the rows of a window from first_row on, as many as memory allows.
 
         Any thread may ask.

@@ -11,7 +11,7 @@ from storage_core.errors import CorruptRecordError
 from storage_core.formats.batch_v2 import HEADER_BYTES, Codec
 from storage_core.kernels import batch_scan
 from storage_core.records import payload
-from storage_core.records.reader import CrcCheck, Tail, Window, check_crc, scan_windows
+from storage_core.records.reader import CrcCheck, Tail, Window, WindowRoom, check_crc, scan_windows
 from tests.kit.builders import (
     BatchSpec,
     encode_batch,
@@ -284,12 +284,13 @@ def test_windows_share_their_bytes():
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])
 @given(specs=segments(), window_bytes=st.integers(1, 500))
-def test_as_many_windows_as_were_asked_for_stay_as_they_are(at_once, specs, window_bytes):
+def test_as_many_windows_as_there_are_rooms_stay_as_they_are(at_once, specs, window_bytes):
     log = segment_bytes(specs)
     how = {"window_bytes": window_bytes, "crc": CrcCheck.NOTE}
     expected = [seen(window) for window in windows_of(log, **how)]
     windows: list[Window] = []
-    for number, window in enumerate(scan_windows(MemoryFile(log), at_once=at_once, **how)):
+    rooms = [WindowRoom() for _ in range(at_once)]
+    for number, window in enumerate(scan_windows(MemoryFile(log), rooms=rooms, **how)):
         windows.append(window)
         valid = range(max(0, number + 1 - at_once), number + 1)
         assert [seen(windows[each]) for each in valid] == [expected[each] for each in valid]

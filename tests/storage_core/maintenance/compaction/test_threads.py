@@ -92,7 +92,7 @@ def test_windows_read_at_once_take_no_more_memory_than_two(tmp_path, monkeypatch
     scan = pass_one.scan_windows
 
     def noted(reader, **arguments):
-        asked.append(arguments["window_bytes"] * arguments["at_once"])
+        asked.append(arguments["window_bytes"] * len(arguments["rooms"]))
         return scan(reader, **arguments)
 
     monkeypatch.setattr(pass_one, "scan_windows", noted)
