@@ -6,8 +6,8 @@
 Each round works on fresh copies of the same partitions, warm, in turns:
 
 - Kafka's own LogCleaner in a JVM that stays, from its start to its last partition;
-- ``spark-submit jobs/nightly.py ROOT --role broker --ledger ...``, a process as a user starts it:
-  its Python, its JVM, its workers, locks, ledger, report and all;
+- ``pylog run ROOT --role broker --ledger ...``, a process as a user starts it: its Python, its JVM,
+  its workers, locks, ledger, report and all;
 - the same night by a Spark session that stays, without a ledger.
 
 One round before them is not counted: Kafka's JIT and our session get warm in it. What the three
@@ -19,6 +19,7 @@ import argparse
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +34,7 @@ from storage_core.threads import count_processors
 from tests.bench.figures import Figure, keep
 from tests.bench.generated_columns import TEXT_BYTES, Topic, generated_root
 from tests.bench.orders import ROOT, Order, helper
-from tests.jobs.spark_programs import SPARK_HOME, plain_environment
+from tests.jobs.spark_programs import plain_environment
 from tests.kit.compare import Exactness, compare_partitions, read_tree
 
 CACHE: Final = ROOT / "build" / "bench"
@@ -164,7 +165,7 @@ def _round(source: Path, topic: Topic, scratch: Path, kafka: Ask, warm: Ask) -> 
     kafkas = kafka({"root": str(root), "config": topic.config})
     expected = _sample(root)
     root = _copy(source, scratch)
-    counted = _submit(root, topic, scratch)
+    counted = _run(root, topic, scratch)
     _compare(expected, _sample(root))
     root = _copy(source, scratch)
     ours = warm({"root": str(root), "configs": {topic.name: topic.config}})
@@ -182,12 +183,12 @@ def _copy(source: Path, scratch: Path) -> Path:
     return root
 
 
-def _submit(root: Path, topic: Topic, scratch: Path) -> float:
+def _run(root: Path, topic: Topic, scratch: Path) -> float:
     """Work a night as a user does; return its seconds."""
     config = scratch / "config.yaml"
     config.write_text(yaml.safe_dump({"topics": {topic.name: topic.config}}))
-    command = [SPARK_HOME / "bin" / "spark-submit", ROOT / "jobs" / "nightly.py", root]
-    command += ["--role", "broker", "--config", config, "--ledger", scratch / "ledger"]
+    command = [sys.executable, "-m", "pylog_spark", "run", str(root), "--role", "broker"]
+    command += ["--config", str(config), "--ledger", str(scratch / "ledger")]
     begin = time.perf_counter()
     with (scratch / "output").open("w") as output, (scratch / "errors").open("w") as errors:
         status = subprocess.call(
