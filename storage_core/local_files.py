@@ -265,8 +265,8 @@ def entry_names(path: Path, *, may_be_link: bool = False) -> list[str]:
     Raises:
         OSError: It is a link (see open_folder) or cannot be listed.
     """
-    with open_folder(path, may_be_link=may_be_link) as folder, os.scandir(folder) as listing:
-        return [entry.name for entry in listing]
+    with open_folder(path, may_be_link=may_be_link) as folder:
+        return os.listdir(folder)  # noqa: PTH208  # an open folder has no path
 
 
 def scan_folder(path: Path, *, may_be_link: bool = False) -> list[Entry]:

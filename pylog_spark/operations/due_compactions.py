@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pylog_spark.options import Strategy, Tuning
 from pylog_spark.run.disks import Disks
@@ -22,6 +23,7 @@ from pylog_spark.run.planning import (
     estimate_map_bytes,
 )
 from pylog_spark.run.run import Run
+from pylog_spark.schemas import Status
 from pylog_spark.tasks.cells import MOST_CELL_BYTES
 from pylog_spark.tasks.commit import CompactionWork
 from pylog_spark.tasks.observe import decode_plan
@@ -169,6 +171,11 @@ def find_due_compactions(
         shares_files: Whether the tasks on a root share a scratch folder.
     """
     due = []
+    # Of all that is due: where many partitions fill the slots, to cut each of them up gains
+    # nothing, and costs two more stages, and what a task that does both passes keeps.
+    planned = plans.filter(pc.equal(plans["status"], Status.PLANNED.value))
+    total_bytes = pc.sum(pc.list_flatten(planned["segment_bytes"])).as_py() or 0
+    unit_bytes = limits.unit_bytes(total_bytes)
     for each in read_planned(_PlannedRound, plans):
         plan = plans["plan"][each.ref.ordinal]
         map_bytes = estimate_map_bytes(
@@ -179,7 +186,7 @@ def find_due_compactions(
         size_bytes = sum(each.segment_bytes)
         strategy = choose_strategy(
             asked=limits.strategy,
-            is_one_unit=len(each.segment_bytes) == 1 or size_bytes <= limits.unit_bytes(size_bytes),
+            is_one_unit=len(each.segment_bytes) == 1 or size_bytes <= unit_bytes,
             map_bytes=map_bytes,
             budgets=MapBudgets(
                 broadcast_bytes=limits.budget_bytes,

@@ -28,6 +28,7 @@ from storage_core.store.local import LocalStore, storage_errors
 REMEMBERED_MARKER: Final = "clean-shutdown-marker"
 # A name has at most 255 bytes on Linux, and that of a claim may get another beginning yet.
 _MOST_CLAIM_NAME: Final = 255 - 32
+_CLAIM_SUFFIX: Final = ".claim"
 
 
 def scratch_home(log_directory: Path, prefix: str = SCRATCH_PREFIX) -> Path | None:
@@ -80,11 +81,34 @@ def create_scratch(log_directory: Path, run_id: str) -> Path | None:
     return home / run_id
 
 
-def sweep_scratch(log_directory: Path) -> int:
+def find_inside(log_directory: Path) -> list[Path]:
+    """Return the scratch files inside the partition directories; under the log directory's lock.
+
+    That lists every partition: whoever needs the answer twice keeps it. Nothing is asked of the
+    files themselves: a root has very many, and of all of them perhaps one is a run's.
+
+    Raises:
+        StorageError: The disk failed.
+    """
+    with storage_errors(log_directory):
+        return [
+            log_directory / folder.name / name
+            for folder in scan_folder(log_directory, may_be_link=True)
+            if folder.is_folder
+            for name in sorted(_names_if_open_to_us(log_directory / folder.name))
+            if name.startswith(SCRATCH_PREFIX)
+        ]
+
+
+def sweep_scratch(log_directory: Path, *, inside: Iterable[Path] | None = None) -> int:
     """Delete the scratch files of every run; on the driver, under the log directory's lock.
 
     While this process holds the lock no other run of ours is at work on the directory: what is
     there was left by one that was killed, or by this one at its end.
+
+    Args:
+        log_directory: The directory.
+        inside: What ``find_inside`` said, be it gone by now; None to ask it.
 
     Returns:
         How many files and folders were there.
@@ -93,8 +117,8 @@ def sweep_scratch(log_directory: Path) -> int:
         StorageError: The disk failed.
     """
     home = scratch_home(log_directory)
+    orphans = find_inside(log_directory) if inside is None else list(inside)
     try:
-        orphans = _inside(log_directory, f"{SCRATCH_PREFIX}*")
         for path in orphans:
             LocalStore(path.parent).delete(path.name)
         if home is None or not is_there(home, may_be_link=True):
@@ -106,42 +130,41 @@ def sweep_scratch(log_directory: Path) -> int:
     return count
 
 
-def find_claims(log_directory: Path) -> list[Path]:
+def find_claims(log_directory: Path, *, inside: Iterable[Path] | None = None) -> list[Path]:
     """Return the claim files that killed runs left; under the log directory's lock.
+
+    Args:
+        log_directory: The directory.
+        inside: What ``find_inside`` said; None to ask it.
 
     Raises:
         StorageError: The disk failed.
     """
     home = scratch_home(log_directory)
-    name = f"{SCRATCH_PREFIX}*.claim"
+    left = find_inside(log_directory) if inside is None else inside
     try:
-        inside = _inside(log_directory, name)
-        return sorted(inside + _inside_home(home, name))
+        beside = _inside_home(home, f"{SCRATCH_PREFIX}*{_CLAIM_SUFFIX}")
+        return sorted([*(path for path in left if path.name.endswith(_CLAIM_SUFFIX)), *beside])
     except OSError as error:
         raise StorageError(str(log_directory), error.strerror or str(error)) from error
 
 
 def _inside_home(home: Path | None, glob: str) -> list[Path]:
     """Return what lies in the folders of runs under such a name; nothing where there is no home."""
-    has_one = home is not None and is_there(home, may_be_link=True)
-    return _inside(home, glob, may_be_link=False) if home is not None and has_one else []
-
-
-def _inside(above: Path, glob: str, *, may_be_link: bool = True) -> list[Path]:
-    """Return what lies in the folders of a folder under such a name; no link leads there."""
+    if home is None or not is_there(home, may_be_link=True):
+        return []
     return [
-        above / folder.name / name
-        for folder in scan_folder(above, may_be_link=may_be_link)
+        home / folder.name / name
+        for folder in scan_folder(home)
         if folder.is_folder
-        for name in sorted(fnmatch.filter(_names_if_open_to_us(above / folder.name), glob))
+        for name in sorted(fnmatch.filter(_names_if_open_to_us(home / folder.name), glob))
     ]
 
 
 def _names_if_open_to_us(folder: Path) -> list[str]:
     """Return the names in a folder; none in one that is not ours to open, or is gone by now.
 
-    No run of ours has left anything in there, and the other partitions wait. Nothing is asked of
-    the files: a root has very many, and of all of them perhaps one is a run's.
+    No run of ours has left anything in there, and the other partitions wait.
     """
     try:
         return entry_names(folder)
@@ -171,10 +194,10 @@ def claim_path(shared: str | None, partition_directory: Path, run_id: str) -> Pa
 
     A partition's name may be as long as a name can be: then a digest of it stands in the claim's.
     """
-    name = f"{SCRATCH_PREFIX}{run_id}-{partition_directory.name}.claim"
+    name = f"{SCRATCH_PREFIX}{run_id}-{partition_directory.name}{_CLAIM_SUFFIX}"
     if len(name) > _MOST_CLAIM_NAME:
         digest = hashlib.blake2b(os.fsencode(partition_directory.name), digest_size=16).hexdigest()
-        name = f"{SCRATCH_PREFIX}{run_id}-{digest}.claim"
+        name = f"{SCRATCH_PREFIX}{run_id}-{digest}{_CLAIM_SUFFIX}"
     return scratch_folder(shared, partition_directory) / name
 
 

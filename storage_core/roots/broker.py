@@ -12,7 +12,7 @@ to the next run, which finishes it as it does after a kill.
 
 import logging
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -41,6 +41,7 @@ from storage_core.commit.scratch import (
     REMEMBERED_MARKER,
     claim_path,
     create_scratch,
+    find_inside,
     scratch_folder,
     sweep_scratch,
 )
@@ -268,8 +269,10 @@ class HeldBrokerRoot:
     def __enter__(self) -> Self:
         self._lock.acquire()
         try:
-            self._resume()
-            swept = sweep_scratch(Path(self.location))
+            # What is inside of partitions is looked for once: that is a listing of every one.
+            left = find_inside(Path(self.location))
+            self._resume(left)
+            swept = sweep_scratch(Path(self.location), inside=left)
             if swept:
                 _log.warning("%s: removed %d scratch files of killed runs", self.location, swept)
             self._marker = self._brokers_own = read_clean_shutdown(self._files)
@@ -478,7 +481,7 @@ class HeldBrokerRoot:
         if self._writes and self._is_whole and not self._is_settled:
             # Interrupted amid commits: what had begun is finished here, as the next run would
             # finish it after a kill. Else an interrupt would cost a recovery, and a kill would not.
-            resumed = resume_killed_runs(Path(self.location))
+            resumed = resume_killed_runs(Path(self.location), inside=self._inside)
             self.write_cleaner_points(resumed.points)
             if self.failure is not None:
                 return
@@ -491,11 +494,23 @@ class HeldBrokerRoot:
                 content = encode_clean_shutdown(self._marker.broker_epoch)
                 self._store.write_file(CLEAN_SHUTDOWN_FILE, content)
             # Last: until the marker is there, only the scratch files know which it was.
-            sweep_scratch(Path(self.location))
+            sweep_scratch(Path(self.location), inside=self._inside)
 
-    def _resume(self) -> None:
-        """Take up what killed runs left: their commits, and the marker that they took away."""
-        resumed = resume_killed_runs(Path(self.location))
+    @property
+    def _inside(self) -> tuple[()] | None:
+        """What this run has inside of partitions: nothing where its scratch folder is beside them.
+
+        None: every partition has to be asked.
+        """
+        return None if self._scratch is None else ()
+
+    def _resume(self, left: Sequence[Path]) -> None:
+        """Take up what killed runs left: their commits, and the marker that they took away.
+
+        Args:
+            left: What they left inside of partitions.
+        """
+        resumed = resume_killed_runs(Path(self.location), inside=left)
         self.write_cleaner_points(resumed.points)
         if resumed.marker is not None and read_clean_shutdown(self._files) is None:
             content = encode_clean_shutdown(resumed.marker.broker_epoch)

@@ -11,7 +11,7 @@ a run writes down what every partition looks like.
 
 import json
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -57,11 +57,12 @@ class Resumed:
     marker: CleanShutdown | None = None
 
 
-def resume_killed_runs(log_directory: Path) -> Resumed:
+def resume_killed_runs(log_directory: Path, *, inside: Iterable[Path] | None = None) -> Resumed:
     """Finish what killed runs began in a log directory; under its lock, before anything is swept.
 
     Args:
         log_directory: The directory.
+        inside: What ``find_inside`` says of it; None to ask it.
 
     Raises:
         StorageError: The directory of scratch files cannot be listed.
@@ -69,7 +70,7 @@ def resume_killed_runs(log_directory: Path) -> Resumed:
     points: dict[TopicPartition, int] = {}
     finished_here: set[str] = set()
     is_known = True
-    for path in find_claims(log_directory):
+    for path in find_claims(log_directory, inside=inside):
         try:
             finished = resume_claim(path, log_directory=log_directory)
         except PylogError as error:

@@ -1,11 +1,13 @@
 """How time and memory grow with bytes, with segments and with partitions: a line, or more.
 
-    python -m tests.bench.bench_growth [--gigabytes 0.1 0.3 1 3]
+    python -m tests.bench.bench_growth [--gigabytes 0.1 0.3 1 3] [--keep]
 
 Each point is a process of its own over directories made by our own appends: verification, the plan
 of a recovery, a cleaning, and all records read as Arrow. It tells processor seconds of the work
 alone, warm, and the largest memory of the process. The fit is a straight line through the
 logarithms: its slope is 1 where twice the work takes twice as long, 0 where it does not matter.
+``--keep`` writes table and picture into docs, as ``make bench`` does: with ``0.1 1 10`` for a log
+of ten gigabytes, which takes that room twice on the disk of the checkout.
 """
 
 import argparse
@@ -30,6 +32,7 @@ from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
 from storage_core.maintenance.verification.partition import verify_partition
 from storage_core.store import LocalStore
+from tests.bench.figures import DOCS, FOLDER, keep
 from tests.bench.generated_columns import NOW_MS, Topic, write_partition
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -125,6 +128,15 @@ def measure(gigabytes: Sequence[float] = GIGABYTES) -> Iterator[Growth]:
             shutil.rmtree(root)
         for work, found in points.items():
             yield Growth(work=work, of=of, points=found)
+
+
+def keep_growth(growths: Sequence[Growth], *, docs: Path = DOCS) -> None:
+    """Write the table and the picture into docs/performance.md."""
+    # The helper processes of this module need no library that draws.
+    from tests.bench.growth_picture import draw_growth  # noqa: PLC0415
+
+    keep("growth", growths, table="growth", docs=docs)
+    draw_growth(growths, docs / FOLDER)
 
 
 def _made(of: str, size: float) -> Path:
@@ -232,14 +244,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print the report; with ``--work``, one process's seconds and bytes as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gigabytes", type=float, nargs="+", default=list(GIGABYTES))
+    parser.add_argument("--keep", action="store_true")
     parser.add_argument("--work", nargs=2, metavar=("WORK", "DIRECTORY"))
     options = parser.parse_args(arguments)
     if options.work is not None:
         name, root = options.work
         print(json.dumps(_work(name, Path(root))))  # noqa: T201 - for the process that measures
         return
+    growths = []
     for growth in measure(options.gigabytes):
         print(growth.line(), flush=True)  # noqa: T201 - the report
+        growths.append(growth)
+    if options.keep:
+        keep_growth(growths)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,16 @@ TABLES: Final = {
     "rates": ("what", "this project", "beside it", "ratio", "target"),
     "commits": ("partitions", "place", "one by one, s", "together, s", "ratio", "requests each"),
     "growth": ("what", "over", "processor seconds", "slope", "MiB at most", "slope"),
+    "many": (
+        "a night in which",
+        "partitions",
+        "seconds",
+        "processor seconds",
+        "a partition more: by the clock, of processors",
+        "a file more",
+        "MiB of all processes",
+    ),
+    "costs": ("what", "seconds", "processor seconds", "more than without", "target"),
 }
 _END: Final = "<!-- end of figures -->"
 _FEW: Final = 20  # below, a digit behind the point says something

@@ -94,7 +94,8 @@ def generated_root(
     wanted = json.dumps([asdict(topic) for topic in topics])
     root = cache / f"spread-{'-'.join(topic.name for topic in topics)}"
     description = cache / f"{root.name}-{DESCRIPTION}"
-    if not description.exists() or description.read_text() != wanted:
+    known = description.read_text() if description.exists() else None
+    if known != wanted or not root.is_dir():
         shutil.rmtree(root, ignore_errors=True)
         description.unlink(missing_ok=True)
         root.mkdir(parents=True)

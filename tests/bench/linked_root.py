@@ -34,9 +34,12 @@ OFFSETS_A_SEGMENT = 1_000_000
 # A file has at most 65,000 names on ext4.
 MOST_LINKS = 50_000
 METADATA = "__cluster_metadata-0"
-# Of a hundred topics so many are of each kind.
-# Half of them are compacted.
+# Of a hundred topics so many are of each kind. On a day like others half of them are compacted, and
+# one in twenty has something due; then days on which nothing is due, and everything.
 KINDS = (("expired", 3), ("dirty", 2), ("clean", 30), ("ratio", 18), ("kept", 47))
+NOTHING_DUE = (("clean", 30), ("ratio", 20), ("kept", 50))
+ALL_DUE = (("expired", 50), ("dirty", 50))
+Kinds = tuple[tuple[str, int], ...]
 SETTINGS = {
     "expired": {"cleanup.policy": "delete", "retention.ms": str(20 * DAY_MS)},
     "dirty": {"cleanup.policy": "compact"},
@@ -46,24 +49,26 @@ SETTINGS = {
 }
 
 
-def kind_of_topic(topic: int) -> str:
+def kind_of_topic(topic: int, kinds: Kinds) -> str:
     place = topic * 37 % 100
-    for kind, count in KINDS:
+    for kind, count in kinds:
         if place < count:
             return kind
         place -= count
     raise AssertionError(topic)
 
 
-def topic_name(topic: int) -> str:
-    return f"{kind_of_topic(topic)}-{topic:05d}"
+def topic_name(topic: int, kinds: Kinds) -> str:
+    return f"{kind_of_topic(topic, kinds)}-{topic:05d}"
 
 
 def topic_id(topic: int) -> str:
     return base64.urlsafe_b64encode((topic + 1).to_bytes(16)).decode().rstrip("=")
 
 
-def write_linked_root(root: Path, partitions: int, *, segments: int, now_ms: int) -> Path:
+def write_linked_root(
+    root: Path, partitions: int, *, segments: int, now_ms: int, kinds: Kinds = KINDS
+) -> Path:
     """Write the directory as a broker leaves it that was stopped cleanly.
 
     Args:
@@ -71,6 +76,7 @@ def write_linked_root(root: Path, partitions: int, *, segments: int, now_ms: int
         partitions: How many.
         segments: Of each partition, half a day apart; the newest is of now_ms.
         now_ms: Epoch milliseconds.
+        kinds: Of each hundred topics so many are of each kind.
     """
     root.mkdir(parents=True)
     (root.parent / "templates").mkdir(exist_ok=True)
@@ -79,14 +85,14 @@ def write_linked_root(root: Path, partitions: int, *, segments: int, now_ms: int
         names = sorted(path.name for path in template.iterdir())
         for number in range(first, min(first + MOST_LINKS, partitions)):
             topic, index = divmod(number, PARTITIONS_A_TOPIC)
-            directory = root / f"{topic_name(topic)}-{index}"
+            directory = root / f"{topic_name(topic, kinds)}-{index}"
             _link(template, names, directory)
             metadata = root.parent / "templates" / f"id-{topic}"
             if not metadata.exists():
                 known = PartitionMetadata(version=0, topic_id=topic_id(topic))
                 metadata.write_bytes(encode_partition_metadata(known))
             os.link(metadata, directory / PARTITION_METADATA_FILE)
-    _write_files(root, partitions, segments)
+    _write_files(root, partitions, segments, kinds)
     return root
 
 
@@ -124,13 +130,13 @@ def _link(template: Path, names: list[str], directory: Path) -> None:
         os.close(target)
 
 
-def _partitions(partitions: int) -> Iterator[tuple[str, TopicPartition]]:
+def _partitions(partitions: int, kinds: Kinds) -> Iterator[tuple[str, TopicPartition]]:
     for number in range(partitions):
         topic, index = divmod(number, PARTITIONS_A_TOPIC)
-        yield kind_of_topic(topic), TopicPartition(topic_name(topic), index)
+        yield kind_of_topic(topic, kinds), TopicPartition(topic_name(topic, kinds), index)
 
 
-def _write_files(root: Path, partitions: int, segments: int) -> None:
+def _write_files(root: Path, partitions: int, segments: int, kinds: Kinds) -> None:
     active = (segments - 1) * OFFSETS_A_SEGMENT
     end = active + 1
     points = {
@@ -138,10 +144,9 @@ def _write_files(root: Path, partitions: int, segments: int) -> None:
         "ratio": (segments * 4 // 5) * OFFSETS_A_SEGMENT,
         "dirty": OFFSETS_A_SEGMENT,
     }
-    ends = {partition: end for _, partition in _partitions(partitions)}
-    cleaned = {
-        partition: points[kind] for kind, partition in _partitions(partitions) if kind in points
-    }
+    of_kinds = list(_partitions(partitions, kinds))
+    ends = {partition: end for _, partition in of_kinds}
+    cleaned = {partition: points[kind] for kind, partition in of_kinds if kind in points}
     for name, offsets in {
         RECOVERY_POINT_FILE: ends,
         REPLICATION_FILE: ends,
@@ -155,8 +160,9 @@ def _write_files(root: Path, partitions: int, segments: int) -> None:
     (root / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":11}')
     values = []
     for topic in range(-(-partitions // PARTITIONS_A_TOPIC)):
-        values += [md.topic(topic_name(topic), topic_id(topic))]
+        name = topic_name(topic, kinds)
+        values += [md.topic(name, topic_id(topic))]
         values += [md.partition(n, topic_id(topic)) for n in range(PARTITIONS_A_TOPIC)]
-        settings = SETTINGS[kind_of_topic(topic)]
-        values += [md.config(topic_name(topic), key, text) for key, text in settings.items()]
+        settings = SETTINGS[kind_of_topic(topic, kinds)]
+        values += [md.config(name, key, text) for key, text in settings.items()]
     md.write_segment(root / METADATA, [md.batch(*values)])

@@ -2,6 +2,7 @@ import errno
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -125,9 +126,9 @@ def test_an_error_while_nothing_is_being_committed_leaves_the_directory_clean(di
 def test_a_run_that_is_killed_at_its_very_end_has_not_lost_the_marker(
     directory, monkeypatch, is_swept
 ):
-    def be_killed(log_directory: Path) -> int:
+    def be_killed(log_directory: Path, *, inside: Iterable[Path]) -> int:
         if is_swept:
-            sweep_scratch(log_directory)
+            sweep_scratch(log_directory, inside=inside)
         raise SimulatedCrash
 
     def run() -> None:
@@ -327,7 +328,7 @@ def test_what_had_not_begun_on_a_disk_that_failed_never_will(directory):
 
 @pytest.mark.item("DIR-12")
 def test_no_late_task_commits_where_the_run_could_not_be_ended(directory, monkeypatch):
-    def fail(_: Path) -> None:
+    def fail(_: Path, **_inside: object) -> None:
         raise StorageError(str(directory), "Input/output error")
 
     def run() -> None:

@@ -1,0 +1,123 @@
+"""What a ledger costs a small run: ``pylog run`` with and without ``--ledger``, in turns, warm.
+
+    python -m tests.bench.bench_ledger [--rounds 5]
+
+The golden directory is what ``make run`` works on: a few dozen rows. Each run is a process as a
+user starts it, on a fresh copy; a ledger that is new, and one that goes on.
+"""
+
+import argparse
+import shutil
+import statistics
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.bench.orders import ROOT
+from tests.bench.process_watch import watched
+from tests.jobs.spark_programs import plain_environment
+
+CACHE: Final = ROOT / "build" / "bench"
+GOLDEN: Final = ROOT / "tests" / "golden" / "broker-uncleaned" / "before.tar.gz"
+NONE, NEW, OLD = "no ledger", "a new ledger", "a ledger that goes on"
+SIDES: Final = (NONE, NEW, OLD)
+TARGET_SECONDS: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """One side: seconds by the clock and of processors, one a round; those without a ledger, too.
+
+    Attributes:
+        what: Which side.
+        seconds: By the clock.
+        processor_seconds: Of all processes.
+        without: ``seconds`` of the runs without a ledger, in the same rounds.
+    """
+
+    what: str
+    seconds: Sequence[float]
+    processor_seconds: Sequence[float]
+    without: Sequence[float]
+
+    @property
+    def more(self) -> float:
+        """Seconds more than without a ledger, the median of the rounds' own differences."""
+        pairs = zip(self.seconds, self.without, strict=True)
+        return statistics.median(ours - without for ours, without in pairs)
+
+    def line(self) -> str:
+        """Return the row of the table."""
+        is_with = self.what != NONE
+        cells = (
+            f"run of a small directory, {self.what}",
+            f"{statistics.median(self.seconds):.1f}",
+            f"{statistics.median(self.processor_seconds):.1f}",
+            f"{self.more:+.1f}" if is_with else "",
+            f"{TARGET_SECONDS:g} s more" if is_with else "",
+        )
+        return f"| {' | '.join(cells)} |"
+
+
+def measure(rounds: int) -> list[Cost]:
+    """Return what each side takes; one round before them is not counted."""
+    found: dict[str, list[tuple[float, float]]] = {side: [] for side in SIDES}
+    scratch = CACHE / "scratch" / "ledger"
+    for number in range(rounds + 1):
+        for side, taken in _round(scratch):
+            if number:
+                found[side].append(taken)
+    shutil.rmtree(scratch)
+    without = [seconds for seconds, _ in found[NONE]]
+    return [
+        Cost(
+            what=side,
+            seconds=[seconds for seconds, _ in some],
+            processor_seconds=[processor for _, processor in some],
+            without=without,
+        )
+        for side, some in found.items()
+    ]
+
+
+def _round(scratch: Path) -> Iterator[tuple[str, tuple[float, float]]]:
+    shutil.rmtree(scratch, ignore_errors=True)
+    for side in SIDES:
+        root = scratch / "log"
+        shutil.rmtree(root, ignore_errors=True)
+        root.mkdir(parents=True)
+        with tarfile.open(GOLDEN) as packed:
+            packed.extractall(root, filter="data")
+        yield side, _run(root, [] if side == NONE else ["--ledger", str(scratch / "kept")])
+
+
+def _run(root: Path, ledger: Sequence[str]) -> tuple[float, float]:
+    command = [sys.executable, "-m", "pylog_spark", "run", str(root), "--role", "broker", *ledger]
+    begin = time.perf_counter()
+    with (
+        subprocess.Popen(
+            command, cwd=ROOT, env=plain_environment(), stdout=subprocess.DEVNULL
+        ) as process,
+        watched(process.pid) as seen,
+    ):
+        status = process.wait()
+        seconds = time.perf_counter() - begin
+    assert status == 0, command
+    return seconds, seen.cpu_seconds
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description="What a ledger costs a small run.")
+    parser.add_argument("--rounds", type=int, default=5)
+    for cost in measure(parser.parse_args().rounds):
+        print(cost.line(), flush=True)  # noqa: T201 - the report
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Nights over very many partitions of tiny segments: what a partition costs, and what a file.
+
+    python -m tests.bench.bench_many [--partitions 500 2000] [--segments 50] [--keep]
+
+Whole nights, ``pylog run`` as a user starts it: in one directory nothing is due, in the other one
+everything is: half of the partitions are compacted from 50 segments into two, of half ten segments
+expire. Directories are made of hard links (``linked_root``); files are a few bytes, so that only
+their number counts. A start is in all of them: what a partition costs is the slope of the straight
+line from the smallest size to the largest.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from storage_core.clock import SystemClock
+from tests.bench.figures import keep
+from tests.bench.linked_root import ALL_DUE, NOTHING_DUE, write_linked_root
+from tests.bench.orders import ROOT
+from tests.bench.process_watch import watched
+from tests.jobs.spark_programs import plain_environment
+
+CACHE: Final = ROOT / "build" / "bench"
+PARTITIONS: Final = (500, 2000)
+SEGMENTS: Final = 50
+KINDS: Final = {"nothing is due": NOTHING_DUE, "everything is due": ALL_DUE}
+_MIB: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Night:
+    """One night.
+
+    Attributes:
+        partitions: How many there are.
+        files: In all of their directories.
+        seconds: By the clock.
+        processor_seconds: Of all processes.
+        memory_bytes: Largest sum of all processes' anonymous memory.
+    """
+
+    partitions: int
+    files: int
+    seconds: float
+    processor_seconds: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Many:
+    """Nights of one kind.
+
+    Attributes:
+        what: Which.
+        segments: Of each partition.
+        nights: From the fewest partitions on, at least two.
+    """
+
+    what: str
+    segments: int
+    nights: Sequence[Night]
+
+    def line(self) -> str:
+        """Return the row of the table."""
+        first, last = self.nights[0], self.nights[-1]
+        partitions, files = last.partitions - first.partitions, last.files - first.files
+        more = last.seconds - first.seconds
+        more_work = last.processor_seconds - first.processor_seconds
+        cells = (
+            f"{self.what}, {self.segments} segments each",
+            ", ".join(f"{night.partitions:,}" for night in self.nights),
+            ", ".join(f"{night.seconds:.1f}" for night in self.nights),
+            ", ".join(f"{night.processor_seconds:.1f}" for night in self.nights),
+            f"{1e3 * more / partitions:.2f} ms, {1e3 * more_work / partitions:.2f} ms",
+            f"{1e6 * more / files:.1f} us, {1e6 * more_work / files:.1f} us",
+            ", ".join(f"{night.memory_bytes / _MIB:.0f}" for night in self.nights),
+        )
+        return f"| {' | '.join(cells)} |"
+
+
+def measure(partitions: Sequence[int], segments: int) -> Iterator[Many]:
+    """Yield what nights of each kind take.
+
+    Args:
+        partitions: How many, rising, at least two sizes.
+        segments: Of each.
+    """
+    for what, kinds in KINDS.items():
+        nights = []
+        for count in partitions:
+            folder = CACHE / "scratch" / "many"
+            shutil.rmtree(folder, ignore_errors=True)
+            now_ms = SystemClock().now_ms()
+            root = write_linked_root(
+                folder / "log", count, segments=segments, now_ms=now_ms, kinds=kinds
+            )
+            nights.append(_night(root, count))
+            print(what, nights[-1], flush=True)  # noqa: T201 - how far it is
+            shutil.rmtree(folder)
+        yield Many(what=what, segments=segments, nights=nights)
+
+
+def _night(root: Path, partitions: int) -> Night:
+    some = next(path for path in root.iterdir() if path.is_dir() and path.name.endswith("-0"))
+    files = partitions * sum(1 for _ in some.iterdir())
+    command = [sys.executable, "-m", "pylog_spark", "run", str(root), "--role", "broker"]
+    begin = time.perf_counter()
+    with (
+        subprocess.Popen(
+            command, cwd=ROOT, env=plain_environment(), stdout=subprocess.DEVNULL
+        ) as process,
+        watched(process.pid) as seen,
+    ):
+        status = process.wait()
+        seconds = time.perf_counter() - begin
+    assert status == 0, command
+    return Night(
+        partitions=partitions,
+        files=files,
+        seconds=seconds,
+        processor_seconds=seen.cpu_seconds,
+        memory_bytes=seen.all_bytes,
+    )
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description="Nights over very many partitions.")
+    parser.add_argument("--partitions", type=int, nargs="+", default=list(PARTITIONS))
+    parser.add_argument("--segments", type=int, default=SEGMENTS)
+    parser.add_argument("--keep", action="store_true")
+    options = parser.parse_args()
+    rows = []
+    for many in measure(options.partitions, options.segments):
+        print(many.line(), flush=True)  # noqa: T201 - the report
+        rows.append(many)
+    if options.keep:
+        keep("many", rows, table="many")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""The picture of growth names what it shows, and the same figures make the same file."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from tests.bench.bench_growth import Growth, Point
+from tests.bench.growth_picture import draw_growth
+
+GROWTHS = [
+    Growth(
+        work=work,
+        of=of,
+        points=[Point(size=n, seconds=0.1 * n, memory_bytes=200 << 20) for n in (1, 10, 100)],
+    )
+    for of in ("GB", "segments")
+    for work in ("verify", "compact")
+]
+
+
+def test_a_picture_has_a_line_a_kind_of_work_and_its_slope(tmp_path: Path) -> None:
+    drawn = draw_growth(GROWTHS, tmp_path).read_text()
+    for text in ("verify (1.00)", "compact (1.00)", ">GB<", ">segments<", "MiB at most"):
+        assert text in drawn
+    (tmp_path / "again").mkdir()
+    assert draw_growth(GROWTHS, tmp_path / "again").read_text() == drawn

@@ -1,0 +1,69 @@
+"""How partitions that are due are cleaned, by their sizes and those of all others."""
+
+import pyarrow as pa
+import pytest
+
+from pylog_spark.operations.due_compactions import CompactionLimits, find_due_compactions
+from pylog_spark.options import Strategy
+from pylog_spark.rows import rows_to_batch
+from pylog_spark.schemas import PLAN, Reason, Status
+
+MIB = 1 << 20
+LIMITS = CompactionLimits(
+    least_unit_bytes=8 * MIB,
+    most_unit_bytes=1024 * MIB,
+    budget_bytes=2**30,
+    slots=2,
+    can_broadcast=True,
+    max_keys=None,
+)
+
+
+def plans(*sizes: int, status: Status = Status.PLANNED) -> pa.Table:
+    rows = [
+        {
+            "root": "/log",
+            "topic": "t",
+            "partition": number,
+            "directory": f"/log/t-{number}",
+            "status": status,
+            "reason": None if status is Status.PLANNED else Reason.NOTHING_TO_CLEAN,
+            "first_dirty_offset": 0,
+            "first_uncleanable_offset": 1000,
+            "cleanable_bytes": size,
+            "peak_extra_bytes": size,
+            "segment_bytes": [size // 2, size - size // 2],
+            "plan": b"{}",
+            "log_start_checkpoint": 0,
+        }
+        for number, size in enumerate(sizes)
+    ]
+    return pa.Table.from_batches([rows_to_batch(PLAN, rows)])
+
+
+def strategies(table: pa.Table, limits: CompactionLimits = LIMITS) -> list[Strategy]:
+    found = find_due_compactions(table, limits, shares_files=lambda _: True)
+    return [each.strategy for each in found]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "cut"),
+    [
+        pytest.param([40 * MIB], [0], id="alone"),
+        pytest.param([8 * MIB], [], id="alone, and small"),
+        pytest.param([40 * MIB] * 5, [0, 1, 2, 3, 4], id="above a sixth of all"),
+        pytest.param([40 * MIB] * 6, [], id="a sixth of all, with two slots"),
+        pytest.param([400 * MIB, *[4 * MIB] * 50], [0], id="one that outlasts the others"),
+        pytest.param([2000 * MIB] * 20, range(20), id="above what a retry may cost"),
+    ],
+)
+def test_a_partition_is_cut_up_only_where_all_that_is_due_leaves_slots_idle(sizes, cut):
+    chosen = strategies(plans(*sizes))
+    assert [n for n, way in enumerate(chosen) if way is Strategy.FILES] == list(cut)
+    assert {way for n, way in enumerate(chosen) if n not in cut} <= {Strategy.WHOLE}
+
+
+def test_what_is_not_due_fills_no_slot():
+    skipped = plans(*[40 * MIB] * 20, status=Status.SKIPPED)
+    assert strategies(pa.concat_tables([skipped, plans(40 * MIB)])) == [Strategy.FILES]
+    assert strategies(skipped) == []
