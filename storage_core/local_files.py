@@ -284,9 +284,12 @@ def scan_open(folder: int) -> list[Entry]:
     entries = []
     with os.scandir(folder) as listing:
         for entry in listing:
-            with suppress(FileNotFoundError):
-                entries.append(Entry(name=entry.name, facts=entry.stat(follow_symlinks=False)))
-    return sorted(entries, key=lambda entry: entry.name)
+            try:
+                entries.append(Entry(entry.name, entry.stat(follow_symlinks=False)))
+            except FileNotFoundError:
+                continue
+    entries.sort()  # no name is there twice
+    return entries
 
 
 def list_open(folder: int, suffix: str) -> tuple[dict[str, os.stat_result], list[str], bool]:

@@ -12,6 +12,7 @@ has written into it. That is a ``FileVersion``.
 import hashlib
 import json
 import os
+import stat
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -176,9 +177,24 @@ def version_of(path: Path) -> FileVersion | None:
             return None
 
 
-def digest_versions(versions: Versions) -> str:
-    """Return what another version of any of the files, or another name, would change."""
-    listed = [(name, v.size_bytes, v.modified_ns, v.inode) for name, v in sorted(versions.items())]
+def digest_versions(directory: Path, *, left_out: str) -> str:
+    """Return what another version of any file of a directory, or another name, would change.
+
+    Args:
+        directory: Scratch files in it are left out.
+        left_out: So are files whose names end with this.
+
+    Raises:
+        StorageError: The directory cannot be listed.
+    """
+    with storage_errors(directory):
+        entries = scan_folder(directory)
+    # A run asks of all files of all partitions: no object of ours is made for each.
+    listed = [
+        (name, facts.st_size, facts.st_mtime_ns, facts.st_ino)
+        for name, facts in entries
+        if not (name.endswith(left_out) or is_scratch(name) or stat.S_ISDIR(facts.st_mode))
+    ]
     return hashlib.blake2b(json.dumps(listed).encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 

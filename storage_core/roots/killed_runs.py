@@ -19,7 +19,7 @@ from typing import Final
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.checkpoint.broker_files import UNKNOWN_BROKER_EPOCH, CleanShutdown
 from storage_core.commit.claim import current_boot, resume_claim, revoke_claim
-from storage_core.commit.fingerprint import digest_versions, observe_versions
+from storage_core.commit.fingerprint import digest_versions
 from storage_core.commit.scratch import find_claims, find_remembered_markers
 from storage_core.errors import InvalidNameError, ManifestError, PylogError, StorageError
 from storage_core.filenames import (
@@ -169,14 +169,11 @@ def observe_partition(directory: Path) -> str:
         StorageError: The disk failed.
     """
     try:
-        versions = observe_versions(directory)
+        return digest_versions(directory, left_out=DELETED_SUFFIX)
     except StorageError as error:
         if isinstance(error.__cause__, PermissionError | FileNotFoundError):
             return _UNSEEN
         raise
-    return digest_versions(
-        {name: version for name, version in versions.items() if not name.endswith(DELETED_SUFFIX)}
-    )
 
 
 def _is_loaded(name: str) -> bool:

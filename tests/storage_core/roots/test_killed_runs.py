@@ -1,5 +1,6 @@
 """What a killed run left of its commits, finished by the next one."""
 
+import hashlib
 import json
 import os
 from contextlib import suppress
@@ -20,7 +21,7 @@ from storage_core.errors import GuardRefusedError
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, TopicPartition
 from storage_core.roots import killed_runs
 from storage_core.roots.broker import BrokerRoot, HeldBrokerRoot
-from storage_core.roots.killed_runs import resume_killed_runs
+from storage_core.roots.killed_runs import observe_partitions, resume_killed_runs
 from storage_core.store import LocalStore
 from tests.kit.compare import read_tree
 from tests.kit.faulty_store import NEVER, FaultyStore, Moment, SimulatedCrash
@@ -402,3 +403,14 @@ def test_a_commit_is_finished_by_whatever_name_the_directory_has_now(directory):
     other.symlink_to(directory)
     assert resume_killed_runs(other).points == {ORDERS: 7}
     assert read_tree(directory / "orders-0") == {"a": b"1", "b": b"new segment"}
+
+
+def test_what_a_partition_looks_like_is_said_in_the_form_of_earlier_versions(directory):
+    partition = directory / "orders-0"
+    for name in ("b", "a", "a.deleted", "a.tmp", "pylog-scratch-x"):
+        (partition / name).write_bytes(name.encode())
+    (partition / "folder").mkdir()
+    facts = [(name, (partition / name).lstat()) for name in ("a", "b")]
+    listed = [(name, each.st_size, each.st_mtime_ns, each.st_ino) for name, each in facts]
+    digest = hashlib.blake2b(json.dumps(listed).encode(), digest_size=16).hexdigest()
+    assert observe_partitions(directory) == {"orders-0": digest}
