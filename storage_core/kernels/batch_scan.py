@@ -42,6 +42,7 @@ from storage_core.formats.batch_v2 import (
     PRODUCER_ID_AT,
     RECORD_COUNT_AT,
     TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
 )
 from storage_core.formats.control import (
     CONTROL_KEY_BYTES,
@@ -91,6 +92,12 @@ UNKNOWN_COUNT: Final = -1
 NOT_CONTROL: Final = -3
 # A control batch whose record cannot be read; readers that need it raise.
 BAD_CONTROL_RECORD: Final = -4
+
+# What find_kinds found among batches. Most windows have nothing of it, and much need not be asked.
+HAS_LEGACY: Final = 1
+HAS_CODEC: Final = 2
+HAS_TRANSACTION: Final = 4  # batches of transactions, control batches
+HAS_UNREADABLE: Final = 8  # of an unknown format, smaller than a header, a BAD_CONTROL_RECORD
 
 # Why a scan stopped.
 DONE: Final = 0  # at the end of the window, on a batch's end
@@ -200,6 +207,25 @@ def scan_batches(
         count += 1
         position += size
     return count, position, DONE if position == end else TRUNCATED
+
+
+@kernel
+def find_kinds(table: NDArray[np.int64]) -> int:
+    """Return what kinds of batches there are: bits of HAS_LEGACY and so on."""
+    kinds = 0
+    for row in range(table.shape[1]):
+        magic, attributes = table[MAGIC, row], table[ATTRIBUTES, row]
+        if magic < MAGIC_V2:
+            kinds |= HAS_LEGACY
+        elif table[SIZE, row] < HEADER_BYTES:
+            kinds |= HAS_UNREADABLE
+        if attributes & CODEC_MASK:
+            kinds |= HAS_CODEC
+        if attributes & (TRANSACTIONAL_BIT | CONTROL_BIT):
+            kinds |= HAS_TRANSACTION
+        if not MAGIC_V0 <= magic <= MAGIC_V2 or table[CONTROL_TYPE, row] == BAD_CONTROL_RECORD:
+            kinds |= HAS_UNREADABLE
+    return kinds
 
 
 @kernel

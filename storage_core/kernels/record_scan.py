@@ -109,15 +109,22 @@ def parse_record(data: NDArray[np.uint8], position: int, end: int) -> ParsedReco
 
 @kernel
 def check_counts(
-    start: NDArray[np.int64], end: NDArray[np.int64], record_count: NDArray[np.int64]
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
+    record_count: NDArray[np.int64],
+    wanted: NDArray[np.uint8],
+    first_row: int,
+    end_row: int,
 ) -> tuple[int, int]:
-    """Return (records in all, first row whose count cannot be true, or -1).
+    """Return (records in all, first row whose count cannot be true, or -1), of the wanted rows.
 
     A record takes at least MIN_RECORD_BYTES, so a count that passes here bounds what may be
     allocated for it.
     """
     total = 0
-    for row in range(record_count.size):
+    for row in range(first_row, end_row):
+        if not wanted[row]:
+            continue
         if not 0 <= record_count[row] <= (end[row] - start[row]) // MIN_RECORD_BYTES:
             return total, row
         total += record_count[row]

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.index.transaction_index import AbortedTxn
+from storage_core.kernels.batch_scan import HAS_TRANSACTION
 from storage_core.kernels.transaction_scan import NO_TXN, track_transactions
 from storage_core.records.batch_table import BatchTable
 
@@ -37,6 +38,8 @@ class TransactionRows:
     @classmethod
     def select(cls, batches: BatchTable) -> "tuple[NDArray[np.int64], TransactionRows]":
         """Return which rows matter, and those rows copied."""
+        if not batches.kinds & HAS_TRANSACTION:
+            return np.empty(0, np.int64), _NO_ROWS
         rows = np.flatnonzero(batches.is_transactional | batches.is_control)
         return rows, cls(
             batches.producer_id[rows],

@@ -101,6 +101,11 @@ class BatchTable:
         return BatchTable(self.columns[:, first:end])
 
     @property
+    def kinds(self) -> int:
+        """What is among the batches: bits of batch_scan.HAS_LEGACY and so on."""
+        return batch_scan.find_kinds(self.columns)
+
+    @property
     def is_legacy(self) -> NDArray[np.bool_]:
         """Which batches are entries of a format before v2."""
         legacy: NDArray[np.bool_] = self.magic < MAGIC_V2

@@ -18,6 +18,7 @@ from storage_core.errors import (
 )
 from storage_core.formats.batch_v2 import HEADER_BYTES, MAGIC_V2, Codec
 from storage_core.kernels import batch_filter, batch_scan, record_scan
+from storage_core.kernels.batch_scan import HAS_CODEC, HAS_LEGACY, HAS_UNREADABLE
 from storage_core.kernels.legacy_scan import (
     BAD_MESSAGE,
     BAD_MESSAGE_SIZE,
@@ -238,16 +239,20 @@ class Payload:
             InvalidRecordError: There is one.
         """
         batches = self.batches
-        rows = np.flatnonzero(wanted[self.first_row : self.end_row]) + self.first_row
-        counts = batches.record_count[rows]
-        _, bad = check_counts(self.start[rows], self.end[rows], counts)
-        if bad >= 0:
-            row = int(rows[bad])
+        _, row = check_counts(
+            self.start,
+            self.end,
+            batches.record_count,
+            wanted.view(np.uint8),
+            self.first_row,
+            self.end_row,
+        )
+        if row >= 0:
             raise InvalidRecordError(
                 self.window.file,
                 self.window.position_of(row),
                 f"batch at offset {batches.base_offset[row]}: its header counts "
-                f"{int(counts[bad])} records, which do not fit its "
+                f"{int(batches.record_count[row])} records, which do not fit its "
                 f"{int(self.end[row] - self.start[row])} bytes of records",
                 offset=int(batches.base_offset[row]),
             )
@@ -291,6 +296,19 @@ def open_batches(
             record count cannot be true.
     """
     batches = window.batches
+    if not batches.kinds & (HAS_LEGACY | HAS_CODEC | HAS_UNREADABLE):
+        payload = Payload(
+            window=window,
+            batches=batches,
+            first_row=first_row,
+            end_row=len(batches),
+            arena=_EMPTY,
+            in_arena=np.zeros(len(batches), np.uint8),
+            start=batches.position + HEADER_BYTES,
+            end=batches.position + batches.size,
+        )
+        payload.check_counts(wanted)
+        return payload
     _refuse_unknown(window, wanted, first_row)
     is_legacy = batches.is_legacy
     sets = LegacySets(
@@ -457,6 +475,8 @@ def count_records_in(window: Window) -> int:
         BadBytesError: A compressed message of a format before v2 cannot be opened.
     """
     batches = window.batches
+    if not batches.kinds & HAS_LEGACY:
+        return int(batches.record_count.sum())
     is_legacy = batches.is_legacy
     is_set = batches.is_message_set
     count = int(batches.record_count[~is_legacy].sum()) + int((is_legacy & ~is_set).sum())

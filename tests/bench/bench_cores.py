@@ -1,10 +1,12 @@
 """One partition cleaned with one thread and with all processors, in turns, warm cache.
 
     python -m tests.bench.bench_cores [--rounds 7] [--records 440000] [--keys 60000]
+        [--segment-mib 64] [--kafka]
 
-The default makes one segment of 60 MB, which no other task could share. Wall time needs a machine
-with nothing else to do; the share of the processors that were idle says whether it was. Without
-that, processor seconds say what the threads cost.
+The default makes one segment of 60 MB, which no other task could share; ``make bench`` has one of
+1 GiB, and 2 GB in segments of 64 MiB beside Kafka's cleaner with its one thread. Wall time needs a
+machine with nothing else to do; the share of the processors that were busy with other work says
+whether it was. Without that, processor seconds say what the threads cost.
 """
 
 import argparse
@@ -12,7 +14,8 @@ import os
 import shutil
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,10 +24,17 @@ from storage_core.config import CleanerConfig, LogConfig
 from storage_core.maintenance.compaction.candidates import CleanRequest
 from storage_core.maintenance.compaction.partition import CleanResult, clean_partition
 from storage_core.threads import count_processors
-from tests.bench.generated_partition import CONFIG, NOW_MS, Size, generated_partition
+from tests.bench.bench_compaction import kafka_process
+from tests.bench.figures import Figure
+from tests.bench.generated_partition import NOW_MS, Size, generated_partition
 
 CACHE: Final = Path(__file__).resolve().parents[2] / "build" / "bench"
 ONE_SEGMENT: Final = Size(records=440_000, keys=60_000)
+# Wanted of so many processors: all but what 15 % more time come to.
+NEAR_ALL_CORES: Final = 1 / 1.15
+# 1.07 GB in one segment, 2.04 GB in 31.
+ONE_GIB: Final = Size(records=7_860_000, keys=1_000_000, segment_bytes=2**30)
+TWO_GB: Final = Size(records=15_000_000, keys=2_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +52,70 @@ class Turn:
     others: float
 
 
-def measure(size: Size, rounds: int) -> dict[int, list[Turn]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cores:
+    """Rounds over one partition, all but the first one.
+
+    Attributes:
+        log_bytes: Of its segments.
+        turns: By number of threads.
+        kafka_secs: Of Kafka's Cleaner in the same rounds, none where it was not asked.
+    """
+
+    log_bytes: int
+    turns: dict[int, list[Turn]]
+    kafka_secs: list[float]
+
+    def beside_one_thread(self, work: str) -> Figure:
+        """Return what all threads do beside one."""
+        one, several = self.turns.values()
+        return Figure(
+            work=work,
+            unit="MB/s",
+            ours=self._rates(turn.wall_secs for turn in several),
+            theirs={"one thread": self._rates(turn.wall_secs for turn in one)},
+            targets={"one thread": NEAR_ALL_CORES * len(os.sched_getaffinity(0))},
+        )
+
+    def beside_kafka(self, work: str) -> Figure:
+        """Return what all threads do beside Kafka's one."""
+        *_, several = self.turns.values()
+        return Figure(
+            work=work,
+            unit="MB/s",
+            ours=self._rates(turn.wall_secs for turn in several),
+            theirs={"Kafka": self._rates(self.kafka_secs)},
+            targets={"Kafka": 8},
+        )
+
+    def lines(self) -> Iterator[str]:
+        """Yield the report as text."""
+        walls = []
+        for count, some in self.turns.items():
+            walls.append(statistics.median(turn.wall_secs for turn in some))
+            cpu = statistics.median(turn.cpu_secs for turn in some)
+            others = statistics.median(turn.others for turn in some)
+            best = min(turn.wall_secs for turn in some)
+            yield (
+                f"{count} threads: median {walls[-1]:.3f} s, least {best:.3f} s, "
+                f"{cpu:.3f} processor seconds, {others:.1f} processors busy with other work"
+            )
+        yield f"one thread takes {walls[0] / walls[-1]:.2f} times as long as all"
+        if self.kafka_secs:
+            kafka = statistics.median(self.kafka_secs)
+            yield f"Kafka takes {kafka:.3f} s, {kafka / walls[-1]:.2f} times as long as all"
+
+    def _rates(self, seconds: Iterable[float]) -> list[float]:
+        return [self.log_bytes / 1e6 / each for each in seconds]
+
+
+def measure(size: Size, rounds: int, *, has_kafka: bool = False) -> Cores:
     """Clean copies of a partition with one thread, then with all, then again.
 
-    Returns:
-        The turns by number of threads; the first round is left out.
+    Args:
+        size: Of the partition.
+        rounds: How many count; one more, the first, is left out.
+        has_kafka: Whether Kafka cleans one in each round, too.
 
     Raises:
         AssertionError: The number of threads changes the result.
@@ -54,42 +123,39 @@ def measure(size: Size, rounds: int) -> dict[int, list[Turn]]:
     source = generated_partition(CACHE, size)
     counts = (1, max(2, count_processors()))
     turns: dict[int, list[Turn]] = {count: [] for count in counts}
-    for number in range(rounds + 1):
-        results = set()
-        for count in counts:
-            turn, result = _clean(source, count)
-            results.add(result)
-            if number:
-                turns[count].append(turn)
-        assert len(results) == 1, results
-    return turns
+    kafka_secs = []
+    with kafka_process() if has_kafka else nullcontext() as kafka:
+        for number in range(rounds + 1):
+            results = set()
+            if kafka is not None:
+                answer = kafka(_copy(source), size.config)
+                kafka_secs += [answer["clean_seconds"]] * (number > 0)
+            for count in counts:
+                turn, result = _clean(source, size, count)
+                results.add(result)
+                if number:
+                    turns[count].append(turn)
+            assert len(results) == 1, results
+    log_bytes = sum(file.stat().st_size for file in source.glob("*.log"))
+    return Cores(log_bytes=log_bytes, turns=turns, kafka_secs=kafka_secs)
 
 
-def lines(turns: dict[int, list[Turn]]) -> Iterator[str]:
-    """Yield the report as text."""
-    walls = {}
-    for count, some in turns.items():
-        walls[count] = statistics.median(turn.wall_secs for turn in some)
-        cpu = statistics.median(turn.cpu_secs for turn in some)
-        others = statistics.median(turn.others for turn in some)
-        best = min(turn.wall_secs for turn in some)
-        yield (
-            f"{count} threads: median {walls[count]:.3f} s, least {best:.3f} s, "
-            f"{cpu:.3f} processor seconds, {others:.1f} processors busy with other work"
-        )
-    one, all_of_them = walls.values()
-    yield f"one thread takes {one / all_of_them:.2f} times as long as all"
-
-
-def _clean(source: Path, threads: int) -> tuple[Turn, CleanResult]:
+def _copy(source: Path) -> Path:
+    """Make a fresh copy; written back at once, so that nobody pays for syncing it later."""
     directory = CACHE / "cores" / source.name
     shutil.rmtree(directory.parent, ignore_errors=True)
     shutil.copytree(source, directory)
     os.sync()
+    return directory
+
+
+def _clean(source: Path, size: Size, threads: int) -> tuple[Turn, CleanResult]:
+    directory = _copy(source)
+    config = {key: str(value) for key, value in size.config.items()}
     busy, cpu, begin = _busy_secs(), time.process_time(), time.perf_counter()
     result = clean_partition(
         directory,
-        config=LogConfig.from_topic_overrides({key: str(value) for key, value in CONFIG.items()}),
+        config=LogConfig.from_topic_overrides(config),
         cleaner=CleanerConfig(),
         request=CleanRequest(now_ms=NOW_MS, first_dirty_offset=0),
         threads=threads,
@@ -113,9 +179,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--records", type=int, default=ONE_SEGMENT.records)
     parser.add_argument("--keys", type=int, default=ONE_SEGMENT.keys)
+    parser.add_argument("--segment-mib", type=int, default=64)
+    parser.add_argument("--kafka", action="store_true", help="and Kafka's cleaner in each round")
     arguments = parser.parse_args()
-    size = Size(records=arguments.records, keys=arguments.keys)
-    print("\n".join(lines(measure(size, arguments.rounds))))  # noqa: T201 - the report
+    size = Size(
+        records=arguments.records,
+        keys=arguments.keys,
+        segment_bytes=arguments.segment_mib * 2**20,
+    )
+    found = measure(size, arguments.rounds, has_kafka=arguments.kafka)
+    print("\n".join(found.lines()))  # noqa: T201 - the report
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ RECORDS_PER_BATCH: Final = 120
 # Up to this offset delta a zigzag varint takes one byte, then two.
 ONE_BYTE_DELTAS: Final = 64
 APPEND_BATCHES: Final = 64
-CONFIG: Final = {
+CONFIG: Final[dict[str, object]] = {
     "cleanup.policy": "compact",
     "segment.bytes": 64 * 1024 * 1024,
     "min.cleanable.dirty.ratio": 0,
@@ -61,6 +61,12 @@ class Size:
     keys: int = 200_000
     seed: int = 1
     codec: str = "none"
+    segment_bytes: int = 64 * 1024 * 1024
+
+    @property
+    def config(self) -> dict[str, object]:
+        """The topic's configuration."""
+        return CONFIG | {"segment.bytes": self.segment_bytes}
 
 
 def generated_partition(cache: Path, size: Size) -> Path:
@@ -68,7 +74,8 @@ def generated_partition(cache: Path, size: Size) -> Path:
 
     Everything in it can be cleaned: the active segment is empty.
     """
-    target = cache / f"compaction-{size.records}-{size.keys}-{size.seed}-{size.codec}"
+    name = f"compaction-{size.records}-{size.keys}-{size.seed}-{size.codec}"
+    target = cache / f"{name}-{size.segment_bytes}"
     description = target / DESCRIPTION
     wanted = json.dumps(asdict(size))
     if not description.exists() or description.read_text() != wanted:
@@ -93,7 +100,7 @@ def generate(directory: Path, size: Size) -> None:
     """Have Kafka write the partition, in this process."""
     dice = np.random.default_rng(size.seed)
     codec = Codec[size.codec.upper()]
-    with Kafka(now_ms=NOW_MS).open_partition(directory, config=CONFIG) as partition:
+    with Kafka(now_ms=NOW_MS).open_partition(directory, config=size.config) as partition:
         for first in range(0, size.records // RECORDS_PER_BATCH, APPEND_BATCHES):
             count = min(APPEND_BATCHES, size.records // RECORDS_PER_BATCH - first)
             data = build_batches(

@@ -1,14 +1,24 @@
-"""What a second processor is worth to one segment, in ``make bench``."""
+"""What a second processor is worth to one partition, in ``make bench``."""
 
 import pytest
 
-from tests.bench.bench_cores import ONE_SEGMENT, lines, measure
+from tests.bench.bench_cores import ONE_GIB, TWO_GB, measure
+from tests.bench.figures import keep
 
 
 @pytest.mark.bench
 @pytest.mark.oracle
-def test_one_segment_takes_less_time_with_two_processors():
-    turns = measure(ONE_SEGMENT, rounds=5)
-    print("", *lines(turns), sep="\n")  # noqa: T201 - the report is what bench is for
-    one, several = ([turn.wall_secs for turn in some] for some in turns.values())
+@pytest.mark.timeout(1800)
+def test_one_partition_takes_less_time_with_two_processors():
+    segment = measure(ONE_GIB, rounds=5)
+    partition = measure(TWO_GB, rounds=5, has_kafka=True)
+    print("", *segment.lines(), *partition.lines(), sep="\n")  # noqa: T201 - the report is what bench is for
+    keep(
+        "cores",
+        [
+            segment.beside_one_thread("compaction of one segment of 1 GiB, all processors"),
+            partition.beside_kafka("compaction of 2 GB in one partition, all processors"),
+        ],
+    )
+    one, several = ([turn.wall_secs for turn in some] for some in segment.turns.values())
     assert min(several) < min(one)

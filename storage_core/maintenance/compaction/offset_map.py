@@ -178,7 +178,7 @@ class KeyBlock:
             payload.end[rows],
             batches.record_count[rows],
             batches.base_offset[rows],
-            wanted_here.astype(np.uint8),
+            wanted_here.view(np.uint8),
             first_offset,
             limits.max_record_bytes,
             self._kind,

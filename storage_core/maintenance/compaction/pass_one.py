@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from storage_core.errors import CorruptRecordError
 from storage_core.formats.batch_v2 import HEADER_BYTES, MAGIC_V2
 from storage_core.formats.legacy import MAGIC_V0
-from storage_core.kernels.batch_scan import BAD_CONTROL_RECORD
+from storage_core.kernels.batch_scan import BAD_CONTROL_RECORD, HAS_LEGACY, HAS_UNREADABLE
 from storage_core.kernels.record_scan import (
     INDEXED,
     OPENED,
@@ -381,8 +381,9 @@ class SegmentReading:
         """Take note of batches whose keys a sink took, or took up to where it was full."""
         payload, flags = batches.payload, batches.keys.flags
         table = payload.batches.rows(payload.first_row, payload.end_row)
-        is_legacy = table.is_legacy & ((flags & OPENED) != 0)
-        self._legacy_counts.append(table.record_count[is_legacy])
+        if table.kinds & HAS_LEGACY:
+            is_legacy = table.is_legacy & ((flags & OPENED) != 0)
+            self._legacy_counts.append(table.record_count[is_legacy])
         self._ordinal += batches.ordinal_count
         end = len(flags)
         if stop is not None:
@@ -533,6 +534,8 @@ def check_batches(window: Window) -> None:
         CorruptRecordError: There is one.
     """
     batches = window.batches
+    if not batches.kinds & HAS_UNREADABLE:
+        return
     is_unknown = (batches.magic < MAGIC_V0) | (batches.magic > MAGIC_V2)
     for row in np.flatnonzero(is_unknown)[:1].tolist():
         raise CorruptRecordError(

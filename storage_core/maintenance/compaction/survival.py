@@ -17,6 +17,7 @@ from storage_core.kernels.batch_filter import (
     filter_records,
     preview_batches,
 )
+from storage_core.kernels.batch_scan import HAS_LEGACY
 from storage_core.kernels.batch_write import GONE, HEADER_ONLY, REBUILT, VERBATIM
 from storage_core.kernels.offset_table import ABSENT
 from storage_core.kernels.record_scan import DONE, INDEXED, OPENED
@@ -377,6 +378,8 @@ class SegmentFilter:
 
 def _refuse_empty_legacy(window: Window, fate: NDArray[np.uint8], here: slice) -> None:
     """Refuse to keep a batch without records that has no such form."""
+    if not window.batches.kinds & HAS_LEGACY:
+        return
     is_bad = (fate[here] == HEADER_ONLY) & window.batches.is_legacy[here]
     for row in (np.flatnonzero(is_bad)[:1] + here.start).tolist():
         raise UnsupportedFormatError(

@@ -448,3 +448,42 @@ def test_hostile_batches_do_no_harm(scan_batches, check_crcs, read_control_types
         if table[batch_scan.MAGIC, row] >= 2:
             stored = data[position + CRC_AT : position + CRC_AT + 4].tobytes()
             assert crcs[row] == int.from_bytes(stored, "big")
+
+
+@in_both_ways(find_kinds=batch_scan.find_kinds)
+@pytest.mark.parametrize(
+    ("batch", "kinds"),
+    [
+        (encode_batch(BatchSpec()), 0),
+        (encode_batch(BatchSpec(codec=Codec.LZ4)), batch_scan.HAS_CODEC),
+        (encode_batch(BatchSpec(is_transactional=True)), batch_scan.HAS_TRANSACTION),
+        (control_batch(bytes(4)), batch_scan.HAS_TRANSACTION),
+        (control_batch(bytes(1)), batch_scan.HAS_TRANSACTION | batch_scan.HAS_UNREADABLE),
+        (encode_entry(LegacyMessage(offset=0)), batch_scan.HAS_LEGACY),
+        (
+            encode_entry(LegacyMessage(offset=0, magic=-1)),
+            batch_scan.HAS_LEGACY | batch_scan.HAS_UNREADABLE,
+        ),
+        (encode_batch(BatchSpec(magic=3)), batch_scan.HAS_UNREADABLE),
+        (with_lying_length(encode_batch(BatchSpec()), 48)[:60], batch_scan.HAS_UNREADABLE),
+    ],
+    ids=[
+        "plain",
+        "compressed",
+        "of a transaction",
+        "a marker",
+        "a bad marker",
+        "legacy",
+        "no format",
+        "a later format",
+        "shorter than a header",
+    ],
+)
+def test_what_is_among_batches_is_told(find_kinds, batch, kinds):
+    plain = encode_batch(BatchSpec())
+    data = as_array(plain + batch + plain)
+    table = scanned(data)
+    batch_scan.read_control_types(data, table, table.shape[1])
+    assert table.shape[1] == 3
+    assert find_kinds(table) == kinds
+    assert find_kinds(table[:, :1]) == find_kinds(table[:, 2:]) == find_kinds(table[:, :0]) == 0

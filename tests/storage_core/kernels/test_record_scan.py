@@ -158,8 +158,9 @@ def test_a_count_has_to_fit_the_bytes(check_counts):
     start = np.array([10, 20, 0], np.int64)
     end = start + np.array([MIN_RECORD_BYTES, 0, 4 * MIN_RECORD_BYTES - 1])
 
-    def checked(*counts: int) -> tuple[int, int]:
-        return check_counts(start, end, np.array(counts, np.int64))
+    def checked(*counts: int, wanted=(1, 1, 1), rows=(0, 3)) -> tuple[int, int]:
+        chosen = np.array(wanted, np.uint8)
+        return check_counts(start, end, np.array(counts, np.int64), chosen, *rows)
 
     assert checked(1, 0, 3) == (4, -1)
     assert checked(0, 0, 0) == (0, -1)
@@ -168,6 +169,8 @@ def test_a_count_has_to_fit_the_bytes(check_counts):
     assert checked(1, 0, 4)[1] == 2
     assert checked(1, -1, 3)[1] == 1
     assert checked(1, 0, 2**31 - 1)[1] == 2
+    assert checked(2, 0, 3, wanted=(0, 1, 1)) == (3, -1)
+    assert checked(2, 0, 4, rows=(1, 2)) == (0, -1)
     smallest = encode_record(RecordSpec(value=None), timestamp_delta=0, offset_delta=0)
     assert len(smallest) == MIN_RECORD_BYTES
 
