@@ -93,6 +93,35 @@ def look_up_block(
 
 
 @kernel
+def mark_absent(  # arrays side by side
+    table: NDArray[np.uint64],
+    low: NDArray[np.uint64],
+    high: NDArray[np.uint64],
+    record_count: NDArray[np.int64],
+    words: NDArray[np.uint64],
+    absent: NDArray[np.int64],
+) -> None:
+    """Set bit i of words, which are zeros, where the table does not hold hash i.
+
+    The hashes are those of batches of record_count records, in order; absent gets how many of each
+    batch the table does not hold.
+    """
+    mask = np.int64(table.shape[0] - 1)
+    i = 0
+    for row in range(record_count.size):
+        count = 0
+        for _ in range(record_count[row]):
+            if i + _AHEAD < low.size:
+                prefetch_row(table, np.int64(low[i + _AHEAD] & np.uint64(mask)))
+            slot = _find_slot(table, low[i], high[i])
+            if table[slot, 2] == 0:
+                words[i >> 6] |= np.uint64(1) << np.uint64(i & 63)
+                count += 1
+            i += 1
+        absent[row] = count
+
+
+@kernel
 def copy_entries(source: NDArray[np.uint64], target: NDArray[np.uint64]) -> None:
     """Put every entry of a table into an empty, larger one."""
     for i in range(source.shape[0]):

@@ -151,12 +151,12 @@ def measure(size: Size, rounds: int) -> Report:
     scratch = CACHE / "scratch"
     codec = Codec[size.codec.upper()]
     timings = []
-    with _kafka_process() as kafka:
+    with kafka_process() as kafka:
         for _ in range(rounds):
-            theirs = kafka(_copy(source, scratch))
-            start_seconds = _clean_by_command(_copy(tiny, scratch))
-            process_seconds = _clean_by_command(_copy(source, scratch))
-            copy = _copy(source, scratch)
+            theirs = kafka(fresh_copy(source, scratch))
+            start_seconds = _clean_by_command(fresh_copy(tiny, scratch))
+            process_seconds = _clean_by_command(fresh_copy(source, scratch))
+            copy = fresh_copy(source, scratch)
             ours_seconds, answer = _clean_here(copy)
             for name in COMPARED_SNAPPY if codec is Codec.SNAPPY else COMPARED:
                 assert answer[name] == theirs["answer"][name], (name, answer, theirs)
@@ -241,7 +241,7 @@ def _payloads(directory: Path) -> set[bytes]:
     return payloads
 
 
-def _copy(source: Path, scratch: Path) -> Path:
+def fresh_copy(source: Path, scratch: Path) -> Path:
     """Make a fresh copy; written back at once, so that nobody pays for syncing it later."""
     shutil.rmtree(scratch, ignore_errors=True)
     copy = scratch / source.name
@@ -251,7 +251,8 @@ def _copy(source: Path, scratch: Path) -> Path:
 
 
 @contextmanager
-def _kafka_process() -> Iterator[Callable[[Path], dict[str, Any]]]:
+def kafka_process() -> Iterator[Callable[..., dict[str, Any]]]:
+    """Start Kafka's half; the value cleans a directory, from a first dirty offset on."""
     with subprocess.Popen(
         [sys.executable, "-m", "tests.bench.kafka_side"],
         cwd=ROOT,
@@ -263,8 +264,13 @@ def _kafka_process() -> Iterator[Callable[[Path], dict[str, Any]]]:
         assert orders is not None
         assert answers is not None
 
-        def clean(directory: Path) -> dict[str, Any]:
-            order = {"directory": str(directory), "config": CONFIG, "now_ms": NOW_MS}
+        def clean(directory: Path, first_dirty_offset: int = 0) -> dict[str, Any]:
+            order = {
+                "directory": str(directory),
+                "config": CONFIG,
+                "now_ms": NOW_MS,
+                "first_dirty_offset": first_dirty_offset,
+            }
             orders.write(json.dumps(order) + "\n")
             orders.flush()
             return dict(json.loads(answers.readline()))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from storage_core.commit import Plan, commit
-from storage_core.config import CleanerConfig, LogConfig
+from storage_core.config import CleanerConfig, LogConfig, OffsetMapHash
 from storage_core.errors import BadBytesError, OffsetOverflowError, located
 from storage_core.log.loaded_log import LoadedLog, LogRepairs
 from storage_core.log.log_loader import load_log
@@ -30,6 +30,7 @@ from storage_core.maintenance.compaction.plan import (
     plan_compaction,
 )
 from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_group
+from storage_core.maintenance.compaction.sidecar_folder import PartitionSidecars, SidecarFolder
 from storage_core.maintenance.partition_state import PartitionState
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.throttler import Throttler
@@ -81,6 +82,7 @@ def clean_partition(
     config: LogConfig,
     cleaner: CleanerConfig,
     request: CleanRequest,
+    sidecars: SidecarFolder | None = None,
     threads: int | None = None,
 ) -> CleanResult:
     """Load a partition that was closed cleanly, clean it once, and close it.
@@ -90,6 +92,7 @@ def clean_partition(
         config: The topic's configuration.
         cleaner: How to clean.
         request: Clock and checkpoints.
+        sidecars: Where key sidecars lie, None for none.
         threads: How many threads to use, None for as many as there are processors. What comes of
             it is the same.
 
@@ -101,7 +104,12 @@ def clean_partition(
             loading it repairs, unless the store itself failed while the result was put into place.
     """
     return clean_and_load(
-        directory, config=config, cleaner=cleaner, request=request, threads=threads
+        directory,
+        config=config,
+        cleaner=cleaner,
+        request=request,
+        sidecars=sidecars,
+        threads=threads,
     )[0]
 
 
@@ -112,6 +120,7 @@ def clean_and_load(
     config: LogConfig,
     cleaner: CleanerConfig,
     request: CleanRequest,
+    sidecars: SidecarFolder | None = None,
     threads: int | None = None,
 ) -> tuple[CleanResult, LoadedLog]:
     """Do as `clean_partition`, and return the log too, as it was loaded before the round."""
@@ -129,9 +138,16 @@ def clean_and_load(
         now_ms=request.now_ms,
         hash_key=secrets.token_bytes(HASH_KEY_BYTES),
     )
+    plan, own_sidecars = with_sidecars(plan, sidecars)
     throttler = Throttler(cleaner.io_max_bytes_per_second)
     threads = count_processors() if threads is None else threads
-    index = index_round(store, plan, throttler=throttler, threads=threads)
+    index = index_round(
+        store,
+        plan,
+        throttler=throttler,
+        keeps_hashes=own_sidecars is not None,
+        threads=threads,
+    )
     groups: list[CleanedGroup] = []
     try:
         tracker = TransactionTracker()
@@ -147,6 +163,7 @@ def clean_and_load(
                 scratch=directory,
                 attempt=attempt,
                 throttler=throttler,
+                sidecars=own_sidecars,
                 threads=threads,
             )
             for group in group_segments(plan, index.end_offset)
@@ -161,7 +178,35 @@ def clean_and_load(
         _discard(groups)
         raise
     commit(operations, store)
+    if own_sidecars is not None:
+        own_sidecars.publish(store, bases_after(plan, groups))
     return _done(log, index, groups, request), log
+
+
+def with_sidecars(
+    plan: CompactionPlan, folder: SidecarFolder | None
+) -> tuple[CompactionPlan, PartitionSidecars | None]:
+    """Return a round that knows keys by the secret of a folder, and the sidecars of its partition.
+
+    Args:
+        plan: The round, which is done by one process.
+        folder: Where sidecars lie; None for none, and then the plan is as it was. So it is where
+            the folder cannot be used, or keys are known by MD5.
+    """
+    if folder is None or plan.offset_map_hash is not OffsetMapHash.SIPHASH:
+        return plan, None
+    sidecars = folder.of(plan.location)
+    if sidecars is None:
+        return plan, None
+    return replace(plan, hash_key=sidecars.secret.hex()), sidecars
+
+
+def bases_after(plan: CompactionPlan, groups: Iterable[CleanedGroup]) -> set[int]:
+    """Return the base offsets of the segments that are there after a round."""
+    bases = {segment.base_offset for segment in plan.segments}
+    for group in groups:
+        bases.difference_update(group.base_offsets[1:])
+    return bases
 
 
 def load_for_round(
