@@ -84,13 +84,16 @@ class Cleaning:
         threads: int | None = None,
         sidecars: SidecarFolder | None = None,
     ) -> CleanResult:
-        """Make the round in process."""
+        """Make the round in process, with key sidecars in a folder if one is given."""
+        if sidecars is not None:
+            return self.with_cleaner(key_sidecars=str(sidecars.folder)).clean(
+                directory, threads=threads
+            )
         return clean_partition(
             directory,
             config=self.config,
             cleaner=self.cleaner,
             request=self.request,
-            sidecars=sidecars,
             threads=threads,
         )
 

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,7 +35,7 @@ from storage_core.maintenance.compaction.sidecar_folder import PartitionSidecars
 from storage_core.maintenance.partition_state import PartitionState
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.throttler import Throttler
-from storage_core.store.base import LogStore
+from storage_core.store.base import LogStore, VersionedReader
 from storage_core.store.local import LocalStore
 from storage_core.threads import count_processors
 
@@ -82,7 +83,6 @@ def clean_partition(
     config: LogConfig,
     cleaner: CleanerConfig,
     request: CleanRequest,
-    sidecars: SidecarFolder | None = None,
     threads: int | None = None,
 ) -> CleanResult:
     """Load a partition that was closed cleanly, clean it once, and close it.
@@ -92,7 +92,6 @@ def clean_partition(
         config: The topic's configuration.
         cleaner: How to clean.
         request: Clock and checkpoints.
-        sidecars: Where key sidecars lie, None for none.
         threads: How many threads to use, None for as many as there are processors. What comes of
             it is the same.
 
@@ -104,12 +103,7 @@ def clean_partition(
             loading it repairs, unless the store itself failed while the result was put into place.
     """
     return clean_and_load(
-        directory,
-        config=config,
-        cleaner=cleaner,
-        request=request,
-        sidecars=sidecars,
-        threads=threads,
+        directory, config=config, cleaner=cleaner, request=request, threads=threads
     )[0]
 
 
@@ -120,7 +114,6 @@ def clean_and_load(
     config: LogConfig,
     cleaner: CleanerConfig,
     request: CleanRequest,
-    sidecars: SidecarFolder | None = None,
     threads: int | None = None,
 ) -> tuple[CleanResult, LoadedLog]:
     """Do as `clean_partition`, and return the log too, as it was loaded before the round."""
@@ -138,14 +131,14 @@ def clean_and_load(
         now_ms=request.now_ms,
         hash_key=secrets.token_bytes(HASH_KEY_BYTES),
     )
-    plan, own_sidecars = with_sidecars(plan, sidecars)
+    plan, sidecars = with_sidecars(store, plan, cleaner.key_sidecars)
     throttler = Throttler(cleaner.io_max_bytes_per_second)
     threads = count_processors() if threads is None else threads
     index = index_round(
         store,
         plan,
         throttler=throttler,
-        keeps_hashes=own_sidecars is not None,
+        keeps_hashes=sidecars is not None,
         threads=threads,
     )
     groups: list[CleanedGroup] = []
@@ -163,7 +156,7 @@ def clean_and_load(
                 scratch=directory,
                 attempt=attempt,
                 throttler=throttler,
-                sidecars=own_sidecars,
+                sidecars=sidecars,
                 threads=threads,
             )
             for group in group_segments(plan, index.end_offset)
@@ -178,24 +171,29 @@ def clean_and_load(
         _discard(groups)
         raise
     commit(operations, store)
-    if own_sidecars is not None:
-        own_sidecars.publish(store, bases_after(plan, groups))
+    if sidecars is not None:
+        sidecars.publish(store, bases_after(plan, groups))
     return _done(log, index, groups, request), log
 
 
 def with_sidecars(
-    plan: CompactionPlan, folder: SidecarFolder | None
+    store: LogStore, plan: CompactionPlan, folder: str
 ) -> tuple[CompactionPlan, PartitionSidecars | None]:
     """Return a round that knows keys by the secret of a folder, and the sidecars of its partition.
 
     Args:
+        store: The partition.
         plan: The round, which is done by one process.
-        folder: Where sidecars lie; None for none, and then the plan is as it was. So it is where
-            the folder cannot be used, or keys are known by MD5.
+        folder: Where sidecars lie; empty for none, and then the plan is as it was. So it is where
+            the folder cannot be used, keys are known by MD5, or the store does not tell one version
+            of a file from another.
     """
-    if folder is None or plan.offset_map_hash is not OffsetMapHash.SIPHASH:
+    if not folder or plan.offset_map_hash is not OffsetMapHash.SIPHASH:
         return plan, None
-    sidecars = folder.of(plan.location)
+    with closing(store.open_file(plan.segments[0].log_file)) as reader:
+        if not isinstance(reader, VersionedReader):
+            return plan, None
+    sidecars = SidecarFolder(Path(folder)).of(plan.location)
     if sidecars is None:
         return plan, None
     return replace(plan, hash_key=sidecars.secret.hex()), sidecars

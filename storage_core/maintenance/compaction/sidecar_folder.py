@@ -61,10 +61,13 @@ class SidecarFolder:
 
     Args:
         folder: Its path; it is made when it is needed.
+
+    Attributes:
+        folder: The same.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
 
     def of(self, location: str) -> "PartitionSidecars | None":
         """Return the sidecars of a partition; None where the folder cannot be used.
@@ -75,21 +78,21 @@ class SidecarFolder:
         digest = hashlib.blake2b(location.encode(), digest_size=8).hexdigest()
         name = Path(location).name[-_NAME_CHARACTERS:]
         try:
-            self._folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-            return PartitionSidecars(self._folder / f"{name}.{digest}", self._read_secret())
+            self.folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+            return PartitionSidecars(self.folder / f"{name}.{digest}", self._read_secret())
         except OSError as error:
-            _log.info("no key sidecars in %s: %s", self._folder, error.strerror or error)
+            _log.info("no key sidecars in %s: %s", self.folder, error.strerror or error)
             return None
 
     def _read_secret(self) -> bytes:
         """Return the secret, which the first one to ask makes."""
-        path = self._folder / _SECRET
+        path = self.folder / _SECRET
         with suppress(FileNotFoundError):
             secret = read_small(path, SECRET_BYTES)
             if len(secret) == SECRET_BYTES:
                 return secret
         # Of several who make one at the same time, one's counts: a link is never replaced.
-        made = self._folder / f"{_SECRET}-{secrets.token_hex(8)}"
+        made = self.folder / f"{_SECRET}-{secrets.token_hex(8)}"
         with os.fdopen(create_file(made), "wb") as file:
             file.write(secrets.token_bytes(SECRET_BYTES))
         try:
