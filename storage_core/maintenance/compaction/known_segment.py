@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from storage_core.errors import ChangedWhileReadError
 from storage_core.kernels.batch_scan import CRC_OK, POSITION
-from storage_core.kernels.offset_table import mark_absent
 from storage_core.kernels.record_scan import HAS_TOMBSTONE
-from storage_core.maintenance.compaction.index import CompactionIndex, words_for
+from storage_core.maintenance.compaction.index import CompactionIndex
 from storage_core.maintenance.compaction.key_sidecar import KeySidecar
 from storage_core.records.reader import Window
 
@@ -87,9 +86,7 @@ class KnownSegment:
         """
         batches = sidecar.batches
         counts = sidecar.key_count
-        words = np.zeros(max(1, words_for(sidecar.low.size)), np.uint64)
-        absent = np.empty(len(batches), np.int64)
-        mark_absent(index.offset_map.table, sidecar.low, sidecar.high, counts, words, absent)
+        words, absent = index.offset_map.mark_absent(sidecar.low, sidecar.high, counts)
         has_time = batches.has_delete_horizon & (batches.base_timestamp > now_ms)
         has_tombstone = (sidecar.flags & HAS_TOMBSTONE) != 0
         keeps_all = has_tombstone & has_time & (absent == counts)
