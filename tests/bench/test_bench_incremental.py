@@ -3,7 +3,7 @@
 import pytest
 
 from tests.bench.bench_incremental import measure
-from tests.bench.figures import keep
+from tests.bench.figures import Figure, keep
 from tests.bench.incremental_partition import IncrementalSize
 
 
@@ -11,7 +11,7 @@ from tests.bench.incremental_partition import IncrementalSize
 @pytest.mark.oracle
 @pytest.mark.timeout(1800)
 def test_the_next_round_is_faster_with_key_sidecars_than_without() -> None:
-    figures = []
+    figures: list[Figure] = []
     for codec in ("none", "zstd"):
         for hot in (True, False):
             report = measure(IncrementalSize(hot=hot, codec=codec), rounds=6)
