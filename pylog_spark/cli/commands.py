@@ -35,6 +35,7 @@ from pylog_spark.options.declared import (
     KEEP_DELETED,
     KEY_FORMAT,
     KEY_SCHEMA,
+    KEY_SIDECARS,
     KEYS,
     LAST,
     LEDGER,
@@ -181,7 +182,7 @@ _METRICS: Final = (METRICS_FILE, METRICS_PUSH)
 _ANSWER_OF_JOBS: Final = (LEDGER, REPORT, *_METRICS, ENGINE, MASTER, OUTPUT, WIDE)
 # Of the two that compact.
 _HOW_LOGS_ARE_CLEANED: Final = (
-    *(_DRY_RUN_OR_EXACT, EXACT, UNTIL_CLEAN, STRATEGY, RECOMPRESS, RECOMPRESS_ALL),
+    *(_DRY_RUN_OR_EXACT, EXACT, UNTIL_CLEAN, STRATEGY, RECOMPRESS, RECOMPRESS_ALL, KEY_SIDECARS),
     *(MAX_BYTES, MAX_DURATION, MIN_FREE, PER_DISK, MAX_DELETE_RATIO, ORDER),
     *(OVERRIDE, TRASH, PLAN_OUT),
 )
@@ -789,7 +790,7 @@ _CLEAN_PARTITION: Final = Command(
         of_partitions.CLEANER_CHECKPOINT,
         of_partitions.HIGH_WATERMARK,
         of_partitions.LOG_START,
-        *(RECOMPRESS, RECOMPRESS_ALL),
+        *(RECOMPRESS, RECOMPRESS_ALL, KEY_SIDECARS),
         of_partitions.OFFSET_MAP_BYTES,
         of_partitions.LOAD_FACTOR,
         of_partitions.IO_BUFFER_BYTES,

@@ -73,6 +73,7 @@ def warm_up() -> str:
                 _read(directory)
                 _index_apart(directory)
                 _clean(directory, hash_kind, first_dirty_offset)
+        _clean_twice(Path(folder))
         _append(Path(folder) / "appended" / _PARTITION)
     _pack()
     _grow_map()
@@ -151,6 +152,22 @@ def _clean(directory: Path, hash_kind: OffsetMapHash, first_dirty_offset: int) -
         cleaner=CleanerConfig(offset_map_hash=hash_kind),
         request=CleanRequest(now_ms=_NOW_MS, first_dirty_offset=first_dirty_offset),
     )
+
+
+def _clean_twice(folder: Path) -> None:
+    """Clean a log piece by piece, with key sidecars."""
+    directory = folder / "twice" / _PARTITION
+    directory.parent.mkdir()
+    write_sample(directory)
+    for first, end in ((0, _SECOND_SEGMENT), (_SECOND_SEGMENT, None)):
+        clean_partition(
+            directory,
+            config=_CONFIG,
+            cleaner=CleanerConfig(key_sidecars=str(folder / "keys")),
+            request=CleanRequest(
+                now_ms=_NOW_MS, first_dirty_offset=first, first_uncleanable_offset=end
+            ),
+        )
 
 
 def _append(directory: Path) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from pylog_spark.options.declared import RECOMPRESS, RECOMPRESS_ALL
+from pylog_spark.options.declared import KEY_SIDECARS, RECOMPRESS, RECOMPRESS_ALL
 from pylog_spark.options.of_partitions import WHOLE_CONFIG
 from pylog_spark.options.option import CommandLine, Option
 from storage_core.config import CleanerConfig, LogConfig, split_settings
@@ -37,6 +37,9 @@ def settings_of(line: CommandLine, option: Option[tuple[str, ...]]) -> dict[str,
         settings["recompress"] = codec
     if RECOMPRESS_ALL in line:
         settings["recompress.all"] = render(line[RECOMPRESS_ALL])
+    folder = line[KEY_SIDECARS]
+    if folder is not None:
+        settings["key.sidecars"] = folder
     return settings
 
 

@@ -372,6 +372,14 @@ RECOMPRESS_ALL: Final = Option[bool](
     default=False,
     help="Rebuild all batches of what is compacted, those that lose nothing too.",
 )
+KEY_SIDECARS: Final = Option[str | None](
+    name="key_sidecars",
+    flag="--key-sidecars",
+    kind=TRASH_FOLDER,
+    default=None,
+    metavar="DIR",
+    help="Keep there what cleaned segments hold, so that the next round reads what changed.",
+)
 KEEP_DELETED: Final = Option[bool](
     name="keep_deleted",
     flag="--keep-deleted",

@@ -64,6 +64,7 @@ def check_roots(
     check_ledger(roots, options.ledger)
     check_outside(METRICS_FILE.label, options.metrics_file, roots)
     _check_trash(roots, options.trash)
+    check_outside("--key-sidecars", options.cleaner.key_sidecars or None, roots)
     check_outside("--plan-out", options.plan_out, roots)
     _check_one_broker([root for root in roots if root.role is Role.BROKER])
 

@@ -34,9 +34,11 @@ from storage_core.log.log_loader import load_log
 from storage_core.log.transaction_tracker import TransactionTracker
 from storage_core.maintenance.compaction.commit import plan_commit, plan_split, verify_inputs
 from storage_core.maintenance.compaction.index import IndexStats
+from storage_core.maintenance.compaction.partition import bases_after, with_sidecars
 from storage_core.maintenance.compaction.pass_one import index_round
 from storage_core.maintenance.compaction.plan import CompactionPlan, group_segments, map_slots
 from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_group
+from storage_core.maintenance.compaction.sidecar_folder import PartitionSidecars
 from storage_core.maintenance.compaction.statistics import CleanerStats
 from storage_core.roots.root import Prepared, RootAccess
 from storage_core.store import LogStore
@@ -68,6 +70,7 @@ class CleanedPartition:
         index: What pass one read and found.
         spent_secs: Time that tasks spent on the passes.
         index_secs: On pass one, None where that was not told apart.
+        sidecars: Of the partition, staged; None for none.
     """
 
     end_offset: int
@@ -76,6 +79,7 @@ class CleanedPartition:
     index: IndexStats
     spent_secs: float
     index_secs: float | None = None
+    sidecars: PartitionSidecars | None = None
 
 
 # Cleans a partition, or knows where the cleaned groups are; replaces nothing in the directory yet.
@@ -139,7 +143,14 @@ def clean_whole(
     started = time.perf_counter()
     throttler = context.throttler()
     name = f"{context.run.run_id}-{uuid.uuid4().hex}"
-    index = index_round(store, plan, throttler=throttler, threads=context.threads)
+    plan, sidecars = with_sidecars(store, plan, context.run.cleaner.key_sidecars)
+    index = index_round(
+        store,
+        plan,
+        throttler=throttler,
+        keeps_hashes=sidecars is not None,
+        threads=context.threads,
+    )
     indexed = time.perf_counter()
     tracker = TransactionTracker()
     groups = []
@@ -154,6 +165,7 @@ def clean_whole(
                 scratch=scratch,
                 attempt=name,
                 throttler=throttler,
+                sidecars=sidecars,
                 threads=context.threads,
             )
             places = access.keep(plan.location, name, cleaned.base_offsets[0], cleaned.places)
@@ -165,6 +177,7 @@ def clean_whole(
         index=index.stats,
         spent_secs=time.perf_counter() - started,
         index_secs=indexed - started,
+        sidecars=sidecars,
     )
 
 
@@ -177,6 +190,7 @@ def _commit(work: CompactionWork, context: WriteContext, clean: Clean) -> dict[s
     """Commit a partition, or find that another attempt did."""
     plan = decode_plan(work.plan)
     access = context.roots[work.ref.root]
+    done: list[CleanedPartition] = []
 
     def prepare(store: LogStore) -> Prepared:
         try:
@@ -186,6 +200,7 @@ def _commit(work: CompactionWork, context: WriteContext, clean: Clean) -> dict[s
         verify_inputs(store, plan)
         log = _load(store, work, plan, context)
         steps = plan_commit(log, plan, cleaned.groups)
+        done.append(cleaned)
         return Prepared(
             plan=steps,
             result=_describe(store, plan, cleaned, steps)
@@ -193,7 +208,12 @@ def _commit(work: CompactionWork, context: WriteContext, clean: Clean) -> dict[s
             checkpoints=PartitionCheckpoints(cleaner_offset=cleaned.end_offset),
         )
 
-    return access.commit(plan.location, Action.COMPACT.value, prepare)
+    row = access.commit(plan.location, Action.COMPACT.value, prepare)
+    for cleaned in done:
+        if cleaned.sidecars is not None and row.get("error_class") is None:
+            bases = bases_after(plan, cleaned.groups)
+            cleaned.sidecars.publish(access.open(plan.location), bases)
+    return row
 
 
 def _split(store: LogStore, plan: CompactionPlan, error: OffsetOverflowError) -> Prepared:

@@ -14,6 +14,7 @@ from storage_core.config.values import (
     boolean,
     choice,
     double,
+    folder,
     int32,
     int64,
 )
@@ -140,6 +141,13 @@ class CleanerConfig:
         boolean(),
         "rebuild every batch with records of what is compacted, those that lose none too",
         default=False,
+        scope=Scope.PYLOG,
+    )
+    key_sidecars: str = _cleaner(
+        "key.sidecars",
+        folder(),
+        "folder for key sidecars: what cleaned segments hold, so that a round reads what changed",
+        default="",
         scope=Scope.PYLOG,
     )
     max_decompressed_batch_bytes: int = _cleaner(

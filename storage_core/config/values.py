@@ -123,6 +123,18 @@ def throttled_replicas() -> ValueType:
     return ValueType(kind="list", valid="* or list of partition:broker", parse=parse)
 
 
+def folder() -> ValueType:
+    """A type that takes the absolute path of a folder of this machine; empty for none."""
+
+    def parse(key: str, text: str) -> str:
+        path = trim(text)
+        if path and (not path.startswith("/") or "\0" in path or ".." in path.split("/")):
+            raise ConfigError(key, text, "expected an absolute path without .., or nothing")
+        return path
+
+    return ValueType(kind="string", valid="an absolute path, or nothing", parse=parse)
+
+
 def gzip_level() -> ValueType:
     """A type that takes gzip's levels: 1 to 9, or -1 for the library's default."""
 

@@ -92,6 +92,61 @@ def look_up_block(
         rank[i] = np.int64(table[slot, 2]) - 1
 
 
+@inlined_kernel
+def _may_hold(seen: NDArray[np.uint64], high: int) -> bool:
+    """Whether a bit of a hash is set; seen has a power of two of words."""
+    word = np.int64((np.uint64(high) >> np.uint64(6)) & np.uint64(seen.size - 1))
+    return (seen[word] >> (np.uint64(high) & np.uint64(63))) & np.uint64(1) != 0
+
+
+@kernel
+def note_hashes(table: NDArray[np.uint64], seen: NDArray[np.uint64]) -> None:
+    """Set a bit for each hash of a table; several may have the same.
+
+    Args:
+        table: uint64[slots, 3].
+        seen: uint64[n], zeros, n a power of two; so small that it stays in a CPU's cache.
+    """
+    for i in range(table.shape[0]):
+        if table[i, 2] != 0:
+            word = np.int64((table[i, 1] >> np.uint64(6)) & np.uint64(seen.size - 1))
+            seen[word] |= np.uint64(1) << (table[i, 1] & np.uint64(63))
+
+
+@kernel
+def mark_absent(  # arrays side by side
+    table: NDArray[np.uint64],
+    seen: NDArray[np.uint64],
+    low: NDArray[np.uint64],
+    high: NDArray[np.uint64],
+    record_count: NDArray[np.int64],
+    words: NDArray[np.uint64],
+    absent: NDArray[np.int64],
+) -> None:
+    """Set bit i of words, which are zeros, where the table does not hold hash i.
+
+    The hashes are those of batches of record_count records, in order; absent gets how many of each
+    batch the table does not hold. Most hashes are absent: seen, made by note_hashes, tells that of
+    nearly all of them without a look into the table.
+    """
+    mask = np.int64(table.shape[0] - 1)
+    i = 0
+    for row in range(record_count.size):
+        count = 0
+        for _ in range(record_count[row]):
+            ahead = i + _AHEAD
+            if ahead < low.size and _may_hold(seen, high[ahead]):
+                prefetch_row(table, np.int64(low[ahead] & np.uint64(mask)))
+            is_absent = True
+            if _may_hold(seen, high[i]):
+                is_absent = table[_find_slot(table, low[i], high[i]), 2] == 0
+            if is_absent:
+                words[i >> 6] |= np.uint64(1) << np.uint64(i & 63)
+                count += 1
+            i += 1
+        absent[row] = count
+
+
 @kernel
 def copy_entries(source: NDArray[np.uint64], target: NDArray[np.uint64]) -> None:
     """Put every entry of a table into an empty, larger one."""

@@ -68,6 +68,57 @@ def mark_latest(
             words[ordinal[i] >> 6] |= np.uint64(1) << np.uint64(ordinal[i] & 63)
 
 
+@kernel
+def pick_hashes(  # arrays side by side
+    place: NDArray[np.uint8],
+    first_hash: NDArray[np.int64],
+    record_count: NDArray[np.int64],
+    is_chosen: NDArray[np.uint8],
+    keep: NDArray[np.uint8],
+    first_record: NDArray[np.int64],
+    low: NDArray[np.uint64],
+    high: NDArray[np.uint64],
+    other_low: NDArray[np.uint64],
+    other_high: NDArray[np.uint64],
+    first_row: int,
+    end_row: int,
+    out_low: NDArray[np.uint64],
+    out_high: NDArray[np.uint64],
+) -> int:
+    """Copy the hashes of the records that stay of rows [first_row, end_row); return how many.
+
+    Args:
+        place: uint8[], where the hashes of a row are: 0 nowhere, 1 low and high, 2 the others.
+        first_hash: int64[], of which the row's first record has this one.
+        record_count: int64[], how many it has.
+        is_chosen: uint8[], whether keep says which records stay; otherwise all do.
+        keep: uint8[], by record.
+        first_record: int64[], where in keep a row begins.
+        low: uint64[], lower halves.
+        high: uint64[], upper halves.
+        other_low: uint64[], as low.
+        other_high: uint64[], as high.
+        first_row: Where to begin.
+        end_row: Where to end.
+        out_low: uint64[], with room for all.
+        out_high: uint64[].
+    """
+    count = 0
+    for row in range(first_row, end_row):
+        if place[row] == 0:
+            continue
+        for i in range(record_count[row]):
+            if is_chosen[row] and not keep[first_record[row] + i]:
+                continue
+            at = first_hash[row] + i
+            if place[row] == 1:
+                out_low[count], out_high[count] = low[at], high[at]
+            else:
+                out_low[count], out_high[count] = other_low[at], other_high[at]
+            count += 1
+    return count
+
+
 @inlined_kernel
 def is_set(words: NDArray[np.uint64], bit: int) -> bool:
     """Whether a bit is set."""

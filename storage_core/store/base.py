@@ -47,6 +47,17 @@ class FileReader(Protocol):
         ...
 
 
+@runtime_checkable
+class VersionedReader(FileReader, Protocol):
+    """One open file of a store that tells its versions apart.
+
+    Attributes:
+        version: Other words for any other file, and for this one once it has changed.
+    """
+
+    version: str
+
+
 class LogStore(Protocol):
     """The files of one partition directory."""
 

@@ -123,6 +123,9 @@ class LocalFileReader:
         facts = os.fstat(descriptor)
         self.size_bytes = facts.st_size
         self.identity = _identity(facts)
+        # The time of the last change cannot be set, unlike that of the last modification.
+        times = f"{facts.st_mtime_ns}:{facts.st_ctime_ns}"
+        self.version = f"{self.identity}:{facts.st_size}:{times}"
 
     def read_into(self, position: int, target: NDArray[np.uint8]) -> int:
         """Fill target from position on and return how many bytes there were."""

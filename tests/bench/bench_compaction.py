@@ -186,10 +186,10 @@ def measure(size: Size, rounds: int) -> Report:
     timings = []
     with kafka_process() as kafka:
         for _ in range(rounds):
-            theirs = kafka(_copy(source, scratch), CONFIG)
-            start_seconds = _clean_by_command(_copy(tiny, scratch))
-            process_seconds = _clean_by_command(_copy(source, scratch))
-            copy = _copy(source, scratch)
+            theirs = kafka(fresh_copy(source, scratch), CONFIG)
+            start_seconds = _clean_by_command(fresh_copy(tiny, scratch))
+            process_seconds = _clean_by_command(fresh_copy(source, scratch))
+            copy = fresh_copy(source, scratch)
             ours_seconds, answer = _clean_here(copy)
             for name in COMPARED_SNAPPY if codec is Codec.SNAPPY else COMPARED:
                 assert answer[name] == theirs["answer"][name], (name, answer, theirs)
@@ -274,7 +274,7 @@ def _payloads(directory: Path) -> set[bytes]:
     return payloads
 
 
-def _copy(source: Path, scratch: Path) -> Path:
+def fresh_copy(source: Path, scratch: Path) -> Path:
     """Make a fresh copy; written back at once, so that nobody pays for syncing it later."""
     shutil.rmtree(scratch, ignore_errors=True)
     copy = scratch / source.name
@@ -284,8 +284,11 @@ def _copy(source: Path, scratch: Path) -> Path:
 
 
 @contextmanager
-def kafka_process() -> Iterator[Callable[[Path, dict[str, object]], dict[str, Any]]]:
-    """Start a process that cleans by Kafka; yield who asks it, by directory and configuration."""
+def kafka_process() -> Iterator[Callable[..., dict[str, Any]]]:
+    """Start a process that cleans by Kafka; yield who asks it.
+
+    By directory, configuration, and where it says so from a first dirty offset on.
+    """
     with subprocess.Popen(
         [sys.executable, "-m", "tests.bench.kafka_side"],
         cwd=ROOT,
@@ -297,8 +300,15 @@ def kafka_process() -> Iterator[Callable[[Path, dict[str, object]], dict[str, An
         assert orders is not None
         assert answers is not None
 
-        def clean(directory: Path, config: dict[str, object]) -> dict[str, Any]:
-            order = {"directory": str(directory), "config": config, "now_ms": NOW_MS}
+        def clean(
+            directory: Path, config: dict[str, object], first_dirty_offset: int = 0
+        ) -> dict[str, Any]:
+            order = {
+                "directory": str(directory),
+                "config": config,
+                "now_ms": NOW_MS,
+                "first_dirty_offset": first_dirty_offset,
+            }
             orders.write(json.dumps(order) + "\n")
             orders.flush()
             return dict(json.loads(answers.readline()))

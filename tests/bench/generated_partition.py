@@ -114,14 +114,30 @@ def generate(directory: Path, size: Size) -> None:
 
 
 def build_batches(
-    dice: np.random.Generator, *, first_batch: int, batches: int, keys: int, codec: Codec
+    dice: np.random.Generator,
+    *,
+    first_batch: int,
+    batches: int,
+    keys: int,
+    codec: Codec,
+    names: NDArray[np.int64] | None = None,
 ) -> bytes:
-    """Lay out batches of RECORDS_PER_BATCH records each, end to end."""
+    """Lay out batches of RECORDS_PER_BATCH records each, end to end.
+
+    Numbers of their keys are drawn below keys, unless names, int64[batches, RECORDS_PER_BATCH],
+    has them.
+    """
     words = None
     if codec is not Codec.NONE:
         words = dice.integers(ord("a"), ord("z") + 1, (WORDS, WORD_BYTES), np.uint8)
-    short = _records(dice, batches, range(ONE_BYTE_DELTAS), keys, words)
-    long = _records(dice, batches, range(ONE_BYTE_DELTAS, RECORDS_PER_BATCH), keys, words)
+    parts = []
+    for deltas in range(ONE_BYTE_DELTAS), range(ONE_BYTE_DELTAS, RECORDS_PER_BATCH):
+        if names is None:
+            chosen = dice.integers(0, keys, (batches, len(deltas)))
+        else:
+            chosen = names[:, deltas.start : deltas.stop]
+        parts.append(_records(dice, deltas, chosen, words))
+    short, long = parts
     bodies = [compress(codec, row.tobytes()) for row in np.concatenate([short, long], axis=1)]
     numbers = np.arange(first_batch, first_batch + batches)
     header = np.zeros(batches, BATCH_HEADER)
@@ -143,14 +159,14 @@ def build_batches(
 
 def _records(
     dice: np.random.Generator,
-    batches: int,
     deltas: range,
-    keys: int,
+    names: NDArray[np.int64],
     words: NDArray[np.uint8] | None,
 ) -> NDArray[np.uint8]:
     """Return uint8[batches, bytes]: one record for each offset delta in each batch.
 
-    Values are of words, uint8[WORDS, WORD_BYTES], where there are any, else noise.
+    Keys are named after int64[batches, deltas]. Values are of words, uint8[WORDS, WORD_BYTES],
+    where there are any, else noise.
     """
     delta_bytes = 1 if deltas[-1] < ONE_BYTE_DELTAS else 2
     layout = np.dtype(
@@ -166,11 +182,11 @@ def _records(
             ("header_count", "u1"),
         ]
     )
-    rows = np.zeros((batches, len(deltas)), layout)
+    batches = len(names)
+    rows = np.zeros(names.shape, layout)
     rows["length"] = _varint(layout.itemsize - 2)
     rows["offset_delta"] = np.array([_varint(delta) for delta in deltas])
     rows["key_length"] = _varint(KEY_BYTES)
-    names = dice.integers(0, keys, rows.shape)
     rows["key"] = np.char.zfill(names.astype(f"S{KEY_BYTES}"), KEY_BYTES)
     rows["value_length"] = _varint(VALUE_BYTES)
     if words is None:

@@ -1,8 +1,9 @@
 """Kafka's half of a benchmark: a process of its own that cleans what it is told to.
 
-One line of JSON in, one out: ``{"directory": ..., "config": ..., "now_ms": ...}`` gives
-``{"clean_seconds": ..., "whole_seconds": ..., "answer": ...}``. clean_seconds is Cleaner.doClean
-alone; whole_seconds goes from opening the log to the end of a clean close.
+One line of JSON in, one out: ``{"directory": ..., "config": ..., "now_ms": ...,
+"first_dirty_offset": ...}`` gives ``{"clean_seconds": ..., "whole_seconds": ..., "answer": ...}``.
+clean_seconds is Cleaner.doClean alone; whole_seconds goes from opening the log to the end of a
+clean close.
 """
 
 import json
@@ -24,7 +25,7 @@ def clean(order: dict[str, Any]) -> dict[str, Any]:
     with kafka.open_partition(Path(order["directory"]), config=order["config"]) as partition:
         partition.set_high_watermark()
         opened = time.perf_counter()
-        outcome = clean_range(kafka, partition)
+        outcome = clean_range(kafka, partition, first_dirty_offset=order["first_dirty_offset"])
         cleaned = time.perf_counter()
     return {
         "clean_seconds": cleaned - opened,

@@ -45,6 +45,7 @@ from storage_core.maintenance.compaction.plan import (
     plan_compaction,
 )
 from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_group
+from storage_core.maintenance.compaction.sidecar_folder import SidecarFolder
 from storage_core.maintenance.partition_state import PartitionState
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
@@ -76,8 +77,18 @@ class Cleaning:
     cleaner: CleanerConfig
     request: CleanRequest
 
-    def clean(self, directory: Path, *, threads: int | None = None) -> CleanResult:
-        """Make the round in process."""
+    def clean(
+        self,
+        directory: Path,
+        *,
+        threads: int | None = None,
+        sidecars: SidecarFolder | None = None,
+    ) -> CleanResult:
+        """Make the round in process, with key sidecars in a folder if one is given."""
+        if sidecars is not None:
+            return self.with_cleaner(key_sidecars=str(sidecars.folder)).clean(
+                directory, threads=threads
+            )
         return clean_partition(
             directory,
             config=self.config,

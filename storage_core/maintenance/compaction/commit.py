@@ -69,6 +69,8 @@ def plan_commit(log: LoadedLog, plan: CompactionPlan, groups: Sequence[CleanedGr
     if operations and not isinstance(operations[-1], SyncDirectory):
         operations.append(SyncDirectory(reason="the log as it was loaded"))
     for group in groups:
+        if not group.files:  # it stays as it is
+            continue
         operations += _swap(group, has_txn_index, log.snapshot_offsets)
     return Plan(location=plan.location, operations=tuple(operations))
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.kernels.offset_table import ORDINAL_BITS
+from storage_core.maintenance.compaction.kept_hashes import KeptHashes
 from storage_core.maintenance.compaction.kept_records import KeptRecords
 from storage_core.maintenance.compaction.offset_map import OffsetMap
 from storage_core.maintenance.compaction.rooms import Rooms
@@ -94,6 +95,7 @@ class CompactionIndex:
         stats: What was read.
         kept: Records of batches that were decompressed, some or none.
         rooms: Memory for windows of the round.
+        hashes: Of the keys of the segments, some or none.
     """
 
     offset_map: OffsetMap
@@ -103,6 +105,7 @@ class CompactionIndex:
     stats: IndexStats
     kept: KeptRecords = field(default_factory=KeptRecords)
     rooms: Rooms = field(default_factory=Rooms)
+    hashes: KeptHashes = field(default_factory=KeptHashes)
 
     @cached_property
     def numbers(self) -> Mapping[int, int]:

@@ -17,6 +17,8 @@ from storage_core.kernels.offset_table import (
     insert_block,
     list_entries,
     look_up_block,
+    mark_absent,
+    note_hashes,
 )
 from storage_core.kernels.record_scan import DONE
 from storage_core.records.payload import Limits, Payload
@@ -26,6 +28,9 @@ _FIRST_SLOTS = 1 << 12
 _MAX_FILL = 0.5
 _GROWTH = 2
 _NO_LIMIT = 2**62
+# Of what tells absent hashes: bits a key, and how many words of 64 at most, 1 MiB.
+_SEEN_BITS: Final = 16
+_MOST_SEEN_WORDS: Final = 1 << 17
 
 
 # Makes a zeroed table of so many slots.
@@ -61,6 +66,7 @@ class OffsetMap:
         self._allocate = allocate
         self._max_keys = _NO_LIMIT if max_keys is None else max_keys
         self._used = 0
+        self._seen: NDArray[np.uint64] | None = None
 
     def __len__(self) -> int:
         return self._used
@@ -112,6 +118,32 @@ class OffsetMap:
         rank = np.empty(count, np.int64)
         look_up_block(self.table, low, high, count, rank)
         return rank
+
+    def mark_absent(
+        self,
+        low: NDArray[np.uint64],
+        high: NDArray[np.uint64],
+        record_count: NDArray[np.int64],
+    ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        """Say of which hashes the map holds none; it is complete by now.
+
+        Args:
+            low: uint64[n], lower halves.
+            high: uint64[n], upper halves.
+            record_count: int64[batches], of how many records each batch has them, n in all.
+
+        Returns:
+            (words, absent): a bit for each hash, set where it is absent, and int64[batches], of how
+            many it is.
+        """
+        if self._seen is None:
+            words = min(max(1, self._used * _SEEN_BITS // 64), _MOST_SEEN_WORDS)
+            self._seen = np.zeros(1 << (words - 1).bit_length(), np.uint64)
+            note_hashes(self.table, self._seen)
+        words_of_all = np.zeros(max(1, -(-low.size // 64)), np.uint64)
+        absent = np.empty(record_count.size, np.int64)
+        mark_absent(self.table, self._seen, low, high, record_count, words_of_all, absent)
+        return words_of_all, absent
 
     def entries(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]:
         """Return (low, high, rank) of every key."""

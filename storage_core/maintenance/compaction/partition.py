@@ -2,11 +2,12 @@
 
 import secrets
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from storage_core.commit import Plan, commit
-from storage_core.config import CleanerConfig, LogConfig
+from storage_core.config import CleanerConfig, LogConfig, OffsetMapHash
 from storage_core.errors import BadBytesError, OffsetOverflowError, located
 from storage_core.log.loaded_log import LoadedLog, LogRepairs
 from storage_core.log.log_loader import load_log
@@ -30,10 +31,11 @@ from storage_core.maintenance.compaction.plan import (
     plan_compaction,
 )
 from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_group
+from storage_core.maintenance.compaction.sidecar_folder import PartitionSidecars, SidecarFolder
 from storage_core.maintenance.partition_state import PartitionState
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.throttler import Throttler
-from storage_core.store.base import LogStore
+from storage_core.store.base import LogStore, VersionedReader
 from storage_core.store.local import LocalStore
 from storage_core.threads import count_processors
 
@@ -129,9 +131,16 @@ def clean_and_load(
         now_ms=request.now_ms,
         hash_key=secrets.token_bytes(HASH_KEY_BYTES),
     )
+    plan, sidecars = with_sidecars(store, plan, cleaner.key_sidecars)
     throttler = Throttler(cleaner.io_max_bytes_per_second)
     threads = count_processors() if threads is None else threads
-    index = index_round(store, plan, throttler=throttler, threads=threads)
+    index = index_round(
+        store,
+        plan,
+        throttler=throttler,
+        keeps_hashes=sidecars is not None,
+        threads=threads,
+    )
     groups: list[CleanedGroup] = []
     try:
         tracker = TransactionTracker()
@@ -147,6 +156,7 @@ def clean_and_load(
                 scratch=directory,
                 attempt=attempt,
                 throttler=throttler,
+                sidecars=sidecars,
                 threads=threads,
             )
             for group in group_segments(plan, index.end_offset)
@@ -161,7 +171,40 @@ def clean_and_load(
         _discard(groups)
         raise
     commit(operations, store)
+    if sidecars is not None:
+        sidecars.publish(store, bases_after(plan, groups))
     return _done(log, index, groups, request), log
+
+
+def with_sidecars(
+    store: LogStore, plan: CompactionPlan, folder: str
+) -> tuple[CompactionPlan, PartitionSidecars | None]:
+    """Return a round that knows keys by the secret of a folder, and the sidecars of its partition.
+
+    Args:
+        store: The partition.
+        plan: The round, which is done by one process.
+        folder: Where sidecars lie; empty for none, and then the plan is as it was. So it is where
+            the folder cannot be used, keys are known by MD5, or the store does not tell one version
+            of a file from another.
+    """
+    if not folder or plan.offset_map_hash is not OffsetMapHash.SIPHASH:
+        return plan, None
+    with closing(store.open_file(plan.segments[0].log_file)) as reader:
+        if not isinstance(reader, VersionedReader):
+            return plan, None
+    sidecars = SidecarFolder(Path(folder)).of(plan.location)
+    if sidecars is None:
+        return plan, None
+    return replace(plan, hash_key=sidecars.secret.hex()), sidecars
+
+
+def bases_after(plan: CompactionPlan, groups: Iterable[CleanedGroup]) -> set[int]:
+    """Return the base offsets of the segments that are there after a round."""
+    bases = {segment.base_offset for segment in plan.segments}
+    for group in groups:
+        bases.difference_update(group.base_offsets[1:])
+    return bases
 
 
 def load_for_round(

@@ -42,6 +42,7 @@ from storage_core.maintenance.compaction.index import (
     bitmap_bounds,
     rank_of,
 )
+from storage_core.maintenance.compaction.kept_hashes import KEPT_HASHES, KeptHashes
 from storage_core.maintenance.compaction.kept_records import KEPT_BYTES, KEPT_RATIO, KeptRecords
 from storage_core.maintenance.compaction.offset_map import KeyBlock, OffsetMap
 from storage_core.maintenance.compaction.plan import CompactionPlan
@@ -239,6 +240,7 @@ class SegmentReading:
         number: Of the segment, in the ranks of its records.
         throttler: Slows the reading down.
         kept: Keeps what was decompressed, None where nobody asks for it again.
+        hashes: Keeps the hashes of the keys, None where nobody asks for them again.
         threads: How many threads to use: with more than one, windows are checked and hashed beside
             each other, and beside the sink.
         rooms: The memory to use, None for new.
@@ -257,12 +259,14 @@ class SegmentReading:
         number: int,
         throttler: Throttler | None = None,
         kept: KeptRecords | None = None,
+        hashes: KeptHashes | None = None,
         threads: int = 1,
         rooms: Rooms | None = None,
     ) -> None:
         self.is_full = False
         self._rooms = rooms or Rooms()
         self._kept = kept or KeptRecords()
+        self._hashes = hashes or KeptHashes()
         self._store = store
         self._plan = plan
         self._segment = segment
@@ -366,6 +370,7 @@ class SegmentReading:
                 chosen.room.arena = Arena()
             stop = self._sink.take(batches, is_dirty=chosen.is_dirty)
             self._note(batches, stop, is_dirty=chosen.is_dirty)
+            self._hashes.put(self._segment.base_offset, batches.keys, rank_of(self._number, 0))
             if self.is_full:
                 return
             row = batches.payload.end_row
@@ -452,6 +457,7 @@ def index_round(
     plan: CompactionPlan,
     *,
     throttler: Throttler | None = None,
+    keeps_hashes: bool = False,
     threads: int = 1,
 ) -> CompactionIndex:
     """Read the dirty segments of a round, in order, up to where its offset map is full.
@@ -460,6 +466,7 @@ def index_round(
         store: The partition directory.
         plan: The round.
         throttler: Slows the reading down.
+        keeps_hashes: Whether pass two asks for the hashes of the keys.
         threads: How many threads to use.
 
     Raises:
@@ -472,6 +479,7 @@ def index_round(
     indexed: list[IndexedSegment] = []
     kept = KeptRecords(min(KEPT_BYTES, KEPT_RATIO * sum(each.size_bytes for each in dirty)))
     rooms = Rooms()
+    hashes = KeptHashes(KEPT_HASHES if keeps_hashes else 0)
     for number, segment in enumerate(dirty):
         reading = SegmentReading(
             store,
@@ -481,6 +489,7 @@ def index_round(
             number=number,
             throttler=throttler,
             kept=kept,
+            hashes=hashes,
             threads=threads,
             rooms=rooms,
         )
@@ -488,9 +497,8 @@ def index_round(
         if reading.is_full:
             break
         sink.latest_offset = ends[number] - 1
-    return replace(
-        index_of_map(indexed, sink.offset_map, sink.latest_offset), kept=kept, rooms=rooms
-    )
+    index = index_of_map(indexed, sink.offset_map, sink.latest_offset)
+    return replace(index, kept=kept, hashes=hashes, rooms=rooms)
 
 
 def index_of_map(

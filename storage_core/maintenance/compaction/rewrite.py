@@ -1,7 +1,7 @@
 """Pass two: the segments of a group, filtered, become one cleaned segment of scratch files."""
 
 import os
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +12,7 @@ from typing import BinaryIO, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.errors import OffsetOverflowError, StorageError
+from storage_core.errors import ChangedWhileReadError, OffsetOverflowError, StorageError
 from storage_core.filenames import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -36,9 +36,21 @@ from storage_core.local_files import create_file
 from storage_core.log.log_segment import SegmentState
 from storage_core.log.transaction_tracker import TransactionRows, TransactionTracker
 from storage_core.maintenance.compaction.index import CompactionIndex
+from storage_core.maintenance.compaction.key_sidecar import (
+    KeySidecar,
+    SidecarBuilder,
+    sidecar_of_block,
+)
+from storage_core.maintenance.compaction.known_segment import (
+    Foresight,
+    KnownSegment,
+    Stretch,
+    find_stretches,
+)
 from storage_core.maintenance.compaction.pass_one import check_batches
 from storage_core.maintenance.compaction.plan import CompactionPlan, SegmentPace
 from storage_core.maintenance.compaction.rooms import Room
+from storage_core.maintenance.compaction.sidecar_folder import PartitionSidecars
 from storage_core.maintenance.compaction.survival import (
     JudgedWindow,
     ProducerLookup,
@@ -47,10 +59,11 @@ from storage_core.maintenance.compaction.survival import (
     WindowNotes,
 )
 from storage_core.maintenance.throttler import UNLIMITED, Throttler
+from storage_core.records.batch_table import BatchTable
 from storage_core.records.codecs import CODEC_OF, Arena, Blocks, compress_blocks
 from storage_core.records.payload import count_records_in
 from storage_core.records.reader import CrcCheck, Window, check_crc, scan_windows
-from storage_core.store.base import LogStore
+from storage_core.store.base import FileReader, LogStore
 from storage_core.threads import call_together, in_order
 from storage_core.turns import sync
 
@@ -58,6 +71,8 @@ SCRATCH_SUFFIX = ".part"
 # How many bytes of records are rebuilt before they are compressed, while they are still in the
 # CPU's cache. One batch may have more.
 RAW_BYTES: Final = 1024 * 1024
+# How many bytes of batches that stay are copied at a time: they are still in the CPU's cache.
+COPY_BYTES: Final = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +127,9 @@ class CleanedGroup:
 
     Attributes:
         base_offsets: Base offsets of the source segments; the first names the cleaned segment.
-        files: Its files: log, offset index, time index, and a transaction index if it has entries.
-        stats: What was read and written.
+        files: Its files: log, offset index, time index, and a transaction index if it has entries;
+            none where the group is one segment that stays, every byte of it.
+        stats: What was read and written; a segment that stays counts as both.
     """
 
     base_offsets: tuple[int, ...]
@@ -141,6 +157,7 @@ def clean_group(  # noqa: PLR0913  # what is read, what is known of it, and wher
     scratch: Path,
     attempt: str,
     throttler: Throttler | None = None,
+    sidecars: PartitionSidecars | None = None,
     threads: int = 1,
 ) -> CleanedGroup:
     """Filter the segments of a group into scratch files.
@@ -154,6 +171,8 @@ def clean_group(  # noqa: PLR0913  # what is read, what is known of it, and wher
         scratch: Existing folder on the filesystem of the partition.
         attempt: Name of this attempt, part of the files' names.
         throttler: Slows reading and writing down.
+        sidecars: Where keys of segments are known from, and those of the cleaned one go; the
+            plan's hash key is their secret. None for none.
         threads: How many threads to use: with more than one, windows are filtered beside each
             other, and beside the writing.
 
@@ -162,8 +181,9 @@ def clean_group(  # noqa: PLR0913  # what is read, what is known of it, and wher
         StorageError: A file cannot be read or written; no scratch file is left behind then.
     """
     throttler = throttler or Throttler(UNLIMITED)
-    with _GroupWriter(plan, group, scratch, attempt).opened() as writer:
-        _filter(store, plan, index, group, tracker, writer, throttler, threads)
+    with _GroupWriter(plan, group, scratch, attempt, sidecars).opened() as writer:
+        if _filter(store, plan, index, group, tracker, writer, throttler, threads):
+            return writer.leave()
         return writer.finish()
 
 
@@ -201,30 +221,69 @@ def _filter(  # noqa: PLR0913, PLR0917  # what is read, what is known of it, and
     writer: "_GroupWriter",
     throttler: Throttler,
     threads: int,
-) -> None:
-    """Hand what is left of a group's segments to a writer."""
+) -> bool:
+    """Hand what is left of a group's segments to a writer.
+
+    Returns:
+        Whether the group is one segment that stays as it is, and nothing was written.
+    """
     producers = ProducerLookup(plan)
     for segment in group:
         tracker.add_aborted(plan.aborted_near(segment.base_offset))
-        judge = SegmentFilter(plan, index, producers, segment.base_offset)
-        filtering = _Filtering(store, plan, index, segment, tracker, judge, writer.rebuilding)
-        pace = plan.pace_of(segment, threads)
-        windows = in_order(filtering.read(pace), filtering.filter, threads=pace.threads)
-        with closing(windows) as filtered:
-            for first in filtered:
-                window = first.noted.window
-                throttler.use(len(window.data))
-                writer.source_records += first.source_records
-                writer.aborted.extend(first.noted.ended)
-                writer.bytes_read += len(window.data)
-                for block in filtering.blocks(first):
-                    try:
-                        writer.write(block)
-                    except OffsetOverflowError as error:
-                        # What has to be split is the segment that it comes from.
-                        file, position = segment.log_file, window.file_position
-                        raise OffsetOverflowError(file, position, error.reason) from error
-                    throttler.use(block.out.size)
+        with closing(store.open_file(segment.log_file)) as reader:
+            known = writer.known(reader, segment, index)
+            judge = SegmentFilter(
+                plan,
+                index,
+                producers,
+                segment.base_offset,
+                known=known,
+                tells_keys=writer.sidecars is not None,
+            )
+            filtering = _Filtering(plan, index, segment, tracker, judge, writer.rebuilding)
+            pace = plan.pace_of(segment, threads)
+            if known is None:
+                _write_windows(filtering, filtering.read(reader, pace), writer, throttler, pace)
+                continue
+            check_batches(known.window())
+            discard, ended = filtering.decide(known.window())
+            writer.aborted.extend(ended)
+            foreseen = judge.foresee(known, discard)
+            if len(group) == 1 and writer.is_same(store, segment, known, foreseen):
+                writer.pass_over(known.sidecar.batches, foreseen)
+                return True
+            for stretch in find_stretches(known.sidecar.batches.size, foreseen):
+                if stretch.is_read:
+                    read = filtering.read_again(reader, pace, known, stretch, discard)
+                    _write_windows(filtering, read, writer, throttler, pace)
+                else:
+                    writer.copy(reader, known.sidecar, stretch, foreseen, throttler)
+    return False
+
+
+def _write_windows(
+    filtering: "_Filtering",
+    read: "Generator[_Noted]",
+    writer: "_GroupWriter",
+    throttler: Throttler,
+    pace: SegmentPace,
+) -> None:
+    """Filter and write the windows that are read of a segment."""
+    with closing(in_order(read, filtering.filter, threads=pace.threads)) as filtered:
+        for first in filtered:
+            window = first.noted.window
+            throttler.use(len(window.data))
+            writer.source_records += first.source_records
+            writer.aborted.extend(first.noted.ended)
+            writer.bytes_read += len(window.data)
+            for block in filtering.blocks(first):
+                try:
+                    writer.write(block)
+                except OffsetOverflowError as error:
+                    # What has to be split is the segment that it comes from.
+                    position = window.file_position
+                    raise OffsetOverflowError(window.file, position, error.reason) from error
+                throttler.use(block.out.size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,6 +316,7 @@ class _Block:
         last_offset: int64[n].
         max_timestamp: int64[n].
         stats: What was read for them, and what they are.
+        keys: What a sidecar says of them, None where nobody asks.
     """
 
     out: NDArray[np.uint8]
@@ -265,6 +325,7 @@ class _Block:
     last_offset: NDArray[np.int64]
     max_timestamp: NDArray[np.int64]
     stats: RewriteStats
+    keys: KeySidecar | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,9 +348,8 @@ class _Filtered:
 class _Filtering:
     """Pass two over one segment: `read` in order, `filter` beside each other."""
 
-    def __init__(  # noqa: PLR0913, PLR0917  # what is read, and what is known of it
+    def __init__(
         self,
-        store: LogStore,
         plan: CompactionPlan,
         index: CompactionIndex,
         segment: SegmentState,
@@ -297,9 +357,7 @@ class _Filtering:
         judge: SegmentFilter,
         rebuilding: "_Rebuilding",
     ) -> None:
-        self._store = store
         self._plan = plan
-        self._segment = segment
         self._tracker = tracker
         self._judge = judge
         self._rebuilding = rebuilding
@@ -310,28 +368,59 @@ class _Filtering:
         was_checked &= plan.end_of(segment.base_offset) <= index.end_offset
         self._checks_crc = plan.verify_crc and not was_checked
 
-    def read(self, pace: SegmentPace) -> Generator[_Noted]:
+    def read(self, reader: FileReader, pace: SegmentPace) -> Generator[_Noted]:
         """Read the windows, and take note of what depends on those before."""
-        crc = CrcCheck.LATER if self._checks_crc else CrcCheck.SKIP
         rooms = self._rooms.first(pace.at_once, self._plan)
         turns = cycle(rooms)
-        with closing(self._store.open_file(self._segment.log_file)) as reader:
-            for window in scan_windows(
-                reader,
-                window_bytes=pace.window_bytes,
-                crc=crc,
-                rooms=[room.window for room in rooms],
-            ):
-                rows, transactions = TransactionRows.select(window.batches)
-                discard = np.zeros(len(window.batches), bool)
-                discard[rows], ended = self._tracker.decide(transactions)
-                yield _Noted(
-                    window=window,
-                    notes=self._judge.note(window),
-                    discard=discard,
-                    ended=ended,
-                    room=next(turns),
-                )
+        for window in self._windows(reader, pace, rooms, 0, None):
+            discard, ended = self.decide(window)
+            notes = self._judge.note(window)
+            yield _Noted(window=window, notes=notes, discard=discard, ended=ended, room=next(turns))
+
+    def read_again(
+        self,
+        reader: FileReader,
+        pace: SegmentPace,
+        known: KnownSegment,
+        stretch: Stretch,
+        discard: NDArray[np.bool_],
+    ) -> Generator[_Noted]:
+        """Read a stretch of a segment with a sidecar, of which the tracker has seen all batches."""
+        rooms = self._rooms.first(pace.at_once, self._plan)
+        turns = cycle(rooms)
+        batches, last = known.sidecar.batches, stretch.end_row - 1
+        start = int(batches.position[stretch.first_row])
+        end = int(batches.position[last] + batches.size[last])
+        for window in self._windows(reader, pace, rooms, start, end):
+            here = known.rows_of(window)
+            notes = self._judge.note(window)
+            yield _Noted(
+                window=window, notes=notes, discard=discard[here], ended=[], room=next(turns)
+            )
+
+    def decide(self, window: Window) -> tuple[NDArray[np.bool_], list[AbortedTxn]]:
+        """Return which batches nothing refers to any more, and which aborted transactions end."""
+        rows, transactions = TransactionRows.select(window.batches)
+        discard = np.zeros(len(window.batches), bool)
+        discard[rows], ended = self._tracker.decide(transactions)
+        return discard, ended
+
+    def _windows(
+        self,
+        reader: FileReader,
+        pace: SegmentPace,
+        rooms: Sequence[Room],
+        start: int,
+        end: int | None,
+    ) -> Generator[Window]:
+        return scan_windows(
+            reader,
+            start=start,
+            end=end,
+            window_bytes=pace.window_bytes,
+            crc=CrcCheck.LATER if self._checks_crc else CrcCheck.SKIP,
+            rooms=[room.window for room in rooms],
+        )
 
     def filter(self, noted: _Noted) -> _Filtered:
         """Check a window, and make what is left of it; any thread may ask."""
@@ -417,7 +506,19 @@ class _Rebuilding:
                 raise payload.error(status, row, int(payload.start[row]))
         here = slice(payload.first_row, payload.end_row)
         written = np.flatnonzero(verdict.fate[here] != GONE) + payload.first_row
+        keys = None
+        if verdict.keys is not None:
+            keys = sidecar_of_block(
+                out.content,
+                written,
+                verdict.keys,
+                record_count=batches.record_count,
+                kept=verdict.kept,
+                keep=verdict.keep,
+                first_record=verdict.first_record,
+            )
         return _Block(
+            keys=keys,
             out=out.content,
             end_row=payload.end_row,
             size=sizes[written],
@@ -453,17 +554,16 @@ class _GroupWriter:
         group: list[SegmentState],
         scratch: Path,
         attempt: str,
+        sidecars: PartitionSidecars | None = None,
     ) -> None:
         self.rebuilding = _Rebuilding(plan)
+        self.sidecars = sidecars
+        self._keys = SidecarBuilder()
+        self._plan = plan
         self._group = group
         base_offset = group[0].base_offset
         self._prefix = scratch / f"{SCRATCH_PREFIX}{attempt}-{segment_file(base_offset, '')}"
-        self._index = IndexBuilder(
-            segment_file(base_offset, LOG_SUFFIX),
-            base_offset,
-            interval_bytes=plan.index_interval_bytes,
-            max_index_bytes=plan.segment_index_bytes,
-        )
+        self._index = self._new_index()
         self._log: BinaryIO
         self._stats = RewriteStats()
         self.bytes_read = 0
@@ -492,42 +592,168 @@ class _GroupWriter:
     def finish_measuring(self) -> RewriteStats:
         """Return the numbers; an index that would be full is full here too."""
         self._index.finish()
+        return self._all_stats
+
+    def write(self, block: _Block) -> None:
+        """Write the next batches."""
+        if block.keys is not None:
+            self._keys.add(block.keys, self._index.size_bytes)
+        self._add_to_index(block.size, block.last_offset, block.max_timestamp)
+        self._log.write(block.out.data)
+        self._stats += block.stats
+
+    def _add_to_index(
+        self,
+        size: NDArray[np.int64],
+        last_offset: NDArray[np.int64],
+        max_timestamp: NDArray[np.int64],
+    ) -> None:
+        if self._index.size_bytes + int(size.sum()) > MAX_BATCH_BYTES:
+            raise StorageError(str(self._prefix), "the cleaned segment would exceed 2 GiB")
+        self._index.add(size, last_offset, max_timestamp)
+
+    def known(
+        self, reader: FileReader, segment: SegmentState, index: CompactionIndex
+    ) -> KnownSegment | None:
+        """Return what a sidecar tells of a source segment.
+
+        None where there is none that can be trusted, or where pass one has read the keys.
+        """
+        if self.sidecars is None or segment.base_offset in index.segments:
+            return None
+        sidecar = self.sidecars.read(reader, segment.base_offset)
+        if sidecar is None:
+            return None
+        return KnownSegment.ask(segment.log_file, sidecar, index, self._plan.now_ms)
+
+    def copy(
+        self,
+        reader: FileReader,
+        source: KeySidecar,
+        stretch: Stretch,
+        foreseen: Foresight,
+        throttler: Throttler,
+    ) -> None:
+        """Write batches of a segment with a sidecar as they are, or leave them out, unread.
+
+        Raises:
+            ChangedWhileReadError: The segment is shorter than its sidecar says.
+            OffsetOverflowError: Their offsets do not fit the cleaned segment.
+        """
+        part = source.rows(stretch.first_row, stretch.end_row)
+        rows = part.batches
+        start, size = int(rows.position[0]), int(rows.size.sum())
+        was_read = foreseen.was_read[stretch.first_row : stretch.end_row]
+        self._count_unread(rows, was_read, stays=stretch.stays)
+        if not stretch.stays:
+            return
+        self._keys.add(part, self._index.size_bytes)
+        try:
+            self._add_to_index(rows.size, rows.last_offset, rows.max_timestamp)
+        except OffsetOverflowError as error:
+            raise OffsetOverflowError(reader.name, start, error.reason) from error
+        piece = np.empty(min(size, COPY_BYTES), np.uint8)
+        for first in range(0, size, COPY_BYTES):
+            target = piece[: size - first]
+            throttler.use(2 * target.size)
+            filled = reader.read_into(start + first, target)
+            if filled < target.size:
+                expected, found = f"{start + size} bytes", f"{start + first + filled}"
+                raise ChangedWhileReadError(reader.name, expected, found)
+            self._log.write(target.data)
+
+    def is_same(
+        self, store: LogStore, segment: SegmentState, known: KnownSegment, foreseen: Foresight
+    ) -> bool:
+        """Whether a round would write a segment as it is, its indexes too."""
+        log_file = segment_file(segment.base_offset, LOG_SUFFIX)
+        index_file = segment_file(segment.base_offset, OFFSET_INDEX_SUFFIX)
+        if (segment.log_file, segment.offset_index_file) != (log_file, index_file):
+            return False
+        if not (foreseen.is_settled & foreseen.stays).all():
+            return False
+        if segment.has_txn_index != bool(self.aborted):
+            return False
+        index = self._new_index()
+        batches = known.sidecar.batches
+        index.add(batches.size, batches.last_offset, batches.max_timestamp)
+        try:
+            return all(
+                store.read_file(segment_file(segment.base_offset, suffix), limit_bytes=len(content))
+                == content
+                for suffix, content in self._indexes(index).items()
+            )
+        except StorageError:  # one is missing, or too long
+            return False
+
+    def pass_over(self, batches: BatchTable, foreseen: Foresight) -> None:
+        """Count a segment that stays as it is."""
+        self._count_unread(batches, foreseen.was_read, stays=True)
+
+    def _count_unread(
+        self, batches: BatchTable, was_read: NDArray[np.bool_], *, stays: bool
+    ) -> None:
+        """Count batches as if they had been read."""
+        size, records = int(batches.size.sum()), int(batches.record_count.sum())
+        self.source_records += records
+        self.bytes_read += size
+        self._stats += RewriteStats(
+            messages_read=int(batches.record_count[was_read].sum()),
+            messages_written=records if stays else 0,
+            bytes_written=size if stays else 0,
+        )
+
+    def leave(self) -> CleanedGroup:
+        """Return the manifest of a segment that stays as it is; no file is left."""
+        self._path(LOG_SUFFIX).unlink()
+        return CleanedGroup(
+            base_offsets=(self._group[0].base_offset,), files=(), stats=self._all_stats
+        )
+
+    @property
+    def _all_stats(self) -> RewriteStats:
         return self._stats + RewriteStats(
             bytes_read=self.bytes_read, source_records=self.source_records
         )
 
-    def write(self, block: _Block) -> None:
-        """Write the next batches."""
-        if self._index.size_bytes + block.out.size > MAX_BATCH_BYTES:
-            raise StorageError(str(self._prefix), "the cleaned segment would exceed 2 GiB")
-        self._index.add(block.size, block.last_offset, block.max_timestamp)
-        self._log.write(block.out.data)
-        self._stats += block.stats
-
-    def finish(self) -> CleanedGroup:
-        """Write the indexes, sync everything and return the manifest."""
-        offsets, times = self._index.finish()
-        sizes = {LOG_SUFFIX: self._index.size_bytes}
-        modified_ns = self._group[-1].modified_ms * 1_000_000
+    def _indexes(self, index: IndexBuilder) -> dict[str, bytes]:
+        """Return the contents of the indexes, by suffix."""
+        offsets, times = index.finish()
         contents = {OFFSET_INDEX_SUFFIX: offsets, TIME_INDEX_SUFFIX: times}
         if self.aborted:
             contents[TXN_INDEX_SUFFIX] = encode_transaction_index(self.aborted)
+        return contents
+
+    def finish(self) -> CleanedGroup:
+        """Write the indexes, sync everything and return the manifest."""
+        contents = self._indexes(self._index)
+        sizes = {LOG_SUFFIX: self._index.size_bytes}
+        modified_ns = self._group[-1].modified_ms * 1_000_000
         writes = []
         for suffix, content in contents.items():
             own_ns = None if suffix == TXN_INDEX_SUFFIX else modified_ns
             writes.append(partial(_write_durably, self._path(suffix), content, own_ns))
             sizes[suffix] = len(content)
         call_together(partial(_make_durable, self._log, modified_ns), *writes)
-        stats = self._stats + RewriteStats(
-            bytes_read=self.bytes_read, source_records=self.source_records
-        )
+        sidecar = None if self.sidecars is None else self._keys.finish()
+        if self.sidecars is not None and sidecar is not None:
+            self.sidecars.stage(self._group[0].base_offset, sidecar)
         return CleanedGroup(
             base_offsets=tuple(segment.base_offset for segment in self._group),
             files=tuple(
                 ScratchFile(suffix=suffix, path=str(self._path(suffix)), size_bytes=size)
                 for suffix, size in sizes.items()
             ),
-            stats=stats,
+            stats=self._all_stats,
+        )
+
+    def _new_index(self) -> IndexBuilder:
+        base_offset = self._group[0].base_offset
+        return IndexBuilder(
+            segment_file(base_offset, LOG_SUFFIX),
+            base_offset,
+            interval_bytes=self._plan.index_interval_bytes,
+            max_index_bytes=self._plan.segment_index_bytes,
         )
 
     def _path(self, suffix: str) -> Path:

@@ -1,6 +1,6 @@
 """Which batches and records of a window stay: the cleaner's retention rules over arrays."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from storage_core.kernels.batch_filter import (
 from storage_core.kernels.batch_scan import HAS_LEGACY
 from storage_core.kernels.batch_write import GONE, HEADER_ONLY, REBUILT, VERBATIM
 from storage_core.kernels.offset_table import ABSENT
-from storage_core.kernels.record_scan import DONE, INDEXED, OPENED
+from storage_core.kernels.record_scan import DONE, HAS_TOMBSTONE, INDEXED, OPENED
 from storage_core.kernels.survivors import mark_latest
 from storage_core.maintenance.compaction.index import (
     CompactionIndex,
@@ -28,6 +28,15 @@ from storage_core.maintenance.compaction.index import (
     rank_of,
     words_for,
 )
+from storage_core.maintenance.compaction.key_sidecar import (
+    LOOKED_UP,
+    NO_KEYS,
+    NOTED,
+    NOWHERE,
+    BlockKeys,
+    Halves,
+)
+from storage_core.maintenance.compaction.known_segment import Foresight, KnownSegment
 from storage_core.maintenance.compaction.offset_map import KeyBlock
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.compaction.rooms import Room
@@ -57,6 +66,7 @@ class Verdict:
         delete_horizon_ms: int64[], of the rebuilt ones, NO_TIMESTAMP for none.
         messages_read: Records looked at.
         invalid_messages: Records without a key that were dropped.
+        keys: Hashes of the keys, None where nobody asks for them.
     """
 
     payload: Payload
@@ -67,6 +77,7 @@ class Verdict:
     delete_horizon_ms: NDArray[np.int64]
     messages_read: int
     invalid_messages: int
+    keys: BlockKeys | None = None
 
 
 class ProducerLookup:
@@ -96,7 +107,16 @@ class ProducerLookup:
 
 
 class SegmentFilter:
-    """Judges the windows of one source segment: `note` in order, the rest beside each other."""
+    """Judges the windows of one source segment: `note` in order, the rest beside each other.
+
+    Args:
+        plan: The round.
+        index: Its pass one.
+        producers: Those alive.
+        base_offset: Which segment.
+        known: What a sidecar told of it, None where it was not asked.
+        tells_keys: Whether verdicts have the hashes of the keys.
+    """
 
     def __init__(
         self,
@@ -104,6 +124,9 @@ class SegmentFilter:
         index: CompactionIndex,
         producers: ProducerLookup,
         base_offset: int,
+        *,
+        known: KnownSegment | None = None,
+        tells_keys: bool = False,
     ) -> None:
         self._plan = plan
         self._index = index
@@ -119,6 +142,29 @@ class SegmentFilter:
         self._words = _NO_WORDS
         if self._dirty is not None and self._dirty.word_count:
             self._words = index.bitmap_of(base_offset)
+        self._known = known
+        self._tells_keys = tells_keys
+        self._noted_keys: Halves | None = None
+        if known is not None:
+            self._words = known.words
+            self._noted_keys = known.sidecar.low, known.sidecar.high
+        elif self._dirty is not None and tells_keys:
+            self._noted_keys = index.hashes.take(base_offset, self._dirty.record_count)
+
+    def foresee(self, known: KnownSegment, discard: NDArray[np.bool_]) -> Foresight:
+        """Say of each batch of a segment with a sidecar whether its records have to be read.
+
+        Args:
+            known: What the sidecar tells.
+            discard: bool[batches], what the transaction tracker says of all of them.
+        """
+        window = known.window()
+        judged = self.observe(window, self.note(window), discard)
+        fate, _ = self._decide_fate(judged, np.zeros(len(discard), np.int64))
+        is_settled = ~judged.needs_records & ((fate == VERBATIM) | (fate == GONE))
+        return Foresight(
+            is_settled=is_settled, stays=fate == VERBATIM, was_read=judged.action != DROP
+        )
 
     def judge(self, judged: "JudgedWindow", first_row: int, room: Room) -> Verdict:
         """Return the verdict on the rows of a window from first_row on, as many as memory allows.
@@ -145,7 +191,7 @@ class SegmentFilter:
         batches = payload.batches
         self._check_counts(judged, payload)
         kept, step = judged.kept, judged.step
-        local_words, local_bit = self._look_up(judged, payload, room.keys)
+        local_words, local_bit, local_keys = self._look_up(judged, payload, room.keys)
         is_local = judged.is_looked_up[first_row:end_row]
         invalid = 0
         kept_tombstones = np.zeros(len(batches), np.int64)
@@ -190,7 +236,16 @@ class SegmentFilter:
         _refuse_empty_legacy(window, fate, here)
         was_read = judged.action[here] != DROP
         read_counts = np.where(judged.needs_records, batches.record_count, judged.record_count)
+        keys = None
+        if self._tells_keys:
+            keys = self._keys_of(judged, kept_tombstones, fate, horizon)
+            keys = replace(
+                keys,
+                first_hash=np.where(judged.is_looked_up, local_bit, judged.first_bit),
+                looked_up=local_keys,
+            )
         return Verdict(
+            keys=keys,
             payload=payload,
             fate=fate,
             kept=kept,
@@ -238,6 +293,9 @@ class SegmentFilter:
             kept,
             step,
         )
+        # A sidecar says so of control batches, nobody else: then their records stay.
+        is_marker = (action == KEEP_RECORDS) & ((flags & INDEXED) != 0) & ~discard
+        kept[is_marker], step[is_marker] = noted.record_count[is_marker], SETTLED
         is_legacy = batches.is_legacy
         is_rebuilt = np.full(count, self._plan.recompresses_all) & ~batches.is_control
         # Even one of which all stays is written anew, of an older format in v2.
@@ -261,6 +319,8 @@ class SegmentFilter:
             is_looked_up=is_looked_up,
             first_bit=first_bit,
             own_ordinal=noted.own_ordinal,
+            flags=flags,
+            keeps_all_tombstones=noted.keeps_all_tombstones,
             has_ordinals=(flags & OPENED) != 0,
             record_count=noted.record_count,
         )
@@ -275,9 +335,20 @@ class SegmentFilter:
         count = len(batches)
         flags = np.zeros(count, np.uint8)
         own_ordinal = np.full(count, _NOT_DIRTY, np.int64)
+        no_tombstones = np.zeros(count, bool)
+        if self._known is not None:
+            here = self._known.rows_of(window)
+            return WindowNotes(
+                self._known.flags[here],
+                self._known.sidecar.first_key[here],
+                own_ordinal,
+                batches.record_count,
+                self._known.keeps_all_tombstones[here],
+            )
         dirty = self._dirty
         if dirty is None:
-            return WindowNotes(flags, np.zeros(count, np.int64), own_ordinal, batches.record_count)
+            first_bit = np.zeros(count, np.int64)
+            return WindowNotes(flags, first_bit, own_ordinal, batches.record_count, no_tombstones)
         positions = batches.position + window.file_position
         first = int(np.searchsorted(positions, dirty.start_position))
         noted = dirty.flags[self._next_flag : self._next_flag + count - first]
@@ -293,7 +364,7 @@ class SegmentFilter:
                 window.file, f"{dirty.record_count} records", "more of them in the second pass"
             )
         own_ordinal[first:] = np.where(has_ordinals, first_bit, first_bit - 1)[first:]
-        return WindowNotes(flags, first_bit, own_ordinal, record_count)
+        return WindowNotes(flags, first_bit, own_ordinal, record_count, no_tombstones)
 
     def _take_counts(self, window: Window, has_ordinals: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Return how many records the batches of a window have, legacy ones by pass one."""
@@ -328,15 +399,18 @@ class SegmentFilter:
 
     def _look_up(
         self, judged: "JudgedWindow", payload: Payload, keys: KeyBlock
-    ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        """Return bitmaps, for the rows that have none yet, of who is the newest of its key."""
+    ) -> tuple[NDArray[np.uint64], NDArray[np.int64], Halves]:
+        """Return bitmaps, for the rows that have none yet, of who is the newest of its key.
+
+        And where the bits of each row begin, and the hashes of the keys by bit, if those are told.
+        """
         batches = payload.batches
         here = slice(payload.first_row, payload.end_row)
         wanted = np.zeros(len(batches), bool)
         wanted[here] = judged.is_looked_up[here]
         first_bit = np.zeros(len(batches), np.int64)
         if not wanted.any():
-            return _NO_WORDS, first_bit
+            return _NO_WORDS, first_bit, NO_KEYS
         keys.read(payload, wanted, self._plan.limits, first_offset=_LOWEST_OFFSET, first_rank=0)
         counts = np.where(wanted, batches.record_count, 0)
         first_bit = np.cumsum(counts) - counts
@@ -348,7 +422,43 @@ class SegmentFilter:
         inside = np.where(judged.has_ordinals[rows], bit - first_bit[rows], 0)
         rank = np.where(own == _NOT_DIRTY, ABSENT, own + inside + rank_of(self._number, 0))
         mark_latest(offsets, rank, bit, keys.count, words)
-        return words, first_bit
+        return words, first_bit, _by_bit(keys, int(counts.sum())) if self._tells_keys else NO_KEYS
+
+    def _keys_of(
+        self,
+        judged: "JudgedWindow",
+        kept_tombstones: NDArray[np.int64],
+        fate: NDArray[np.uint8],
+        horizon: NDArray[np.int64],
+    ) -> BlockKeys:
+        """Return the hashes of the keys of a block, and what a sidecar says of its batches."""
+        batches = judged.window.batches
+        stays = (fate == VERBATIM) | (fate == REBUILT)
+        new_horizon = np.where(fate == VERBATIM, batches.delete_horizon_ms, horizon)
+        # Without a horizon it would be asked for one again.
+        is_final = (kept_tombstones == 0) | (new_horizon >= 0)
+        is_fit = stays & is_final & ~batches.is_legacy
+        has_keys = is_fit & (judged.action == FILTER)
+        has_keys &= batches.last_offset <= self._index.latest_offset
+        is_noted = has_keys & judged.has_ordinals & ((judged.flags & INDEXED) != 0)
+        place = np.full(len(batches), NOWHERE, np.uint8)
+        if self._noted_keys is not None:
+            place[is_noted] = NOTED
+        place[has_keys & judged.is_looked_up] = LOOKED_UP
+        flags = np.zeros(len(batches), np.uint8)
+        flags[is_fit & batches.is_control] = INDEXED
+        flags[place != NOWHERE] = INDEXED | OPENED
+        # Where all tombstones stay, nobody has looked for them.
+        has_tombstone = (kept_tombstones > 0) | judged.keeps_all_tombstones
+        flags[(place != NOWHERE) & has_tombstone] |= HAS_TOMBSTONE
+        return BlockKeys(
+            flags=flags,
+            place=place,
+            first_hash=judged.first_bit,
+            is_chosen=judged.needs_records.astype(np.uint8),
+            noted=self._noted_keys or NO_KEYS,
+            looked_up=NO_KEYS,
+        )
 
     def _decide_fate(
         self, judged: "JudgedWindow", kept_tombstones: NDArray[np.int64]
@@ -392,6 +502,14 @@ def _refuse_empty_legacy(window: Window, fate: NDArray[np.uint8], here: slice) -
         )
 
 
+def _by_bit(keys: KeyBlock, count: int) -> Halves:
+    """Return the hashes of a block by the number of their record."""
+    low, high = np.zeros((2, count), np.uint64)
+    bit = keys.rank[: keys.count]
+    low[bit], high[bit] = keys.low[: keys.count], keys.high[: keys.count]
+    return low, high
+
+
 @dataclass(frozen=True, slots=True)
 class WindowNotes:
     """What pass one noted of a window's batches.
@@ -403,12 +521,15 @@ class WindowNotes:
             where it has none, _NOT_DIRTY before the dirty part.
         record_count: int64[n], how many records it has, UNKNOWN_COUNT where neither its header nor
             pass one says.
+        keeps_all_tombstones: bool[n], of a segment with a sidecar, whether a batch has tombstones,
+            and all of its records stay.
     """
 
     flags: NDArray[np.uint8]
     first_bit: NDArray[np.int64]
     own_ordinal: NDArray[np.int64]
     record_count: NDArray[np.int64]
+    keeps_all_tombstones: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -427,5 +548,7 @@ class JudgedWindow:
     is_looked_up: NDArray[np.bool_]
     first_bit: NDArray[np.int64]
     own_ordinal: NDArray[np.int64]
+    flags: NDArray[np.uint8]  # as noted
+    keeps_all_tombstones: NDArray[np.bool_]
     has_ordinals: NDArray[np.bool_]
     record_count: NDArray[np.int64]

@@ -19,7 +19,7 @@ OF_RUNS = {**options_of(JobOptions), **options_of(RunLimits)}
 # What a job reads while its options are made, and what only a command reads.
 READ_BY_LOAD = {
     *("config_files", "settings", "server_properties"),
-    *("recompress", "recompress_all"),
+    *("recompress", "recompress_all", "key_sidecars"),
 }
 READ_BY_COMMANDS = {
     *("deep", "directory", "fail_on", "in_place", "live", "managed", "mirror", "origin"),

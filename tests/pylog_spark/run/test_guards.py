@@ -10,6 +10,7 @@ from pylog_spark.options import JobOptions
 from pylog_spark.options.option import CommandLine
 from pylog_spark.run.guards import check_ledger, check_roots, check_salvage
 from storage_core.catalog.roles import Role
+from storage_core.config import CleanerConfig
 from storage_core.errors import ConfigError, GuardRefusedError, LogDirectoryNotFoundError
 from storage_core.filenames import CLEANER_FILE
 from storage_core.roots.open_root import LogRoot
@@ -127,6 +128,13 @@ def test_no_page_may_lie_in_a_log_directory(tmp_path, command):
         line = CommandLine({"roots": [str(root)], "report": inside / "page.html"})
         with pytest.raises(ConfigError, match=r"--report=.*lies inside the log directory"):
             run(line)
+
+
+def test_key_sidecars_inside_a_log_directory_are_refused(tmp_path):
+    root = log_directory(tmp_path / "log")
+    with pytest.raises(ConfigError, match=r"--key-sidecars.*lies inside the log directory"):
+        check(root, cleaner=CleanerConfig(key_sidecars=str(root / "keys")))
+    check(root, cleaner=CleanerConfig(key_sidecars=str(tmp_path / "keys")))
 
 
 def test_a_trash_without_roots_lies_in_no_log_directory_either(tmp_path):

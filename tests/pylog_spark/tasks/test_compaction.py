@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from storage_core.json_values import from_json
 from storage_core.maintenance.compaction.exchanged_index import encode_start
 from storage_core.maintenance.compaction.partition import clean_partition
 from storage_core.maintenance.compaction.plan import CompactionPlan
+from storage_core.maintenance.compaction.sidecar_folder import SidecarFolder
+from storage_core.store import LocalStore
 from tests.kit.compare import read_tree
 from tests.kit.golden_data import Golden
 from tests.pylog_spark.broker_roots import (
@@ -183,6 +186,26 @@ def test_a_partition_cleaned_whole_in_one_task_is_the_same(tmp_path):
     pipeline.allow_commits()
     assert not any(row["error"] for row in pipeline.clean_whole())
     assert differences_from_kafka(root.path, FIRST_ROUNDS, tmp_path) == []
+
+
+def test_a_task_that_cleans_a_partition_whole_leaves_key_sidecars(tmp_path):
+    root = broker_directory(tmp_path / "log", FIRST_ROUNDS)
+    folder = tmp_path / "keys"
+    pipeline = Pipeline(root, FIRST_ROUNDS_MS, cleaner=CleanerConfig(key_sidecars=str(folder)))
+    pipeline.allow_commits()
+    assert not any(row["error"] for row in pipeline.clean_whole())
+    assert differences_from_kafka(root.path, FIRST_ROUNDS, tmp_path) == []
+    known = 0
+    for plan in pipeline.plans:
+        store = LocalStore(Path(plan["directory"]))
+        sidecars = SidecarFolder(folder).of(store.location)
+        for segment in decode_plan(plan["plan"]).segments:
+            if store.has(segment.log_file):
+                with closing(store.open_file(segment.log_file)) as reader:
+                    known += sidecars.read(reader, segment.base_offset) is not None
+        assert sidecars.secret.hex() not in decode_plan(plan["plan"]).hash_key
+    assert known >= len(pipeline.plans)
+    assert not list(folder.rglob("*.part"))
 
 
 @pytest.mark.parametrize("name", ["clean-group-all-s211", TRANSACTIONS])

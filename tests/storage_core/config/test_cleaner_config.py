@@ -83,6 +83,13 @@ ROWS = [
     ),
     ("recompress.all", "recompresses_all", False, {"true": True}, ["1"]),
     (
+        "key.sidecars",
+        "key_sidecars",
+        "",
+        {"": "", " /var/cache/keys ": "/var/cache/keys"},
+        ["keys", "./keys", "s3://a/b", "/a/../b", "/a\0b"],
+    ),
+    (
         "max.decompressed.batch.bytes",
         "max_decompressed_batch_bytes",
         536_870_912,

@@ -319,6 +319,7 @@ def test_the_kernels_of_a_module_are_those_that_it_defines():
         "mark_ordinals",
         "mark_survivors",
         "mark_latest",
+        "pick_hashes",
         "is_set",
         "count_range",
     }

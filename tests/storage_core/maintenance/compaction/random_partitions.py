@@ -24,6 +24,7 @@ from tests.kit.legacy import AnyBatch, LegacyMessage, LegacySet
 from tests.storage_core.log.windows import windows_of
 
 PRODUCERS = (1000, 2000, 3000)
+KEYS = (b"a", b"b", b"c", b"d", b"", b"k" * 70, None)
 KINDS = ("plain", "plain", "plain", "idempotent", "txn", "txn", "commit", "abort", "leader", "roll")
 
 
@@ -38,6 +39,7 @@ class RandomLog:
     sequences: dict[int, int] = field(default_factory=dict)
     next_offset: int = 0
     timestamp: int = SOME_TIME_MS - 10_000_000
+    keys: tuple[bytes | None, ...] = KEYS
     leader_epoch: int = 0
 
     def append(self, batch: AnyBatch) -> None:
@@ -112,7 +114,7 @@ def _records(draw: st.DrawFn, log: RandomLog) -> tuple[RecordSpec, ...]:
         log.timestamp += draw(st.integers(-2, 40))
         parts.append(
             RecordSpec(
-                key=draw(st.sampled_from([b"a", b"b", b"c", b"d", b"", b"k" * 70, None])),
+                key=draw(st.sampled_from(log.keys)),
                 value=draw(st.sampled_from([b"v", b"", b"x" * 90, None])),
                 timestamp=log.timestamp,
                 headers=draw(st.sampled_from([(), (), (("h", None), ("\u00e9", b"1"))])),
@@ -200,17 +202,23 @@ def _produced(
 
 @st.composite
 def random_logs(
-    draw: st.DrawFn, codecs: st.SearchStrategy[Codec], *, has_old_formats: bool = False
+    draw: st.DrawFn,
+    codecs: st.SearchStrategy[Codec],
+    *,
+    has_old_formats: bool = False,
+    keys: tuple[bytes | None, ...] = KEYS,
+    kinds: tuple[str, ...] = KINDS,
+    least: int = 4,
 ) -> RandomLog:
     """Logs of a few segments; in one with old formats those come before, or among, the new ones."""
-    log = RandomLog()
+    log = RandomLog(keys=keys)
     if has_old_formats:
         for kind in draw(st.lists(st.sampled_from(["old", "old", "old", "roll"]), max_size=12)):
             if kind == "old":
                 _old(draw, log, codecs)
             else:
                 log.roll()
-    for kind in draw(st.lists(st.sampled_from(KINDS), min_size=4, max_size=40)):
+    for kind in draw(st.lists(st.sampled_from(kinds), min_size=least, max_size=40)):
         match kind:
             case "plain":
                 _data(draw, log, codecs)
