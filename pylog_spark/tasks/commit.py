@@ -42,6 +42,7 @@ from storage_core.maintenance.compaction.sidecar_folder import PartitionSidecars
 from storage_core.maintenance.compaction.statistics import CleanerStats
 from storage_core.roots.root import Prepared, RootAccess
 from storage_core.store import LogStore
+from storage_core.store.generations import current_location
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +213,8 @@ def _commit(work: CompactionWork, context: WriteContext, clean: Clean) -> dict[s
     for cleaned in done:
         if cleaned.sidecars is not None and row.get("error_class") is None:
             bases = bases_after(plan, cleaned.groups)
-            cleaned.sidecars.publish(access.open(plan.location), bases)
+            # Not the generation that was cleaned, but what became of it.
+            cleaned.sidecars.publish(access.open(current_location(plan.location)), bases)
     return row
 
 

@@ -174,7 +174,9 @@ class ManagedAccess:
     def keep(
         self, location: str, attempt: str, base_offset: int, files: Mapping[str, str]
     ) -> Mapping[str, str]:
-        """Upload the files of a segment: its log, and what goes with it as one object."""
+        """Upload the files of a segment, if there are any: its log, the others as one object."""
+        if not files:
+            return files
         store = open_managed(location)
         names = {suffix: segment_file(base_offset, suffix) for suffix in files}
         small = {

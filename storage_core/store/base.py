@@ -52,7 +52,8 @@ class VersionedReader(FileReader, Protocol):
     """One open file of a store that tells its versions apart.
 
     Attributes:
-        version: Other words for any other file, and for this one once it has changed.
+        version: Other words for any other file, and for this one once it has changed; none, "",
+            where the store cannot tell.
     """
 
     version: str

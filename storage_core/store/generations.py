@@ -66,6 +66,11 @@ def unpinned(location: str) -> str:
     return location.partition(GENERATION_MARK)[0]
 
 
+def current_location(location: str) -> str:
+    """Return the location of a partition as it is now, by that of a plan."""
+    return unpinned(location) if location.startswith(MANAGED_PREFIX) else location
+
+
 def read_head(objects: ObjectStore, partition: TopicPartition) -> Head:
     """Return the current generation, by one GET.
 

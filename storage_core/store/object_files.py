@@ -92,6 +92,7 @@ class ObjectFileReader:
     Attributes:
         name: Of the file.
         size_bytes: Its length.
+        version: Which bytes of which version of which object it is.
         block_bytes: Size of the ranges of large reads and of reads ahead.
     """
 
@@ -110,6 +111,7 @@ class ObjectFileReader:
     ) -> None:
         self.name = name
         self.size_bytes = size_bytes
+        self.version = f"{etag}:{start}:{size_bytes}:{key}" if etag else ""
         self._kept = kept if etag else None
         self._objects = objects
         self._key = key

@@ -73,7 +73,7 @@ class SidecarFolder:
         """Return the sidecars of a partition; None where the folder cannot be used.
 
         Args:
-            location: Of the partition, without a generation.
+            location: Of the partition as it is now, without a generation.
         """
         digest = hashlib.blake2b(location.encode(), digest_size=8).hexdigest()
         name = Path(location).name[-_NAME_CHARACTERS:]
@@ -206,7 +206,7 @@ def _read(path: Path) -> NDArray[np.uint8]:
 
 def _version_of(reader: FileReader, base_offset: int) -> SegmentVersion | None:
     """Return which version of the segment is open, None where its store does not say."""
-    if not isinstance(reader, VersionedReader):
+    if not isinstance(reader, VersionedReader) or not reader.version:
         return None
     return SegmentVersion(
         base_offset=base_offset, size_bytes=reader.size_bytes, version=reader.version

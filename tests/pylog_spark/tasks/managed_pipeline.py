@@ -35,13 +35,20 @@ from tests.pylog_spark.tasks.observed import observed
 class ManagedPipeline:
     """The stages over every due partition of a managed root."""
 
-    def __init__(self, twin: ManagedTwin, now_ms: int, *, run_id: str = "run") -> None:
+    def __init__(
+        self,
+        twin: ManagedTwin,
+        now_ms: int,
+        *,
+        run_id: str = "run",
+        cleaner: CleanerConfig | None = None,
+    ) -> None:
         self.twin = twin
         self.run = RunContext(
             run_id=run_id,
             now_ms=now_ms,
             hash_key=bytes(range(16)),
-            cleaner=CleanerConfig(),
+            cleaner=cleaner or CleanerConfig(),
             catalogs={twin.location: TopicCatalog(explicit=twin.origin.configs)},
             unclean_roots=frozenset(),
             high_watermark=HighWatermarkSource.CHECKPOINT,

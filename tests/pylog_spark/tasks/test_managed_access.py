@@ -2,19 +2,22 @@
 
 import pickle
 import threading
+from dataclasses import replace
 
 import pytest
 
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.clock import ManualClock
+from storage_core.config import CleanerConfig
 from storage_core.errors import GuardRefusedError, StorageError
-from storage_core.filenames import TopicPartition
+from storage_core.filenames import TopicPartition, log_file, offset_of, sorted_logs
 from storage_core.maintenance.compaction.partition import clean_partition
 from storage_core.roots import managed
 from storage_core.roots.managed import HeldManagedRoot
 from storage_core.roots.root import Prepared
 from storage_core.store import ManagedStore
 from storage_core.store.generations import GENERATION_MARK
+from storage_core.store.object_files import ObjectFileReader
 from tests.kit.compare import read_tree
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory, cleaner
 from tests.pylog_spark.managed_roots import managed_twin, read_store
@@ -46,6 +49,10 @@ def expected_tree(origin, name, tmp_path):
         request=copy.request(name, FIRST_ROUNDS_MS),
     )
     return read_tree(copy.path / f"{name}-0")
+
+
+def bases_in(store):
+    return [offset_of(name) for name in sorted_logs(file.name for file in store.list_files())]
 
 
 def test_every_partition_ends_as_in_a_brokers_directory(twin, origin, tmp_path):
@@ -274,6 +281,42 @@ def test_a_run_that_lost_its_lease_writes_nothing_by_itself_either(twin):
             with pytest.raises(GuardRefusedError, match="LEASE"):
                 write()
     assert twin.store(NAME).manifest.generation == 1
+
+
+def test_a_segment_of_which_key_sidecars_say_that_it_stays_is_not_read_by_pass_two(
+    twin, origin, tmp_path, monkeypatch
+):
+    """Rounds over what the ones before have made, from its last segment on."""
+    name = "clean-hw-none-s161"
+    without = managed_twin(origin, tmp_path / "without")
+    asked: list[str] = []
+    fetch = ObjectFileReader.read_into
+
+    def noted(self, position, target):
+        asked.append(self.name)
+        return fetch(self, position, target)
+
+    reads, entries = [], []
+    for each, folder in ((without, ""), (twin, str(tmp_path / "keys"))):
+        settings = CleanerConfig(key_sidecars=folder)
+        for number in range(3):
+            run = ManagedPipeline(each, FIRST_ROUNDS_MS, run_id=f"run-{number}", cleaner=settings)
+            with monkeypatch.context() as patch, run.held() as context:
+                works = run.works()
+                asked.clear()
+                patch.setattr(ObjectFileReader, "read_into", noted)
+                assert not any(row["error"] for row in clean(works, context))
+            store = each.store(name)
+            entries.append(store.entry_of(log_file(0)))
+            end = store.checkpoints.cleaner_offset
+            last = max(base for base in bases_in(store) if base < end)
+            store.set_checkpoints(replace(store.checkpoints, cleaner_offset=last))
+            store.publish(run_id="back", fencing_token=number + 1)
+        reads.append(asked.count(log_file(0)))
+    assert reads == [reads[1] + 1, reads[1]]
+    assert entries[1] != entries[2]
+    assert entries[4] == entries[5]
+    assert twin.tree(name) == without.tree(name)
 
 
 def test_the_off_switch_of_a_partition_on_this_machine_is_seen(tmp_path, origin):
