@@ -26,7 +26,6 @@ from pylog_spark.options.of_partitions import (
     THEN_RETAIN,
 )
 from pylog_spark.options.option import CommandLine
-from pylog_spark.run.guards import check_outside
 from pylog_spark.text import to_json
 from storage_core.commit import Plan
 from storage_core.config import (
@@ -56,7 +55,10 @@ def clean(line: CommandLine) -> int:
     _check_range(line)
     directory = named_partition_directory(line[DIRECTORY])
     config, cleaner = whole_config(line)
-    check_outside("--key-sidecars", cleaner.key_sidecars or None)
+    if cleaner.key_sidecars:
+        from pylog_spark.run.guards import check_outside  # noqa: PLC0415  # whoever wants none
+
+        check_outside("--key-sidecars", cleaner.key_sidecars)
     sizes = _cleaner_sizes(line)
     if cleaner.dedupe_buffer_bytes is None:
         # As Kafka: the map has a size here, unlike in the jobs.
