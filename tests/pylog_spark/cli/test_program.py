@@ -36,6 +36,7 @@ from storage_core.store.manifest import (
     encode_manifest,
     manifest_key,
 )
+from storage_core.threads import count_processors
 
 COMMANDS = [
     *("run", "recover", "retain", "compact", "verify", "doctor", "inspect", "dump", "explain"),
@@ -147,6 +148,7 @@ def test_commands_with_machine_code_at_hand_import_no_numba(tmp_path: Path, word
     assert "numba" not in modules_after(*arguments)
 
 
+@pytest.mark.skipif(count_processors() == 1, reason="BLAS starts no thread on one processor")
 def test_a_command_starts_no_thread_of_blas_unless_it_is_told_to(tmp_path: Path):
     (tmp_path / log_file(0)).touch()
     code = (
