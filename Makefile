@@ -133,8 +133,9 @@ spread: $(VENV)/.for-all ## Measure memory of 50 million keys by shuffle, and a 
 
 check: lint types imports test ## Everything that has to pass before a change goes in
 
+# Both of these files: a wheel that is made of the archive has no machine code.
 wheel: $(VENV)/.for-all kernels ## Write the wheel and the source archive to dist
-	$(RUN) uv build --quiet
+	$(RUN) uv build --quiet --sdist --wheel
 
 lock: $(VENV)/.for-all ## Choose the versions in conf/requirements.lock anew
 	$(RUN) uv pip compile pyproject.toml --quiet --all-extras --universal --upgrade --no-header \

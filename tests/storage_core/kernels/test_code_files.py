@@ -177,3 +177,7 @@ def test_the_wheel_takes_the_folder_of_ready_made_code_along():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     (folder,) = project["tool"]["hatch"]["build"]["targets"]["wheel"]["artifacts"]
     assert f"storage_core/{_code_files.layer_name()}".startswith(folder.removeprefix("/") + "/")
+    # Of the source archive, which has none, make builds no wheel.
+    builds = [line for line in (ROOT / "Makefile").read_text().splitlines() if "uv build" in line]
+    assert builds
+    assert all(" --wheel" in line for line in builds)
