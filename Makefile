@@ -17,12 +17,16 @@ SETTINGS := pyproject.toml $(LOCK)
 BROKER := build/broker
 LEDGER := build/ledger
 AIRFLOW := build/airflow
+AARCH64 := build/aarch64
 AIRFLOW_LOCK := conf/airflow.lock
 PEX := build/pylog.pex
 SPARKS ?= 4.0 4.1 4.2
 # What depends on the PySpark there is: its data sources, streams, functions, and Delta beside it.
 SPARK_TESTS := $(addprefix tests/,$(addprefix pylog_spark/source/test_, \
 	data_source.py stream_queries.py views.py writer.py) test_reading_document.py test_spark_writing_document.py)
+# What has to do with the CPU: its instructions, and how machine code is called and kept.
+KERNEL_TESTS := $(addprefix tests/storage_core/kernels/test_, \
+	crc32c.py intrinsics.py entries.py code_files.py codec_blocks.py)
 GOLDEN := tests/golden/broker-uncleaned/before.tar.gz
 PYTEST ?= # more arguments for pytest: make test PYTEST="-n 0 -k cleaner -x"
 # Processes that share the tests, a module at a time: what a module sets up is set up once. Modules
@@ -45,7 +49,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup kernels run fmt lint types imports test crash nights kills fuzz brokers sparks notebooks airflow docs pex deploy bench scale s3 spread check wheel lock clean
+.PHONY: help setup kernels aarch64 run fmt lint types imports test crash nights kills fuzz brokers sparks notebooks airflow docs pex deploy bench scale s3 spread check wheel lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -57,6 +61,12 @@ setup: $(VENV)/.for-all kernels ## Create .venv with everything, and what the te
 
 kernels: $(VENV)/.for-run ## Compile the kernels for the CPUs that most machines have: for the wheel, and for this checkout
 	$(RUN) tests.kit.prebuilt_kernels
+
+aarch64: $(AARCH64)/.created kernels ## The same for ARM servers by QEMU, in a wheel with both (Debian; ten minutes)
+	$(AARCH64)/bin/python -m tests.kit.prebuilt_kernels
+	$(AARCH64)/bin/python -m pytest --noconftest --hypothesis-profile ci -p no:cacheprovider $(KERNEL_TESTS)
+	$(MAKE) wheel
+	PYLOG_AARCH64=$(AARCH64)/bin/python $(RUN) pytest -m deploy tests/deploy/test_aarch64.py $(PYTEST)
 
 run: $(VENV)/.for-run kernels ## The nightly over a log directory written by Apache Kafka, on Spark; print the result
 	rm -rf $(BROKER) $(LEDGER)
@@ -117,7 +127,7 @@ docs: $(VENV)/.for-docs ## Build the site from docs/ and from what the program d
 pex: $(PEX) ## Write build/pylog.pex: the program and all that it needs but Python, in one file (two minutes)
 
 deploy: $(VENV)/.for-deploy $(PEX) ## What is deployed, run where nothing is installed: the PEX on a cluster, the Dockerfile (fifteen minutes)
-	PYLOG_PEX=$(PEX) $(RUN) pytest -m deploy tests/deploy tests/s3 $(PYTEST)
+	PYLOG_PEX=$(PEX) $(RUN) pytest -m deploy --ignore tests/deploy/test_aarch64.py tests/deploy tests/s3 $(PYTEST)
 
 bench: $(VENV)/.for-bench ## Measure beside Apache Kafka on the same machine; keep what it finds in docs/performance.md (an hour)
 	$(RUN) pytest -m bench -s --ignore tests/bench/test_bench_scale.py --ignore tests/bench/test_bench_spread.py $(PYTEST)
@@ -190,6 +200,10 @@ $(PEX): $(VENV)/.for-deploy kernels $(shell find storage_core pylog_spark conf/d
 $(AIRFLOW)/.created: $(AIRFLOW_LOCK)
 	$(PYTHON) -m venv --clear $(AIRFLOW)
 	$(AIRFLOW)/bin/python -m pip install --quiet --requirement $(AIRFLOW_LOCK)
+	@touch $@
+
+$(AARCH64)/.created: $(VENV)/.for-all tests/kit/aarch64_python.py
+	$(RUN) tests.kit.aarch64_python
 	@touch $@
 
 # The newest PySpark of a minor version, the Delta that goes with it, and all else as locked.

@@ -1,6 +1,7 @@
 """``python -m tests.kit.prebuilt_kernels``: machine code for the wheel, beside the sources.
 
-Compiled for what most machines of this kind have, not for this one. A checkout takes it, too.
+Compiled for what most machines of this kind have, not for this one. A checkout takes it, too. Code
+for aarch64 is made beside that for x86-64 by the Python of `aarch64_python`.
 """
 
 import os
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import storage_core
-from storage_core.kernels._code_files import CACHE_VARIABLE, layer_name
+from storage_core.kernels._code_files import CACHE_VARIABLE, layer_name, source_digest
 from storage_core.kernels._cpu import common_cpu, host_cpu, told_to_compile_for
 
 _PACKAGE: Final = Path(storage_core.__file__).parent
@@ -29,14 +30,20 @@ def main() -> None:
             env=os.environ | told_to_compile_for(cpu) | {CACHE_VARIABLE: folder},
             check=True,
         )
-        # Code of former sources is of no use to anybody.
-        shutil.rmtree(layer.parent, ignore_errors=True)
-        layer.parent.mkdir()
+        layer.parent.mkdir(exist_ok=True)
+        _remove_others(layer)
         unfinished = layer.with_name("unfinished")
         unfinished.mkdir()
         for file in Path(folder).rglob("*.bin"):
             (unfinished / file.name).write_bytes(file.read_bytes())
         unfinished.rename(layer)
+
+
+def _remove_others(layer: Path) -> None:
+    """Remove code of former sources, of no use to anybody; these, for other CPUs, stay."""
+    for folder in layer.parent.iterdir():
+        if not folder.name.startswith(f"{source_digest()}-"):
+            shutil.rmtree(folder)
 
 
 if __name__ == "__main__":
