@@ -733,6 +733,25 @@ class PurgedRow:
 
 
 PURGED: Final = schema_of(PurgedRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndoneRow:
+    """What undoing a run did to one partition of a log directory, or would do."""
+
+    directory: str = column("path of the partition directory")
+    status: Text = column("planned, done, skipped or failed")
+    reason: Text = column("stable code that says why it was left alone")
+    bytes_before: Number = column("bytes of all .log files before the undo")
+    bytes_after: Number = column("the same afterwards")
+    segments_before: Number = column("segments before the undo")
+    segments_after: Number = column("the same afterwards")
+    steps: Text = column("the operations that were applied, as JSON")
+    duration_ms: int = column("time it took")
+    failure: Failure = Failure()
+
+
+UNDONE: Final = schema_of(UndoneRow)
 # What is behind a result row, beside the columns of ``RESULT``: steps of plans, described.
 STEPS: Final = "steps"
 

@@ -39,7 +39,7 @@ class Tasks(enum.Enum):
     """Where a command has its tasks done, or what writes its ledger, if nothing else is said."""
 
     NONE = enum.auto()  # it has none
-    LEDGER_ONLY = enum.auto()  # this machine, and only where there is a ledger to write
+    HERE = enum.auto()  # this machine
     HERE_IF_FEW = enum.auto()  # this machine, Spark for many partitions
     HERE_IF_DRY = enum.auto()  # this machine for a dry run, Spark for the job itself
 
@@ -119,7 +119,9 @@ class Work(Generic[SubjectT, ReportT]):
         writes_ledger = has_ledger and not options.dry_run
         if self.tasks is Tasks.NONE:
             return None
-        if self.tasks is Tasks.LEDGER_ONLY and not writes_ledger:
+        is_said = options.engine is not EngineChoice.AUTO or options.master is not None
+        if self.tasks is Tasks.HERE and not writes_ledger and not is_said:
+            # Whoever has a session has it for something else.
             return None
         if self._are_here(call):
             from pylog_spark.engines.choice import Local  # noqa: PLC0415  # Arrow
@@ -138,7 +140,7 @@ class Work(Generic[SubjectT, ReportT]):
 
         if options.master is not None or has_session() or not _is_written_here(options.ledger):
             return False
-        return self.tasks is Tasks.LEDGER_ONLY or not is_spark_installed() or self._is_look(call)
+        return self.tasks is Tasks.HERE or not is_spark_installed() or self._is_look(call)
 
     def _is_look(self, call: Call[SubjectT]) -> bool:
         """Whether a command is a dry run, or no job and about few partitions, on this machine."""

@@ -1,4 +1,4 @@
-"""Undo and purge: they have no tasks; what writes their ledger is chosen as for jobs."""
+"""Undo and purge: what does their tasks, and writes their ledger, is chosen as for jobs."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -85,12 +85,12 @@ UNDO: Final = Work(
     prepare=_prepare_undo,
     operate=_undo,
     show=show_run,
-    tasks=Tasks.LEDGER_ONLY,
+    tasks=Tasks.HERE,
 )
 PURGE: Final = Work(
     name="purge",
     prepare=_prepare_purge,
     operate=_purge,
     show=show_run,
-    tasks=Tasks.LEDGER_ONLY,
+    tasks=Tasks.HERE,
 )

@@ -4,37 +4,29 @@ A partition is only touched if every file of it is what the run left; of the oth
 that is not is named, and they stay as they are.
 """
 
-import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from pylog_spark.operations.run_changes import PartitionUndo, find_undos
+import pyarrow as pa
+
+from pylog_spark.operations.run_changes import find_undos, moved_checkpoints
 from pylog_spark.operations.undo_marker import remember_marker
-from pylog_spark.run.job import Job
+from pylog_spark.run.planning import count_look_tasks
 from pylog_spark.run.run import Run
-from pylog_spark.schemas import STEPS, Reason, Status
-from storage_core.catalog.off_switch import OFF_SWITCH_FILE, is_switched_off
+from pylog_spark.schemas import STEPS, UNDONE, Reason, Status
+from pylog_spark.tasks.undo import PartitionUndo, check_undos, undo_partitions
 from storage_core.commit.trash import TrashedRoot
-from storage_core.commit.undo import UndonePartition, check_partition, undo_partition
-from storage_core.errors import (
-    ChangedWhileReadError,
-    CheckpointError,
-    GuardRefusedError,
-    StorageError,
-    describe_failure,
-)
+from storage_core.errors import CheckpointError, StorageError, describe_failure
 from storage_core.filenames import TopicPartition
-from storage_core.log.leftovers import plan_settling
 from storage_core.roots.broker import HeldBrokerRoot
 from storage_core.roots.open_root import root_checkpoints
-from storage_core.store import LocalStore
 
-# Each is mostly waiting for a disk.
-_WORKERS: Final = 8
+# So many are undone by this process about as soon as others have started that could do it.
+_FEW: Final = 32
 _UNCLEAN_NOTE: Final = (
     "{root}: not marked as cleanly shut down, as it was not before the run, or when the undo "
     "began: a broker, or pylog recover, recovers it"
@@ -58,7 +50,7 @@ class BrokerUndo:
     """The undo of a run in one log directory.
 
     Args:
-        job: The undo.
+        run: The undo.
         folder: The trash of the run that is undone.
         before: The directory as that run found it.
         number: Its place among the directories of that run.
@@ -68,30 +60,30 @@ class BrokerUndo:
         notes: What a reader of the report should know.
     """
 
-    def __init__(self, job: Job, folder: Path, before: TrashedRoot, number: int) -> None:
+    def __init__(self, run: Run, folder: Path, before: TrashedRoot, number: int) -> None:
         self.rows: Rows = {}
         self.notes: list[str] = []
-        self._job = job
+        self._run = run
         self._folder = folder
         self._before = before
         self._marker_file = folder / _MARKER_FILE.format(number=number)
         self._root = HeldBrokerRoot(
             before.location,
-            run_id=job.run_id,
-            mark_clean=job.options.mark_clean,
-            is_alone=len(job.roots) == 1,
+            run_id=run.job.run_id,
+            mark_clean=run.job.options.mark_clean,
+            is_alone=len(run.job.roots) == 1,
         )
         self._lock = ExitStack()
 
-    def hold(self, run: Run) -> None:
+    def hold(self) -> None:
         """Take its lock, unless its disk fails; the run gives it back if nobody has before.
 
         Raises:
             GuardRefusedError: It is in use.
             StorageError: The disk failed, and there is no other root that could be undone.
         """
-        run.held.enter_context(self._lock)
-        run.roots[self._root.location] = self._root
+        self._run.held.enter_context(self._lock)
+        self._run.roots[self._root.location] = self._root
         try:
             self._lock.enter_context(self._root)
         except StorageError as error:
@@ -99,7 +91,7 @@ class BrokerUndo:
 
     def check(self) -> None:
         """Say what would become of its partitions; nothing is written."""
-        self.rows = _check(self._before, self._find())
+        self.rows = self._check(self._find())
 
     def undo(self) -> None:
         """Undo its partitions, and give its lock back.
@@ -127,8 +119,14 @@ class BrokerUndo:
             self._marker_file.unlink(missing_ok=True)
         self.rows = {str(each.directory): self.rows[str(each.directory)] for each in chosen}
 
+    def results(self) -> Iterator[dict[str, Any]]:
+        """Yield columns of ``schemas.RESULT`` of its partitions, and the operations behind them."""
+        for row in self.rows.values():
+            steps = row.get(STEPS)
+            yield row | {STEPS: () if steps is None else json.loads(steps)}
+
     def _find(self) -> list[PartitionUndo]:
-        return find_undos(self._folder, self._before, self._job.topics)
+        return find_undos(self._folder, self._before, self._run.job.topics)
 
     def _give_up(self, error: StorageError) -> None:
         if self._root.is_alone:
@@ -142,33 +140,40 @@ class BrokerUndo:
         done, the files of the partitions stay as they are, and the same undo does it all later.
         """
         root, before = self._root, self._before
-        checked = _check(before, chosen)
-        due = [
-            each
+        checked = self._check(chosen)
+        due = {
+            place: each
             for each in chosen
-            if checked[str(each.directory)]["status"] == Status.PLANNED.value
-        ]
+            if checked[place := str(each.directory)]["status"] == Status.PLANNED.value
+        }
         if not due:
             self.rows |= checked
             self._finish_marker(chosen)
             return False
-        is_due = {str(each.directory) for each in due}
-        self.rows |= {place: row for place, row in checked.items() if place not in is_due}
+        self.rows |= {place: row for place, row in checked.items() if place not in due}
         is_clean = remember_marker(
             self._marker_file,
             root,
-            verified={each.directory.name for each in chosen if each in due or each.is_undone()},
+            verified={
+                each.directory.name
+                for each in chosen
+                if str(each.directory) in due or each.is_undone()
+            },
         )
         root.begin_writing()
         # Half undone, the logs are as they were before they were recovered, perhaps: nobody may
         # believe the marker until all are, neither at the end of this run nor after a kill.
         root.claim_unclean()
-        root.allow_commits(())
-        root.write_checkpoints(_entries_before(before, due))
+        root.allow_commits(due)
+        root.write_checkpoints(_entries_before(before, due.values()))
         if root.failure is not None:
             return False
-        work = partial(undo_partition, settling=plan_settling)
-        ended = {row["directory"]: row for row in _each(due, work, Status.DONE)}
+        work = partial(undo_partitions, access=root.access)
+        ended = self._ask(list(due.values()), work, "put back")
+        for place, row in ended.items():
+            if row["reason"] == Reason.ALREADY_UNDONE.value:
+                # By an attempt of this run that could not say so any more.
+                ended[place] = checked[place] | {"status": Status.DONE.value}
         self.rows |= ended
         is_whole = all(row["status"] == Status.DONE.value for row in ended.values())
         root.settle_commits({}, is_whole=is_whole)
@@ -178,6 +183,45 @@ class BrokerUndo:
             root.claim_unclean()
             self.notes.append(_UNCLEAN_NOTE.format(root=root.location))
         return is_whole
+
+    def _check(self, chosen: Sequence[PartitionUndo]) -> Rows:
+        """Return what would become of partitions; nothing is written."""
+        before = self._before
+        rows = self._ask(chosen, check_undos, "compare")
+        problems = root_checkpoints(before.location, before.checkpoints, strict=False).problems
+        for undo in chosen if problems else ():
+            row = rows[str(undo.directory)]
+            malformed = sorted(moved_checkpoints(undo) & problems.keys())
+            if malformed and row["status"] == Status.PLANNED.value:
+                row["status"] = Status.FAILED.value
+                row["error_class"] = CheckpointError.__name__
+                row["error"] = _MALFORMED.format(problem=problems[malformed[0]])
+        return rows
+
+    def _ask(
+        self,
+        chosen: Sequence[PartitionUndo],
+        work: Callable[[Sequence[PartitionUndo]], Iterator[pa.RecordBatch]],
+        what: str,
+    ) -> Rows:
+        """Return what tasks make of partitions, in their order."""
+        if not chosen:
+            return {}
+        run = self._run
+        tasks = count_look_tasks(len(chosen), slots=run.engine.slots)
+        tasks = min(tasks, run.disks.per_disk or tasks)
+        units = [chosen[number::tasks] for number in range(tasks)]
+        title = f"{run.job.title}: {what} {len(chosen)} partitions of {self._before.location}"
+        # Each holds the claim of its partition, so that they may be undone wherever they are.
+        made = run.engine.collect(
+            run.engine.spread(units, work, UNDONE), UNDONE, title, is_look=len(chosen) <= _FEW
+        )
+        rows = {row["directory"]: row for row in made.to_pylist()}
+        return {
+            place: _name_row(each) | rows[place]
+            for each in chosen
+            for place in (str(each.directory),)
+        }
 
     def _finish_marker(self, chosen: Sequence[PartitionUndo]) -> None:
         """Write the marker where an undo was killed when nothing but that was left to do.
@@ -195,21 +239,8 @@ class BrokerUndo:
             root.claim_clean()
 
 
-def _check(root: TrashedRoot, chosen: Sequence[PartitionUndo]) -> Rows:
-    """Return what would become of partitions, by directory; nothing is written."""
-    rows = _each(chosen, check_partition, Status.PLANNED)
-    problems = root_checkpoints(root.location, root.checkpoints, strict=False).problems
-    for undo, row in zip(chosen, rows, strict=True):
-        problem = next((problems[n] for n in sorted(undo.checkpoints & problems.keys())), None)
-        if problem is not None and row["status"] == Status.PLANNED.value:
-            row["status"] = Status.FAILED.value
-            row["error_class"] = CheckpointError.__name__
-            row["error"] = _MALFORMED.format(problem=problem)
-    return {row["directory"]: row for row in rows}
-
-
 def _entries_before(
-    root: TrashedRoot, due: Sequence[PartitionUndo]
+    root: TrashedRoot, due: Iterable[PartitionUndo]
 ) -> dict[str, dict[TopicPartition, int | None]]:
     """Return the entries of checkpoints as they were before the run, by file.
 
@@ -218,24 +249,10 @@ def _entries_before(
     """
     entries: dict[str, dict[TopicPartition, int | None]] = {}
     for undo in due:
-        for name in undo.checkpoints & root.checkpoints.keys():
+        for name in moved_checkpoints(undo) & root.checkpoints.keys():
             before = root.checkpoints[name].get(str(undo.partition))
             entries.setdefault(name, {})[undo.partition] = before
     return entries
-
-
-def _each(
-    chosen: Sequence[PartitionUndo],
-    work: Callable[[LocalStore, Sequence[Path]], UndonePartition],
-    status: Status,
-) -> list[dict[str, Any]]:
-    with ThreadPoolExecutor(_WORKERS) as pool:
-        return list(pool.map(partial(_row, work=work, status=status), chosen))
-
-
-def _require_switched_on(directory: Path) -> None:
-    if is_switched_off(str(directory)):
-        raise GuardRefusedError(Reason.SWITCHED_OFF.value, f"{directory}: {OFF_SWITCH_FILE}")
 
 
 def _name_row(undo: PartitionUndo) -> dict[str, Any]:
@@ -249,40 +266,3 @@ def _name_row(undo: PartitionUndo) -> dict[str, Any]:
 
 def _failed_row(undo: PartitionUndo, error: StorageError) -> dict[str, Any]:
     return _name_row(undo) | {"status": Status.FAILED.value, **describe_failure(error)}
-
-
-def _row(
-    undo: PartitionUndo,
-    *,
-    work: Callable[[LocalStore, Sequence[Path]], UndonePartition],
-    status: Status,
-) -> dict[str, Any]:
-    """Return a row of ``schemas.RESULT``, and the directory; what is wrong is in it."""
-    started = time.perf_counter()
-    row = _name_row(undo)
-    try:
-        _require_switched_on(undo.directory)
-        if undo.start is not None and not undo.commits:
-            undo.start.verify()
-        done = work(LocalStore(undo.directory), undo.commits)
-    except ChangedWhileReadError as error:
-        row |= {"status": Status.SKIPPED.value, "reason": Reason.CHANGED_SINCE_RUN.value}
-        row |= {"error": str(error)}
-    except GuardRefusedError as error:
-        row |= {"status": Status.SKIPPED.value, "reason": error.code, "error": error.reason}
-    except Exception as error:  # noqa: BLE001  # the row carries it; the other partitions go on
-        row |= {"status": Status.FAILED.value, **describe_failure(error)}
-    else:
-        if not done.steps and not undo.has_raised_start:
-            row |= {"status": Status.SKIPPED.value, "reason": Reason.ALREADY_UNDONE.value}
-        else:
-            row["status"] = status.value
-        if status is Status.DONE:
-            row[STEPS] = [step for plan in done.plans for step in plan.describe()]
-        row |= {
-            "bytes_before": done.bytes_before,
-            "bytes_after": done.bytes_after,
-            "segments_before": done.segments_before,
-            "segments_after": done.segments_after,
-        }
-    return row | {"duration_ms": round((time.perf_counter() - started) * 1000)}

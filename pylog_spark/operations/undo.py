@@ -1,7 +1,7 @@
 """Undo a run: put back what it replaced, cut or removed, in log directories and managed roots.
 
 Of a local log directory everything that is needed lies in the trash of the run, of a managed root
-in the root itself. So there are no tasks: a Spark session, if any, writes the ledger.
+in the root itself, where an undo is requests and no more: these are made by threads of the driver.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,7 +41,7 @@ def undo(
         run_id: The run, as its report and the ledger name it.
         options: The trash it was given, which topics, the ledger, and whether this is a dry run.
         roots: Managed roots that it worked on; local log directories stand in the trash.
-        place: What writes the ledger: a Spark session, or this machine, which None stands for.
+        place: Where its tasks run: a Spark session, or this machine, which None stands for.
         clock: For the name of this run, and the times in the ledger.
 
     Raises:
@@ -77,7 +77,7 @@ def _undo_roots(run: Run, run_id: str) -> Iterator[pa.Table]:
         else:
             each.undo()
         run.notes += tuple(each.notes)
-        yield run.recorder.each_result(each.rows.values(), action=job.action)
+        yield run.recorder.each_result(each.results(), action=job.action)
     for root in managed:
         rows = undo_managed(root, run_id, options)
         yield run.recorder.each_result(rows, action=job.action)
@@ -92,11 +92,11 @@ def _broker_undos(run: Run, run_id: str) -> list[BrokerUndo]:
     if not options.dry_run:
         run.held.enter_context(hold_run(folder))
     undos = [
-        BrokerUndo(job, folder, before, number)
+        BrokerUndo(run, folder, before, number)
         for number, before in enumerate(read_run(folder).roots)
     ]
     for each in () if options.dry_run else undos:
-        each.hold(run)
+        each.hold()
     return undos
 
 

@@ -382,23 +382,47 @@ def read_commit(folder: Path) -> TrashedCommit:
         CheckpointError: It cannot be understood, or names files that are elsewhere.
         StorageError: It cannot be read.
     """
-    path = folder / RECORD_FILE
-    if not path.exists():
-        raise StorageError(str(path), "no such file: the commit did not begin")
     with _malformed():
-        fields = _decode(_FORMAT, _read(path), file=str(path))
+        fields = _read_record(folder)
         commit = TrashedCommit(
             folder=folder,
             run_id=fields.word("run_id", pattern=_RUN),
             action=fields.word("action"),
-            directory=Path(fields.text("directory")),
+            directory=_directory_of(fields, folder),
             kept=tuple(map(parse_fingerprint, fields.objects("kept"))),
             before=fields.file_names("before"),
         )
-    if not commit.directory.is_absolute() or _run_folder_of(folder, commit.directory) is None:
-        why = f"is of {commit.directory}, not of the directory that its folder is named after"
-        raise CheckpointError(str(path), 0, why)
     return replace(commit, left=_read_left(folder / LEFT_FILE), undo=_read_undo(folder / UNDO_FILE))
+
+
+def read_subject(folder: Path) -> tuple[Path, str]:
+    """Return (directory, action) of a commit: which partition it was about, and what it did.
+
+    Of what it kept nothing is read: a run has very many commits, and a commit very many files.
+
+    Raises:
+        CheckpointError: It cannot be understood.
+        StorageError: It cannot be read.
+    """
+    with _malformed():
+        fields = _read_record(folder)
+        return _directory_of(fields, folder), fields.word("action")
+
+
+def _read_record(folder: Path) -> JsonFields:
+    path = folder / RECORD_FILE
+    if not path.exists():
+        raise StorageError(str(path), "no such file: the commit did not begin")
+    return _decode(_FORMAT, _read(path), file=str(path))
+
+
+def _directory_of(fields: JsonFields, folder: Path) -> Path:
+    """Return the partition directory that a commit says it was about: that of its folder's name."""
+    directory = Path(fields.text("directory"))
+    if not directory.is_absolute() or _run_folder_of(folder, directory) is None:
+        why = f"is of {directory}, not of the directory that its folder is named after"
+        raise CheckpointError(str(folder / RECORD_FILE), 0, why)
+    return directory
 
 
 def list_commits(run_folder: Path) -> Iterator[Path]:

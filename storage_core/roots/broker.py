@@ -173,6 +173,21 @@ class BrokerAccess:
         except Exception as error:  # noqa: BLE001  # the row carries it
             return {TOUCHED: True, **describe_failure(error)}
 
+    @contextmanager
+    def alone(self, location: str) -> Iterator[LogStore]:
+        """Open a partition for the time of the block, in which no other attempt is at work on it.
+
+        For what may be done again, from wherever another attempt has left it: the claim says who
+        goes on, and nothing is written down in it.
+
+        Raises:
+            GuardRefusedError: The run is over, or this is another host.
+        """
+        store = LocalStore(Path(location))
+        self.validate()
+        with hold_claim(claim_path(self.shared, store.directory, self.run_id)), store.held():
+            yield store
+
     def _commit(
         self, store: LocalStore, claim: CommitClaim, work: str, prepare: Prepare
     ) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.engines.local_engine import LocalEngine
 from pylog_spark.operations import managed_purge, managed_undo
 from pylog_spark.operations.purge import purge
 from pylog_spark.operations.undo import undo
@@ -24,6 +23,7 @@ from storage_core.filenames import LEASE_FILE
 from storage_core.store import ObjectStore
 from tests.crash.cells import Cell, WorkOnObjects
 from tests.crash.interruptions import KILLS, Interruption
+from tests.kit.tasks_here import tasks_done_here
 from tests.kit.wrapped_objects import TORN_KEY
 from tests.pylog_spark.broker_roots import broker_directory
 from tests.pylog_spark.managed_roots import ManagedTwin, managed_twin
@@ -37,10 +37,6 @@ def undo_it(twin: ManagedTwin) -> RunReport:
 def purge_it(twin: ManagedTwin) -> RunReport:
     late = SystemClock().now_ms() + 2 * HOUR
     return purge([twin.location], replace(options(now_ms=late), purge_after_ms=HOUR))
-
-
-def do_here(_engine, stage, given, **_) -> list[Any]:
-    return [stage.run_here(each, number) for number, each in enumerate(given)]
 
 
 class AfterRun(WorkOnObjects):
@@ -67,11 +63,9 @@ class AfterRun(WorkOnObjects):
 
     def do(self, objects: ObjectStore) -> None:
         # The partitions are reached through a wrapper; the lease is not what is killed here.
-        with pytest.MonkeyPatch.context() as patch:
+        with pytest.MonkeyPatch.context() as patch, tasks_done_here():
             for module in (managed_purge, managed_purge_tasks, managed_undo):
                 patch.setattr(module, "open_object_store", lambda _url: objects)
-            # A crash in a thread of the engine's would end the thread, and nobody would hear of it.
-            patch.setattr(LocalEngine, "_do", do_here)
             assert self._command(self._twin).exit_code == 0
 
     def check(self, where: str) -> None:

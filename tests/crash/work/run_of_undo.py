@@ -33,6 +33,7 @@ from tests.crash.work.run_of_retention import sweep
 from tests.kit.compare import read_tree
 from tests.kit.golden_cleaning import Cleaning, cleaning_of, prepare
 from tests.kit.golden_data import Golden
+from tests.kit.tasks_here import tasks_done_here
 from tests.pylog_spark.broker_roots import BrokerDirectory, broker_directory, read_points
 
 NAMES = ["clean-headers-none-s101", "clean-hw-none-s161"]
@@ -114,7 +115,8 @@ class Compacted:
 
     def undo(self) -> int:
         """Undo the compaction; return in how many partitions."""
-        return undo(RUN, self.options).summary.done
+        with tasks_done_here():
+            return undo(RUN, self.options).summary.done
 
     def check_undone(self, where: str) -> None:
         """Check what an undo that was made to its end leaves."""

@@ -22,10 +22,10 @@ LOOKS = [verify.VERIFY, transfer.SURVEY, doctor.DOCTOR]
 # By whether a dry run asks the ledger, too.
 ASKS_LEDGER = [*UPKEEP, jobs.APPLY, verify.VERIFY]
 WRITES_LEDGER = [transfer.INGEST, transfer.MATERIALIZE, transfer.SURVEY, doctor.DOCTOR]
-LEDGER_ONLY = [upkeep.UNDO, upkeep.PURGE]
+HERE = [upkeep.UNDO, upkeep.PURGE]
 NO_TASKS = [explain.EXPLAIN]
 WITH_TASKS = [*JOBS, jobs.APPLY, *LOOKS]
-ALL = [*WITH_TASKS, *LEDGER_ONLY, *NO_TASKS]
+ALL = [*WITH_TASKS, *HERE, *NO_TASKS]
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_where_somebody_has_a_session_it_is_taken(
         assert place == (work.name, has_ledger)
     elif work in WRITES_LEDGER:
         assert place == (work.name, writes)
-    elif work in LEDGER_ONLY and writes:
+    elif work in HERE and writes:
         assert place == (work.name, True)
     else:
         assert place is None
@@ -100,13 +100,13 @@ def test_without_one_what_is_no_job_needs_no_spark(monkeypatch, few, tmp_path, w
         assert (for_good, dry) == ((work.name, True), Local())
     elif work in [jobs.APPLY, *LOOKS]:
         assert (for_good, dry) == (Local(), Local())
-    elif work in LEDGER_ONLY:
+    elif work in HERE:
         assert (for_good, dry) == (Local(), None)
     else:
         assert (for_good, dry) == (None, None)
 
 
-@names([*WITH_TASKS, *LEDGER_ONLY])
+@names([*WITH_TASKS, *HERE])
 def test_where_there_is_no_pyspark_this_machine_does_it_but_for_a_master(
     monkeypatch, few, tmp_path, work
 ):
@@ -145,7 +145,7 @@ def test_dry_runs_over_local_directories_are_done_here_however_many_they_are(
     assert place_of(monkeypatch, work, [few], dry_run=True) == Local()
 
 
-@names([*WITH_TASKS, *LEDGER_ONLY])
+@names([*WITH_TASKS, *HERE])
 def test_a_ledger_that_only_spark_opens_takes_spark(monkeypatch, few, tmp_path, work):
     (tmp_path / "old" / "runs").mkdir(parents=True)
     (tmp_path / "old" / "runs" / "part-0.parquet").touch()
@@ -153,7 +153,7 @@ def test_a_ledger_that_only_spark_opens_takes_spark(monkeypatch, few, tmp_path, 
         assert place_of(monkeypatch, work, [few], ledger=ledger) == (work.name, True)
 
 
-@names([*WITH_TASKS, *LEDGER_ONLY])
+@names([*WITH_TASKS, *HERE])
 def test_an_engine_that_is_said_wins(monkeypatch, few, tmp_path, work):
     ledger = str(tmp_path / "ledger")
     local = {"ledger": ledger, "engine": EngineChoice.LOCAL, "has_session": True}
@@ -163,6 +163,15 @@ def test_an_engine_that_is_said_wins(monkeypatch, few, tmp_path, work):
         place_of(monkeypatch, work, [few], **local, master="yarn")
     spark = {"ledger": ledger, "engine": EngineChoice.SPARK}
     assert place_of(monkeypatch, work, [few], **spark) == (work.name, True)
+
+
+@names(HERE)
+def test_it_wins_where_there_is_no_ledger_to_write_either(monkeypatch, few, work):
+    def place(**said: Any) -> Any:
+        return place_of(monkeypatch, work, [few], **said)
+
+    assert place(engine=EngineChoice.SPARK) == place(master="local[2]") == (work.name, False)
+    assert place(engine=EngineChoice.LOCAL, master="local[3]") == Local(3)
 
 
 @pytest.mark.parametrize("option", ["report", "plan_out"])

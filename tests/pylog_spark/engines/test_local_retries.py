@@ -11,8 +11,11 @@ import pytest
 
 from pylog_spark.engines import local_engine
 from pylog_spark.engines.choice import Local
+from pylog_spark.operations import broker_undo
 from pylog_spark.operations.compact import compact
+from pylog_spark.operations.undo import undo
 from pylog_spark.options import Strategy
+from tests.crash.work.run_of_undo import RUN, compaction_in
 from tests.pylog_spark.broker_roots import (
     FIRST_ROUNDS_MS,
     broker_directory,
@@ -63,3 +66,17 @@ def test_what_is_done_again_leaves_what_kafka_left(tmp_path, monkeypatch, strate
     assert len(list((tmp_path / "deaths").iterdir())) >= least
     assert differences_from_kafka(root.path, NAMES, tmp_path) == []
     assert read_points(root.path) == expected_points(NAMES)
+
+
+@pytest.mark.item("FLT-14")
+def test_an_undo_that_is_done_again_is_said_to_be_done(tmp_path, monkeypatch):
+    compaction = compaction_in(tmp_path)
+    monkeypatch.setattr(local_engine, "LocalEngine", DyingEngine)
+    monkeypatch.setattr(DyingEngine, "deaths", tmp_path / "deaths")
+    monkeypatch.setattr(broker_undo, "_FEW", 0)
+    (tmp_path / "deaths").mkdir()
+    report = undo(RUN, compaction.options, place=Local(2))
+    # A task looks, and another one undoes.
+    assert len(list((tmp_path / "deaths").iterdir())) == 2
+    assert (report.exit_code, report.summary.done) == (0, len(report.results))
+    compaction.check_undone("undone twice")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.operations import broker_undo
 from pylog_spark.operations.undo import undo
 from pylog_spark.run.upkeep import observe_root
+from pylog_spark.tasks import undo as undo_tasks
 from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.commit.claim import hold_claim
@@ -172,14 +172,14 @@ def test_an_undo_of_two_directories_of_which_one_is_locked_touches_neither(compa
 
 @pytest.mark.item("DIR-03")
 def test_an_undo_that_is_interrupted_leaves_the_directory_unclean(compaction, monkeypatch):
-    undo_partition = broker_undo.undo_partition
+    undo_partition = undo_tasks.undo_partition
 
     def interrupted(store: LocalStore, commits: Any, **rest: Any) -> Any:
         if NAMES[1] in store.location:
             raise KeyboardInterrupt
         return undo_partition(store, commits, **rest)
 
-    monkeypatch.setattr(broker_undo, "undo_partition", interrupted)
+    monkeypatch.setattr(undo_tasks, "undo_partition", interrupted)
     with pytest.raises(KeyboardInterrupt):
         compaction.undo()
     monkeypatch.undo()
@@ -206,14 +206,14 @@ def test_an_undo_is_refused_while_somebody_works_with_the_same_trash(compaction)
 def test_an_undo_that_failed_in_a_partition_remembers_the_marker_for_the_next(
     compaction, monkeypatch
 ):
-    undo_partition = broker_undo.undo_partition
+    undo_partition = undo_tasks.undo_partition
 
     def failing(store: LocalStore, commits: Any, **rest: Any) -> Any:
         if NAMES[1] in store.location:
             raise CheckpointError("undo.json", 0, "malformed")
         return undo_partition(store, commits, **rest)
 
-    monkeypatch.setattr(broker_undo, "undo_partition", failing)
+    monkeypatch.setattr(undo_tasks, "undo_partition", failing)
     report = undo(RUN, compaction.options)
     monkeypatch.undo()
     assert (report.summary.failed, report.exit_code) == (1, 4)

@@ -1,6 +1,7 @@
 """Whose root a partition is; and whether an attempt that failed may have changed its files."""
 
 import errno
+import fcntl
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -178,3 +179,26 @@ def test_who_only_looks_at_a_claim_leaves_the_line_that_was_cut_off(access, clai
     with hold_claim(claim_path) as claim:
         assert claim.is_begun
     assert claim_path.read_bytes() == content
+
+
+@pytest.mark.item("FLT-14")
+def test_attempts_that_write_nothing_down_work_one_after_the_other(access, claim_path):
+    location = str(claim_path.parent / "t-0")
+    with access.alone(location) as store:
+        assert store.location == location
+        with claim_path.open() as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with access.alone(location):
+        pass
+    assert claim_path.read_bytes() == b""
+
+
+@pytest.mark.item("FLT-10", "FLT-14")
+def test_an_attempt_that_comes_when_the_run_is_over_does_not_begin(access, claim_path, monkeypatch):
+    location = str(claim_path.parent / "t-0")
+    revoke_claim(claim_path)
+    with pytest.raises(GuardRefusedError, match="RUN_IS_OVER"), access.alone(location):
+        raise AssertionError
+    monkeypatch.setattr(broker, "validate_on_holder_host", lose_lock)
+    with pytest.raises(GuardRefusedError, match="LOCK_LOST"), access.alone(location):
+        raise AssertionError
