@@ -7,7 +7,7 @@ log ends in) is a fold over the scans of one partition, in one task, which then 
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from itertools import groupby
@@ -227,6 +227,8 @@ def fold_partitions(
 ) -> Iterator[pa.RecordBatch]:
     """Recover partitions from the scans of their segments: a row of ``schemas.RECOVERED`` each.
 
+    Several wait for their disks at once, as many as there is room for what their scans hold.
+
     Where a segment could not be read the partition has failed; unless an attempt had begun with its
     commit, which is finished then: scans that are done again find what it left of the segments.
 
@@ -236,18 +238,36 @@ def fold_partitions(
         works: The partitions of the wave, by ordinal.
         context: The recovery.
     """
-    for ordinal, rows in groupby(join_rows(batches), key=lambda row: int(row["ordinal"])):
-        scanned, failed = 0, None
-        scans: dict[int, SegmentScan] = {}
-        for row in rows:
-            scanned += row["duration_ms"]
-            if row["error_class"] is not None:
-                failed = failed or {name: row[name] for name in ("error_class", "error")}
-            elif failed is None:
-                scans[row["base_offset"]] = SegmentScan.from_bytes(row["scan"])
-        folded = _row(works[ordinal], {} if failed else scans, context, failed)
-        folded["duration_ms"] = (folded.get("duration_ms") or 0) + scanned
-        yield rows_to_batch(RECOVERED, [folded])
+    room = Room(BYTES_AT_ONCE)
+
+    def scanned() -> Iterator[tuple[int, list[dict[str, Any]], ExitStack]]:
+        for ordinal, rows in groupby(join_rows(batches), key=lambda row: int(row["ordinal"])):
+            of_partition, held = list(rows), ExitStack()
+            # Before the next ones are joined: those of a big log are as much as a task may hold.
+            held.enter_context(room.take(sum(len(row["scan"] or b"") for row in of_partition)))
+            yield ordinal, of_partition, held
+
+    def fold(item: tuple[int, list[dict[str, Any]], ExitStack]) -> dict[str, Any]:
+        ordinal, rows, held = item
+        with held:
+            return _fold(works[ordinal], rows, context)
+
+    yield from rows_to_batches(RECOVERED, map_in_turns(fold, scanned()))
+
+
+def _fold(
+    work: RecoveryWork, rows: Iterable[Mapping[str, Any]], context: RecoveryContext
+) -> dict[str, Any]:
+    took_ms, failed = 0, None
+    scans: dict[int, SegmentScan] = {}
+    for row in rows:
+        took_ms += row["duration_ms"]
+        if row["error_class"] is not None:
+            failed = failed or {name: row[name] for name in ("error_class", "error")}
+        elif failed is None:
+            scans[row["base_offset"]] = SegmentScan.from_bytes(row["scan"])
+    folded = _row(work, {} if failed else scans, context, failed)
+    return folded | {"duration_ms": (folded.get("duration_ms") or 0) + took_ms}
 
 
 def recover_whole(

@@ -1,5 +1,7 @@
 """What the tasks of a recovery do when an attempt before them was killed amid its commit."""
 
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.schemas import SEGMENT_SCAN
+from pylog_spark.tasks import recovery
 from pylog_spark.tasks.cells import PART, cut_batches, with_part
 from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.recovery import (
@@ -27,6 +30,7 @@ from storage_core.filenames import TopicPartition, offset_of
 from storage_core.roots import broker
 from storage_core.roots.broker import BrokerAccess
 from storage_core.store import LocalStore
+from storage_core.turns import waiting
 from tests.kit.compare import read_tree
 from tests.kit.faulty_store import SimulatedCrash
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
@@ -155,3 +159,35 @@ def test_an_attempt_that_cannot_read_its_claim_does_not_say_that_nothing_was_tou
     recoverer.claim.write_bytes(b"\xff\n")
     row = recoverer.fold(scans) if stage == "fold" else recoverer.whole()
     assert (row["status"], row["error_class"], row["touched"]) == ("failed", "ManifestError", True)
+
+
+@pytest.mark.parametrize(("room", "at_once"), [(recovery.BYTES_AT_ONCE, 2), (1, 1)])
+def test_logs_wait_for_their_disks_beside_each_other_as_far_as_their_scans_leave_room(
+    tmp_path, monkeypatch, room, at_once
+):
+    recoverer = Recoverer(tmp_path)
+    one = recoverer.scan()
+    ordinals = one.schema.get_field_index("ordinal")
+    scans = [
+        one.set_column(ordinals, "ordinal", pa.array([number] * one.num_rows, pa.int64()))
+        for number in range(2)
+    ]
+    meeting, met = threading.Barrier(2), []
+
+    def wait_for_disk(work: RecoveryWork, *_: Any) -> dict[str, Any]:
+        with waiting():
+            try:
+                meeting.wait(timeout=30 if at_once > 1 else 0.2)
+            except threading.BrokenBarrierError:
+                met.append(1)
+            else:
+                met.append(2)
+        return {"ordinal": work.ref.ordinal, "touched": False, "duration_ms": 1}
+
+    monkeypatch.setattr(recovery, "BYTES_AT_ONCE", room)
+    monkeypatch.setattr(recovery, "_row", wait_for_disk)
+    works = {n: replace(recoverer.work, ref=replace(recoverer.work.ref, ordinal=n)) for n in (0, 1)}
+    batches = [batch for table in scans for batch in table.to_batches()]
+    folded = pa.Table.from_batches(fold_partitions(batches, works, recoverer.context))
+    assert folded["ordinal"].to_pylist() == [0, 1]
+    assert met == [at_once] * 2
