@@ -11,7 +11,7 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +23,8 @@ import javaproperties
 from pylog_spark.blas_threads import BLAS_THREADS_VARIABLE
 from pylog_spark.held_signals import held_signals
 from pylog_spark.jars import Exclusion, Library, fetch_jars
-from pylog_spark.java import MissingSoftwareError, find_java
+from pylog_spark.java import Java, MissingSoftwareError, find_java
+from pylog_spark.java_classes import class_archive, options_to_use
 from pylog_spark.user_cache import cache_folder
 from storage_core.errors import ConfigError
 from storage_core.import_path import PACKAGE_HOME, SAFE_PATH_VARIABLE
@@ -47,7 +48,7 @@ _SAFE_WORKERS: Final = {f"spark.executorEnv.{SAFE_PATH_VARIABLE}": "1"}
 _PYTHON_PATH: Final = "PYTHONPATH"
 _SUBMIT_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
 _PROPERTIES: Final = "--properties-file"
-_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _DRIVER_PATH: Final = "spark.driver.extraClassPath"
 _EXECUTOR_PATH: Final = "spark.executor.extraClassPath"
 _JARS: Final = "spark.jars"
@@ -57,10 +58,11 @@ _JAR_KEYS: Final = (_JARS, "spark.jars.packages", _DRIVER_PATH)
 # compiles them quickly instead of well, and has one thread for its garbage.
 _OF_A_JOB: Final = "-XX:TieredStopAtLevel=1"
 _OWN_COLLECTOR: Final = "-XX:+UseSerialGC"
+_OF_ARCHIVES: Final = ("-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit", "-Xshare")
 _COLLECTOR: Final = re.compile(r"-XX:[+]Use\w+GC\b")
 # Lists: what the caller says of these is added to ours.
 _SEPARATORS: Final = {
-    _JAVA_OPTIONS: " ",
+    JAVA_OPTIONS: " ",
     _DRIVER_PATH: ":",
     _EXECUTOR_PATH: ":",
     _JARS: ",",
@@ -109,6 +111,11 @@ class SparkNotInstalledError(MissingSoftwareError):
 def is_spark_installed() -> bool:
     """Whether there is a pyspark in this Python; looks, and imports nothing."""
     return find_spec("pyspark") is not None
+
+
+def is_delta_installed() -> bool:
+    """Whether there is a delta-spark in this Python; looks, and imports nothing."""
+    return find_spec("delta") is not None
 
 
 def has_session() -> bool:
@@ -174,9 +181,9 @@ def build_session(
         settings = {**(_SAFE_WORKERS if is_submitted else {}), **(conf or {})}
     else:
         chosen = master or DEFAULT_MASTER
-        _prepare_environment(chosen)
+        java = _prepare_environment(chosen)
         builder = builder.master(chosen).appName(app_name)
-        settings = session_conf(chosen, conf or {}, delta=delta, is_of_job=is_of_job)
+        settings = session_conf(chosen, conf or {}, delta=delta, is_of_job=is_of_job, java=java)
         with held_signals(), _safe_workers():
             _start_spark({"spark.master": chosen, "spark.app.name": app_name, **settings})
     for key, value in settings.items():
@@ -249,7 +256,12 @@ def submit_arguments(said: str | None, file: str, settings: Mapping[str, str]) -
 
 
 def session_conf(
-    master: str, conf: Mapping[str, str], *, delta: bool, is_of_job: bool = False
+    master: str,
+    conf: Mapping[str, str],
+    *,
+    delta: bool,
+    is_of_job: bool = False,
+    java: Java | None = None,
 ) -> dict[str, str]:
     """Return the settings of a session that is built here.
 
@@ -259,10 +271,13 @@ def session_conf(
             for the JVM) are added to ours.
         delta: Whether Delta has to be there.
         is_of_job: As for ``build_session``.
+        java: What is going to run it. The JVM of a job begins with Spark's classes in memory, where
+            ``pylog warmup`` has kept them; None: it reads them as ever.
 
     Raises:
         JarsUnavailableError: Delta's jars cannot be fetched.
     """
+    is_quick = is_of_job and bool(_THREADS.match(master))
     settings = {
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.showConsoleProgress": "false",
@@ -278,16 +293,24 @@ def session_conf(
     if is_of_job:
         settings[f"spark.executorEnv.{BLAS_THREADS_VARIABLE}"] = "1"
     options = [_log_options()]
-    if is_of_job and _THREADS.match(master):
+    if is_quick:
         options.append(_OF_A_JOB)
         # A JVM with two collectors does not start.
-        options += [] if _COLLECTOR.search(conf.get(_JAVA_OPTIONS, "")) else [_OWN_COLLECTOR]
-    added = {_JAVA_OPTIONS: _SEPARATORS[_JAVA_OPTIONS].join(filter(None, options))}
+        options += [] if _COLLECTOR.search(conf.get(JAVA_OPTIONS, "")) else [_OWN_COLLECTOR]
+    added = {}
     if delta:
         settings |= _DELTA_CATALOG
         added[_EXTENSIONS] = _DELTA_EXTENSION
-        if not any("delta" in conf.get(key, "") for key in _JAR_KEYS):
-            added |= _class_path(master, conf.get("spark.jars.ivySettings"))
+    jars: list[Path] = []
+    # Without a ledger, too, a job has them where they are: one archive of classes fits all jobs.
+    has_theirs = any("delta" in conf.get(key, "") for key in _JAR_KEYS)
+    if not has_theirs and (delta or (is_quick and _has_delta_jars())):
+        ivy_settings = conf.get("spark.jars.ivySettings")
+        jars = delta_jars(Path(ivy_settings) if ivy_settings else None)
+        added |= _class_path(master, jars)
+    if is_quick and java is not None:
+        options += _shared_classes(java, jars, conf.get(JAVA_OPTIONS, ""))
+    added[JAVA_OPTIONS] = _SEPARATORS[JAVA_OPTIONS].join(filter(None, options))
     settings |= conf
     for key, value in added.items():
         settings[key] = _SEPARATORS[key].join(filter(None, (value, conf.get(key))))
@@ -304,8 +327,17 @@ def delta_jars(ivy_settings: Path | None = None) -> list[Path]:
         JarsUnavailableError: They cannot be fetched.
     """
     library = _delta_library()
-    folder = cache_folder("jars") / f"{library.artifact}-{library.version}"
+    folder = _jar_folder(library)
     return fetch_jars([library], folder, exclusions=_WITH_SPARK, ivy_settings=ivy_settings)
+
+
+def _has_delta_jars() -> bool:
+    """Whether Delta's jars have been fetched."""
+    return is_delta_installed() and _jar_folder(_delta_library()).is_dir()
+
+
+def _jar_folder(library: Library) -> Path:
+    return cache_folder("jars") / f"{library.artifact}-{library.version}"
 
 
 def _delta_library() -> Library:
@@ -318,23 +350,41 @@ def _delta_library() -> Library:
     return Library(group=group, artifact=artifact, version=version)
 
 
-def _class_path(master: str, ivy_settings: str | None) -> dict[str, str]:
+def _class_path(master: str, jars: Sequence[Path]) -> dict[str, str]:
     """Return the settings that bring Delta's jars to the driver and the executors."""
-    jars = [str(jar) for jar in delta_jars(Path(ivy_settings) if ivy_settings else None)]
     # Where the executors see our files this starts two seconds faster than to have Spark resolve,
     # copy and serve the jars every time.
     keys = [_DRIVER_PATH, _EXECUTOR_PATH] if _is_on_this_host(master) else [_JARS]
-    return {key: _SEPARATORS[key].join(jars) for key in keys}
+    return {key: _SEPARATORS[key].join(map(str, jars)) for key in keys}
 
 
-def _prepare_environment(master: str) -> None:
+def _shared_classes(java: Java, jars: Sequence[Path], said: str) -> tuple[str, ...]:
+    """Return the options of a JVM that begins with Spark's classes, where they are kept.
+
+    Args:
+        java: What runs it.
+        jars: Of its class path, before Spark's own.
+        said: The caller's options for it: whoever names an archive wants that one.
+    """
+    if any(option in said for option in _OF_ARCHIVES):
+        return ()
+    try:
+        archive = class_archive(java, jars)
+        return options_to_use(archive) if archive.exists() else ()
+    except OSError:  # no cache: there is no archive
+        return ()
+
+
+def _prepare_environment(master: str) -> Java:
     """Say in the environment what Spark takes only from there; what the user has said stays."""
-    os.environ["JAVA_HOME"] = str(find_java().home)
+    java = find_java()
+    os.environ["JAVA_HOME"] = str(java.home)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if _is_on_this_host(master):
         # Workers would run the python3 of the PATH, which has none of our packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    return java
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from pylog_spark.java import JavaNotFoundError, find_java
 from pylog_spark.session import build_session
 from storage_core.kernels._code_files import cache_folder
 from tests.kit.connect import connect_session
+from tests.kit.prebuilt_kernels import WARM_UP
 from tests.kit.spark_classes import FEW_ROWS, spark_options
 
 Pylog = Callable[..., Any]
@@ -36,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
     starts_processes = config.getoption("numprocesses", None) and not hasattr(config, "workerinput")
     folder = cache_folder()
     if starts_processes and folder is not None and not any(folder.iterdir()):
-        subprocess.run([sys.executable, "-m", "pylog_spark", "warmup"], check=True)
+        subprocess.run([sys.executable, "-c", WARM_UP], check=True)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,4 +1,4 @@
-"""``pylog warmup``: every way through the kernels once, on a log of fourteen records."""
+"""``pylog warmup``: every way through the kernels once, on a log of fourteen records; and Spark."""
 
 import pkgutil
 import time
@@ -12,6 +12,7 @@ import typer
 
 from pylog_spark.cli.dump_json import JsonLines
 from pylog_spark.cli.dump_segment import DecodedBatches, dump_segment
+from pylog_spark.cli.warmup_java import keep_java_classes
 from pylog_spark.cli.warmup_log import write_sample
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.option import CommandLine
@@ -56,8 +57,11 @@ _CONFIG: Final = LogConfig(cleanup_policy=frozenset({CleanupPolicy.COMPACT}))
 
 
 def warmup(_line: CommandLine) -> int:
-    """Compile every kernel, say so, and return the exit status."""
+    """Compile every kernel, keep Spark's Java classes, say so, and return the exit status."""
     typer.echo(warm_up())
+    kept = keep_java_classes()
+    if kept is not None:
+        typer.echo(kept)
     return ExitCode.DONE
 
 

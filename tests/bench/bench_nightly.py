@@ -7,7 +7,7 @@ Each round works on fresh copies of the same partitions, warm, in turns:
 
 - Kafka's own LogCleaner in a JVM that stays, from its start to its last partition;
 - ``pylog run ROOT --role broker --ledger ...``, a process as a user starts it: its Python, its JVM,
-  its workers, locks, ledger, report and all;
+  its workers, locks, ledger, report and all, after ``pylog warmup``;
 - the same night by a Spark session that stays, without a ledger.
 
 One round before them is not counted: Kafka's JIT and our session get warm in it. What the three
@@ -112,6 +112,9 @@ def measure(size: Size, rounds: int) -> Iterator[tuple[int, Night]]:
     """
     scratch = CACHE / "scratch" / "nightly"
     threads = count_processors()
+    subprocess.check_call(
+        [sys.executable, "-m", "pylog_spark", "warmup"], cwd=ROOT, env=plain_environment()
+    )
     sources = []
     for some in (size.warm_up, size):
         _say(f"making {some.gigabytes:g} GB in {some.partitions} partitions, {some.codec}")

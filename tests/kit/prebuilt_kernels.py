@@ -16,6 +16,8 @@ import storage_core
 from storage_core.kernels._code_files import CACHE_VARIABLE, layer_name, source_digest
 from storage_core.kernels._cpu import common_cpu, host_cpu, told_to_compile_for
 
+# Of ``pylog warmup`` the part that compiles: Spark's classes are of no use to a wheel.
+WARM_UP: Final = "from pylog_spark.cli.warmup import warm_up; print(warm_up())"
 _PACKAGE: Final = Path(storage_core.__file__).parent
 
 
@@ -26,7 +28,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="pylog-kernels-") as folder:
         subprocess.run(
-            [sys.executable, "-m", "pylog_spark", "warmup"],
+            [sys.executable, "-c", WARM_UP],
             env=os.environ | told_to_compile_for(cpu) | {CACHE_VARIABLE: folder},
             check=True,
         )
