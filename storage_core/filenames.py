@@ -52,10 +52,11 @@ CLUSTER_SNAPSHOT_SUFFIX: Final = ".checkpoint"
 BOOTSTRAP_SNAPSHOT_FILE: Final = "bootstrap.checkpoint"
 # What a node last knew and voted for in the election of a leader of the metadata log.
 QUORUM_STATE_FILE: Final = "quorum-state"
-# Of a managed root: itself, its lease, and of each partition the manifest, those before it, and
-# the data; see docs/object-storage.md.
+# Of a managed root: itself, its lease, what its purges have seen, and of each partition the
+# manifest, those before it, and the data; see docs/object-storage.md.
 MANAGED_ROOT_FILE: Final = "pylog-root.json"
 LEASE_FILE: Final = "lease.json"
+PURGED_FILE: Final = "purged.json"
 MANIFEST_FILE: Final = "manifest.json"
 HISTORY_DIRECTORY: Final = "history"
 DATA_DIRECTORY: Final = "data"

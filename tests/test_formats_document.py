@@ -52,6 +52,7 @@ def test_every_file_of_a_directory_and_of_a_partition_is_named():
         filenames.COMPANIONS_SUFFIX,  # of managed roots: docs/object-storage.md
         filenames.LEASE_FILE,
         filenames.MANAGED_ROOT_FILE,
+        filenames.PURGED_FILE,
     }
     assert elsewhere < names
     assert [name for name in names - elsewhere if name not in TEXT] == []

@@ -1,24 +1,30 @@
 """Purge of a managed root: generations and objects that no reader and no undo needs any more."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import Final
 
 import pyarrow as pa
 
 from pylog_spark.run.planning import are_looked_at_here, count_look_tasks
 from pylog_spark.run.run import Run
-from pylog_spark.schemas import PURGED, STEPS
+from pylog_spark.schemas import PURGED, STEPS, Status
 from pylog_spark.tasks.managed_purge import ManagedPurge, purge_partitions
 from pylog_spark.tasks.purge_rows import Row
 from storage_core.filenames import TopicPartition
 from storage_core.roots.managed import HeldManagedRoot
 from storage_core.store import open_object_store
 from storage_core.store.garbage import delete_leftovers
+from storage_core.store.listing import key_order
 from storage_core.store.managed_root import list_partitions
+from storage_core.store.purged import forget_purged, read_purged, record_purged
 
-# What was done is on record after so many at the latest.
-_AT_ONCE: Final = 10_000
+# Neighbours that one listing is asked for: so few that a task has several listings on their way,
+# so many that partitions of a few segments fill its pages of 1,000 objects.
+_IN_A_STRETCH: Final = 50
+# What was done is on record after so many stretches at the latest.
+_AT_ONCE: Final = 200
 
 
 def purge_managed(run: Run, location: str) -> Iterator[Row]:
@@ -41,19 +47,26 @@ def purge_managed(run: Run, location: str) -> Iterator[Row]:
     purge = ManagedPurge(
         root=location,
         grace_start_ms=options.now_ms - options.purge_after_ms,
+        seen_ms=read_purged(objects),
         access=None if root is None else root.access,
     )
 
-    def work(partitions: list[TopicPartition]) -> Iterator[pa.RecordBatch]:
-        return purge_partitions(partitions, purge)
+    def work(stretches: list[list[TopicPartition]]) -> Iterator[pa.RecordBatch]:
+        return purge_partitions(stretches, purge)
 
-    chosen = sorted(p for p in list_partitions(objects) if run.job.topics.admits(p.topic))
+    if root is not None:
+        root.begin_writing()
+        forget_purged(objects)
+    listed = list(list_partitions(objects))
+    chosen = {partition for partition in listed if run.job.topics.admits(partition.topic)}
+    stretches = list(_stretches(listed, chosen))
+    is_all_seen = len(chosen) == len(listed)
     # Each delete asks for the lease first, so that tasks may do it wherever they look.
     is_look = are_looked_at_here(len(chosen))
-    for first in range(0, len(chosen), _AT_ONCE):
-        some = chosen[first : first + _AT_ONCE]
-        tasks = count_look_tasks(len(some), slots=engine.slots)
-        units = [some[number::tasks] for number in range(tasks)]
+    for first in range(0, len(stretches), _AT_ONCE):
+        some = stretches[first : first + _AT_ONCE]
+        tasks = count_look_tasks(len(some) * _IN_A_STRETCH, slots=engine.slots)
+        units = [some[number::tasks] for number in range(min(tasks, len(some)))]
         purged = engine.collect(
             engine.spread(units, work, PURGED),
             PURGED,
@@ -61,7 +74,22 @@ def purge_managed(run: Run, location: str) -> Iterator[Row]:
             is_look=is_look,
         )
         for row in purged.sort_by([("topic", "ascending"), ("partition", "ascending")]).to_pylist():
+            is_all_seen = is_all_seen and row["status"] == Status.DONE.value
             yield {"root": location, **row, STEPS: json.loads(row[STEPS])}
     if root is not None:
         root.begin_writing()
         delete_leftovers(objects, grace_start_ms=purge.grace_start_ms)
+        if is_all_seen:
+            now_ms = run.job.clock.now_ms()
+            record_purged(objects, grace_start_ms=purge.grace_start_ms, now_ms=now_ms)
+
+
+def _stretches(
+    listed: Iterable[TopicPartition], chosen: set[TopicPartition]
+) -> Iterator[list[TopicPartition]]:
+    """Yield the chosen partitions by neighbours: between those of one, the root has no other."""
+    in_order = sorted(listed, key=lambda partition: key_order(str(partition)))
+    for is_chosen, some in groupby(in_order, key=chosen.__contains__):
+        neighbours = list(some) if is_chosen else []
+        for first in range(0, len(neighbours), _IN_A_STRETCH):
+            yield neighbours[first : first + _IN_A_STRETCH]

@@ -114,6 +114,13 @@ class MemoryObjectStore:
                     modified_ms=modified_ms,
                 )
 
+    def list_stretch(self, first: str, last: str) -> Iterator[ObjectInfo]:
+        """Yield every object from the first folder to the last, in order of keys."""
+        start, end = validate_prefix(first), validate_prefix(last)
+        for info in self.list():
+            if info.key >= start and (info.key <= end or info.key.startswith(end)):
+                yield info
+
     def list_folders(self, prefix: str = "") -> Iterator[str]:
         """Yield the names directly below a folder that have something below themselves."""
         names = (info.key[len(prefix) :].partition("/") for info in self.list(prefix))

@@ -168,6 +168,20 @@ class KeepsParts(Protocol):
         ...
 
 
+@runtime_checkable
+class ListsStretches(Protocol):
+    """An object store whose listing can begin in the middle."""
+
+    def list_stretch(self, first: str, last: str) -> Iterator[ObjectInfo]:
+        """Yield every object from the first folder to the last, in order of keys, page by page.
+
+        Args:
+            first: A folder, with a slash at its end.
+            last: The same, or one that comes after it in the order of keys.
+        """
+        ...
+
+
 def validate_key(key: str) -> str:
     """Return the key if it is one: plain names separated by single slashes.
 

@@ -164,6 +164,15 @@ class S3ObjectStore:
         for page in self._pages(validate_prefix(prefix), ""):
             yield from self._infos(page)
 
+    def list_stretch(self, first: str, last: str) -> Iterator[ObjectInfo]:
+        """Yield every object from the first folder to the last, in order of keys, page by page."""
+        validate_prefix(last)
+        for page in self._pages("", "", after=validate_prefix(first)):
+            for info in self._infos(page):
+                if info.key > last and not info.key.startswith(last):
+                    return
+                yield info
+
     def list_folders(self, prefix: str = "") -> Iterator[str]:
         """Yield the names directly below a folder that have something below themselves."""
         start = len(self._prefix) + len(prefix)
@@ -221,8 +230,12 @@ class S3ObjectStore:
             arguments["KeyMarker"] = page["NextKeyMarker"]
             arguments["UploadIdMarker"] = page["NextUploadIdMarker"]
 
-    def _pages(self, prefix: str, delimiter: str) -> Iterator[Mapping[str, Any]]:
+    def _pages(
+        self, prefix: str, delimiter: str, *, after: str = ""
+    ) -> Iterator[Mapping[str, Any]]:
         arguments: dict[str, Any] = {"Prefix": self._prefix + prefix}
+        if after:
+            arguments["StartAfter"] = self._prefix + after
         if delimiter:
             arguments["Delimiter"] = delimiter
         while True:

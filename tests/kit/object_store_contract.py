@@ -22,7 +22,11 @@ from storage_core.errors import (
     ObjectNotFoundError,
     StorageError,
 )
-from storage_core.store.object_store import ObjectStore, require_conditional_writes
+from storage_core.store.object_store import (
+    ListsStretches,
+    ObjectStore,
+    require_conditional_writes,
+)
 
 KEY = "topic-0/data/a1/00000000000000000000.log"
 
@@ -191,6 +195,22 @@ class ObjectStoreContract(ABC):
         assert list(objects.list("b/")) == []
         (info,) = objects.list("a-10/")
         assert info == objects.head("a-10/m")
+
+    def test_a_stretch_of_a_listing_has_neighbours_and_no_others(
+        self, objects: ObjectStore
+    ) -> None:
+        if not isinstance(objects, ListsStretches):
+            return
+        for name in ("a", "t-0", "t-1", "t-10", "t-1x", "t-2", "u"):
+            objects.put(f"{name}/x/1", b"")
+            objects.put(f"{name}/y", b"")
+        objects.put("t-1", b"")
+        # As object stores sort: "t-0/", "t-1", "t-1/", "t-10/", "t-1x/", "t-2/".
+        assert [info.key for info in objects.list_stretch("t-1/", "t-10/")] == [
+            *("t-1/x/1", "t-1/y", "t-10/x/1", "t-10/y")
+        ]
+        one = [info.key for info in objects.list_stretch("t-2/", "t-2/")]
+        assert one == [info.key for info in objects.list("t-2/")]
 
     def test_one_level_is_listed(self, objects: ObjectStore) -> None:
         for key in ("a-1/m", "a-10/m", "a-1/data/x/1.log", "root.json", "a-1/k"):

@@ -18,6 +18,7 @@ from storage_core.filenames import (
     LEASE_FILE,
     MANAGED_ROOT_FILE,
     MANIFEST_FILE,
+    PURGED_FILE,
 )
 from storage_core.store.object_store import DEFAULT_LIMIT_BYTES, ObjectInfo, ObjectStore
 from storage_core.store.uploads import is_log
@@ -29,9 +30,18 @@ TORN_KEY: Final = ".pylog-tmp/torn"
 
 
 def kind_of_key(key: str) -> str:
-    """Return what an object is: data (a log), companions, manifest, history, lease, root, other."""
+    """Return what an object is.
+
+    Returns:
+        data (a log), companions, manifest, history, lease, root, purged, or other.
+    """
     name = key.rstrip("/").rpartition("/")[2]
-    fixed = {MANIFEST_FILE: "manifest", LEASE_FILE: "lease", MANAGED_ROOT_FILE: "root"}
+    fixed = {
+        MANIFEST_FILE: "manifest",
+        LEASE_FILE: "lease",
+        MANAGED_ROOT_FILE: "root",
+        PURGED_FILE: "purged",
+    }
     if name in fixed:
         return fixed[name]
     if name.endswith(COMPANIONS_SUFFIX):

@@ -35,7 +35,7 @@ from storage_core.commit.trash import (
     read_run,
 )
 from storage_core.errors import PylogError
-from storage_core.filenames import TopicPartition
+from storage_core.filenames import PURGED_FILE, TopicPartition
 from storage_core.maintenance.compaction.key_files import map_set, write_set
 from storage_core.maintenance.materialize import PIN_FILE, STATE_FILE, read_pin, read_target
 from storage_core.roots.killed_runs import _read_marker
@@ -44,6 +44,7 @@ from storage_core.store.lease import LEASE_FILE, read_lease
 from storage_core.store.managed_root import MANAGED_ROOT_FILE, find_root
 from storage_core.store.manifest import history_key, manifest_key
 from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
+from storage_core.store.purged import read_purged
 from storage_core.store.uploads import UPLOADED_PREFIX, parse_location
 
 PARTITION = TopicPartition("t", 0)
@@ -141,6 +142,7 @@ REFUSED = ValueError("no word of it is believed")
 READERS: dict[str, Reader] = {
     "the root of a managed root": _object(MANAGED_ROOT_FILE, find_root),
     "a lease": _object(LEASE_FILE, read_lease),
+    "the record of purges": _object(PURGED_FILE, read_purged),
     "a manifest": _object(manifest_key(PARTITION), lambda objects: read_head(objects, PARTITION)),
     "a manifest of the history": _object(
         history_key(PARTITION, 1), lambda objects: read_history(objects, PARTITION, 1)

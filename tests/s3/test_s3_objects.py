@@ -39,6 +39,10 @@ def test_listings_go_on_after_a_page(objects, server, monkeypatch):
     assert [info.key for info in objects.list()] == [f"t-{n}/manifest.json" for n in range(7)]
     assert server.counts() == {("LIST", "other"): 3}
     assert list(objects.list_folders()) == [f"t-{n}" for n in range(7)]
+    server.reset()
+    stretch = [info.key for info in objects.list_stretch("t-1/", "t-3/")]
+    assert stretch == [f"t-{n}/manifest.json" for n in (1, 2, 3)]
+    assert server.counts() == {("LIST", "other"): 2}  # its page was full: the next one says the end
 
 
 def test_a_bucket_that_is_missing_is_told(objects):
