@@ -114,7 +114,12 @@ class LocalFileReader:
     Args:
         path: Of the file, for messages.
         descriptor: The file, open; this object closes it.
+
+    Attributes:
+        is_shared: Threads may read at the same moment.
     """
+
+    is_shared = True
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.name = path.name
