@@ -33,6 +33,7 @@ from storage_core.maintenance.recovery.partition import (
 from storage_core.maintenance.recovery.salvage import count_lost_records
 from storage_core.maintenance.truncation import plan_truncation, truncate_partition
 from storage_core.store import LocalStore
+from storage_core.threads import count_processors
 
 
 def recover(line: CommandLine) -> int:
@@ -52,6 +53,7 @@ def recover(line: CommandLine) -> int:
         recovery_point=line[RECOVERY_POINT],
         log_start_offset=line[LOG_START_OR_ZERO],
         clean_shutdown=line[CLEAN_SHUTDOWN],
+        threads=count_processors(),
     )
     if line[NO_TRUNCATE]:
         _refuse_cuts(directory, log)

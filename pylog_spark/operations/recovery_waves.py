@@ -15,6 +15,7 @@ from pylog_spark.run.planning import (
     LOOK_TASKS_PER_SLOT,
     Demand,
     WorkItem,
+    WorkUnit,
     choose_unit_bytes,
     pack_units,
 )
@@ -119,7 +120,6 @@ class RecoveryStages:
             max_truncate_bytes=options.max_truncate_bytes,
             salvage=options.salvage,
         )
-        context = RecoveryContext(run=self._context, limits=limits, write=write)
         unit_bytes = choose_unit_bytes(
             sum(each.size_bytes + _PARTITION_BYTES for each in due),
             slots=self._run.engine.slots,
@@ -133,11 +133,19 @@ class RecoveryStages:
         ]
         chosen = {each.ref.ordinal for each in spread}
         whole = [each for each in due if each.ref.ordinal not in chosen]
+        scan_units = self._scan_units(spread, unit_bytes)
+        whole_units = self._whole_units(whole, unit_bytes)
+        context = RecoveryContext(
+            run=self._context,
+            limits=limits,
+            write=write,
+            threads=self._run.threads_of([*scan_units, *whole_units]),
+        )
         stages = []
         if spread:
-            stages.append(self._spread_scans(spread, context, unit_bytes))
+            stages.append(self._spread_scans(spread, scan_units, context))
         if whole:
-            stages.append(self._whole(whole, context, unit_bytes))
+            stages.append(self._whole(whole_units, context))
         if len(stages) > 1 and self._run.disks.per_disk is None:
             # Beside each other; with a limit of tasks at a disk, each has to have it for itself.
             (scans, scan_sizes), (others, other_sizes) = stages
@@ -159,13 +167,11 @@ class RecoveryStages:
             }
         return outcomes
 
-    def _spread_scans(
-        self, due: Sequence[DueRecovery], context: RecoveryContext, unit_bytes: int
-    ) -> tuple[Rows, list[tuple[int, int]]]:
-        """Return the recovery of partitions whose segments are read by several tasks."""
-        works = {each.ref.ordinal: each.work for each in due}
-        folded_by, folds = self._lanes(due)
-        units = pack_units(
+    def _scan_units(
+        self, due: Sequence[DueRecovery], unit_bytes: int
+    ) -> list[WorkUnit[tuple[RecoveryWork, int]]]:
+        """Return which task reads which segments of partitions that several tasks read."""
+        return pack_units(
             (
                 WorkItem(
                     value=(each.work, base),
@@ -178,6 +184,16 @@ class RecoveryStages:
             unit_bytes=unit_bytes,
             per_disk=self._run.disks.per_disk,
         )
+
+    def _spread_scans(
+        self,
+        due: Sequence[DueRecovery],
+        units: Sequence[WorkUnit[tuple[RecoveryWork, int]]],
+        context: RecoveryContext,
+    ) -> tuple[Rows, list[tuple[int, int]]]:
+        """Return the recovery of partitions whose segments are read by several tasks."""
+        works = {each.ref.ordinal: each.work for each in due}
+        folded_by, folds = self._lanes(due)
 
         def scan(items: Sequence[tuple[RecoveryWork, int]]) -> Iterator[pa.RecordBatch]:
             return scan_segments(items, folded_by, context)
@@ -207,11 +223,11 @@ class RecoveryStages:
         units = pack_units(items, unit_bytes=0, per_disk=disks.per_disk)
         return {n: lane for lane, unit in enumerate(units) for n in unit.values}, len(units)
 
-    def _whole(
-        self, due: Sequence[DueRecovery], context: RecoveryContext, unit_bytes: int
-    ) -> tuple[Rows, list[tuple[int, int]]]:
-        """Return the recovery of partitions that one task each reads and puts in order."""
-        units = pack_units(
+    def _whole_units(
+        self, due: Sequence[DueRecovery], unit_bytes: int
+    ) -> list[WorkUnit[DueRecovery]]:
+        """Return which task reads and puts in order which partitions, each whole."""
+        return pack_units(
             (
                 WorkItem(
                     value=each,
@@ -223,6 +239,11 @@ class RecoveryStages:
             unit_bytes=unit_bytes,
             per_disk=self._run.disks.per_disk,
         )
+
+    def _whole(
+        self, units: Sequence[WorkUnit[DueRecovery]], context: RecoveryContext
+    ) -> tuple[Rows, list[tuple[int, int]]]:
+        """Return the recovery of partitions that one task each reads and puts in order."""
         listed = [[(each.work, each.size_bytes) for each in unit.values] for unit in units]
 
         def whole(items: Sequence[tuple[RecoveryWork, int]]) -> Iterator[pa.RecordBatch]:

@@ -17,6 +17,7 @@ from pylog_spark.run.planning import (
     ITEM_OVERHEAD_BYTES,
     LOOK_TASKS_PER_SLOT,
     WorkItem,
+    WorkUnit,
     are_looked_at_here,
     are_read_here,
     choose_unit_bytes,
@@ -66,8 +67,10 @@ def verify_targets(run: Run, request: VerifyRequest, roots: VerifiedRoots) -> An
     if not roots.targets:
         return of_roots
     items = _cut(run, roots.targets)
+    units = _units(run, items)
     options = VerifyOptions(
         now_ms=job.options.now_ms,
+        threads=run.threads_of(units),
         is_deep=request.is_deep,
         is_live=request.is_live,
         transaction_timeout_ms=broker_config(job.options).transaction_max_timeout_ms,
@@ -77,7 +80,7 @@ def verify_targets(run: Run, request: VerifyRequest, roots: VerifiedRoots) -> An
         return verify_stretches(unit, options)
 
     title = f"{job.title} {job.places}: verify"
-    verified = engine.spread(_units(run, items), work, VERIFIED)
+    verified = engine.spread([tuple(unit.values) for unit in units], work, VERIFIED)
     is_look = are_read_here(items)
     rows = engine.keep(of_roots.union(verified), title, is_look=is_look)
     is_cut = {item.value.target.ordinal for item in items if not item.value.is_whole}
@@ -198,7 +201,6 @@ def _unit_bytes(run: Run, total_bytes: int) -> int:
     )
 
 
-def _units(run: Run, items: Sequence[WorkItem[Stretch]]) -> list[tuple[Stretch, ...]]:
+def _units(run: Run, items: Sequence[WorkItem[Stretch]]) -> list[WorkUnit[Stretch]]:
     unit_bytes = _unit_bytes(run, sum(item.size_bytes for item in items))
-    units = pack_units(items, unit_bytes=unit_bytes, per_disk=run.disks.per_disk)
-    return [tuple(unit.values) for unit in units]
+    return pack_units(items, unit_bytes=unit_bytes, per_disk=run.disks.per_disk)

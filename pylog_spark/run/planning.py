@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from pylog_spark.options import Strategy
 
@@ -278,6 +278,15 @@ def pack_units(
         bins += _deal_out(of_disk, per_disk or 1)
     units = [WorkUnit(items=tuple(content)) for content in bins]
     return sorted(units, key=lambda unit: -unit.cost_bytes)
+
+
+def count_busy(units: Sequence[WorkUnit[Any]]) -> int:
+    """Return how many units are at work at the same time for most of the time, were there slots.
+
+    Small ones are done long before the largest is: they keep no processor from it.
+    """
+    costs = [unit.cost_bytes for unit in units]
+    return round(sum(costs) / max(costs)) if costs else 0
 
 
 def _deal_out(items: Sequence[WorkItem[T]], lanes: int) -> list[list[WorkItem[T]]]:

@@ -24,7 +24,7 @@ from pylog_spark.run.exit_rule import exit_code_of
 from pylog_spark.run.job import Job, brokers_of, open_recorder, unclean_roots
 from pylog_spark.run.plan_file import PlannedPartition
 from pylog_spark.run.plan_table import refuse_duplicates
-from pylog_spark.run.planning import are_looked_at_here
+from pylog_spark.run.planning import WorkUnit, are_looked_at_here, count_busy
 from pylog_spark.run.recording import Recorder
 from pylog_spark.run.run_report import Report, RunSummary, summarise
 from pylog_spark.schemas import PARTITION
@@ -261,6 +261,14 @@ class Run:
         """Return what tasks need to write."""
         access = {place: root.access for place, root in self.roots.items()}
         return WriteContext(run=context, roots=access)
+
+    def threads_of(self, units: Sequence[WorkUnit[Any]]) -> int:
+        """Return how many threads the task of each of some units may read a segment with.
+
+        A disk that takes so many tasks at once is read at so many places.
+        """
+        is_limited = self.disks.per_disk is not None
+        return 1 if is_limited else self.engine.threads_of(count_busy(units))
 
     @property
     def unclean_roots(self) -> frozenset[str]:

@@ -99,11 +99,13 @@ class RecoveryContext:
         run: What all tasks of a run share.
         limits: What may be cut.
         write: What is needed to write; None where nothing is written.
+        threads: How many threads one task may use.
     """
 
     run: RunContext
     limits: RecoveryLimits
     write: WriteContext | None
+    threads: int = 1
 
 
 def observe_recovery(
@@ -218,6 +220,7 @@ def _scan(work: RecoveryWork, base_offset: int, context: RecoveryContext) -> dic
             index_interval_bytes=config.index_interval_bytes,
             max_index_bytes=config.segment_index_bytes,
             window_bytes=context.run.cleaner.window_bytes,
+            threads=context.threads,
         )
     return {"scan": scan.to_bytes()}
 
@@ -283,8 +286,10 @@ def recover_whole(
 
     def recover(item: tuple[RecoveryWork, int]) -> dict[str, Any]:
         work, size_bytes = item
+        # Of small ones, others are read beside it.
+        threads = context.threads if size_bytes >= BYTES_AT_ONCE else 1
         with room.take(size_bytes):
-            return _row(work, {}, context)
+            return _row(work, {}, replace(context, threads=threads))
 
     yield from rows_to_batches(RECOVERED, map_in_turns(recover, items))
 
@@ -379,6 +384,7 @@ def _load(
         log_start_offset=work.log_start_offset,
         clean_shutdown=work.is_clean,
         scans=scans,
+        threads=context.threads,
     )
     return replace(log, operations=keep_scratch(log.operations, context.run.run_id))
 

@@ -100,6 +100,7 @@ class LogLoader:
         clean_shutdown: Whether its log directory has the clean-shutdown marker.
         may_repair: Whether segments may be recovered; if not, a log that needs it is refused.
         scans: Segments that were scanned before, by base offset.
+        threads: How many threads scan a segment.
         on_bytes: Told how many bytes of segments were scanned, window by window.
     """
 
@@ -115,6 +116,7 @@ class LogLoader:
         clean_shutdown: bool = False,
         may_repair: bool = True,
         scans: Mapping[int, SegmentScan] | None = None,
+        threads: int = 1,
         on_bytes: Callable[[int], None] | None = None,
     ) -> None:
         self._log = LoadingLog(store, config=config, cleaner=cleaner, now_ms=now_ms)
@@ -126,6 +128,7 @@ class LogLoader:
             self._log,
             log_start_checkpoint=log_start_checkpoint,
             scans=scans or {},
+            threads=threads,
             on_bytes=on_bytes,
         )
 

@@ -39,6 +39,7 @@ class SegmentRecovery:
         log: The log.
         log_start_checkpoint: Its entry in the log-start checkpoint.
         scans: Segments that were scanned before, by base offset.
+        threads: How many threads scan a segment.
         on_bytes: Told how many bytes of segments were scanned, window by window.
     """
 
@@ -48,11 +49,13 @@ class SegmentRecovery:
         *,
         log_start_checkpoint: int,
         scans: Mapping[int, SegmentScan],
+        threads: int,
         on_bytes: Callable[[int], None] | None,
     ) -> None:
         self._log = log
         self._start_checkpoint = log_start_checkpoint
         self._scans = dict(scans)
+        self._threads = threads
         self._on_bytes = on_bytes
 
     def recover(self, base_offset: int, reason: str) -> int:
@@ -172,6 +175,7 @@ class SegmentRecovery:
                 index_interval_bytes=log.config.index_interval_bytes,
                 max_index_bytes=log.config.segment_index_bytes,
                 window_bytes=log.cleaner.window_bytes,
+                threads=self._threads,
                 on_bytes=self._on_bytes,
             )
         log.note_scanned(file.size_bytes)

@@ -7,6 +7,7 @@ loader takes the results one after the other.
 
 import enum
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,13 +117,14 @@ _NUMBERS = (
 )
 
 
-def scan_segment(
+def scan_segment(  # noqa: PLR0913  # what is read, and how
     reader: FileReader,
     base_offset: int,
     *,
     index_interval_bytes: int,
     max_index_bytes: int,
     window_bytes: int = DEFAULT_WINDOW_BYTES,
+    threads: int = 1,
     on_bytes: Callable[[int], None] | None = None,
 ) -> SegmentScan:
     """Check every batch of a segment and build its indexes, as Kafka's segment recovery does.
@@ -132,7 +134,8 @@ def scan_segment(
         base_offset: Base offset of the segment.
         index_interval_bytes: ``index.interval.bytes``.
         max_index_bytes: ``segment.index.bytes``.
-        window_bytes: How much to hold at a time.
+        window_bytes: How much to hold at a time, by each thread.
+        threads: How many threads to use; the result is the same.
         on_bytes: Told after each window how many bytes were read.
 
     Raises:
@@ -140,11 +143,14 @@ def scan_segment(
     """
     scan = _Scan(reader.name, base_offset, index_interval_bytes, max_index_bytes)
     try:
-        for window in scan_checked_headers(reader, window_bytes=window_bytes):
-            if not scan.add(window):
-                break
-            if on_bytes is not None:
-                on_bytes(window.size_bytes)
+        with closing(
+            scan_checked_headers(reader, window_bytes=window_bytes, threads=threads)
+        ) as windows:
+            for window in windows:
+                if not scan.add(window):
+                    break
+                if on_bytes is not None:
+                    on_bytes(window.size_bytes)
     except CorruptRecordError as error:
         scan.end(ScanStop.INVALID, str(error))
     return scan.finish(reader.size_bytes)

@@ -59,6 +59,17 @@ class VersionedReader(FileReader, Protocol):
     version: str
 
 
+@runtime_checkable
+class SharedReader(FileReader, Protocol):
+    """One open file that threads may read at the same moment, each wherever it likes.
+
+    Attributes:
+        is_shared: True; readers of objects, which read ahead of one caller, do not say it.
+    """
+
+    is_shared: bool
+
+
 class LogStore(Protocol):
     """The files of one partition directory."""
 

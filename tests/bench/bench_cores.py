@@ -1,12 +1,13 @@
-"""One partition cleaned with one thread and with all processors, in turns, warm cache.
+"""One partition cleaned, scanned for recovery and verified with one thread and with all processors.
 
     python -m tests.bench.bench_cores [--rounds 7] [--records 440000] [--keys 60000]
         [--segment-mib 64] [--kafka]
 
-The default makes one segment of 60 MB, which no other task could share; ``make bench`` has one of
-1 GiB, and 2 GB in segments of 64 MiB beside Kafka's cleaner with its one thread. Wall time needs a
-machine with nothing else to do; the share of the processors that were busy with other work says
-whether it was. Without that, processor seconds say what the threads cost.
+In turns, with a warm cache. The default makes one segment of 60 MB, which no other task could
+share; ``make bench`` has one of 1 GiB, and 2 GB in segments of 64 MiB beside Kafka's cleaner with
+its one thread. Wall time needs a machine with nothing else to do; the share of the processors that
+were busy with other work says whether it was. Without that, processor seconds say what the threads
+cost.
 """
 
 import argparse
@@ -14,15 +15,22 @@ import os
 import shutil
 import statistics
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
+from storage_core.catalog.roles import Role
 from storage_core.config import CleanerConfig, LogConfig
+from storage_core.log.segment_scan import scan_segment
 from storage_core.maintenance.compaction.candidates import CleanRequest
 from storage_core.maintenance.compaction.partition import CleanResult, clean_partition
+from storage_core.maintenance.verification.files import sort_files
+from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
+from storage_core.maintenance.verification.segment import verify_segment
+from storage_core.store import LocalStore
 from storage_core.threads import count_processors
 from tests.bench.bench_compaction import kafka_process
 from tests.bench.figures import Figure
@@ -35,6 +43,7 @@ NEAR_ALL_CORES: Final = 1 / 1.15
 # 1.07 GB in one segment, 2.04 GB in 31.
 ONE_GIB: Final = Size(records=7_860_000, keys=1_000_000, segment_bytes=2**30)
 TWO_GB: Final = Size(records=15_000_000, keys=2_000_000)
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +51,7 @@ class Turn:
     """One round with some threads.
 
     Attributes:
-        wall_secs: From opening the log to the end of the commit.
+        wall_secs: From opening the log to the end of the commit, or of the look.
         cpu_secs: Of this process.
         others: Processors that others kept busy meanwhile, on average.
     """
@@ -140,6 +149,54 @@ def measure(size: Size, rounds: int, *, has_kafka: bool = False) -> Cores:
     return Cores(log_bytes=log_bytes, turns=turns, kafka_secs=kafka_secs)
 
 
+def measure_reading(size: Size, rounds: int) -> dict[str, Cores]:
+    """Scan the largest segment as recovery does, and verify it, with one thread, then with all.
+
+    Args:
+        size: Of the partition.
+        rounds: How many count; one more, the first, is left out.
+
+    Returns:
+        By what was done; the log bytes are those of the segment.
+
+    Raises:
+        AssertionError: The number of threads changes the result.
+    """
+    directory = generated_partition(CACHE, size)
+    store = LocalStore(directory)
+    segment = max(sort_files(store.list_files()).segments, key=lambda each: each.log.size_bytes)
+
+    def scan(threads: int) -> bytes:
+        with closing(store.open_file(segment.log.name)) as reader:
+            return scan_segment(
+                reader,
+                segment.base_offset,
+                index_interval_bytes=4096,
+                max_index_bytes=size.segment_bytes,
+                threads=threads,
+            ).to_bytes()
+
+    def verify(threads: int) -> str:
+        options = VerifyOptions(now_ms=NOW_MS, threads=threads)
+        surroundings = Surroundings(role=Role.BROKER, is_clean=True)
+        facts, findings = verify_segment(store, segment, surroundings, options)
+        return repr((replace(facts, read_seconds=0), findings))
+
+    counts = (1, max(2, count_processors()))
+    found = {}
+    for name, work in {"recovery's scan": scan, "verification": verify}.items():
+        turns: dict[int, list[Turn]] = {count: [] for count in counts}
+        for number in range(rounds + 1):
+            results = set()
+            for count in counts:
+                turn, result = _timed(partial(work, count))
+                results.add(result)
+                turns[count] += [turn] * (number > 0)
+            assert len(results) == 1, name
+        found[name] = Cores(log_bytes=segment.log.size_bytes, turns=turns, kafka_secs=[])
+    return found
+
+
 def _copy(source: Path) -> Path:
     """Make a fresh copy; written back at once, so that nobody pays for syncing it later."""
     directory = CACHE / "cores" / source.name
@@ -152,18 +209,25 @@ def _copy(source: Path) -> Path:
 def _clean(source: Path, size: Size, threads: int) -> tuple[Turn, CleanResult]:
     directory = _copy(source)
     config = {key: str(value) for key, value in size.config.items()}
-    busy, cpu, begin = _busy_secs(), time.process_time(), time.perf_counter()
-    result = clean_partition(
-        directory,
-        config=LogConfig.from_topic_overrides(config),
-        cleaner=CleanerConfig(),
-        request=CleanRequest(now_ms=NOW_MS, first_dirty_offset=0),
-        threads=threads,
+    turn, result = _timed(
+        lambda: clean_partition(
+            directory,
+            config=LogConfig.from_topic_overrides(config),
+            cleaner=CleanerConfig(),
+            request=CleanRequest(now_ms=NOW_MS, first_dirty_offset=0),
+            threads=threads,
+        )
     )
+    shutil.rmtree(directory.parent)
+    return turn, result
+
+
+def _timed(work: Callable[[], Result]) -> tuple[Turn, Result]:
+    busy, cpu, begin = _busy_secs(), time.process_time(), time.perf_counter()
+    result = work()
     wall = time.perf_counter() - begin
     cpu = time.process_time() - cpu
     others = max(0.0, _busy_secs() - busy - cpu) / wall
-    shutil.rmtree(directory.parent)
     return Turn(wall_secs=wall, cpu_secs=cpu, others=others), result
 
 
@@ -187,8 +251,10 @@ def main() -> None:
         keys=arguments.keys,
         segment_bytes=arguments.segment_mib * 2**20,
     )
+    for name, read in measure_reading(size, arguments.rounds).items():
+        print(name, *read.lines(), sep="\n")  # noqa: T201 - the report
     found = measure(size, arguments.rounds, has_kafka=arguments.kafka)
-    print("\n".join(found.lines()))  # noqa: T201 - the report
+    print("compaction", *found.lines(), sep="\n")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from storage_core.log.log_loader import LogLoader
 from storage_core.log.segment_scan import SegmentScan
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
+from storage_core.threads import count_processors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,7 @@ def plan_recovery(  # noqa: PLR0913  # the inputs of Kafka's loader
     clean_shutdown: bool = False,
     high_watermark: int | None = None,
     scans: Mapping[int, SegmentScan] | None = None,
+    threads: int = 1,
     on_bytes: Callable[[int], None] | None = None,
 ) -> LoadedLog:
     """Load a log as a broker does when it starts, and say what that changes; nothing is written.
@@ -76,6 +78,7 @@ def plan_recovery(  # noqa: PLR0913  # the inputs of Kafka's loader
         clean_shutdown: Whether its log directory has the clean-shutdown marker.
         high_watermark: Clamped into the log; None for the log end offset.
         scans: Segments that were scanned before, by base offset.
+        threads: How many threads scan a segment.
         on_bytes: Told how many bytes of segments were scanned, window by window.
 
     Raises:
@@ -90,6 +93,7 @@ def plan_recovery(  # noqa: PLR0913  # the inputs of Kafka's loader
         recovery_point=recovery_point,
         clean_shutdown=clean_shutdown,
         scans=scans,
+        threads=threads,
         on_bytes=on_bytes,
     )
     return loader.load().close(high_watermark=high_watermark)
@@ -105,6 +109,7 @@ def recover_partition(  # noqa: PLR0913  # the inputs of Kafka's loader
     recovery_point: int = 0,
     log_start_offset: int = 0,
     clean_shutdown: bool = False,
+    threads: int | None = None,
 ) -> RecoverResult:
     """Recover a partition and close it cleanly.
 
@@ -116,6 +121,7 @@ def recover_partition(  # noqa: PLR0913  # the inputs of Kafka's loader
         recovery_point: See there.
         log_start_offset: See there.
         clean_shutdown: See there.
+        threads: How many threads scan a segment, None for as many as there are processors.
 
     Raises:
         PylogError: As `plan_recovery`; the partition is untouched then, unless the store itself
@@ -130,6 +136,7 @@ def recover_partition(  # noqa: PLR0913  # the inputs of Kafka's loader
         recovery_point=recovery_point,
         log_start_offset=log_start_offset,
         clean_shutdown=clean_shutdown,
+        threads=count_processors() if threads is None else threads,
     )
     return commit_recovery(directory, log)
 

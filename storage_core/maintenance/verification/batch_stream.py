@@ -6,7 +6,8 @@ offset that follows, a checksum that is right.
 """
 
 import enum
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
+from contextlib import closing
 from typing import Final
 
 import numpy as np
@@ -14,20 +15,18 @@ from numpy.typing import NDArray
 
 from storage_core.errors import CorruptRecordError
 from storage_core.formats.batch_v2 import (
-    ATTRIBUTES_AT,
     BATCH_LENGTH_AT,
     CRC_AT,
     CRC_START,
     HEADER_BYTES,
     LENGTH_OVERHEAD,
-    MAGIC_AT,
-    MAGIC_V2,
 )
 from storage_core.formats.index_entries import MAX_RELATIVE_OFFSET
 from storage_core.kernels.crc32c import crc32c
 from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.findings import Code
 from storage_core.records.checked_headers import scan_checked_headers
+from storage_core.records.header_search import possible_headers, read_numbers
 from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_windows
 from storage_core.store.base import FileReader
 
@@ -57,6 +56,7 @@ class BatchStream:
         base_offset: Of the segment.
         window_bytes: How much to hold at a time.
         keeps_records: Whether the windows have the records, too, not only what headers say.
+        threads: How many threads check what is read without its records.
         findings: Where bytes that are no batches are reported.
 
     Attributes:
@@ -64,13 +64,14 @@ class BatchStream:
         tail: What is behind it.
     """
 
-    def __init__(
+    def __init__(  # what is read, how, and where damage is reported
         self,
         reader: FileReader,
         base_offset: int,
         *,
         window_bytes: int,
         keeps_records: bool,
+        threads: int,
         findings: FindingCollector,
     ) -> None:
         self.end_position = 0
@@ -79,11 +80,12 @@ class BatchStream:
         self._base_offset = base_offset
         self._window_bytes = window_bytes
         self._keeps_records = keeps_records
+        self._threads = threads
         self._findings = findings
         self._largest_offset = base_offset - 1
         self._candidates_left = _MAX_CANDIDATES
 
-    def __iter__(self) -> Iterator[Window]:
+    def __iter__(self) -> Generator[Window]:
         size = self._reader.size_bytes
         for _ in range(_MAX_GAPS):
             reason = yield from self._read_on()
@@ -118,14 +120,15 @@ class BatchStream:
     def _read_on(self, end: int | None = None) -> Generator[Window, None, str | None]:
         """Yield windows from end_position on; return why they end, None at a tail or the end."""
         try:
-            for window in self._windows(end):
-                self.end_position = window.file_position + window.size_bytes
-                yield window
+            with closing(self._windows(end)) as windows:
+                for window in windows:
+                    self.end_position = window.file_position + window.size_bytes
+                    yield window
         except CorruptRecordError as error:
             return error.reason
         return None
 
-    def _windows(self, end: int | None) -> Iterator[Window]:
+    def _windows(self, end: int | None) -> Generator[Window]:
         if not self._keeps_records:
             return scan_checked_headers(
                 self._reader,
@@ -133,6 +136,7 @@ class BatchStream:
                 end=end,
                 window_bytes=self._window_bytes,
                 large=Large.VALID,
+                threads=self._threads,
             )
         return scan_windows(
             self._reader,
@@ -188,19 +192,10 @@ class BatchStream:
 
     def _candidates(self, data: NDArray[np.uint8], left: int) -> NDArray[np.int64]:
         """Return where in the data a header may begin whose fields make sense, in order."""
-        last_start = data.size - HEADER_BYTES
-        magics = data[MAGIC_AT : MAGIC_AT + last_start + 1]
-        # Only the low byte of the attributes is in use.
-        unused = data[ATTRIBUTES_AT : ATTRIBUTES_AT + last_start + 1]
-        places = np.flatnonzero((magics == MAGIC_V2) & (unused == 0))
-        sizes = _numbers(data, places + BATCH_LENGTH_AT, 4) + LENGTH_OVERHEAD
-        offsets = _numbers(data, places, 8)
+        places = possible_headers(data, left=left, most_bytes=_MAX_CANDIDATE_BYTES)
+        offsets = read_numbers(data, places, 8)
         largest = self._base_offset + MAX_RELATIVE_OFFSET
-        is_sane = (sizes >= HEADER_BYTES) & (
-            sizes <= np.minimum(left - places, _MAX_CANDIDATE_BYTES)
-        )
-        is_sane &= (offsets > self._largest_offset) & (offsets <= largest)
-        return places[is_sane]
+        return places[(offsets > self._largest_offset) & (offsets <= largest)]
 
     def _is_batch(self, position: int) -> bool:
         header = self._read(position, HEADER_BYTES)
@@ -212,12 +207,3 @@ class BatchStream:
     def _read(self, position: int, size_bytes: int) -> NDArray[np.uint8]:
         target = np.empty(size_bytes, np.uint8)
         return target[: self._reader.read_into(position, target)]
-
-
-def _numbers(data: NDArray[np.uint8], places: NDArray[np.int64], width: int) -> NDArray[np.int64]:
-    """Return the signed big-endian numbers of width bytes at the places."""
-    sign = data[places].astype(np.int8).astype(np.int64)
-    number = sign
-    for step in range(1, width):
-        number = (number << 8) | data[places + step]
-    return number

@@ -15,7 +15,8 @@ class VerifyOptions:
         now_ms: The run's clock, epoch milliseconds.
         is_deep: Also open every batch: its records, and snapshots against a replay.
         is_live: Somebody may be writing meanwhile: files may vanish or grow.
-        window_bytes: Bytes of a segment that are held at a time.
+        window_bytes: Bytes of a segment that are held at a time, by each thread.
+        threads: How many threads check the batches of a segment, in a look that is not deep.
         max_record_bytes: Largest record that a batch may expand to, in a deep look.
         max_batch_bytes: Largest batch, decompressed, in a deep look.
         transaction_timeout_ms: Longest time that a transaction may be open
@@ -26,6 +27,7 @@ class VerifyOptions:
     is_deep: bool = False
     is_live: bool = False
     window_bytes: int = 8 << 20
+    threads: int = 1
     max_record_bytes: int = 2**31 - 1
     max_batch_bytes: int = 1 << 30
     transaction_timeout_ms: int = MAX_TRANSACTION_TIMEOUT_MS

@@ -1,6 +1,7 @@
 """One pass over a segment: every batch by itself, and against those before it."""
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from typing import Final
 
@@ -187,12 +188,14 @@ class SegmentScan:
             self._segment.base_offset,
             window_bytes=self._options.window_bytes,
             keeps_records=self._options.is_deep,
+            threads=self._options.threads,
             findings=self._findings,
         )
         try:
-            for window in stream:
-                self._check(window)
-                stream.note_offset(self._last_offset)
+            with closing(iter(stream)) as windows:
+                for window in windows:
+                    self._check(window)
+                    stream.note_offset(self._last_offset)
         finally:
             self.end_position, self.tail = stream.end_position, stream.tail
             self._hand_on(self._waiting)

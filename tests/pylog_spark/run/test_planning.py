@@ -12,10 +12,12 @@ from pylog_spark.run.planning import (
     Demand,
     MapBudgets,
     WorkItem,
+    WorkUnit,
     broadcast_budget,
     choose_buckets,
     choose_strategy,
     choose_unit_bytes,
+    count_busy,
     count_look_tasks,
     cut_beside,
     estimate_map_bytes,
@@ -112,6 +114,21 @@ def rounds_of(map_bytes: list[int], *, budget: int = 10, most: int = 9) -> list[
         budget=Demand(map_bytes=budget, disk_bytes=0),
         most_partitions=most,
     )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "busy"),
+    [
+        pytest.param([], 0, id="none"),
+        pytest.param([1024], 1, id="one"),
+        pytest.param([1024, 0], 1, id="one beside an empty one"),
+        pytest.param([1024, 800], 2, id="two of about a size"),
+        pytest.param([512, 256, 256], 2, id="one that takes as long as two"),
+    ],
+)
+def test_units_are_busy_together_as_far_as_they_take_as_long(sizes, busy):
+    items = [item(number, size * MIB) for number, size in enumerate(sizes)]
+    assert count_busy([WorkUnit(items=(each,)) for each in items]) == busy
 
 
 def test_no_partitions_need_no_round():

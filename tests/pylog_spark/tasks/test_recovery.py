@@ -11,6 +11,7 @@ import pytest
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.schemas import SEGMENT_SCAN
 from pylog_spark.tasks import recovery
+from pylog_spark.tasks.ahead import BYTES_AT_ONCE
 from pylog_spark.tasks.cells import PART, cut_batches, with_part
 from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.recovery import (
@@ -27,6 +28,7 @@ from storage_core.commit.claim import create_claim
 from storage_core.commit.scratch import claim_path
 from storage_core.config import CleanerConfig
 from storage_core.filenames import TopicPartition, offset_of
+from storage_core.log import segment_scan
 from storage_core.roots import broker
 from storage_core.roots.broker import BrokerAccess
 from storage_core.store import LocalStore
@@ -191,3 +193,30 @@ def test_logs_wait_for_their_disks_beside_each_other_as_far_as_their_scans_leave
     folded = pa.Table.from_batches(fold_partitions(batches, works, recoverer.context))
     assert folded["ordinal"].to_pylist() == [0, 1]
     assert met == [at_once] * 2
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "threads"),
+    [
+        pytest.param(BYTES_AT_ONCE, 3, id="alone"),
+        pytest.param(BYTES_AT_ONCE - 1, 1, id="others beside it"),
+    ],
+)
+def test_segments_are_read_with_the_threads_of_a_task_that_reads_one_partition(
+    tmp_path, monkeypatch, size_bytes, threads
+):
+    recoverer = Recoverer(tmp_path)
+    recoverer.context = replace(recoverer.context, threads=3)
+    asked: set[int] = set()
+    scan = segment_scan.scan_checked_headers
+
+    def noted(*arguments: Any, **settings: Any) -> Any:
+        asked.add(settings["threads"])
+        return scan(*arguments, **settings)
+
+    monkeypatch.setattr(segment_scan, "scan_checked_headers", noted)
+    recoverer.scan()
+    assert asked == {3}
+    asked.clear()
+    row = next(recover_whole([(recoverer.work, size_bytes)], recoverer.context)).to_pylist()[0]
+    assert (row["status"], asked) == ("done", {threads})

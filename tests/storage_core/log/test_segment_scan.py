@@ -10,6 +10,7 @@ from storage_core.filenames import log_file
 from storage_core.formats.batch_v2 import TimestampType
 from storage_core.kernels.producer_scan import TIMESTAMP
 from storage_core.log.segment_scan import ScanStop, SegmentScan, scan_segment
+from storage_core.records import checked_headers
 from storage_core.store.local import LocalStore
 from tests.kit.builders import (
     SOME_TIME_MS,
@@ -126,6 +127,15 @@ def test_a_scan_is_the_same_in_small_windows_and_after_a_journey(golden, tmp_pat
                 )
         assert same(*found)
         assert same(found[0], SegmentScan.from_bytes(found[0].to_bytes()))
+
+
+@pytest.mark.parametrize("golden", GOLDENS, ids=lambda golden: golden.name)
+def test_threads_lead_to_the_same_operations(golden, tmp_path, monkeypatch):
+    monkeypatch.setattr(checked_headers, "_STRETCH_BYTES", 1000)
+    store = LocalStore(golden.unpack(tmp_path))
+    alone, together = (plan_golden(golden, store, threads=count) for count in (1, 3))
+    assert together.operations == alone.operations
+    assert together.repairs == alone.repairs
 
 
 @pytest.mark.item("REC-30")

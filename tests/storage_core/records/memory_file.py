@@ -33,6 +33,12 @@ class MemoryFile:
     def close(self) -> None: ...
 
 
+class SharedMemoryFile(MemoryFile):
+    """One that threads may read at the same moment."""
+
+    is_shared = True
+
+
 def windows_of(data: bytes, **how: Any) -> Iterator[Window]:
     """Scan bytes; how is what scan_windows takes."""
     return scan_windows(MemoryFile(data), **how)

@@ -1,6 +1,8 @@
 """Headers alone, every checksum checked: the rows of windows with records, up to any damage."""
 
+import threading
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -9,15 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from storage_core.errors import CorruptRecordError, PylogError
+from storage_core.errors import CorruptRecordError, PylogError, StorageError
 from storage_core.kernels import batch_scan
 from storage_core.records import checked_headers
 from storage_core.records.checked_headers import scan_checked_headers
+from storage_core.records.header_search import guess_batch_start
 from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_windows
-from tests.kit.builders import encode_batch, end_txn_marker, log_with, segment_bytes, some_batches
+from tests.kit.builders import (
+    BatchSpec,
+    RecordSpec,
+    encode_batch,
+    end_txn_marker,
+    log_with,
+    segment_bytes,
+    some_batches,
+)
 from tests.kit.damage import truncated, with_lying_length, with_wrong_crc
 from tests.kit.strategies import hostile_batches
-from tests.storage_core.records.memory_file import MemoryFile
+from tests.storage_core.records.memory_file import MemoryFile, SharedMemoryFile
 
 SPECS = [
     *some_batches(count=3),
@@ -52,7 +63,7 @@ def scanned(scan: Any, data: bytes, **how: Any) -> tuple[NDArray[np.int64], str]
     """Return what a scan gives, and the error with which it ends."""
     windows, error = [], ""
     try:
-        for window in scan(MemoryFile(data), **how):
+        for window in scan(SharedMemoryFile(data), **how):
             columns = window.batches.columns.copy()
             window = Window(  # noqa: PLW2901 - the next window may overwrite it
                 window.file, window.file_position, window.data, type(window.batches)(columns)
@@ -141,3 +152,114 @@ def test_a_large_batch_is_left_out_or_read_as_asked(monkeypatch):
         rows, error = scanned(scan_checked_headers, data, large=large)
         assert error == ""
         np.testing.assert_array_equal(rows, with_records(data, large=large)[0])
+
+
+@pytest.fixture
+def short_stretches(monkeypatch):
+    """Let threads take stretches of a few batches."""
+    monkeypatch.setattr(checked_headers, "_STRETCH_BYTES", 3000)
+
+
+DAMAGES = [
+    pytest.param(LOG, id="none"),
+    pytest.param(damaged_log(with_wrong_crc), id="wrong checksum"),
+    pytest.param(truncated(LOG, len(LOG) - 5), id="torn last batch"),
+    pytest.param(damaged_log(with_impossible_length), id="impossible length"),
+    pytest.param(damaged_log(lambda batch: batch[:-7]), id="bytes missing"),
+    pytest.param(damaged_log(lambda batch: batch + bytes(5000)), id="zeros between"),
+    pytest.param(LOG + bytes(9000), id="zeros behind"),
+    pytest.param(bytes(20_000), id="zeros alone"),
+]
+
+
+@pytest.mark.usefixtures("short_stretches")
+@pytest.mark.parametrize("data", DAMAGES)
+@pytest.mark.parametrize("threads", [2, 5])
+def test_threads_find_what_one_finds_and_end_with_its_error(data, threads):
+    assert_same(data, threads=threads)
+
+
+@pytest.mark.usefixtures("short_stretches")
+def test_stretches_are_checked_by_threads_and_none_is_read_again(monkeypatch):
+    scanned_by = []
+    scan = checked_headers._scan
+
+    def noted(reader, *, start, end, **how):
+        scanned_by.append((start, end, threading.current_thread().name))
+        return scan(reader, start=start, end=end, **how)
+
+    monkeypatch.setattr(checked_headers, "_scan", noted)
+    assert_same(LOG, threads=2)
+    *stretches, rest = sorted(scanned_by)
+    assert len(stretches) > 3
+    assert [start for start, _, _ in stretches] == [0, *(end for _, end, _ in stretches[:-1])]
+    assert all(name.startswith("pylog-beside") for _, _, name in stretches)
+    assert rest[:2] == (len(LOG), len(LOG))
+
+
+@pytest.mark.usefixtures("short_stretches")
+def test_batches_in_the_value_of_a_record_are_no_place_to_begin():
+    inner = segment_bytes(some_batches(count=60, base_offset=10_000))
+    outer = [
+        BatchSpec(records=(RecordSpec(key=b"k", value=inner),), base_offset=offset)
+        for offset in range(6)
+    ]
+    data = segment_bytes(outer)
+    places = [guess_batch_start(MemoryFile(data), at, len(data)) for at in (3000, 9000)]
+    starts = rows_of(list(scan_checked_headers(MemoryFile(data))))[batch_scan.POSITION]
+    assert not set(places) & set(starts.tolist())
+    assert_same(data, threads=2)
+
+
+@pytest.mark.usefixtures("short_stretches")
+def test_a_thread_that_finds_too_many_batches_leaves_the_rest(monkeypatch):
+    monkeypatch.setattr(checked_headers, "_MOST_ROWS", 2)
+    monkeypatch.setattr(checked_headers, "_STRETCH_ROWS", 3)
+    assert_same(LOG, threads=2)
+
+
+@pytest.mark.usefixtures("short_stretches")
+def test_a_file_that_cannot_be_read_to_its_end_fails_after_all_before_it():
+    class Bad(SharedMemoryFile):
+        def read_into(self, position: int, target: NDArray[np.uint8]) -> int:
+            if position + len(target) > len(LOG) * 3 // 4:
+                raise StorageError(self.name, "the disk failed")
+            return super().read_into(position, target)
+
+    def ended(threads: int) -> tuple[int, str]:
+        rows = 0
+        try:
+            for window in scan_checked_headers(Bad(LOG), window_bytes=500, threads=threads):
+                rows += len(window.batches)
+        except StorageError as error:
+            return rows, str(error)
+        raise AssertionError("nothing failed")
+
+    assert ended(2) == ended(1)
+
+
+@pytest.mark.usefixtures("short_stretches")
+def test_of_a_file_that_threads_cannot_share_one_reads():
+    class Alone(MemoryFile):
+        def read_into(self, position: int, target: NDArray[np.uint8]) -> int:
+            assert threading.current_thread() is threading.main_thread()
+            return super().read_into(position, target)
+
+    windows = scan_checked_headers(Alone(LOG), threads=2)
+    np.testing.assert_array_equal(rows_of(list(windows)), with_records(LOG)[0])
+
+
+@pytest.mark.usefixtures("short_stretches")
+def test_threads_end_with_whoever_asked_for_windows(monkeypatch):
+    monkeypatch.setattr(checked_headers, "_STRETCH_BYTES", 500)
+    before = threading.active_count()
+    with closing(scan_checked_headers(SharedMemoryFile(LOG), threads=3)) as windows:
+        next(windows)
+    assert threading.active_count() == before
+
+
+@given(data=hostile_batches(), stretch_bytes=st.integers(1, 400), threads=st.integers(2, 4))
+def test_hostile_bytes_are_the_same_to_threads(data, stretch_bytes, threads):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checked_headers, "_STRETCH_BYTES", stretch_bytes)
+        assert_same(data, threads=threads)

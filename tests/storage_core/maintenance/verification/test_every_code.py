@@ -6,6 +6,7 @@ import pytest
 
 from storage_core.maintenance.verification.finding_kinds import KINDS
 from storage_core.maintenance.verification.findings import Code, Severity
+from storage_core.records import checked_headers
 from tests.storage_core.maintenance.verification.accidents import ACCIDENTS, DEEP, FOLLOWING
 from tests.storage_core.maintenance.verification.log_root import LogRoot, log_root
 
@@ -41,6 +42,13 @@ def test_an_accident_is_found_with_its_code_and_severity(root, code):
         expected = Severity.ERROR
     assert {f.severity for f in found} == {expected}
     assert all(f.message for f in found)
+
+
+@pytest.mark.parametrize("code", sorted(set(ACCIDENTS) - ELSEWHERE - DEEP))
+def test_threads_find_the_same(root, code, monkeypatch):
+    monkeypatch.setattr(checked_headers, "_STRETCH_BYTES", 300)
+    ACCIDENTS[code](root)
+    assert root.findings(threads=3) == root.findings()
 
 
 def test_every_code_has_an_accident():
