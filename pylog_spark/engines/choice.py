@@ -58,3 +58,20 @@ def open_engine(place: Place, *, tag: str) -> AnyEngine:
     from pylog_spark.engines.spark_engine import SparkEngine  # noqa: PLC0415
 
     return SparkEngine(place, tag=tag)
+
+
+def open_look_engine(place: Place, engine: AnyEngine) -> AnyEngine:
+    """Return the engine for stages of a run that only look at little; as ``open_engine`` otherwise.
+
+    Where the slots of a session lie in this machine, its driver has looked before the session has
+    planned a job: those are the driver's own. Elsewhere only executors may see the disks.
+
+    Args:
+        place: Where the run's tasks run.
+        engine: Its engine.
+    """
+    if isinstance(place, Local):
+        return engine
+    from pylog_spark.engines.session_facts import is_local  # noqa: PLC0415
+
+    return open_engine(Local(engine.slots), tag="") if is_local(place) else engine

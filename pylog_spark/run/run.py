@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 
 from pylog_spark.discovery import count_directories, discover_partitions
-from pylog_spark.engines.choice import Place, open_engine
+from pylog_spark.engines.choice import Place, open_engine, open_look_engine
 from pylog_spark.engines.engine import AnyEngine, run_apart
 from pylog_spark.run.budgets import RunBudget
 from pylog_spark.run.disks import Disks, find_disks
@@ -203,18 +203,24 @@ class Run:
         """
         job = self.job
         chosen = job.roots if roots is None else tuple(roots)
+        count = count_directories(chosen) if partitions is None else partitions.num_rows
+        is_look = are_looked_at_here(count)
+        engine = self._look_engine if is_look else self.engine
         if partitions is None:
             # Of several steps one is about brokers' directories alone, which no inventory lists.
             file_list = job.options.file_list if chosen == job.roots else None
-            listed = discover_partitions(self.engine, chosen, job.topics, file_list=file_list)
-            count = count_directories(chosen)
+            listed = discover_partitions(engine, chosen, job.topics, file_list=file_list)
         else:
-            listed = self.engine.each([partitions], lambda batch: iter([batch]), PARTITION)
-            count = partitions.num_rows
-        spread = self.disks.deal_out(self.engine, listed, count=count)
-        rows = self.engine.map_rows(spread, look, schema)
-        is_look = are_looked_at_here(count)
-        return self.engine.collect(rows, schema, f"{job.title}: {what}", is_look=is_look)
+            listed = engine.each([partitions], lambda batch: iter([batch]), PARTITION)
+        spread = self.disks.deal_out(engine, listed, count=count)
+        rows = engine.map_rows(spread, look, schema)
+        return engine.collect(rows, schema, f"{job.title}: {what}", is_look=is_look)
+
+    @cached_property
+    def _look_engine(self) -> AnyEngine:
+        """Runs the stages that only look at little."""
+        engine = open_look_engine(self.place, self.engine)
+        return engine if engine is self.engine else self.held.enter_context(engine)
 
     def report(
         self,

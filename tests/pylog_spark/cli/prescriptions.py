@@ -31,7 +31,8 @@ class Shell:
 
     def ask(self, *arguments: object) -> tuple[int, dict[str, Any]]:
         """Ask the doctor."""
-        words = ("doctor", *arguments, "--now-ms", self._now_ms, "--output", "json")
+        words = ("doctor", *arguments, "--engine", "local", "--now-ms", self._now_ms)
+        words += ("--output", "json")
         result = self._pylog(*words)
         assert result.stdout, result.stderr
         return result.exit_code, json.loads(result.stdout)

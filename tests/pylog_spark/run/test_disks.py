@@ -75,6 +75,8 @@ class Watched:
 
 @pytest.fixture
 def watched(spark, tmp_path, monkeypatch) -> Watched:
+    # Where there are few partitions the driver looks, and only tasks of the session are watched.
+    monkeypatch.setattr(planning, "MOST_LOOKS_HERE", 0)
     return Watched(spark, tmp_path, monkeypatch)
 
 
