@@ -143,14 +143,6 @@ def call_together(first: Callable[[], None], *others: Callable[[], None]) -> Non
         call.result()
 
 
-def call_beside(call: Callable[[], None]) -> None:
-    """Make a call that waits for a disk beside what comes next; nobody asks what became of it.
-
-    A process that ends waits for it.
-    """
-    _waiting_threads(os.getpid()).submit(call)
-
-
 @lru_cache(maxsize=1)
 def _waiting_threads(process: int) -> ThreadPoolExecutor:
     """Return threads of this process; those of another do not survive a fork."""

@@ -16,7 +16,6 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -45,7 +44,6 @@ from storage_core.local_files import (
     scan_open,
 )
 from storage_core.store.base import FileInfo
-from storage_core.threads import call_beside
 from storage_core.turns import sync
 
 
@@ -108,11 +106,6 @@ def plain_path(path: Path) -> Path:
 _READ_BYTES: Final = 1 << 18
 # The folder in which a file is, by its name in there.
 _ITSELF: Final = "."
-# From here on the room of a deleted file is given back by another thread: ext4 takes 5 ms for 16
-# MiB, a hundred times as long as for the name.
-_LARGE_BYTES: Final = 1 << 24
-# Of a descriptor that can do nothing but keep a file, whoever may read it; 0 where there is none.
-_KEEP_ONLY: Final = getattr(os, "O_PATH", 0)
 
 
 class LocalFileReader:
@@ -326,19 +319,10 @@ class LocalStore:
             _rename(folder, source, folder, target)
 
     def delete(self, name: str) -> None:
-        """Delete a file; one that is gone already is no error.
-
-        Its name is gone then. The room of a large one is given back beside what the caller does
-        next, and before the process ends.
-        """
+        """Delete a file; one that is gone already is no error."""
         with storage_errors(self.directory, name), suppress(FileNotFoundError):  # noqa: SIM117
             with self._folder() as folder:
-                held = _hold_large(folder, name)
-                try:
-                    os.unlink(name, dir_fd=folder)
-                finally:
-                    if held is not None:
-                        call_beside(partial(os.close, held))
+                os.unlink(name, dir_fd=folder)
 
     def truncate(self, name: str, size_bytes: int) -> None:
         """Cut a file to size_bytes and sync it.
@@ -549,20 +533,6 @@ def _duplicate(
                 os.utime(copy, ns=(facts.st_atime_ns, facts.st_mtime_ns))
                 sync(copy)
         _rename(target_folder, temporary, target_folder, target)
-
-
-def _hold_large(folder: int, name: str) -> int | None:
-    """Return a descriptor that keeps the content of a large file, None for any other.
-
-    A file loses its content when nobody has it any more: with its name, or with the descriptor.
-    """
-    facts = facts_in(folder, name) if _KEEP_ONLY else None
-    if facts is None or not stat.S_ISREG(facts.st_mode) or facts.st_size < _LARGE_BYTES:
-        return None
-    try:
-        return os.open(name, _KEEP_ONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-    except OSError:  # too many are open, say: then the deletion waits
-        return None
 
 
 def _link(

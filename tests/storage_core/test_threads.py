@@ -1,19 +1,11 @@
 """Work beside work: what is made ahead, in which order, and what becomes of errors."""
 
-import subprocess
-import sys
 import threading
 from collections.abc import Generator
 
 import pytest
 
-from storage_core.threads import (
-    call_beside,
-    call_together,
-    count_processors,
-    in_order,
-    valid_at_once,
-)
+from storage_core.threads import call_together, count_processors, in_order, valid_at_once
 
 THREADS = pytest.mark.parametrize("threads", [1, 2, 7])
 
@@ -149,29 +141,3 @@ def test_calls_are_made_together_and_all_of_them_although_one_fails():
     assert sorted(done) == ["a", "b", "c"]
     call_together(lambda: done.append("alone"))
     assert done[-1] == "alone"
-
-
-def test_a_call_is_made_beside_what_comes_next():
-    caller, begins, made = threading.get_ident(), threading.Event(), threading.Event()
-    by = []
-
-    def call():
-        begins.wait(9)
-        by.append(threading.get_ident())
-        made.set()
-
-    call_beside(call)
-    assert not by
-    begins.set()
-    assert made.wait(9)
-    assert by != [caller]
-
-
-def test_a_process_that_ends_waits_for_what_is_made_beside():
-    program = (
-        "import time\n"
-        "from storage_core.threads import call_beside\n"
-        "call_beside(lambda: (time.sleep(0.2), print('made')))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-    assert done.stdout == b"made\n"

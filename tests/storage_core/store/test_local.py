@@ -2,7 +2,6 @@
 
 import os
 import stat
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,56 +99,6 @@ def test_what_the_system_refuses_is_a_storage_error_with_the_path(directory, sto
         assert isinstance(caught.value.__cause__, OSError)
     with pytest.raises(StorageError):
         LocalStore(directory / "nowhere").sync_directory()
-
-
-@pytest.fixture
-def left(monkeypatch) -> list[Callable[[], None]]:
-    """What deletions leave to another thread, which does not begin with it."""
-    calls: list[Callable[[], None]] = []
-    monkeypatch.setattr(local, "call_beside", calls.append)
-    monkeypatch.setattr(local, "_LARGE_BYTES", 5)
-    return calls
-
-
-@pytest.mark.skipif(not hasattr(os, "O_PATH"), reason="the system keeps no file by itself")
-def test_a_large_file_has_lost_its_name_before_its_room_is_given_back(directory, store, left):
-    (directory / NAME).write_bytes(b"large")
-    inode = (directory / NAME).stat().st_ino
-    store.delete(NAME)
-    assert not (directory / NAME).exists()
-    (call,) = left
-    (descriptor,) = call.args
-    assert (os.fstat(descriptor).st_ino, os.fstat(descriptor).st_nlink) == (inode, 0)
-    call()
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(descriptor)
-
-
-def test_small_files_and_links_are_deleted_at_once(directory, store, left):
-    (directory / OTHER).write_bytes(b"larger than a link may be")
-    (directory / NAME).symlink_to(directory / OTHER)
-    store.delete(NAME)
-    (directory / NAME).write_bytes(b"tiny")
-    store.delete(NAME)
-    store.delete(NAME)
-    assert [path.name for path in directory.iterdir()] == [OTHER]
-    assert not left
-
-
-def test_a_large_file_that_cannot_be_deleted_is_not_kept_open(directory, store, left, monkeypatch):
-    (directory / NAME).write_bytes(b"large")
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "unlink", refuse_to_unlink)
-        with pytest.raises(StorageError, match="read-only"):
-            store.delete(NAME)
-    for call in left:
-        call()
-    assert len(left) == hasattr(os, "O_PATH")
-    assert (directory / NAME).read_bytes() == b"large"
-
-
-def refuse_to_unlink(name: str, *, dir_fd: int) -> None:
-    raise OSError(30, "read-only")
 
 
 def test_a_write_that_fails_leaves_the_old_content(directory, store, monkeypatch):
