@@ -9,7 +9,7 @@ import pytest
 from pylog_spark.engines.spark_engine import SparkEngine
 from pylog_spark.operations.compact import compact
 from pylog_spark.options import RunLimits, Strategy, Tuning
-from pylog_spark.run import upkeep
+from pylog_spark.run import planning, upkeep
 from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.config import CleanerConfig
@@ -220,7 +220,12 @@ def test_a_directory_in_use_is_refused_before_anything_is_read(spark, tmp_path):
     assert read_tree(root.path) == before
 
 
-def test_spark_jobs_say_what_they_do_and_carry_the_runs_tag(spark, tmp_path, monkeypatch):
+@pytest.mark.parametrize("looks_here", [0, planning.MOST_LOOKS_HERE])
+def test_spark_jobs_say_what_they_do_and_carry_the_runs_tag(
+    spark, tmp_path, monkeypatch, looks_here
+):
+    """The looks of a local session are none where its driver makes them."""
+    monkeypatch.setattr(planning, "MOST_LOOKS_HERE", looks_here)
     root = broker_directory(tmp_path / "log", SMALL)
     seen = []
     collect = SparkEngine.collect
@@ -234,13 +239,14 @@ def test_spark_jobs_say_what_they_do_and_carry_the_runs_tag(spark, tmp_path, mon
     options = root.options(FIRST_ROUNDS_MS)
     report = compact(spark, [root.path], options, strategy=Strategy.BROADCAST)
     names = "clean-headers-none-s101-0, clean-hw-none-s161-0"
-    assert [description for description, _ in seen] == [
+    looks = [
         f"pylog compact: look what is due in {root.path}",
-        f"pylog compact {names}: pass one and merge",
-        f"pylog compact {names}: pass two",
-        f"pylog compact {names}: commit",
         f"pylog compact: look again at 2 partitions of {root.path}",
     ]
+    stages = [f"pylog compact {names}: {stage}" for stage in ("pass one and merge", "pass two")]
+    stages.append(f"pylog compact {names}: commit")
+    expected = stages if looks_here else [looks[0], *stages, looks[1]]
+    assert [description for description, _ in seen] == expected
     assert all(tags == {f"pylog-{report.run_id}"} for _, tags in seen)
     assert spark.getTags() == set()
     assert spark.sparkContext.getLocalProperty("spark.job.description") is None
