@@ -21,8 +21,8 @@ from storage_core.threads import valid_at_once
 # A slot of Kafka's offset map: an MD5 digest and an offset.
 MAP_SLOT_BYTES = 24
 _MOST_OFFSET_DELTA = 2**31 - 1
-# Most of what is read of a segment at a time: the checksum then finds it in the CPU's cache. Of 8
-# MiB at a time it took twice as long; below 1 MiB, the calls for a window take more than is gained.
+# Most of what one thread reads of a segment at a time: the checksum then finds it in the CPU's
+# cache. Of 8 MiB it took twice as long; below 1 MiB, calls for a window take more than is gained.
 CACHED_BYTES = 2 * 1024 * 1024
 
 
@@ -200,7 +200,8 @@ class CompactionPlan:
     def pace_of(self, segment: SegmentState, threads: int) -> SegmentPace:
         """Return how to read a segment: several windows at once take the memory of two.
 
-        No window is larger than what stays in the CPU's cache.
+        One thread has windows that stay in the CPU's cache. Several have larger ones: they wait for
+        each other at every window, for the interpreter's lock, and that costs more.
 
         Both passes have the same windows, however many threads there are: only where they agree
         does the second one find what the first one has decompressed.
@@ -211,10 +212,9 @@ class CompactionPlan:
         """
         at_once = valid_at_once(threads)
         share = max(1, self.window_bytes * min(2, at_once) // at_once)
-        window_bytes = min(share, CACHED_BYTES)
-        if segment.size_bytes <= share:
-            return SegmentPace(1, 1, window_bytes)
-        return SegmentPace(threads, at_once, window_bytes)
+        if threads == 1 or segment.size_bytes <= share:
+            return SegmentPace(1, 1, min(share, CACHED_BYTES))
+        return SegmentPace(threads, at_once, share)
 
     def segments_below(self, end_offset: int) -> list[SegmentState]:
         """Return the segments that begin below end_offset, oldest first."""

@@ -220,12 +220,15 @@ def test_what_is_asked_once_a_segment_does_not_cost_as_much_as_there_are_segment
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("window_bytes", [6_000, CACHED_BYTES, 8 * CACHED_BYTES])
-def test_windows_stay_in_the_cache_and_take_no_more_than_those_of_two(threads, window_bytes):
+def test_one_thread_has_windows_in_the_cache_and_several_no_more_than_those_of_two(
+    threads, window_bytes
+):
     large = segment(0, 1 << 30)
     plan = plan_of([large, segment(100)], cleaner=CleanerConfig(window_bytes=window_bytes))
     pace = plan.pace_of(large, threads)
     assert pace.threads == threads
-    assert pace.window_bytes <= CACHED_BYTES
     assert pace.at_once * pace.window_bytes <= (1 if threads == 1 else 2) * window_bytes
-    if threads < 3 and window_bytes > CACHED_BYTES:
-        assert pace.window_bytes == CACHED_BYTES
+    if threads == 1:
+        assert pace.window_bytes == min(window_bytes, CACHED_BYTES)
+    else:
+        assert pace.window_bytes == 2 * window_bytes // pace.at_once
