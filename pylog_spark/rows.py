@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# Of a table that becomes objects: Python holds a row twice while it does.
+_ROWS_AT_ONCE: Final = 1000
+
 Text = str | None
 Number = int | None
 Int32 = Annotated[int, pa.int32()] | None
@@ -98,7 +101,9 @@ def read_rows(kind: type[T], table: pa.Table) -> Iterator[T]:
         kind: The dataclass; it need not have all columns of the table.
         table: It has all columns of the dataclass.
     """
-    yield from map(row_reader(kind), table.select(schema_of(kind).names).to_pylist())
+    reader = row_reader(kind)
+    for batch in table.select(schema_of(kind).names).to_batches(max_chunksize=_ROWS_AT_ONCE):
+        yield from map(reader, batch.to_pylist())
 
 
 def row_reader(kind: type[T]) -> Callable[[Mapping[str, Any]], T]:

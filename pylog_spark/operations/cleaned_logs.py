@@ -47,6 +47,9 @@ class CleanedLogs:
             outcomes: By the number of the row.
         """
         self._run.recorder.outcomes(plans, outcomes, action=_ACTION)
+        for outcome in outcomes.values():
+            # Of no use any more, and for many partitions too much to keep.
+            outcome.columns.pop("operations", None)
         rows = _cleanings(plans, outcomes, run_id=self._run.job.run_id)
         self._run.recorder.cleanings(rows)
 

@@ -197,12 +197,14 @@ class Recorder:
             self.ledger.append_rows(LedgerTable.FINDINGS, engine, rows, number=number)
 
     def operations(self, partitions: pa.Table, texts: Mapping[int, str | None]) -> None:
-        """Write the operations that commits applied.
+        """Write the operations that commits applied, some at a time: a row takes twice its text.
 
         Args:
             partitions: A row a partition, with its root, topic and number.
             texts: Operations as JSON, by row; None where there are none.
         """
+        if self.ledger is None:
+            return
         rows: list[dict[str, Any]] = []
         for ordinal, text in texts.items():
             if text is None:
@@ -211,6 +213,9 @@ class Recorder:
                 name: partitions[name][ordinal].as_py() for name in ("root", "topic", "partition")
             }
             rows += self._steps(names, json.loads(text))
+            if len(rows) >= _STEPS_AT_ONCE:
+                self._append(LedgerTable.OPERATIONS, _table(OPERATION, rows))
+                rows.clear()
         self._append(LedgerTable.OPERATIONS, _table(OPERATION, rows))
 
     def _steps(

@@ -43,6 +43,9 @@ class Night:
         seconds: By the clock.
         processor_seconds: Of all processes.
         memory_bytes: Largest sum of all processes' anonymous memory.
+        jvm_bytes: Largest anonymous memory of a JVM.
+        driver_bytes: Of the program itself.
+        worker_bytes: Of one of its workers.
     """
 
     partitions: int
@@ -50,6 +53,9 @@ class Night:
     seconds: float
     processor_seconds: float
     memory_bytes: int
+    jvm_bytes: int
+    driver_bytes: int
+    worker_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +132,9 @@ def _night(root: Path, partitions: int) -> Night:
         seconds=seconds,
         processor_seconds=seen.cpu_seconds,
         memory_bytes=seen.all_bytes,
+        jvm_bytes=seen.jvm_bytes,
+        driver_bytes=seen.driver_bytes,
+        worker_bytes=seen.worker_bytes,
     )
 
 

@@ -14,7 +14,19 @@ def test_a_night_with_a_warm_session_takes_less_time_than_kafkas_cleaner() -> No
     rows = figures(size, list(measure(size, rounds=3)))
     for row in rows:
         print(row.line(), flush=True)  # noqa: T201 - what bench is for
-    keep("nightly-uncompressed", rows)
+    keep(size.kept_as, rows)
+    assert rows[-1].ratio("Kafka") > 1
+
+
+@pytest.mark.bench
+@pytest.mark.oracle
+@pytest.mark.timeout(1800)
+def test_one_partition_of_2_gb_takes_a_warm_session_less_time_than_kafkas_cleaner() -> None:
+    size = Size(gigabytes=2, partitions=1)
+    rows = figures(size, list(measure(size, rounds=5)))
+    for row in rows:
+        print(row.line(), flush=True)  # noqa: T201 - what bench is for
+    keep(size.kept_as, rows)
     assert rows[-1].ratio("Kafka") > 1
 
 

@@ -75,6 +75,19 @@ def test_rows_are_written_in_portions_with_the_steps_behind_them(monkeypatch):
     assert steps == [[("b", 0, "0.log")], [("c", 0, "0.log"), ("c", 1, "1.log"), ("c", 2, "2.log")]]
 
 
+def test_operations_of_a_wave_are_written_in_portions(monkeypatch):
+    monkeypatch.setattr(recording, "_STEPS_AT_ONCE", 2)
+    partitions = pa.table({"root": ["/r"] * 4, "topic": list("abcd"), "partition": [0, 1, 2, 3]})
+    texts = {number: json.dumps(row("", number)[STEPS]) for number in range(4)}
+    ledger = KeptRows()
+    recorder_of(ledger).operations(partitions, {**texts, 1: None})
+    steps = [
+        [(row["topic"], row["partition"], row["step"]) for row in rows]
+        for rows in ledger.appends[LedgerTable.OPERATIONS]
+    ]
+    assert steps == [[("c", 2, 0), ("c", 2, 1)], [("d", 3, 0), ("d", 3, 1), ("d", 3, 2)]]
+
+
 def test_what_was_done_is_on_record_when_the_rest_is_interrupted():
     def rows():
         yield row("a", 1)
