@@ -139,7 +139,7 @@ class RecoveryStages:
             run=self._context,
             limits=limits,
             write=write,
-            threads=self._run.threads_of([*scan_units, *whole_units]),
+            threads=self._run.readers_of([*scan_units, *whole_units]),
         )
         stages = []
         if spread:

@@ -70,7 +70,7 @@ def verify_targets(run: Run, request: VerifyRequest, roots: VerifiedRoots) -> An
     units = _units(run, items)
     options = VerifyOptions(
         now_ms=job.options.now_ms,
-        threads=run.threads_of(units),
+        threads=run.readers_of(units),
         is_deep=request.is_deep,
         is_live=request.is_live,
         transaction_timeout_ms=broker_config(job.options).transaction_max_timeout_ms,

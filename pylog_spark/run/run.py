@@ -268,10 +268,11 @@ class Run:
         access = {place: root.access for place, root in self.roots.items()}
         return WriteContext(run=context, roots=access)
 
-    def threads_of(self, units: Sequence[WorkUnit[Any]]) -> int:
-        """Return how many threads the task of each of some units may read a segment with.
+    def readers_of(self, units: Sequence[WorkUnit[Any]]) -> int:
+        """Return at how many places the task of each of some units may read a segment at once.
 
-        A disk that takes so many tasks at once is read at so many places.
+        A disk that takes so many tasks at once is read at so many places. The threads of a
+        compaction are not bounded by it, as one of them reads: ``engine.threads_of`` says those.
         """
         is_limited = self.disks.per_disk is not None
         return 1 if is_limited else self.engine.threads_of(count_busy(units))
