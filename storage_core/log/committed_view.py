@@ -94,7 +94,7 @@ def scan_committed_view(store: LogStore) -> CommittedView:
     return CommittedView(aborted=tuple(aborted), last_stable_offset=scan.last_stable_offset)
 
 
-def find_aborted(tables: Iterable[BatchTable], *, end_offset: int) -> list[AbortedTxn]:
+def find_aborted(tables: Iterable[BatchTable], *, end_offset: int) -> tuple[list[AbortedTxn], int]:
     """Find the aborted transactions among batches that follow each other.
 
     Args:
@@ -103,8 +103,10 @@ def find_aborted(tables: Iterable[BatchTable], *, end_offset: int) -> list[Abort
         end_offset: Just past the last offset of interest.
 
     Returns:
-        In the order of their markers. A transaction that began before the first batch begins, as
-        far as this tells, with its first data that was seen.
+        In the order of their markers, and up to where they are all of them: end_offset or more,
+        or where the oldest transaction begins that is open at the log's end, else that end. A
+        transaction that began before the first batch begins, as far as this tells, with its first
+        data that was seen.
     """
     scan = _TransactionScan()
     aborted: list[AbortedTxn] = []
@@ -112,7 +114,7 @@ def find_aborted(tables: Iterable[BatchTable], *, end_offset: int) -> list[Abort
         aborted.extend(scan.add(batches))
         if scan.last_stable_offset >= end_offset:
             break
-    return aborted
+    return aborted, scan.last_stable_offset
 
 
 def scan_batch_tables(
@@ -135,6 +137,11 @@ def scan_batch_tables(
             yield window.batches
 
 
+def has_snapshots(store: LogStore) -> bool:
+    """Whether any producer snapshot is there that a load could begin with."""
+    return any(kind_of(file.name) == SNAPSHOT_SUFFIX for file in store.list_files())
+
+
 def load_by_snapshots(
     store: LogStore, *, now_ms: int, log_start_checkpoint: int
 ) -> LoadedLog | None:
@@ -153,7 +160,7 @@ def load_by_snapshots(
         ChangedWhileReadError: A file is not any more the one that was listed.
         StorageError: The store failed.
     """
-    if not any(kind_of(file.name) == SNAPSHOT_SUFFIX for file in store.list_files()):
+    if not has_snapshots(store):
         return None
     try:
         return load_log(

@@ -31,7 +31,7 @@ from storage_core.filenames import (
     segment_file,
 )
 from storage_core.log.batch_search import ListedSegment, find_cut_offsets, find_end_offset
-from storage_core.log.committed_view import find_last_stable_offset
+from storage_core.log.committed_view import find_last_stable_offset, has_snapshots
 from storage_core.log.log_gaps import find_lost_logs
 from storage_core.log.offset_search import find_offset_for_time
 from storage_core.log.settled_store import SettledStore, settle
@@ -281,6 +281,9 @@ class _Planner:
     def ranges(self, log: _Log) -> list[ReadRange]:
         """Return the ranges of a log."""
         known = self._with_checkpoints(log)
+        whole = _find_whole(known, self._request)
+        if whole is not None:
+            return [whole]
         extent = _find_extent(known, self._request, self._now_ms)
         _check_lost_logs(known, extent, self._request)
         return [
@@ -402,11 +405,29 @@ def _list_log(partition: TopicPartition, location: str) -> _Log | None:
 
 
 def _find_extent(log: _Log, request: ReadRequest, now_ms: int) -> _Extent:
-    is_plain = request.starting.is_log_end and request.ending.is_log_end
-    if is_plain and not request.is_committed and request.range_offsets is None:
+    if request.is_of_whole_logs and not request.is_committed:
         return _Extent(start=log.log_start_offset, end=None)
     bounds = _find_bounds(log, request, now_ms)
     return _Extent(start=bounds.start, end=bounds.end)
+
+
+def _find_whole(log: _Log, request: ReadRequest) -> ReadRange | None:
+    """Return the range of a log whose stable end is left to be found by whoever reads it.
+
+    That takes the headers of all batches where no producer snapshot tells of it. Whoever reads the
+    whole log in one go has them anyway; None for any other log.
+    """
+    if not (request.is_of_whole_logs and request.is_committed) or has_snapshots(log.store):
+        return None
+    if log.log_start_offset != log.segments[0].base_offset:
+        return None  # what holds the end may have begun before it
+    if any(find_lost_logs(log.store.list_files(), log.store.removed)):
+        return None  # they matter if they lie before the end
+    extent = _Extent(start=log.log_start_offset, end=None)
+    first = next(_split(log, extent, request), None)
+    if first is None or first.end_offset is not None:
+        return None
+    return first if first.segments == tuple(_overlapping(log.segments, extent)) else None
 
 
 def _find_bounds(log: _Log, request: ReadRequest, now_ms: int) -> LogOffsets:

@@ -6,7 +6,7 @@ Memory is bounded by a window of the file and what one run of its batches expand
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -94,7 +94,9 @@ class ReadRange:
         next_base_offset: Of the segment that follows; None where the log ends, with a tail that
             may be torn.
         start_offset: First offset that counts.
-        end_offset: Just past the last one, None for no bound but the files' ends.
+        end_offset: Just past the last one, None for no bound but the files' ends. Where records of
+            aborted transactions are left out, a range without an end is of the whole log: it ends
+            where the oldest transaction begins that is open.
         is_cut: Whether another range goes on in the last segment: bytes before the end that are no
             batch are damage then, not the tail that a writer left when he died.
         size_bytes: About how much of the files is read.
@@ -151,13 +153,16 @@ def read_on(wanted: ReadRange) -> Iterator[tuple[int, pa.RecordBatch]]:
     watch = GapWatch(wanted.cleaned_to or 0)
     schema = schema_of(wanted.columns)
     keys = None if wanted.keys is None else pa.array(list(wanted.keys), COLUMN_TYPES["key"])
-    for number in range(len(wanted.segments)):
+    for number, segment in enumerate(wanted.segments):
+        if wanted.end_offset is not None and segment.base_offset >= wanted.end_offset:
+            break
         for window in _windows(store, wanted, number, watch):
             batches = window.batches
             if isolation is None:
                 visible = ~batches.is_control
             else:
                 visible = isolation.visible(number, window)
+                wanted = isolation.wanted
             visible &= batches.last_offset >= wanted.start_offset
             if wanted.end_offset is not None:
                 visible &= batches.may_reach_below(wanted.end_offset)
@@ -167,6 +172,8 @@ def read_on(wanted: ReadRange) -> Iterator[tuple[int, pa.RecordBatch]]:
                     has_key = pc.is_in(chosen.keys(), value_set=keys)
                     chosen = chosen.select(has_key.to_numpy(zero_copy_only=False))
                 yield from _to_arrow(chosen, wanted, number, schema)
+            if wanted.end_offset is not None and batches.last_offset[-1] + 1 >= wanted.end_offset:
+                break  # an end that was found in this segment is not known where it is read
     _check_gaps(store, watch, wanted)
 
 
@@ -287,11 +294,14 @@ class _Committed:
     """Leaves out what aborted, as the markers tell: those of the range, and those behind it.
 
     Nothing is read ahead before the first batch of a transaction comes.
+
+    Attributes:
+        wanted: The range; with its end, once a batch came that could be behind it.
     """
 
     def __init__(self, store: SettledStore, wanted: ReadRange) -> None:
+        self.wanted = wanted
         self._store = store
-        self._wanted = wanted
         self._filter: TransactionTracker | None = None
 
     def visible(self, number: int, window: Window) -> NDArray[np.bool_]:
@@ -300,15 +310,18 @@ class _Committed:
         if self._filter is None:
             if not (batches.is_transactional & ~batches.is_control).any():
                 return ~batches.is_control
-            bounds = (self._wanted.next_base_offset, self._wanted.end_offset)
+            bounds = (self.wanted.next_base_offset, self.wanted.end_offset)
             end_offset = min((bound for bound in bounds if bound is not None), default=MAX_OFFSET)
             tables = self._tables_from(number, window.file_position)
-            self._filter = TransactionTracker(find_aborted(tables, end_offset=end_offset))
+            aborted, stable_offset = find_aborted(tables, end_offset=end_offset)
+            self._filter = TransactionTracker(aborted)
+            if self.wanted.end_offset is None:
+                self.wanted = replace(self.wanted, end_offset=stable_offset)
         return self._filter.visible(batches)
 
     def _tables_from(self, number: int, position: int) -> Iterator[BatchTable]:
         """Yield the headers from a batch of the range on, to the log's end."""
-        for segment in self._wanted.segments[number:]:
+        for segment in self.wanted.segments[number:]:
             yield from scan_batch_tables(
                 self._store,
                 log_file(segment.base_offset),
@@ -316,12 +329,12 @@ class _Committed:
                 end=segment.size_bytes,
             )
             position = 0
-        following = self._wanted.next_base_offset
-        if following is None:
-            return
+        following = self.wanted.next_base_offset
+        if following is None or self.wanted.end_offset is None:
+            return  # an empty segment that follows a range of the whole log may have grown since
         # Of what lies behind, the present will do: compaction lets a marker go when the data of its
         # transaction is gone, delete.retention.ms later, and that of this range is still there.
-        later = settle(open_store(self._wanted.directory))
+        later = settle(open_store(self.wanted.directory))
         for name in sorted_logs(file.name for file in later.list_files()):
             if (offset_of(name) or 0) >= following:
                 yield from scan_batch_tables(later, name)

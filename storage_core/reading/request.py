@@ -147,3 +147,9 @@ class ReadRequest:
     is_committed: bool = False
     range_bytes: int = DEFAULT_RANGE_BYTES
     range_offsets: int | None = None
+
+    @property
+    def is_of_whole_logs(self) -> bool:
+        """Whether nothing is said of offsets or times: logs are read from end to end."""
+        has_bounds = not (self.starting.is_log_end and self.ending.is_log_end)
+        return not has_bounds and self.range_offsets is None

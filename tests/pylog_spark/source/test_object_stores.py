@@ -1,6 +1,7 @@
 """Reading mirrors at URLs and managed roots: the records of a local directory, and no others."""
 
 import pickle
+import sys
 import threading
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from storage_core.reading.planning import plan_ranges
 from storage_core.reading.ranges import read_range
 from storage_core.roots.open_root import find_root, open_root
 from storage_core.store import open_object_store
+from tests.kit.wrapped_objects import CountingObjects
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 from tests.pylog_spark.managed_roots import managed_twin
 from tests.pylog_spark.tasks.managed_pipeline import ManagedPipeline, clean
@@ -169,3 +171,23 @@ def test_partitions_of_an_object_store_are_planned_several_at_once(mirror, monke
 
         monkeypatch.setattr(planning, name, wait_and_look)
     assert records(ranges(mirror)) == expected
+
+
+def test_of_an_archive_without_snapshots_planning_a_committed_read_asks_for_no_log(
+    origin, tmp_path, monkeypatch
+):
+    committed = {"kafka.isolation.level": "read_committed"}
+    expected = records(ranges(origin.path, **committed))
+    archive = f"memory://archive-{tmp_path.name}/logs"
+    counting = CountingObjects(open_object_store(archive))
+    for path in origin.path.rglob("*.log"):
+        counting.put(path.relative_to(origin.path).as_posix(), path.read_bytes())
+    monkeypatch.setattr(
+        sys.modules["storage_core.store.open_store"], "open_object_store", lambda _url: counting
+    )
+    counting.requests.clear()
+    planned = plan_ranges(parse_options({"path": archive, **committed}).request, now_ms=NOW_MS)
+    assert counting.requests
+    assert "data" not in {kind for _, kind in counting.requests}
+    assert records(planned) == expected
+    assert "data" in {kind for _, kind in counting.requests}

@@ -12,10 +12,19 @@ from hypothesis import strategies as st
 
 from pylog_spark.source.options import parse_options
 from storage_core.errors import ConfigError, CorruptRecordError, OffsetOutOfRangeError
+from storage_core.filenames import log_file
 from storage_core.formats.batch_v2 import Codec
+from storage_core.formats.control import ControlType
 from storage_core.reading.planning import plan_ranges
 from storage_core.reading.ranges import ReadRange, read_range
-from tests.kit.builders import SOME_TIME_MS, segment_bytes, some_batches
+from tests.kit.builders import (
+    SOME_TIME_MS,
+    BatchSpec,
+    RecordSpec,
+    end_txn_marker,
+    segment_bytes,
+    some_batches,
+)
 from tests.kit.compare import read_tree
 from tests.kit.directories import SegmentSpec, write_partition
 from tests.kit.golden_data import GOLDEN, Golden
@@ -160,6 +169,71 @@ def test_what_aborted_is_left_out_whatever_is_left_of_the_transaction_indexes(
             if damage == "gone":
                 index.unlink()
         assert offsets_of(directory, **COMMITTED, **options) == list(log.committed)
+
+
+def transactional_archive(directory: Path) -> Path:
+    """Three .log files: 0, 1 aborted, 3, 4 of none, 5, 6 of an open transaction, 7, 8 of none."""
+    data = (RecordSpec(value=b"v"), RecordSpec(value=b"w"))
+    producer = {"producer_epoch": 0, "is_transactional": True, "base_sequence": 0}
+    marker = {"producer_id": 1, "producer_epoch": 0, "control_type": ControlType.ABORT}
+    directory.mkdir(parents=True)
+    for batches in (
+        [
+            BatchSpec(base_offset=0, records=data, producer_id=1, **producer),
+            end_txn_marker(base_offset=2, **marker),
+            BatchSpec(base_offset=3, records=data),
+        ],
+        [
+            BatchSpec(base_offset=5, records=data, producer_id=2, **producer),
+        ],
+        [BatchSpec(base_offset=7, records=data)],
+    ):
+        file = directory / log_file(batches[0].base_offset)
+        file.write_bytes(segment_bytes(batches))
+    return directory
+
+
+@pytest.mark.item("RD-08")
+@pytest.mark.parametrize("grows", [7, 9], ids=["the last log", "an empty one behind it"])
+def test_who_reads_a_whole_archive_finds_the_stable_end_of_the_moment_of_planning(
+    tmp_path: Path, grows: int
+):
+    directory = transactional_archive(tmp_path / "t-0")
+    (directory / log_file(grows)).touch()
+    (before,) = plan(directory, **COMMITTED)
+    assert before.end_offset is None
+    with (directory / log_file(grows)).open("ab") as log:
+        marker = end_txn_marker(base_offset=9, producer_id=2, producer_epoch=0)
+        log.write(segment_bytes([marker]))
+    for _ in range(2):
+        rows = [row for batch in read_range(before) for row in batch.to_pylist()]
+        assert [row["offset"] for row in rows] == [3, 4]
+    assert offsets_of(directory, **COMMITTED) == [3, 4, 5, 6, 7, 8]
+
+
+@pytest.mark.item("RD-08")
+@pytest.mark.parametrize("why", ["pieces", "log start", "offsets", "cut by offsets", "lost log"])
+def test_whose_ranges_are_not_of_a_whole_log_are_planned_with_their_end(tmp_path: Path, why: str):
+    """What holds the end, or decides if something is missing before it, may lie elsewhere."""
+    directory = transactional_archive(tmp_path / "t-0")
+    options, expected = {}, [3, 4]
+    match why:
+        case "pieces":
+            options["maxPartitionBytes"] = "1"
+        case "log start":
+            lines = "0\n1\nt 0 6\n"
+            (tmp_path / "log-start-offset-checkpoint").write_text(lines)
+            expected = []  # what holds the end began before it
+        case "offsets":
+            options["startingOffsets"] = json.dumps({"t": {"0": 4}})
+            expected = [4]
+        case "cut by offsets":
+            options["maxRecordsPerPartition"] = "100"
+        case _:
+            (directory / "00000000000000000500.index").touch()
+    root = tmp_path if why == "log start" else directory
+    assert all(wanted.end_offset is not None for wanted in plan(root, **options, **COMMITTED))
+    assert offsets_of(root, **options, **COMMITTED) == expected
 
 
 @given(bounds=st.tuples(st.integers(5, 25), st.integers(5, 25)))
