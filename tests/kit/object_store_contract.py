@@ -200,7 +200,7 @@ class ObjectStoreContract(ABC):
         self, objects: ObjectStore
     ) -> None:
         if not isinstance(objects, ListsStretches):
-            return
+            pytest.skip("its listing cannot begin in the middle")
         for name in ("a", "t-0", "t-1", "t-10", "t-1x", "t-2", "u"):
             objects.put(f"{name}/x/1", b"")
             objects.put(f"{name}/y", b"")

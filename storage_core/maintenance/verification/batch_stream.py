@@ -64,7 +64,7 @@ class BatchStream:
         tail: What is behind it.
     """
 
-    def __init__(  # what is read, how, and where damage is reported
+    def __init__(
         self,
         reader: FileReader,
         base_offset: int,
