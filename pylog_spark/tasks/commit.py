@@ -169,7 +169,9 @@ def clean_whole(
                 sidecars=sidecars,
                 threads=context.threads,
             )
-            places = access.keep(plan.location, name, cleaned.base_offsets[0], cleaned.places)
+            places = access.keep(
+                plan.location, name, cleaned.base_offsets[0], cleaned.places, cleaned.gaps
+            )
             groups.append(cleaned.moved(places))
     return CleanedPartition(
         end_offset=index.end_offset,

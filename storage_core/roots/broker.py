@@ -63,6 +63,7 @@ from storage_core.roots.killed_runs import (
 )
 from storage_core.roots.root import TOUCHED, Prepare
 from storage_core.store import LocalStore, LogStore
+from storage_core.store.gaps import Gap
 from storage_core.store.local import storage_errors
 
 _log: Final = logging.getLogger(__name__)
@@ -150,10 +151,15 @@ class BrokerAccess:
         yield scratch_folder(self.shared, Path(location))
 
     def keep(
-        self, location: str, attempt: str, base_offset: int, files: Mapping[str, str]
+        self,
+        location: str,
+        attempt: str,
+        base_offset: int,
+        files: Mapping[str, str],
+        gaps: Sequence[Gap] = (),
     ) -> Mapping[str, str]:
-        """Return the files as they are: they lie where they can be renamed from."""
-        del location, attempt, base_offset
+        """Return the files as they are: they lie where they can be renamed from, without gaps."""
+        del location, attempt, base_offset, gaps
         return files
 
     def commit(self, location: str, work: str, prepare: Prepare) -> dict[str, Any]:

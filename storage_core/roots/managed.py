@@ -23,7 +23,7 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -51,6 +51,7 @@ from storage_core.filenames import (
 from storage_core.local_files import open_file
 from storage_core.roots.root import TOUCHED, Prepare, Prepared
 from storage_core.store import LogStore, ManagedStore, ObjectStore, open_object_store
+from storage_core.store.gaps import Gap
 from storage_core.store.generations import GENERATION_MARK, read_head, read_history
 from storage_core.store.lease import (
     DEFAULT_TTL_MS,
@@ -172,7 +173,12 @@ class ManagedAccess:
         return _local_scratch()
 
     def keep(
-        self, location: str, attempt: str, base_offset: int, files: Mapping[str, str]
+        self,
+        location: str,
+        attempt: str,
+        base_offset: int,
+        files: Mapping[str, str],
+        gaps: Sequence[Gap] = (),
     ) -> Mapping[str, str]:
         """Upload the files of a segment, if there are any: its log, the others as one object."""
         if not files:
@@ -192,6 +198,7 @@ class ManagedAccess:
                 Path(files[LOG_SUFFIX]),
                 names[LOG_SUFFIX],
                 largest_timestamp=last_timestamp(small[names[TIME_INDEX_SUFFIX]][0]),
+                put=_with_gaps(store.objects, gaps) if gaps else None,
             )
         }
         key = data_key(store.partition, attempt, segment_file(base_offset, COMPANIONS_SUFFIX))
@@ -479,6 +486,16 @@ def _shortened(row: dict[str, Any]) -> dict[str, Any]:
     if len(row.get(_OPERATIONS) or "") <= _MOST_OPERATIONS:
         return row
     return row | {_OPERATIONS: None}
+
+
+def _with_gaps(objects: ObjectStore, gaps: Sequence[Gap]) -> Callable[[str, str], str]:
+    """Return what uploads a log with gaps."""
+    from storage_core.store.s3_gaps import put_with_gaps  # noqa: PLC0415  # of an extra
+
+    def put(key: str, path: str) -> str:
+        return put_with_gaps(objects, key, path, gaps)
+
+    return put
 
 
 def _read_with_time(path: Path) -> tuple[bytes, int]:

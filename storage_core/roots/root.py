@@ -16,7 +16,7 @@ killed amid its commit; so an attempt that cannot look into the claim, for whate
 say that nothing was touched.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,7 @@ from storage_core.commit import Plan
 from storage_core.errors import StorageError
 from storage_core.filenames import TopicPartition
 from storage_core.store import LogStore
+from storage_core.store.gaps import Gap
 from storage_core.store.generations import unpinned
 from storage_core.store.open_objects import MANAGED_PREFIX
 
@@ -123,7 +124,12 @@ class RootAccess(Protocol):
         ...
 
     def keep(
-        self, location: str, attempt: str, base_offset: int, files: Mapping[str, str]
+        self,
+        location: str,
+        attempt: str,
+        base_offset: int,
+        files: Mapping[str, str],
+        gaps: Sequence[Gap] = (),
     ) -> Mapping[str, str]:
         """Bring the files of a segment to where another task can promote them.
 
@@ -132,6 +138,7 @@ class RootAccess(Protocol):
             attempt: Name of the attempt that wrote them; no other has it.
             base_offset: Of the segment.
             files: Where they are in the scratch folder, by suffix.
+            gaps: Those that the log has, in order; where it is now it has none any more.
 
         Returns:
             Where they are now, by suffix.

@@ -27,6 +27,7 @@ from storage_core.errors import (
 from storage_core.filenames import LOG_SUFFIX, TopicPartition, segment_file
 from storage_core.local_files import open_file
 from storage_core.store.base import FileInfo, FileReader
+from storage_core.store.gaps import may_be_gap
 from storage_core.store.generations import (
     Head,
     commit_generation,
@@ -146,6 +147,15 @@ class ManagedStore:
         """Return where a file's bytes are; None if it has no object yet, or does not exist."""
         file = self._changed().get(name)
         return file if isinstance(file, FileEntry) else None
+
+    def stretch_to_copy(self, name: str, start: int, size_bytes: int) -> FileEntry | None:
+        """Return where a stretch of a file lies; None if it is not left to the object store."""
+        entry = self.entry_of(name)
+        if entry is None or not may_be_gap(self.objects, size_bytes):
+            return None
+        return replace(
+            entry, start=entry.start + start, size_bytes=size_bytes, largest_timestamp=None
+        )
 
     def largest_timestamps(self) -> dict[int, int]:
         """Return the largest timestamps of segments, as far as the manifest has them.

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, BinaryIO, Final, cast
 
 import numpy as np
 from botocore.exceptions import BotoCoreError
@@ -37,6 +37,8 @@ from storage_core.store.object_store import (
 )
 from storage_core.store.s3_transfer import (
     PART_BYTES,
+    Part,
+    cut_into_parts,
     error_code,
     quoted,
     read_range,
@@ -136,8 +138,15 @@ class S3ObjectStore:
                 with storage_errors(Path(path)):
                     content = file.read()
                 return self.put(key, content)
-            with self._errors(key):
-                return cast(str, self._sync(upload_parts, key, file, size))
+            return self.put_parts(key, file, cut_into_parts(0, size))
+
+    def put_parts(self, key: str, file: BinaryIO, parts: Sequence[Part]) -> str:
+        """Create or replace an object by parts, all of it in order; return its tag.
+
+        Of an upload that failed nothing stays behind unless this process dies.
+        """
+        with self._errors(key):
+            return cast(str, self._sync(upload_parts, key, file, parts))
 
     def put_if_absent(self, key: str, content: bytes) -> str:
         """Create an object unless there is one."""

@@ -5,7 +5,9 @@ is asked for again here, and only of the version that the first part came from.
 """
 
 import asyncio
+import errno
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
 from aiohttp import ClientError
@@ -32,14 +34,58 @@ _BROKEN_BODY: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part of an object that is uploaded.
+
+    Attributes:
+        start: Position of its first byte in the object.
+        size_bytes: Its length.
+        copied: What UploadPartCopy is told of where its bytes are; None where they are sent.
+    """
+
+    start: int
+    size_bytes: int
+    copied: Mapping[str, Any] | None = None
+
+
+def cut_into_parts(start: int, end: int, most_bytes: int | None = None) -> list[Part]:
+    """Return a stretch of an object as parts of about one size, no more than an object may have.
+
+    Args:
+        start: Position of its first byte.
+        end: Just past its last byte.
+        most_bytes: How long a part may be, but for an object of very many; None for PART_BYTES.
+    """
+    size_bytes = end - start
+    if not size_bytes:
+        return []
+    count = min(-(-size_bytes // (most_bytes or PART_BYTES)), MAX_PARTS)
+    part_bytes = -(-size_bytes // count)
+    return [
+        Part(start=first, size_bytes=min(part_bytes, end - first))
+        for first in range(start, end, part_bytes)
+    ]
+
+
 def error_code(error: BaseException | None) -> str:
     """Return S3's own code for an error that s3fs raised, following its causes; else nothing."""
+    return str(_response_of(error).get("Error", {}).get("Code", ""))
+
+
+def error_status(error: BaseException | None) -> int:
+    """Return the HTTP status of an answer that s3fs made an error of, as error_code; else 0."""
+    return int(_response_of(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def _response_of(error: BaseException | None) -> Mapping[str, Any]:
+    """Return what S3 answered, following an error's causes; empty where it is none of S3."""
     while error is not None:
         response = getattr(error, "response", None)
         if isinstance(response, Mapping):
-            return str(response.get("Error", {}).get("Code", ""))
+            return response
         error = error.__cause__
-    return ""
+    return {}
 
 
 def tag_of(answer: Mapping[str, Any]) -> str:
@@ -140,28 +186,36 @@ async def _read_body(body: Any, view: memoryview) -> int:
 
 
 async def upload_parts(
-    filesystem: S3FileSystem, bucket: str, key: str, file: BinaryIO, size_bytes: int
+    filesystem: S3FileSystem, bucket: str, key: str, file: BinaryIO, parts: Sequence[Part]
 ) -> str:
     """Upload an open local file in parts, a few at once, and return the object's tag.
 
     A lost answer to the last request is settled by looking at the object; of an upload that
     failed, nothing stays behind unless this process dies.
 
+    Args:
+        filesystem: Where the bucket is.
+        bucket: Its name.
+        key: Of the object, in the bucket.
+        file: Its bytes, but for those of parts that are copied.
+        parts: All of it, in order.
+
     Raises:
         OSError: As s3fs translates what S3 answers, or the file cannot be read.
         BotoCoreError: S3 was not reached.
     """
-    part_bytes = max(PART_BYTES, -(-size_bytes // MAX_PARTS))
     call = filesystem._call_s3  # noqa: SLF001 - call_s3 as a coroutine
     names = {"Bucket": bucket, "Key": key}
     names["UploadId"] = (await call("create_multipart_upload", **names))["UploadId"]
-    parts: list[dict[str, Any]] = []
+    done: list[dict[str, Any]] = []
     try:
-        while chunks := [chunk for _ in range(PARTS_AT_ONCE) if (chunk := file.read(part_bytes))]:
-            parts += await _upload_some(filesystem, names, chunks, len(parts) + 1)
-        answer = await call("complete_multipart_upload", **names, MultipartUpload={"Parts": parts})
+        for first in range(0, len(parts), PARTS_AT_ONCE):
+            some = parts[first : first + PARTS_AT_ONCE]
+            done += await _upload_some(filesystem, names, file, some, first + 1)
+        answer = await call("complete_multipart_upload", **names, MultipartUpload={"Parts": done})
     except (OSError, BotoCoreError):
-        etag = await _find_upload(filesystem, bucket, key, size_bytes, len(parts))
+        size_bytes = sum(part.size_bytes for part in parts)
+        etag = await _find_upload(filesystem, bucket, key, size_bytes, len(done))
         if etag:
             return etag
         await _abort(filesystem, names)
@@ -170,24 +224,44 @@ async def upload_parts(
 
 
 async def _upload_some(
-    filesystem: S3FileSystem, names: Mapping[str, str], chunks: Sequence[bytes], first: int
+    filesystem: S3FileSystem,
+    names: Mapping[str, str],
+    file: BinaryIO,
+    parts: Sequence[Part],
+    first: int,
 ) -> list[dict[str, Any]]:
+    numbers = range(first, first + len(parts))
+    asked = [
+        {"PartNumber": number, "Body": _read_part(file, part)}
+        if part.copied is None
+        else {"PartNumber": number, **part.copied}
+        for number, part in zip(numbers, parts, strict=True)
+    ]
     answers = await asyncio.gather(
         *(
             filesystem._call_s3(  # noqa: SLF001 - call_s3 as a coroutine
-                "upload_part", **names, PartNumber=number, Body=chunk
+                "upload_part" if "Body" in each else "upload_part_copy", **names, **each
             )
-            for number, chunk in enumerate(chunks, first)
+            for each in asked
         ),
         # A part that arrives after the upload was dropped would stay, unseen and paid for.
         return_exceptions=True,
     )
-    parts = []
-    for number, answer in enumerate(answers, first):
+    done = []
+    for number, answer in zip(numbers, answers, strict=True):
         if isinstance(answer, BaseException):
             raise answer
-        parts.append({"PartNumber": number, "ETag": answer["ETag"]})
-    return parts
+        etag = answer.get("CopyPartResult", answer)["ETag"]
+        done.append({"PartNumber": number, "ETag": etag})
+    return done
+
+
+def _read_part(file: BinaryIO, part: Part) -> bytes:
+    file.seek(part.start)
+    content = file.read(part.size_bytes)
+    if len(content) < part.size_bytes:
+        raise OSError(errno.EIO, f"the file ends after {part.start + len(content)} bytes")
+    return content
 
 
 async def _find_upload(

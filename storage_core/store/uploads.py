@@ -6,7 +6,7 @@ into one object, one after another: requests are what an object store charges fo
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Final
@@ -37,7 +37,7 @@ PARTITION_STEM: Final = "partition"
 _MAX_LOCATION_BYTES: Final = 1 << 16
 
 
-def upload_file(
+def upload_file(  # noqa: PLR0913  # what of whom, and how it goes up
     objects: ObjectStore,
     partition: TopicPartition,
     attempt_id: str,
@@ -45,6 +45,7 @@ def upload_file(
     name: str,
     *,
     largest_timestamp: int | None = None,
+    put: Callable[[str, str], str] | None = None,
 ) -> str:
     """Upload a finished local file as an object of its own, and return its location.
 
@@ -55,6 +56,8 @@ def upload_file(
         path: Of the local file; its modification time becomes the file's.
         name: Of the file in the partition.
         largest_timestamp: Of a segment's records, if it is known.
+        put: Makes an object of that key by the file of that path and returns its tag, as
+            ``put_file``; None for that.
 
     Raises:
         StorageError: The file cannot be read, or the store failed.
@@ -64,7 +67,7 @@ def upload_file(
     if facts is None:
         raise StorageError(str(path), "No such file or directory")
     key = data_key(partition, attempt_id, name)
-    etag = objects.put_file(key, str(path)) if facts.st_size else ""
+    etag = (put or objects.put_file)(key, str(path)) if facts.st_size else ""
     return encode_location(
         FileEntry(
             key=key if facts.st_size else "",

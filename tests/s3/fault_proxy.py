@@ -34,6 +34,10 @@ _DENIED: Final = (
     b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>AccessDenied</Code>'
     b"<Message>Access Denied</Message></Error>"
 )
+_NOT_IMPLEMENTED: Final = (
+    b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>NotImplemented</Code>'
+    b"<Message>A header implies functionality that is not implemented.</Message></Error>"
+)
 _NOT_FOUND: Final = 404
 
 
@@ -41,6 +45,7 @@ class FaultKind(enum.Enum):
     """What goes wrong."""
 
     INTERNAL_ERROR = "500 instead of an answer; the server never saw the request"
+    REFUSE = "501 instead of an answer: the server does not know such requests"
     SLOW_DOWN = "503 instead of an answer; the server never saw the request"
     SLOW = "the answer comes late"
     DROP_REQUEST = "the connection ends before the request is passed on"
@@ -48,6 +53,14 @@ class FaultKind(enum.Enum):
     LOSE_ANSWER = "the server obeys, and the connection ends without an answer"
     FAIL_AFTER = "the server obeys, and the answer is 500"
     STALE = "the first answer that the server gave to this request, again"
+
+
+# What is answered in place of the server.
+_ANSWERS: Final = {
+    FaultKind.INTERNAL_ERROR: (500, _INTERNAL),
+    FaultKind.REFUSE: (501, _NOT_IMPLEMENTED),
+    FaultKind.SLOW_DOWN: (503, _SLOW_DOWN),
+}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,7 +90,7 @@ class Request:
 
     Attributes:
         operation: GET, HEAD, PUT, DELETE, LIST, PUT_IF (under a condition), CREATE_UPLOAD, PART,
-            COMPLETE, ABORT, DELETE_MANY, or the method and the sub-resource.
+            PART_COPY, COMPLETE, ABORT, DELETE_MANY, or the method and the sub-resource.
         key: Path below the bucket, or the prefix of a listing.
     """
 
@@ -100,6 +113,7 @@ class FaultProxy:
         on_request: Called with every request before it is passed on.
         faults: What goes wrong from now on.
         body_bytes: Bytes of answers' bodies, by operation.
+        sent_bytes: Bytes of requests' bodies, by operation.
         policy: What the senders may do; None: all.
     """
 
@@ -109,6 +123,7 @@ class FaultProxy:
     on_request: Callable[[Request], None] | None = None
     faults: list[Fault] = field(default_factory=list)
     body_bytes: Counter[str] = field(default_factory=Counter)
+    sent_bytes: Counter[str] = field(default_factory=Counter)
     slow_seconds: float = 0.3
     policy: Policy | None = None
     _first_answers: dict[str, tuple[int, list[tuple[str, str]], bytes]] = field(
@@ -128,6 +143,7 @@ class FaultProxy:
             self.requests.clear()
             self.faults.clear()
             self.body_bytes.clear()
+            self.sent_bytes.clear()
             self._first_answers.clear()
 
     def _note(self, request: Request) -> Fault | None:
@@ -159,7 +175,7 @@ def describe_request(method: str, target: str, headers: "http.client.HTTPMessage
         return Request(operation=found[0] if found else "POST", key=key)
     operation = method
     if method == "PUT" and "partNumber" in query:
-        operation = "PART"
+        operation = "PART_COPY" if "x-amz-copy-source" in headers else "PART"
     elif method == "PUT" and ("If-Match" in headers or "If-None-Match" in headers):
         operation = "PUT_IF"
     elif method == "DELETE" and "uploadId" in query:
@@ -177,6 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         request = describe_request(self.command, self.path, self.headers)
         fault = self.proxy._note(request)
+        self.proxy.sent_bytes[request.operation] += len(body)
         if self.proxy.on_request is not None:
             self.proxy.on_request(request)
         needs = needs_of(self.command, self.path, self.headers, body)
@@ -184,14 +201,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(403, [], _DENIED)
             return
         kind = fault.kind if fault else None
-        if kind in {FaultKind.INTERNAL_ERROR, FaultKind.SLOW_DOWN}:
-            self._answer(
-                *(
-                    (500, [], _INTERNAL)
-                    if kind is FaultKind.INTERNAL_ERROR
-                    else (503, [], _SLOW_DOWN)
-                )
-            )
+        if kind in _ANSWERS:
+            status, content = _ANSWERS[kind]
+            self._answer(status, [], content)
             return
         if kind is FaultKind.DROP_REQUEST:
             self.close_connection = True

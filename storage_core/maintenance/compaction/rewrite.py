@@ -64,6 +64,7 @@ from storage_core.records.codecs import CODEC_OF, Arena, Blocks, compress_blocks
 from storage_core.records.payload import count_records_in
 from storage_core.records.reader import CrcCheck, Window, check_crc, scan_windows
 from storage_core.store.base import FileReader, LogStore
+from storage_core.store.gaps import LEAST_GAP_BYTES, CopiesStretches, Gap
 from storage_core.threads import call_together, in_order
 from storage_core.turns import sync
 
@@ -130,11 +131,13 @@ class CleanedGroup:
         files: Its files: log, offset index, time index, and a transaction index if it has entries;
             none where the group is one segment that stays, every byte of it.
         stats: What was read and written; a segment that stays counts as both.
+        gaps: What the log leaves out, in order: stretches that the store of the source can copy.
     """
 
     base_offsets: tuple[int, ...]
     files: tuple[ScratchFile, ...]
     stats: RewriteStats
+    gaps: tuple[Gap, ...] = ()
 
     @property
     def places(self) -> dict[str, str]:
@@ -142,9 +145,9 @@ class CleanedGroup:
         return {file.suffix: file.path for file in self.files}
 
     def moved(self, places: Mapping[str, str]) -> "CleanedGroup":
-        """Return the group with its files where they lie now, by suffix."""
+        """Return the group with its files where they lie now, by suffix, without gaps."""
         files = tuple(replace(file, path=places[file.suffix]) for file in self.files)
-        return replace(self, files=files)
+        return replace(self, files=files, gaps=())
 
 
 def clean_group(  # noqa: PLR0913  # what is read, what is known of it, and where it goes
@@ -172,7 +175,7 @@ def clean_group(  # noqa: PLR0913  # what is read, what is known of it, and wher
         attempt: Name of this attempt, part of the files' names.
         throttler: Slows reading and writing down.
         sidecars: Where keys of segments are known from, and those of the cleaned one go; the
-            plan's hash key is their secret. None for none.
+            plan's hash key is their secret. None for none, and then there are no gaps.
         threads: How many threads to use: with more than one, windows are filtered beside each
             other, and beside the writing.
 
@@ -257,7 +260,7 @@ def _filter(  # noqa: PLR0913, PLR0917  # what is read, what is known of it, and
                     read = filtering.read_again(reader, pace, known, stretch, discard)
                     _write_windows(filtering, read, writer, throttler, pace)
                 else:
-                    writer.copy(reader, known.sidecar, stretch, foreseen, throttler)
+                    writer.copy(store, reader, known, stretch, foreseen, throttler)
     return False
 
 
@@ -566,6 +569,7 @@ class _GroupWriter:
         self._index = self._new_index()
         self._log: BinaryIO
         self._stats = RewriteStats()
+        self._gaps: list[Gap] = []
         self.bytes_read = 0
         self.source_records = 0
         self.aborted: list[AbortedTxn] = []
@@ -628,32 +632,44 @@ class _GroupWriter:
 
     def copy(
         self,
+        store: LogStore,
         reader: FileReader,
-        source: KeySidecar,
+        known: KnownSegment,
         stretch: Stretch,
         foreseen: Foresight,
         throttler: Throttler,
     ) -> None:
         """Write batches of a segment with a sidecar as they are, or leave them out, unread.
 
+        What the store can copy by itself becomes a gap.
+
         Raises:
             ChangedWhileReadError: The segment is shorter than its sidecar says.
             OffsetOverflowError: Their offsets do not fit the cleaned segment.
         """
-        part = source.rows(stretch.first_row, stretch.end_row)
+        part = known.sidecar.rows(stretch.first_row, stretch.end_row)
         rows = part.batches
         start, size = int(rows.position[0]), int(rows.size.sum())
         was_read = foreseen.was_read[stretch.first_row : stretch.end_row]
         self._count_unread(rows, was_read, stays=stretch.stays)
         if not stretch.stays:
             return
-        self._keys.add(part, self._index.size_bytes)
+        position = self._index.size_bytes
+        self._keys.add(part, position)
         try:
             self._add_to_index(rows.size, rows.last_offset, rows.max_timestamp)
         except OffsetOverflowError as error:
             raise OffsetOverflowError(reader.name, start, error.reason) from error
-        piece = np.empty(min(size, COPY_BYTES), np.uint8)
-        for first in range(0, size, COPY_BYTES):
+        piece_bytes = COPY_BYTES
+        if isinstance(store, CopiesStretches):
+            source = store.stretch_to_copy(known.file, start, size)
+            if source is not None:
+                self._gaps.append(Gap(position=position, source=source))
+                self._log.seek(size, os.SEEK_CUR)
+                return
+            piece_bytes = LEAST_GAP_BYTES  # each may be a request
+        piece = np.empty(min(size, piece_bytes), np.uint8)
+        for first in range(0, size, piece_bytes):
             target = piece[: size - first]
             throttler.use(2 * target.size)
             filled = reader.read_into(start + first, target)
@@ -728,6 +744,8 @@ class _GroupWriter:
         """Write the indexes, sync everything and return the manifest."""
         contents = self._indexes(self._index)
         sizes = {LOG_SUFFIX: self._index.size_bytes}
+        if self._gaps:
+            self._log.truncate()  # here: the last one may be the end
         modified_ns = self._group[-1].modified_ms * 1_000_000
         writes = []
         for suffix, content in contents.items():
@@ -745,6 +763,7 @@ class _GroupWriter:
                 for suffix, size in sizes.items()
             ),
             stats=self._all_stats,
+            gaps=tuple(self._gaps),
         )
 
     def _new_index(self) -> IndexBuilder:

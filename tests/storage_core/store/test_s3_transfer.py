@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from storage_core.store import s3_transfer
-from storage_core.store.s3_transfer import upload_parts
+from storage_core.store.s3_transfer import cut_into_parts, upload_parts
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,10 @@ def test_an_object_has_no_more_parts_than_it_may(monkeypatch, size_bytes, sizes)
 
     content = bytes(range(size_bytes))
     filesystem = SimpleNamespace(_call_s3=call)
-    asyncio.run(upload_parts(filesystem, "bucket", "key", io.BytesIO(content), size_bytes))
+    asyncio.run(
+        upload_parts(
+            filesystem, "bucket", "key", io.BytesIO(content), cut_into_parts(0, size_bytes)
+        )
+    )
     assert [len(parts[number]) for number in sorted(parts)] == sizes
     assert b"".join(parts[number] for number in sorted(parts)) == content
