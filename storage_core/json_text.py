@@ -267,14 +267,15 @@ class JsonDocument:
         document.require_names(("format", "version", *self.fields))
         return document
 
-    def encode(self, values: Mapping[str, Any]) -> bytes:
-        """Return the bytes of one with these values, by field."""
+    def encode(self, values: Mapping[str, Any], *, is_compact: bool = False) -> bytes:
+        """Return the bytes of one with these values, by field; see encode_json_object."""
         return encode_json_object(
             {
                 "format": self.format,
                 "version": self.version,
                 **{name: values[name] for name in self.fields},
-            }
+            },
+            is_compact=is_compact,
         )
 
 
@@ -307,9 +308,15 @@ def _is_encodable(text: str) -> bool:
     return True
 
 
-def encode_json_object(fields: Mapping[str, Any]) -> bytes:
-    """Return JSON for people and programs: fields in the order given, a line each."""
-    return (json.dumps(fields, indent=1, ensure_ascii=True, allow_nan=False) + "\n").encode()
+def encode_json_object(fields: Mapping[str, Any], *, is_compact: bool = False) -> bytes:
+    """Return JSON for people and programs: fields in the order given, a line each.
+
+    Args:
+        fields: The object.
+        is_compact: Whether it is for programs alone: on one line, without spaces.
+    """
+    layout: dict[str, Any] = {"separators": (",", ":")} if is_compact else {"indent": 1}
+    return (json.dumps(fields, ensure_ascii=True, allow_nan=False, **layout) + "\n").encode()
 
 
 def _parse(content: bytes, file: str) -> Any:

@@ -13,6 +13,7 @@ from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.errors import InvalidNameError, ManifestError
 from storage_core.filenames import TopicPartition
 from storage_core.store.manifest import (
+    MOST_SPREAD_FILES,
     FileEntry,
     Manifest,
     data_key,
@@ -60,6 +61,17 @@ def test_a_manifest_is_read_as_it_was_written():
     content = encode_manifest(MANIFEST)
     assert parse(content) == MANIFEST
     assert encode_manifest(parse(content)) == content
+
+
+def test_a_manifest_of_many_files_takes_less_room():
+    entry = MANIFEST.files[NAME]
+    many = {f"{number:020d}.log": entry for number in range(MOST_SPREAD_FILES)}
+    spread = encode_manifest(replace(MANIFEST, files=many))
+    packed = encode_manifest(replace(MANIFEST, files=many | {NAME: entry, "one.log": entry}))
+    assert (spread.count(b"\n") > len(many), packed.count(b"\n")) == (True, 1)
+    assert len(packed) < 0.9 * len(spread)
+    for content in (spread, packed):
+        assert encode_manifest(parse(content)) == content
 
 
 def test_equal_manifests_have_equal_bytes_whatever_their_order():
