@@ -12,11 +12,13 @@ from hypothesis import settings
 from typer.testing import CliRunner
 
 from pylog_spark.cli.program import app
+from pylog_spark.engines import local_pool
 from pylog_spark.java import JavaNotFoundError, find_java
 from pylog_spark.session import build_session
 from storage_core.kernels._code_files import cache_folder
 from tests.kit.connect import connect_session
 from tests.kit.prebuilt_kernels import WARM_UP
+from tests.kit.ready_templates import ReadyTemplates
 from tests.kit.spark_classes import FEW_ROWS, spark_options
 
 Pylog = Callable[..., Any]
@@ -70,6 +72,22 @@ def _no_waiting_for_disks(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
     """
     if request.node.get_closest_marker("bench") is None:
         monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ready_templates(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Workers of the local engine need not import everything anew for each test.
+
+    What is measured has its own.
+    """
+    if any(item.get_closest_marker("bench") for item in request.session.items):
+        yield
+        return
+    templates = ReadyTemplates()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_pool, "start_template", templates.start_template)
+        yield
+    templates.close()
 
 
 @pytest.fixture

@@ -181,6 +181,37 @@ class _OwnHand(Hand):
         """Nothing is held."""
 
 
+def start_template(control: int) -> subprocess.Popen[bytes]:
+    """Start the process that imports what tasks need, and forks the workers.
+
+    Args:
+        control: Socket whose other end asks for forks.
+
+    Returns:
+        The process, which waits on standard input for names of modules.
+    """
+    # The modules of this process, wherever it found them.
+    paths = [path or str(Path.cwd()) for path in sys.path]
+    program = (
+        f"import sys; sys.path[:] = {paths!r}; "
+        "from pylog_spark.engines.local_worker import serve_forks; "
+        f"serve_forks({control})"
+    )
+    # A group of its own: a terminal's Ctrl-C is for the driver, which ends them all.
+    return subprocess.Popen(  # noqa: S603  # our own program
+        [sys.executable, "-P", "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        pass_fds=[control],
+        process_group=0,
+    )
+
+
+def modules_of_tasks() -> list[str]:
+    """Return the names of modules that this process has imported and tasks may need."""
+    return [name for name in sys.modules if name.startswith(_PRELOADED)]
+
+
 class ProcessLanes(Lanes):
     """Lanes with a process each, all of them forks of one that has imported what tasks need."""
 
@@ -214,26 +245,11 @@ class ProcessLanes(Lanes):
 
     def _start(self) -> socket.socket:
         self._control, theirs = socket.socketpair()
-        # The modules of this process, wherever it found them.
-        paths = [path or str(Path.cwd()) for path in sys.path]
-        program = (
-            f"import sys; sys.path[:] = {paths!r}; "
-            "from pylog_spark.engines.local_worker import serve_forks; "
-            f"serve_forks({theirs.fileno()})"
-        )
         with theirs:
-            # A group of its own: a terminal's Ctrl-C is for the driver, which ends them all.
-            self._template = subprocess.Popen(  # noqa: S603  # our own program
-                [sys.executable, "-P", "-c", program],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                process_group=0,
-            )
-        names = [name for name in sys.modules if name.startswith(_PRELOADED)]
+            self._template = start_template(theirs.fileno())
         if self._template.stdin is not None:
             with suppress(BrokenPipeError), self._template.stdin as stream:
-                pickle.dump(names, stream)
+                pickle.dump(modules_of_tasks(), stream)
         return self._control
 
     def close(self) -> None:
