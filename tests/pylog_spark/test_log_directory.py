@@ -156,7 +156,7 @@ def test_a_mirror_goes_into_a_managed_root_and_out_of_it(spark, tmp_path):
     root = broker_directory(tmp_path / "log", NAMES[1:])
     options = root.options(FIRST_ROUNDS_MS, role=None)
     mirror = LogDirectory.for_path(spark, root.path, role=Role.MIRROR, options=options)
-    rules = IngestRules(sync_has_stopped=True)
+    rules = IngestRules(settle_ms=0, sync_has_stopped=True)
     managed = str(tmp_path / "managed")
     (taken,) = mirror.ingest(managed, rules=rules).collect()
     assert (taken.topic, taken.status) == (NAMES[1], "done")
