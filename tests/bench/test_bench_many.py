@@ -27,6 +27,9 @@ def test_a_row_says_what_a_partition_and_a_file_add() -> None:
             seconds=10 + n / 100,
             processor_seconds=20 + n / 50,
             memory_bytes=n << 20,
+            jvm_bytes=n << 19,
+            driver_bytes=n << 18,
+            worker_bytes=n << 17,
         )
         for n in (100, 1100)
     ]
