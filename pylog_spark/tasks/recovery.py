@@ -212,8 +212,9 @@ def scan_segments(
 
 
 def _scan(work: RecoveryWork, base_offset: int, context: RecoveryContext) -> dict[str, Any]:
-    config = _config(work, context)
-    with closing(open_store(work.ref.directory).open_file(log_file(base_offset))) as reader:
+    config, write, place = _config(work, context), context.write, work.ref.directory
+    store = open_store(place) if write is None else write.roots[work.ref.root].open(place)
+    with closing(store.open_file(log_file(base_offset))) as reader:
         scan = scan_segment(
             reader,
             base_offset,

@@ -13,6 +13,7 @@ from storage_core.kernels._intrinsics import (
     copy_bytes,
     crc32c_word,
     load_word,
+    prefetch_bytes,
     prefetch_row,
 )
 
@@ -87,14 +88,33 @@ def _prefetch(typing_context: Any, table: Any, row: Any) -> Any:
         byte = ir.IntType(8).as_pointer()
         start = builder.bitcast(array.data, byte)
         pointer = builder.gep(start, [builder.mul(args[1], row_stride)])
-        number = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
-        function = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-        for_writing, keep_close, data_cache = number(1), number(3), number(1)
-        builder.call(function, [pointer, for_writing, keep_close, data_cache])
+        _ask_for(builder, pointer, for_writing=True)
         return context.get_dummy_value()
 
     return signature, generate
+
+
+@intrinsic
+def _prefetch_bytes(typing_context: Any, buffer: Any, position: Any) -> Any:
+    signature = types.void(buffer, types.int64)
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        array = context.make_array(sig.args[0])(context, builder, args[0])
+        byte = ir.IntType(8).as_pointer()
+        pointer = builder.gep(builder.bitcast(array.data, byte), [args[1]])
+        _ask_for(builder, pointer, for_writing=False)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+def _ask_for(builder: Any, pointer: Any, *, for_writing: bool) -> None:
+    """Write the instruction that brings a line into the nearest cache."""
+    number = ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [pointer.type, number, number, number])
+    function = builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind)
+    keep_close, data_cache = number(3), number(1)
+    builder.call(function, [pointer, number(int(for_writing)), keep_close, data_cache])
 
 
 @intrinsic
@@ -146,6 +166,11 @@ def _overload_copy_bytes(
 @overload(prefetch_row, inline="always", strict=False)
 def _overload_prefetch_row(table: Any, row: Any) -> Any:
     return lambda table, row: _prefetch(table, row)
+
+
+@overload(prefetch_bytes, inline="always", strict=False)
+def _overload_prefetch_bytes(buffer: Any, position: Any) -> Any:
+    return lambda buffer, position: _prefetch_bytes(buffer, position)
 
 
 @overload(call_function, inline="always", strict=False)

@@ -5,7 +5,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.kernels._intrinsics import HAS_CRC_INSTRUCTION, crc32c_word, load_word
+from storage_core.kernels._intrinsics import (
+    HAS_CRC_INSTRUCTION,
+    crc32c_word,
+    load_word,
+    prefetch_bytes,
+)
 from storage_core.kernels._jit import inlined_kernel, kernel
 
 _POLYNOMIAL: Final = 0x82F63B78
@@ -50,8 +55,12 @@ def _after_zeros(byte_count: int) -> NDArray[np.uint32]:
 # The instruction's answer takes three cycles, and one can begin at every cycle: three neighbouring
 # stretches go on at once, and a table then moves a register over the stretches behind its own.
 # Long ones waste little on that, short ones leave little for a walk word by word.
-_LONG: Final = 1024
+_LONG: Final = 4096
 _SHORT: Final = 128
+# Of bytes that are in no cache yet the CPU asks for too few by itself, and stretches of a page or
+# more it sees as what they are: with both, bytes of a mapped file take two thirds of the time.
+_LINE: Final = 64
+_AHEAD: Final = 512
 _OVER_LONG: Final = _after_zeros(_LONG)
 _OVER_SHORT: Final = _after_zeros(_SHORT)
 
@@ -78,10 +87,13 @@ def _take_three(
 ) -> np.uint64:
     """Return the register after three stretches from start on, of so many bytes each."""
     first, second, third = register, np.uint64(0), np.uint64(0)
-    for position in range(start, start + stretch, 8):
-        first = np.uint64(crc32c_word(first, load_word(buffer, position)))
-        second = np.uint64(crc32c_word(second, load_word(buffer, position + stretch)))
-        third = np.uint64(crc32c_word(third, load_word(buffer, position + 2 * stretch)))
+    for line in range(start, start + stretch, _LINE):
+        for ahead in range(_AHEAD, _AHEAD + 3 * stretch, stretch):
+            prefetch_bytes(buffer, line + ahead)
+        for position in range(line, line + _LINE, 8):
+            first = np.uint64(crc32c_word(first, load_word(buffer, position)))
+            second = np.uint64(crc32c_word(second, load_word(buffer, position + stretch)))
+            third = np.uint64(crc32c_word(third, load_word(buffer, position + 2 * stretch)))
     return _move(_move(first, over) ^ second, over) ^ third
 
 

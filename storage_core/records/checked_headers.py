@@ -154,6 +154,7 @@ def _scan(
             start=start,
             end=end,
             window_bytes=min(window_bytes, _PIECE_BYTES),
+            mapped_bytes=window_bytes,
             crc=CrcCheck.NOTE,
             tail=Tail.STOP,
             large=large,

@@ -33,7 +33,7 @@ from storage_core.kernels.batch_scan import (
     scan_batches,
 )
 from storage_core.records.batch_table import BatchTable
-from storage_core.store.base import FileReader
+from storage_core.store.base import FileReader, MappedReader
 
 DEFAULT_WINDOW_BYTES = 8 * 1024 * 1024
 # As large as a window: Kafka's brokers take batches of 1 MiB by default.
@@ -122,6 +122,7 @@ def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
     start: int = 0,
     end: int | None = None,
     window_bytes: int = DEFAULT_WINDOW_BYTES,
+    mapped_bytes: int = 0,
     crc: CrcCheck = CrcCheck.RAISE,
     tail: Tail = Tail.RAISE,
     large: Large = Large.WHOLE,
@@ -138,6 +139,7 @@ def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
         end: Where to stop reading, the end of the file if None. A batch that reaches past it is
             a tail.
         window_bytes: How much to hold at a time, unless one batch is larger.
+        mapped_bytes: How much to look at at a time where it need not be held, if that is more.
         crc: What to do about checksums.
         tail: What to do where no whole batch follows.
         large: What to read of a batch that is larger than others are.
@@ -155,17 +157,15 @@ def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
     stop = reader.size_bytes if end is None else min(end, reader.size_bytes)
     room_bytes = max(HEADER_BYTES, min(window_bytes, stop - start))
     turns = deque(rooms) or deque([WindowRoom()])
+    mapped = reader if isinstance(reader, MappedReader) else None
     position = start
     while position < stop:
         room = turns[0]
-        buffer = room.buffer_of(room_bytes)[: stop - position]
-        filled = reader.read_into(position, buffer)
-        if filled < buffer.size:
-            raise CorruptRecordError(
-                reader.name,
-                position + filled,
-                f"the file ends here while it is read; opened, it had {reader.size_bytes} bytes",
-            )
+        filled = min(max(room_bytes, mapped_bytes), stop - position)
+        buffer = None if mapped is None else mapped.map(position, filled)
+        if buffer is None:
+            filled = min(room_bytes, stop - position)
+            buffer = _read(reader, position, room.buffer_of(filled))
         count, used, status = scan_batches(buffer, 0, filled, room.table)
         while status == batch_scan.NO_ROOM:
             room.table = np.empty((COLUMN_COUNT, 4 * room.table.shape[1]), np.int64)
@@ -193,6 +193,23 @@ def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
         yield window
         position += used
         turns.rotate(-1)
+
+
+def _read(reader: FileReader, position: int, target: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Fill a buffer and return it.
+
+    Raises:
+        CorruptRecordError: The file has become shorter.
+        StorageError: It cannot be read.
+    """
+    filled = reader.read_into(position, target)
+    if filled < target.size:
+        raise CorruptRecordError(
+            reader.name,
+            position + filled,
+            f"the file ends here while it is read; opened, it had {reader.size_bytes} bytes",
+        )
+    return target
 
 
 def scan_headers(

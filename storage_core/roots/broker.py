@@ -143,7 +143,7 @@ class BrokerAccess:
 
     def open(self, location: str) -> LogStore:
         """Open a partition directory."""
-        return LocalStore(Path(location))
+        return LocalStore(Path(location), is_ours=True)
 
     @contextmanager
     def scratch(self, location: str) -> Iterator[Path]:
@@ -164,7 +164,7 @@ class BrokerAccess:
 
     def commit(self, location: str, work: str, prepare: Prepare) -> dict[str, Any]:
         """Commit under the partition's claim, or find in it what a former attempt did."""
-        store = LocalStore(Path(location))
+        store = LocalStore(Path(location), is_ours=True)
         path = claim_path(self.shared, store.directory, self.run_id)
         try:
             # Before the claim is opened: another host sees none of the run's files.

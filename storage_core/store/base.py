@@ -70,6 +70,18 @@ class SharedReader(FileReader, Protocol):
     is_shared: bool
 
 
+@runtime_checkable
+class MappedReader(FileReader, Protocol):
+    """One open file whose bytes need not be copied to be looked at, where the system allows it."""
+
+    def map(self, position: int, size_bytes: int) -> NDArray[np.uint8] | None:
+        """Return uint8[size_bytes] from position on, None where they have to be read.
+
+        What is written into it stays there.
+        """
+        ...
+
+
 class LogStore(Protocol):
     """The files of one partition directory."""
 
@@ -157,6 +169,22 @@ class LogStore(Protocol):
     def sync_directory(self) -> None:
         """Make the directory's entries durable."""
         ...
+
+
+@runtime_checkable
+class OwnedStore(Protocol):
+    """A store that knows whether somebody else may write into its files.
+
+    Attributes:
+        is_ours: Whether nobody does: then its readers are ``MappedReader``s.
+    """
+
+    is_ours: bool
+
+
+def is_mapped(store: LogStore) -> bool:
+    """Whether what is read of a store's files need not be copied, where the system allows it."""
+    return isinstance(store, OwnedStore) and store.is_ours
 
 
 class IdentifyingStore(LogStore, Protocol):

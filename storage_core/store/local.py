@@ -11,8 +11,12 @@ links; the directory itself is none, unless a person named it; a file that is on
 renamed and deleted like others, but never read or changed.
 """
 
+import ctypes
 import errno
+import fcntl
+import mmap
 import os
+import signal
 import stat
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -104,6 +108,10 @@ def plain_path(path: Path) -> Path:
 # Bytes asked for at once. The kernel reads ahead between calls of this size; two processes that
 # ask for 8 MiB at once got half as much from a disk of which nothing was cached.
 _READ_BYTES: Final = 1 << 18
+# From Linux 5.14: brings pages of a mapping into memory, and says where one cannot be had.
+_POPULATE_READ: Final = 22
+_libc: Final = ctypes.CDLL(None)
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 # The folder in which a file is, by its name in there.
 _ITSELF: Final = "."
 
@@ -114,6 +122,7 @@ class LocalFileReader:
     Args:
         path: Of the file, for messages.
         descriptor: The file, open; this object closes it.
+        may_map: Whether ``map`` may have the file to itself.
 
     Attributes:
         is_shared: Threads may read at the same moment.
@@ -121,7 +130,7 @@ class LocalFileReader:
 
     is_shared = True
 
-    def __init__(self, path: Path, descriptor: int) -> None:
+    def __init__(self, path: Path, descriptor: int, *, may_map: bool = False) -> None:
         self.name = path.name
         self._path = path
         self._descriptor = descriptor
@@ -131,6 +140,7 @@ class LocalFileReader:
         # The time of the last change cannot be set, unlike that of the last modification.
         times = f"{facts.st_mtime_ns}:{facts.st_ctime_ns}"
         self.version = f"{self.identity}:{facts.st_size}:{times}"
+        self._has_lease = may_map and _take_lease(descriptor)
 
     def read_into(self, position: int, target: NDArray[np.uint8]) -> int:
         """Fill target from position on and return how many bytes there were."""
@@ -145,9 +155,50 @@ class LocalFileReader:
                 filled += count
         return filled
 
+    def map(self, position: int, size_bytes: int) -> NDArray[np.uint8] | None:
+        """Return bytes as they lie in the system's cache, None where they have to be read.
+
+        Whoever looks at a page that a file no longer has ends with the process. So the file is
+        leased, as long as it is open or one of its mappings is there: nobody opens it to write, or
+        cuts it, before the kernel has asked for the lease back and waited (45 seconds, unless set
+        otherwise). And the pages are brought in by a call that fails where a disk does. What
+        ``read_into`` then says is the error.
+        """
+        if not self._has_lease or not size_bytes:
+            return None
+        start = position - position % mmap.ALLOCATIONGRANULARITY
+        length = position + size_bytes - start
+        try:
+            self._has_lease = fcntl.fcntl(self._descriptor, fcntl.F_GETLEASE) == fcntl.F_RDLCK
+            if not self._has_lease:
+                return None
+            # Not to be written, but of the one kind of array that kernels are compiled for.
+            pages = mmap.mmap(self._descriptor, length, access=mmap.ACCESS_COPY, offset=start)
+        except (OSError, ValueError):  # of mappings, or of a file that has become shorter
+            return None
+        data = np.frombuffer(pages, np.uint8)
+        if _libc.madvise(data.ctypes.data, length, _POPULATE_READ) != 0:
+            return None
+        return data[position - start :]
+
     def close(self) -> None:
-        """Release the descriptor."""
+        """Release the descriptor; mappings have one of their own."""
         os.close(self._descriptor)
+
+
+def _take_lease(descriptor: int) -> bool:
+    """Have the kernel ask before anybody writes to an open file; return whether it will.
+
+    It will not where somebody has the file open to write, the file is another user's, or the
+    filesystem knows no leases.
+    """
+    try:
+        # What tells of somebody who waits: a signal that is ignored, in place of one that ends us.
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except OSError:
+        return False
+    return True
 
 
 class LocalStore:
@@ -158,11 +209,16 @@ class LocalStore:
         may_be_link: Whether its last name may be a link: a person named it, as they name a log
             directory. A partition of one may not: it could lead into another log directory, whose
             lock nobody holds.
+        is_ours: Whether nobody else has to write there meanwhile: a run holds its lock, or a
+            person cleans or recovers this one directory. Then files may be mapped.
     """
 
-    def __init__(self, directory: Path, *, may_be_link: bool = False) -> None:
+    def __init__(
+        self, directory: Path, *, may_be_link: bool = False, is_ours: bool = False
+    ) -> None:
         self.directory = directory
         self._may_be_link = may_be_link
+        self.is_ours = is_ours
         self._held: int | None = None
 
     @property
@@ -244,7 +300,8 @@ class LocalStore:
 
     def open_file(self, name: str) -> LocalFileReader:
         """Open a file for ranged reads."""
-        return LocalFileReader(self.directory / name, self.open_descriptor(name))
+        descriptor = self.open_descriptor(name)
+        return LocalFileReader(self.directory / name, descriptor, may_map=self.is_ours)
 
     def open_identified(self, name: str, identity: str) -> LocalFileReader | None:
         """Open a file if the name is still that of this one."""

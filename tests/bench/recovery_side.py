@@ -74,7 +74,7 @@ def our_side(cores: int) -> Callable[[Order], Answer]:
         config = LogConfig.from_topic_overrides(texts)
 
         def load(directory: Path) -> tuple[LocalStore, LoadedLog]:
-            store = LocalStore(directory)
+            store = LocalStore(directory, is_ours=True)
             cleaner = CleanerConfig()
             log = plan_recovery(store, config=config, cleaner=cleaner, now_ms=order["now_ms"])
             return store, log

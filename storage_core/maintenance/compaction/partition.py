@@ -118,7 +118,7 @@ def clean_and_load(
     threads: int | None = None,
 ) -> tuple[CleanResult, LoadedLog]:
     """Do as `clean_partition`, and return the log too, as it was loaded before the round."""
-    store = LocalStore(directory)
+    store = LocalStore(directory, is_ours=True)
     log = _load(store, config, cleaner, request)
     cleanable = choose_range(PartitionState.of_log(log), config, request)
     if not cleanable.is_due:

@@ -51,7 +51,7 @@ from storage_core.maintenance.throttler import UNLIMITED, Throttler
 from storage_core.records.codecs import Arena
 from storage_core.records.payload import Payload, open_batches
 from storage_core.records.reader import CrcCheck, Window, check_crc, scan_windows
-from storage_core.store.base import LogStore
+from storage_core.store.base import LogStore, is_mapped
 from storage_core.threads import in_order
 
 LOWEST_OFFSET: Final = -(2**63)
@@ -273,7 +273,7 @@ class SegmentReading:
         self._sink = sink
         self._number = number
         self._throttler = throttler or Throttler(UNLIMITED)
-        self._pace = plan.pace_of(segment, threads)
+        self._pace = plan.pace_of(segment, threads, is_mapped=is_mapped(store))
         self._start = 0
         self._flags: list[NDArray[np.uint8]] = []
         self._legacy_counts: list[NDArray[np.int64]] = []

@@ -63,7 +63,7 @@ from storage_core.records.batch_table import BatchTable
 from storage_core.records.codecs import CODEC_OF, Arena, Blocks, compress_blocks
 from storage_core.records.payload import count_records_in
 from storage_core.records.reader import CrcCheck, Window, check_crc, scan_windows
-from storage_core.store.base import FileReader, LogStore
+from storage_core.store.base import FileReader, LogStore, is_mapped
 from storage_core.store.gaps import LEAST_GAP_BYTES, CopiesStretches, Gap
 from storage_core.threads import call_together, in_order
 from storage_core.turns import sync
@@ -244,7 +244,7 @@ def _filter(  # noqa: PLR0913, PLR0917  # what is read, what is known of it, and
                 tells_keys=writer.sidecars is not None,
             )
             filtering = _Filtering(plan, index, segment, tracker, judge, writer.rebuilding)
-            pace = plan.pace_of(segment, threads)
+            pace = plan.pace_of(segment, threads, is_mapped=is_mapped(store))
             if known is None:
                 _write_windows(filtering, filtering.read(reader, pace), writer, throttler, pace)
                 continue

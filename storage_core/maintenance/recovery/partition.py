@@ -127,7 +127,7 @@ def recover_partition(  # noqa: PLR0913  # the inputs of Kafka's loader
         PylogError: As `plan_recovery`; the partition is untouched then, unless the store itself
             failed while the result was put into place.
     """
-    store = LocalStore(directory)
+    store = LocalStore(directory, is_ours=True)
     log = plan_recovery(
         store,
         config=config,

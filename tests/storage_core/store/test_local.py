@@ -2,6 +2,10 @@
 
 import os
 import stat
+import subprocess
+import sys
+import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +14,7 @@ import pytest
 
 from storage_core.errors import StorageError
 from storage_core.store import local
-from storage_core.store.local import LocalStore
+from storage_core.store.local import LocalFileReader, LocalStore
 from tests.kit.store_contract import NAME, OTHER, StoreContract, StoreHome
 
 KAFKA_USER, KAFKA_GROUP = 1234, 4321
@@ -355,6 +359,89 @@ def test_a_file_that_shrinks_ends_a_read(directory, store):
     assert file.size_bytes == 10
     assert file.read_into(0, np.empty(10, np.uint8)) == 4
     file.close()
+
+
+# --- files that are mapped
+
+
+def can_lease(directory: Path) -> bool:
+    """Whether this filesystem knows leases."""
+    (directory / OTHER).write_bytes(b"x")
+    with closing(LocalStore(directory, is_ours=True).open_file(OTHER)) as file:
+        return file.map(0, 1) is not None
+
+
+@pytest.fixture
+def content(directory):
+    """Return the 100,000 bytes of a file that may be mapped."""
+    if not can_lease(directory):
+        pytest.skip("this filesystem knows no leases")
+    some = np.random.default_rng(1).integers(0, 256, 100_000, np.uint8)
+    (directory / NAME).write_bytes(some.tobytes())
+    return some
+
+
+def opened(directory: Path, *, is_ours: bool = True) -> closing[LocalFileReader]:
+    return closing(LocalStore(directory, is_ours=is_ours).open_file(NAME))
+
+
+@pytest.mark.parametrize("position", [0, 1, 4095, 4096, 50_001])
+@pytest.mark.parametrize("size_bytes", [1, 4096, 30_000])
+def test_a_mapped_file_shows_what_a_read_of_it_gives(directory, content, position, size_bytes):
+    with opened(directory) as file:
+        shown = file.map(position, size_bytes)
+        assert shown.tolist() == content[position : position + size_bytes].tolist()
+
+
+def test_what_is_written_into_a_mapping_stays_out_of_the_file(directory, content):
+    with opened(directory) as file:
+        file.map(0, 100)[:] = 0
+    assert (directory / NAME).read_bytes() == content.tobytes()
+
+
+@pytest.mark.usefixtures("content")
+@pytest.mark.parametrize(("position", "size_bytes"), [(0, 0), (99_999, 2), (200_000, 10)])
+def test_nothing_is_mapped_that_a_file_does_not_have(directory, position, size_bytes):
+    with opened(directory) as file:
+        assert file.map(position, size_bytes) is None
+
+
+@pytest.mark.usefixtures("content")
+def test_who_wants_to_cut_a_mapped_file_waits_until_nobody_looks_at_it(directory):
+    command = [sys.executable, "-c", f"import os; os.truncate({NAME!r}, 9)"]
+    file = opened(directory).thing
+    shown = file.map(0, 100_000)
+    with subprocess.Popen(command, cwd=directory) as cut:
+        while file.map(0, 100_000) is not None:
+            time.sleep(0.01)
+        assert cut.poll() is None
+        assert shown.any()  # of a file that is shorter this would end the process
+        assert file.read_into(0, np.empty(100_000, np.uint8)) == 100_000
+        file.close()
+        assert cut.poll() is None
+        del shown
+        assert cut.wait() == 0
+    assert (directory / NAME).stat().st_size == 9
+
+
+@pytest.mark.usefixtures("content")
+def test_a_file_that_somebody_writes_is_not_mapped(directory):
+    with (directory / NAME).open("r+b"), opened(directory) as file:
+        assert file.map(0, 100) is None
+
+
+@pytest.mark.usefixtures("content")
+def test_a_store_that_is_not_ours_holds_nobody_up(directory):
+    with opened(directory, is_ours=False) as file:
+        assert file.map(0, 100) is None
+        os.truncate(directory / NAME, 9)
+
+
+@pytest.mark.usefixtures("content")
+def test_a_page_that_cannot_be_had_is_left_to_a_read(directory, monkeypatch):
+    monkeypatch.setattr(local._libc, "madvise", lambda *_: -1)
+    with opened(directory) as file:
+        assert file.map(0, 100) is None
 
 
 def test_a_closed_reader_lets_go_of_its_file(directory, store):

@@ -228,7 +228,10 @@ def test_one_thread_has_windows_in_the_cache_and_several_no_more_than_those_of_t
     pace = plan.pace_of(large, threads)
     assert pace.threads == threads
     assert pace.at_once * pace.window_bytes <= (1 if threads == 1 else 2) * window_bytes
+    mapped = plan.pace_of(large, threads, is_mapped=True)
     if threads == 1:
         assert pace.window_bytes == min(window_bytes, CACHED_BYTES)
+        assert mapped.window_bytes == window_bytes
     else:
+        assert mapped == pace
         assert pace.window_bytes == 2 * window_bytes // pace.at_once
