@@ -62,6 +62,9 @@ _OUTSIDE: Final = frozenset(
         *("memcpy", "memset", "memmove", "memcmp"),
     }
 )
+# No kernel makes an array: numba need not count references, which it does at each use of one by a
+# call that entries have no use for. Its type hints do not know the option.
+_OPTIONS: Final[dict[str, Any]] = {"_nrt": False}
 _OUT_OF_RANGE: Final = "a kernel left the range of an array"
 
 
@@ -71,7 +74,7 @@ class NoEntryError(Exception):
 
 def dispatcher_of(function: Callable[..., Any], *, inline: bool) -> Any:
     """Return numba's own form of a kernel, by which other kernels call it."""
-    return numba.njit(nogil=True, error_model="numpy", forceinline=inline)(function)
+    return numba.njit(nogil=True, error_model="numpy", forceinline=inline, **_OPTIONS)(function)
 
 
 def compile_entry(dispatcher: Any, arguments: Sequence[Any], name: str) -> bytes:

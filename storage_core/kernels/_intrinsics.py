@@ -49,8 +49,8 @@ def prefetch_row(table: NDArray[np.uint64], row: int) -> None:
     """Ask for a row of a table that will be wanted soon; changes nothing but speed."""
 
 
-def prefetch_bytes(buffer: NDArray[np.uint8], position: int) -> None:
-    """Ask for bytes that will be read soon, wherever they are; changes nothing but speed."""
+def prefetch_byte(buffer: NDArray[np.uint8], position: int) -> None:
+    """As prefetch_row, for a byte that is going to be read; it may lie outside of the buffer."""
 
 
 # Here the first integers and pointers travel in a register of 64 bits each, and a function looks at

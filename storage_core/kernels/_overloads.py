@@ -1,6 +1,6 @@
 """The machine code of `_intrinsics`, for numba; imported where something has to be compiled."""
 
-from typing import Any
+from typing import Any, Final
 
 from llvmlite import ir
 from numba import types
@@ -13,9 +13,21 @@ from storage_core.kernels._intrinsics import (
     copy_bytes,
     crc32c_word,
     load_word,
-    prefetch_bytes,
+    prefetch_byte,
     prefetch_row,
 )
+from storage_core.kernels._lanes import (
+    LANES,
+    SIP_HIGH,
+    SIP_LAST_ROUNDS,
+    SIP_LOW,
+    SIP_START,
+    hash_lanes,
+)
+
+_WORD: Final = ir.IntType(64)
+_VECTOR: Final = ir.VectorType(_WORD, LANES)
+_LANE: Final = ir.IntType(32)
 
 
 @intrinsic
@@ -78,43 +90,134 @@ def _copy(
     return signature, generate
 
 
+def _ask_for(builder: Any, pointer: Any, *, to_write: bool) -> None:
+    """Have the CPU bring the bytes at a pointer into its nearest cache."""
+    number = ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [pointer.type, number, number, number])
+    function = builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind)
+    keep_close, data_cache = number(3), number(1)
+    builder.call(function, [pointer, number(int(to_write)), keep_close, data_cache])
+
+
 @intrinsic
-def _prefetch(typing_context: Any, table: Any, row: Any) -> Any:
+def _prefetch_row(typing_context: Any, table: Any, row: Any) -> Any:
     signature = types.void(table, types.int64)
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         array = context.make_array(sig.args[0])(context, builder, args[0])
         row_stride = cgutils.unpack_tuple(builder, array.strides, 2)[0]
-        byte = ir.IntType(8).as_pointer()
-        start = builder.bitcast(array.data, byte)
+        start = builder.bitcast(array.data, ir.IntType(8).as_pointer())
         pointer = builder.gep(start, [builder.mul(args[1], row_stride)])
-        _ask_for(builder, pointer, for_writing=True)
+        _ask_for(builder, pointer, to_write=True)
         return context.get_dummy_value()
 
     return signature, generate
 
 
 @intrinsic
-def _prefetch_bytes(typing_context: Any, buffer: Any, position: Any) -> Any:
+def _prefetch_byte(typing_context: Any, buffer: Any, position: Any) -> Any:
     signature = types.void(buffer, types.int64)
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         array = context.make_array(sig.args[0])(context, builder, args[0])
-        byte = ir.IntType(8).as_pointer()
-        pointer = builder.gep(builder.bitcast(array.data, byte), [args[1]])
-        _ask_for(builder, pointer, for_writing=False)
+        _ask_for(builder, builder.gep(array.data, [args[1]]), to_write=False)
         return context.get_dummy_value()
 
     return signature, generate
 
 
-def _ask_for(builder: Any, pointer: Any, *, for_writing: bool) -> None:
-    """Write the instruction that brings a line into the nearest cache."""
-    number = ir.IntType(32)
-    kind = ir.FunctionType(ir.VoidType(), [pointer.type, number, number, number])
-    function = builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind)
-    keep_close, data_cache = number(3), number(1)
-    builder.call(function, [pointer, number(int(for_writing)), keep_close, data_cache])
+def _in_each_lane(number: int) -> Any:
+    return ir.Constant(_VECTOR, [number] * LANES)
+
+
+def _sip_round(builder: Any, v: list[Any]) -> None:
+    """Replace the four vectors of SipHash's state by those after one round."""
+
+    def rotated(lanes: Any, bits: int) -> Any:
+        up = builder.shl(lanes, _in_each_lane(bits))
+        return builder.or_(up, builder.lshr(lanes, _in_each_lane(64 - bits)))
+
+    v[0] = builder.add(v[0], v[1])
+    v[1] = builder.xor(rotated(v[1], 13), v[0])
+    v[0] = rotated(v[0], 32)
+    v[2] = builder.add(v[2], v[3])
+    v[3] = builder.xor(rotated(v[3], 16), v[2])
+    v[0] = builder.add(v[0], v[3])
+    v[3] = builder.xor(rotated(v[3], 21), v[0])
+    v[2] = builder.add(v[2], v[1])
+    v[1] = builder.xor(rotated(v[1], 17), v[2])
+    v[2] = rotated(v[2], 32)
+
+
+@intrinsic
+def _hash_lanes(  # as hash_lanes
+    typing_context: Any,
+    data: Any,
+    start: Any,
+    length: Any,
+    first: Any,
+    words: Any,
+    key_low: Any,
+    key_high: Any,
+) -> Any:
+    word = types.uint64
+    signature = types.void(data, start, length, types.int64, types.int64, word, word)
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        arrays = [
+            context.make_array(kind)(context, builder, value)
+            for kind, value in zip(sig.args[:3], args[:3], strict=True)
+        ]
+        _, _, _, first_lane, word_count, low, high = args
+        places = [
+            builder.bitcast(builder.gep(array.data, [first_lane]), _VECTOR.as_pointer())
+            for array in arrays[1:]
+        ]
+        starts, lengths = (builder.load(place, align=8) for place in places)
+        messages = [
+            builder.gep(arrays[0].data, [builder.extract_element(starts, _LANE(lane))])
+            for lane in range(LANES)
+        ]
+
+        def words_at(position: Any) -> Any:
+            found = ir.Constant(_VECTOR, ir.Undefined)
+            for lane, message in enumerate(messages):
+                pointer = builder.bitcast(builder.gep(message, [position]), _WORD.as_pointer())
+                found = builder.insert_element(found, builder.load(pointer, align=1), _LANE(lane))
+            return found
+
+        def take(state: list[Any], found: Any) -> None:
+            v = [builder.load(place) for place in state]
+            v[3] = builder.xor(v[3], found)
+            _sip_round(builder, v)
+            v[0] = builder.xor(v[0], found)
+            for lanes, place in zip(v, state, strict=True):
+                builder.store(lanes, place)
+
+        state = []
+        for begin, half in zip(SIP_START, (low, high, low, high), strict=True):
+            lanes = ir.Constant(_VECTOR, ir.Undefined)
+            for lane in range(LANES):
+                lanes = builder.insert_element(lanes, half, _LANE(lane))
+            place = cgutils.alloca_once(builder, _VECTOR)
+            builder.store(builder.xor(lanes, _in_each_lane(begin)), place)
+            state.append(place)
+        with cgutils.for_range(builder, word_count) as loop:
+            take(state, words_at(builder.mul(loop.index, _WORD(8))))
+        rest = builder.shl(builder.and_(lengths, _in_each_lane(7)), _in_each_lane(3))
+        above = builder.shl(_in_each_lane(2**64 - 1), rest)
+        last = builder.and_(words_at(builder.mul(word_count, _WORD(8))), builder.not_(above))
+        take(state, builder.or_(last, builder.shl(lengths, _in_each_lane(56))))
+        v = [builder.load(place) for place in state]
+        for number, mark, place in ((2, SIP_LOW, places[0]), (1, SIP_HIGH, places[1])):
+            v[number] = builder.xor(v[number], _in_each_lane(mark))
+            for _ in range(SIP_LAST_ROUNDS):
+                _sip_round(builder, v)
+            mixed = builder.xor(builder.xor(v[0], v[1]), builder.xor(v[2], v[3]))
+            builder.store(mixed, place, align=8)
+        return context.get_dummy_value()
+
+    return signature, generate
 
 
 @intrinsic
@@ -165,12 +268,21 @@ def _overload_copy_bytes(
 
 @overload(prefetch_row, inline="always", strict=False)
 def _overload_prefetch_row(table: Any, row: Any) -> Any:
-    return lambda table, row: _prefetch(table, row)
+    return lambda table, row: _prefetch_row(table, row)
 
 
-@overload(prefetch_bytes, inline="always", strict=False)
-def _overload_prefetch_bytes(buffer: Any, position: Any) -> Any:
-    return lambda buffer, position: _prefetch_bytes(buffer, position)
+@overload(prefetch_byte, inline="always", strict=False)
+def _overload_prefetch_byte(buffer: Any, position: Any) -> Any:
+    return lambda buffer, position: _prefetch_byte(buffer, position)
+
+
+@overload(hash_lanes, inline="always", strict=False)
+def _overload_hash_lanes(  # as hash_lanes
+    data: Any, start: Any, length: Any, first: Any, words: Any, key_low: Any, key_high: Any
+) -> Any:
+    return lambda data, start, length, first, words, key_low, key_high: _hash_lanes(
+        data, start, length, first, words, key_low, key_high
+    )
 
 
 @overload(call_function, inline="always", strict=False)

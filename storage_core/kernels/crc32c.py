@@ -9,7 +9,7 @@ from storage_core.kernels._intrinsics import (
     HAS_CRC_INSTRUCTION,
     crc32c_word,
     load_word,
-    prefetch_bytes,
+    prefetch_byte,
 )
 from storage_core.kernels._jit import inlined_kernel, kernel
 
@@ -89,7 +89,7 @@ def _take_three(
     first, second, third = register, np.uint64(0), np.uint64(0)
     for line in range(start, start + stretch, _LINE):
         for ahead in range(_AHEAD, _AHEAD + 3 * stretch, stretch):
-            prefetch_bytes(buffer, line + ahead)
+            prefetch_byte(buffer, line + ahead)
         for position in range(line, line + _LINE, 8):
             first = np.uint64(crc32c_word(first, load_word(buffer, position)))
             second = np.uint64(crc32c_word(second, load_word(buffer, position + stretch)))

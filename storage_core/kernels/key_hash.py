@@ -13,11 +13,19 @@ from numpy.typing import NDArray
 
 from storage_core.kernels._intrinsics import load_word
 from storage_core.kernels._jit import inlined_kernel, kernel
+from storage_core.kernels._lanes import (
+    LANES,
+    SIP_HIGH,
+    SIP_LAST_ROUNDS,
+    SIP_LOW,
+    SIP_START,
+    hash_lanes,
+)
 
-_SIP_0: Final = np.uint64(0x736F6D6570736575)
-_SIP_1: Final = np.uint64(0x646F72616E646F6D ^ 0xEE)
-_SIP_2: Final = np.uint64(0x6C7967656E657261)
-_SIP_3: Final = np.uint64(0x7465646279746573)
+_SIP_0: Final = np.uint64(SIP_START[0])
+_SIP_1: Final = np.uint64(SIP_START[1])
+_SIP_2: Final = np.uint64(SIP_START[2])
+_SIP_3: Final = np.uint64(SIP_START[3])
 
 _MD5_SINES: Final = np.array(
     [int(abs(math.sin(i + 1)) * 2**32) & 0xFFFFFFFF for i in range(64)], np.uint32
@@ -51,6 +59,20 @@ def _sip_round(v0: int, v1: int, v2: int, v3: int) -> tuple[int, int, int, int]:
 
 
 @inlined_kernel
+def _last_word(data: NDArray[np.uint8], start: int, length: int) -> np.uint64:
+    """Return the last word of a message: the bytes that make no whole one, and its length."""
+    tail = start + (length & ~7)
+    if tail + 8 <= data.size:
+        above = np.uint64(2**64 - 1) << np.uint64(8 * (length & 7))
+        rest = np.uint64(load_word(data, tail)) & ~above
+    else:
+        rest = np.uint64(0)
+        for i in range(length & 7):
+            rest |= np.uint64(data[tail + i]) << np.uint64(8 * i)
+    return rest | (np.uint64(length & 0xFF) << np.uint64(56))
+
+
+@inlined_kernel
 def siphash_1_3_128(
     data: NDArray[np.uint8], start: int, length: int, key_low: int, key_high: int
 ) -> tuple[int, int]:
@@ -65,21 +87,63 @@ def siphash_1_3_128(
         v3 ^= word
         v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3)
         v0 ^= word
-    last = np.uint64(length & 0xFF) << np.uint64(56)
-    tail = start + 8 * words
-    for i in range(length - 8 * words):
-        last |= np.uint64(data[tail + i]) << np.uint64(8 * i)
+    last = _last_word(data, start, length)
     v3 ^= last
     v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3)
     v0 ^= last
-    v2 ^= np.uint64(0xEE)
-    for _ in range(3):
+    v2 ^= np.uint64(SIP_LOW)
+    for _ in range(SIP_LAST_ROUNDS):
         v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3)
     low = v0 ^ v1 ^ v2 ^ v3
-    v1 ^= np.uint64(0xDD)
-    for _ in range(3):
+    v1 ^= np.uint64(SIP_HIGH)
+    for _ in range(SIP_LAST_ROUNDS):
         v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3)
     return low, v0 ^ v1 ^ v2 ^ v3
+
+
+@inlined_kernel
+def _can_share_lanes(
+    data: NDArray[np.uint8], start: NDArray[np.uint64], length: NDArray[np.uint64], first: int
+) -> bool:
+    """Whether LANES messages from first on have as many words, and 8 bytes of data behind them."""
+    words = length[first] >> np.uint64(3)
+    is_same = True
+    for i in range(first, first + LANES):
+        is_same &= length[i] >> np.uint64(3) == words
+        is_same &= np.int64(start[i] + words * np.uint64(8)) <= data.size - 8
+    return is_same
+
+
+@kernel
+def siphash_each(  # arrays side by side
+    data: NDArray[np.uint8],
+    start: NDArray[np.uint64],
+    length: NDArray[np.uint64],
+    first: int,
+    end: int,
+    key_low: int,
+    key_high: int,
+) -> None:
+    """Hash messages first to end of data; the halves of a hash replace start and length.
+
+    Args:
+        data: uint8[n].
+        start: uint64[>= end], by message its first byte.
+        length: uint64[>= end], its bytes.
+        first: The first message.
+        end: Behind the last.
+        key_low: Lower half of the hash key.
+        key_high: Upper half.
+    """
+    for group in range(first, end, LANES):
+        if group + LANES <= end and _can_share_lanes(data, start, length, group):
+            words = np.int64(length[group] >> np.uint64(3))
+            hash_lanes(data, start, length, group, words, key_low, key_high)
+            continue
+        for i in range(group, min(group + LANES, end)):
+            start[i], length[i] = siphash_1_3_128(
+                data, np.int64(start[i]), np.int64(length[i]), key_low, key_high
+            )
 
 
 @kernel

@@ -9,8 +9,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from storage_core.kernels._intrinsics import prefetch_byte
 from storage_core.kernels._jit import kernel
-from storage_core.kernels.key_hash import md5_128, siphash_1_3_128
+from storage_core.kernels.key_hash import (
+    md5_128,
+    siphash_each,
+)
 from storage_core.kernels.record_scan import (
     BAD_RECORD,
     DONE,
@@ -26,6 +30,56 @@ from storage_core.kernels.record_scan import (
 
 SIPHASH: Final = 0
 MD5: Final = 1
+# How many bytes ahead a record is asked for: a CPU by itself does not run so far ahead.
+_AHEAD_BYTES: Final = 1024
+_NO_LIMIT: Final = 2**62
+
+
+@kernel
+def _parse_batch(  # arrays side by side
+    data: NDArray[np.uint8],
+    start: int,
+    end: int,
+    record_count: int,
+    base_offset: int,
+    first_offset: int,
+    max_body_bytes: int,
+    first_rank: int,
+    count: int,
+    low: NDArray[np.uint64],
+    high: NDArray[np.uint64],
+    rank: NDArray[np.int64],
+) -> tuple[int, int, int, int]:
+    """Find the keys of the records of a batch at or above an offset; the next is key count.
+
+    Of each low gets where it starts in data and high how long it is.
+
+    Returns:
+        (count, flags, status, position): keys so far; what was seen; DONE, or why and where it
+        stopped.
+    """
+    position = start
+    flags = 0
+    for i in range(record_count):
+        prefetch_byte(data, position + _AHEAD_BYTES)
+        record = parse_record(data, position, end)
+        if record.next_position < 0:
+            return count, flags, BAD_RECORD, position
+        if record.body_bytes > max_body_bytes:
+            return count, flags, TOO_LARGE, position
+        if record.value_length < 0:
+            flags |= HAS_TOMBSTONE
+        if record.key_length < 0:
+            flags |= HAS_KEYLESS
+        elif base_offset + record.offset_delta >= first_offset:
+            low[count] = np.uint64(record.key_start)
+            high[count] = np.uint64(record.key_length)
+            rank[count] = first_rank + i
+            count += 1
+        position = record.next_position
+    if position != end and record_count:  # as Kafka, which does not look behind none
+        return count, flags, LEFTOVER, position
+    return count, flags, DONE, position
 
 
 @kernel
@@ -64,39 +118,37 @@ def hash_keys(  # arrays side by side
     """
     count = 0
     next_rank = first_rank
+    status, stopped_row, position = DONE, 0, 0
     for row in range(start.size):
         if not wanted[row]:
             continue
         source = arena if in_arena[row] else data
-        position = start[row]
-        flags = OPENED
-        if base_offset[row] >= first_offset:
-            flags |= INDEXED
-        for i in range(record_count[row]):
-            record = parse_record(source, position, end[row])
-            if record.next_position < 0:
-                return count, BAD_RECORD, row, position
-            if record.body_bytes > max_body_bytes and in_arena[row] == EXPANDED:
-                return count, TOO_LARGE, row, position
-            if record.value_length < 0:
-                flags |= HAS_TOMBSTONE
-            if record.key_length < 0:
-                flags |= HAS_KEYLESS
-            elif base_offset[row] + record.offset_delta >= first_offset:
-                if hash_kind == MD5:
-                    low[count], high[count] = md5_128(
-                        source, record.key_start, record.key_length, scratch
-                    )
-                else:
-                    low[count], high[count] = siphash_1_3_128(
-                        source, record.key_start, record.key_length, hash_key_low, hash_key_high
-                    )
-                key_batch[count] = row
-                rank[count] = next_rank + i
-                count += 1
-            position = record.next_position
-        if position != end[row] and record_count[row]:  # as Kafka, which does not look behind none
-            return count, LEFTOVER, row, position
+        first = count
+        count, flags, status, position = _parse_batch(
+            source,
+            start[row],
+            end[row],
+            record_count[row],
+            base_offset[row],
+            first_offset,
+            max_body_bytes if in_arena[row] == EXPANDED else _NO_LIMIT,
+            next_rank,
+            first,
+            low,
+            high,
+            rank,
+        )
+        for i in range(first, count):
+            key_batch[i] = row
+        if hash_kind == MD5:
+            for i in range(first, count):
+                low[i], high[i] = md5_128(source, np.int64(low[i]), np.int64(high[i]), scratch)
+        else:
+            siphash_each(source, low, high, first, count, hash_key_low, hash_key_high)
+        if status != DONE:
+            stopped_row = row
+            break
+        flags |= OPENED | (INDEXED if base_offset[row] >= first_offset else 0)
         batch_flags[row] = flags
         next_rank += record_count[row]
-    return count, DONE, 0, 0
+    return count, status, stopped_row, position if status != DONE else 0

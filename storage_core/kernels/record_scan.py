@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.formats.record_v2 import MIN_RECORD_BYTES, NULL_LENGTH
+from storage_core.formats.record_v2 import MIN_BODY_BYTES, MIN_RECORD_BYTES, NULL_LENGTH
 from storage_core.kernels._jit import inlined_kernel, kernel
-from storage_core.kernels.varint import INVALID, read_varint, read_varlong
+from storage_core.kernels.varint import INVALID, read_short, read_varint, read_varlong
 
 # Where a batch's records lie, in in_arena.
 IN_WINDOW: Final = 0
@@ -63,9 +63,20 @@ def _skip_headers(data: NDArray[np.uint8], position: int, end: int, count: int) 
     return position
 
 
-@inlined_kernel
-def parse_record(data: NDArray[np.uint8], position: int, end: int) -> ParsedRecord:
-    """Read the record at position, which may not reach past end."""
+@kernel
+def _read_headers(data: NDArray[np.uint8], position: int, end: int) -> tuple[int, int]:
+    """Return (count, start of the first header); start INVALID unless they end at end."""
+    count, start = read_varint(data, position, end)
+    if start < 0 or count < 0 or count > end - start:
+        return 0, INVALID
+    if _skip_headers(data, start, end, count) != end:
+        return 0, INVALID
+    return count, start
+
+
+@kernel
+def _parse_any(data: NDArray[np.uint8], position: int, end: int) -> ParsedRecord:
+    """As parse_record, for numbers of any length."""
     bad = ParsedRecord(INVALID, 0, 0, 0, 0, 0, 0, 0, 0, 0)
     body_bytes, body = read_varint(data, position, end)
     if body < 0 or body_bytes < 1 or body_bytes > end - body:
@@ -85,13 +96,8 @@ def parse_record(data: NDArray[np.uint8], position: int, end: int) -> ParsedReco
     if value_start < 0 or value_length > body_end - value_start:
         return bad
     at = value_start + max(value_length, 0)
-    header_count, header_start = read_varint(data, at, body_end)
-    if header_start < 0 or header_count < 0 or header_count > body_end - header_start:
-        return bad
-    at = header_start
-    if header_count:
-        at = _skip_headers(data, header_start, body_end, header_count)
-    if at != body_end:
+    header_count, header_start = _read_headers(data, at, body_end)
+    if header_start < 0:
         return bad
     return ParsedRecord(
         body_end,
@@ -105,6 +111,63 @@ def parse_record(data: NDArray[np.uint8], position: int, end: int) -> ParsedReco
         header_count,
         body_bytes,
     )
+
+
+@inlined_kernel
+def _parse_short(data: NDArray[np.uint8], position: int, end: int) -> ParsedRecord:
+    """As parse_record where lengths and the offset delta have one byte or two; else INVALID.
+
+    What has to follow a field in any record is there before the field is read, so that few checks
+    are left: after the timestamp delta at least one byte of each of four numbers, after the key one
+    of two.
+    """
+    bad = ParsedRecord(INVALID, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    if end - position < MIN_RECORD_BYTES:
+        return bad
+    body_bytes, body = read_short(data, position)
+    if body < 0 or body_bytes < MIN_BODY_BYTES or body_bytes > end - body:
+        return bad
+    body_end = body + body_bytes
+    timestamp_delta, at = read_varlong(data, body + 1, body_end)
+    if at < 0 or body_end - at < 4:
+        return bad
+    offset_delta, at = read_short(data, at)
+    if at < 0:
+        return bad
+    key_length, key_start = read_short(data, at)
+    if key_start < 0 or max(key_length, 0) > body_end - key_start - 2:
+        return bad
+    at = key_start + max(key_length, 0)
+    value_length, value_start = read_short(data, at)
+    if value_start < 0 or max(value_length, 0) >= body_end - value_start:
+        return bad
+    at = value_start + max(value_length, 0)
+    header_count, header_start = 0, body_end
+    if at != body_end - 1 or data[at] != 0:
+        header_count, header_start = _read_headers(data, at, body_end)
+        if header_start < 0:
+            return bad
+    return ParsedRecord(
+        body_end,
+        timestamp_delta,
+        offset_delta,
+        key_start,
+        max(key_length, NULL_LENGTH),
+        value_start,
+        max(value_length, NULL_LENGTH),
+        header_start,
+        header_count,
+        body_bytes,
+    )
+
+
+@inlined_kernel
+def parse_record(data: NDArray[np.uint8], position: int, end: int) -> ParsedRecord:
+    """Read the record at position, which may not reach past end."""
+    record = _parse_short(data, position, end)
+    if record.next_position < 0:
+        record = _parse_any(data, position, end)
+    return record
 
 
 @kernel

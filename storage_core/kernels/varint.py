@@ -42,6 +42,22 @@ def read_varint(buffer: NDArray[np.uint8], position: int, end: int) -> tuple[int
 
 
 @inlined_kernel
+def read_short(buffer: NDArray[np.uint8], position: int) -> tuple[int, int]:
+    """Read a zigzag varint of one byte or two; INVALID for a longer one.
+
+    The caller has checked that there are two bytes.
+    """
+    byte = np.int64(buffer[position])
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), position + 1
+    second = np.int64(buffer[position + 1])
+    if second < 0x80:
+        pair = (byte & 0x7F) | (second << 7)
+        return (pair >> 1) ^ -(pair & 1), position + 2
+    return np.int64(0), INVALID
+
+
+@inlined_kernel
 def read_varlong(buffer: NDArray[np.uint8], position: int, end: int) -> tuple[int, int]:
     """Read a 64-bit zigzag varint of at most 10 bytes."""
     if position < end and buffer[position] < 0x80:

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.kernels import key_hash
+from storage_core.kernels._lanes import LANES
 from storage_core.kernels.key_hash import MD5_WORDS
 from tests.reference.hashes import halves_of, md5_128, siphash_1_3_128
 from tests.reference.siphash_vectors import KEY, SIPHASH_1_3_128
@@ -37,6 +38,44 @@ def test_siphash_is_the_reference_for_any_key_and_message(siphash, key, data):
 def test_siphash_counts_the_length_by_its_last_byte(siphash, length):
     data = SOME_BYTES[:length]
     assert siphash(as_array(data), 0, length, LOW, HIGH) == siphash_1_3_128(KEY, data)
+
+
+# Of one number of words, of several, and longer than any that lanes are likely to have.
+LENGTHS = st.lists(
+    st.one_of(st.integers(16, 23), st.integers(0, 8), st.sampled_from([255, 256, 300])),
+    max_size=4 * LANES,
+)
+
+
+@in_both_ways(siphash_each=key_hash.siphash_each)
+@given(
+    lengths=st.one_of(LENGTHS, st.lists(st.integers(8, 15), min_size=2 * LANES, max_size=40)),
+    first=st.integers(0, 2),
+    behind=st.integers(0, 9),
+)
+def test_siphash_of_many_is_that_of_each(siphash_each, lengths, first, behind):
+    ends = np.cumsum([0, *lengths])
+    data = np.random.default_rng(len(lengths)).bytes(int(ends[-1]) + behind)
+    start, length = ends[:-1].astype(np.uint64), np.array(lengths, np.uint64)
+    first = min(first, len(lengths))
+    siphash_each(as_array(data), start, length, first, len(lengths), LOW, HIGH)
+    found = list(zip(start.tolist(), length.tolist(), strict=True))
+    assert found[:first] == list(zip(ends[:first].tolist(), lengths[:first], strict=True))
+    messages = [data[ends[i] : ends[i + 1]] for i in range(first, len(lengths))]
+    assert found[first:] == [siphash_1_3_128(KEY, message) for message in messages]
+
+
+@in_both_ways(siphash_each=key_hash.siphash_each)
+def test_no_more_than_the_bytes_there_are_is_read_for_the_last_lanes(siphash_each, monkeypatch):
+    def refuse(*arguments):
+        raise AssertionError(arguments)
+
+    data = as_array(SOME_BYTES[: 16 * LANES + 7])
+    start = np.arange(0, 16 * LANES, 16, dtype=np.uint64)
+    if not hasattr(siphash_each, "is_ready"):
+        monkeypatch.setitem(siphash_each.__wrapped__.__globals__, "hash_lanes", refuse)
+    siphash_each(data, start, np.full(LANES, 16, np.uint64), 0, LANES, LOW, HIGH)
+    assert int(start[-1]) == siphash_1_3_128(KEY, SOME_BYTES[16 * LANES - 16 : 16 * LANES])[0]
 
 
 @in_both_ways(md5=key_hash.md5_128)
