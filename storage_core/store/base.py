@@ -176,6 +176,23 @@ class IdentifyingStore(LogStore, Protocol):
 
 
 @runtime_checkable
+class OwnedFiles(Protocol):
+    """A partition whose files have owners and modes, which those that replace them take."""
+
+    def hand_on_ownership(self, descriptor: int, name: str) -> None:
+        """Give an open file elsewhere owner, group and mode of one here.
+
+        Args:
+            descriptor: The other one.
+            name: Of the file here, or of one that is to be here.
+
+        Raises:
+            StorageError: The disk failed.
+        """
+        ...
+
+
+@runtime_checkable
 class DirectoryStore(LogStore, Protocol):
     """A partition directory on a disk, beside which files can be kept.
 
