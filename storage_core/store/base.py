@@ -106,6 +106,8 @@ class LogStore(Protocol):
     def write_file(self, name: str, content: bytes, *, modified_ms: int | None = None) -> None:
         """Create or replace a small file; durable and never half written when this returns.
 
+        So is all that happened to the directory's entries before.
+
         Args:
             name: Of the file.
             content: All of it.

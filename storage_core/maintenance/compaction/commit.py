@@ -27,6 +27,7 @@ from storage_core.commit import (
     PromoteFile,
     RenameFile,
     SyncDirectory,
+    WriteFile,
 )
 from storage_core.errors import ChangedWhileReadError, CorruptRecordError
 from storage_core.filenames import (
@@ -75,7 +76,8 @@ def plan_commit(log: LoadedLog, plan: CompactionPlan, groups: Sequence[CleanedGr
     """
     has_txn_index = {s.base_offset for s in plan.segments if s.has_txn_index}
     operations = list(log.operations)
-    if operations and not isinstance(operations[-1], SyncDirectory):
+    # A file that is written takes its name, and all names before it, to the disk.
+    if operations and not isinstance(operations[-1], SyncDirectory | WriteFile):
         operations.append(SyncDirectory(reason="the log as it was loaded"))
     changed = [group for group in groups if group.files]  # the others stay as they are
     for group in changed:

@@ -752,13 +752,14 @@ class _GroupWriter:
         if self._gaps:
             self._log.truncate()  # here: the last one may be the end
         modified_ns = self._group[-1].modified_ms * 1_000_000
+        hand_on = self._hand_on(store)
         writes = []
         for suffix, content in contents.items():
             own_ns = None if suffix == TXN_INDEX_SUFFIX else modified_ns
-            adopt = self._adopt(store, suffix)
+            adopt = partial(hand_on, suffix)
             writes.append(partial(_write_durably, self._path(suffix), content, adopt, own_ns))
             sizes[suffix] = len(content)
-        adopt = self._adopt(store, LOG_SUFFIX)
+        adopt = partial(hand_on, LOG_SUFFIX)
         call_together(partial(_make_durable, self._log, adopt, modified_ns), *writes)
         sidecar = None if self.sidecars is None else self._keys.finish()
         if self.sidecars is not None and sidecar is not None:
@@ -773,12 +774,12 @@ class _GroupWriter:
             gaps=tuple(self._gaps),
         )
 
-    def _adopt(self, store: LogStore, suffix: str) -> Callable[[int], None]:
-        """Return what gives an open file the manners of the one that it will replace."""
+    def _hand_on(self, store: LogStore) -> Callable[[str, int], None]:
+        """Return what gives an open file the manners of the one with its suffix in a directory."""
         if not isinstance(store, OwnedFiles):
-            return _stay
-        name = segment_file(self._group[0].base_offset, suffix)
-        return partial(store.hand_on_ownership, name=name)
+            return _keep_own
+        base_offset = self._group[0].base_offset
+        return lambda suffix, file: store.hand_on_ownership(file, segment_file(base_offset, suffix))
 
     def _new_index(self) -> IndexBuilder:
         base_offset = self._group[0].base_offset
@@ -886,7 +887,7 @@ def _change_codec(verdict: Verdict, codec: Codec) -> None:
     batches.attributes[rows] = (batches.attributes[rows] & ~CODEC_MASK) | codec
 
 
-def _stay(_descriptor: int) -> None:
+def _keep_own(_suffix: str, _descriptor: int) -> None:
     """Leave a file as its writer has made it."""
 
 

@@ -12,6 +12,7 @@ from storage_core.commit import (
     PromoteFile,
     RenameFile,
     SyncDirectory,
+    WriteFile,
 )
 from storage_core.errors import ChangedWhileReadError
 from storage_core.filenames import log_file, offset_of, segment_file, snapshot_file
@@ -123,6 +124,16 @@ def test_the_loads_own_changes_come_first_and_are_synced(tmp_path):
     (directory / (log_file(0) + ".deleted")).write_bytes(b"")
     operations = prepare(directory, cleaning(**SETTINGS)).commit_of().operations
     assert [step(operation) for operation in operations[:2]] == ["delete 0.log.deleted", "sync"]
+
+
+def test_a_file_that_the_load_writes_syncs_what_it_did_before(tmp_path):
+    directory = two_groups(tmp_path / "t-0")
+    (directory / (log_file(0) + ".deleted")).write_bytes(b"")
+    (directory / snapshot_file(8)).unlink()
+    operations = prepare(directory, cleaning(**SETTINGS)).commit_of().operations
+    kinds = [type(operation) for operation in operations]
+    assert kinds[kinds.index(WriteFile) + 1] is PromoteFile
+    assert SyncDirectory not in kinds[: kinds.index(WriteFile)]
 
 
 def test_a_round_without_groups_has_no_steps(tmp_path):
