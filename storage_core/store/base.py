@@ -118,6 +118,8 @@ class LogStore(Protocol):
     def write_file(self, name: str, content: bytes, *, modified_ms: int | None = None) -> None:
         """Create or replace a small file; durable and never half written when this returns.
 
+        So is all that happened to the directory's entries before.
+
         Args:
             name: Of the file.
             content: All of it.
@@ -199,6 +201,23 @@ class IdentifyingStore(LogStore, Protocol):
 
         Raises:
             StorageError: It cannot be opened, for another reason than not being there.
+        """
+        ...
+
+
+@runtime_checkable
+class OwnedFiles(Protocol):
+    """A partition whose files have owners and modes, which those that replace them take."""
+
+    def hand_on_ownership(self, descriptor: int, name: str) -> None:
+        """Give an open file elsewhere owner, group and mode of one here.
+
+        Args:
+            descriptor: The other one.
+            name: Of the file here, or of one that is to be here.
+
+        Raises:
+            StorageError: The disk failed.
         """
         ...
 

@@ -48,7 +48,7 @@ from storage_core.local_files import (
     scan_open,
 )
 from storage_core.store.base import FileInfo
-from storage_core.turns import sync
+from storage_core.turns import sync, waiting
 
 
 class storage_errors:  # noqa: N801  # reads like the context managers of contextlib
@@ -112,6 +112,8 @@ _READ_BYTES: Final = 1 << 18
 _POPULATE_READ: Final = 22
 _libc: Final = ctypes.CDLL(None)
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+# Where freed blocks are discarded at once, a mebibyte takes about as long as a sync.
+_LARGE_BYTES: Final = 1 << 20
 # The folder in which a file is, by its name in there.
 _ITSELF: Final = "."
 
@@ -377,8 +379,13 @@ class LocalStore:
 
     def delete(self, name: str) -> None:
         """Delete a file; one that is gone already is no error."""
-        with storage_errors(self.directory, name), suppress(FileNotFoundError):  # noqa: SIM117
-            with self._folder() as folder:
+        with (
+            storage_errors(self.directory, name),
+            suppress(FileNotFoundError),
+            self._folder() as folder,
+        ):
+            facts = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            with waiting() if _is_large(facts) else nullcontext():
                 os.unlink(name, dir_fd=folder)
 
     def truncate(self, name: str, size_bytes: int) -> None:
@@ -465,14 +472,15 @@ class LocalStore:
 
         Args:
             descriptor: The other one; a folder, too.
-            name: Of the file here; the directory itself where nothing is said, to a folder.
+            name: Of the file here, or of one that is to be here; the directory itself where nothing
+                is said, to a folder.
         """
         with storage_errors(self.directory, name), self._folder() as folder:
             if stat.S_ISDIR(os.fstat(descriptor).st_mode):
                 facts = os.fstat(folder)
                 _give(descriptor, facts, stat.S_IMODE(facts.st_mode))
             else:
-                _adopt_ownership(descriptor, folder, name)
+                _adopt_ownership(descriptor, folder, _kin_of(folder, name))
 
     def _folder(self) -> AbstractContextManager[int]:
         if self._held is not None:
@@ -497,6 +505,11 @@ def _kin_of(folder: int, name: str) -> str:
 
 def _is_regular(facts: os.stat_result | None) -> bool:
     return facts is not None and stat.S_ISREG(facts.st_mode)
+
+
+def _is_large(facts: os.stat_result) -> bool:
+    """Whether the disk is told of so much room when a file goes that it takes its time."""
+    return facts.st_nlink == 1 and facts.st_size >= _LARGE_BYTES
 
 
 def _rename(source_folder: int, source: str, target_folder: int, target: str) -> None:

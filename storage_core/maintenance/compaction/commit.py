@@ -1,10 +1,15 @@
 """From what a round came to, to operations: the swap of each cleaned group, or a split.
 
-A group is swapped whole before the next one begins. ``.cleaned`` files appear first; a crash then
-leaves the old segments. Once every file of the group is ``.swap`` the new segment counts: a loader
-deletes what it replaces and drops the suffix. The old segments go oldest first, so that a
-tombstone never goes before the values that it covers; and they are durably gone before the new one
-loses its suffix, for a filesystem may keep names that were not synced in any order.
+The ``.cleaned`` files of all groups appear first; a crash then leaves the old segments. Once every
+file of a group is ``.swap`` the new segment counts: a loader deletes what it replaces and drops the
+suffix. The old segments go oldest first, so that a tombstone never goes before the values that it
+covers; and they are durably gone before the new one loses its suffix, for a filesystem may keep
+names that were not synced in any order.
+
+The groups follow each other; one sync makes durable that one has lost its suffix and that the next
+one counts. Until then a filesystem may have both as ``.swap``, and a loader deletes all segments
+between the first and the last of these. Of two groups that lie side by side there is nothing
+between; where a group that stays as it is lies there, they are synced apart.
 
 A round that meets a segment whose offsets do not fit it is given up: the segment is split, as Kafka
 does, and the partition is cleaned by another round, over the new segments.
@@ -12,6 +17,8 @@ does, and the partition is cleaned by another round, over the new segments.
 
 from collections.abc import Sequence
 from contextlib import closing
+from itertools import zip_longest
+from typing import Final
 
 from storage_core.commit import (
     DeleteFile,
@@ -20,6 +27,7 @@ from storage_core.commit import (
     PromoteFile,
     RenameFile,
     SyncDirectory,
+    WriteFile,
 )
 from storage_core.errors import ChangedWhileReadError, CorruptRecordError
 from storage_core.filenames import (
@@ -39,6 +47,8 @@ from storage_core.log.segment_split import SegmentSplit, find_parts, plan_parts
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.compaction.rewrite import CleanedGroup
 from storage_core.store.base import LogStore
+
+_COUNTS: Final = "from here on it counts"
 
 
 def verify_inputs(store: LogStore, plan: CompactionPlan) -> None:
@@ -66,60 +76,104 @@ def plan_commit(log: LoadedLog, plan: CompactionPlan, groups: Sequence[CleanedGr
     """
     has_txn_index = {s.base_offset for s in plan.segments if s.has_txn_index}
     operations = list(log.operations)
-    if operations and not isinstance(operations[-1], SyncDirectory):
+    # A file that is written takes its name, and all names before it, to the disk.
+    if operations and not isinstance(operations[-1], SyncDirectory | WriteFile):
         operations.append(SyncDirectory(reason="the log as it was loaded"))
-    for group in groups:
-        if not group.files:  # it stays as it is
+    changed = [group for group in groups if group.files]  # the others stay as they are
+    for group in changed:
+        operations += _appear(group)
+    if changed:
+        operations.append(SyncDirectory(reason="the cleaned segments are complete"))
+    has_begun = False
+    for group, after in zip_longest(groups, groups[1:]):
+        if not group.files:
             continue
-        operations += _swap(group, has_txn_index, log.snapshot_offsets)
+        if not has_begun:
+            operations += [*_begin(group), SyncDirectory(reason=_COUNTS)]
+        old = _old_files(group, has_txn_index)
+        operations += [*_retire(group, old), *_end(group)]
+        has_begun = after is not None and bool(after.files)
+        if has_begun:
+            operations += _begin(after)
+        operations.append(SyncDirectory(reason="the swap is complete"))
+        operations += _remove(group, old, log.snapshot_offsets)
     return Plan(location=plan.location, operations=tuple(operations))
 
 
-def _swap(
-    group: CleanedGroup, has_txn_index: set[int], snapshot_offsets: frozenset[int]
-) -> list[Operation]:
-    base = group.base_offsets[0]
-    new = f"cleaned from {len(group.base_offsets)} segments"
-    operations: list[Operation] = []
-    names = [segment_file(base, file.suffix) for file in group.files]
-    for file, name in zip(group.files, names, strict=True):
-        operations.append(
-            PromoteFile(
-                scratch_path=file.path,
-                name=name + CLEANED_SUFFIX,
-                size_bytes=file.size_bytes,
-                reason=new,
-            )
-        )
-    operations.append(SyncDirectory(reason="the cleaned segment is complete"))
-    operations += [
-        RenameFile(
-            source=name + CLEANED_SUFFIX, target=name + SWAP_SUFFIX, reason="from here on it counts"
-        )
-        for name in names
-    ]
-    operations.append(SyncDirectory(reason="from here on it counts"))
-    old = [
+def _names(group: CleanedGroup) -> list[str]:
+    """Return what the files of a cleaned segment are called in the end."""
+    return [segment_file(group.base_offsets[0], file.suffix) for file in group.files]
+
+
+def _old_files(group: CleanedGroup, has_txn_index: set[int]) -> list[str]:
+    """Return the files that a cleaned segment replaces, oldest first."""
+    return [
         segment_file(source, suffix)
         for source in group.base_offsets
         for suffix in SEGMENT_SUFFIXES
         if suffix != TXN_INDEX_SUFFIX or source in has_txn_index
     ]
-    replaced = f"replaced by the cleaned segment {base}"
-    operations += [
-        RenameFile(source=name, target=name + DELETED_SUFFIX, reason=replaced) for name in old
+
+
+def _new(group: CleanedGroup) -> str:
+    return f"cleaned from {len(group.base_offsets)} segments"
+
+
+def _replaced(group: CleanedGroup) -> str:
+    return f"replaced by the cleaned segment {group.base_offsets[0]}"
+
+
+def _appear(group: CleanedGroup) -> list[Operation]:
+    """Bring the files of a cleaned segment into the directory."""
+    return [
+        PromoteFile(
+            scratch_path=file.path,
+            name=name + CLEANED_SUFFIX,
+            size_bytes=file.size_bytes,
+            reason=_new(group),
+        )
+        for file, name in zip(group.files, _names(group), strict=True)
     ]
-    # A value whose tombstone is gone must not come back beside a segment that replaced both.
-    operations.append(SyncDirectory(reason=replaced))
-    operations += [RenameFile(source=name + SWAP_SUFFIX, target=name, reason=new) for name in names]
-    operations.append(SyncDirectory(reason="the swap is complete"))
-    operations += [DeleteFile(name=name + DELETED_SUFFIX, reason=replaced) for name in old]
-    operations += [
-        DeleteFile(name=snapshot_file(source), reason=f"no segment begins at {source} any more")
-        for source in group.base_offsets[1:]
-        if source in snapshot_offsets
+
+
+def _begin(group: CleanedGroup) -> list[Operation]:
+    """Let a cleaned segment count, once all of it has its new names."""
+    return [
+        RenameFile(source=name + CLEANED_SUFFIX, target=name + SWAP_SUFFIX, reason=_COUNTS)
+        for name in _names(group)
     ]
-    return operations
+
+
+def _retire(group: CleanedGroup, old: Sequence[str]) -> list[Operation]:
+    """Take the segments that are replaced out of the log, durably."""
+    reason = _replaced(group)
+    return [
+        *(RenameFile(source=name, target=name + DELETED_SUFFIX, reason=reason) for name in old),
+        # A value whose tombstone is gone must not come back beside a segment that replaced both.
+        SyncDirectory(reason=reason),
+    ]
+
+
+def _end(group: CleanedGroup) -> list[Operation]:
+    """Give the files of a cleaned segment their own names."""
+    return [
+        RenameFile(source=name + SWAP_SUFFIX, target=name, reason=_new(group))
+        for name in _names(group)
+    ]
+
+
+def _remove(
+    group: CleanedGroup, old: Sequence[str], snapshot_offsets: frozenset[int]
+) -> list[Operation]:
+    """Remove what was replaced, and snapshots of where no segment begins any more."""
+    return [
+        *(DeleteFile(name=name + DELETED_SUFFIX, reason=_replaced(group)) for name in old),
+        *(
+            DeleteFile(name=snapshot_file(source), reason=f"no segment begins at {source} any more")
+            for source in group.base_offsets[1:]
+            if source in snapshot_offsets
+        ),
+    ]
 
 
 def find_split(store: LogStore, plan: CompactionPlan, file: str) -> SegmentSplit:

@@ -1,7 +1,7 @@
 """Pass two: the segments of a group, filtered, become one cleaned segment of scratch files."""
 
 import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -63,7 +63,7 @@ from storage_core.records.batch_table import BatchTable
 from storage_core.records.codecs import CODEC_OF, Arena, Blocks, compress_blocks
 from storage_core.records.payload import count_records_in
 from storage_core.records.reader import CrcCheck, Window, check_crc, scan_windows
-from storage_core.store.base import FileReader, LogStore, is_mapped
+from storage_core.store.base import FileReader, LogStore, OwnedFiles, is_mapped
 from storage_core.store.gaps import LEAST_GAP_BYTES, CopiesStretches, Gap
 from storage_core.threads import call_together, in_order
 from storage_core.turns import sync
@@ -187,7 +187,7 @@ def clean_group(  # noqa: PLR0913  # what is read, what is known of it, and wher
     with _GroupWriter(plan, group, scratch, attempt, sidecars).opened() as writer:
         if _filter(store, plan, index, group, tracker, writer, throttler, threads):
             return writer.leave()
-        return writer.finish()
+        return writer.finish(store)
 
 
 def measure_group(
@@ -740,19 +740,27 @@ class _GroupWriter:
             contents[TXN_INDEX_SUFFIX] = encode_transaction_index(self.aborted)
         return contents
 
-    def finish(self) -> CleanedGroup:
-        """Write the indexes, sync everything and return the manifest."""
+    def finish(self, store: LogStore) -> CleanedGroup:
+        """Write the indexes, sync everything and return the manifest.
+
+        Args:
+            store: The partition directory. Its manners are given to the files before the one sync:
+                what is to be given when they are moved there has to be synced once more.
+        """
         contents = self._indexes(self._index)
         sizes = {LOG_SUFFIX: self._index.size_bytes}
         if self._gaps:
             self._log.truncate()  # here: the last one may be the end
         modified_ns = self._group[-1].modified_ms * 1_000_000
+        hand_on = self._hand_on(store)
         writes = []
         for suffix, content in contents.items():
             own_ns = None if suffix == TXN_INDEX_SUFFIX else modified_ns
-            writes.append(partial(_write_durably, self._path(suffix), content, own_ns))
+            adopt = partial(hand_on, suffix)
+            writes.append(partial(_write_durably, self._path(suffix), content, adopt, own_ns))
             sizes[suffix] = len(content)
-        call_together(partial(_make_durable, self._log, modified_ns), *writes)
+        adopt = partial(hand_on, LOG_SUFFIX)
+        call_together(partial(_make_durable, self._log, adopt, modified_ns), *writes)
         sidecar = None if self.sidecars is None else self._keys.finish()
         if self.sidecars is not None and sidecar is not None:
             self.sidecars.stage(self._group[0].base_offset, sidecar)
@@ -765,6 +773,13 @@ class _GroupWriter:
             stats=self._all_stats,
             gaps=tuple(self._gaps),
         )
+
+    def _hand_on(self, store: LogStore) -> Callable[[str, int], None]:
+        """Return what gives an open file the manners of the one with its suffix in a directory."""
+        if not isinstance(store, OwnedFiles):
+            return _keep_own
+        base_offset = self._group[0].base_offset
+        return lambda suffix, file: store.hand_on_ownership(file, segment_file(base_offset, suffix))
 
     def _new_index(self) -> IndexBuilder:
         base_offset = self._group[0].base_offset
@@ -872,16 +887,23 @@ def _change_codec(verdict: Verdict, codec: Codec) -> None:
     batches.attributes[rows] = (batches.attributes[rows] & ~CODEC_MASK) | codec
 
 
-def _write_durably(path: Path, content: bytes, modified_ns: int | None) -> None:
+def _keep_own(_suffix: str, _descriptor: int) -> None:
+    """Leave a file as its writer has made it."""
+
+
+def _write_durably(
+    path: Path, content: bytes, adopt: Callable[[int], None], modified_ns: int | None
+) -> None:
     """Create a file and sync it, with its modification time where one is given."""
     with os.fdopen(create_file(path), "wb") as file:
         file.write(content)
-        _make_durable(file, modified_ns)
+        _make_durable(file, adopt, modified_ns)
 
 
-def _make_durable(file: BinaryIO, modified_ns: int | None) -> None:
-    """Sync what a file has, its modification time too where one is given."""
+def _make_durable(file: BinaryIO, adopt: Callable[[int], None], modified_ns: int | None) -> None:
+    """Sync what a file has, its manners and, where one is given, its modification time too."""
     file.flush()
+    adopt(file.fileno())
     if modified_ns is not None:
         # Before the sync: a time that is set after it may be lost when the power is.
         os.utime(file.fileno(), ns=(modified_ns, modified_ns))

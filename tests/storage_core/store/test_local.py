@@ -4,7 +4,9 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +15,15 @@ import numpy as np
 import pytest
 
 from storage_core.errors import StorageError
+from storage_core.filenames import log_file, segment_file
 from storage_core.store import local
 from storage_core.store.local import LocalFileReader, LocalStore
+from storage_core.turns import in_turns
 from tests.kit.store_contract import NAME, OTHER, StoreContract, StoreHome
 
 KAFKA_USER, KAFKA_GROUP = 1234, 4321
 COLOUR = "user.colour"
+SECONDS = 20
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to other users")
 
 
@@ -343,6 +348,41 @@ def test_somebody_who_is_not_root_keeps_what_they_may(home, monkeypatch):
     monkeypatch.setattr(local.os, "fchown", refuse)
     make_every_file(home)
     assert [info.name for info in home.store.list_files()] == sorted(FILES)
+
+
+def test_what_has_the_manners_of_its_place_is_not_synced_when_it_is_moved_there(home, monkeypatch):
+    (home.directory / log_file(0)).touch()
+    (home.directory / log_file(0)).chmod(0o640)
+    scratch = Path(home.scratch(b"index"))
+    with scratch.open("rb") as file:
+        home.store.hand_on_ownership(file.fileno(), segment_file(0, ".index"))
+    assert owner_and_mode(scratch) == owner_and_mode(home.directory / log_file(0))
+
+    def refuse(_descriptor: int) -> None:
+        raise AssertionError("its writer has synced it")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    home.store.promote(str(scratch), segment_file(0, ".index.cleaned"))
+
+
+def test_others_go_on_while_a_large_file_is_removed(home, monkeypatch):
+    monkeypatch.setattr(local, "_LARGE_BYTES", 4)
+    names = ("00.log.deleted", "01.log.deleted")
+    for name in names:
+        (home.directory / name).write_bytes(b"large")
+    (home.directory / "small").write_bytes(b"few")
+    together = threading.Barrier(len(names), timeout=SECONDS)
+    unlink = os.unlink
+
+    def slow(name: str, *, dir_fd: int) -> None:
+        if name in names:
+            together.wait()
+        unlink(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", slow)
+    with ThreadPoolExecutor(len(names)) as pool:
+        list(pool.map(in_turns(home.store.delete), [*names, "small", "not-there"]))
+    assert list(home.directory.iterdir()) == []
 
 
 def test_a_promoted_file_keeps_its_time(home):

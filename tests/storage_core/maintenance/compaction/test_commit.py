@@ -1,6 +1,7 @@
 """The commit of a round: what it was made from, and the order of its steps."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ from storage_core.commit import (
     PromoteFile,
     RenameFile,
     SyncDirectory,
+    WriteFile,
 )
 from storage_core.errors import ChangedWhileReadError
-from storage_core.filenames import log_file, segment_file, snapshot_file
+from storage_core.filenames import log_file, offset_of, segment_file, snapshot_file
 from storage_core.maintenance.compaction import partition
 from storage_core.maintenance.compaction.commit import plan_commit, verify_inputs
 from storage_core.store.local import LocalStore
@@ -22,6 +24,7 @@ from tests.kit.golden_cleaning import prepare
 from tests.storage_core.maintenance.compaction.hand_made import batch, cleaning, record, write_log
 
 SETTINGS = {"overrides": {"internal.segment.bytes": 200}}
+KINDS = ("log", "index", "timeindex")
 
 
 def two_groups(directory: Path) -> Path:
@@ -52,39 +55,53 @@ def step(operation: Operation) -> str:
 
 
 @pytest.mark.item("CMP-37")
-def test_a_group_is_swapped_whole_before_the_next_one_begins(tmp_path):
+def test_a_group_counts_when_the_one_before_it_has_its_names(tmp_path):
     prepared = prepare(two_groups(tmp_path / "t-0"), cleaning(**SETTINGS))
-    steps = [step(operation) for operation in prepared.commit_of().operations]
-    half = len(steps) // 2
-    assert steps[:half] == [
-        "promote 0.log.cleaned",
-        "promote 0.index.cleaned",
-        "promote 0.timeindex.cleaned",
+    assert [step(operation) for operation in prepared.commit_of().operations] == [
+        *(f"promote {base}.{kind}.cleaned" for base in (0, 4) for kind in KINDS),
         "sync",
-        "rename 0.log.cleaned to 0.log.swap",
-        "rename 0.index.cleaned to 0.index.swap",
-        "rename 0.timeindex.cleaned to 0.timeindex.swap",
+        *(f"rename 0.{kind}.cleaned to 0.{kind}.swap" for kind in KINDS),
         "sync",
-        "rename 0.log to 0.log.deleted",
-        "rename 0.index to 0.index.deleted",
-        "rename 0.timeindex to 0.timeindex.deleted",
-        "rename 2.log to 2.log.deleted",
-        "rename 2.index to 2.index.deleted",
-        "rename 2.timeindex to 2.timeindex.deleted",
+        *(f"rename {base}.{kind} to {base}.{kind}.deleted" for base in (0, 2) for kind in KINDS),
         "sync",
-        "rename 0.log.swap to 0.log",
-        "rename 0.index.swap to 0.index",
-        "rename 0.timeindex.swap to 0.timeindex",
+        *(f"rename 0.{kind}.swap to 0.{kind}" for kind in KINDS),
+        *(f"rename 4.{kind}.cleaned to 4.{kind}.swap" for kind in KINDS),
         "sync",
-        "delete 0.log.deleted",
-        "delete 0.index.deleted",
-        "delete 0.timeindex.deleted",
-        "delete 2.log.deleted",
-        "delete 2.index.deleted",
-        "delete 2.timeindex.deleted",
+        *(f"delete {base}.{kind}.deleted" for base in (0, 2) for kind in KINDS),
         "delete 2.snapshot",
+        *(f"rename {base}.{kind} to {base}.{kind}.deleted" for base in (4, 6) for kind in KINDS),
+        "sync",
+        *(f"rename 4.{kind}.swap to 4.{kind}" for kind in KINDS),
+        "sync",
+        *(f"delete {base}.{kind}.deleted" for base in (4, 6) for kind in KINDS),
+        "delete 6.snapshot",
     ]
-    assert [name.replace("4.", "0.").replace("6.", "2.") for name in steps[half:]] == steps[:half]
+
+
+@pytest.mark.item("CMP-37")
+def test_swaps_with_a_segment_between_them_that_stays_are_never_there_together(tmp_path):
+    """A loader deletes all that lies between the first and the last of them."""
+    directory = write_log(
+        tmp_path / "t-0",
+        *[[batch(n, record(b"a"), record(b"%d" % n))] for n in range(0, 12, 2)],
+    )
+    prepared = prepare(directory, cleaning(**SETTINGS))
+    groups = list(prepared.groups)
+    assert len(groups) == 3
+    groups[1] = replace(groups[1], files=())
+    plan = plan_commit(prepared.log, prepared.plan, groups)
+    swaps, together = set(), []
+    for operation in plan.operations:
+        match operation:
+            case RenameFile(source=source, target=target):
+                # A filesystem that keeps names in no order may have it under both.
+                swaps |= {offset_of(name) for name in (source, target) if name.endswith(".swap")}
+            case SyncDirectory():
+                together.append(sorted(swaps))
+                swaps = set()
+            case _:
+                pass
+    assert together == [[], [0], [], [0], [8], [], [8]]
 
 
 def test_every_step_says_why(tmp_path):
@@ -107,6 +124,16 @@ def test_the_loads_own_changes_come_first_and_are_synced(tmp_path):
     (directory / (log_file(0) + ".deleted")).write_bytes(b"")
     operations = prepare(directory, cleaning(**SETTINGS)).commit_of().operations
     assert [step(operation) for operation in operations[:2]] == ["delete 0.log.deleted", "sync"]
+
+
+def test_a_file_that_the_load_writes_syncs_what_it_did_before(tmp_path):
+    directory = two_groups(tmp_path / "t-0")
+    (directory / (log_file(0) + ".deleted")).write_bytes(b"")
+    (directory / snapshot_file(8)).unlink()
+    operations = prepare(directory, cleaning(**SETTINGS)).commit_of().operations
+    kinds = [type(operation) for operation in operations]
+    assert kinds[kinds.index(WriteFile) + 1] is PromoteFile
+    assert SyncDirectory not in kinds[: kinds.index(WriteFile)]
 
 
 def test_a_round_without_groups_has_no_steps(tmp_path):
