@@ -9,8 +9,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from storage_core.formats.batch_v2 import CRC_START, HEADER_BYTES
 from storage_core.kernels._intrinsics import prefetch_byte
 from storage_core.kernels._jit import kernel
+from storage_core.kernels.crc32c import crc32c
 from storage_core.kernels.key_hash import (
     md5_128,
     siphash_each,
@@ -25,6 +27,7 @@ from storage_core.kernels.record_scan import (
     LEFTOVER,
     OPENED,
     TOO_LARGE,
+    WRONG_CRC,
     parse_record,
 )
 
@@ -92,6 +95,7 @@ def hash_keys(  # arrays side by side
     record_count: NDArray[np.int64],
     base_offset: NDArray[np.int64],
     wanted: NDArray[np.uint8],
+    crc: NDArray[np.int64],
     first_offset: int,
     max_body_bytes: int,
     hash_kind: int,
@@ -112,6 +116,10 @@ def hash_keys(  # arrays side by side
     INDEXED (none of its offsets lies below first_offset), HAS_TOMBSTONE and HAS_KEYLESS.
     ``scratch`` is room for MD5 to work in, uint32[MD5_WORDS].
 
+    ``crc`` has the checksums that all the batches should have, wanted or not; it is empty where
+    they have been checked. Those of batches of format v2 whose records lie in data can be checked
+    here: what one has read, the other finds in the CPU's cache.
+
     Returns:
         (count, status, row, position): keys found; DONE, or why and in which batch and at which
         position of its bytes it stopped.
@@ -120,6 +128,10 @@ def hash_keys(  # arrays side by side
     next_rank = first_rank
     status, stopped_row, position = DONE, 0, 0
     for row in range(start.size):
+        if crc.size:
+            checked_from = start[row] - HEADER_BYTES + CRC_START
+            if crc32c(data, checked_from, end[row]) != crc[row]:
+                return count, WRONG_CRC, row, start[row]
         if not wanted[row]:
             continue
         source = arena if in_arena[row] else data

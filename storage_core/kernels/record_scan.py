@@ -25,6 +25,7 @@ BAD_RECORD: Final = 1  # lengths or counts inside a record that contradict each 
 BAD_COUNT: Final = 2  # a record count that is negative or cannot fit the bytes
 LEFTOVER: Final = 3  # bytes after the last record
 TOO_LARGE: Final = 4  # a record body above the configured maximum
+WRONG_CRC: Final = 9  # nothing in the batch is what it seems to be
 
 # What pass one notes of a batch, so that pass two need not open it.
 INDEXED: Final = 1  # all its keyed records are in the offset map

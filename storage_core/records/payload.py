@@ -56,6 +56,7 @@ _REASONS = {
     record_scan.BAD_RECORD: "a record whose lengths contradict each other or its batch's end",
     record_scan.LEFTOVER: "bytes after the last record that the header counts",
     record_scan.TOO_LARGE: "a record larger than max.decompressed.message.bytes",
+    record_scan.WRONG_CRC: "of which the checksum is wrong",
     batch_filter.BAD_ORDER: "a record whose offset does not rise",
     batch_filter.BAD_TIMESTAMP: "a record with a negative timestamp",
 }

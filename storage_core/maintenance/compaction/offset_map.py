@@ -154,6 +154,9 @@ class OffsetMap:
         return low, high, rank
 
 
+_CHECKED: Final = np.empty(0, np.int64)
+
+
 class KeyBlock:
     """The keyed records of some batches, hashed; its arrays are used again for the next ones.
 
@@ -189,11 +192,21 @@ class KeyBlock:
         *,
         first_offset: int,
         first_rank: int,
+        checks_crc: bool = False,
     ) -> None:
         """Take the keyed records at or above first_offset of the wanted rows of a payload.
 
+        Args:
+            payload: Some batches of a window.
+            wanted: bool[batches], of the window.
+            limits: What a record may have.
+            first_offset: Where to begin.
+            first_rank: Rank of the first record of the wanted rows.
+            checks_crc: Whether checksums are looked at first: of batches of format v2, none of
+                them compressed.
+
         Raises:
-            InvalidRecordError: A record is malformed or too large.
+            InvalidRecordError: A record is malformed or too large, or a checksum is wrong.
         """
         rows = slice(payload.first_row, payload.end_row)
         batches = payload.batches
@@ -211,6 +224,7 @@ class KeyBlock:
             batches.record_count[rows],
             batches.base_offset[rows],
             wanted_here.view(np.uint8),
+            batches.crc[rows] if checks_crc else _CHECKED,
             first_offset,
             limits.max_record_bytes,
             self._kind,

@@ -18,10 +18,15 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.errors import CorruptRecordError
+from storage_core.errors import BadBytesError, CorruptRecordError
 from storage_core.formats.batch_v2 import HEADER_BYTES, MAGIC_V2
 from storage_core.formats.legacy import MAGIC_V0
-from storage_core.kernels.batch_scan import BAD_CONTROL_RECORD, HAS_LEGACY, HAS_UNREADABLE
+from storage_core.kernels.batch_scan import (
+    BAD_CONTROL_RECORD,
+    HAS_CODEC,
+    HAS_LEGACY,
+    HAS_UNREADABLE,
+)
 from storage_core.kernels.record_scan import (
     INDEXED,
     OPENED,
@@ -113,11 +118,15 @@ class HashedBatches:
         self._wanted = choice.wanted
         self._plan = plan
 
-    def hash_from(self, first_offset: int) -> None:
+    def hash_from(self, first_offset: int, *, checks_crc: bool = False) -> None:
         """Take the keys of the records at or above an offset, in place of those taken before.
 
+        Args:
+            first_offset: The offset.
+            checks_crc: As `KeyBlock.read`.
+
         Raises:
-            InvalidRecordError: A record is malformed or too large.
+            InvalidRecordError: A record is malformed or too large, or a checksum is wrong.
         """
         self.keys.read(
             self.payload,
@@ -125,6 +134,7 @@ class HashedBatches:
             self._plan.limits,
             first_offset=first_offset,
             first_rank=self.first_rank,
+            checks_crc=checks_crc,
         )
 
     def count_from(self, first_rank: int) -> None:
@@ -346,18 +356,30 @@ class SegmentReading:
 
     def _hash(self, chosen: _Chosen) -> _Read:
         """Check a window and hash its keys: this does not depend on what lies before it."""
-        if self._plan.verify_crc:
-            check_crc(chosen.window)
-        check_batches(chosen.window)
+        window, checks_crc = chosen.window, self._plan.verify_crc
         is_hashed = chosen.is_dirty or self._sink.clean_part is CleanPart.KEYS
-        return _Read(chosen, self._hash_from(chosen, 0) if is_hashed else None)
+        # Batch by batch, each in the cache of the CPU then, where nothing has to be expanded.
+        is_plain = not window.batches.kinds & (HAS_LEGACY | HAS_CODEC | HAS_UNREADABLE)
+        if checks_crc and not (is_hashed and is_plain):
+            check_crc(window)
+            checks_crc = False
+        check_batches(window)
+        if not is_hashed:
+            return _Read(chosen, None)
+        try:
+            return _Read(chosen, self._hash_from(chosen, 0, checks_crc=checks_crc))
+        except BadBytesError:
+            if checks_crc:  # of what seems to be wrong in a window it is the cause
+                check_crc(window)
+            raise
 
-    def _hash_from(self, chosen: _Chosen, row: int) -> HashedBatches:
+    def _hash_from(self, chosen: _Chosen, row: int, *, checks_crc: bool = False) -> HashedBatches:
         """Hash the keys of a window's batches from a row on, as many as memory allows."""
         plan, room = self._plan, chosen.room
         payload = open_batches(chosen.window, chosen.choice.wanted, row, plan.limits, room.arena)
         batches = HashedBatches(payload, chosen.choice, plan, room.keys)
-        batches.hash_from(plan.first_dirty_offset if chosen.is_dirty else LOWEST_OFFSET)
+        first_offset = plan.first_dirty_offset if chosen.is_dirty else LOWEST_OFFSET
+        batches.hash_from(first_offset, checks_crc=checks_crc)
         return batches
 
     def _take(self, read: _Read) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """Keys hashed as their records are parsed: which ones, in which order, and what is noted."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.formats.batch_v2 import Codec
-from storage_core.kernels import key_scan
+from storage_core.kernels import batch_scan, key_scan
 from storage_core.kernels.key_hash import MD5_WORDS
 from storage_core.kernels.key_scan import MD5, SIPHASH
 from storage_core.kernels.record_scan import (
@@ -20,6 +21,7 @@ from storage_core.kernels.record_scan import (
     LEFTOVER,
     OPENED,
     TOO_LARGE,
+    WRONG_CRC,
 )
 from tests.kit.builders import BatchSpec, RecordSpec, encode_batch, segment_bytes
 from tests.kit.damage import BadRecord, bad_record, with_trailing_bytes
@@ -53,6 +55,7 @@ def run(
     limit: int = NO_LIMIT,
     kind: int = SIPHASH,
     first_rank: int = 0,
+    crc: Sequence[int] = (),
 ) -> Found:
     chosen = np.array(wanted, bool)
     room = int(np.maximum(window.record_count[chosen], 0).sum())
@@ -67,6 +70,7 @@ def run(
         window.record_count,
         window.base_offset,
         chosen.astype(np.uint8),
+        np.array(crc, np.int64),
         first_offset,
         limit,
         kind,
@@ -123,6 +127,20 @@ def test_keys_of_the_wanted_batches_are_hashed_in_order(hash_keys, kind, specs, 
         first_rank=first_rank,
     )
     assert found == expected_of(specs, wanted, first_offset, kind, first_rank)
+
+
+@in_both_ways(hash_keys=key_scan.hash_keys)
+@pytest.mark.parametrize("wanted", [[True, True], [True, False], [False, False]])
+def test_checksums_are_looked_at_before_keys_whether_a_batch_is_wanted_or_not(hash_keys, wanted):
+    spec = BatchSpec(records=(RecordSpec(key=b"a"), RecordSpec(key=b"b")), base_offset=10)
+    after = dataclasses.replace(spec, base_offset=12)
+    window = opened(encode_batch(spec) + encode_batch(after))
+    crc = window.table[batch_scan.CRC].tolist()
+    unchecked = run(hash_keys, window, wanted)
+    assert run(hash_keys, window, wanted, crc=crc) == unchecked
+    wrong = run(hash_keys, window, wanted, crc=[crc[0], crc[1] ^ 1])
+    assert (wrong.status, wrong.row, wrong.position) == (WRONG_CRC, 1, int(window.start[1]))
+    assert [row for row, _, _ in wrong.keys] == [0, 0] * wanted[0]
 
 
 @in_both_ways(hash_keys=key_scan.hash_keys)
