@@ -34,9 +34,9 @@ from storage_core.formats.batch_v2 import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
-from storage_core.formats.record_v2 import NULL_LENGTH
-from storage_core.kernels._intrinsics import copy_bytes
-from storage_core.kernels._jit import kernel
+from storage_core.formats.record_v2 import MAX_VARINT_BYTES, NULL_LENGTH
+from storage_core.kernels._intrinsics import copy_bytes, prefetch_byte
+from storage_core.kernels._jit import inlined_kernel, kernel
 from storage_core.kernels.batch_filter import BAD_ORDER, BAD_TIMESTAMP, NO_RECORD_OFFSET
 from storage_core.kernels.batch_scan import (
     ATTRIBUTES,
@@ -53,7 +53,14 @@ from storage_core.kernels.batch_scan import (
     SIZE,
 )
 from storage_core.kernels.crc32c import crc32c
-from storage_core.kernels.record_scan import BAD_RECORD, DONE, parse_record
+from storage_core.kernels.record_scan import (
+    AHEAD_BYTES,
+    BAD_RECORD,
+    DONE,
+    ParsedRecord,
+    parse_record,
+    skip_record,
+)
 from storage_core.kernels.varint import (
     read_varint,
     varlong_size,
@@ -71,6 +78,9 @@ REBUILT: Final = 3
 
 # A rebuilt record may grow by a longer length field and a longer timestamp delta.
 MAX_RECORD_GROWTH_BYTES: Final = 16
+
+# No length up to this one takes more than four bytes.
+_MOST_OF_FOUR_BYTES: Final = 2**27 - 1
 
 
 @kernel
@@ -137,6 +147,68 @@ def _headers_size(source: NDArray[np.uint8], position: int, count: int) -> int:
 
 
 @kernel
+def _write_record(
+    out: NDArray[np.uint8],
+    at: int,
+    source: NDArray[np.uint8],
+    record: ParsedRecord,
+    timestamp_delta: int,
+    offset_delta: int,
+) -> int:
+    """Write a record field by field; return the next position."""
+    key_bytes = max(record.key_length, 0)
+    value_bytes = max(record.value_length, 0)
+    body = (
+        1
+        + varlong_size(timestamp_delta)
+        + varlong_size(offset_delta)
+        + varlong_size(record.key_length)
+        + key_bytes
+        + varlong_size(record.value_length)
+        + value_bytes
+        + varlong_size(record.header_count)
+    )
+    if record.header_count:
+        body += _headers_size(source, record.header_start, record.header_count)
+    at = write_varlong(out, at, body)
+    out[at] = 0
+    at = write_varlong(out, at + 1, timestamp_delta)
+    at = write_varlong(out, at, offset_delta)
+    at = write_varlong(out, at, record.key_length)
+    copy_bytes(out, at, source, record.key_start, key_bytes)
+    at = write_varlong(out, at + key_bytes, record.value_length)
+    copy_bytes(out, at, source, record.value_start, value_bytes)
+    at = write_varlong(out, at + value_bytes, record.header_count)
+    if record.header_count:
+        at = _write_headers(out, at, source, record.header_start, record.header_count)
+    return at
+
+
+@inlined_kernel
+def _tail_size(record: ParsedRecord) -> int:
+    """Return the bytes of a record from its offset delta on, if they are written as they are.
+
+    That is so of a record with key and value, without headers, of which every number takes as few
+    bytes as it can: more in any of them would show in the record's length. Otherwise 0. A number of
+    five bytes has bits that do not count, and may be written with others.
+    """
+    if record.header_count or record.key_length < 0 or record.value_length < 0:
+        return 0
+    offset_bytes = varlong_size(record.offset_delta)
+    if offset_bytes >= MAX_VARINT_BYTES or record.body_bytes > _MOST_OF_FOUR_BYTES:
+        return 0
+    fewest = (
+        offset_bytes
+        + varlong_size(record.key_length)
+        + record.key_length
+        + varlong_size(record.value_length)
+        + record.value_length
+        + 1
+    )
+    return fewest if 1 + varlong_size(record.timestamp_delta) + fewest == record.body_bytes else 0
+
+
+@kernel
 def write_records(  # arrays side by side
     out: NDArray[np.uint8],
     at: int,
@@ -180,11 +252,11 @@ def write_records(  # arrays side by side
     first_delta = np.int64(0)
     last_delta = np.int64(NO_RECORD_OFFSET)
     for i in range(record_count):
+        prefetch_byte(source, position + AHEAD_BYTES)
         if not keep[first_record + i]:
-            length, body = read_varint(source, position, end)
-            if body < 0 or length < 0 or length > end - body:
+            position = skip_record(source, position, end)
+            if position < 0:
                 return at, base_timestamp, max_timestamp, first_delta, last_delta, BAD_RECORD
-            position = body + length
             continue
         record = parse_record(source, position, end)
         if record.next_position < 0:
@@ -205,32 +277,16 @@ def write_records(  # arrays side by side
             base_timestamp = timestamp
             has_base = True
         max_timestamp = max(max_timestamp, timestamp)
-        key_bytes = max(record.key_length, 0)
-        value_bytes = max(record.value_length, 0)
         delta = timestamp - base_timestamp
-        body = (
-            1
-            + varlong_size(delta)
-            + varlong_size(offset_delta)
-            + varlong_size(record.key_length)
-            + key_bytes
-            + varlong_size(record.value_length)
-            + value_bytes
-            + varlong_size(record.header_count)
-        )
-        if record.header_count:
-            body += _headers_size(source, record.header_start, record.header_count)
-        at = write_varlong(out, at, body)
-        out[at] = 0
-        at = write_varlong(out, at + 1, delta)
-        at = write_varlong(out, at, offset_delta)
-        at = write_varlong(out, at, record.key_length)
-        copy_bytes(out, at, source, record.key_start, key_bytes)
-        at = write_varlong(out, at + key_bytes, record.value_length)
-        copy_bytes(out, at, source, record.value_start, value_bytes)
-        at = write_varlong(out, at + value_bytes, record.header_count)
-        if record.header_count:
-            at = _write_headers(out, at, source, record.header_start, record.header_count)
+        tail_bytes = 0 if rebases else _tail_size(record)
+        if tail_bytes:
+            at = write_varlong(out, at, 1 + varlong_size(delta) + tail_bytes)
+            out[at] = 0
+            at = write_varlong(out, at + 1, delta)
+            copy_bytes(out, at, source, position - tail_bytes, tail_bytes)
+            at += tail_bytes
+        else:
+            at = _write_record(out, at, source, record, delta, offset_delta)
     return at, base_timestamp, max_timestamp, first_delta, last_delta, DONE
 
 

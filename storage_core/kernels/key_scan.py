@@ -18,6 +18,7 @@ from storage_core.kernels.key_hash import (
     siphash_each,
 )
 from storage_core.kernels.record_scan import (
+    AHEAD_BYTES,
     BAD_RECORD,
     DONE,
     EXPANDED,
@@ -33,8 +34,6 @@ from storage_core.kernels.record_scan import (
 
 SIPHASH: Final = 0
 MD5: Final = 1
-# How many bytes ahead a record is asked for: a CPU by itself does not run so far ahead.
-_AHEAD_BYTES: Final = 1024
 _NO_LIMIT: Final = 2**62
 
 
@@ -64,7 +63,7 @@ def _parse_batch(  # arrays side by side
     position = start
     flags = 0
     for i in range(record_count):
-        prefetch_byte(data, position + _AHEAD_BYTES)
+        prefetch_byte(data, position + AHEAD_BYTES)
         record = parse_record(data, position, end)
         if record.next_position < 0:
             return count, flags, BAD_RECORD, position

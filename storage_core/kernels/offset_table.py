@@ -23,13 +23,23 @@ _AHEAD: Final = 12
 
 
 @inlined_kernel
-def _find_slot(table: NDArray[np.uint64], low: int, high: int) -> int:
-    """Return the slot that holds the hash, or the empty one where it would go."""
-    mask = np.int64(table.shape[0] - 1)
-    slot = np.int64(np.uint64(low) & np.uint64(mask))
-    while table[slot, 2] != 0 and (table[slot, 0] != low or table[slot, 1] != high):
-        slot = (slot + 1) & mask
+def _find_slot(table: NDArray[np.uint64], low: np.uint64, high: np.uint64) -> np.uint64:
+    """Return the slot that holds the hash, or the empty one where it would go.
+
+    Slots are unsigned: an array is asked for a negative place at each look otherwise. Whether one
+    holds the hash comes first: it nearly always does.
+    """
+    mask = np.uint64(table.shape[0] - 1)
+    slot = low & mask
+    while (table[slot, 0] != low or table[slot, 1] != high) and table[slot, 2] != 0:
+        slot = (slot + np.uint64(1)) & mask
     return slot
+
+
+@inlined_kernel
+def _prefetch_slot(table: NDArray[np.uint64], low: np.uint64) -> None:
+    """Ask for the slot where the search for a hash begins."""
+    prefetch_row(table, np.int64(low & np.uint64(table.shape[0] - 1)))
 
 
 @kernel
@@ -61,10 +71,9 @@ def insert_block(  # arrays side by side
     Returns:
         (next, used): the first index that was not put, count where all were.
     """
-    mask = np.int64(table.shape[0] - 1)
     for i in range(first, count):
         if i + _AHEAD < count:
-            prefetch_row(table, np.int64(low[i + _AHEAD] & np.uint64(mask)))
+            _prefetch_slot(table, low[i + _AHEAD])
         if used >= max_keys:
             return i, used
         slot = _find_slot(table, low[i], high[i])
@@ -88,6 +97,8 @@ def look_up_block(
 ) -> None:
     """Set rank[i] to what the table holds for hash i, or ABSENT."""
     for i in range(count):
+        if i + _AHEAD < count:
+            _prefetch_slot(table, low[i + _AHEAD])
         slot = _find_slot(table, low[i], high[i])
         rank[i] = np.int64(table[slot, 2]) - 1
 
@@ -129,14 +140,13 @@ def mark_absent(  # arrays side by side
     batch the table does not hold. Most hashes are absent: seen, made by note_hashes, tells that of
     nearly all of them without a look into the table.
     """
-    mask = np.int64(table.shape[0] - 1)
     i = 0
     for row in range(record_count.size):
         count = 0
         for _ in range(record_count[row]):
             ahead = i + _AHEAD
             if ahead < low.size and _may_hold(seen, high[ahead]):
-                prefetch_row(table, np.int64(low[ahead] & np.uint64(mask)))
+                _prefetch_slot(table, low[ahead])
             is_absent = True
             if _may_hold(seen, high[i]):
                 is_absent = table[_find_slot(table, low[i], high[i]), 2] == 0

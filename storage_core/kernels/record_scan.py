@@ -12,7 +12,13 @@ from numpy.typing import NDArray
 
 from storage_core.formats.record_v2 import MIN_BODY_BYTES, MIN_RECORD_BYTES, NULL_LENGTH
 from storage_core.kernels._jit import inlined_kernel, kernel
-from storage_core.kernels.varint import INVALID, read_short, read_varint, read_varlong
+from storage_core.kernels.varint import (
+    INVALID,
+    read_short,
+    read_short_size,
+    read_varint,
+    read_varlong,
+)
 
 # Where a batch's records lie, in in_arena.
 IN_WINDOW: Final = 0
@@ -32,6 +38,9 @@ INDEXED: Final = 1  # all its keyed records are in the offset map
 HAS_TOMBSTONE: Final = 2
 HAS_KEYLESS: Final = 4
 OPENED: Final = 8  # its records have ordinals
+
+# How many bytes ahead of a record a loop asks for what comes: a CPU by itself looks less far.
+AHEAD_BYTES: Final = 1024
 
 
 class ParsedRecord(NamedTuple):
@@ -125,7 +134,7 @@ def _parse_short(data: NDArray[np.uint8], position: int, end: int) -> ParsedReco
     bad = ParsedRecord(INVALID, 0, 0, 0, 0, 0, 0, 0, 0, 0)
     if end - position < MIN_RECORD_BYTES:
         return bad
-    body_bytes, body = read_short(data, position)
+    body_bytes, body = read_short_size(data, position)
     if body < 0 or body_bytes < MIN_BODY_BYTES or body_bytes > end - body:
         return bad
     body_end = body + body_bytes
@@ -144,7 +153,7 @@ def _parse_short(data: NDArray[np.uint8], position: int, end: int) -> ParsedReco
         return bad
     at = value_start + max(value_length, 0)
     header_count, header_start = 0, body_end
-    if at != body_end - 1 or data[at] != 0:
+    if at != body_end - 1 or data[np.uint64(at)] != 0:
         header_count, header_start = _read_headers(data, at, body_end)
         if header_start < 0:
             return bad
@@ -169,6 +178,19 @@ def parse_record(data: NDArray[np.uint8], position: int, end: int) -> ParsedReco
     if record.next_position < 0:
         record = _parse_any(data, position, end)
     return record
+
+
+@inlined_kernel
+def skip_record(data: NDArray[np.uint8], position: int, end: int) -> int:
+    """Return where the record at position ends, by its length alone; INVALID behind end."""
+    length, body = np.int64(0), np.int64(INVALID)
+    if end - position >= MIN_RECORD_BYTES:
+        length, body = read_short_size(data, position)
+    if body < 0:
+        length, body = read_varint(data, position, end)
+    if body < 0 or length < 0 or length > end - body:
+        return INVALID
+    return body + length
 
 
 @kernel

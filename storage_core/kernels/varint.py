@@ -45,15 +45,32 @@ def read_varint(buffer: NDArray[np.uint8], position: int, end: int) -> tuple[int
 def read_short(buffer: NDArray[np.uint8], position: int) -> tuple[int, int]:
     """Read a zigzag varint of one byte or two; INVALID for a longer one.
 
-    The caller has checked that there are two bytes.
+    The caller has checked that there are two bytes, at no negative position.
     """
-    byte = np.int64(buffer[position])
+    byte = np.int64(buffer[np.uint64(position)])
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), position + 1
-    second = np.int64(buffer[position + 1])
+    second = np.int64(buffer[np.uint64(position + 1)])
     if second < 0x80:
         pair = (byte & 0x7F) | (second << 7)
         return (pair >> 1) ^ -(pair & 1), position + 2
+    return np.int64(0), INVALID
+
+
+@inlined_kernel
+def read_short_size(buffer: NDArray[np.uint8], position: int) -> tuple[int, int]:
+    """As read_short, and INVALID for a negative number.
+
+    Where the next record begins waits for this one: without a sign it is known sooner.
+    """
+    byte = np.int64(buffer[np.uint64(position)])
+    if byte & 1:
+        return np.int64(0), INVALID
+    if byte < 0x80:
+        return byte >> 1, position + 1
+    second = np.int64(buffer[np.uint64(position + 1)])
+    if second < 0x80:
+        return ((byte & 0x7E) >> 1) | (second << 6), position + 2
     return np.int64(0), INVALID
 
 

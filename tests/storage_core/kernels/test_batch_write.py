@@ -302,6 +302,60 @@ def test_whatever_a_producer_encoded_oddly_is_encoded_plainly(write_batches):
     assert written.data == encode_batch(spec)
 
 
+def padded(number: bytes, more: int) -> bytes:
+    """The same varint in more bytes."""
+    if not more:
+        return number
+    return number[:-1] + bytes([number[-1] | 0x80]) + b"\x80" * (more - 1) + b"\x00"
+
+
+@pytest.mark.item("FMT-08")
+@in_both_ways(write_batches=batch_write.write_batches)
+@given(
+    more=st.lists(st.one_of(st.just(0), st.integers(0, 2)), min_size=5, max_size=5),
+    sizes=st.tuples(st.sampled_from([0, 16, 63, 64]), st.sampled_from([0, 110, 8191, 8192])),
+    keep=st.lists(st.booleans(), min_size=4, max_size=4).filter(any),
+    horizon=st.sampled_from([NO_TIMESTAMP, SOME_TIME_MS + 86_400_000]),
+)
+def test_numbers_in_more_bytes_than_they_need_are_written_in_fewer(
+    write_batches, more, sizes, keep, horizon
+):
+    record = RecordSpec(key=b"k" * sizes[0], value=b"v" * sizes[1])
+    deltas = (0, 63, 64, 2**13)
+    records = tuple(
+        dataclasses.replace(record, offset_delta=delta, timestamp=SOME_TIME_MS + delta)
+        for delta in deltas
+    )
+    spec = BatchSpec(records=records, base_timestamp=SOME_TIME_MS)
+    odd = [
+        b"\x07"
+        + padded(encode_varint(delta), more[0])
+        + padded(encode_varint(delta), more[1])
+        + padded(encode_varint(sizes[0]), more[2])
+        + b"k" * sizes[0]
+        + padded(encode_varint(sizes[1]), more[3])
+        + b"v" * sizes[1]
+        + padded(encode_varint(0), more[4])
+        for delta in deltas
+    ]
+    payload = b"".join(encode_varint(len(each)) + each for each in odd)
+    batch = encode_batch(spec, payload=payload)
+    written = run(write_batches, batch, fate=[REBUILT], keep=keep, horizon=[horizon])
+    assert written.data == encode_batch(rebuilt(spec, keep, horizon))
+
+
+@pytest.mark.item("FMT-08")
+@in_both_ways(write_batches=batch_write.write_batches)
+def test_bits_of_a_number_that_do_not_count_are_not_written(write_batches):
+    spec = BatchSpec(records=(RecordSpec(key=b"k", offset_delta=2**30),))
+    plain = encode_varint(2**30)
+    payload = encode_batch(spec)[HEADER_BYTES:]
+    odd = payload.replace(plain, plain[:-1] + bytes([plain[-1] | 0x70]))
+    assert odd != payload
+    written = run(write_batches, encode_batch(spec, payload=odd), fate=[REBUILT], keep=[True])
+    assert written.data == encode_batch(spec)
+
+
 @in_both_ways(write_records=batch_write.write_records)
 @pytest.mark.parametrize(
     ("base", "delta", "new_base"),
