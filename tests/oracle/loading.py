@@ -266,8 +266,9 @@ def _clean_until(directory: Path, plan: LoadPlan, log: WrittenLog, stop_at: int)
     """Clean everything but the active segment; return how many changes that made or had made."""
     stores: list[FaultyStore] = []
 
-    def faulty(path: Path) -> FaultyStore:
-        stores.append(FaultyStore(LocalStore(path), stop_at=stop_at, moment=Moment.BEFORE))
+    def faulty(path: Path, *, is_ours: bool) -> FaultyStore:
+        store = LocalStore(path, is_ours=is_ours)
+        stores.append(FaultyStore(store, stop_at=stop_at, moment=Moment.BEFORE))
         return stores[-1]
 
     bases = sorted(int(p.name.partition(".")[0]) for p in directory.glob(f"*{LOG_SUFFIX}"))
