@@ -174,7 +174,7 @@ class LogStore(Protocol):
 
 
 @runtime_checkable
-class OwnedStore(Protocol):
+class UnsharedStore(Protocol):
     """A store that knows whether somebody else may write into its files.
 
     Attributes:
@@ -186,7 +186,7 @@ class OwnedStore(Protocol):
 
 def is_mapped(store: LogStore) -> bool:
     """Whether what is read of a store's files need not be copied, where the system allows it."""
-    return isinstance(store, OwnedStore) and store.is_ours
+    return isinstance(store, UnsharedStore) and store.is_ours
 
 
 class IdentifyingStore(LogStore, Protocol):

@@ -142,7 +142,8 @@ class LocalFileReader:
         # The time of the last change cannot be set, unlike that of the last modification.
         times = f"{facts.st_mtime_ns}:{facts.st_ctime_ns}"
         self.version = f"{self.identity}:{facts.st_size}:{times}"
-        self._has_lease = may_map and _take_lease(descriptor)
+        self._may_map = may_map
+        self._has_lease = False
 
     def read_into(self, position: int, target: NDArray[np.uint8]) -> int:
         """Fill target from position on and return how many bytes there were."""
@@ -166,13 +167,15 @@ class LocalFileReader:
         otherwise). And the pages are brought in by a call that fails where a disk does. What
         ``read_into`` then says is the error.
         """
-        if not self._has_lease or not size_bytes:
+        if not self._may_map or not size_bytes:
             return None
+        if not self._has_lease:  # of a file that nobody looks into like this none is taken
+            self._has_lease = _take_lease(self._descriptor)
         start = position - position % mmap.ALLOCATIONGRANULARITY
         length = position + size_bytes - start
         try:
-            self._has_lease = fcntl.fcntl(self._descriptor, fcntl.F_GETLEASE) == fcntl.F_RDLCK
-            if not self._has_lease:
+            if fcntl.fcntl(self._descriptor, fcntl.F_GETLEASE) != fcntl.F_RDLCK:
+                self._may_map = False
                 return None
             # Not to be written, but of the one kind of array that kernels are compiled for.
             pages = mmap.mmap(self._descriptor, length, access=mmap.ACCESS_COPY, offset=start)

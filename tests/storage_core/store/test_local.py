@@ -478,6 +478,13 @@ def test_a_store_that_is_not_ours_holds_nobody_up(directory):
 
 
 @pytest.mark.usefixtures("content")
+def test_a_file_that_is_only_read_holds_nobody_up(directory):
+    with opened(directory) as file:
+        assert file.read_into(0, np.empty(100, np.uint8)) == 100
+        os.truncate(directory / NAME, 9)
+
+
+@pytest.mark.usefixtures("content")
 def test_a_page_that_cannot_be_had_is_left_to_a_read(directory, monkeypatch):
     monkeypatch.setattr(local._libc, "madvise", lambda *_: -1)
     with opened(directory) as file:
