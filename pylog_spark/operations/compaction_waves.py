@@ -40,9 +40,8 @@ _log: Final = logging.getLogger(__name__)
 COMMIT_BYTES: Final = 8 * 1024 * 1024
 # Two at once: the tail of one is filled by the next.
 _JOBS_BESIDE: Final = 2
-# Partial maps as they come, and a table of which between a quarter and a half is used, beside the
-# one that it outgrew.
-_FILED_COPIES: Final = 7
+# Partial maps as they come, and a table of which between five and ten sixteenths are used.
+_FILED_COPIES: Final = 5
 
 T = TypeVar("T")
 

@@ -158,13 +158,48 @@ def mark_absent(  # arrays side by side
 
 
 @kernel
+def count_before_empty(table: NDArray[np.uint64]) -> int:
+    """Return how many slots lie before the first empty one; not all are used."""
+    count = 0
+    while table[count, 2] != 0:
+        count += 1
+    return count
+
+
+@kernel
 def copy_entries(source: NDArray[np.uint64], target: NDArray[np.uint64]) -> None:
-    """Put every entry of a table into an empty, larger one."""
+    """Put entries of a table, which may be all of its slots, into another that has none of them."""
     for i in range(source.shape[0]):
         if source[i, 2] != 0:
             slot = _find_slot(target, source[i, 0], source[i, 1])
             for word in range(SLOT_WORDS):
                 target[slot, word] = source[i, word]
+
+
+@kernel
+def spread_entries(table: NDArray[np.uint64], first: int, end: int) -> None:
+    """Move entries to where they belong, in a table that has become larger.
+
+    An entry stays in the part that the table had, or goes as far behind it: so both are written in
+    the order in which the part is read, and no entry meets one that is still to be moved.
+
+    Args:
+        table: uint64[slots, 3]; what lies behind end is empty.
+        first: The first empty slot of the part; those before it have been emptied.
+        end: How many slots the part has.
+    """
+    for i in range(first, end):
+        if table[i, 2] == 0:
+            continue
+        low, high, value = table[i, 0], table[i, 1], table[i, 2]
+        table[i, 2] = 0
+        slot = _find_slot(table, low, high)
+        if slot != np.uint64(i):
+            table[i, 0] = 0
+            table[i, 1] = 0
+            table[slot, 0] = low
+            table[slot, 1] = high
+        table[slot, 2] = value
 
 
 @kernel

@@ -112,25 +112,44 @@ def map_set(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     return head["facts"], arrays
 
 
-def create_table(path: Path, shape: tuple[int, int]) -> NDArray[np.uint64]:
-    """Return a zeroed array that lives in a new file, not in the process's own memory.
+class FiledTable:
+    """The memory of a table that lives in a file, not in the process's own memory.
 
-    Raises:
-        StorageError: The disk has no room for it.
+    Args:
+        path: File to be created.
+        columns: Words of a row.
     """
 
-    def create() -> NDArray[np.uint64]:
-        size = shape[0] * shape[1] * np.dtype(np.uint64).itemsize
-        with os.fdopen(create_file(path), "rb+") as file:
-            # With its blocks: a disk that is full is an error here, and a dead process later.
-            os.posix_fallocate(file.fileno(), 0, size)
-            return np.asarray(np.memmap(file, np.uint64, "r+", shape=shape))
+    def __init__(self, path: Path, columns: int) -> None:
+        self._path = path
+        self._columns = columns
+        self._file = _failing_as_storage(path, lambda: os.fdopen(create_file(path), "rb+"))
 
-    return _failing_as_storage(path, create)
+    def __enter__(self) -> "FiledTable":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def extend(self, slots: int) -> NDArray[np.uint64]:
+        """Return the table with so many rows: those it had, and behind them zeros.
+
+        Raises:
+            StorageError: The disk has no room for it.
+        """
+
+        def extend() -> NDArray[np.uint64]:
+            size = slots * self._columns * np.dtype(np.uint64).itemsize
+            # With its blocks: a disk that is full is an error here, and a dead process later.
+            os.posix_fallocate(self._file.fileno(), 0, size)
+            table = np.memmap(self._file, np.uint64, "r+", shape=(slots, self._columns))
+            return np.asarray(table)
+
+        return _failing_as_storage(self._path, extend)
 
 
 def map_table(path: Path, columns: int) -> NDArray[np.uint64]:
-    """Return a table that create_table made, as it is now; changes stay in this process."""
+    """Return a table of a `FiledTable`, as it is now; changes stay in this process."""
     return _map(path, np.uint64, (-1, columns))
 
 

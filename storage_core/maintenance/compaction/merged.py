@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.kernels.offset_table import SLOT_WORDS
@@ -17,7 +16,7 @@ from storage_core.maintenance.compaction.index import (
     IndexStats,
 )
 from storage_core.maintenance.compaction.key_files import (
-    create_table,
+    FiledTable,
     map_set,
     map_table,
     write_set,
@@ -186,20 +185,16 @@ def merge_files(
         StorageError: A file cannot be read or written.
         ValueError: A segment is missing, or is there twice.
     """
-    tables: list[Path] = []
-
-    def allocate(slots: int) -> NDArray[np.uint64]:
-        tables.append(target.with_name(f"{target.name}.table-{len(tables)}"))
-        return create_table(tables[-1], (slots, SLOT_WORDS))
-
+    table = target.with_name(target.name + ".table")
     partials = [PartialIndex.from_file(prefix) for prefix in prefixes]
-    merged = merge_indexes(plan, partials, OffsetMap(allocate=allocate))
+    with FiledTable(table, SLOT_WORDS) as memory:
+        merged = merge_indexes(plan, partials, OffsetMap(memory=memory))
     file = target.with_name(target.name + ".merged")
     merged.to_file(file)
-    *outgrown, last = tables
-    for path in outgrown if merged.needs_map else tables:
-        path.unlink()
-    return file, last if merged.needs_map else None
+    if merged.needs_map:
+        return file, table
+    table.unlink()
+    return file, None
 
 
 def _merge_keys(

@@ -1,9 +1,8 @@
 """The offset map of a round, and what is left of it for pass two."""
 
 import mmap
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,43 +13,70 @@ from storage_core.kernels.key_scan import MD5, SIPHASH, hash_keys
 from storage_core.kernels.offset_table import (
     SLOT_WORDS,
     copy_entries,
+    count_before_empty,
     insert_block,
     list_entries,
     look_up_block,
     mark_absent,
     note_hashes,
+    spread_entries,
 )
 from storage_core.kernels.record_scan import DONE
 from storage_core.records.payload import Limits, Payload
 
-_FIRST_SLOTS = 1 << 12
+_FIRST_SLOTS: Final = 1 << 12
 # Linear probing stays short up to here.
-_MAX_FILL = 0.5
-_GROWTH = 2
+_MAX_FILL: Final = 0.625
+_GROWTH: Final = 2
 _NO_LIMIT = 2**62
 # Of what tells absent hashes: bits a key, and how many words of 64 at most, 1 MiB.
 _SEEN_BITS: Final = 16
 _MOST_SEEN_WORDS: Final = 1 << 17
+_SLOT_BYTES: Final = SLOT_WORDS * np.dtype(np.uint64).itemsize
 
 
-# Makes a zeroed table of so many slots.
-Allocate = Callable[[int], NDArray[np.uint64]]
+class TableMemory(Protocol):
+    """Where a table lies."""
+
+    def extend(self, slots: int) -> NDArray[np.uint64]:
+        """Return the table with so many slots: those it had, and behind them empty ones.
+
+        Nobody may have the array of the last time any more: its memory may move.
+        """
+        ...
 
 
-# From here on a table lies in pages of its own, large ones where the system has any: keys are all
-# over it, and with pages of 4 KiB nearly each of them misses the translation of its address, too.
-_PAGED_BYTES: Final = 1 << 21
+class _OwnMemory:
+    """Memory of this process: a table that grows never lies there twice.
+
+    Its pages are large ones where the system has any: keys are all over a table, and with pages of
+    4 KiB nearly each of them misses the translation of its address, too.
+    """
+
+    def __init__(self) -> None:
+        self._pages: mmap.mmap | None = None
+
+    def extend(self, slots: int) -> NDArray[np.uint64]:
+        """As of any `TableMemory`."""
+        size_bytes = slots * _SLOT_BYTES
+        if self._pages is None:
+            self._pages = _large_pages(size_bytes)
+        else:
+            try:
+                self._pages.resize(size_bytes)
+            except SystemError:  # not Linux
+                smaller, self._pages = self._pages, _large_pages(size_bytes)
+                self._pages.write(smaller)
+        return np.frombuffer(self._pages, np.uint64).reshape(slots, SLOT_WORDS)
 
 
-def _in_memory(slots: int) -> NDArray[np.uint64]:
-    size_bytes = slots * SLOT_WORDS * np.dtype(np.uint64).itemsize
-    if size_bytes < _PAGED_BYTES:
-        return np.zeros((slots, SLOT_WORDS), np.uint64)
+def _large_pages(size_bytes: int) -> mmap.mmap:
+    """Return zeroed memory."""
     pages = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a system without them says so
             pages.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(pages, np.uint64).reshape(slots, SLOT_WORDS)
+    return pages
 
 
 class OffsetMap:
@@ -58,12 +84,12 @@ class OffsetMap:
 
     Args:
         max_keys: How many keys it may hold, None for no limit.
-        allocate: Where its tables lie.
+        memory: Where its table lies, None for memory of this process.
     """
 
-    def __init__(self, max_keys: int | None = None, *, allocate: Allocate = _in_memory) -> None:
-        self.table = allocate(_FIRST_SLOTS)
-        self._allocate = allocate
+    def __init__(self, max_keys: int | None = None, *, memory: TableMemory | None = None) -> None:
+        self._memory = _OwnMemory() if memory is None else memory
+        self.table = self._memory.extend(_FIRST_SLOTS)
         self._max_keys = _NO_LIMIT if max_keys is None else max_keys
         self._used = 0
         self._seen: NDArray[np.uint64] | None = None
@@ -107,9 +133,18 @@ class OffsetMap:
             )
             if done == count or self._used >= self._max_keys:
                 return done
-            larger = self._allocate(self.table.shape[0] * _GROWTH)
-            copy_entries(self.table, larger)
-            self.table = larger
+            self._grow()
+
+    def _grow(self) -> None:
+        slots = self.table.shape[0]
+        del self.table
+        self.table = self._memory.extend(slots * _GROWTH)
+        # Those that had no room at the end of the table went on at its begin.
+        begin = self.table[: count_before_empty(self.table)]
+        moved = begin.copy()
+        begin[:] = 0
+        spread_entries(self.table, len(moved), slots)
+        copy_entries(moved, self.table)
 
     def look_up(
         self, low: NDArray[np.uint64], high: NDArray[np.uint64], count: int

@@ -1,6 +1,7 @@
 """The offset table against a dictionary, alone and inside the map that grows it."""
 
 import itertools
+import mmap
 
 import numpy as np
 import pytest
@@ -43,6 +44,8 @@ def looked_up(look_up_block, table: np.ndarray, keys: list[tuple[int, int]]) -> 
     look_up_block=offset_table.look_up_block,
     list_entries=offset_table.list_entries,
     copy_entries=offset_table.copy_entries,
+    count_before_empty=offset_table.count_before_empty,
+    spread_entries=offset_table.spread_entries,
 )
 @given(
     entries=st.lists(st.tuples(KEYS, RANKS), max_size=40),
@@ -50,20 +53,33 @@ def looked_up(look_up_block, table: np.ndarray, keys: list[tuple[int, int]]) -> 
     cut=st.integers(0, 40),
 )
 def test_a_table_is_a_dictionary_that_keeps_the_larger_rank(
-    insert_block, look_up_block, list_entries, copy_entries, entries, others, cut
+    insert_block,
+    look_up_block,
+    list_entries,
+    copy_entries,
+    count_before_empty,
+    spread_entries,
+    entries,
+    others,
+    cut,
 ):
     model: dict[tuple[int, int], int] = {}
     for key, rank in entries:
         model[key] = max(model.get(key, ABSENT), rank)
-    table = new_table(128)
+    table = new_table(64)
     low, high, rank = columns(entries)
     cut = min(cut, len(entries))
-    done, used = insert_block(table, low, high, rank, 0, cut, 0, 64, NO_LIMIT)
+    done, used = insert_block(table, low, high, rank, 0, cut, 0, 63, NO_LIMIT)
     assert done == cut
-    done, used = insert_block(table, low, high, rank, cut, len(entries), used, 64, NO_LIMIT)
+    done, used = insert_block(table, low, high, rank, cut, len(entries), used, 63, NO_LIMIT)
     assert (done, used) == (len(entries), len(model))
-    larger = new_table(256)
-    copy_entries(table, larger)
+    larger = np.concatenate([table, new_table(64)])
+    begin = larger[: count_before_empty(larger)]
+    moved = begin.copy()
+    begin[:] = 0
+    spread_entries(larger, len(moved), 64)
+    copy_entries(moved, larger)
+    assert not larger[larger[:, 2] == 0].any()
     keys = [key for key, _ in entries] + others
     for each in (table, larger):
         assert looked_up(look_up_block, each, keys) == [model.get(key, ABSENT) for key in keys]
@@ -121,7 +137,7 @@ def test_a_bounded_map_takes_the_puts_that_the_reference_takes(keys, capacity, c
     assert offsets.look_up(low, high, 61).tolist() == [model.get(key) for key in range(61)]
 
 
-@pytest.mark.parametrize("count", [2047, 2048, 2049, 20_000], ids=lambda count: f"{count} keys")
+@pytest.mark.parametrize("count", [2559, 2560, 2561, 200_000], ids=lambda count: f"{count} keys")
 def test_a_map_grows_with_its_keys(count):
     random = np.random.default_rng(count)
     low = random.integers(0, 2**64, count, np.uint64)
@@ -130,8 +146,20 @@ def test_a_map_grows_with_its_keys(count):
     offsets = OffsetMap()
     assert offsets.put(low, high, rank, count) == count
     assert len(offsets) == count
-    assert len(offsets.table) >= 2 * count
+    assert len(offsets.table) >= 1.6 * count
     assert (offsets.look_up(low, high, count) == rank).all()
     assert (offsets.look_up(high, low, count) == ABSENT).all()
     again = OffsetMap.from_entries(*offsets.entries())
     assert (again.look_up(low, high, count) == rank).all()
+
+
+def test_a_map_grows_where_the_system_cannot_extend_memory(monkeypatch):
+    class Fixed(mmap.mmap):
+        def resize(self, _size: int) -> None:
+            raise SystemError("mmap: resizing not available--no mremap()")
+
+    monkeypatch.setattr(mmap, "mmap", Fixed)
+    low = np.arange(20_000, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    offsets = OffsetMap()
+    assert offsets.put(low, low, np.arange(20_000), 20_000) == 20_000
+    assert (offsets.look_up(low, low, 20_000) == np.arange(20_000)).all()

@@ -4,8 +4,8 @@ import pytest
 from storage_core.errors import StorageError
 from storage_core.maintenance.compaction.key_files import (
     BLOCK_ROWS,
+    FiledTable,
     StreamWriter,
-    create_table,
     map_set,
     map_table,
     read_stream,
@@ -57,11 +57,18 @@ def test_a_change_of_a_mapped_array_reaches_nobody_else(tmp_path):
 
 
 def test_a_table_is_zeroed_and_keeps_what_is_put_into_it(tmp_path):
-    table = create_table(tmp_path / "t", (8, 3))
-    assert table.shape == (8, 3)
+    with FiledTable(tmp_path / "t", 3) as memory:
+        table = memory.extend(8)
+        assert table.shape == (8, 3)
+        assert not table.any()
+        table[5, 1] = 77
+        table = memory.extend(16)
+    assert table.shape == (16, 3)
+    assert table[5, 1] == 77
+    table[5, 1] = 0
     assert not table.any()
-    table[5, 1] = 77
-    assert map_table(tmp_path / "t", 3)[5, 1] == 77
+    table[15, 2] = 78
+    assert map_table(tmp_path / "t", 3)[15, 2] == 78
 
 
 def test_a_missing_file_is_an_error_of_the_storage(tmp_path):
