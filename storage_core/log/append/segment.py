@@ -38,6 +38,7 @@ from storage_core.kernels import append_plan, index_build
 from storage_core.log.append.roll import SegmentAge
 from storage_core.records.batch_table import BatchTable
 from storage_core.store.local import LocalStore, storage_errors
+from storage_core.write_behind import WriteBehind
 
 
 class AppendFile(Protocol):
@@ -95,6 +96,7 @@ class LocalAppendFile:
         self._path = path
         self._size_bytes = size_bytes
         self._descriptor = descriptor
+        self._behind = WriteBehind(descriptor, size_bytes)
 
     @property
     def size_bytes(self) -> int:
@@ -112,6 +114,7 @@ class LocalAppendFile:
         with storage_errors(self._path):
             while written < len(view):
                 written += os.pwrite(self._descriptor, view[written:], self._size_bytes + written)
+            self._behind.reach(self._size_bytes + written)
         self._size_bytes += len(view)
 
     def trim(self) -> None:

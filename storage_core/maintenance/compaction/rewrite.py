@@ -67,6 +67,7 @@ from storage_core.store.base import FileReader, LogStore, OwnedFiles, is_mapped
 from storage_core.store.gaps import LEAST_GAP_BYTES, CopiesStretches, Gap
 from storage_core.threads import call_together, in_order
 from storage_core.turns import sync
+from storage_core.write_behind import WriteBehind
 
 SCRATCH_SUFFIX = ".part"
 # How many bytes of records are rebuilt before they are compressed, while they are still in the
@@ -568,6 +569,7 @@ class _GroupWriter:
         self._prefix = scratch / f"{SCRATCH_PREFIX}{attempt}-{segment_file(base_offset, '')}"
         self._index = self._new_index()
         self._log: BinaryIO
+        self._behind: WriteBehind
         self._stats = RewriteStats()
         self._gaps: list[Gap] = []
         self.bytes_read = 0
@@ -579,6 +581,7 @@ class _GroupWriter:
         """Open the log file; after an error none of the files is left."""
         try:
             with os.fdopen(create_file(self._path(LOG_SUFFIX)), "wb") as self._log:
+                self._behind = WriteBehind(self._log.fileno())
                 yield self
         except BaseException as error:
             for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
@@ -591,6 +594,7 @@ class _GroupWriter:
     def measuring(self) -> Iterator["_GroupWriter"]:
         """Write into nothing: only the numbers are asked for."""
         with Path(os.devnull).open("wb") as self._log:
+            self._behind = WriteBehind(self._log.fileno())
             yield self
 
     def finish_measuring(self) -> RewriteStats:
@@ -604,6 +608,7 @@ class _GroupWriter:
             self._keys.add(block.keys, self._index.size_bytes)
         self._add_to_index(block.size, block.last_offset, block.max_timestamp)
         self._log.write(block.out.data)
+        self._behind.reach(self._index.size_bytes)
         self._stats += block.stats
 
     def _add_to_index(
@@ -677,6 +682,7 @@ class _GroupWriter:
                 expected, found = f"{start + size} bytes", f"{start + first + filled}"
                 raise ChangedWhileReadError(reader.name, expected, found)
             self._log.write(target.data)
+            self._behind.reach(position + first + target.size)
 
     def is_same(
         self, store: LogStore, segment: SegmentState, known: KnownSegment, foreseen: Foresight
