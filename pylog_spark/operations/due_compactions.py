@@ -12,6 +12,7 @@ from pylog_spark.options import Strategy, Tuning
 from pylog_spark.run.disks import Disks
 from pylog_spark.run.plan_table import read_planned
 from pylog_spark.run.planning import (
+    MANY_SLOTS,
     MAP_ENTRY_BYTES,
     Demand,
     MapBudgets,
@@ -50,6 +51,7 @@ class CompactionLimits:
         wave_bytes: Bytes of segments that a wave may hold.
         wave_tasks: Segments that a wave may hold.
         disks: How many tasks may be at one local disk.
+        lone_threads: How many threads a task may use that runs alone.
     """
 
     least_unit_bytes: int
@@ -64,6 +66,7 @@ class CompactionLimits:
     wave_bytes: int = Tuning().wave_max_bytes
     wave_tasks: int = Tuning().wave_max_tasks
     disks: Disks = field(default_factory=Disks)
+    lone_threads: int = 1
 
     @classmethod
     def of(cls, run: Run, strategy: Strategy) -> "CompactionLimits":
@@ -90,6 +93,7 @@ class CompactionLimits:
             wave_bytes=tuning.wave_max_bytes,
             wave_tasks=tuning.wave_max_tasks,
             disks=run.disks,
+            lone_threads=engine.threads_of(1),
         )
 
     @property
@@ -110,6 +114,21 @@ class CompactionLimits:
             least_bytes=self.least_unit_bytes,
             most_bytes=self.most_unit_bytes,
         )
+
+    def whole_bytes(self, partitions: int, total_bytes: int) -> int:
+        """Return up to which size a partition gains nothing from several tasks.
+
+        To put together what they have found costs more than half of what they have done. So one
+        task cleans what is a slot's share of all work, or all of it by threads on all slots.
+
+        Args:
+            partitions: How many are due.
+            total_bytes: Bytes of all of them.
+        """
+        if partitions == 1 and self.lone_threads >= self.slots and self.slots < MANY_SLOTS:
+            return sys.maxsize
+        share = min(self.most_unit_bytes, total_bytes // max(1, self.slots))
+        return max(self.unit_bytes(total_bytes), share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +194,7 @@ def find_due_compactions(
     # nothing, and costs two more stages, and what a task that does both passes keeps.
     planned = plans.filter(pc.equal(plans["status"], Status.PLANNED.value))
     total_bytes = pc.sum(pc.list_flatten(planned["segment_bytes"])).as_py() or 0
-    unit_bytes = limits.unit_bytes(total_bytes)
+    whole_bytes = limits.whole_bytes(planned.num_rows, total_bytes)
     for each in read_planned(_PlannedRound, plans):
         plan = plans["plan"][each.ref.ordinal]
         map_bytes = estimate_map_bytes(
@@ -186,7 +205,7 @@ def find_due_compactions(
         size_bytes = sum(each.segment_bytes)
         strategy = choose_strategy(
             asked=limits.strategy,
-            is_one_unit=len(each.segment_bytes) == 1 or size_bytes <= unit_bytes,
+            is_one_unit=len(each.segment_bytes) == 1 or size_bytes <= whole_bytes,
             map_bytes=map_bytes,
             budgets=MapBudgets(
                 broadcast_bytes=limits.budget_bytes,

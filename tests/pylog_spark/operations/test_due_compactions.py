@@ -1,5 +1,7 @@
 """How partitions that are due are cleaned, by their sizes and those of all others."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
@@ -51,8 +53,9 @@ def strategies(table: pa.Table, limits: CompactionLimits = LIMITS) -> list[Strat
     [
         pytest.param([40 * MIB], [0], id="alone"),
         pytest.param([8 * MIB], [], id="alone, and small"),
-        pytest.param([40 * MIB] * 5, [0, 1, 2, 3, 4], id="above a sixth of all"),
-        pytest.param([40 * MIB] * 6, [], id="a sixth of all, with two slots"),
+        pytest.param([41 * MIB, 40 * MIB], [0], id="above a slot's share"),
+        pytest.param([40 * MIB] * 2, [], id="a slot's share"),
+        pytest.param([40 * MIB] * 5, [], id="less than a slot's share"),
         pytest.param([400 * MIB, *[4 * MIB] * 50], [0], id="one that outlasts the others"),
         pytest.param([2000 * MIB] * 20, range(20), id="above what a retry may cost"),
     ],
@@ -61,6 +64,21 @@ def test_a_partition_is_cut_up_only_where_all_that_is_due_leaves_slots_idle(size
     chosen = strategies(plans(*sizes))
     assert [n for n, way in enumerate(chosen) if way is Strategy.FILES] == list(cut)
     assert {way for n, way in enumerate(chosen) if n not in cut} <= {Strategy.WHOLE}
+
+
+@pytest.mark.parametrize(
+    ("threads", "slots", "way"),
+    [
+        pytest.param(4, 4, Strategy.WHOLE, id="threads on all slots"),
+        pytest.param(2, 4, Strategy.FILES, id="other slots would be idle"),
+        pytest.param(8, 8, Strategy.FILES, id="more threads than Python keeps at work"),
+    ],
+)
+def test_a_partition_alone_is_cleaned_by_threads_on_all_slots(threads, slots, way):
+    limits = replace(LIMITS, slots=slots, lone_threads=threads)
+    skipped = plans(40 * MIB, status=Status.SKIPPED)
+    assert strategies(pa.concat_tables([skipped, plans(2000 * MIB)]), limits) == [way]
+    assert Strategy.FILES in strategies(plans(2000 * MIB, MIB), limits)
 
 
 def test_what_is_not_due_fills_no_slot():
