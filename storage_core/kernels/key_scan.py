@@ -23,6 +23,7 @@ from storage_core.kernels.record_scan import (
     DONE,
     EXPANDED,
     HAS_KEYLESS,
+    HAS_STRAY,
     HAS_TOMBSTONE,
     INDEXED,
     LEFTOVER,
@@ -44,6 +45,7 @@ def _parse_batch(  # arrays side by side
     end: int,
     record_count: int,
     base_offset: int,
+    last_offset: int,
     first_offset: int,
     max_body_bytes: int,
     first_rank: int,
@@ -71,6 +73,8 @@ def _parse_batch(  # arrays side by side
             return count, flags, TOO_LARGE, position
         if record.value_length < 0:
             flags |= HAS_TOMBSTONE
+        if record.offset_delta < 0 or base_offset + record.offset_delta > last_offset:
+            flags |= HAS_STRAY
         if record.key_length < 0:
             flags |= HAS_KEYLESS
         elif base_offset + record.offset_delta >= first_offset:
@@ -93,6 +97,7 @@ def hash_keys(  # arrays side by side
     end: NDArray[np.int64],
     record_count: NDArray[np.int64],
     base_offset: NDArray[np.int64],
+    last_offset: NDArray[np.int64],
     wanted: NDArray[np.uint8],
     crc: NDArray[np.int64],
     first_offset: int,
@@ -112,7 +117,7 @@ def hash_keys(  # arrays side by side
 
     ``rank`` counts the records of the wanted batches from first_rank: the count in the header of
     a batch that is not opened proves nothing. ``batch_flags`` of the wanted ones gets OPENED,
-    INDEXED (none of its offsets lies below first_offset), HAS_TOMBSTONE and HAS_KEYLESS.
+    INDEXED (none of its offsets lies below first_offset), HAS_TOMBSTONE, HAS_KEYLESS and HAS_STRAY.
     ``scratch`` is room for MD5 to work in, uint32[MD5_WORDS].
 
     ``crc`` has the checksums that all the batches should have, wanted or not; it is empty where
@@ -141,6 +146,7 @@ def hash_keys(  # arrays side by side
             end[row],
             record_count[row],
             base_offset[row],
+            last_offset[row],
             first_offset,
             max_body_bytes if in_arena[row] == EXPANDED else _NO_LIMIT,
             next_rank,

@@ -103,6 +103,47 @@ def look_up_block(
         rank[i] = np.int64(table[slot, 2]) - 1
 
 
+@kernel
+def mark_latest(  # arrays side by side
+    table: NDArray[np.uint64],
+    low: NDArray[np.uint64],
+    high: NDArray[np.uint64],
+    batch: NDArray[np.int32],
+    bit: NDArray[np.int64],
+    count: int,
+    first_row: int,
+    first_bit: NDArray[np.int64],
+    first_rank: NDArray[np.int64],
+    rises: NDArray[np.uint8],
+    words: NDArray[np.uint64],
+) -> None:
+    """Set the bit of every record that is not older than what the table holds for its key.
+
+    Args:
+        table: uint64[slots, 3].
+        low: uint64[>= count], lower halves of the records' keys.
+        high: uint64[>= count], upper halves.
+        batch: int32[>= count], their batches, counted from first_row.
+        bit: int64[>= count], which bit is a record's.
+        count: How many records.
+        first_row: Row of the first batch.
+        first_bit: int64[rows], where the bits of a batch begin.
+        first_rank: int64[rows], rank of the record of that bit, ABSENT below the dirty section.
+        rises: uint8[rows], whether the rank of each bit behind it is one higher, or the same.
+        words: uint64[], zeroed.
+    """
+    for i in range(count):
+        if i + _AHEAD < count:
+            _prefetch_slot(table, low[i + _AHEAD])
+        row = first_row + batch[i]
+        rank = first_rank[row]
+        if rises[row]:
+            rank += bit[i] - first_bit[row]
+        slot = _find_slot(table, low[i], high[i])
+        if rank >= np.int64(table[slot, 2]) - 1:
+            words[bit[i] >> 6] |= np.uint64(1) << np.uint64(bit[i] & 63)
+
+
 @inlined_kernel
 def _may_hold(seen: NDArray[np.uint64], high: int) -> bool:
     """Whether a bit of a hash is set; seen has a power of two of words."""

@@ -38,6 +38,7 @@ INDEXED: Final = 1  # all its keyed records are in the offset map
 HAS_TOMBSTONE: Final = 2
 HAS_KEYLESS: Final = 4
 OPENED: Final = 8  # its records have ordinals
+HAS_STRAY: Final = 16  # a record has an offset outside of what the batch's header says
 
 # How many bytes ahead of a record a loop asks for what comes: a CPU by itself looks less far.
 AHEAD_BYTES: Final = 1024

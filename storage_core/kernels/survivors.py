@@ -47,28 +47,6 @@ def mark_ordinals(ordinals: NDArray[np.uint32], first_word: int, words: NDArray[
 
 
 @kernel
-def mark_latest(
-    found: NDArray[np.int64],
-    own: NDArray[np.int64],
-    ordinal: NDArray[np.int64],
-    count: int,
-    words: NDArray[np.uint64],
-) -> None:
-    """Set the bit of every record that is not older than what the offset map holds for its key.
-
-    Args:
-        found: int64[>= count], ranks by look-up.
-        own: int64[>= count], ranks of the records themselves, ABSENT below the dirty section.
-        ordinal: int64[>= count], which bit is the record's.
-        count: How many records.
-        words: uint64[], zeroed.
-    """
-    for i in range(count):
-        if own[i] >= found[i]:
-            words[ordinal[i] >> 6] |= np.uint64(1) << np.uint64(ordinal[i] & 63)
-
-
-@kernel
 def pick_hashes(  # arrays side by side
     place: NDArray[np.uint8],
     first_hash: NDArray[np.int64],

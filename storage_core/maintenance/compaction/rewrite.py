@@ -28,6 +28,7 @@ from storage_core.kernels.batch_write import (
     GONE,
     MAX_RECORD_GROWTH_BYTES,
     REBUILT,
+    VERBATIM,
     rebuild_compressed,
     write_batches,
 )
@@ -470,6 +471,9 @@ class _Rebuilding:
         """
         payload = verdict.payload
         batches = payload.batches
+        here = slice(payload.first_row, payload.end_row)
+        if (verdict.fate[here] == VERBATIM).all():
+            return _as_it_is(verdict)
         out = room.out
         out.clear()
         if self._codec is not None:
@@ -508,33 +512,62 @@ class _Rebuilding:
                 status = failure
             if status != DONE:
                 raise payload.error(status, row, int(payload.start[row]))
-        here = slice(payload.first_row, payload.end_row)
         written = np.flatnonzero(verdict.fate[here] != GONE) + payload.first_row
-        keys = None
-        if verdict.keys is not None:
-            keys = sidecar_of_block(
-                out.content,
-                written,
-                verdict.keys,
-                record_count=batches.record_count,
-                kept=verdict.kept,
-                keep=verdict.keep,
-                first_record=verdict.first_record,
-            )
-        return _Block(
-            keys=keys,
-            out=out.content,
-            end_row=payload.end_row,
-            size=sizes[written],
-            last_offset=batches.last_offset[written],
-            max_timestamp=rebuilt.max_timestamp[written],
-            stats=RewriteStats(
-                messages_read=verdict.messages_read,
-                messages_written=int(verdict.kept[written].sum()),
-                bytes_written=out.used,
-                invalid_messages_read=verdict.invalid_messages,
-            ),
+        return _block_of(verdict, written, out.content, sizes, rebuilt.max_timestamp)
+
+
+def _as_it_is(verdict: Verdict) -> _Block:
+    """Return batches of which each stays: they are not put together anew."""
+    payload = verdict.payload
+    batches, last = payload.batches, payload.end_row - 1
+    start = int(batches.position[payload.first_row])
+    out = payload.window.data[start : int(batches.position[last] + batches.size[last])]
+    written = np.arange(payload.first_row, payload.end_row)
+    return _block_of(verdict, written, out, batches.size, batches.max_timestamp)
+
+
+def _block_of(
+    verdict: Verdict,
+    written: NDArray[np.int64],
+    out: NDArray[np.uint8],
+    sizes: NDArray[np.int64],
+    max_timestamp: NDArray[np.int64],
+) -> _Block:
+    """Return the batches that were written of a verdict.
+
+    Args:
+        verdict: Of the batches.
+        written: Their rows of the window.
+        out: Their bytes.
+        sizes: int64[rows], how many each has.
+        max_timestamp: int64[rows], of each.
+    """
+    batches = verdict.payload.batches
+    keys = None
+    if verdict.keys is not None:
+        keys = sidecar_of_block(
+            out,
+            written,
+            verdict.keys,
+            record_count=batches.record_count,
+            kept=verdict.kept,
+            keep=verdict.keep,
+            first_record=verdict.first_record,
         )
+    return _Block(
+        keys=keys,
+        out=out,
+        end_row=verdict.payload.end_row,
+        size=sizes[written],
+        last_offset=batches.last_offset[written],
+        max_timestamp=max_timestamp[written],
+        stats=RewriteStats(
+            messages_read=verdict.messages_read,
+            messages_written=int(verdict.kept[written].sum()),
+            bytes_written=out.size,
+            invalid_messages_read=verdict.invalid_messages,
+        ),
+    )
 
 
 def _most_bytes(verdict: Verdict, first_row: int, end_row: int) -> int:

@@ -14,14 +14,14 @@ from storage_core.kernels.batch_filter import (
     FILTER,
     KEEP_RECORDS,
     SETTLED,
+    TO_FILTER,
     filter_records,
     preview_batches,
 )
 from storage_core.kernels.batch_scan import HAS_LEGACY
 from storage_core.kernels.batch_write import GONE, HEADER_ONLY, REBUILT, VERBATIM
 from storage_core.kernels.offset_table import ABSENT
-from storage_core.kernels.record_scan import DONE, HAS_TOMBSTONE, INDEXED, OPENED
-from storage_core.kernels.survivors import mark_latest
+from storage_core.kernels.record_scan import DONE, HAS_STRAY, HAS_TOMBSTONE, INDEXED, OPENED
 from storage_core.maintenance.compaction.index import (
     CompactionIndex,
     IndexedSegment,
@@ -415,14 +415,59 @@ class SegmentFilter:
         counts = np.where(wanted, batches.record_count, 0)
         first_bit = np.cumsum(counts) - counts
         words = np.zeros(max(1, words_for(int(counts.sum()))), np.uint64)
-        offsets = self._index.offset_map.look_up(keys.low, keys.high, keys.count)
-        rows = payload.first_row + keys.batch[: keys.count]
-        bit = keys.rank[: keys.count]
-        own = judged.own_ordinal[rows]
-        inside = np.where(judged.has_ordinals[rows], bit - first_bit[rows], 0)
-        rank = np.where(own == _NOT_DIRTY, ABSENT, own + inside + rank_of(self._number, 0))
-        mark_latest(offsets, rank, bit, keys.count, words)
+        is_dirty = judged.own_ordinal != _NOT_DIRTY
+        own_rank = judged.own_ordinal + rank_of(self._number, 0)
+        self._index.offset_map.mark_latest(
+            keys,
+            payload.first_row,
+            first_bit,
+            np.where(is_dirty, own_rank, ABSENT),
+            judged.has_ordinals & is_dirty,
+            words,
+        )
+        self._settle(judged, payload, wanted, keys.flags, words, first_bit)
         return words, first_bit, _by_bit(keys, int(counts.sum())) if self._tells_keys else NO_KEYS
+
+    def _settle(  # what is known of the rows
+        self,
+        judged: "JudgedWindow",
+        payload: Payload,
+        wanted: NDArray[np.bool_],
+        flags: NDArray[np.uint8],
+        words: NDArray[np.uint64],
+        first_bit: NDArray[np.int64],
+    ) -> None:
+        """Leave to the bitmaps what they settle of the rows that were looked up: as in `observe`.
+
+        Args:
+            judged: The window; kept and step of such rows become theirs.
+            payload: Some of its batches.
+            wanted: bool[n], which were looked up.
+            flags: uint8[rows of the payload], what was seen of their records.
+            words: Bitmaps of them.
+            first_bit: int64[n], where in them the bits of a row begin.
+        """
+        batches = payload.batches
+        seen = np.zeros(len(batches), np.uint8)
+        seen[payload.first_row : payload.end_row] = flags
+        kept = np.zeros(len(batches), np.int64)
+        step = np.zeros(len(batches), np.uint8)
+        preview_batches(
+            judged.action,
+            seen,
+            batches.last_offset,
+            batches.record_count,
+            self._index.latest_offset,
+            words,
+            first_bit,
+            payload.first_row,
+            payload.end_row,
+            kept,
+            step,
+        )
+        # Of whom the header tells the truth.
+        is_settled = wanted & (step != TO_FILTER) & ((seen & HAS_STRAY) == 0)
+        judged.kept[is_settled], judged.step[is_settled] = kept[is_settled], BY_BITS
 
     def _keys_of(
         self,

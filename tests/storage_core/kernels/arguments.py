@@ -57,6 +57,11 @@ class Opened:
         return self.table[batch_scan.BASE_OFFSET]
 
     @property
+    def last_offset(self) -> NDArray[np.int64]:
+        """Last offset of each batch, as its header says."""
+        return self.table[batch_scan.LAST_OFFSET]
+
+    @property
     def first_record(self) -> NDArray[np.int64]:
         """Number of the first record of each batch, counted over the whole window."""
         return np.cumsum(self.record_count) - self.record_count

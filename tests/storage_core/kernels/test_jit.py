@@ -318,7 +318,6 @@ def test_the_kernels_of_a_module_are_those_that_it_defines():
     assert kernels_of("storage_core.kernels.survivors").keys() == {
         "mark_ordinals",
         "mark_survivors",
-        "mark_latest",
         "pick_hashes",
         "is_set",
         "count_range",

@@ -16,6 +16,7 @@ from storage_core.kernels.record_scan import (
     BAD_RECORD,
     DONE,
     HAS_KEYLESS,
+    HAS_STRAY,
     HAS_TOMBSTONE,
     INDEXED,
     LEFTOVER,
@@ -69,6 +70,7 @@ def run(
         window.end,
         window.record_count,
         window.base_offset,
+        window.last_offset,
         chosen.astype(np.uint8),
         np.array(crc, np.int64),
         first_offset,
@@ -100,6 +102,8 @@ def expected_of(
         for record, delta in zip(spec.records, spec.offset_deltas, strict=True):
             if record.value is None:
                 flags[row] |= HAS_TOMBSTONE
+            if not 0 <= delta <= spec.last_offset - spec.base_offset:
+                flags[row] |= HAS_STRAY
             if record.key is None:
                 flags[row] |= HAS_KEYLESS
             elif spec.base_offset + delta >= first_offset:

@@ -99,6 +99,47 @@ def test_probing_goes_on_at_the_first_slot_after_the_last(insert_block, look_up_
     assert looked_up(look_up_block, table, [*keys, (7, 99)]) == [*range(7), ABSENT]
 
 
+@in_both_ways(insert_block=offset_table.insert_block, mark_latest=offset_table.mark_latest)
+@given(
+    known=st.dictionaries(KEYS, RANKS, max_size=20),
+    batches=st.lists(
+        st.tuples(
+            st.sampled_from([ABSENT, 0, 1, 2**32]), st.booleans(), st.lists(KEYS, max_size=9)
+        ),
+        max_size=6,
+    ),
+)
+def test_a_record_that_is_not_older_than_the_table_says_gets_its_bit(
+    insert_block, mark_latest, known, batches
+):
+    table = new_table(64)
+    insert_block(table, *columns(list(known.items())), 0, len(known), 0, 63, NO_LIMIT)
+    counts = [len(keys) for _, _, keys in batches]
+    first_bit = np.cumsum([0, *counts])
+    records = [
+        (key, row, first_bit[row] + i, rank + i * rises)
+        for row, (rank, rises, keys) in enumerate(batches)
+        for i, key in enumerate(keys)
+    ]
+    low, high, _ = columns([(key, 0) for key, *_ in records])
+    words = np.zeros(2, np.uint64)
+    mark_latest(
+        table,
+        low,
+        high,
+        np.array([row for _, row, *_ in records], np.int32),
+        np.array([bit for *_, bit, _ in records], np.int64),
+        len(records),
+        3,
+        np.array([0] * 3 + first_bit.tolist(), np.int64),
+        np.array([0] * 3 + [rank for rank, *_ in batches], np.int64),
+        np.array([0] * 3 + [rises for _, rises, _ in batches], np.uint8),
+        words,
+    )
+    found = {bit for bit in range(128) if int(words[bit // 64]) >> bit % 64 & 1}
+    assert found == {bit for key, _, bit, own in records if own >= known.get(key, ABSENT)}
+
+
 @in_both_ways(insert_block=offset_table.insert_block)
 def test_a_new_key_that_needs_a_larger_table_is_not_put(insert_block):
     entries = [((1, 0), 0), ((2, 0), 1), ((1, 0), 2), ((3, 0), 3), ((1, 0), 4)]

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.kernels import survivors
-from storage_core.kernels.offset_table import ABSENT
 from tests.storage_core.kernels.twins import in_both_ways
 
 BITS = st.sets(st.integers(0, 199))
@@ -59,21 +58,3 @@ def test_every_record_that_the_table_names_gets_its_bit(mark_survivors, places):
     for segment, first in enumerate(first_word.tolist()):
         found = bits_of(words[first : first + 3])
         assert found == {ordinal for number, ordinal in places if number == segment}
-
-
-@in_both_ways(mark_latest=survivors.mark_latest)
-@given(
-    records=st.lists(
-        st.tuples(st.sampled_from([ABSENT, 3, 4, 2**32]), st.sampled_from([ABSENT, 3, 4, 2**32])),
-        max_size=150,
-    ),
-    count=st.integers(0, 150),
-)
-def test_a_record_that_is_not_older_than_the_maps_gets_its_bit(mark_latest, records, count):
-    count = min(count, len(records))
-    found, own = (np.array([pair[i] for pair in records], np.int64) for i in (0, 1))
-    ordinal = np.arange(len(records))[::-1].copy()
-    words = np.zeros(3, np.uint64)
-    mark_latest(found, own, ordinal, count, words)
-    expected = {len(records) - 1 - i for i in range(count) if records[i][1] >= records[i][0]}
-    assert bits_of(words) == expected

@@ -77,6 +77,14 @@ def test_a_clean_record_goes_when_its_key_is_in_the_dirty_section(tmp_path):
 
 
 @pytest.mark.item("CMP-18")
+def test_a_clean_record_beyond_what_the_header_says_is_judged_by_its_own_offset(tmp_path):
+    lying = batch(0, record(b"a"), record(b"a", b"40", offset_delta=40), last_offset_delta=1)
+    directory = write_log(tmp_path / "t-0", [lying], [batch(3, record(b"a"))])
+    clean(directory, cleaner_checkpoint=2)
+    assert offsets_in(directory) == [40, 3]
+
+
+@pytest.mark.item("CMP-18")
 @pytest.mark.item("CMP-19")
 def test_records_above_the_end_of_a_full_map_stay_those_without_a_key_too(tmp_path):
     records = [record(b"a"), record(None), record(b"a"), record(b"b"), record(None), record(b"a")]
