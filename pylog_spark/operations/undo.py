@@ -1,7 +1,7 @@
 """Undo a run: put back what it replaced, cut or removed, in log directories and managed roots.
 
 Of a local log directory everything that is needed lies in the trash of the run, of a managed root
-in the root itself, where an undo is requests and no more: these are made by threads of the driver.
+in the root itself.
 """
 
 from collections.abc import Iterator, Sequence
@@ -64,13 +64,9 @@ def _undo_roots(run: Run, run_id: str) -> Iterator[pa.Table]:
     """Undo the run in all roots; yield the rows of each, which are in the record then."""
     job, options = run.job, run.job.options
     # All of them are held before the first is touched: whoever is refused one has changed nothing.
-    managed = [
-        HeldManagedRoot(root.location, run_id=job.run_id)
-        for root in job.roots
-        if root.role is Role.MANAGED
-    ]
-    for root in () if options.dry_run else managed:
-        run.hold(root)
+    managed = [root.location for root in job.roots if root.role is Role.MANAGED]
+    for location in () if options.dry_run else managed:
+        run.hold(HeldManagedRoot(location, run_id=job.run_id))
     for each in _broker_undos(run, run_id):
         if options.dry_run:
             each.check()
@@ -78,8 +74,8 @@ def _undo_roots(run: Run, run_id: str) -> Iterator[pa.Table]:
             each.undo()
         run.notes += tuple(each.notes)
         yield run.recorder.each_result(each.results(), action=job.action)
-    for root in managed:
-        rows = undo_managed(root, run_id, options)
+    for location in managed:
+        rows = undo_managed(run, location, run_id)
         yield run.recorder.each_result(rows, action=job.action)
 
 

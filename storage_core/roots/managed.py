@@ -226,6 +226,25 @@ class ManagedAccess:
         except Exception as error:  # noqa: BLE001  # the row carries it: nothing was touched
             return {TOUCHED: False, **describe_failure(error)}
 
+    def publish(self, store: ManagedStore, result: Mapping[str, Any]) -> None:
+        """Commit the next generation of a partition, fenced by the lease.
+
+        Args:
+            store: The partition, as it is to be.
+            result: What the commit came to, for whoever asks later.
+
+        Raises:
+            LeaseLostError: The lease ran out, or another run has it.
+            ConditionFailedError: Somebody else commits there, who has no lease, or another attempt.
+            StorageError: The store failed.
+        """
+        store.publish(
+            run_id=self.run_id,
+            fencing_token=self.lease.token,
+            fence=self.validate,
+            result=result,
+        )
+
     def _publish(
         self, store: ManagedStore, location: str, work: str, prepared: Prepared
     ) -> dict[str, Any]:
@@ -233,12 +252,7 @@ class ManagedAccess:
             commit(prepared.plan, store)
         store.set_checkpoints(store.checkpoints.moved(prepared.checkpoints))
         try:
-            store.publish(
-                run_id=self.run_id,
-                fencing_token=self.lease.token,
-                fence=self.validate,
-                result={_WORK: work, _ROW: _shortened(prepared.result)},
-            )
+            self.publish(store, {_WORK: work, _ROW: _shortened(prepared.result)})
         except ConditionFailedError:
             # Another attempt of this task may have been a little faster.
             done = self._find_done(open_managed(location), location, work)
@@ -435,12 +449,11 @@ class HeldManagedRoot:
     def claim_clean(self) -> None:
         """Do nothing: there is no marker."""
 
-    def publish(self, store: ManagedStore, result: Mapping[str, Any] | None = None) -> None:
+    def publish(self, store: ManagedStore) -> None:
         """Commit the next generation of a partition, fenced by the lease.
 
         Args:
             store: The partition, as it is to be.
-            result: What the commit came to, for whoever asks later.
 
         Raises:
             LeaseLostError: The lease ran out, or another run has it.
@@ -452,7 +465,6 @@ class HeldManagedRoot:
             run_id=self._run_id,
             fencing_token=lease.token,
             fence=lease.require_current,
-            result=result,
         )
 
     @property

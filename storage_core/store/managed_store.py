@@ -34,7 +34,6 @@ from storage_core.store.generations import (
     partition_location,
     read_generation,
     read_head,
-    read_history,
 )
 from storage_core.store.local import storage_errors
 from storage_core.store.manifest import (
@@ -183,16 +182,6 @@ class ManagedStore:
             return BytesReader(name, file.content)
         return self._reader.open(name, file)
 
-    def read_generation(self, generation: int) -> Manifest:
-        """Return another generation of the partition.
-
-        Raises:
-            PartitionNotFoundError: There is no such generation, or not any more.
-        """
-        if generation == self.manifest.generation:
-            return self.manifest
-        return read_history(self.objects, self.partition, generation)
-
     # Changing what the next generation will be.
 
     def write_file(self, name: str, content: bytes, *, modified_ms: int | None = None) -> None:
@@ -306,16 +295,14 @@ class ManagedStore:
             if isinstance(file, FileEntry):
                 self._files[name] = replace(file, largest_timestamp=timestamp)
 
-    def restore(self, generation: int) -> None:
+    def restore(self, manifest: Manifest) -> None:
         """Make the next generation a copy of another one, its checkpoints included.
 
         Every object that the present generation does not name is looked at, by one HEAD.
 
         Raises:
-            PartitionNotFoundError: There is no such generation, or not any more.
             StorageError: An object of it is gone or another one, or the store failed.
         """
-        manifest = self.read_generation(generation)
         self._seen_keys.update(entry.key for entry in self.manifest.files.values())
         for entry in manifest.files.values():
             self._require_uploaded(entry)

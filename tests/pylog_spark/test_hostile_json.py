@@ -217,6 +217,7 @@ def test_every_reader_is_named_above():
         "pylog_spark/operations/cleaned_logs.py",
         "pylog_spark/operations/broker_undo.py",  # from task to driver
         "pylog_spark/operations/managed_purge.py",  # from task to driver
+        "pylog_spark/operations/managed_undo.py",  # from task to driver
         "pylog_spark/run/plan_file.py",  # its own values, made plain
         "pylog_spark/run/recording.py",
         "pylog_spark/operations/recovered_logs.py",

@@ -11,7 +11,7 @@ import pytest
 
 from pylog_spark.engines import local_engine
 from pylog_spark.engines.choice import Local
-from pylog_spark.operations import broker_undo
+from pylog_spark.operations import broker_undo, managed_undo
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.undo import undo
 from pylog_spark.options import Strategy
@@ -23,6 +23,9 @@ from tests.pylog_spark.broker_roots import (
     expected_points,
     read_points,
 )
+from tests.pylog_spark.managed_roots import managed_twin
+from tests.pylog_spark.operations.test_managed_undo import RUN as MANAGED_RUN
+from tests.pylog_spark.operations.test_managed_undo import options, publish
 
 NAMES = ["clean-hw-none-s161", "clean-group-all-s211"]
 
@@ -80,3 +83,26 @@ def test_an_undo_that_is_done_again_is_said_to_be_done(tmp_path, monkeypatch):
     assert len(list((tmp_path / "deaths").iterdir())) == 2
     assert (report.exit_code, report.summary.done) == (0, len(report.results))
     compaction.check_undone("undone twice")
+
+
+@pytest.mark.item("FLT-14")
+def test_an_undo_of_a_managed_root_that_is_done_again_is_said_to_be_done(tmp_path, monkeypatch):
+    origin = broker_directory(tmp_path / "log", NAMES)
+    reports = []
+    for name in ("once", "twice"):
+        twin = managed_twin(origin, tmp_path / name)
+        before = {topic: twin.tree(topic) for topic in NAMES}
+        for topic in NAMES:
+            publish(twin, topic, MANAGED_RUN, b"of the run")
+        if name == "twice":
+            monkeypatch.setattr(local_engine, "LocalEngine", DyingEngine)
+            monkeypatch.setattr(DyingEngine, "deaths", tmp_path / "deaths")
+            monkeypatch.setattr(managed_undo, "are_looked_at_here", lambda _: False)
+            (tmp_path / "deaths").mkdir()
+        report = undo(MANAGED_RUN, options(), roots=[twin.location], place=Local(2))
+        assert (report.exit_code, report.summary.done) == (0, len(NAMES))
+        reports.append(report.results.drop_columns(["run_id", "root", "directory", "duration_ms"]))
+        assert {topic: twin.tree(topic) for topic in NAMES} == before
+        assert [twin.store(topic).manifest.generation for topic in NAMES] == [3, 3]
+    assert len(list((tmp_path / "deaths").iterdir())) == 1
+    assert reports[0].to_pylist() == reports[1].to_pylist()

@@ -162,6 +162,11 @@ def write_out(stage: Stage) -> Report:
     return materialize(stage.place, managed, out, stage.options)
 
 
+def undo_managed_night(stage: Stage) -> Report:
+    night = stage.reports[-3].run_id
+    return undo(night, stage.options, roots=[str(stage.path("managed"))], place=stage.place)
+
+
 DEEP = VerifyRequest(is_deep=True)
 # Of each story: what lies in the log directory, what is done there, options. Those with a ledger
 # have rows in all of its tables together; its appends take Spark seconds.
@@ -193,7 +198,7 @@ STORIES: Mapping[
         cleaned,
         [
             *(take_in, take_in, on_managed(survey), on_managed(verify)),
-            *(on_managed(run_nightly), write_out, write_out),
+            *(on_managed(run_nightly), write_out, write_out, undo_managed_night),
         ],
         {"ledger": "ledger"},
     ),

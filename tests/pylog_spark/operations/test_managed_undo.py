@@ -4,19 +4,21 @@ from dataclasses import replace
 
 import pytest
 
+from pylog_spark.engines.choice import Local
 from pylog_spark.engines.local_engine import LocalEngine
-from pylog_spark.operations import managed_purge
+from pylog_spark.operations import managed_purge, managed_undo
 from pylog_spark.operations.purge import purge
 from pylog_spark.operations.undo import undo
 from pylog_spark.options import JobOptions
 from storage_core.catalog.roles import Role
 from storage_core.clock import SystemClock
 from storage_core.errors import GuardRefusedError
-from storage_core.filenames import TopicPartition
+from storage_core.filenames import TopicPartition, log_file
 from storage_core.roots.managed import HeldManagedRoot
-from storage_core.store import ManagedStore
+from storage_core.store import ManagedStore, ObjectStore, open_object_store
+from storage_core.store.managed_root import create_root
 from tests.pylog_spark.broker_roots import broker_directory
-from tests.pylog_spark.managed_roots import ManagedTwin, managed_twin
+from tests.pylog_spark.managed_roots import CREATED_MS, ManagedTwin, managed_twin
 
 SMALL = ["clean-headers-none-s101", "clean-hw-none-s161"]
 RUN = "20260102T030405Z-0a1b2c3d"
@@ -95,16 +97,62 @@ def test_a_lease_of_somebody_else_refuses_an_undo_with_the_holders_name(twin):
         undo(RUN, options(), roots=[twin.location])
 
 
-@pytest.mark.parametrize("are_few", [True, False], ids=["few partitions", "very many partitions"])
-def test_purge_takes_what_no_generation_within_the_grace_period_needs(twin, monkeypatch, are_few):
-    places = set()
+@pytest.fixture
+def stages(monkeypatch) -> list[tuple[str, int]]:
+    """Take note where the stages of a run are done, and in how many tasks."""
+    done = []
     do = LocalEngine._do
 
     def noted(engine, stage, given, *, is_look):
-        places.add("here" if is_look else "in other processes")
+        done.append(("here" if is_look else "in other processes", len(given)))
         return do(engine, stage, given, is_look=is_look)
 
     monkeypatch.setattr(LocalEngine, "_do", noted)
+    return done
+
+
+def many(location: str) -> ObjectStore:
+    """Make a root of 40 partitions, of which a run has changed all but every fifth."""
+    objects = open_object_store(location)
+    create_root(objects, now_ms=CREATED_MS)
+    for number in range(40):
+        store = ManagedStore(objects, TopicPartition("t", number), is_new=True)
+        store.write_file(log_file(0), b"before the run")
+        store.publish(run_id="ingest")
+        store.write_file(log_file(0), b"of the run")
+        store.publish(run_id=RUN if number % 5 else "another")
+    return objects
+
+
+@pytest.mark.parametrize("are_few", [True, False], ids=["few partitions", "very many partitions"])
+def test_many_partitions_are_undone_by_several_tasks_stage_by_stage(
+    tmp_path, monkeypatch, stages, are_few
+):
+    monkeypatch.setattr(managed_undo, "are_looked_at_here", lambda _: are_few)
+    monkeypatch.setattr(managed_undo, "_AT_ONCE", 30)
+    found = []
+    for slots in (1, 2):
+        objects = many(str(tmp_path / f"managed-{slots}"))
+        report = undo(RUN, options(), roots=[objects.url], place=Local(slots))
+        assert report.exit_code == 0
+        rows = [row | {"root": "", "run_id": ""} for row in report.results.to_pylist()]
+        assert all(row.pop("directory").endswith(f"/t-{row['partition']}") for row in rows)
+        found.append([{k: v for k, v in row.items() if k != "duration_ms"} for row in rows])
+        for number in range(40):
+            store = ManagedStore(objects, TopicPartition("t", number))
+            content = store.read_file(log_file(0), limit_bytes=99)
+            assert content == (b"before the run" if number % 5 else b"of the run"), number
+    assert found[0] == found[1]
+    assert [row["partition"] for row in found[0]] == [n for n in range(40) if n % 5]
+    assert {row["status"] for row in found[0]} == {"done"}
+    place = "here" if are_few else "in other processes"
+    assert stages == [(place, 2), (place, 1)] * 2
+
+
+@pytest.mark.parametrize("are_few", [True, False], ids=["few partitions", "very many partitions"])
+def test_purge_takes_what_no_generation_within_the_grace_period_needs(
+    twin, monkeypatch, stages, are_few
+):
     monkeypatch.setattr(managed_purge, "are_looked_at_here", lambda _: are_few)
     publish(twin, SMALL[0], RUN, b"of the run")
     before = {topic: twin.tree(topic) for topic in SMALL}
@@ -123,7 +171,7 @@ def test_purge_takes_what_no_generation_within_the_grace_period_needs(twin, monk
     assert all(key.startswith(f"{SMALL[0]}-0/") for key in gone)
     assert {topic: twin.tree(topic) for topic in SMALL} == before
     assert ManagedStore(twin.objects, TopicPartition(SMALL[0], 0)).manifest.generation == 2
-    assert places == {"here" if are_few else "in other processes"}
+    assert {place for place, _ in stages} == {"here" if are_few else "in other processes"}
     # The generation before is gone: there is no way back any more.
     refused = undo(RUN, options(), roots=[twin.location])
     assert (refused.exit_code, rows_of(refused)[SMALL[0]]["reason"]) == (3, "PURGED")

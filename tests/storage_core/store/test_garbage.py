@@ -21,7 +21,7 @@ from storage_core.store.garbage import (
     find_leftovers,
     kept_generations,
 )
-from storage_core.store.generations import raise_fence, read_head
+from storage_core.store.generations import raise_fence, read_head, read_history
 from storage_core.store.local_objects import LocalObjectStore
 from storage_core.store.managed_root import (
     create_root,
@@ -105,7 +105,7 @@ def test_an_undo_that_lost_its_lease_cannot_bring_back_what_was_purged(objects, 
     for number in range(1, 4):
         commit(objects, clock, number)
     undo = ManagedStore(objects, PARTITION, generation=3, clock=clock)
-    undo.restore(1)
+    undo.restore(read_history(objects, PARTITION, 1))
 
     def lose_the_lease() -> None:
         """The last question was answered with yes; then the undo's process stood still."""
@@ -183,7 +183,7 @@ def test_what_was_restored_is_kept_however_old(objects, clock):
     for number in range(1, 4):
         commit(objects, clock, number)
     undo = ManagedStore(objects, PARTITION, clock=clock)
-    undo.restore(1)
+    undo.restore(read_history(objects, PARTITION, 1))
     undo.publish(run_id="undo")
     clock.advance(1000 * HOUR_MS)
     garbage = find_garbage(objects, PARTITION, grace_start_ms=clock.now_ms())
@@ -358,7 +358,7 @@ def test_an_undo_to_objects_that_are_gone_is_refused(objects, clock):
     undo = ManagedStore(objects, PARTITION, clock=clock)
     objects.delete([info.key for info in objects.list("topic-0/data/a1/")])
     with pytest.raises(StorageError, match=r"a1/00000000000000000000\.log"):
-        undo.restore(1)
+        undo.restore(read_history(objects, PARTITION, 1))
     assert undo.publish(run_id="nothing").generation == 2
 
 

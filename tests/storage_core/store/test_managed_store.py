@@ -22,6 +22,7 @@ from storage_core.errors import (
 )
 from storage_core.filenames import TopicPartition
 from storage_core.store import LocalStore, ManagedStore, ObjectDirectory, open_store
+from storage_core.store.generations import read_history
 from storage_core.store.local_objects import LocalObjectStore
 from storage_core.store.manifest import FileEntry, data_key, history_key, manifest_key
 from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
@@ -298,12 +299,12 @@ def test_a_generation_is_restored_by_another_commit(objects):
     store.set_checkpoints(PartitionCheckpoints(log_start_offset=99))
     store.publish(run_id="run-2", fencing_token=1)
     undo = open_partition(objects)
-    undo.restore(1)
+    undo.restore(read_history(objects, PARTITION, 1))
     manifest = undo.publish(run_id="run-3", fencing_token=1)
     assert (manifest.generation, manifest.files) == (3, first.files)
     assert manifest.checkpoints == first.checkpoints
     assert contents(open_partition(objects)) == FILES
-    assert undo.read_generation(2).files == {}
+    assert read_history(objects, PARTITION, 2).files == {}
     assert objects.get(history_key(PARTITION, 1))
 
 

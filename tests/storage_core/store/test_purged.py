@@ -9,6 +9,7 @@ from storage_core.clock import ManualClock
 from storage_core.errors import ManifestError, ObjectNotFoundError, PartitionNotFoundError
 from storage_core.filenames import PURGED_FILE, TopicPartition
 from storage_core.store.garbage import delete_garbage, find_garbage
+from storage_core.store.generations import read_history
 from storage_core.store.local_objects import LocalObjectStore
 from storage_core.store.managed_store import ManagedStore
 from storage_core.store.manifest import history_key
@@ -172,7 +173,7 @@ def test_nights_that_remember_leave_what_nights_that_do_not_would(objects, clock
                 generation = store.manifest.generation
                 if generation > 1 and garbage_of(objects, clock) == []:
                     with suppress(PartitionNotFoundError):  # it may have been purged
-                        store.restore(generation - 1)
+                        store.restore(read_history(objects, partition, generation - 1))
                         store.publish(run_id="undo", fencing_token=token)
         grace_ms = chance.choice([GRACE_MS, GRACE_MS, HOUR_MS, 0])
         killed = FaultyObjects(objects, stop_at=chance.randrange(12))
