@@ -203,8 +203,10 @@ class CompactionPlan:
     ) -> SegmentPace:
         """Return how to read a segment: several windows at once take the memory of two.
 
-        One thread that copies has windows that stay in the CPU's cache. Several have larger ones:
-        they wait for each other at every window, for the interpreter's lock, and that costs more.
+        That is theirs, and that of what is made of them; of a file that is mapped they take none,
+        so that four are as large as one alone. One thread that copies has windows that stay in the
+        CPU's cache. Several have larger ones: they wait for each other at every window, for the
+        interpreter's lock, and that costs more.
 
         Both passes have the same windows, however many threads there are: only where they agree
         does the second one find what the first one has decompressed.
@@ -215,7 +217,8 @@ class CompactionPlan:
             is_mapped: Whether the segment's file need not be copied.
         """
         at_once = valid_at_once(threads)
-        share = max(1, self.window_bytes * min(2, at_once) // at_once)
+        whole = 4 if is_mapped else 2
+        share = max(1, self.window_bytes * min(whole, at_once) // at_once)
         if threads == 1 or segment.size_bytes <= share:
             return SegmentPace(1, 1, share if is_mapped else min(share, CACHED_BYTES))
         return SegmentPace(threads, at_once, share)

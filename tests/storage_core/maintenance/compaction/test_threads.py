@@ -87,7 +87,7 @@ def test_two_threads_are_used_for_what_has_several_windows_and_no_more(tmp_path,
 
 
 @THREADS
-def test_windows_read_at_once_take_no_more_memory_than_two(tmp_path, monkeypatch, threads):
+def test_windows_looked_at_at_once_are_no_more_than_four(tmp_path, monkeypatch, threads):
     asked: list[int] = []
     scan = pass_one.scan_windows
 
@@ -99,7 +99,7 @@ def test_windows_read_at_once_take_no_more_memory_than_two(tmp_path, monkeypatch
     monkeypatch.setattr(rewrite, "scan_windows", noted)
     round_of().clean(long_log(tmp_path / "t-0"), threads=threads)
     assert asked
-    assert max(asked) <= WINDOW_BYTES * min(2, threads)
+    assert max(asked) <= WINDOW_BYTES * (1 if threads == 1 else 4)
 
 
 @pytest.fixture
