@@ -24,7 +24,7 @@ from storage_core.filenames import DATA_DIRECTORY, HISTORY_DIRECTORY, MANIFEST_F
 from storage_core.json_text import MAX_INTEGER, JsonDocument, JsonFields
 from storage_core.store.object_store import validate_key
 
-# Some 180,000 segments with their companions.
+# Some 70,000 segments with their companions where the topic has a long name, else twice as many.
 MAX_MANIFEST_BYTES: Final = 128 << 20
 # One of more files has no line for each field: so it is smaller, and made in less time.
 MOST_SPREAD_FILES: Final = 1_000

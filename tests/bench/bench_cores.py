@@ -32,7 +32,7 @@ from storage_core.maintenance.verification.options import Surroundings, VerifyOp
 from storage_core.maintenance.verification.segment import verify_segment
 from storage_core.store import LocalStore
 from storage_core.threads import count_processors
-from tests.bench.bench_compaction import kafka_process
+from tests.bench.bench_compaction import fresh_copy, kafka_process
 from tests.bench.figures import Figure
 from tests.bench.generated_partition import NOW_MS, Size, generated_partition
 
@@ -137,7 +137,7 @@ def measure(size: Size, rounds: int, *, has_kafka: bool = False) -> Cores:
         for number in range(rounds + 1):
             results = set()
             if kafka is not None:
-                answer = kafka(_copy(source), size.config)
+                answer = kafka(fresh_copy(source, CACHE / "cores"), size.config)
                 kafka_secs += [answer["clean_seconds"]] * (number > 0)
             for count in counts:
                 turn, result = _clean(source, size, count)
@@ -197,17 +197,8 @@ def measure_reading(size: Size, rounds: int) -> dict[str, Cores]:
     return found
 
 
-def _copy(source: Path) -> Path:
-    """Make a fresh copy; written back at once, so that nobody pays for syncing it later."""
-    directory = CACHE / "cores" / source.name
-    shutil.rmtree(directory.parent, ignore_errors=True)
-    shutil.copytree(source, directory)
-    os.sync()
-    return directory
-
-
 def _clean(source: Path, size: Size, threads: int) -> tuple[Turn, CleanResult]:
-    directory = _copy(source)
+    directory = fresh_copy(source, CACHE / "cores")
     config = {key: str(value) for key, value in size.config.items()}
     turn, result = _timed(
         lambda: clean_partition(
