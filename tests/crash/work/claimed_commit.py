@@ -141,7 +141,8 @@ class VisitedCommit(ClaimedCommit):
 
     def check_all(self) -> None:
         assert self._tried == len(self._steps.operations)
-        assert self._lost > self._tried // 2
+        # The others are steps before the first change, and those that settle what is in place.
+        assert self._lost > self._tried // 3
 
 
 CELLS = [
