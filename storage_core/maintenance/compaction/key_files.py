@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +28,8 @@ BLOCK_ROWS: Final = 1 << 20
 T = TypeVar("T")
 
 
-class StreamWriter:
-    """Appends rows to a stream; a context manager that closes the file.
+class _NewFile:
+    """A file that is created; a context manager that closes it.
 
     Args:
         path: File to be created.
@@ -39,14 +39,19 @@ class StreamWriter:
     def __init__(self, path: Path, columns: int) -> None:
         self._path = path
         self._columns = columns
-        self._file = _failing_as_storage(path, lambda: os.fdopen(create_file(path), "wb"))
-        self.rows = 0
+        self._file = _failing_as_storage(path, lambda: os.fdopen(create_file(path), "rb+"))
 
-    def __enter__(self) -> "StreamWriter":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
+
+
+class StreamWriter(_NewFile):
+    """Appends rows to a stream."""
+
+    rows = 0
 
     def append(self, *columns: NDArray[Any]) -> None:
         """Append rows given as columns of 64-bit numbers, all of one length."""
@@ -112,24 +117,8 @@ def map_set(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     return head["facts"], arrays
 
 
-class FiledTable:
-    """The memory of a table that lives in a file, not in the process's own memory.
-
-    Args:
-        path: File to be created.
-        columns: Words of a row.
-    """
-
-    def __init__(self, path: Path, columns: int) -> None:
-        self._path = path
-        self._columns = columns
-        self._file = _failing_as_storage(path, lambda: os.fdopen(create_file(path), "rb+"))
-
-    def __enter__(self) -> "FiledTable":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
+class FiledTable(_NewFile):
+    """The memory of a table that lives in a file, not in the process's own memory."""
 
     def extend(self, slots: int) -> NDArray[np.uint64]:
         """Return the table with so many rows: those it had, and behind them zeros.

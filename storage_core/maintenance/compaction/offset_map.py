@@ -18,7 +18,6 @@ from storage_core.kernels.offset_table import (
     list_entries,
     look_up_block,
     mark_absent,
-    mark_latest,
     note_hashes,
     spread_entries,
 )
@@ -154,39 +153,6 @@ class OffsetMap:
         rank = np.empty(count, np.int64)
         look_up_block(self.table, low, high, count, rank)
         return rank
-
-    def mark_latest(  # what is known of the records
-        self,
-        keys: "KeyBlock",
-        first_row: int,
-        first_bit: NDArray[np.int64],
-        first_rank: NDArray[np.int64],
-        rises: NDArray[np.bool_],
-        words: NDArray[np.uint64],
-    ) -> None:
-        """Set the bit of every record of which the map knows no newer one of its key.
-
-        Args:
-            keys: Keys of a payload; their ranks are the numbers of their bits.
-            first_row: Row of the payload's first batch.
-            first_bit: int64[rows], where the bits of a batch begin.
-            first_rank: int64[rows], rank of its first record; ABSENT below the dirty section.
-            rises: bool[rows], whether that of the records behind it is higher.
-            words: uint64[], zeroed.
-        """
-        mark_latest(
-            self.table,
-            keys.low,
-            keys.high,
-            keys.batch,
-            keys.rank,
-            keys.count,
-            first_row,
-            first_bit,
-            first_rank,
-            rises.view(np.uint8),
-            words,
-        )
 
     def mark_absent(
         self,

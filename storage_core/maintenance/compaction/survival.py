@@ -20,7 +20,7 @@ from storage_core.kernels.batch_filter import (
 )
 from storage_core.kernels.batch_scan import HAS_LEGACY
 from storage_core.kernels.batch_write import GONE, HEADER_ONLY, REBUILT, VERBATIM
-from storage_core.kernels.offset_table import ABSENT
+from storage_core.kernels.offset_table import ABSENT, mark_latest
 from storage_core.kernels.record_scan import DONE, HAS_STRAY, HAS_TOMBSTONE, INDEXED, OPENED
 from storage_core.maintenance.compaction.index import (
     CompactionIndex,
@@ -417,12 +417,17 @@ class SegmentFilter:
         words = np.zeros(max(1, words_for(int(counts.sum()))), np.uint64)
         is_dirty = judged.own_ordinal != _NOT_DIRTY
         own_rank = judged.own_ordinal + rank_of(self._number, 0)
-        self._index.offset_map.mark_latest(
-            keys,
+        mark_latest(
+            self._index.offset_map.table,
+            keys.low,
+            keys.high,
+            keys.batch,
+            keys.rank,
+            keys.count,
             payload.first_row,
             first_bit,
             np.where(is_dirty, own_rank, ABSENT),
-            judged.has_ordinals & is_dirty,
+            (judged.has_ordinals & is_dirty).view(np.uint8),
             words,
         )
         self._settle(judged, payload, wanted, keys.flags, words, first_bit)
