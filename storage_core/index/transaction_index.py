@@ -35,6 +35,8 @@ def parse_transaction_index(file: str, base_offset: int, data: bytes) -> tuple[A
         CorruptIndexError: An entry ends below the segment.
     """
     count = len(data) // TXN_INDEX_ENTRY.itemsize
+    if not count:  # as of nearly every segment
+        return ()
     entries = np.frombuffer(data, TXN_INDEX_ENTRY, count)
     return read_transactions(file, base_offset, entries, start=0)
 

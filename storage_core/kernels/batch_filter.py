@@ -99,6 +99,9 @@ def filter_records(  # arrays side by side
     latest_offset: int,
     words: NDArray[np.uint64],
     first_bit: NDArray[np.int64],
+    is_looked_up: NDArray[np.uint8],
+    found_words: NDArray[np.uint64],
+    found_bit: NDArray[np.int64],
     first_record: NDArray[np.int64],
     first_row: int,
     end_row: int,
@@ -111,7 +114,9 @@ def filter_records(  # arrays side by side
 
     Of those TO_FILTER also kept and kept_tombstones.
 
-    ``keep[first_record[row] + i]`` belongs to record i of a row.
+    ``keep[first_record[row] + i]`` belongs to record i of a row. Whether it is the newest of its
+    key, bit ``first_bit[row] + i`` of words says, or ``found_bit[row] + i`` of found_words where
+    the row was looked up.
 
     Returns:
         (invalid, status, row, position): keyless records dropped; DONE, or why and where it
@@ -119,9 +124,12 @@ def filter_records(  # arrays side by side
     """
     invalid = 0
     for row in range(first_row, end_row):
+        bits, bit = words, first_bit[row]
+        if is_looked_up[row]:
+            bits, bit = found_words, found_bit[row]
         if step[row] == BY_BITS:
             for i in range(record_count[row]):
-                keep[first_record[row] + i] = 1 if is_set(words, first_bit[row] + i) else 0
+                keep[first_record[row] + i] = 1 if is_set(bits, bit + i) else 0
         if step[row] != TO_FILTER:
             continue
         source = arena if in_arena[row] else data
@@ -145,7 +153,7 @@ def filter_records(  # arrays side by side
                 stays = False
                 invalid += 1
             else:
-                stays = is_set(words, first_bit[row] + i) and (
+                stays = is_set(bits, bit + i) and (
                     record.value_length >= 0 or keeps_tombstones[row] != 0
                 )
             keep[first_record[row] + i] = 1 if stays else 0

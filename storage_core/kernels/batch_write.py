@@ -503,3 +503,35 @@ def write_batches(  # arrays side by side
             )
         at += out_size[row]
     return at, end_row, DONE
+
+
+@kernel
+def most_bytes(  # arrays side by side
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
+    table: NDArray[np.int64],
+    fate: NDArray[np.uint8],
+    kept: NDArray[np.int64],
+    first_row: int,
+    end_row: int,
+) -> int:
+    """Return the largest output that rows [first_row, end_row) can have, but for packed records.
+
+    Args:
+        start: int64[], where the records of a batch begin.
+        end: int64[], where they end.
+        table: int64[COLUMN_COUNT, n], the batches.
+        fate: uint8[], what becomes of each.
+        kept: int64[], how many of its records stay.
+        first_row: Where to begin.
+        end_row: Where to end.
+    """
+    most = 0
+    for row in range(first_row, end_row):
+        if fate[row] == GONE:
+            continue
+        most += HEADER_BYTES
+        if fate[row] != REBUILT or table[ATTRIBUTES, row] & CODEC_MASK == 0:
+            most += max(table[SIZE, row], end[row] - start[row])
+            most += kept[row] * MAX_RECORD_GROWTH_BYTES
+    return most

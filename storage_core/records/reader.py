@@ -39,6 +39,8 @@ DEFAULT_WINDOW_BYTES = 8 * 1024 * 1024
 # As large as a window: Kafka's brokers take batches of 1 MiB by default.
 LARGE_BATCH_BYTES = DEFAULT_WINDOW_BYTES
 _PIECE_BYTES = 1 << 20
+# Less than this is copied sooner than it is mapped.
+_LEAST_MAPPED_BYTES = 128 << 10
 # A window begins with room for the headers of small batches and grows when there are more.
 _FIRST_CAPACITY = 4096
 _MIN_BATCH_BYTES = LENGTH_OVERHEAD + MIN_ENTRY_LENGTH
@@ -157,12 +159,11 @@ def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
     stop = reader.size_bytes if end is None else min(end, reader.size_bytes)
     room_bytes = max(HEADER_BYTES, min(window_bytes, stop - start))
     turns = deque(rooms) or deque([WindowRoom()])
-    mapped = reader if isinstance(reader, MappedReader) else None
     position = start
     while position < stop:
         room = turns[0]
         filled = min(max(room_bytes, mapped_bytes), stop - position)
-        buffer = None if mapped is None else mapped.map(position, filled)
+        buffer = _map(reader, position, filled)
         if buffer is None:
             filled = min(room_bytes, stop - position)
             buffer = _read(reader, position, room.buffer_of(filled))
@@ -193,6 +194,13 @@ def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
         yield window
         position += used
         turns.rotate(-1)
+
+
+def _map(reader: FileReader, position: int, size_bytes: int) -> NDArray[np.uint8] | None:
+    """Return bytes as they lie in the system's cache, None where they are to be read."""
+    if size_bytes < _LEAST_MAPPED_BYTES or not isinstance(reader, MappedReader):
+        return None
+    return reader.map(position, size_bytes)
 
 
 def _read(reader: FileReader, position: int, target: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -70,16 +70,18 @@ class SharedReader(FileReader, Protocol):
     is_shared: bool
 
 
-@runtime_checkable
-class MappedReader(FileReader, Protocol):
-    """One open file whose bytes need not be copied to be looked at, where the system allows it."""
+class MappedReader(ABC):
+    """One open file whose bytes need not be copied to be looked at, where the system allows it.
 
+    Readers say so by name: to compare what they have with a protocol costs as much as a small read.
+    """
+
+    @abstractmethod
     def map(self, position: int, size_bytes: int) -> NDArray[np.uint8] | None:
         """Return uint8[size_bytes] from position on, None where they have to be read.
 
         What is written into it stays there.
         """
-        ...
 
 
 class LogStore(Protocol):
@@ -173,9 +175,8 @@ class LogStore(Protocol):
         ...
 
 
-@runtime_checkable
-class UnsharedStore(Protocol):
-    """A store that knows whether somebody else may write into its files.
+class UnsharedStore:
+    """A store that knows whether somebody else may write into its files, and says so by name.
 
     Attributes:
         is_ours: Whether nobody does: then its readers are ``MappedReader``s.
@@ -205,10 +206,10 @@ class IdentifyingStore(LogStore, Protocol):
         ...
 
 
-@runtime_checkable
-class OwnedFiles(Protocol):
+class OwnedFiles(ABC):
     """A partition whose files have owners and modes, which those that replace them take."""
 
+    @abstractmethod
     def hand_on_ownership(self, descriptor: int, name: str) -> None:
         """Give an open file elsewhere owner, group and mode of one here.
 

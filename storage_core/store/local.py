@@ -47,7 +47,7 @@ from storage_core.local_files import (
     read_limited,
     scan_open,
 )
-from storage_core.store.base import FileInfo
+from storage_core.store.base import FileInfo, MappedReader, OwnedFiles, UnsharedStore
 from storage_core.turns import sync, waiting
 
 
@@ -119,7 +119,7 @@ _LARGE_BYTES: Final = 1 << 20
 _ITSELF: Final = "."
 
 
-class LocalFileReader:
+class LocalFileReader(MappedReader):
     """Ranged reads of one local file: a file that shrinks ends a read, never the process.
 
     Args:
@@ -207,7 +207,7 @@ def _take_lease(descriptor: int) -> bool:
     return True
 
 
-class LocalStore:
+class LocalStore(UnsharedStore, OwnedFiles):
     """The files of one directory on a local disk, a partition's or a root's own.
 
     Args:

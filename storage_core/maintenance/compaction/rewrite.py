@@ -21,7 +21,7 @@ from storage_core.filenames import (
     TXN_INDEX_SUFFIX,
     segment_file,
 )
-from storage_core.formats.batch_v2 import CODEC_MASK, HEADER_BYTES, MAX_BATCH_BYTES, Codec
+from storage_core.formats.batch_v2 import CODEC_MASK, MAX_BATCH_BYTES, Codec
 from storage_core.index.index_builder import IndexBuilder
 from storage_core.index.transaction_index import AbortedTxn, encode_transaction_index
 from storage_core.kernels.batch_write import (
@@ -29,6 +29,7 @@ from storage_core.kernels.batch_write import (
     MAX_RECORD_GROWTH_BYTES,
     REBUILT,
     VERBATIM,
+    most_bytes,
     rebuild_compressed,
     write_batches,
 )
@@ -483,7 +484,16 @@ class _Rebuilding:
         row = payload.first_row
         while row < payload.end_row:
             end_row, failure = rebuilt.compress_from(row)
-            out.reserve(out.used + _most_bytes(verdict, row, end_row) + rebuilt.packed_bytes)
+            most = most_bytes(
+                payload.start,
+                payload.end,
+                batches.columns,
+                verdict.fate,
+                verdict.kept,
+                row,
+                end_row,
+            )
+            out.reserve(out.used + most + rebuilt.packed_bytes)
             out.used, row, status = write_batches(
                 out.buffer,
                 out.used,
@@ -568,18 +578,6 @@ def _block_of(
             invalid_messages_read=verdict.invalid_messages,
         ),
     )
-
-
-def _most_bytes(verdict: Verdict, first_row: int, end_row: int) -> int:
-    """Return the largest output that rows can have, compressed records left out."""
-    payload = verdict.payload
-    here = slice(first_row, end_row)
-    batches = payload.batches
-    stays = verdict.fate[here] != GONE
-    is_packed = (verdict.fate[here] == REBUILT) & (batches.codec[here] != Codec.NONE)
-    source = np.maximum(batches.size[here], payload.end[here] - payload.start[here])
-    most = HEADER_BYTES + source + verdict.kept[here] * MAX_RECORD_GROWTH_BYTES
-    return int((most * (stays & ~is_packed)).sum()) + HEADER_BYTES * int(is_packed.sum())
 
 
 class _GroupWriter:
@@ -906,10 +904,12 @@ class _Rebuilt:
 
     def _compress(self, rows: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
         """Compress the records of rows, which lie end to end."""
+        if not rows.size:
+            return
         starts = np.concatenate([ends[:1] * 0, ends[:-1]])
         codecs = self._verdict.payload.batches.codec[rows]
         bounds = [0, *(np.flatnonzero(np.diff(codecs)) + 1).tolist(), rows.size]
-        for first, end in pairwise(bounds if rows.size else ()):
+        for first, end in pairwise(bounds):
             run = slice(first, end)
             begin = self._packed.used
             blocks = Blocks(self._raw.buffer, starts[run], ends[run])

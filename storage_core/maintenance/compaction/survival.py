@@ -1,5 +1,6 @@
 """Which batches and records of a window stay: the cleaner's retention rules over arrays."""
 
+import sys
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,14 +10,21 @@ from storage_core.errors import ChangedWhileReadError, UnsupportedFormatError
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.kernels.batch_filter import (
     BY_BITS,
-    DISCARD_RECORDS,
     DROP,
     FILTER,
-    KEEP_RECORDS,
-    SETTLED,
     TO_FILTER,
     filter_records,
     preview_batches,
+)
+from storage_core.kernels.batch_judge import (
+    MORE_LEGACY,
+    MORE_RECORDS,
+    NO_ROW,
+    NOT_DIRTY,
+    decide_fates,
+    judge_batches,
+    note_batches,
+    place_records,
 )
 from storage_core.kernels.batch_scan import HAS_LEGACY
 from storage_core.kernels.batch_write import GONE, HEADER_ONLY, REBUILT, VERBATIM
@@ -47,8 +55,16 @@ from storage_core.records.reader import Window
 _NO_WORDS = np.zeros(1, np.uint64)
 _LOWEST_OFFSET = -(2**63)
 _MAX_TIMESTAMP = 2**63 - 1
-# In place of an ordinal: the record lies before the dirty part.
-_NOT_DIRTY = -(2**62)
+# A segment that pass one has not read.
+_NOT_READ = IndexedSegment(
+    base_offset=0,
+    start_position=sys.maxsize,
+    flags=np.empty(0, np.uint8),
+    legacy_counts=np.empty(0, np.int64),
+    record_count=0,
+    bytes_read=0,
+    messages_read=0,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +147,7 @@ class SegmentFilter:
         self._plan = plan
         self._index = index
         self._producers = producers
-        self._dirty: IndexedSegment | None = index.segments.get(base_offset)
+        self._dirty = index.segments.get(base_offset, _NOT_READ)
         modified_ms = plan.by_base_offset[base_offset].modified_ms
         self._keeps_legacy_tombstones = modified_ms > plan.legacy_delete_horizon_ms
         self._number = index.numbers.get(base_offset, 0)
@@ -140,7 +156,7 @@ class SegmentFilter:
         self._next_ordinal = 0
         self._next_legacy = 0
         self._words = _NO_WORDS
-        if self._dirty is not None and self._dirty.word_count:
+        if self._dirty.word_count:
             self._words = index.bitmap_of(base_offset)
         self._known = known
         self._tells_keys = tells_keys
@@ -148,7 +164,7 @@ class SegmentFilter:
         if known is not None:
             self._words = known.words
             self._noted_keys = known.sidecar.low, known.sidecar.high
-        elif self._dirty is not None and tells_keys:
+        elif self._dirty is not _NOT_READ and tells_keys:
             self._noted_keys = index.hashes.take(base_offset, self._dirty.record_count)
 
     def foresee(self, known: KnownSegment, discard: NDArray[np.bool_]) -> Foresight:
@@ -189,53 +205,57 @@ class SegmentFilter:
             payload = open_batches(window, judged.needs_records, first_row, plan.limits, room.arena)
         end_row = payload.end_row
         batches = payload.batches
-        self._check_counts(judged, payload)
-        kept, step = judged.kept, judged.step
-        local_words, local_bit, local_keys = self._look_up(judged, payload, room.keys)
-        is_local = judged.is_looked_up[first_row:end_row]
-        invalid = 0
-        kept_tombstones = np.zeros(len(batches), np.int64)
-        counted = np.where(judged.needs_records, batches.record_count, 0)
-        counted[:first_row] = 0
-        counted[end_row:] = 0
-        first_record = np.cumsum(counted) - counted
-        keep = np.empty(int(counted.sum()), np.uint8)
-        for words, first_bit, rows in (
-            (self._words, judged.first_bit, ~is_local),
-            (local_words, local_bit, is_local),
-        ):
-            chosen = np.zeros(len(batches), np.uint8)
-            chosen[first_row:end_row] = np.where(rows, step[first_row:end_row], SETTLED)
-            found, status, row, position = filter_records(
-                window.data,
-                payload.arena,
-                payload.in_arena,
-                payload.start,
-                payload.end,
-                batches.record_count,
-                batches.base_offset,
-                judged.action,
-                judged.keeps_tombstones,
-                chosen,
-                self._index.latest_offset,
-                words,
-                first_bit,
-                first_record,
-                first_row,
-                end_row,
-                plan.max_record_bytes,
-                keep,
-                kept,
-                kept_tombstones,
+        count = len(batches)
+        first_record = np.empty(count, np.int64)
+        places, messages_read, row = place_records(
+            judged.action,
+            judged.flags,
+            judged.needs_records.view(np.uint8),
+            judged.record_count,
+            batches.record_count,
+            payload.first_row,
+            end_row,
+            first_record,
+        )
+        if row != NO_ROW:
+            raise ChangedWhileReadError(
+                window.file,
+                f"{judged.record_count[row]} records in a batch",
+                f"{batches.record_count[row]} in the second pass",
             )
-            if status != DONE:
-                raise payload.error(status, row, position)
-            invalid += found
+        local_words, local_bit, local_keys = self._look_up(judged, payload, room.keys)
+        kept = judged.kept
+        kept_tombstones = np.zeros(count, np.int64)
+        keep = np.empty(places, np.uint8)
+        invalid, status, row, position = filter_records(
+            window.data,
+            payload.arena,
+            payload.in_arena,
+            payload.start,
+            payload.end,
+            batches.record_count,
+            batches.base_offset,
+            judged.action,
+            judged.keeps_tombstones,
+            judged.step,
+            self._index.latest_offset,
+            self._words,
+            judged.first_bit,
+            judged.is_looked_up.view(np.uint8),
+            local_words,
+            local_bit,
+            first_record,
+            payload.first_row,
+            end_row,
+            plan.max_record_bytes,
+            keep,
+            kept,
+            kept_tombstones,
+        )
+        if status != DONE:
+            raise payload.error(status, row, position)
         fate, horizon = self._decide_fate(judged, kept_tombstones)
-        here = slice(first_row, end_row)
-        _refuse_empty_legacy(window, fate, here)
-        was_read = judged.action[here] != DROP
-        read_counts = np.where(judged.needs_records, batches.record_count, judged.record_count)
+        _refuse_empty_legacy(window, fate, slice(payload.first_row, end_row))
         keys = None
         if self._tells_keys:
             keys = self._keys_of(judged, kept_tombstones, fate, horizon)
@@ -252,7 +272,7 @@ class SegmentFilter:
             keep=keep,
             first_record=first_record,
             delete_horizon_ms=horizon,
-            messages_read=int(read_counts[here][was_read].sum()),
+            messages_read=messages_read,
             invalid_messages=invalid,
         )
 
@@ -268,60 +288,48 @@ class SegmentFilter:
         """
         batches = window.batches
         count = len(batches)
-        has_horizon = batches.has_delete_horizon
-        horizon_passed = has_horizon & (batches.base_timestamp <= self._plan.now_ms)
-        loses_records = discard & (~batches.is_control | horizon_passed)
-        retains_empty = self._producers.is_last_batch(batches) | (
-            batches.last_offset + 1 == self._plan.high_watermark
-        )
-        action = np.full(count, FILTER, np.uint8)
-        action[batches.is_control] = KEEP_RECORDS
-        action[loses_records] = np.where(retains_empty[loses_records], DISCARD_RECORDS, DROP)
-        flags, first_bit = noted.flags, noted.first_bit
-        kept = np.zeros(count, np.int64)
-        step = np.zeros(count, np.uint8)
-        preview_batches(
-            action,
-            flags,
-            batches.last_offset,
+        marks = np.empty((8, count), np.uint8)
+        action, retains_empty, loses_transaction, is_rebuilt = marks[:4]
+        keeps_tombstones, needs_records, is_looked_up, step = marks[4:]
+        kept = np.empty(count, np.int64)
+        judge_batches(
+            batches.columns,
+            discard.view(np.uint8),
+            self._producers.is_last_batch(batches).view(np.uint8),
+            noted.flags,
             noted.record_count,
-            self._index.latest_offset,
             self._words,
-            first_bit,
-            0,
-            count,
-            kept,
+            noted.first_bit,
+            self._index.latest_offset,
+            self._plan.high_watermark,
+            self._plan.now_ms,
+            self._keeps_legacy_tombstones,
+            self._plan.recompresses_all,
+            action,
+            retains_empty,
+            loses_transaction,
+            is_rebuilt,
+            keeps_tombstones,
+            needs_records,
+            is_looked_up,
             step,
-        )
-        # A sidecar says so of control batches, nobody else: then their records stay.
-        is_marker = (action == KEEP_RECORDS) & ((flags & INDEXED) != 0) & ~discard
-        kept[is_marker], step[is_marker] = noted.record_count[is_marker], SETTLED
-        is_legacy = batches.is_legacy
-        is_rebuilt = np.full(count, self._plan.recompresses_all) & ~batches.is_control
-        # Even one of which all stays is written anew, of an older format in v2.
-        step[(is_legacy | is_rebuilt) & (step == SETTLED) & (kept > 0)] = BY_BITS
-        keeps_tombstones = np.where(is_legacy, self._keeps_legacy_tombstones, ~horizon_passed)
-        is_looked_up = (
-            (action == FILTER)
-            & ((flags & INDEXED) == 0)
-            & batches.may_reach_below(self._index.latest_offset + 1)
+            kept,
         )
         return JudgedWindow(
             window=window,
             action=action,
             retains_empty=retains_empty,
-            loses_transaction=discard & batches.is_control,
-            is_rebuilt=is_rebuilt | is_legacy,
-            keeps_tombstones=keeps_tombstones.astype(np.uint8),
+            loses_transaction=loses_transaction,
+            is_rebuilt=is_rebuilt,
+            keeps_tombstones=keeps_tombstones,
             kept=kept,
             step=step,
-            needs_records=step != SETTLED,
-            is_looked_up=is_looked_up,
-            first_bit=first_bit,
+            needs_records=needs_records.view(np.bool_),
+            is_looked_up=is_looked_up.view(np.bool_),
+            first_bit=noted.first_bit,
             own_ordinal=noted.own_ordinal,
-            flags=flags,
+            flags=noted.flags,
             keeps_all_tombstones=noted.keeps_all_tombstones,
-            has_ordinals=(flags & OPENED) != 0,
             record_count=noted.record_count,
         )
 
@@ -333,69 +341,47 @@ class SegmentFilter:
         """
         batches = window.batches
         count = len(batches)
-        flags = np.zeros(count, np.uint8)
-        own_ordinal = np.full(count, _NOT_DIRTY, np.int64)
-        no_tombstones = np.zeros(count, bool)
-        if self._known is not None:
-            here = self._known.rows_of(window)
+        known = self._known
+        if known is not None:
+            here = known.rows_of(window)
             return WindowNotes(
-                self._known.flags[here],
-                self._known.sidecar.first_key[here],
-                own_ordinal,
-                batches.record_count,
-                self._known.keeps_all_tombstones[here],
+                flags=known.flags[here],
+                first_bit=known.sidecar.first_key[here],
+                own_ordinal=np.full(count, NOT_DIRTY, np.int64),
+                record_count=batches.record_count,
+                keeps_all_tombstones=known.keeps_all_tombstones[here],
             )
         dirty = self._dirty
-        if dirty is None:
-            first_bit = np.zeros(count, np.int64)
-            return WindowNotes(flags, first_bit, own_ordinal, batches.record_count, no_tombstones)
-        positions = batches.position + window.file_position
-        first = int(np.searchsorted(positions, dirty.start_position))
-        noted = dirty.flags[self._next_flag : self._next_flag + count - first]
-        self._next_flag += count - first
-        flags[first : first + len(noted)] = noted
-        has_ordinals = (flags & OPENED) != 0
-        record_count = self._take_counts(window, has_ordinals)
-        counts = np.where(has_ordinals, record_count, 0)
-        first_bit = self._next_ordinal + np.cumsum(counts) - counts
-        self._next_ordinal += int(counts.sum())
-        if int(counts.min(initial=0)) < 0 or self._next_ordinal > dirty.record_count:
-            raise ChangedWhileReadError(
-                window.file, f"{dirty.record_count} records", "more of them in the second pass"
-            )
-        own_ordinal[first:] = np.where(has_ordinals, first_bit, first_bit - 1)[first:]
-        return WindowNotes(flags, first_bit, own_ordinal, record_count, no_tombstones)
-
-    def _take_counts(self, window: Window, has_ordinals: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Return how many records the batches of a window have, legacy ones by pass one."""
-        batches = window.batches
-        is_noted = batches.is_legacy & has_ordinals
-        noted_count = int(is_noted.sum())
-        if self._dirty is None or not noted_count:
-            return batches.record_count
-        first = self._next_legacy
-        noted = self._dirty.legacy_counts[first : first + noted_count]
-        if len(noted) != noted_count:
+        notes = WindowNotes(
+            flags=np.empty(count, np.uint8),
+            first_bit=np.empty(count, np.int64),
+            own_ordinal=np.empty(count, np.int64),
+            record_count=np.empty(count, np.int64),
+            keeps_all_tombstones=np.zeros(count, bool),
+        )
+        found, legacy, self._next_ordinal = note_batches(
+            batches.columns,
+            dirty.start_position - window.file_position,
+            dirty.flags[self._next_flag :],
+            dirty.legacy_counts[self._next_legacy :],
+            self._next_ordinal,
+            dirty.record_count,
+            notes.flags,
+            notes.record_count,
+            notes.first_bit,
+            notes.own_ordinal,
+        )
+        if found == MORE_LEGACY:
             raise ChangedWhileReadError(
                 window.file, "the batches of the first pass", "more of formats v0 and v1"
             )
-        self._next_legacy += noted_count
-        record_count = batches.record_count.copy()
-        record_count[is_noted] = noted
-        return record_count
-
-    def _check_counts(self, judged: "JudgedWindow", payload: Payload) -> None:
-        """See that opened batches have the records that their bits were counted by."""
-        here = slice(payload.first_row, payload.end_row)
-        expected = judged.record_count[here]
-        found = payload.batches.record_count[here]
-        is_other = judged.needs_records[here] & judged.has_ordinals[here] & (expected != found)
-        if is_other.any():
+        if found == MORE_RECORDS:
             raise ChangedWhileReadError(
-                judged.window.file,
-                f"{expected[is_other][0]} records in a batch",
-                f"{found[is_other][0]} in the second pass",
+                window.file, f"{dirty.record_count} records", "more of them in the second pass"
             )
+        self._next_flag += found
+        self._next_legacy += legacy
+        return notes
 
     def _look_up(
         self, judged: "JudgedWindow", payload: Payload, keys: KeyBlock
@@ -415,7 +401,8 @@ class SegmentFilter:
         counts = np.where(wanted, batches.record_count, 0)
         first_bit = np.cumsum(counts) - counts
         words = np.zeros(max(1, words_for(int(counts.sum()))), np.uint64)
-        is_dirty = judged.own_ordinal != _NOT_DIRTY
+        is_dirty = judged.own_ordinal != NOT_DIRTY
+        has_ordinals = (judged.flags & OPENED) != 0
         own_rank = judged.own_ordinal + rank_of(self._number, 0)
         mark_latest(
             self._index.offset_map.table,
@@ -427,7 +414,7 @@ class SegmentFilter:
             payload.first_row,
             first_bit,
             np.where(is_dirty, own_rank, ABSENT),
-            (judged.has_ordinals & is_dirty).view(np.uint8),
+            (has_ordinals & is_dirty).view(np.uint8),
             words,
         )
         self._settle(judged, payload, wanted, keys.flags, words, first_bit)
@@ -490,7 +477,7 @@ class SegmentFilter:
         is_fit = stays & is_final & ~batches.is_legacy
         has_keys = is_fit & (judged.action == FILTER)
         has_keys &= batches.last_offset <= self._index.latest_offset
-        is_noted = has_keys & judged.has_ordinals & ((judged.flags & INDEXED) != 0)
+        is_noted = has_keys & ((judged.flags & (OPENED | INDEXED)) == OPENED | INDEXED)
         place = np.full(len(batches), NOWHERE, np.uint8)
         if self._noted_keys is not None:
             place[is_noted] = NOTED
@@ -514,26 +501,25 @@ class SegmentFilter:
         self, judged: "JudgedWindow", kept_tombstones: NDArray[np.int64]
     ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """Return (fate, delete_horizon_ms) of every batch of a window."""
-        batches = judged.window.batches
-        has_records = judged.kept > 0
-        horizon = batches.delete_horizon_ms
-        needs_horizon = (
-            has_records
-            & ~batches.has_delete_horizon
-            & ((kept_tombstones > 0) | judged.loses_transaction)
-        )
         # Kafka adds in 64 bits: a sum that wraps around is negative, and such a horizon is none.
         new_horizon = self._plan.now_ms + self._plan.delete_retention_ms
         if new_horizon > _MAX_TIMESTAMP:
             new_horizon = NO_TIMESTAMP
-        horizon = np.where(needs_horizon, new_horizon, horizon)
-        is_whole = judged.kept == batches.record_count
-        fate = np.full(len(batches), GONE, np.uint8)
-        fate[~has_records & judged.retains_empty] = HEADER_ONLY
-        fate[has_records] = REBUILT
-        fate[has_records & is_whole & ~needs_horizon & ~judged.is_rebuilt] = VERBATIM
-        fate[judged.action == DROP] = GONE
-        return fate, np.where((fate == REBUILT) & (horizon >= 0), horizon, NO_TIMESTAMP)
+        fate = np.empty(len(judged.kept), np.uint8)
+        delete_horizon_ms = np.empty(len(judged.kept), np.int64)
+        decide_fates(
+            judged.window.batches.columns,
+            judged.action,
+            judged.retains_empty,
+            judged.loses_transaction,
+            judged.is_rebuilt,
+            judged.kept,
+            kept_tombstones,
+            new_horizon,
+            fate,
+            delete_horizon_ms,
+        )
+        return fate, delete_horizon_ms
 
 
 def _refuse_empty_legacy(window: Window, fate: NDArray[np.uint8], here: slice) -> None:
@@ -560,7 +546,7 @@ def _by_bit(keys: KeyBlock, count: int) -> Halves:
     return low, high
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WindowNotes:
     """What pass one noted of a window's batches.
 
@@ -568,7 +554,7 @@ class WindowNotes:
         flags: uint8[n], as noted, 0 where pass one did not look.
         first_bit: int64[n], where each batch's bits begin.
         own_ordinal: int64[n], the ordinal of its first record, or of the last record before it
-            where it has none, _NOT_DIRTY before the dirty part.
+            where it has none, NOT_DIRTY before the dirty part.
         record_count: int64[n], how many records it has, UNKNOWN_COUNT where neither its header nor
             pass one says.
         keeps_all_tombstones: bool[n], of a segment with a sidecar, whether a batch has tombstones,
@@ -588,9 +574,9 @@ class JudgedWindow:
 
     window: Window
     action: NDArray[np.uint8]
-    retains_empty: NDArray[np.bool_]
-    loses_transaction: NDArray[np.bool_]
-    is_rebuilt: NDArray[np.bool_]  # whatever it loses
+    retains_empty: NDArray[np.uint8]
+    loses_transaction: NDArray[np.uint8]
+    is_rebuilt: NDArray[np.uint8]  # whatever it loses
     keeps_tombstones: NDArray[np.uint8]
     kept: NDArray[np.int64]
     step: NDArray[np.uint8]
@@ -600,5 +586,4 @@ class JudgedWindow:
     own_ordinal: NDArray[np.int64]
     flags: NDArray[np.uint8]  # as noted
     keeps_all_tombstones: NDArray[np.bool_]
-    has_ordinals: NDArray[np.bool_]
     record_count: NDArray[np.int64]

@@ -1,6 +1,7 @@
 """Which records survive: the rules spelled out over records, beside the kernels over arrays."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ NO_LIMIT = 2**31 - 1
 UNTOUCHED = 99
 
 
-def words_of(bits: list[bool]) -> np.ndarray:
+def words_of(bits: Sequence[bool]) -> np.ndarray:
     packed = np.packbits(np.array(bits, bool), bitorder="little").tobytes()
     return np.frombuffer(packed + bytes(16 - len(packed) % 8), np.uint64)
 
@@ -137,12 +138,18 @@ def run(
     step: list[int],
     keeps_tombstones: list[bool],
     bits: list[bool],
+    is_looked_up: list[bool] | None = None,
     latest_offset: int = 2**62,
     rows: tuple[int, int] | None = None,
     limit: int = NO_LIMIT,
 ) -> Filtered:
     first_row, end_row = rows or (0, len(window))
     count = np.maximum(window.record_count, 0)
+    looked_up = np.array(is_looked_up or [False] * len(window), bool)
+    # Where the bits of a row are not asked they say the opposite.
+    told = np.array(bits, bool)
+    told[: int(count.sum())] ^= np.repeat(looked_up, count)
+    first_bit = np.cumsum(count) - count
     keep = np.full(int(count.sum()), UNTOUCHED, np.uint8)
     kept, tombstones = np.full(len(window), UNTOUCHED), np.full(len(window), UNTOUCHED)
     invalid, status, row, position = filter_records(
@@ -155,9 +162,12 @@ def run(
         column(keeps_tombstones, np.uint8),
         column(step, np.uint8),
         latest_offset,
-        words_of(bits),
-        np.cumsum(count) - count,
-        np.cumsum(count) - count,
+        words_of(told),
+        first_bit,
+        looked_up.astype(np.uint8),
+        words_of([True, *~told]),
+        first_bit + 1,
+        first_bit,
         first_row,
         end_row,
         limit,
@@ -235,6 +245,7 @@ def test_records_survive_by_the_rules(filter_records, specs, data):
     keeps_tombstones = one_a_batch(st.booleans())
     total = sum(len(spec.records) for spec in specs)
     bits = data.draw(st.lists(st.booleans(), min_size=total, max_size=total))
+    is_looked_up = one_a_batch(st.booleans())
     latest = data.draw(st.sampled_from([-1, 2**62, *(spec.last_offset for spec in specs)]))
     rows = tuple(sorted(data.draw(st.integers(0, len(specs))) for _ in range(2)))
     found = run(
@@ -244,6 +255,7 @@ def test_records_survive_by_the_rules(filter_records, specs, data):
         step=step,
         keeps_tombstones=keeps_tombstones,
         bits=bits,
+        is_looked_up=is_looked_up,
         latest_offset=latest,
         rows=rows,
     )

@@ -1,0 +1,373 @@
+"""What becomes of batches: the rules spelled out for one batch, beside the kernels over arrays."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage_core.formats.batch_v2 import (
+    CONTROL_BIT,
+    DELETE_HORIZON_BIT,
+    MAGIC_V2,
+    NO_TIMESTAMP,
+    Codec,
+)
+from storage_core.kernels import batch_judge
+from storage_core.kernels.batch_filter import (
+    BY_BITS,
+    DISCARD_RECORDS,
+    DROP,
+    FILTER,
+    KEEP_RECORDS,
+    SETTLED,
+    TO_FILTER,
+)
+from storage_core.kernels.batch_judge import MORE_LEGACY, MORE_RECORDS, NO_ROW, NOT_DIRTY
+from storage_core.kernels.batch_scan import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BASE_TIMESTAMP,
+    COLUMN_COUNT,
+    LAST_OFFSET,
+    MAGIC,
+    POSITION,
+    RECORD_COUNT,
+)
+from storage_core.kernels.batch_write import GONE, HEADER_ONLY, REBUILT, VERBATIM
+from storage_core.kernels.record_scan import HAS_KEYLESS, HAS_TOMBSTONE, INDEXED, OPENED
+from tests.storage_core.kernels.twins import in_both_ways
+
+NOW_MS = 1_000
+LATEST = 20
+HIGH_WATERMARK = 25
+BATCH_BYTES = 100
+LEGACY = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """A batch, and what is known of it; it has a record for each bit."""
+
+    base_offset: int = 10
+    magic: int = MAGIC_V2
+    codec: int = 0
+    is_control: bool = False
+    horizon: int | None = None
+    discard: bool = False
+    is_last: bool = False
+    flags: int = OPENED | INDEXED
+    bits: tuple[bool, ...] = (True, False)
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + max(len(self.bits) - 1, 0)
+
+    @property
+    def is_legacy(self) -> bool:
+        return self.magic < MAGIC_V2
+
+    @property
+    def loses_records(self) -> bool:
+        has_passed = self.horizon is not None and self.horizon <= NOW_MS
+        return self.discard and (has_passed or not self.is_control)
+
+
+@dataclasses.dataclass(frozen=True)
+class Judged:
+    """What is said of a batch."""
+
+    action: int
+    retains_empty: bool
+    loses_transaction: bool
+    is_rebuilt: bool
+    keeps_tombstones: bool
+    needs_records: bool
+    is_looked_up: bool
+    step: int
+    kept: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """What is so of all batches."""
+
+    keeps_legacy_tombstones: bool = False
+    recompresses_all: bool = False
+
+
+def columns_of(batches: list[Batch]) -> np.ndarray:
+    table = np.zeros((COLUMN_COUNT, len(batches)), np.int64)
+    for row, batch in enumerate(batches):
+        has_horizon = batch.horizon is not None
+        bits = CONTROL_BIT * batch.is_control | DELETE_HORIZON_BIT * has_horizon
+        table[ATTRIBUTES, row] = batch.codec | bits
+        table[BASE_TIMESTAMP, row] = batch.horizon if has_horizon else 5
+        table[BASE_OFFSET, row] = batch.base_offset
+        table[LAST_OFFSET, row] = batch.last_offset
+        table[MAGIC, row] = batch.magic
+        table[POSITION, row] = row * BATCH_BYTES
+        table[RECORD_COUNT, row] = len(batch.bits)
+    return table
+
+
+def words_of(batches: list[Batch]) -> np.ndarray:
+    bits = np.array([bit for batch in batches for bit in batch.bits], bool)
+    packed = np.packbits(bits, bitorder="little").tobytes()
+    return np.frombuffer(bytearray(packed + bytes(16 - len(packed) % 8)), np.uint64)
+
+
+def column(values: Any, kind: type = np.uint8) -> np.ndarray:
+    return np.array(list(values), kind)
+
+
+batches_of_a_log = st.builds(
+    Batch,
+    base_offset=st.integers(LATEST - 3, HIGH_WATERMARK),
+    magic=st.sampled_from([0, LEGACY, MAGIC_V2, MAGIC_V2, MAGIC_V2]),
+    codec=st.sampled_from([Codec.NONE, Codec.NONE, Codec.GZIP]),
+    is_control=st.booleans(),
+    horizon=st.sampled_from([None, None, NOW_MS - 1, NOW_MS, NOW_MS + 1]),
+    discard=st.booleans(),
+    is_last=st.booleans(),
+    flags=st.sampled_from(
+        [0, OPENED, INDEXED | OPENED, INDEXED | HAS_TOMBSTONE, INDEXED | HAS_KEYLESS]
+    ),
+    bits=st.lists(st.booleans(), max_size=3).map(tuple),
+)
+rounds = st.builds(Round, keeps_legacy_tombstones=st.booleans(), recompresses_all=st.booleans())
+
+
+def expected_of(batch: Batch, this: Round) -> Judged:
+    """The rules, one after the other."""
+    retains_empty = batch.is_last or batch.last_offset + 1 == HIGH_WATERMARK
+    if batch.loses_records:
+        action = DISCARD_RECORDS if retains_empty else DROP
+    else:
+        action = KEEP_RECORDS if batch.is_control else FILTER
+    kept, step = 0, SETTLED
+    if action == KEEP_RECORDS:
+        step = TO_FILTER
+        if batch.flags & INDEXED and not batch.discard:
+            kept, step = len(batch.bits), SETTLED
+    elif action == FILTER:
+        step = TO_FILTER
+        by_bits = batch.flags & INDEXED and not batch.flags & HAS_KEYLESS
+        if by_bits and batch.last_offset <= LATEST:
+            if not any(batch.bits):
+                step = SETTLED
+            elif not batch.flags & HAS_TOMBSTONE:
+                kept, step = sum(batch.bits), SETTLED if all(batch.bits) else BY_BITS
+    is_rebuilt = batch.is_legacy or (this.recompresses_all and not batch.is_control)
+    if is_rebuilt and kept and step == SETTLED:
+        step = BY_BITS
+    has_passed = batch.horizon is not None and batch.horizon <= NOW_MS
+    hides_offset = batch.is_legacy and batch.codec != Codec.NONE
+    return Judged(
+        action=action,
+        retains_empty=retains_empty,
+        loses_transaction=batch.is_control and batch.discard,
+        is_rebuilt=is_rebuilt,
+        keeps_tombstones=this.keeps_legacy_tombstones if batch.is_legacy else not has_passed,
+        needs_records=step != SETTLED,
+        is_looked_up=action == FILTER
+        and not batch.flags & INDEXED
+        and (batch.base_offset <= LATEST or hides_offset),
+        step=step,
+        kept=kept,
+    )
+
+
+@in_both_ways(judge_batches=batch_judge.judge_batches)
+@given(batches=st.lists(batches_of_a_log, min_size=1, max_size=5), this=rounds)
+def test_batches_are_judged_by_the_rules(judge_batches, batches, this):
+    count = column((len(batch.bits) for batch in batches), np.int64)
+    names = [field.name for field in dataclasses.fields(Judged)]
+    found = {name: np.full(len(batches), 99, np.uint8) for name in names[:-1]}
+    found["kept"] = np.full(len(batches), 99, np.int64)
+    judge_batches(
+        columns_of(batches),
+        column(batch.discard for batch in batches),
+        column(batch.is_last for batch in batches),
+        column(batch.flags for batch in batches),
+        count,
+        words_of(batches),
+        np.cumsum(count) - count,
+        LATEST,
+        HIGH_WATERMARK,
+        NOW_MS,
+        this.keeps_legacy_tombstones,
+        this.recompresses_all,
+        *found.values(),
+    )
+    rows = zip(*(found[name].tolist() for name in names), strict=True)
+    assert [Judged(*row) for row in rows] == [expected_of(batch, this) for batch in batches]
+
+
+def note(
+    note_batches, batches: list[Batch], *, dirty_rows: int, most_records: int, legacy: list[int]
+) -> tuple[tuple[int, int, int], list[tuple[int, ...]]]:
+    """Return what the kernel returns, and (flags, record_count, first_bit, own_ordinal) of each."""
+    first_dirty = len(batches) - dirty_rows
+    noted = column(batch.flags for batch in batches[first_dirty:])
+    out = [np.full(len(batches), 99, kind) for kind in (np.uint8, np.int64, np.int64, np.int64)]
+    answer = note_batches(
+        columns_of(batches),
+        first_dirty * BATCH_BYTES,
+        noted,
+        column(legacy, np.int64),
+        7,
+        most_records,
+        *out,
+    )
+    return tuple(answer), list(zip(*(each.tolist() for each in out), strict=True))
+
+
+CLEAN = Batch(bits=(True,) * 5)
+THREE, FOUR = Batch(bits=(True,) * 3), Batch(bits=(True,) * 4)
+UNSEEN = Batch(flags=0, bits=(True,))
+OLD = Batch(magic=LEGACY, bits=(True,))
+
+
+@in_both_ways(note_batches=batch_judge.note_batches)
+def test_ordinals_count_from_the_dirty_part_on(note_batches):
+    answer, rows = note(
+        note_batches, [CLEAN, THREE, UNSEEN, FOUR], dirty_rows=3, most_records=14, legacy=[]
+    )
+    assert answer == (3, 0, 14)
+    opened = OPENED | INDEXED
+    assert rows == [(0, 5, 7, NOT_DIRTY), (opened, 3, 7, 7), (0, 1, 10, 9), (opened, 4, 10, 10)]
+
+
+@in_both_ways(note_batches=batch_judge.note_batches)
+def test_of_old_formats_pass_one_knows_the_counts(note_batches):
+    answer, rows = note(
+        note_batches, [OLD, THREE, OLD], dirty_rows=3, most_records=30, legacy=[6, 2, 9]
+    )
+    assert answer == (3, 2, 18)
+    assert [row[1] for row in rows] == [6, 3, 2]
+
+
+@in_both_ways(note_batches=batch_judge.note_batches)
+@pytest.mark.parametrize(
+    ("batches", "most_records", "legacy", "expected"),
+    [
+        pytest.param([OLD, OLD], 30, [6], MORE_LEGACY, id="more of old formats"),
+        pytest.param([THREE, FOUR], 13, [], MORE_RECORDS, id="more records"),
+        pytest.param([OLD], 30, [-1], MORE_RECORDS, id="a count below 0"),
+    ],
+)
+def test_another_segment_than_pass_one_read_is_seen(
+    note_batches, batches, most_records, legacy, expected
+):
+    (found, _, _), _ = note(
+        note_batches, batches, dirty_rows=len(batches), most_records=most_records, legacy=legacy
+    )
+    assert found == expected
+
+
+@in_both_ways(note_batches=batch_judge.note_batches)
+def test_what_was_not_noted_any_more_has_no_flags(note_batches):
+    out = [np.full(2, 99, kind) for kind in (np.uint8, np.int64, np.int64, np.int64)]
+    noted = column([OPENED])
+    answer = note_batches(columns_of([THREE, FOUR]), -50, noted, column([], np.int64), 0, 3, *out)
+    assert tuple(answer) == (2, 0, 3)
+    assert out[0].tolist() == [OPENED, 0]
+
+
+@in_both_ways(place_records=batch_judge.place_records)
+def test_records_that_are_looked_at_get_a_place_each(place_records):
+    first_record = np.full(5, 99, np.int64)
+    answer = place_records(
+        column([FILTER, FILTER, DROP, FILTER, FILTER]),
+        column([OPENED] * 5),
+        column([1, 1, 1, 0, 1]),
+        column([9, 3, 2, 4, 9], np.int64),
+        column([8, 3, 2, 7, 8], np.int64),
+        1,
+        4,
+        first_record,
+    )
+    assert tuple(answer) == (5, 7, NO_ROW)  # of the last row within, which is not opened: 4
+    assert first_record.tolist() == [0, 0, 3, 5, 5]
+
+
+@in_both_ways(place_records=batch_judge.place_records)
+@pytest.mark.parametrize(("flags", "row"), [(OPENED, 0), (INDEXED, NO_ROW)])
+def test_records_other_than_those_that_were_counted_are_seen(place_records, flags, row):
+    answer = place_records(
+        column([FILTER]),
+        column([flags]),
+        column([1]),
+        column([3], np.int64),
+        column([4], np.int64),
+        0,
+        1,
+        np.empty(1, np.int64),
+    )
+    assert answer[2] == row
+
+
+@dataclasses.dataclass(frozen=True)
+class Survivors:
+    """What is left of a batch."""
+
+    batch: Batch = Batch()
+    action: int = FILTER
+    retains_empty: bool = False
+    loses_transaction: bool = False
+    is_rebuilt: bool = False
+    kept: int = 2
+    tombstones: int = 0
+
+
+def fate_of(left: Survivors, new_horizon: int) -> tuple[int, int]:
+    """The rules, one after the other."""
+    old = left.batch.horizon
+    gets_one = (left.tombstones > 0 or left.loses_transaction) and old is None
+    if left.action == DROP:
+        return GONE, NO_TIMESTAMP
+    if not left.kept:
+        return HEADER_ONLY if left.retains_empty else GONE, NO_TIMESTAMP
+    if left.kept == len(left.batch.bits) and not gets_one and not left.is_rebuilt:
+        return VERBATIM, NO_TIMESTAMP
+    horizon = new_horizon if gets_one else old
+    return REBUILT, NO_TIMESTAMP if horizon is None or horizon < 0 else horizon
+
+
+@in_both_ways(decide_fates=batch_judge.decide_fates)
+@given(
+    rows=st.lists(
+        st.builds(
+            Survivors,
+            batch=batches_of_a_log,
+            action=st.sampled_from([DROP, FILTER, KEEP_RECORDS, DISCARD_RECORDS]),
+            retains_empty=st.booleans(),
+            loses_transaction=st.booleans(),
+            is_rebuilt=st.booleans(),
+            kept=st.integers(0, 3),
+            tombstones=st.integers(0, 1),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    new_horizon=st.sampled_from([NO_TIMESTAMP, NOW_MS + 50]),
+)
+def test_fates_are_decided_by_the_rules(decide_fates, rows, new_horizon):
+    fate, horizon = np.full(len(rows), 99, np.uint8), np.full(len(rows), 99, np.int64)
+    decide_fates(
+        columns_of([row.batch for row in rows]),
+        column(row.action for row in rows),
+        column(row.retains_empty for row in rows),
+        column(row.loses_transaction for row in rows),
+        column(row.is_rebuilt for row in rows),
+        column((row.kept for row in rows), np.int64),
+        column((row.tombstones for row in rows), np.int64),
+        new_horizon,
+        fate,
+        horizon,
+    )
+    found = list(zip(fate.tolist(), horizon.tolist(), strict=True))
+    assert found == [fate_of(row, new_horizon) for row in rows]
