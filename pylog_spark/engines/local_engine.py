@@ -2,7 +2,7 @@
 
 A stage is a list of tasks; a task reads what it is given, a unit or the rows that other tasks dealt
 out to it, and its rows go on to files, or with its answer. Stages that only look at little are done
-by threads of the driver's process: to start others would take longer. What writes is never done
+by a thread of the driver's process: to start others would take longer. What writes is never done
 there: a lock of the driver's process on a file is lost when any of its threads closes that file.
 """
 
@@ -21,7 +21,7 @@ import cloudpickle
 import pyarrow as pa
 
 from pylog_spark.engines.engine import ArrowWork, Engine, Published
-from pylog_spark.engines.local_pool import OwnLanes, ProcessLanes, RunningStage
+from pylog_spark.engines.local_pool import OwnLane, ProcessLanes, RunningStage
 from pylog_spark.engines.local_tasks import (
     Piece,
     Sink,
@@ -136,7 +136,7 @@ class LocalEngine(Engine[LocalRows]):
         self._folder: Path | None = None
         self._published: list[Path] = []
         self._kept: list[list[Piece]] = []
-        self._own = OwnLanes(self._slots)
+        self._own = OwnLane()
         self._processes = ProcessLanes(self._slots)
         self._running: list[RunningStage] = []
         self._title = ""

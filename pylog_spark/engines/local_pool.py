@@ -166,8 +166,15 @@ class ProcessDiedError(Exception):
     """A process ended in the middle of a task."""
 
 
-class OwnLanes(Lanes):
-    """Lanes of the driver's own process: for tasks that only look, at little."""
+class OwnLane(Lanes):
+    """The driver's own process: for tasks that only look, at little.
+
+    One of them at a time: two that ask a disk for many small things have the interpreter's lock
+    change hands at every call, and take nearly twice as long as one after the other.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(1)
 
     def _hand(self) -> Hand:
         return _OwnHand()

@@ -64,7 +64,7 @@ def read_clean_end(
         if index is None:
             return None
         name = log_file(newest)
-        with closing(LocalFileReader(directory / name, open_in(folder, name))) as reader:
+        with closing(LocalFileReader(directory, name, open_in(folder, name))) as reader:
             end = next_offset_in(reader, index)
     except PylogError:
         return None

@@ -49,14 +49,15 @@ class FileReader(Protocol):
 
 @runtime_checkable
 class VersionedReader(FileReader, Protocol):
-    """One open file of a store that tells its versions apart.
+    """One open file of a store that tells its versions apart."""
 
-    Attributes:
-        version: Other words for any other file, and for this one once it has changed; none, "",
-            where the store cannot tell.
-    """
+    @property
+    def version(self) -> str:
+        """Other words for any other file, and for this one once it has changed.
 
-    version: str
+        None, "", where the store cannot tell.
+        """
+        ...
 
 
 @runtime_checkable

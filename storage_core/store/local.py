@@ -123,7 +123,8 @@ class LocalFileReader(MappedReader):
     """Ranged reads of one local file: a file that shrinks ends a read, never the process.
 
     Args:
-        path: Of the file, for messages.
+        directory: Of the file, for messages.
+        name: Of the file.
         descriptor: The file, open; this object closes it.
         may_map: Whether ``map`` may have the file to itself.
 
@@ -133,24 +134,35 @@ class LocalFileReader(MappedReader):
 
     is_shared = True
 
-    def __init__(self, path: Path, descriptor: int, *, may_map: bool = False) -> None:
-        self.name = path.name
-        self._path = path
+    def __init__(
+        self, directory: Path, name: str, descriptor: int, *, may_map: bool = False
+    ) -> None:
+        self.name = name
+        self._directory = directory
         self._descriptor = descriptor
-        facts = os.fstat(descriptor)
-        self.size_bytes = facts.st_size
-        self.identity = _identity(facts)
-        # The time of the last change cannot be set, unlike that of the last modification.
-        times = f"{facts.st_mtime_ns}:{facts.st_ctime_ns}"
-        self.version = f"{self.identity}:{facts.st_size}:{times}"
+        self._facts = os.fstat(descriptor)
+        self.size_bytes = self._facts.st_size
         self._may_map = may_map
         self._has_lease = False
+
+    @property
+    def identity(self) -> str:
+        """Which file it is, as a listing has it."""
+        return _identity(self._facts)
+
+    @property
+    def version(self) -> str:
+        """Another one for any other file, and for this one if it had changed."""
+        facts = self._facts
+        # The time of the last change cannot be set, unlike that of the last modification.
+        times = f"{facts.st_mtime_ns}:{facts.st_ctime_ns}"
+        return f"{self.identity}:{facts.st_size}:{times}"
 
     def read_into(self, position: int, target: NDArray[np.uint8]) -> int:
         """Fill target from position on and return how many bytes there were."""
         filled = 0
         view = target.data
-        with storage_errors(self._path):
+        with storage_errors(self._directory, self.name):
             while filled < len(view):
                 part = view[filled : filled + _READ_BYTES]
                 count = os.preadv(self._descriptor, [part], position + filled)
@@ -307,7 +319,7 @@ class LocalStore(UnsharedStore, OwnedFiles):
     def open_file(self, name: str) -> LocalFileReader:
         """Open a file for ranged reads."""
         descriptor = self.open_descriptor(name)
-        return LocalFileReader(self.directory / name, descriptor, may_map=self.is_ours)
+        return LocalFileReader(self.directory, name, descriptor, may_map=self.is_ours)
 
     def open_identified(self, name: str, identity: str) -> LocalFileReader | None:
         """Open a file if the name is still that of this one."""
