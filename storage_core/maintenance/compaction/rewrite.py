@@ -12,7 +12,12 @@ from typing import BinaryIO, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.errors import ChangedWhileReadError, OffsetOverflowError, StorageError
+from storage_core.errors import (
+    BadBytesError,
+    ChangedWhileReadError,
+    OffsetOverflowError,
+    StorageError,
+)
 from storage_core.filenames import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -49,7 +54,7 @@ from storage_core.maintenance.compaction.known_segment import (
     Stretch,
     find_stretches,
 )
-from storage_core.maintenance.compaction.pass_one import check_batches
+from storage_core.maintenance.compaction.pass_one import check_batches, is_plain
 from storage_core.maintenance.compaction.plan import CompactionPlan, SegmentPace
 from storage_core.maintenance.compaction.rooms import Room
 from storage_core.maintenance.compaction.sidecar_folder import PartitionSidecars
@@ -431,17 +436,23 @@ class _Filtering:
     def filter(self, noted: _Noted) -> _Filtered:
         """Check a window, and make what is left of it; any thread may ask."""
         window = noted.window
-        if self._checks_crc:
+        judged = self._judge.observe(window, noted.notes, noted.discard)
+        # As in pass one: batch by batch, right before its keys, where those are looked up.
+        checks_later = self._checks_crc and is_plain(window) and bool(judged.is_looked_up.any())
+        if self._checks_crc and not checks_later:
             check_crc(window)
         check_batches(window)
-        source_records = count_records_in(window)
-        judged = self._judge.observe(window, noted.notes, noted.discard)
-        return _Filtered(
-            noted=noted,
-            judged=judged,
-            source_records=source_records,
-            block=self._block(judged, 0, noted.room),
-        )
+        try:
+            return _Filtered(
+                noted=noted,
+                judged=judged,
+                source_records=count_records_in(window),
+                block=self._block(judged, 0, noted.room, checks_crc=checks_later),
+            )
+        except BadBytesError:
+            if checks_later:  # of what seems to be wrong in a window it is the cause
+                check_crc(window)
+            raise
 
     def blocks(self, first: _Filtered) -> Iterator[_Block]:
         """Yield what is left of a window; each block is valid until the next."""
@@ -451,8 +462,10 @@ class _Filtering:
             block = self._block(first.judged, block.end_row, first.noted.room)
             yield block
 
-    def _block(self, judged: JudgedWindow, first_row: int, room: Room) -> _Block:
-        verdict = self._judge.judge(judged, first_row, room)
+    def _block(
+        self, judged: JudgedWindow, first_row: int, room: Room, *, checks_crc: bool = False
+    ) -> _Block:
+        verdict = self._judge.judge(judged, first_row, room, checks_crc=checks_crc)
         return self._rebuilding.build(verdict, room)
 
 

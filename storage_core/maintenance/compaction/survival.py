@@ -182,7 +182,9 @@ class SegmentFilter:
             is_settled=is_settled, stays=fate == VERBATIM, was_read=judged.action != DROP
         )
 
-    def judge(self, judged: "JudgedWindow", first_row: int, room: Room) -> Verdict:
+    def judge(
+        self, judged: "JudgedWindow", first_row: int, room: Room, *, checks_crc: bool = False
+    ) -> Verdict:
         """Return the verdict on the rows of a window from first_row on, as many as memory allows.
 
         Any thread may ask.
@@ -191,9 +193,10 @@ class SegmentFilter:
             judged: What is known of the window.
             first_row: 0, or where the verdict before ended.
             room: For what the verdict is made of; the verdict is valid until it is used again.
+            checks_crc: Whether to look at checksums where keys are looked up, as `KeyBlock.read`.
 
         Raises:
-            BadBytesError: A record that has to be read is malformed.
+            BadBytesError: A record that has to be read is malformed, or a checksum is wrong.
             ChangedWhileReadError: The segment is not what pass one read.
         """
         window = judged.window
@@ -223,7 +226,9 @@ class SegmentFilter:
                 f"{judged.record_count[row]} records in a batch",
                 f"{batches.record_count[row]} in the second pass",
             )
-        local_words, local_bit, local_keys = self._look_up(judged, payload, room.keys)
+        local_words, local_bit, local_keys = self._look_up(
+            judged, payload, room.keys, checks_crc=checks_crc
+        )
         kept = judged.kept
         kept_tombstones = np.zeros(count, np.int64)
         keep = np.empty(places, np.uint8)
@@ -384,7 +389,7 @@ class SegmentFilter:
         return notes
 
     def _look_up(
-        self, judged: "JudgedWindow", payload: Payload, keys: KeyBlock
+        self, judged: "JudgedWindow", payload: Payload, keys: KeyBlock, *, checks_crc: bool
     ) -> tuple[NDArray[np.uint64], NDArray[np.int64], Halves]:
         """Return bitmaps, for the rows that have none yet, of who is the newest of its key.
 
@@ -397,7 +402,14 @@ class SegmentFilter:
         first_bit = np.zeros(len(batches), np.int64)
         if not wanted.any():
             return _NO_WORDS, first_bit, NO_KEYS
-        keys.read(payload, wanted, self._plan.limits, first_offset=_LOWEST_OFFSET, first_rank=0)
+        keys.read(
+            payload,
+            wanted,
+            self._plan.limits,
+            first_offset=_LOWEST_OFFSET,
+            first_rank=0,
+            checks_crc=checks_crc,
+        )
         counts = np.where(wanted, batches.record_count, 0)
         first_bit = np.cumsum(counts) - counts
         words = np.zeros(max(1, words_for(int(counts.sum()))), np.uint64)
