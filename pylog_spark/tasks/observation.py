@@ -39,7 +39,7 @@ from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.config import LogConfig
 from storage_core.errors import PylogError
 from storage_core.filenames import PARTITION_METADATA_FILE, TopicPartition
-from storage_core.maintenance.compaction.candidates import MAX_LAG_MS, NotDue
+from storage_core.maintenance.compaction.candidates import NotDue
 from storage_core.maintenance.compaction.not_due import find_logs_not_due
 from storage_core.maintenance.listings import Listings, Look, look_at
 from storage_core.maintenance.retention.holds import HOLDS, NO_LIMIT, find_kept_logs
@@ -530,7 +530,7 @@ def _skipped(count: int, reason: Reason | None = None) -> dict[str, Any]:
 
 def _has_lag(config: LogConfig) -> bool:
     """Whether it counts for a round how old records are."""
-    return config.min_compaction_lag_ms > 0 or config.max_compaction_lag_ms < MAX_LAG_MS
+    return config.min_compaction_lag_ms > 0 or config.limits_compaction_lag
 
 
 def _offsets(values: Iterable[int | None]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

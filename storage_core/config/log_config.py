@@ -396,6 +396,11 @@ class LogConfig:
         return CleanupPolicy.COMPACT in self.cleanup_policy
 
     @property
+    def limits_compaction_lag(self) -> bool:
+        """Whether a compacted log is cleaned for the age of its records, whatever its ratio."""
+        return self.max_compaction_lag_ms < LONG_MAX
+
+    @property
     def is_deleted(self) -> bool:
         """Whether old segments go by age or size."""
         return CleanupPolicy.DELETE in self.cleanup_policy

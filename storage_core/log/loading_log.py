@@ -196,7 +196,13 @@ class LoadingLog:
         self.write_epochs()
         self._trim_active_indexes()
         segments = tuple(
-            describe_segment(self.view, base, needs_first_timestamp=self.config.is_compacted)
+            describe_segment(
+                self.view,
+                base,
+                # Of the active one it tells when that is closed.
+                needs_first_timestamp=self.config.is_compacted
+                and (self.config.limits_compaction_lag or base == self.base_offsets[-1]),
+            )
             for base in self.base_offsets
         )
         end, start = self.log_end_offset, self.log_start_offset

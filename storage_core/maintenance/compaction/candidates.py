@@ -174,7 +174,7 @@ def rule_out_round(
     )
     chosen = choose_range(bounded, without_max_lag(config), request)
     # Only the first batch of each segment tells since when one has waited.
-    may_wait_too_long = config.max_compaction_lag_ms < MAX_LAG_MS and chosen.cleanable_bytes > 0
+    may_wait_too_long = config.limits_compaction_lag and chosen.cleanable_bytes > 0
     return None if chosen.is_due or may_wait_too_long else chosen
 
 
@@ -234,7 +234,7 @@ def _max_compaction_delay(
     state: PartitionState, config: LogConfig, first_dirty: int, now_ms: int
 ) -> int:
     """Return by how much ``max.compaction.lag.ms`` is exceeded, 0 if it is not."""
-    if config.max_compaction_lag_ms >= MAX_LAG_MS:
+    if not config.limits_compaction_lag:
         return 0
     dirty = _non_active_from(state.segments, first_dirty)
     timestamps = [s.first_batch_timestamp for s in dirty if s.first_batch_timestamp > 0]

@@ -8,7 +8,6 @@ from storage_core.config import LogConfig
 from storage_core.log.open_transactions import OpenTransaction, list_open_transactions
 from storage_core.log.producer_snapshot import ProducerEntry
 from storage_core.maintenance.compaction.candidates import (
-    MAX_LAG_MS,
     CleanableRange,
     CleanRequest,
     segments_between,
@@ -219,7 +218,7 @@ def _max_lag(
     state: PartitionState, config: LogConfig, request: CleanRequest, chosen: CleanableRange
 ) -> Statement:
     limit_ms = config.max_compaction_lag_ms
-    if limit_ms >= MAX_LAG_MS:
+    if not config.limits_compaction_lag:
         return tells(_ABOUT, "MAX_COMPACTION_LAG", "max.compaction.lag.ms sets no limit")
     closed = segments_between(
         state.segments, chosen.first_dirty_offset, state.active_segment.base_offset

@@ -26,6 +26,7 @@ from storage_core.filenames import (
     segment_file,
     snapshot_file,
 )
+from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.index.transaction_index import AbortedTxn
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log
@@ -119,8 +120,25 @@ def test_a_segment_says_its_sizes_times_and_files(tmp_path):
     assert first.time_index_bytes == 12
     assert first.modified_ms == SOME_TIME_MS + 5
     assert first.max_timestamp == first.largest_timestamp == SOME_TIME_MS + 9
-    assert first.first_batch_timestamp == SOME_TIME_MS + 4
     assert (first.has_txn_index, first.aborted) == (False, ())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "asked"),
+    [
+        pytest.param({"cleanup.policy": "compact"}, [False, True], id="of the active segment"),
+        pytest.param(
+            {"cleanup.policy": "compact", "max.compaction.lag.ms": "9"}, [True, True], id="of all"
+        ),
+        pytest.param({"max.compaction.lag.ms": "9"}, [False, False], id="of none"),
+    ],
+)
+def test_the_first_batch_is_read_where_its_time_counts(tmp_path, overrides, asked):
+    parts = [segment(0), segment(10)]
+    directory = write_partition(tmp_path / "t-0", parts, index_interval_bytes=1)
+    log = load(directory, config=LogConfig.from_topic_overrides(overrides))
+    times = [each.first_batch_timestamp for each in log.segments]
+    assert times == [SOME_TIME_MS + 4 if is_asked else NO_TIMESTAMP for is_asked in asked]
 
 
 def test_a_segment_whose_time_index_says_nothing_is_as_old_as_its_file(tmp_path):
