@@ -20,6 +20,7 @@ import pyarrow as pa
 from pylog_spark.rows import rows_to_batches
 from pylog_spark.schemas import COMMIT, Action
 from pylog_spark.tasks.ahead import BYTES_AT_ONCE, Room
+from pylog_spark.tasks.compaction import keep_groups
 from pylog_spark.tasks.failures import attempt
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.partition_ref import PartitionRef
@@ -37,7 +38,7 @@ from storage_core.maintenance.compaction.index import IndexStats
 from storage_core.maintenance.compaction.partition import bases_after, with_sidecars
 from storage_core.maintenance.compaction.pass_one import index_round
 from storage_core.maintenance.compaction.plan import CompactionPlan, group_segments, map_slots
-from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_group
+from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_groups
 from storage_core.maintenance.compaction.sidecar_folder import PartitionSidecars
 from storage_core.maintenance.compaction.statistics import CleanerStats
 from storage_core.roots.root import Prepared, RootAccess
@@ -153,26 +154,19 @@ def clean_whole(
         threads=context.threads,
     )
     indexed = time.perf_counter()
-    tracker = TransactionTracker()
-    groups = []
-    for group in group_segments(plan, index.end_offset):
-        with access.scratch(plan.location) as scratch:
-            cleaned = clean_group(
-                store,
-                plan,
-                index,
-                group,
-                tracker,
-                scratch=scratch,
-                attempt=name,
-                throttler=throttler,
-                sidecars=sidecars,
-                threads=context.threads,
-            )
-            places = access.keep(
-                plan.location, name, cleaned.base_offsets[0], cleaned.places, cleaned.gaps
-            )
-            groups.append(cleaned.moved(places))
+    cleaning = clean_groups(
+        store,
+        plan,
+        index,
+        group_segments(plan, index.end_offset),
+        TransactionTracker(),
+        scratch=partial(access.scratch, plan.location),
+        attempt=name,
+        throttler=throttler,
+        sidecars=sidecars,
+        threads=context.threads,
+    )
+    groups = keep_groups(cleaning, access, plan.location, name)
     return CleanedPartition(
         end_offset=index.end_offset,
         groups=tuple(groups),

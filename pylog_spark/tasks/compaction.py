@@ -8,7 +8,8 @@ that is too large for both goes another way (``exchange.py``).
 
 import json
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import lru_cache, partial
 from itertools import groupby
 from pathlib import Path
@@ -38,8 +39,8 @@ from storage_core.maintenance.compaction.partial import (
     index_segment_to_files,
 )
 from storage_core.maintenance.compaction.plan import CompactionPlan
-from storage_core.maintenance.compaction.rewrite import clean_group
-from storage_core.roots.root import root_of
+from storage_core.maintenance.compaction.rewrite import CleanedGroup, clean_groups
+from storage_core.roots.root import RootAccess, root_of
 
 # (ordinal of the partition, number of the segment or group in it)
 Item = tuple[int, int]
@@ -224,21 +225,39 @@ def rewrite_group(
     group = [plan.by_base_offset[base_offset] for base_offset in start.base_offsets]
     store = access.open(plan.location)
     name = f"{context.run.run_id}-{uuid.uuid4().hex}"
-    with access.scratch(plan.location) as scratch:
-        cleaned = clean_group(
-            store,
-            plan,
-            index,
-            group,
-            TransactionTracker.from_state(json.loads(start.tracker)),
-            scratch=scratch,
-            attempt=name,
-            throttler=context.throttler(),
-            threads=context.threads,
-        )
-        places = access.keep(plan.location, name, cleaned.base_offsets[0], cleaned.places)
-        cleaned = cleaned.moved(places)
+    cleaning = clean_groups(
+        store,
+        plan,
+        index,
+        [group],
+        TransactionTracker.from_state(json.loads(start.tracker)),
+        scratch=partial(access.scratch, plan.location),
+        attempt=name,
+        throttler=context.throttler(),
+        threads=context.threads,
+    )
+    (cleaned,) = keep_groups(cleaning, access, plan.location, name)
     return {
         "manifest": to_json(cleaned),
         "records": cleaned.stats.source_records,
     }
+
+
+def keep_groups(
+    cleaning: Generator[CleanedGroup], access: RootAccess, location: str, name: str
+) -> list[CleanedGroup]:
+    """Have a root keep the files of groups, a group at a time, where a commit finds them.
+
+    Args:
+        cleaning: Makes the groups; it is closed at the end.
+        access: To the root.
+        location: Of the partition.
+        name: Of the attempt.
+    """
+    kept = []
+    with closing(cleaning):
+        for cleaned in cleaning:
+            first = cleaned.base_offsets[0]
+            places = access.keep(location, name, first, cleaned.places, cleaned.gaps)
+            kept.append(cleaned.moved(places))
+    return kept

@@ -1,6 +1,7 @@
 """What a round would make of partitions, exactly: both passes, without output."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ from pylog_spark.tasks.record_count import count_if_readable, count_records
 from storage_core.log.transaction_tracker import TransactionTracker
 from storage_core.maintenance.compaction.pass_one import index_round
 from storage_core.maintenance.compaction.plan import group_segments
-from storage_core.maintenance.compaction.rewrite import RewriteStats, measure_group
+from storage_core.maintenance.compaction.rewrite import RewriteStats, measure_groups
 from storage_core.store import open_store
 
 
@@ -36,8 +37,8 @@ def _measure(content: bytes) -> dict[str, Any]:
     index = index_round(store, plan)
     tracker = TransactionTracker()
     groups = group_segments(plan, index.end_offset)
-    measured = [measure_group(store, plan, index, group, tracker) for group in groups]
-    stats = sum(measured, RewriteStats())
+    with closing(measure_groups(store, plan, index, groups, tracker)) as measured:
+        stats = sum(measured, RewriteStats())
     untouched = [s for s in plan.segments if s.base_offset >= index.end_offset]
     sources = [segment.log_file for group in groups for segment in group]
     read = count_records(store, sources)

@@ -7,7 +7,7 @@ overwrites the last one's bytes: keep nothing but what you copied.
 import enum
 import zlib
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import crc32c
@@ -128,7 +128,7 @@ def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
     crc: CrcCheck = CrcCheck.RAISE,
     tail: Tail = Tail.RAISE,
     large: Large = Large.WHOLE,
-    rooms: Iterable[WindowRoom] = (),
+    rooms: deque[WindowRoom] | None = None,
 ) -> Generator[Window]:
     """Read the batches of a segment between two positions.
 
@@ -146,7 +146,8 @@ def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
         tail: What to do where no whole batch follows.
         large: What to read of a batch that is larger than others are.
         rooms: Where the windows lie, in turns: as many are valid at the same time, the last one and
-            those before it. One room of the scan's own if there are none.
+            those before it. It is turned to the room of the next window, where another scan may go
+            on. One room of the scan's own if there are none.
 
     Yields:
         Windows with at least one batch, in file order.
@@ -158,7 +159,7 @@ def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
     """
     stop = reader.size_bytes if end is None else min(end, reader.size_bytes)
     room_bytes = max(HEADER_BYTES, min(window_bytes, stop - start))
-    turns = deque(rooms) or deque([WindowRoom()])
+    turns = rooms or deque([WindowRoom()])
     position = start
     while position < stop:
         room = turns[0]

@@ -5,6 +5,7 @@ import enum
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -44,7 +45,7 @@ from storage_core.maintenance.compaction.plan import (
     group_segments,
     plan_compaction,
 )
-from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_group
+from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_groups
 from storage_core.maintenance.compaction.sidecar_folder import SidecarFolder
 from storage_core.maintenance.partition_state import PartitionState
 from storage_core.store.base import LogStore
@@ -203,12 +204,16 @@ def prepare(
         hash_key=bytes(range(16)),
     )
     index = index_round(store, plan)
-    tracker = TransactionTracker()
     groups = tuple(
-        clean_group(
-            store, plan, index, group, tracker, scratch=scratch or directory, attempt=attempt
+        clean_groups(
+            store,
+            plan,
+            index,
+            group_segments(plan, index.end_offset),
+            TransactionTracker(),
+            scratch=lambda: nullcontext(scratch or directory),
+            attempt=attempt,
         )
-        for group in group_segments(plan, index.end_offset)
     )
     return PreparedRound(log=log, plan=plan, groups=groups)
 
@@ -363,13 +368,13 @@ def _clean_one_group(
 ) -> str:
     plan = from_json(CompactionPlan, plan_text)
     start = merged.groups[number]
-    cleaned = clean_group(
+    (cleaned,) = clean_groups(
         LocalStore(directory),
         plan,
         merged.index,
-        [segment for segment in plan.segments if segment.base_offset in start.base_offsets],
+        [[segment for segment in plan.segments if segment.base_offset in start.base_offsets]],
         TransactionTracker.from_state(json.loads(start.tracker)),
-        scratch=directory,
+        scratch=lambda: nullcontext(directory),
         attempt=attempt or f"group-{number}",
     )
     return to_json(cleaned)

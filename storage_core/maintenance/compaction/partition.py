@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Iterable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from storage_core.maintenance.compaction.plan import (
     group_segments,
     plan_compaction,
 )
-from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_group
+from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_groups
 from storage_core.maintenance.compaction.sidecar_folder import PartitionSidecars, SidecarFolder
 from storage_core.maintenance.partition_state import PartitionState
 from storage_core.maintenance.recovery.partition import plan_recovery
@@ -144,24 +144,22 @@ def clean_and_load(
     )
     groups: list[CleanedGroup] = []
     try:
-        tracker = TransactionTracker()
         # Never the names of a killed round: the load operations sweep its scratch files away.
         attempt = f"{IN_PROCESS}-{secrets.token_hex(8)}"
-        groups.extend(
-            clean_group(
-                store,
-                plan,
-                index,
-                group,
-                tracker,
-                scratch=directory,
-                attempt=attempt,
-                throttler=throttler,
-                sidecars=sidecars,
-                threads=threads,
-            )
-            for group in group_segments(plan, index.end_offset)
+        cleaning = clean_groups(
+            store,
+            plan,
+            index,
+            group_segments(plan, index.end_offset),
+            TransactionTracker(),
+            scratch=lambda: nullcontext(directory),
+            attempt=attempt,
+            throttler=throttler,
+            sidecars=sidecars,
+            threads=threads,
         )
+        with closing(cleaning):
+            groups.extend(cleaning)
         verify_inputs(store, plan)
         operations = plan_commit(log, plan, groups)
     except OffsetOverflowError as error:

@@ -9,10 +9,9 @@
 """
 
 import enum
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from itertools import cycle
 from typing import Final, Protocol
 
 import numpy as np
@@ -214,12 +213,14 @@ class _Chosen:
     """A window, and what the sink chose of it.
 
     Attributes:
+        reading: Of its segment.
         is_dirty: Whether it is of the dirty part.
         window: The window.
         choice: What the sink wants of it.
         room: For what is made of it.
     """
 
+    reading: "SegmentReading"
     is_dirty: bool
     window: Window
     choice: Choice
@@ -256,6 +257,7 @@ class SegmentReading:
         rooms: The memory to use, None for new.
 
     Attributes:
+        number: Of the segment.
         is_full: Whether the sink had no room for all of the segment.
     """
 
@@ -273,17 +275,17 @@ class SegmentReading:
         threads: int = 1,
         rooms: Rooms | None = None,
     ) -> None:
+        self.number = number
         self.is_full = False
-        self._rooms = rooms or Rooms()
+        self._rooms = Rooms() if rooms is None else rooms
         self._kept = kept or KeptRecords()
         self._hashes = hashes or KeptHashes()
         self._store = store
         self._plan = plan
         self._segment = segment
         self._sink = sink
-        self._number = number
         self._throttler = throttler or Throttler(UNLIMITED)
-        self._pace = plan.pace_of(segment, threads, is_mapped=is_mapped(store))
+        self._pace = plan.pace(threads, is_mapped=is_mapped(store))
         self._start = 0
         self._flags: list[NDArray[np.uint8]] = []
         self._legacy_counts: list[NDArray[np.int64]] = []
@@ -304,10 +306,9 @@ class SegmentReading:
 
     def windows(self) -> Iterator[None]:
         """Read the segment as `run` does, and yield after each window, or part of one."""
-        with closing(in_order(self._read(), self._hash, threads=self._pace.threads)) as windows:
+        with closing(_read_windows([self], self._pace.threads)) as windows:
             for read in windows:
-                self._throttler.use(len(read.chosen.window.data))
-                yield from self._take(read)
+                yield from self.take(read)
                 if self.is_full:
                     return
 
@@ -335,12 +336,11 @@ class SegmentReading:
         if is_dirty and begin < size_bytes:
             yield begin, None, True
 
-    def _read(self) -> Generator[_Chosen]:
+    def read(self) -> Generator[_Chosen]:
         """Read, and ask the sink what it wants of each window."""
         plan, pace = self._plan, self._pace
         crc = CrcCheck.LATER if plan.verify_crc else CrcCheck.SKIP
-        rooms = self._rooms.first(pace.at_once, plan)
-        turns = cycle(rooms)
+        self._rooms.reserve(pace.at_once, plan)
         with closing(self._store.open_file(self._segment.log_file)) as reader:
             for start, end, is_dirty in self._parts(reader.size_bytes):
                 for window in scan_windows(
@@ -349,12 +349,12 @@ class SegmentReading:
                     end=end,
                     window_bytes=pace.window_bytes,
                     crc=crc,
-                    rooms=[room.window for room in rooms],
+                    rooms=self._rooms.windows,
                 ):
                     choice = self._sink.choose(window, is_dirty=is_dirty)
-                    yield _Chosen(is_dirty, window, choice, next(turns))
+                    yield _Chosen(self, is_dirty, window, choice, self._rooms.next())
 
-    def _hash(self, chosen: _Chosen) -> _Read:
+    def hash_window(self, chosen: _Chosen) -> _Read:
         """Check a window and hash its keys: this does not depend on what lies before it."""
         window, checks_crc = chosen.window, self._plan.verify_crc
         is_hashed = chosen.is_dirty or self._sink.clean_part is CleanPart.KEYS
@@ -381,17 +381,18 @@ class SegmentReading:
         batches.hash_from(first_offset, checks_crc=checks_crc)
         return batches
 
-    def _take(self, read: _Read) -> Iterator[None]:
-        """Hand the keys of a window to the sink; yield after each part."""
+    def take(self, read: _Read) -> Iterator[None]:
+        """Hand the keys of the next window to the sink; yield after each part."""
         chosen, batches = read.chosen, read.batches
+        self._throttler.use(len(chosen.window.data))
         count = len(chosen.window.batches)
         while batches is not None:
-            batches.count_from(rank_of(self._number, self._ordinal))
+            batches.count_from(rank_of(self.number, self._ordinal))
             if self._kept.put(batches.payload):
                 chosen.room.arena = Arena()
             stop = self._sink.take(batches, is_dirty=chosen.is_dirty)
             self._note(batches, stop, is_dirty=chosen.is_dirty)
-            self._hashes.put(self._segment.base_offset, batches.keys, rank_of(self._number, 0))
+            self._hashes.put(self._segment.base_offset, batches.keys, rank_of(self.number, 0))
             if self.is_full:
                 return
             row = batches.payload.end_row
@@ -424,6 +425,21 @@ class SegmentReading:
             # A control batch has one record, whatever its header says.
             counts = np.where(table.is_control, 1, table.record_count)
             self._messages_read += int(counts[:end].sum())
+
+
+def _read_windows(readings: Sequence[SegmentReading], threads: int) -> Generator[_Read]:
+    """Read the windows of segments, one segment after the other, and hash their keys.
+
+    Args:
+        readings: The segments; they share their rooms.
+        threads: How many threads to use: a segment is begun while the one before it is taken.
+    """
+
+    def chosen() -> Generator[_Chosen]:
+        for reading in readings:
+            yield from reading.read()
+
+    return in_order(chosen(), lambda window: window.reading.hash_window(window), threads=threads)
 
 
 class _MapSink:
@@ -496,13 +512,11 @@ def index_round(
     """
     sink = _MapSink(plan)
     dirty = plan.dirty_segments
-    ends = [segment.base_offset for segment in dirty[1:]] + [plan.first_uncleanable_offset]
-    indexed: list[IndexedSegment] = []
     kept = KeptRecords(min(KEPT_BYTES, KEPT_RATIO * sum(each.size_bytes for each in dirty)))
     rooms = Rooms()
     hashes = KeptHashes(KEPT_HASHES if keeps_hashes else 0)
-    for number, segment in enumerate(dirty):
-        reading = SegmentReading(
+    readings = [
+        SegmentReading(
             store,
             plan,
             segment,
@@ -514,10 +528,25 @@ def index_round(
             threads=threads,
             rooms=rooms,
         )
-        indexed.append(reading.run())
-        if reading.is_full:
-            break
-        sink.latest_offset = ends[number] - 1
+        for number, segment in enumerate(dirty)
+    ]
+    pace = plan.pace(threads, is_mapped=is_mapped(store))
+    ended = 0
+    with closing(_read_windows(readings, pace.threads)) as windows:
+        for read in windows:
+            reading = read.chosen.reading
+            if ended < reading.number:  # all of those before it are mapped
+                ended = reading.number
+                sink.latest_offset = dirty[ended].base_offset - 1
+            for _ in reading.take(read):
+                pass
+            if reading.is_full:
+                del readings[reading.number + 1 :]
+                break
+        else:
+            if dirty:
+                sink.latest_offset = plan.first_uncleanable_offset - 1
+    indexed = [reading.result() for reading in readings]
     index = index_of_map(indexed, sink.offset_map, sink.latest_offset)
     return replace(index, kept=kept, hashes=hashes, rooms=rooms)
 

@@ -43,12 +43,12 @@ class ActiveProducer:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentPace:
-    """How a segment is read.
+class Pace:
+    """How the segments of a round are read.
 
     Attributes:
         threads: How many threads to use.
-        at_once: How many windows of it are valid at the same time.
+        at_once: How many windows are valid at the same time.
         window_bytes: How much each of them holds.
     """
 
@@ -198,10 +198,13 @@ class CompactionPlan:
         is_last = later == len(self._bases)
         return self.first_uncleanable_offset if is_last else self._bases[later]
 
-    def pace_of(
-        self, segment: SegmentState, threads: int, *, is_mapped: bool = False
-    ) -> SegmentPace:
-        """Return how to read a segment: several windows at once take the memory of two.
+    @cached_property
+    def round_bytes(self) -> int:
+        """Bytes of all segments that the round may rewrite."""
+        return sum(segment.size_bytes for segment in self.round_segments)
+
+    def pace(self, threads: int, *, is_mapped: bool = False) -> Pace:
+        """Return how to read the segments: several windows at once take the memory of two.
 
         That is theirs, and that of what is made of them; of a file that is mapped they take none,
         so that four are as large as one alone. One thread that copies has windows that stay in the
@@ -212,16 +215,15 @@ class CompactionPlan:
         does the second one find what the first one has decompressed.
 
         Args:
-            segment: A segment of one window is not worth a second thread.
-            threads: How many there are to use.
-            is_mapped: Whether the segment's file need not be copied.
+            threads: How many there are to use; a round of one window is not worth a second one.
+            is_mapped: Whether the files need not be copied.
         """
         at_once = valid_at_once(threads)
         whole = 4 if is_mapped else 2
         share = max(1, self.window_bytes * min(whole, at_once) // at_once)
-        if threads == 1 or segment.size_bytes <= share:
-            return SegmentPace(1, 1, share if is_mapped else min(share, CACHED_BYTES))
-        return SegmentPace(threads, at_once, share)
+        if threads == 1 or self.round_bytes <= share:
+            return Pace(1, 1, share if is_mapped else min(share, CACHED_BYTES))
+        return Pace(threads, at_once, share)
 
     def segments_below(self, end_offset: int) -> list[SegmentState]:
         """Return the segments that begin below end_offset, oldest first."""

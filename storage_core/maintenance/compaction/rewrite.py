@@ -2,10 +2,10 @@
 
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import cycle, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -55,8 +55,8 @@ from storage_core.maintenance.compaction.known_segment import (
     find_stretches,
 )
 from storage_core.maintenance.compaction.pass_one import check_batches, is_plain
-from storage_core.maintenance.compaction.plan import CompactionPlan, SegmentPace
-from storage_core.maintenance.compaction.rooms import Room
+from storage_core.maintenance.compaction.plan import CompactionPlan
+from storage_core.maintenance.compaction.rooms import Room, Rooms
 from storage_core.maintenance.compaction.sidecar_folder import PartitionSidecars
 from storage_core.maintenance.compaction.survival import (
     JudgedWindow,
@@ -70,7 +70,13 @@ from storage_core.records.batch_table import BatchTable
 from storage_core.records.codecs import CODEC_OF, Arena, Blocks, compress_blocks
 from storage_core.records.payload import count_records_in
 from storage_core.records.reader import CrcCheck, Window, check_crc, scan_windows
-from storage_core.store.base import FileReader, LogStore, OwnedFiles, is_mapped
+from storage_core.store.base import (
+    FileReader,
+    LogStore,
+    OwnedFiles,
+    VersionedReader,
+    is_mapped,
+)
 from storage_core.store.gaps import LEAST_GAP_BYTES, CopiesStretches, Gap
 from storage_core.threads import call_together, in_order
 from storage_core.turns import sync
@@ -158,143 +164,77 @@ class CleanedGroup:
         return replace(self, files=files, gaps=())
 
 
-def clean_group(  # noqa: PLR0913  # what is read, what is known of it, and where it goes
+def clean_groups(  # noqa: PLR0913  # what is read, what is known of it, and where it goes
     store: LogStore,
     plan: CompactionPlan,
     index: CompactionIndex,
-    group: list[SegmentState],
+    groups: Sequence[Sequence[SegmentState]],
     tracker: TransactionTracker,
     *,
-    scratch: Path,
+    scratch: Callable[[], AbstractContextManager[Path]],
     attempt: str,
     throttler: Throttler | None = None,
     sidecars: PartitionSidecars | None = None,
     threads: int = 1,
-) -> CleanedGroup:
-    """Filter the segments of a group into scratch files.
+) -> Generator[CleanedGroup]:
+    """Filter the segments of groups into scratch files; yield each group when it is done.
 
     Args:
         store: The partition directory; it is only read.
         plan: The round.
         index: Its pass one.
-        group: Consecutive segments.
-        tracker: As it stands after all segments before the group; it is moved on.
-        scratch: Existing folder on the filesystem of the partition.
+        groups: Consecutive segments each, one group after the other.
+        tracker: As it stands after all segments before the groups; it is moved on.
+        scratch: Opens a folder on the filesystem of the partition for the files of a group, until
+            the next group is asked for.
         attempt: Name of this attempt, part of the files' names.
         throttler: Slows reading and writing down.
-        sidecars: Where keys of segments are known from, and those of the cleaned one go; the
+        sidecars: Where keys of segments are known from, and those of the cleaned ones go; the
             plan's hash key is their secret. None for none, and then there are no gaps.
         threads: How many threads to use: with more than one, windows are filtered beside each
-            other, and beside the writing.
+            other, and beside the writing and the syncs of the group before them.
 
     Raises:
         BadBytesError: A batch or record is malformed, or an index is full.
-        StorageError: A file cannot be read or written; no scratch file is left behind then.
+        StorageError: A file cannot be read or written; no scratch file of the group is left then.
     """
+    filtering = _Filtering(store, plan, index, tracker, sidecars, threads)
     throttler = throttler or Throttler(UNLIMITED)
-    with _GroupWriter(plan, group, scratch, attempt, sidecars).opened() as writer:
-        if _filter(store, plan, index, group, tracker, writer, throttler, threads):
-            return writer.leave()
-        return writer.finish(store)
+    with closing(filtering.pieces(groups)) as pieces:
+        for group in groups:
+            with scratch() as folder:
+                with _GroupWriter(plan, group, folder, attempt, sidecars).opened() as writer:
+                    stays = filtering.write(pieces, writer, throttler)
+                    cleaned = writer.leave() if stays else writer.finish(store)
+                yield cleaned
 
 
-def measure_group(
+def measure_groups(
     store: LogStore,
     plan: CompactionPlan,
     index: CompactionIndex,
-    group: list[SegmentState],
+    groups: Sequence[Sequence[SegmentState]],
     tracker: TransactionTracker,
-) -> RewriteStats:
-    """Filter the segments of a group as `clean_group`, and keep nothing but the numbers.
+) -> Generator[RewriteStats]:
+    """Filter the segments of groups as `clean_groups`, and keep nothing but the numbers of each.
 
     Args:
         store: The partition directory; it is only read.
         plan: The round.
         index: Its pass one.
-        group: Consecutive segments.
-        tracker: As it stands after all segments before the group; it is moved on.
+        groups: Consecutive segments each, one group after the other.
+        tracker: As it stands after all segments before the groups; it is moved on.
 
     Raises:
-        BadBytesError: As `clean_group`.
+        BadBytesError: As `clean_groups`.
         StorageError: A file cannot be read.
     """
-    with _GroupWriter(plan, group, Path(os.devnull), "").measuring() as writer:
-        _filter(store, plan, index, group, tracker, writer, Throttler(UNLIMITED), 1)
-        return writer.finish_measuring()
-
-
-def _filter(  # noqa: PLR0913, PLR0917  # what is read, what is known of it, and where it goes
-    store: LogStore,
-    plan: CompactionPlan,
-    index: CompactionIndex,
-    group: list[SegmentState],
-    tracker: TransactionTracker,
-    writer: "_GroupWriter",
-    throttler: Throttler,
-    threads: int,
-) -> bool:
-    """Hand what is left of a group's segments to a writer.
-
-    Returns:
-        Whether the group is one segment that stays as it is, and nothing was written.
-    """
-    producers = ProducerLookup(plan)
-    for segment in group:
-        tracker.add_aborted(plan.aborted_near(segment.base_offset))
-        with closing(store.open_file(segment.log_file)) as reader:
-            known = writer.known(reader, segment, index)
-            judge = SegmentFilter(
-                plan,
-                index,
-                producers,
-                segment.base_offset,
-                known=known,
-                tells_keys=writer.sidecars is not None,
-            )
-            filtering = _Filtering(plan, index, segment, tracker, judge, writer.rebuilding)
-            pace = plan.pace_of(segment, threads, is_mapped=is_mapped(store))
-            if known is None:
-                _write_windows(filtering, filtering.read(reader, pace), writer, throttler, pace)
-                continue
-            check_batches(known.window())
-            discard, ended = filtering.decide(known.window())
-            writer.aborted.extend(ended)
-            foreseen = judge.foresee(known, discard)
-            if len(group) == 1 and writer.is_same(store, segment, known, foreseen):
-                writer.pass_over(known.sidecar.batches, foreseen)
-                return True
-            for stretch in find_stretches(known.sidecar.batches.size, foreseen):
-                if stretch.is_read:
-                    read = filtering.read_again(reader, pace, known, stretch, discard)
-                    _write_windows(filtering, read, writer, throttler, pace)
-                else:
-                    writer.copy(store, reader, known, stretch, foreseen, throttler)
-    return False
-
-
-def _write_windows(
-    filtering: "_Filtering",
-    read: "Generator[_Noted]",
-    writer: "_GroupWriter",
-    throttler: Throttler,
-    pace: SegmentPace,
-) -> None:
-    """Filter and write the windows that are read of a segment."""
-    with closing(in_order(read, filtering.filter, threads=pace.threads)) as filtered:
-        for first in filtered:
-            window = first.noted.window
-            throttler.use(len(window.data))
-            writer.source_records += first.source_records
-            writer.aborted.extend(first.noted.ended)
-            writer.bytes_read += len(window.data)
-            for block in filtering.blocks(first):
-                try:
-                    writer.write(block)
-                except OffsetOverflowError as error:
-                    # What has to be split is the segment that it comes from.
-                    position = window.file_position
-                    raise OffsetOverflowError(window.file, position, error.reason) from error
-                throttler.use(block.out.size)
+    filtering = _Filtering(store, plan, index, tracker, None, 1)
+    with closing(filtering.pieces(groups)) as pieces:
+        for group in groups:
+            with _GroupWriter(plan, group, Path(os.devnull), "").measuring() as writer:
+                filtering.write(pieces, writer, Throttler(UNLIMITED))
+                yield writer.finish_measuring()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,6 +242,7 @@ class _Noted:
     """A window, and all that depends on what lies before it.
 
     Attributes:
+        segment: Its segment.
         window: The window.
         notes: What pass one noted of it.
         discard: bool[n], whether nothing refers to a batch any more.
@@ -309,11 +250,31 @@ class _Noted:
         room: For what is made of it.
     """
 
+    segment: "_Segment"
     window: Window
     notes: WindowNotes
     discard: NDArray[np.bool_]
     ended: list[AbortedTxn]
     room: Room
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Told:
+    """A segment with a sidecar, and all that depends on what lies before it.
+
+    Attributes:
+        segment: The segment.
+        version: Of its file, as the store has it.
+        known: What the sidecar tells.
+        discard: bool[batches], whether nothing refers to a batch any more.
+        ended: Aborted transactions that end in it.
+    """
+
+    segment: "_Segment"
+    version: str
+    known: KnownSegment
+    discard: NDArray[np.bool_]
+    ended: list[AbortedTxn]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,90 +317,29 @@ class _Filtered:
     block: _Block
 
 
-class _Filtering:
-    """Pass two over one segment: `read` in order, `filter` beside each other."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Segment:
+    """A source segment: what is left of its windows, any of them by any thread.
 
-    def __init__(
-        self,
-        plan: CompactionPlan,
-        index: CompactionIndex,
-        segment: SegmentState,
-        tracker: TransactionTracker,
-        judge: SegmentFilter,
-        rebuilding: "_Rebuilding",
-    ) -> None:
-        self._plan = plan
-        self._tracker = tracker
-        self._judge = judge
-        self._rebuilding = rebuilding
-        self._rooms = index.rooms
-        indexed = index.segments.get(segment.base_offset)
-        was_checked = indexed is not None and indexed.start_position == 0
-        # A segment in which the map was full was checked only up to there.
-        was_checked &= plan.end_of(segment.base_offset) <= index.end_offset
-        self._checks_crc = plan.verify_crc and not was_checked
+    Attributes:
+        source: The segment.
+        judge: What becomes of its batches.
+        rebuilding: Makes those that change.
+        checks_crc: Whether pass one has not looked at its checksums.
+    """
 
-    def read(self, reader: FileReader, pace: SegmentPace) -> Generator[_Noted]:
-        """Read the windows, and take note of what depends on those before."""
-        rooms = self._rooms.first(pace.at_once, self._plan)
-        turns = cycle(rooms)
-        for window in self._windows(reader, pace, rooms, 0, None):
-            discard, ended = self.decide(window)
-            notes = self._judge.note(window)
-            yield _Noted(window=window, notes=notes, discard=discard, ended=ended, room=next(turns))
-
-    def read_again(
-        self,
-        reader: FileReader,
-        pace: SegmentPace,
-        known: KnownSegment,
-        stretch: Stretch,
-        discard: NDArray[np.bool_],
-    ) -> Generator[_Noted]:
-        """Read a stretch of a segment with a sidecar, of which the tracker has seen all batches."""
-        rooms = self._rooms.first(pace.at_once, self._plan)
-        turns = cycle(rooms)
-        batches, last = known.sidecar.batches, stretch.end_row - 1
-        start = int(batches.position[stretch.first_row])
-        end = int(batches.position[last] + batches.size[last])
-        for window in self._windows(reader, pace, rooms, start, end):
-            here = known.rows_of(window)
-            notes = self._judge.note(window)
-            yield _Noted(
-                window=window, notes=notes, discard=discard[here], ended=[], room=next(turns)
-            )
-
-    def decide(self, window: Window) -> tuple[NDArray[np.bool_], list[AbortedTxn]]:
-        """Return which batches nothing refers to any more, and which aborted transactions end."""
-        rows, transactions = TransactionRows.select(window.batches)
-        discard = np.zeros(len(window.batches), bool)
-        discard[rows], ended = self._tracker.decide(transactions)
-        return discard, ended
-
-    def _windows(
-        self,
-        reader: FileReader,
-        pace: SegmentPace,
-        rooms: Sequence[Room],
-        start: int,
-        end: int | None,
-    ) -> Generator[Window]:
-        return scan_windows(
-            reader,
-            start=start,
-            end=end,
-            window_bytes=pace.window_bytes,
-            crc=CrcCheck.LATER if self._checks_crc else CrcCheck.SKIP,
-            rooms=[room.window for room in rooms],
-        )
+    source: SegmentState
+    judge: SegmentFilter
+    rebuilding: "_Rebuilding"
+    checks_crc: bool
 
     def filter(self, noted: _Noted) -> _Filtered:
         """Check a window, and make what is left of it; any thread may ask."""
         window = noted.window
-        judged = self._judge.observe(window, noted.notes, noted.discard)
+        judged = self.judge.observe(window, noted.notes, noted.discard)
         # As in pass one: batch by batch, right before its keys, where those are looked up.
-        checks_later = self._checks_crc and is_plain(window) and bool(judged.is_looked_up.any())
-        if self._checks_crc and not checks_later:
+        checks_later = self.checks_crc and is_plain(window) and bool(judged.is_looked_up.any())
+        if self.checks_crc and not checks_later:
             check_crc(window)
         check_batches(window)
         try:
@@ -465,8 +365,229 @@ class _Filtering:
     def _block(
         self, judged: JudgedWindow, first_row: int, room: Room, *, checks_crc: bool = False
     ) -> _Block:
-        verdict = self._judge.judge(judged, first_row, room, checks_crc=checks_crc)
-        return self._rebuilding.build(verdict, room)
+        verdict = self.judge.judge(judged, first_row, room, checks_crc=checks_crc)
+        return self.rebuilding.build(verdict, room)
+
+
+# What is read of groups: windows, segments with a sidecar, and None where a group ends.
+_Piece = _Noted | _Told | None
+# The same, what is left of windows in place of them.
+_Made = _Filtered | _Told | None
+
+
+class _Filtering:
+    """Pass two over consecutive groups: read and written in order, filtered beside each other.
+
+    Args:
+        store: As `clean_groups`, and so are all others.
+        plan: See there.
+        index: See there.
+        tracker: See there.
+        sidecars: See there.
+        threads: See there.
+    """
+
+    def __init__(  # what is read, and what is known of it
+        self,
+        store: LogStore,
+        plan: CompactionPlan,
+        index: CompactionIndex,
+        tracker: TransactionTracker,
+        sidecars: PartitionSidecars | None,
+        threads: int,
+    ) -> None:
+        self._store = store
+        self._plan = plan
+        self._index = index
+        self._tracker = tracker
+        self._sidecars = sidecars
+        self._pace = plan.pace(threads, is_mapped=is_mapped(store))
+        self._producers = ProducerLookup(plan)
+        self._rebuilding = _Rebuilding(plan)
+
+    def pieces(self, groups: Sequence[Sequence[SegmentState]]) -> Generator[_Made]:
+        """Read groups; what is left of windows is made beside each other."""
+        return in_order(self._read(groups), _make, threads=self._pace.threads)
+
+    def _read(self, groups: Sequence[Sequence[SegmentState]]) -> Generator[_Piece]:
+        index = self._index
+        for group in groups:
+            for source in group:
+                self._tracker.add_aborted(self._plan.aborted_near(source.base_offset))
+                with closing(self._store.open_file(source.log_file)) as reader:
+                    known = self._known(reader, source)
+                    segment = self._segment(source, known)
+                    if known is None:
+                        yield from self._read_windows(segment, reader, index.rooms)
+                    else:
+                        check_batches(known.window())
+                        discard, ended = self._decide(known.window())
+                        yield _Told(
+                            segment=segment,
+                            version=_version_of(reader),
+                            known=known,
+                            discard=discard,
+                            ended=ended,
+                        )
+            yield None
+
+    def _known(self, reader: FileReader, source: SegmentState) -> KnownSegment | None:
+        """Return what a sidecar tells of a source segment.
+
+        None where there is none that can be trusted, or where pass one has read the keys.
+        """
+        if self._sidecars is None or source.base_offset in self._index.segments:
+            return None
+        sidecar = self._sidecars.read(reader, source.base_offset)
+        if sidecar is None:
+            return None
+        return KnownSegment.ask(source.log_file, sidecar, self._index, self._plan.now_ms)
+
+    def _segment(self, source: SegmentState, known: KnownSegment | None) -> _Segment:
+        plan, index = self._plan, self._index
+        indexed = index.segments.get(source.base_offset)
+        was_checked = indexed is not None and indexed.start_position == 0
+        # A segment in which the map was full was checked only up to there.
+        was_checked &= plan.end_of(source.base_offset) <= index.end_offset
+        judge = SegmentFilter(
+            plan,
+            index,
+            self._producers,
+            source.base_offset,
+            known=known,
+            tells_keys=self._sidecars is not None,
+        )
+        return _Segment(
+            source=source,
+            judge=judge,
+            rebuilding=self._rebuilding,
+            checks_crc=plan.verify_crc and not was_checked,
+        )
+
+    def _read_windows(
+        self, segment: _Segment, reader: FileReader, rooms: Rooms
+    ) -> Generator[_Noted]:
+        """Read the windows of a segment, and take note of what depends on those before."""
+        for window in self._windows(segment, reader, rooms, 0, None):
+            discard, ended = self._decide(window)
+            yield _Noted(
+                segment=segment,
+                window=window,
+                notes=segment.judge.note(window),
+                discard=discard,
+                ended=ended,
+                room=rooms.next(),
+            )
+
+    def _read_stretch(
+        self, told: _Told, stretch: Stretch, reader: FileReader, rooms: Rooms
+    ) -> Generator[_Noted]:
+        """Read a stretch of a segment with a sidecar, of which the tracker has seen all batches."""
+        batches, last = told.known.sidecar.batches, stretch.end_row - 1
+        start = int(batches.position[stretch.first_row])
+        end = int(batches.position[last] + batches.size[last])
+        for window in self._windows(told.segment, reader, rooms, start, end):
+            yield _Noted(
+                segment=told.segment,
+                window=window,
+                notes=told.segment.judge.note(window),
+                discard=told.discard[told.known.rows_of(window)],
+                ended=[],
+                room=rooms.next(),
+            )
+
+    def _windows(
+        self, segment: _Segment, reader: FileReader, rooms: Rooms, start: int, end: int | None
+    ) -> Generator[Window]:
+        rooms.reserve(self._pace.at_once, self._plan)
+        return scan_windows(
+            reader,
+            start=start,
+            end=end,
+            window_bytes=self._pace.window_bytes,
+            crc=CrcCheck.LATER if segment.checks_crc else CrcCheck.SKIP,
+            rooms=rooms.windows,
+        )
+
+    def _decide(self, window: Window) -> tuple[NDArray[np.bool_], list[AbortedTxn]]:
+        """Return which batches nothing refers to any more, and which aborted transactions end."""
+        rows, transactions = TransactionRows.select(window.batches)
+        discard = np.zeros(len(window.batches), bool)
+        discard[rows], ended = self._tracker.decide(transactions)
+        return discard, ended
+
+    def write(
+        self,
+        pieces: Iterator[_Made],
+        writer: "_GroupWriter",
+        throttler: Throttler,
+    ) -> bool:
+        """Hand what is left of the next group to a writer.
+
+        Returns:
+            Whether the group is one segment that stays as it is, and nothing was written.
+        """
+        stays = False
+        for piece in pieces:
+            if piece is None:
+                break
+            if isinstance(piece, _Told):
+                stays = self._write_told(piece, writer, throttler)
+            else:
+                _write_window(piece, writer, throttler)
+        return stays
+
+    def _write_told(self, told: _Told, writer: "_GroupWriter", throttler: Throttler) -> bool:
+        """Hand what is left of a segment with a sidecar to a writer; as `write`."""
+        known, segment = told.known, told.segment
+        writer.aborted.extend(told.ended)
+        foreseen = segment.judge.foresee(known, told.discard)
+        if writer.is_same(self._store, segment.source, known, foreseen):
+            writer.pass_over(known.sidecar.batches, foreseen)
+            return True
+        # Windows of other segments may lie in those of the round meanwhile.
+        rooms = self._index.rooms if self._pace.threads == 1 else Rooms()
+        with closing(self._store.open_file(segment.source.log_file)) as reader:
+            if _version_of(reader) != told.version:
+                expected = "the file that its key sidecar is of"
+                raise ChangedWhileReadError(segment.source.log_file, expected, "another one")
+            for stretch in find_stretches(known.sidecar.batches.size, foreseen):
+                if stretch.is_read:
+                    read = self._read_stretch(told, stretch, reader, rooms)
+                    make = told.segment.filter
+                    with closing(in_order(read, make, threads=self._pace.threads)) as windows:
+                        for window in windows:
+                            _write_window(window, writer, throttler)
+                else:
+                    writer.copy(self._store, reader, known, stretch, foreseen, throttler)
+        return False
+
+
+def _make(piece: _Piece) -> _Made:
+    """Make what is left of a window; other pieces are for whoever writes."""
+    return piece.segment.filter(piece) if isinstance(piece, _Noted) else piece
+
+
+def _write_window(first: _Filtered, writer: "_GroupWriter", throttler: Throttler) -> None:
+    """Write what is left of a window."""
+    window = first.noted.window
+    throttler.use(len(window.data))
+    writer.source_records += first.source_records
+    writer.aborted.extend(first.noted.ended)
+    writer.bytes_read += len(window.data)
+    for block in first.noted.segment.blocks(first):
+        try:
+            writer.write(block)
+        except OffsetOverflowError as error:
+            # What has to be split is the segment that it comes from.
+            position = window.file_position
+            raise OffsetOverflowError(window.file, position, error.reason) from error
+        throttler.use(block.out.size)
+
+
+def _version_of(reader: FileReader) -> str:
+    """Return the version of an open file, none where its store knows none."""
+    return reader.version if isinstance(reader, VersionedReader) else ""
 
 
 class _Rebuilding:
@@ -599,12 +720,11 @@ class _GroupWriter:
     def __init__(
         self,
         plan: CompactionPlan,
-        group: list[SegmentState],
+        group: Sequence[SegmentState],
         scratch: Path,
         attempt: str,
         sidecars: PartitionSidecars | None = None,
     ) -> None:
-        self.rebuilding = _Rebuilding(plan)
         self.sidecars = sidecars
         self._keys = SidecarBuilder()
         self._plan = plan
@@ -665,20 +785,6 @@ class _GroupWriter:
             raise StorageError(str(self._prefix), "the cleaned segment would exceed 2 GiB")
         self._index.add(size, last_offset, max_timestamp)
 
-    def known(
-        self, reader: FileReader, segment: SegmentState, index: CompactionIndex
-    ) -> KnownSegment | None:
-        """Return what a sidecar tells of a source segment.
-
-        None where there is none that can be trusted, or where pass one has read the keys.
-        """
-        if self.sidecars is None or segment.base_offset in index.segments:
-            return None
-        sidecar = self.sidecars.read(reader, segment.base_offset)
-        if sidecar is None:
-            return None
-        return KnownSegment.ask(segment.log_file, sidecar, index, self._plan.now_ms)
-
     def copy(
         self,
         store: LogStore,
@@ -731,7 +837,9 @@ class _GroupWriter:
     def is_same(
         self, store: LogStore, segment: SegmentState, known: KnownSegment, foreseen: Foresight
     ) -> bool:
-        """Whether a round would write a segment as it is, its indexes too."""
+        """Whether a round would write a segment as it is, its indexes too: the group's only one."""
+        if len(self._group) > 1:
+            return False
         log_file = segment_file(segment.base_offset, LOG_SUFFIX)
         index_file = segment_file(segment.base_offset, OFFSET_INDEX_SUFFIX)
         if (segment.log_file, segment.offset_index_file) != (log_file, index_file):

@@ -1,8 +1,10 @@
-"""Where what is made of a segment's windows lies: memory of a round, used again for each window.
+"""Where what is made of a round's windows lies: memory that is used again for each window.
 
 The first touch of a page costs as much as the work on what then lies in it, so neither a segment
 nor the second pass begins with new memory.
 """
+
+from collections import deque
 
 from storage_core.maintenance.compaction.offset_map import KeyBlock
 from storage_core.maintenance.compaction.plan import CompactionPlan
@@ -11,13 +13,12 @@ from storage_core.records.reader import WindowRoom
 
 
 class Room:
-    """Memory for one window.
+    """Memory for what is made of one window.
 
     Args:
         plan: The round.
 
     Attributes:
-        window: For the window itself.
         keys: For keys of its records.
         arena: For what is decompressed.
         raw: For rebuilt records before they are compressed.
@@ -26,7 +27,6 @@ class Room:
     """
 
     def __init__(self, plan: CompactionPlan) -> None:
-        self.window = WindowRoom()
         self.keys = KeyBlock(plan.offset_map_hash, bytes.fromhex(plan.hash_key))
         self.arena = Arena()
         self.raw = Arena()
@@ -35,17 +35,28 @@ class Room:
 
 
 class Rooms:
-    """The rooms of one round, for one segment after the other."""
+    """The rooms of one round, in turns: a segment goes on where the one before it ended.
+
+    Attributes:
+        windows: Where the windows themselves lie, as `scan_windows` takes them.
+    """
 
     def __init__(self) -> None:
-        self._rooms: list[Room] = []
+        self.windows: deque[WindowRoom] = deque()
+        self._rooms: deque[Room] = deque()
 
-    def first(self, count: int, plan: CompactionPlan) -> list[Room]:
-        """Return so many rooms, always the same ones.
+    def reserve(self, count: int, plan: CompactionPlan) -> None:
+        """Have rooms for so many windows that are valid at the same time.
 
         Args:
-            count: How many windows are valid at the same time.
+            count: How many.
             plan: The round.
         """
-        self._rooms += [Room(plan) for _ in range(count - len(self._rooms))]
-        return self._rooms[:count]
+        while len(self._rooms) < count:
+            self.windows.append(WindowRoom())
+            self._rooms.append(Room(plan))
+
+    def next(self) -> Room:
+        """Return the room for what is made of the next window."""
+        self._rooms.rotate(-1)
+        return self._rooms[-1]

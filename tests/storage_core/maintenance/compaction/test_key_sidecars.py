@@ -83,8 +83,8 @@ def uses(monkeypatch) -> Uses:
 def count_uses(monkeypatch: pytest.MonkeyPatch) -> Uses:
     counted = Uses()
     monkeypatch.setattr(known_segment, "LEAST_RUN_BYTES", 1)
-    writer = rewrite._GroupWriter
-    known, copy, leave = writer.known, writer.copy, writer.leave
+    reading, writer = rewrite._Filtering, rewrite._GroupWriter
+    known, copy, leave = reading._known, writer.copy, writer.leave
 
     def noted(self, *arguments):
         found = known(self, *arguments)
@@ -99,14 +99,20 @@ def count_uses(monkeypatch: pytest.MonkeyPatch) -> Uses:
         counted.stayed += 1
         return leave(self)
 
-    monkeypatch.setattr(writer, "known", noted)
+    monkeypatch.setattr(reading, "_known", noted)
     monkeypatch.setattr(writer, "copy", copied)
     monkeypatch.setattr(writer, "leave", stayed)
     return counted
 
 
-def play(
-    log, plans: list[RoundPlan], interval: int, recompresses: list[bool], segment_bytes: int
+def play(  # what a round is like
+    log,
+    plans: list[RoundPlan],
+    interval: int,
+    recompresses: list[bool],
+    segment_bytes: int,
+    window_bytes: int,
+    threads: int,
 ) -> None:
     """Clean a log round after round, each some segments further, beside one without sidecars."""
     with tempfile.TemporaryDirectory(prefix="sidecars-") as scratch:
@@ -118,7 +124,9 @@ def play(
         for number, plan in enumerate(plans, start=1):
             now_ms += plan.wait_ms
             round_ = as_cleaning(plan, now_ms, log.next_offset)
-            round_ = round_.with_cleaner(recompresses_all=recompresses[number - 1])
+            round_ = round_.with_cleaner(
+                recompresses_all=recompresses[number - 1], window_bytes=window_bytes
+            )
             config = replace(round_.config, segment_bytes=segment_bytes)
             round_ = replace(round_, config=config)
             reached = log.next_offset * number // len(plans)
@@ -130,9 +138,9 @@ def play(
                 expected = round_.clean(theirs)
             except UnsupportedFormatError:
                 with pytest.raises(UnsupportedFormatError):
-                    round_.clean(ours, sidecars=folder)
+                    round_.clean(ours, sidecars=folder, threads=threads)
                 return
-            assert round_.clean(ours, sidecars=folder) == expected
+            assert round_.clean(ours, sidecars=folder, threads=threads) == expected
             assert read_tree(ours) == read_tree(theirs)
             cleaned_to = max(cleaned_to, expected.next_offset or 0)
 
@@ -152,10 +160,12 @@ def test_random_rounds_leave_the_same_bytes(uses, has_old_formats):
         interval=st.sampled_from([0, 150, 4096]),
         recompresses=st.lists(st.sampled_from([False, False, True]), min_size=4, max_size=4),
         segment_bytes=st.sampled_from([100, 300, 700]),
+        window_bytes=st.sampled_from([300, 1 << 20]),
+        threads=st.integers(1, 3),
     )
-    def holds(log, plans, interval, recompresses, segment_bytes):
+    def holds(log, plans, interval, recompresses, segment_bytes, window_bytes, threads):
         plans = [replace(plan, kind=OffsetMapHash.SIPHASH) for plan in plans]
-        play(log, plans, interval, recompresses, segment_bytes)
+        play(log, plans, interval, recompresses, segment_bytes, window_bytes, threads)
 
     holds()
     assert min(uses.known, uses.copied, uses.stayed) > 0
@@ -433,6 +443,24 @@ def test_a_sidecar_that_tells_of_other_batches_is_an_error_of_the_partition(
     with pytest.raises(ChangedWhileReadError, match="key sidecar"):
         second_round().clean(log, sidecars=folder)
     assert read_tree(log) == before
+
+
+def test_a_segment_that_is_another_one_when_it_is_copied_stops_the_round(
+    log, folder, monkeypatch, tmp_path
+):
+    first_round().clean(log, sidecars=folder)
+    known = rewrite._Filtering._known
+
+    def replaced(self, reader, segment):
+        found = known(self, reader, segment)
+        if found is not None:
+            copy = shutil.copy2(log / segment.log_file, tmp_path / "copy")
+            Path(copy).rename(log / segment.log_file)
+        return found
+
+    monkeypatch.setattr(rewrite._Filtering, "_known", replaced)
+    with pytest.raises(ChangedWhileReadError, match="key sidecar"):
+        second_round().clean(log, sidecars=folder)
 
 
 def test_tombstones_go_when_their_time_has_come(tmp_path, folder, uses):

@@ -213,9 +213,10 @@ def test_what_is_asked_once_a_segment_does_not_cost_as_much_as_there_are_segment
     # A task asks for these once a segment or a group.
     for name in ("round_segments", "number_of_dirty", "by_base_offset", "aborted_of_round"):
         assert getattr(plan, name) is getattr(plan, name)
+    assert "round_bytes" in vars(plan) or plan.round_bytes == vars(plan)["round_bytes"]
 
 
-# --- how a segment is read
+# --- how segments are read
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -225,10 +226,10 @@ def test_one_thread_has_windows_in_the_cache_and_several_those_of_two_or_four_th
 ):
     large = segment(0, 1 << 30)
     plan = plan_of([large, segment(100)], cleaner=CleanerConfig(window_bytes=window_bytes))
-    pace = plan.pace_of(large, threads)
+    pace = plan.pace(threads)
     assert pace.threads == threads
     assert pace.at_once * pace.window_bytes <= (1 if threads == 1 else 2) * window_bytes
-    mapped = plan.pace_of(large, threads, is_mapped=True)
+    mapped = plan.pace(threads, is_mapped=True)
     if threads == 1:
         assert pace.window_bytes == min(window_bytes, CACHED_BYTES)
         assert mapped.window_bytes == window_bytes

@@ -15,6 +15,7 @@ from storage_core.maintenance.compaction import pass_one, rewrite
 from storage_core.maintenance.compaction.candidates import choose_range
 from storage_core.maintenance.compaction.pass_one import index_round
 from storage_core.maintenance.compaction.plan import plan_compaction
+from storage_core.maintenance.compaction.survival import SegmentFilter
 from storage_core.maintenance.partition_state import PartitionState
 from storage_core.store.local import LocalStore
 from tests.kit.compare import read_tree
@@ -52,22 +53,47 @@ def damage(file: Path) -> None:
     os.utime(file, ns=(facts.st_atime_ns, facts.st_mtime_ns))
 
 
-def round_of(**cleaner: int) -> Cleaning:
-    return cleaning(cleaner=CleanerConfig(window_bytes=WINDOW_BYTES, **cleaner))
+def round_of(*, groups: int = 1, **cleaner: int) -> Cleaning:
+    return cleaning(
+        overrides={"internal.segment.bytes": 1 << 20 if groups == 1 else 100},
+        cleaner=CleanerConfig(window_bytes=WINDOW_BYTES, **cleaner),
+    )
 
 
-@pytest.fixture(scope="module")
-def expected(tmp_path_factory) -> tuple[object, dict[str, bytes]]:
+@pytest.fixture(scope="module", params=[1, 2])
+def expected(tmp_path_factory, request) -> tuple[int, object, dict[str, bytes]]:
+    """The groups of a round, and what comes of it."""
     directory = long_log(tmp_path_factory.mktemp("one") / "t-0")
-    whole = cleaning(cleaner=CleanerConfig(window_bytes=1 << 25))
-    return whole.clean(directory, threads=1), read_tree(directory)
+    whole = round_of(groups=request.param).with_cleaner(window_bytes=1 << 25)
+    return request.param, whole.clean(directory, threads=1), read_tree(directory)
 
 
 @THREADS
 def test_a_round_makes_the_same_bytes_with_any_number_of_threads(tmp_path, expected, threads):
     directory = long_log(tmp_path / "t-0")
-    result = round_of().clean(directory, threads=threads)
-    assert (result, read_tree(directory)) == expected
+    groups, *made = expected
+    result = round_of(groups=groups).clean(directory, threads=threads)
+    assert [result, read_tree(directory)] == made
+
+
+def test_a_group_is_filtered_while_the_one_before_it_is_synced(tmp_path, monkeypatch):
+    directory = long_log(tmp_path / "t-0")
+    is_next_there = threading.Event()
+    note, make = SegmentFilter.note, rewrite._make_durable
+
+    def noted(self, window):
+        if window.file == log_file(3 * BATCHES):
+            is_next_there.set()
+        return note(self, window)
+
+    def waits(*arguments):
+        assert is_next_there.wait(30)
+        make(*arguments)
+
+    monkeypatch.setattr(SegmentFilter, "note", noted)
+    monkeypatch.setattr(rewrite, "_make_durable", waits)
+    result = round_of(groups=2).clean(directory, threads=2)
+    assert result.segments == 3
 
 
 def test_two_threads_are_used_for_what_has_several_windows_and_no_more(tmp_path, monkeypatch):
@@ -133,20 +159,21 @@ def test_what_pass_one_did_not_reach_is_checked_by_pass_two(full_map, threads):
 
 
 @THREADS
-def test_a_damaged_batch_stops_the_round_and_nothing_is_left(tmp_path, threads):
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_damaged_batch_stops_the_round_and_nothing_is_left(tmp_path, threads, groups):
     directory = long_log(tmp_path / "t-0")
     file = directory / log_file(3 * BATCHES)
     damage(file)
     before = read_tree(directory)
     alive = threading.active_count()
     with pytest.raises(CorruptRecordError, match="CRC-32C"):
-        round_of().clean(directory, threads=threads)
+        round_of(groups=groups).clean(directory, threads=threads)
     assert read_tree(directory) == before
     assert threading.active_count() == alive
 
 
 @THREADS
-@pytest.mark.parametrize("fails_at", [1, 3])
+@pytest.mark.parametrize("fails_at", [1, 3, 5])
 def test_a_full_disk_is_told_and_no_scratch_file_stays(tmp_path, monkeypatch, threads, fails_at):
     directory = long_log(tmp_path / "t-0")
     before = read_tree(directory)
@@ -160,7 +187,7 @@ def test_a_full_disk_is_told_and_no_scratch_file_stays(tmp_path, monkeypatch, th
 
     monkeypatch.setattr(rewrite.os, "fsync", refuse)
     with pytest.raises(StorageError, match="No space left on device"):
-        round_of().clean(directory, threads=threads)
+        round_of(groups=2).clean(directory, threads=threads)
     monkeypatch.undo()
     assert read_tree(directory) == before
     assert not list(directory.glob(f"{SCRATCH_PREFIX}*"))
