@@ -531,21 +531,21 @@ def index_round(
         for number, segment in enumerate(dirty)
     ]
     pace = plan.pace(threads, is_mapped=is_mapped(store))
-    ended = 0
+    begun = 0
     with closing(_read_windows(readings, pace.threads)) as windows:
         for read in windows:
             reading = read.chosen.reading
-            if ended < reading.number:  # all of those before it are mapped
-                ended = reading.number
-                sink.latest_offset = dirty[ended].base_offset - 1
+            if reading.number > begun:
+                begun = reading.number
+                sink.latest_offset = dirty[begun].base_offset - 1  # all before it is mapped
             for _ in reading.take(read):
                 pass
             if reading.is_full:
-                del readings[reading.number + 1 :]
                 break
-        else:
-            if dirty:
-                sink.latest_offset = plan.first_uncleanable_offset - 1
+    if dirty and readings[begun].is_full:
+        del readings[begun + 1 :]
+    elif dirty:
+        sink.latest_offset = plan.first_uncleanable_offset - 1
     indexed = [reading.result() for reading in readings]
     index = index_of_map(indexed, sink.offset_map, sink.latest_offset)
     return replace(index, kept=kept, hashes=hashes, rooms=rooms)

@@ -387,7 +387,7 @@ class _Filtering:
         threads: See there.
     """
 
-    def __init__(  # what is read, and what is known of it
+    def __init__(
         self,
         store: LogStore,
         plan: CompactionPlan,
@@ -404,13 +404,14 @@ class _Filtering:
         self._pace = plan.pace(threads, is_mapped=is_mapped(store))
         self._producers = ProducerLookup(plan)
         self._rebuilding = _Rebuilding(plan)
+        # Windows of the segments behind one with a sidecar may lie in the others meanwhile.
+        self._told_rooms = index.rooms if self._pace.threads == 1 else Rooms()
 
     def pieces(self, groups: Sequence[Sequence[SegmentState]]) -> Generator[_Made]:
         """Read groups; what is left of windows is made beside each other."""
         return in_order(self._read(groups), _make, threads=self._pace.threads)
 
     def _read(self, groups: Sequence[Sequence[SegmentState]]) -> Generator[_Piece]:
-        index = self._index
         for group in groups:
             for source in group:
                 self._tracker.add_aborted(self._plan.aborted_near(source.base_offset))
@@ -418,7 +419,7 @@ class _Filtering:
                     known = self._known(reader, source)
                     segment = self._segment(source, known)
                     if known is None:
-                        yield from self._read_windows(segment, reader, index.rooms)
+                        yield from self._read_windows(segment, reader)
                     else:
                         check_batches(known.window())
                         discard, ended = self._decide(known.window())
@@ -464,10 +465,9 @@ class _Filtering:
             checks_crc=plan.verify_crc and not was_checked,
         )
 
-    def _read_windows(
-        self, segment: _Segment, reader: FileReader, rooms: Rooms
-    ) -> Generator[_Noted]:
+    def _read_windows(self, segment: _Segment, reader: FileReader) -> Generator[_Noted]:
         """Read the windows of a segment, and take note of what depends on those before."""
+        rooms = self._index.rooms
         for window in self._windows(segment, reader, rooms, 0, None):
             discard, ended = self._decide(window)
             yield _Noted(
@@ -479,10 +479,9 @@ class _Filtering:
                 room=rooms.next(),
             )
 
-    def _read_stretch(
-        self, told: _Told, stretch: Stretch, reader: FileReader, rooms: Rooms
-    ) -> Generator[_Noted]:
+    def _read_stretch(self, told: _Told, stretch: Stretch, reader: FileReader) -> Generator[_Noted]:
         """Read a stretch of a segment with a sidecar, of which the tracker has seen all batches."""
+        rooms = self._told_rooms
         batches, last = told.known.sidecar.batches, stretch.end_row - 1
         start = int(batches.position[stretch.first_row])
         end = int(batches.position[last] + batches.size[last])
@@ -516,12 +515,7 @@ class _Filtering:
         discard[rows], ended = self._tracker.decide(transactions)
         return discard, ended
 
-    def write(
-        self,
-        pieces: Iterator[_Made],
-        writer: "_GroupWriter",
-        throttler: Throttler,
-    ) -> bool:
+    def write(self, pieces: Iterator[_Made], writer: "_GroupWriter", throttler: Throttler) -> bool:
         """Hand what is left of the next group to a writer.
 
         Returns:
@@ -545,17 +539,15 @@ class _Filtering:
         if writer.is_same(self._store, segment.source, known, foreseen):
             writer.pass_over(known.sidecar.batches, foreseen)
             return True
-        # Windows of other segments may lie in those of the round meanwhile.
-        rooms = self._index.rooms if self._pace.threads == 1 else Rooms()
         with closing(self._store.open_file(segment.source.log_file)) as reader:
             if _version_of(reader) != told.version:
                 expected = "the file that its key sidecar is of"
                 raise ChangedWhileReadError(segment.source.log_file, expected, "another one")
             for stretch in find_stretches(known.sidecar.batches.size, foreseen):
                 if stretch.is_read:
-                    read = self._read_stretch(told, stretch, reader, rooms)
-                    make = told.segment.filter
-                    with closing(in_order(read, make, threads=self._pace.threads)) as windows:
+                    read = self._read_stretch(told, stretch, reader)
+                    made = in_order(read, segment.filter, threads=self._pace.threads)
+                    with closing(made) as windows:
                         for window in windows:
                             _write_window(window, writer, throttler)
                 else:
