@@ -103,9 +103,17 @@ def look_up_block(
         rank[i] = np.int64(table[slot, 2]) - 1
 
 
+@inlined_kernel
+def _may_hold(seen: NDArray[np.uint64], high: int) -> bool:
+    """Whether a bit of a hash is set; seen has a power of two of words."""
+    word = np.int64((np.uint64(high) >> np.uint64(6)) & np.uint64(seen.size - 1))
+    return (seen[word] >> (np.uint64(high) & np.uint64(63))) & np.uint64(1) != 0
+
+
 @kernel
 def mark_latest(  # arrays side by side
     table: NDArray[np.uint64],
+    seen: NDArray[np.uint64],
     low: NDArray[np.uint64],
     high: NDArray[np.uint64],
     batch: NDArray[np.int32],
@@ -121,6 +129,7 @@ def mark_latest(  # arrays side by side
 
     Args:
         table: uint64[slots, 3].
+        seen: uint64[], as of mark_absent.
         low: uint64[>= count], lower halves of the records' keys.
         high: uint64[>= count], upper halves.
         batch: int32[>= count], their batches, counted from first_row.
@@ -133,22 +142,18 @@ def mark_latest(  # arrays side by side
         words: uint64[], zeroed.
     """
     for i in range(count):
-        if i + _AHEAD < count:
-            _prefetch_slot(table, low[i + _AHEAD])
+        ahead = i + _AHEAD
+        if ahead < count and _may_hold(seen, high[ahead]):
+            _prefetch_slot(table, low[ahead])
+        latest = np.int64(ABSENT)
+        if _may_hold(seen, high[i]):
+            latest = np.int64(table[_find_slot(table, low[i], high[i]), 2]) - 1
         row = first_row + batch[i]
         rank = first_rank[row]
         if rises[row]:
             rank += bit[i] - first_bit[row]
-        slot = _find_slot(table, low[i], high[i])
-        if rank >= np.int64(table[slot, 2]) - 1:
+        if rank >= latest:
             words[bit[i] >> 6] |= np.uint64(1) << np.uint64(bit[i] & 63)
-
-
-@inlined_kernel
-def _may_hold(seen: NDArray[np.uint64], high: int) -> bool:
-    """Whether a bit of a hash is set; seen has a power of two of words."""
-    word = np.int64((np.uint64(high) >> np.uint64(6)) & np.uint64(seen.size - 1))
-    return (seen[word] >> (np.uint64(high) & np.uint64(63))) & np.uint64(1) != 0
 
 
 @kernel
@@ -179,7 +184,7 @@ def mark_absent(  # arrays side by side
 
     The hashes are those of batches of record_count records, in order; absent gets how many of each
     batch the table does not hold. Most hashes are absent: seen, made by note_hashes, tells that of
-    nearly all of them without a look into the table.
+    nearly all of them without a look into the table; where its bits are all set it tells nothing.
     """
     i = 0
     for row in range(record_count.size):

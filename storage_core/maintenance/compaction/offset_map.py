@@ -29,9 +29,12 @@ _FIRST_SLOTS: Final = 1 << 12
 _MAX_FILL: Final = 0.625
 _GROWTH: Final = 2
 _NO_LIMIT = 2**62
-# Of what tells absent hashes: bits a key, and how many words of 64 at most, 1 MiB.
+# Of what tells absent hashes: bits a key, and how many words of 64 at most, 1 MiB. With less than
+# so many bits a key it does not tell enough.
 _SEEN_BITS: Final = 16
+_LEAST_SEEN_BITS: Final = 4
 _MOST_SEEN_WORDS: Final = 1 << 17
+_ALL_SEEN: Final = np.full(1, 2**64 - 1, np.uint64)
 _SLOT_BYTES: Final = SLOT_WORDS * np.dtype(np.uint64).itemsize
 
 
@@ -154,6 +157,18 @@ class OffsetMap:
         look_up_block(self.table, low, high, count, rank)
         return rank
 
+    def seen(self) -> NDArray[np.uint64]:
+        """Return bits of all keys, as the kernels have it; the map is complete by now."""
+        if self._seen is None:
+            words = max(1, self._used * _SEEN_BITS // 64)
+            if self._used * _LEAST_SEEN_BITS > 64 * _MOST_SEEN_WORDS:
+                self._seen = _ALL_SEEN
+            else:
+                seen = np.zeros(1 << (min(words, _MOST_SEEN_WORDS) - 1).bit_length(), np.uint64)
+                note_hashes(self.table, seen)
+                self._seen = seen  # whole: other threads ask, too
+        return self._seen
+
     def mark_absent(
         self,
         low: NDArray[np.uint64],
@@ -171,13 +186,9 @@ class OffsetMap:
             (words, absent): a bit for each hash, set where it is absent, and int64[batches], of how
             many it is.
         """
-        if self._seen is None:
-            words = min(max(1, self._used * _SEEN_BITS // 64), _MOST_SEEN_WORDS)
-            self._seen = np.zeros(1 << (words - 1).bit_length(), np.uint64)
-            note_hashes(self.table, self._seen)
         words_of_all = np.zeros(max(1, -(-low.size // 64)), np.uint64)
         absent = np.empty(record_count.size, np.int64)
-        mark_absent(self.table, self._seen, low, high, record_count, words_of_all, absent)
+        mark_absent(self.table, self.seen(), low, high, record_count, words_of_all, absent)
         return words_of_all, absent
 
     def entries(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]:

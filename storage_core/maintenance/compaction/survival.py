@@ -418,6 +418,7 @@ class SegmentFilter:
         own_rank = judged.own_ordinal + rank_of(self._number, 0)
         mark_latest(
             self._index.offset_map.table,
+            self._index.offset_map.seen(),
             keys.low,
             keys.high,
             keys.batch,

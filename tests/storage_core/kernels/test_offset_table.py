@@ -99,7 +99,12 @@ def test_probing_goes_on_at_the_first_slot_after_the_last(insert_block, look_up_
     assert looked_up(look_up_block, table, [*keys, (7, 99)]) == [*range(7), ABSENT]
 
 
-@in_both_ways(insert_block=offset_table.insert_block, mark_latest=offset_table.mark_latest)
+@in_both_ways(
+    insert_block=offset_table.insert_block,
+    mark_latest=offset_table.mark_latest,
+    note_hashes=offset_table.note_hashes,
+)
+@pytest.mark.parametrize("tells", [True, False])
 @given(
     known=st.dictionaries(KEYS, RANKS, max_size=20),
     batches=st.lists(
@@ -110,10 +115,12 @@ def test_probing_goes_on_at_the_first_slot_after_the_last(insert_block, look_up_
     ),
 )
 def test_a_record_that_is_not_older_than_the_table_says_gets_its_bit(
-    insert_block, mark_latest, known, batches
+    insert_block, mark_latest, note_hashes, tells, known, batches
 ):
     table = new_table(64)
     insert_block(table, *columns(list(known.items())), 0, len(known), 0, 63, NO_LIMIT)
+    seen = np.zeros(1, np.uint64) if tells else np.full(1, 2**64 - 1, np.uint64)
+    note_hashes(table, seen)
     counts = [len(keys) for _, _, keys in batches]
     first_bit = np.cumsum([0, *counts])
     records = [
@@ -125,6 +132,7 @@ def test_a_record_that_is_not_older_than_the_table_says_gets_its_bit(
     words = np.zeros(2, np.uint64)
     mark_latest(
         table,
+        seen,
         low,
         high,
         np.array([row for _, row, *_ in records], np.int32),
