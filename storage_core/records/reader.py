@@ -40,7 +40,7 @@ DEFAULT_WINDOW_BYTES = 8 * 1024 * 1024
 LARGE_BATCH_BYTES = DEFAULT_WINDOW_BYTES
 _PIECE_BYTES = 1 << 20
 # Less than this is copied sooner than it is mapped.
-_LEAST_MAPPED_BYTES = 128 << 10
+LEAST_MAPPED_BYTES = 128 << 10
 # A window begins with room for the headers of small batches and grows when there are more.
 _FIRST_CAPACITY = 4096
 _MIN_BATCH_BYTES = LENGTH_OVERHEAD + MIN_ENTRY_LENGTH
@@ -199,7 +199,7 @@ def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
 
 def _map(reader: FileReader, position: int, size_bytes: int) -> NDArray[np.uint8] | None:
     """Return bytes as they lie in the system's cache, None where they are to be read."""
-    if size_bytes < _LEAST_MAPPED_BYTES or not isinstance(reader, MappedReader):
+    if size_bytes < LEAST_MAPPED_BYTES or not isinstance(reader, MappedReader):
         return None
     return reader.map(position, size_bytes)
 

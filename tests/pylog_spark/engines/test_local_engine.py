@@ -217,6 +217,20 @@ def test_a_task_whose_processes_die_again_and_again_fails_the_stage(engine, tmp_
     assert engine.collect(engine.spread([5], process_of, SEEN), SEEN, "t").num_rows == 1
 
 
+def test_looks_are_made_one_after_the_other(engine):
+    """Beside each other they would hand the interpreter's lock over at every call."""
+
+    def look(number: int) -> Iterator[pa.RecordBatch]:
+        began = time.perf_counter_ns()
+        time.sleep(0.02)
+        rows = [{"number": began, "root": "x"}, {"number": time.perf_counter_ns(), "root": "x"}]
+        yield pa.RecordBatch.from_pylist(rows, ROWS)
+
+    found = engine.collect(engine.each([0, 1, 2, 3], look, ROWS), ROWS, "t", is_look=True)
+    times = found["number"].to_pylist()
+    assert times == sorted(times)
+
+
 @pytest.mark.parametrize("is_look", [False, True], ids=["processes", "here"])
 def test_an_error_of_a_task_is_the_stages(engine, is_look):
     def work(unit: int) -> Iterator[pa.RecordBatch]:

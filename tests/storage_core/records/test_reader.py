@@ -13,7 +13,16 @@ from storage_core.errors import CorruptRecordError
 from storage_core.formats.batch_v2 import HEADER_BYTES, Codec
 from storage_core.kernels import batch_scan
 from storage_core.records import payload
-from storage_core.records.reader import CrcCheck, Tail, Window, WindowRoom, check_crc, scan_windows
+from storage_core.records.reader import (
+    LEAST_MAPPED_BYTES,
+    CrcCheck,
+    Tail,
+    Window,
+    WindowRoom,
+    check_crc,
+    scan_windows,
+)
+from storage_core.store.base import MappedReader
 from tests.kit.builders import (
     BatchSpec,
     encode_batch,
@@ -282,6 +291,29 @@ def test_windows_share_their_bytes():
     first = next(windows)
     second = next(windows)
     assert np.shares_memory(first.data, second.data)
+
+
+class MappedFile(MemoryFile, MappedReader):
+    """Bytes that need not be copied; knows which were looked at as they are."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.mapped: list[int] = []
+        self._bytes = np.frombuffer(bytearray(data), np.uint8)
+
+    def map(self, position: int, size_bytes: int) -> np.ndarray:
+        self.mapped.append(size_bytes)
+        return self._bytes[position : position + size_bytes]
+
+
+def test_windows_of_a_file_that_may_be_mapped_are_copied_where_they_are_small():
+    log = LOG * (3 * LEAST_MAPPED_BYTES // len(LOG))
+    for data, least in ((LOG, 0), (log, 2)):
+        file = MappedFile(data)
+        windows = list(scan_windows(file, window_bytes=LEAST_MAPPED_BYTES))
+        assert sum(window.data.size for window in windows) == len(data)
+        assert file.mapped == [LEAST_MAPPED_BYTES] * max(len(windows) - 1, 0)
+        assert len(file.mapped) >= least
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])
