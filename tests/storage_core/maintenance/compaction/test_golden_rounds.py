@@ -14,6 +14,8 @@ from storage_core.maintenance.compaction.partition import CleanResult
 from storage_core.maintenance.compaction.pass_one import index_round
 from storage_core.maintenance.compaction.plan import plan_compaction
 from storage_core.maintenance.partition_state import PartitionState
+from storage_core.records import reader
+from storage_core.records.reader import LEAST_MAPPED_BYTES
 from storage_core.store.local import LocalStore
 from tests.kit.compare import compare_partitions, read_tree
 from tests.kit.golden_cleaning import (
@@ -55,16 +57,17 @@ def check_answer(golden: Golden, result: CleanResult) -> None:
 
 @pytest.mark.item("CMP-14", "CMP-26", "CMP-33")
 @pytest.mark.parametrize(
-    "window_bytes",
+    ("window_bytes", "least_mapped_bytes"),
     [
-        pytest.param(300, id="windows of 300 bytes"),
-        pytest.param(DEFAULT_WINDOW_BYTES, id="windows of the default size"),
+        pytest.param(300, 1, id="windows of 300 bytes, mapped"),
+        pytest.param(DEFAULT_WINDOW_BYTES, LEAST_MAPPED_BYTES, id="windows of the default size"),
     ],
 )
 @pytest.mark.parametrize("golden", ROUNDS, ids=lambda golden: golden.name)
 def test_a_round_leaves_what_kafka_left_and_answers_what_kafka_answered(
-    golden: Golden, window_bytes: int, tmp_path: Path
+    golden: Golden, window_bytes: int, least_mapped_bytes: int, tmp_path: Path, monkeypatch
 ):
+    monkeypatch.setattr(reader, "LEAST_MAPPED_BYTES", least_mapped_bytes)
     directory = golden.unpack(tmp_path / "before")
     result = cleaning_of(golden).with_cleaner(window_bytes=window_bytes).clean(directory)
     assert differences(golden, directory, tmp_path) == []

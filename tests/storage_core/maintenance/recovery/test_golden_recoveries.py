@@ -5,9 +5,16 @@ import pytest
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, CLUSTER_METADATA_TOPIC
 from storage_core.maintenance.recovery.partition import recover_partition
+from storage_core.records import reader
+from storage_core.records.reader import LEAST_MAPPED_BYTES
 from tests.kit.compare import Exactness, compare_partitions, read_tree
 from tests.kit.golden_data import Golden, Side, goldens
 from tests.kit.golden_loading import problems_of
+
+
+@pytest.fixture(autouse=True, params=[LEAST_MAPPED_BYTES, 1], ids=["copied", "mapped"])
+def _how_small_windows_are_looked_at(request, monkeypatch):
+    monkeypatch.setattr(reader, "LEAST_MAPPED_BYTES", request.param)
 
 
 def name_of(golden: Golden) -> str:
