@@ -92,7 +92,7 @@ imports: $(VENV)/.for-all ## Check who imports whom
 test: $(VENV)/.for-all ## Run all tests in WORKERS=2 processes; PYTHON=/path/to/python3.13 for another
 	$(RUN) pytest $(SHARED) $(PYTEST)
 
-crash: $(VENV)/.for-all ## Kill compaction, recovery, retention, undo at every step, or take the power away (half an hour)
+crash: $(VENV)/.for-all ## Kill compaction, recovery, retention, undo at every step, or take the power away (three hours)
 	PYLOG_CRASH_ALL=1 $(RUN) pytest $(SHARED) --dist worksteal -m crash $(PYTEST)
 
 nights: $(VENV)/.for-all ## Stop whole nightlies at every change of theirs; needs root; PART=1/2 does half (hours)
