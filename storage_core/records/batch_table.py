@@ -32,6 +32,7 @@ TIMESTAMP_TYPES: Final = {
     1: str(TimestampType.LOG_APPEND_TIME),
 }
 _CODECS: Final = frozenset(map(int, Codec))
+_NOT_PLAIN: Final = batch_scan.HAS_LEGACY | batch_scan.HAS_CODEC | batch_scan.HAS_UNREADABLE
 _CONTROL_TYPES: Final = frozenset(map(int, ControlType))
 
 
@@ -104,6 +105,11 @@ class BatchTable:
     def kinds(self) -> int:
         """What is among the batches: bits of batch_scan.HAS_LEGACY and so on."""
         return batch_scan.find_kinds(self.columns)
+
+    @property
+    def are_plain(self) -> bool:
+        """Whether all of them can be read as they lie: of format v2, and not compressed."""
+        return not self.kinds & _NOT_PLAIN
 
     @property
     def is_legacy(self) -> NDArray[np.bool_]:

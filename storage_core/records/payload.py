@@ -18,7 +18,7 @@ from storage_core.errors import (
 )
 from storage_core.formats.batch_v2 import HEADER_BYTES, MAGIC_V2, Codec
 from storage_core.kernels import batch_filter, batch_scan, record_scan
-from storage_core.kernels.batch_scan import HAS_CODEC, HAS_LEGACY, HAS_UNREADABLE
+from storage_core.kernels.batch_scan import HAS_LEGACY
 from storage_core.kernels.legacy_scan import (
     BAD_MESSAGE,
     BAD_MESSAGE_SIZE,
@@ -297,7 +297,7 @@ def open_batches(
             record count cannot be true.
     """
     batches = window.batches
-    if not batches.kinds & (HAS_LEGACY | HAS_CODEC | HAS_UNREADABLE):
+    if batches.are_plain:
         payload = Payload(
             window=window,
             batches=batches,

@@ -60,6 +60,11 @@ class VersionedReader(FileReader, Protocol):
         ...
 
 
+def version_of(reader: FileReader) -> str:
+    """Return the version of an open file, "" where its store cannot tell."""
+    return reader.version if isinstance(reader, VersionedReader) else ""
+
+
 @runtime_checkable
 class SharedReader(FileReader, Protocol):
     """One open file that threads may read at the same moment, each wherever it likes.

@@ -160,13 +160,12 @@ class OffsetMap:
     def seen(self) -> NDArray[np.uint64]:
         """Return bits of all keys, as the kernels have it; the map is complete by now."""
         if self._seen is None:
-            words = max(1, self._used * _SEEN_BITS // 64)
-            if self._used * _LEAST_SEEN_BITS > 64 * _MOST_SEEN_WORDS:
-                self._seen = _ALL_SEEN
-            else:
-                seen = np.zeros(1 << (min(words, _MOST_SEEN_WORDS) - 1).bit_length(), np.uint64)
+            seen = _ALL_SEEN
+            if self._used * _LEAST_SEEN_BITS <= 64 * _MOST_SEEN_WORDS:
+                words = min(max(1, self._used * _SEEN_BITS // 64), _MOST_SEEN_WORDS)
+                seen = np.zeros(1 << (words - 1).bit_length(), np.uint64)
                 note_hashes(self.table, seen)
-                self._seen = seen  # whole: other threads ask, too
+            self._seen = seen  # whole: other threads ask, too
         return self._seen
 
     def mark_absent(

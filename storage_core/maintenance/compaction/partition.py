@@ -35,7 +35,7 @@ from storage_core.maintenance.compaction.sidecar_folder import PartitionSidecars
 from storage_core.maintenance.partition_state import PartitionState
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.throttler import Throttler
-from storage_core.store.base import LogStore, VersionedReader
+from storage_core.store.base import LogStore, version_of
 from storage_core.store.generations import current_location
 from storage_core.store.local import LocalStore
 from storage_core.threads import count_processors
@@ -190,7 +190,7 @@ def with_sidecars(
     if not folder or plan.offset_map_hash is not OffsetMapHash.SIPHASH:
         return plan, None
     with closing(store.open_file(plan.segments[0].log_file)) as reader:
-        if not isinstance(reader, VersionedReader) or not reader.version:
+        if not version_of(reader):
             return plan, None
     sidecars = SidecarFolder(Path(folder)).of(current_location(plan.location))
     if sidecars is None:

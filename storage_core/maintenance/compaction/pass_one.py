@@ -22,7 +22,6 @@ from storage_core.formats.batch_v2 import HEADER_BYTES, MAGIC_V2
 from storage_core.formats.legacy import MAGIC_V0
 from storage_core.kernels.batch_scan import (
     BAD_CONTROL_RECORD,
-    HAS_CODEC,
     HAS_LEGACY,
     HAS_UNREADABLE,
 )
@@ -359,7 +358,7 @@ class SegmentReading:
         window, checks_crc = chosen.window, self._plan.verify_crc
         is_hashed = chosen.is_dirty or self._sink.clean_part is CleanPart.KEYS
         # Batch by batch, each in the cache of the CPU then, where nothing has to be expanded.
-        if checks_crc and not (is_hashed and is_plain(window)):
+        if checks_crc and not (is_hashed and window.batches.are_plain):
             check_crc(window)
             checks_crc = False
         check_batches(window)
@@ -583,11 +582,6 @@ def start_position(store: LogStore, plan: CompactionPlan, segment: SegmentState)
         return 0
     index = read_offset_index(DirectoryView(store), segment.base_offset, segment.offset_index_file)
     return index.look_up(plan.first_dirty_offset)
-
-
-def is_plain(window: Window) -> bool:
-    """Whether all batches of a window are of format v2, and none of them is compressed."""
-    return not window.batches.kinds & (HAS_LEGACY | HAS_CODEC | HAS_UNREADABLE)
 
 
 def check_batches(window: Window) -> None:

@@ -54,7 +54,7 @@ from storage_core.maintenance.compaction.known_segment import (
     Stretch,
     find_stretches,
 )
-from storage_core.maintenance.compaction.pass_one import check_batches, is_plain
+from storage_core.maintenance.compaction.pass_one import check_batches
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.compaction.rooms import Room, Rooms
 from storage_core.maintenance.compaction.sidecar_folder import PartitionSidecars
@@ -74,8 +74,8 @@ from storage_core.store.base import (
     FileReader,
     LogStore,
     OwnedFiles,
-    VersionedReader,
     is_mapped,
+    version_of,
 )
 from storage_core.store.gaps import LEAST_GAP_BYTES, CopiesStretches, Gap
 from storage_core.threads import call_together, in_order
@@ -338,7 +338,9 @@ class _Segment:
         window = noted.window
         judged = self.judge.observe(window, noted.notes, noted.discard)
         # As in pass one: batch by batch, right before its keys, where those are looked up.
-        checks_later = self.checks_crc and is_plain(window) and bool(judged.is_looked_up.any())
+        checks_later = (
+            self.checks_crc and window.batches.are_plain and bool(judged.is_looked_up.any())
+        )
         if self.checks_crc and not checks_later:
             check_crc(window)
         check_batches(window)
@@ -425,7 +427,7 @@ class _Filtering:
                         discard, ended = self._decide(known.window())
                         yield _Told(
                             segment=segment,
-                            version=_version_of(reader),
+                            version=version_of(reader),
                             known=known,
                             discard=discard,
                             ended=ended,
@@ -540,7 +542,7 @@ class _Filtering:
             writer.pass_over(known.sidecar.batches, foreseen)
             return True
         with closing(self._store.open_file(segment.source.log_file)) as reader:
-            if _version_of(reader) != told.version:
+            if version_of(reader) != told.version:
                 expected = "the file that its key sidecar is of"
                 raise ChangedWhileReadError(segment.source.log_file, expected, "another one")
             for stretch in find_stretches(known.sidecar.batches.size, foreseen):
@@ -575,11 +577,6 @@ def _write_window(first: _Filtered, writer: "_GroupWriter", throttler: Throttler
             position = window.file_position
             raise OffsetOverflowError(window.file, position, error.reason) from error
         throttler.use(block.out.size)
-
-
-def _version_of(reader: FileReader) -> str:
-    """Return the version of an open file, none where its store knows none."""
-    return reader.version if isinstance(reader, VersionedReader) else ""
 
 
 class _Rebuilding:

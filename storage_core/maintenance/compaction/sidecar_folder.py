@@ -29,7 +29,7 @@ from storage_core.maintenance.compaction.key_sidecar import (
     SegmentVersion,
     decode_sidecar,
 )
-from storage_core.store.base import FileReader, LogStore, VersionedReader
+from storage_core.store.base import FileReader, LogStore, version_of
 
 SECRET_BYTES: Final = 16
 SIDECAR_SUFFIX: Final = ".keys"
@@ -206,8 +206,7 @@ def _read(path: Path) -> NDArray[np.uint8]:
 
 def _version_of(reader: FileReader, base_offset: int) -> SegmentVersion | None:
     """Return which version of the segment is open, None where its store does not say."""
-    if not isinstance(reader, VersionedReader) or not reader.version:
+    version = version_of(reader)
+    if not version:
         return None
-    return SegmentVersion(
-        base_offset=base_offset, size_bytes=reader.size_bytes, version=reader.version
-    )
+    return SegmentVersion(base_offset=base_offset, size_bytes=reader.size_bytes, version=version)

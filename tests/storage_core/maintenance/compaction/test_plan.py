@@ -213,7 +213,7 @@ def test_what_is_asked_once_a_segment_does_not_cost_as_much_as_there_are_segment
     # A task asks for these once a segment or a group.
     for name in ("round_segments", "number_of_dirty", "by_base_offset", "aborted_of_round"):
         assert getattr(plan, name) is getattr(plan, name)
-    assert "round_bytes" in vars(plan) or plan.round_bytes == vars(plan)["round_bytes"]
+    assert plan.round_bytes == vars(plan)["round_bytes"]
 
 
 # --- how segments are read

@@ -173,8 +173,10 @@ def test_a_damaged_batch_stops_the_round_and_nothing_is_left(tmp_path, threads, 
 
 
 @THREADS
-@pytest.mark.parametrize("fails_at", [1, 3, 5])
-def test_a_full_disk_is_told_and_no_scratch_file_stays(tmp_path, monkeypatch, threads, fails_at):
+@pytest.mark.parametrize(("groups", "fails_at"), [(1, 1), (1, 3), (2, 1), (2, 3), (2, 5)])
+def test_a_full_disk_is_told_and_no_scratch_file_stays(
+    tmp_path, monkeypatch, threads, groups, fails_at
+):
     directory = long_log(tmp_path / "t-0")
     before = read_tree(directory)
     calls = 0
@@ -187,7 +189,7 @@ def test_a_full_disk_is_told_and_no_scratch_file_stays(tmp_path, monkeypatch, th
 
     monkeypatch.setattr(rewrite.os, "fsync", refuse)
     with pytest.raises(StorageError, match="No space left on device"):
-        round_of(groups=2).clean(directory, threads=threads)
+        round_of(groups=groups).clean(directory, threads=threads)
     monkeypatch.undo()
     assert read_tree(directory) == before
     assert not list(directory.glob(f"{SCRATCH_PREFIX}*"))
