@@ -1,7 +1,8 @@
 """Say what retention and compaction would do to any number of partitions, by their listings alone.
 
 The catalogue of files stays where tasks are; the driver gets one row of numbers a partition, and
-keeps it as columns. Nothing is opened, nothing is locked, nothing written.
+keeps it as columns. Nothing is locked, nothing written, and nothing opened but logs of a broker from
+which something would go.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from pylog_spark.engines.choice import Place
 from pylog_spark.operations.transfer import TransferReport, sort_details, transfer_results
 from pylog_spark.options import JobOptions
 from pylog_spark.run.catalogs import dump_notes
-from pylog_spark.run.job import new_job, run_context
+from pylog_spark.run.job import new_job, run_context, unclean_roots
 from pylog_spark.run.planning import are_looked_at_here
 from pylog_spark.run.run import Run
 from pylog_spark.schemas import SURVEY, Action
@@ -50,7 +51,7 @@ def survey(
     """
     log_roots = resolve_roots(roots, said=options.role)
     job = new_job(Action.SURVEY.value, log_roots, replace(options, dry_run=True))
-    context = run_context(job, frozenset())
+    context = run_context(job, unclean_roots(log_roots))
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return survey_partitions(batches, context, read_checkpoints)

@@ -2,10 +2,9 @@
 
 A task lists a directory once and asks for each step what is due there. Directories in which nothing
 unusual lies are decided about together, as arrays (``storage_core.maintenance.listings``): most of
-them keep all they have, and that is all that is ever known of them. Of a log that is compacted the
-look reads what a load would read of its end, too: damage is there, and no listing shows it. What is
-left over is looked at alone, by the functions that know every case: their answers are the same
-ones.
+them keep all they have, and that is all that is ever known of them. The look also reads what a load
+would read of a log's end: damage is there, and no listing shows it. What is left over is looked at
+alone, by the functions that know every case: their answers are the same ones.
 """
 
 import enum
@@ -41,7 +40,7 @@ from storage_core.errors import PylogError
 from storage_core.filenames import PARTITION_METADATA_FILE, TopicPartition
 from storage_core.maintenance.compaction.candidates import NotDue
 from storage_core.maintenance.compaction.not_due import find_logs_not_due
-from storage_core.maintenance.listings import Listings, Look, look_at
+from storage_core.maintenance.listings import NO_END, Listings, Look, look_at
 from storage_core.maintenance.retention.holds import HOLDS, NO_LIMIT, find_kept_logs
 from storage_core.maintenance.retention.plan import Predicate, RetentionRules
 from storage_core.roots.open_root import root_checkpoints
@@ -268,7 +267,9 @@ class _Observer:
         wanted = self._wanted(row)
         topic = self._topic_of(row["root"], row["topic"]) if wanted else None
         rules = None if topic is None else topic.rules
-        needs_end = marks is not None and Step.COMPACT in wanted
+        # A copy was never closed: of its end only a round asks.
+        asks_end = Step.COMPACT in wanted or (bool(wanted) and row["role"] == Role.BROKER)
+        needs_end = marks is not None and asks_end
         return look_at(
             Path(row["directory"]),
             needs_age=rules is not None and rules.age_limit_ms is not None,
@@ -339,6 +340,9 @@ class _Observer:
             }
             answers[step] = [(refused, skipped)]
             is_asked = is_sure & ~is_refused
+            if step in _SCOPES:
+                is_closed = np.array([row["role"] == Role.BROKER for row in rows], np.bool_)
+                is_asked &= ~is_closed | (listings.log_ends != NO_END)
             answer = self._keep if step in _SCOPES else self._leave
             answers[step].append(answer(listings, topics, facts, is_asked))
         return answers

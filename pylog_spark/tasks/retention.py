@@ -141,6 +141,8 @@ def _observe(
         high_watermark=high_watermark,
         max_timestamps=manifest_timestamps(store),
         is_closed=row.get("role") != Role.MIRROR,
+        # Of what a broker does not load a look says the same, be something due or not.
+        always_loads=row.get("role") == Role.BROKER,
         unlink=_unlinks(context, row["directory"]),
     )
     start = sweep.decision.log_start_offset

@@ -2,7 +2,8 @@
 
 Of a mirror the listing is all that is used, and its root's checkpoint files; of a managed root
 one manifest a partition. No file of a partition is opened, but for the end of a swap that is not
-finished: it says which segments do not count any more.
+finished: it says which segments do not count any more. In a broker's own directory the end of a log
+is looked at before the survey says that something would go.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +16,7 @@ import pyarrow as pa
 from pylog_spark.rows import rows_to_batches
 from pylog_spark.schemas import SURVEY, Reason, Status
 from pylog_spark.tasks.ahead import AT_ONCE, map_ahead
-from pylog_spark.tasks.failures import attempt_directory
+from pylog_spark.tasks.failures import attempt_directory, needs_recovery
 from pylog_spark.tasks.listing import (
     REASON_OF_KIND,
     left_alone,
@@ -26,12 +27,15 @@ from pylog_spark.tasks.listing import (
 from pylog_spark.tasks.managed_view import clean_request, manifest_state
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.log_directories import DirectoryKind
+from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import Checkpoints
 from storage_core.config import LogConfig
 from storage_core.filenames import TopicPartition
-from storage_core.log.settled_store import settled_files
+from storage_core.log.log_loader import find_clean_end
+from storage_core.log.settled_store import settle, settled_files
 from storage_core.maintenance.compaction.candidates import CleanRequest
 from storage_core.maintenance.partition_state import PartitionState
+from storage_core.maintenance.retention.observe import with_recovered_end
 from storage_core.maintenance.survey import Survey, survey_partition
 from storage_core.roots.open_root import partition_checkpoints, root_checkpoints
 from storage_core.store import FileInfo, LogStore
@@ -65,7 +69,8 @@ def survey_partitions(
 def _survey_row(
     row: Mapping[str, Any], context: RunContext, checkpoints_of: CheckpointReader
 ) -> dict[str, Any]:
-    return attempt_directory(row, partial(_survey, row, context, checkpoints_of))
+    work = partial(_survey, row, context, checkpoints_of)
+    return attempt_directory(row, work, needs_recovery)
 
 
 def _survey(
@@ -86,7 +91,20 @@ def _survey(
     state = manifest_state(store, request) or _listed_state(store, row, request)
     if not state.segments:
         return _skipped(Reason.NO_SEGMENTS)
-    return _describe(state, survey_partition(state, config, request), config)
+    survey = survey_partition(state, config, request)
+    if survey.retention.removals and row["role"] == Role.BROKER:
+        if context.is_unclean(row["root"], row["directory"]):
+            state = with_recovered_end(store, state)
+            survey = survey_partition(state, config, request)
+        else:
+            find_clean_end(
+                settle(store),
+                config=config,
+                cleaner=context.cleaner,
+                now_ms=context.now_ms,
+                log_start_checkpoint=request.log_start_offset or 0,
+            )
+    return _describe(state, survey, config)
 
 
 def _listed_state(store: LogStore, row: Mapping[str, Any], request: CleanRequest) -> PartitionState:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.errors import BadBytesError
+from storage_core.errors import BadBytesError, CorruptRecordError
 from storage_core.filenames import MAX_OFFSET, OFFSET_INDEX_SUFFIX, log_file, segment_file
 from storage_core.formats.batch_v2 import (
     BATCH_LENGTH_AT,
@@ -266,7 +266,10 @@ def find_start_position(store: LogStore, segment: ListedSegment, offset: int) ->
         return 0
     name = segment_file(segment.base_offset, OFFSET_INDEX_SUFFIX)
     data = store.read_file(name, limit_bytes=MAX_INDEX_BYTES)
-    position = OffsetIndex.parse(segment.base_offset, data).look_up(offset)
+    entry_bytes = OFFSET_INDEX_ENTRY.itemsize
+    # The zeros at the end of a preallocated index are no entries.
+    written = -(-len(data.rstrip(b"\0")) // entry_bytes) * entry_bytes
+    position = OffsetIndex.parse(segment.base_offset, data[:written]).look_up(offset)
     with closing(store.open_file(log_file(segment.base_offset))) as reader:
         return checked_start(reader, segment.base_offset, segment.size_bytes, position, offset)
 
@@ -353,6 +356,44 @@ def find_end_offset(store: LogStore, segment: ListedSegment) -> int:
     position = find_start_position(store, segment, MAX_OFFSET)
     with closing(store.open_file(log_file(segment.base_offset))) as reader:
         return _end_offset(reader, position, segment.size_bytes, segment.base_offset)
+
+
+def find_valid_end(store: LogStore, segment: ListedSegment) -> tuple[int, int]:
+    """Return where a recovery would end a segment.
+
+    What lies before its last index entry is taken to be good.
+
+    Returns:
+        (end_offset, size_bytes): the offset and the position behind the last good batch.
+
+    Raises:
+        StorageError: The store failed.
+    """
+    end_offset = segment.base_offset
+    size_bytes = find_start_position(store, segment, MAX_OFFSET)
+    with closing(store.open_file(log_file(segment.base_offset))) as reader:
+        windows = scan_windows(
+            reader,
+            start=size_bytes,
+            end=segment.size_bytes,
+            window_bytes=_WINDOW_BYTES,
+            crc=CrcCheck.NOTE,
+            tail=Tail.STOP,
+            large=Large.HEADER,
+        )
+        try:
+            for window in windows:
+                (bad,) = np.nonzero(window.batches.crc_ok != 1)
+                rows = int(bad[0]) if bad.size else len(window.batches)
+                if rows:
+                    end_offset = int(window.batches.last_offset[rows - 1]) + 1
+                    place = _place(window, rows - 1)
+                    size_bytes = place.position + place.size_bytes
+                if bad.size:
+                    break
+        except CorruptRecordError:
+            pass  # what follows is no batch: a recovery cuts it off
+    return end_offset, size_bytes
 
 
 def _end_offset(reader: FileReader, start: int, end: int | None, base_offset: int) -> int:

@@ -24,8 +24,9 @@ from storage_core.filenames import (
 )
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY
 from storage_core.index.segment_indexes import WARM_BYTES, OffsetIndex
+from storage_core.index.transaction_index import parse_transaction_index
 from storage_core.local_files import open_in, read_limited
-from storage_core.log.batch_search import next_offset_in
+from storage_core.log.batch_search import MAX_INDEX_BYTES, next_offset_in
 from storage_core.log.loading_log import parse_epochs
 from storage_core.log.producer_snapshot import MAX_SNAPSHOT_BYTES, parse_snapshot_table
 from storage_core.store.local import LocalFileReader
@@ -52,11 +53,11 @@ def read_clean_end(
         OSError: A file cannot be read.
     """
     oldest, newest = bases
-    told = [name for name in others if name.endswith((TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX))]
-    snapshot = max(told, default=None)
-    if any(name.endswith(TXN_INDEX_SUFFIX) for name in told):
-        return None  # each has to be read
+    snapshot = max((name for name in others if name.endswith(SNAPSHOT_SUFFIX)), default=None)
     try:
+        for name in others:
+            if name.endswith(TXN_INDEX_SUFFIX):
+                _check_transaction_index(folder, name)
         if LEADER_EPOCH_FILE in others:
             with _opened(folder, LEADER_EPOCH_FILE) as descriptor:
                 parse_epochs(read_limited(descriptor, MAX_LEADER_EPOCH_BYTES))
@@ -72,6 +73,17 @@ def read_clean_end(
     if end < start or not _has_settled_producers(folder, snapshot, start=start, end=end):
         return None
     return end
+
+
+def _check_transaction_index(folder: int, name: str) -> None:
+    """Refuse a transaction index with which a load recovers its segment, or fails.
+
+    Raises:
+        CorruptIndexError: It is one.
+    """
+    with _opened(folder, name) as descriptor:
+        data = read_limited(descriptor, MAX_INDEX_BYTES)
+    parse_transaction_index(name, offset_of(name) or 0, data)
 
 
 def _read_newest_entries(folder: int, base_offset: int) -> OffsetIndex | None:

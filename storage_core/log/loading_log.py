@@ -186,6 +186,20 @@ class LoadingLog:
         index_name = segment_file(base_offset, OFFSET_INDEX_SUFFIX)
         return find_next_offset(self.view, base_offset, log_file(base_offset), index_name)
 
+    def find_unstable_end(self) -> int:
+        """Return where the first unstable batch begins, the log's end without one.
+
+        Kafka looks it up while its high watermark is still the log's start, and does not load a log
+        in which that batch cannot be found.
+
+        Raises:
+            PylogError: As `find_batch_base_offset`.
+        """
+        first = self.producers.state.transactions.first_unstable_offset
+        if first is None:
+            return self.log_end_offset
+        return self._batch_base_offset(max(first, self.log_start_offset))
+
     def close(self, *, high_watermark: int | None = None) -> LoadedLog:
         """Close the log cleanly, as far as its files go, and return it.
 
@@ -208,10 +222,8 @@ class LoadingLog:
         end, start = self.log_end_offset, self.log_start_offset
         watermark = end if high_watermark is None else min(max(high_watermark, start), end)
         transactions = self.producers.state.transactions
-        # Kafka looks the first unstable offset up while its high watermark is still the log's
-        # start, and does not load a log in which that batch cannot be found.
         first = transactions.first_unstable_offset
-        place = end if first is None else self._batch_base_offset(max(first, start))
+        place = self.find_unstable_end()
         transactions.advance_high_watermark(watermark)
         unstable = transactions.first_unstable_offset
         if unstable not in {None, first}:

@@ -87,6 +87,47 @@ def load_log(
     return loader.load().close(high_watermark=high_watermark)
 
 
+@located
+def find_clean_end(
+    store: LogStore,
+    *,
+    config: LogConfig,
+    cleaner: CleanerConfig,
+    now_ms: int,
+    log_start_checkpoint: int = 0,
+) -> int:
+    """Return the log end offset that a broker's clean load finds.
+
+    This is the one rule that says whether such a load fails. It reads what the load reads: the tail
+    of the active segment, indexes of transactions, small files. Closed segments are not read.
+
+    Args:
+        store: The partition directory.
+        config: As `load_log`, and so are all others.
+        cleaner: See there.
+        now_ms: See there.
+        log_start_checkpoint: See there.
+
+    Raises:
+        RecoveryRequiredError: A broker would recover or split a segment, or begin an empty log.
+        PylogError: A broker does not load the log: as `LogLoader.load`.
+    """
+    loader = LogLoader(
+        store,
+        config=config,
+        cleaner=cleaner,
+        now_ms=now_ms,
+        log_start_checkpoint=log_start_checkpoint,
+        clean_shutdown=True,
+        may_repair=False,
+    )
+    loader.validate_topic_id()
+    log = loader.load()
+    loader.validate_active_indexes()
+    log.find_unstable_end()
+    return log.log_end_offset
+
+
 class LogLoader:
     """One load of one log.
 
@@ -151,7 +192,7 @@ class LogLoader:
         """
         log = self._log
         if self._may_repair:
-            self._validate_topic_id()
+            self.validate_topic_id()
         settle_leftovers(log.view)
         self._retry_after_splits(self._open_segments)
         if directory_state(log.directory_name) == "delete":
@@ -160,7 +201,7 @@ class LogLoader:
         else:
             self._retry_after_splits(self._recover_log)
             if self._may_repair:
-                self._validate_active_indexes()
+                self.validate_active_indexes()
         log.truncate_epochs(end=log.log_end_offset, start=self._start_checkpoint)
         log.log_start_offset = max(self._start_checkpoint, log.base_offsets[0])
         log.recovery_point = max(log.recovery_point, log.log_start_offset)
@@ -283,7 +324,7 @@ class LogLoader:
         self._log.producers.truncate_fully_and_start_at(self._start_checkpoint)
         return None
 
-    def _validate_topic_id(self) -> None:
+    def validate_topic_id(self) -> None:
         """Refuse a topic id that Kafka would not read either, before anything is decided."""
         if PARTITION_METADATA_FILE in self._log.view:
             data = self._log.view.read(
@@ -291,7 +332,7 @@ class LogLoader:
             )
             parse_partition_metadata(data, file=PARTITION_METADATA_FILE)
 
-    def _validate_active_indexes(self) -> None:
+    def validate_active_indexes(self) -> None:
         """Refuse indexes of the active segment that Kafka cannot resize for appends."""
         for suffix, entry in (
             (OFFSET_INDEX_SUFFIX, OFFSET_INDEX_ENTRY),

@@ -77,7 +77,8 @@ def explain_partition(
     rules = RetentionRules.of(config)
     state = observe_retention(
         store,
-        rules,
+        config=config,
+        cleaner=cleaner,
         now_ms=request.now_ms,
         log_start_checkpoint=request.log_start_offset or 0,
         high_watermark=request.high_watermark,

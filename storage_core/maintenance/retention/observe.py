@@ -2,8 +2,8 @@
 
 The listing tells where segments begin, how large they are and when they were last written. Only
 while the oldest segments are too old are their time indexes asked, for their last twelve bytes,
-one after the other, up to the first segment that stays. The log's end is looked for only if the
-active segment itself may go.
+one after the other, up to the first segment that stays. Before anything goes the log is loaded as a
+broker loads it: nothing is taken from one that a broker refuses.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import RecoveryRequiredError
 from storage_core.filenames import (
     CLEANED_SUFFIX,
@@ -27,10 +28,10 @@ from storage_core.filenames import (
     segment_file,
 )
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
-from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
-from storage_core.index.segment_indexes import OffsetIndex, TimeIndex
-from storage_core.log.batch_search import next_offset_by_index
-from storage_core.log.directory_view import DirectoryView
+from storage_core.formats.index_entries import TIME_INDEX_ENTRY
+from storage_core.index.segment_indexes import TimeIndex
+from storage_core.log.batch_search import ListedSegment, find_valid_end
+from storage_core.log.log_loader import find_clean_end
 from storage_core.maintenance.partition_state import (
     Fact,
     ObservedSegment,
@@ -45,33 +46,39 @@ _UNFINISHED: Final = (CLEANED_SUFFIX, SWAP_SUFFIX)
 
 def observe_retention(  # noqa: PLR0913  # the inputs of Kafka's deletion pass
     store: LogStore,
-    rules: RetentionRules,
     *,
+    config: LogConfig,
+    cleaner: CleanerConfig,
     now_ms: int,
     log_start_checkpoint: int = 0,
     high_watermark: int | None = None,
     max_timestamps: Mapping[int, int] | None = None,
     is_closed: bool = True,
+    always_loads: bool = False,
 ) -> PartitionState:
     """Return what `plan_retention` needs to decide about a partition that was closed cleanly.
 
     Args:
         store: The partition.
-        rules: Its topic's.
+        config: Its topic's configuration.
+        cleaner: For the load of the log.
         now_ms: The run's clock, epoch milliseconds.
         log_start_checkpoint: The partition's entry in the log-start checkpoint, 0 without one.
         high_watermark: As the checkpoint has it; None for the log's end.
         max_timestamps: What the last entries of time indexes say, by base offset, where that is
             known already: these are not read.
-        is_closed: Whether the log was closed. The indexes of one that was copied while a broker
-            had it open end in zeros, which are not taken for entries then.
+        is_closed: Whether the log was closed. One that was copied while a broker had it open is not
+            loaded cleanly by anybody: its active segment counts as far as it has batches, and the
+            zeros at the end of its indexes are no entries.
+        always_loads: Whether a closed log is loaded even where nothing goes.
 
     Raises:
         RecoveryRequiredError: Loading the log would first repair it: a swap is unfinished, an
             index is missing, there is no segment, or it ends below its log start.
-        CorruptRecordError: The end of the log was looked for, and bytes there are no batches.
+        PylogError: As `find_clean_end`: a broker does not load the log.
         StorageError: The store failed.
     """
+    rules = RetentionRules.of(config)
     files = store.list_files()
     _refuse_repairs(store.location, files)
     state = PartitionState.of_listing(
@@ -81,21 +88,29 @@ def observe_retention(  # noqa: PLR0913  # the inputs of Kafka's deletion pass
         high_watermark=high_watermark,
         max_timestamps=max_timestamps,
     )
+    load = partial(
+        find_clean_end,
+        store,
+        config=config,
+        cleaner=cleaner,
+        now_ms=now_ms,
+        log_start_checkpoint=log_start_checkpoint,
+    )
+    if always_loads and is_closed:
+        state = replace(state, log_end=load())
     while True:
         try:
             plan = plan_retention(state, rules, now_ms=now_ms)
         except UnobservedError as missing:
-            if missing.fact is Fact.LOG_END:
-                state = _with_log_end(store, state, is_closed=is_closed)
-            else:
+            if missing.fact is not Fact.LOG_END:
                 reader = partial(_with_timestamp, store, state.names, is_closed=is_closed)
                 state = _with_timestamps(reader, state, missing.base_offset, rules, now_ms)
-            continue
-        is_in_active = state.log_start_offset > state.active_segment.base_offset
-        if plan.removals and is_in_active and state.log_end is None:
-            # Before anything goes: that log start may lie beyond the log's end.
-            state = _with_log_end(store, state, is_closed=is_closed)
-        return state
+                continue
+        else:
+            if not plan.removals or state.log_end is not None:
+                return state
+        # Something goes: is this a log that a broker would delete from?
+        state = replace(state, log_end=load()) if is_closed else with_recovered_end(store, state)
 
 
 def _refuse_repairs(location: str, files: Iterable[FileInfo]) -> None:
@@ -179,20 +194,37 @@ def _goes_on(
     return is_replicated and is_expired(timestamp, retention_ms=limit_ms, now_ms=now_ms)
 
 
-def _with_log_end(store: LogStore, state: PartitionState, *, is_closed: bool) -> PartitionState:
-    """Look for the log's end, from the last entry of the active segment's offset index on."""
-    base = state.segments[-1].base_offset
-    name = segment_file(base, OFFSET_INDEX_SUFFIX)
-    tail = _read_tail(store, name, OFFSET_INDEX_ENTRY.itemsize, is_closed=is_closed)
-    index = OffsetIndex.parse(base, tail)
-    end = next_offset_by_index(DirectoryView(store), log_file(base), index)
+def with_recovered_end(store: LogStore, state: PartitionState) -> PartitionState:
+    """Return the state of a log that was not closed, with the end that a recovery would give it.
+
+    Bytes behind the last good batch do not count: they are a torn batch, or preallocated zeros.
+
+    Args:
+        store: The partition; the active segment has an offset index.
+        state: As it was listed.
+
+    Raises:
+        RecoveryRequiredError: The log would end below its log start.
+        StorageError: The store failed.
+    """
+    active = state.active_segment
+    end, size_bytes = find_valid_end(
+        store,
+        ListedSegment(
+            base_offset=active.base_offset,
+            size_bytes=active.size_bytes,
+            has_offset_index=True,
+            has_time_index=True,
+        ),
+    )
     if end < state.log_start_offset:
         raise RecoveryRequiredError(
             state.location,
             f"the log ends at offset {end}, below its log start offset {state.log_start_offset}: "
             "Kafka would delete every segment of it",
         )
-    return replace(state, log_end=end)
+    segments = (*state.segments[:-1], replace(active, size_bytes=size_bytes))
+    return replace(state, segments=segments, log_end=end)
 
 
 def _read_tail(store: LogStore, name: str, entry_bytes: int, *, is_closed: bool) -> bytes:

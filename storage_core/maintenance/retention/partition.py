@@ -73,12 +73,13 @@ def plan_sweep(  # noqa: PLR0913  # the inputs of Kafka's deletion pass
     high_watermark: int | None = None,
     max_timestamps: Mapping[int, int] | None = None,
     is_closed: bool = True,
+    always_loads: bool = False,
     unlink: bool = True,
 ) -> Sweep:
     """Look at a partition that was closed cleanly, and plan what retention does to it.
 
-    Nothing is written, and nothing but tails of indexes is read, unless something goes: then the
-    leader epoch file, and, if all goes, the end of the active segment.
+    Nothing is written, and nothing but tails of indexes is read, unless something goes: then what a
+    broker's load reads.
 
     Args:
         store: The partition.
@@ -89,6 +90,7 @@ def plan_sweep(  # noqa: PLR0913  # the inputs of Kafka's deletion pass
         high_watermark: As the checkpoint has it; None for the log's end.
         max_timestamps: As `observe_retention`.
         is_closed: See there.
+        always_loads: See there.
         unlink: As `plan_steps`.
 
     Raises:
@@ -98,12 +100,14 @@ def plan_sweep(  # noqa: PLR0913  # the inputs of Kafka's deletion pass
     rules = RetentionRules.of(config)
     state = observe_retention(
         store,
-        rules,
+        config=config,
+        cleaner=cleaner,
         now_ms=now_ms,
         log_start_checkpoint=log_start_checkpoint,
         high_watermark=high_watermark,
         max_timestamps=max_timestamps,
         is_closed=is_closed,
+        always_loads=always_loads,
     )
     decision = plan_retention(state, rules, now_ms=now_ms)
     steps = plan_steps(state, decision, unlink=unlink)

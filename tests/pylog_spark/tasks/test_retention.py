@@ -233,6 +233,19 @@ def test_nothing_to_do_costs_a_listing_and_no_data(root, monkeypatch):
     assert (row["reason"], row["error"], read) == ("NOTHING_TO_RETAIN", None, [])
 
 
+@pytest.mark.item("FLT-04")
+@pytest.mark.parametrize("limit", [1000, 1 << 40], ids=["due", "not due"])
+@pytest.mark.parametrize("zeros", [5000, 1 << 30], ids=["appended", "preallocated"])
+def test_nothing_goes_from_a_log_that_a_broker_does_not_load(root, limit, zeros):
+    configure(root, "retention.bytes", str(limit))
+    log = max((root.path / f"{TOPIC}-0").glob("*.log"))
+    os.truncate(log, log.stat().st_size + zeros)
+    row = Sweeper(root).observe()[f"{TOPIC}-0"]
+    assert (row["status"], row["error_class"]) == ("failed", "CorruptRecordError")
+    assert log.name in row["error"]
+    assert row["bytes"] is None
+
+
 @pytest.mark.item("FLT-13")
 @pytest.mark.parametrize("years", [-50, 50])
 def test_the_clock_of_an_executor_does_not_count(tmp_path, monkeypatch, years):

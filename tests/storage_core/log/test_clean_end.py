@@ -11,6 +11,7 @@ from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import PylogError
 from storage_core.filenames import LEADER_EPOCH_FILE, segment_file
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY
+from storage_core.index.transaction_index import AbortedTxn, encode_transaction_index
 from storage_core.local_files import open_folder
 from storage_core.log.clean_end import read_clean_end
 from storage_core.log.log_loader import load_log
@@ -27,6 +28,10 @@ NOW = 1_700_000_000_000
 BATCHES = some_batches(count=2000, records=1, base_offset=100)
 END = 2100
 LOG, INDEX = segment_file(100, ".log"), segment_file(100, ".index")
+TXN_INDEX = segment_file(0, ".txnindex")
+ABORTED = encode_transaction_index(
+    [AbortedTxn(producer_id=1, first_offset=0, last_offset=1, last_stable_offset=2)]
+)
 
 Change = Callable[[Path], object]
 
@@ -112,6 +117,8 @@ def disorder(directory: Path) -> None:
         pytest.param(lambda d: (d / LEADER_EPOCH_FILE).unlink(), END, id="no epochs"),
         pytest.param(lambda d: os.truncate(d / INDEX, 0), END, id="an empty index"),
         pytest.param(lambda d: os.truncate(d / INDEX, 8 * 1500 + 3), END, id="a ragged index"),
+        pytest.param(writes(TXN_INDEX, b""), END, id="no aborted transaction"),
+        pytest.param(writes(TXN_INDEX, ABORTED), END, id="an aborted transaction"),
     ],
 )
 def test_it_is_what_a_load_says(directory: Path, change: Change, end: int):
@@ -125,6 +132,7 @@ def test_it_is_what_a_load_says(directory: Path, change: Change, end: int):
         pytest.param(writes(LEADER_EPOCH_FILE, b"0\n1\n-1 0\n"), id="a negative epoch"),
         pytest.param(writes(LEADER_EPOCH_FILE, b"0\n2\n0 0\n"), id="an epoch less"),
         pytest.param(fill_with_zeros, id="no batches"),
+        pytest.param(writes(TXN_INDEX, b"\xff" * 34), id="an unknown transaction index"),
         pytest.param(
             snapshot(END, ProducerSpec(producer_id=1, current_txn_first_offset=50)),
             id="an open transaction",
@@ -148,7 +156,6 @@ def test_an_index_is_believed_as_a_load_believes_it(directory: Path):
         pytest.param(snapshot(100), id="a snapshot before the end"),
         pytest.param(snapshot(END + 1), id="a snapshot beyond the end"),
         pytest.param(writes(segment_file(END, ".snapshot"), b"?" * 20), id="a broken snapshot"),
-        pytest.param(writes(segment_file(0, ".txnindex"), b""), id="aborted transactions"),
         pytest.param(disorder, id="an index out of order"),
     ],
 )

@@ -1,6 +1,7 @@
 """What is read before retention decides: tails of indexes, and no more than are needed."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,20 +11,25 @@ from storage_core.errors import (
     CheckpointError,
     CorruptRecordError,
     PartitionNotFoundError,
+    PylogError,
     RecoveryRequiredError,
     RollError,
 )
 from storage_core.filenames import segment_file
+from storage_core.log.log_loader import find_clean_end
 from storage_core.maintenance.retention.observe import newest_record_ms, newest_timestamp
 from storage_core.maintenance.retention.partition import Sweep, plan_sweep
 from storage_core.store.base import FileReader
 from storage_core.store.local import LocalStore
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec
 from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.golden_data import Side, goldens
+from tests.kit.golden_loading import loading_of, settings_of
 
 DAY = 86_400_000
 NOW = SOME_TIME_MS + 10 * DAY
 SEGMENTS = 6
+LOADS = [golden for golden in goldens("*load*") if golden.case["operation"] == "load"]
 
 
 class CountingStore(LocalStore):
@@ -97,8 +103,10 @@ def test_tails_are_read_oldest_first_up_to_the_first_that_stays(tmp_path, days, 
     times = [each for each in store.reads if each[0].endswith(".timeindex")]
     assert times == tails(*read)
     assert found.decision.removed_base_offsets == tuple(10 * n for n in read[:-1])
-    others = [name for name, _ in store.reads if not name.endswith(".timeindex")]
-    assert others == (["leader-epoch-checkpoint"] if read[:-1] else [])
+    others = {name for name, _ in store.reads if not name.endswith(".timeindex")}
+    # Before anything goes: the end of the log, as a broker's load looks for it.
+    load = {segment_file(51, ".index"), segment_file(51, ".snapshot"), "leader-epoch-checkpoint"}
+    assert others == (load if read[:-1] else set())
 
 
 def test_nothing_is_read_where_age_does_not_count_or_nothing_is_replicated(tmp_path):
@@ -117,7 +125,7 @@ def test_what_is_known_already_is_not_read(tmp_path):
     known = {10 * number: SOME_TIME_MS + number * DAY for number in range(SEGMENTS)}
     found = sweep(store, retention_ms=8 * DAY, max_timestamps=known)
     assert found.decision.removed_base_offsets == (0, 10)
-    assert store.reads == [("leader-epoch-checkpoint", 8)]
+    assert not [name for name, _ in store.reads if name.endswith((".timeindex", ".log"))]
 
 
 def test_only_a_log_of_which_all_goes_is_read_at_its_end(tmp_path):
@@ -190,6 +198,44 @@ def test_damage_on_the_way_is_an_error_that_names_the_file(tmp_path):
     (directory / "leader-epoch-checkpoint").write_text("0\n1\n-1 -1\n")
     with pytest.raises(CheckpointError, match="leader-epoch-checkpoint"):
         sweep(LocalStore(directory), retention_bytes=400)
+
+
+@pytest.mark.item("FLT-04")
+@pytest.mark.parametrize("golden", LOADS, ids=lambda golden: golden.name)
+def test_nothing_goes_from_a_log_that_kafka_does_not_load(tmp_path, golden):
+    expected, loading = golden.case["expected"], loading_of(golden)
+    store = LocalStore(golden.unpack(tmp_path / "t-0", Side.BEFORE))
+    asked = {"log_start_checkpoint": loading["log_start_offset"], **settings_of(golden)}
+    try:
+        end = find_clean_end(store, **asked)
+    except RecoveryRequiredError:
+        end = None  # Kafka repairs it first, or fails to
+    except PylogError:
+        assert "error" in expected
+        end = None
+    assert end is None or end == expected.get("leo")
+    if "error" not in expected:
+        return
+    sizes = [file.size_bytes for file in store.list_files() if file.name.endswith(".log")]
+    # Nothing but the oldest segment would go.
+    config = replace(asked.pop("config"), retention_bytes=sum(sizes[1:]))
+    with pytest.raises(PylogError):
+        plan_sweep(store, config=config, **asked)
+
+
+def test_the_zeros_of_a_copy_count_for_nothing(tmp_path):
+    directory = write_log(tmp_path / "t-0", active=False)
+    name = segment_file(50, ".log")
+    size = sum(path.stat().st_size for path in directory.glob("*.log"))
+    os.truncate(directory / name, 1 << 30)
+    limit = {"retention_bytes": size}
+    with pytest.raises(CorruptRecordError, match="0050"):
+        sweep(LocalStore(directory), **limit)
+    copy = sweep(LocalStore(directory), is_closed=False, **limit)
+    assert not copy.is_due
+    assert copy.state.size_bytes == size
+    assert copy.decision.percent_of_retention_bytes == 100
+    assert sweep(LocalStore(directory), is_closed=False, retention_bytes=size - 118).is_due
 
 
 def test_the_newest_timestamp_is_that_of_the_last_segment_with_records(tmp_path):
