@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from pylog_spark.cli.record_choice import first_rows, read_chosen
+from pylog_spark.cli.record_choice import first_rows, read_chosen, with_topic_and_roots
 from pylog_spark.cli.record_format import RecordFormat
 from pylog_spark.cli.value_formats import key_format, value_format
 from pylog_spark.exit_code import ExitCode
@@ -39,6 +39,7 @@ def cat(line: CommandLine) -> int:
         PylogError: As ``kafka_log.Logs.read``, and as iterating over its records.
         ConfigError: A format is malformed, or a record is not in the format that is wanted.
     """
+    line = with_topic_and_roots(line)
     keys, values = _formats(line)
     if line[OUTPUT] is OutputFormat.JSON:
         _write_json(first_rows(read_chosen(line, COLUMNS), line[MAX_RECORDS]), keys, values)

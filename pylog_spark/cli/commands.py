@@ -67,11 +67,13 @@ from pylog_spark.options.declared import (
     PLAN,
     PLAN_OUT,
     PURGE_AFTER,
+    QUIET,
     RECOMPRESS,
     RECOMPRESS_ALL,
     RECORD_FORMAT,
     REPORT,
     ROLE,
+    ROOT_OF_TOPIC,
     ROOTS,
     RUN_ID,
     SALVAGE,
@@ -165,13 +167,14 @@ _TRASH_OF_RUNS: Final = replace(
 _RECORD_OUTPUT: Final = replace(
     OUTPUT, kind=choice(RecordOutput), help="For a person, or one JSON object a line."
 )
-# Where the argument says what is read.
-_FROM_ROOTS: Final = replace(
+# Of commands that read the records of one topic.
+_RECORD_ROOTS: Final = replace(
     ROOTS,
-    flag="--root",
     help="Log directory, copy, managed root or partition directory: path or URL. Several are one.",
 )
 _OF_TOPIC: Final = replace(TOPIC, flag="--topic")
+# `--root` names the roots where an argument names the topic.
+_TOPIC_TO_READ: Final = replace(_OF_TOPIC, is_required=False)
 # Of the four jobs.
 _WHERE_JOBS_WORK: Final = (ROOTS, TOPICS, EXCLUDE, FILE_LIST, ROLE)
 _CONFIG_OF_JOBS: Final = (
@@ -179,7 +182,7 @@ _CONFIG_OF_JOBS: Final = (
     *(SETTINGS_OF_RUN, ASSUME_DEFAULTS),
 )
 _METRICS: Final = (METRICS_FILE, METRICS_PUSH)
-_ANSWER_OF_JOBS: Final = (LEDGER, REPORT, *_METRICS, ENGINE, MASTER, OUTPUT, WIDE)
+_ANSWER_OF_JOBS: Final = (LEDGER, REPORT, *_METRICS, ENGINE, MASTER, OUTPUT, WIDE, QUIET)
 # Of the two that compact.
 _HOW_LOGS_ARE_CLEANED: Final = (
     *(_DRY_RUN_OR_EXACT, EXACT, UNTIL_CLEAN, STRATEGY, RECOMPRESS, RECOMPRESS_ALL, KEY_SIDECARS),
@@ -216,6 +219,8 @@ _DUMP: Final = Command(
     work="pylog_spark.cli.dump_files:dump",
     options=(
         PATH,
+        replace(_TOPIC_TO_READ, help="Where PATH is a log directory: a topic in it."),
+        replace(PARTITIONS, help="Which partition of the topic, where it has several."),
         _RECORD_OUTPUT,
         FROM,
         UNTIL,
@@ -229,7 +234,8 @@ _DUMP: Final = Command(
     Print batches and records of a segment, or the entries of an index, snapshot or checkpoint.
 
     Nothing is written, and no lock is taken. Where bytes are bad the file ends with an error line
-    that says where, the next file goes on, and the exit status is 4.
+    that says where, the next file goes on, and the exit status is 4. With --topic, PATH is a log
+    directory, and the files are those of one partition in it.
     """,
     example=(
         "Example: `pylog dump /var/lib/kafka/orders-0/00000000000000000000.log --output json`"
@@ -240,8 +246,8 @@ _CAT: Final = Command(
     panel=_LOOK,
     work="pylog_spark.cli.cat:cat",
     options=(
-        TOPIC,
-        _FROM_ROOTS,
+        _RECORD_ROOTS,
+        _TOPIC_TO_READ,
         RECORD_FORMAT,
         PARTITIONS,
         FROM,
@@ -253,6 +259,7 @@ _CAT: Final = Command(
         *(VALUE_FORMAT, VALUE_SCHEMA),
         NULL,
         ALLOW_DATA_LOSS,
+        ROOT_OF_TOPIC,
         replace(_RECORD_OUTPUT, panel=None, help="kcat's letters, or one JSON object a line."),
     ),
     help="""
@@ -262,16 +269,16 @@ _CAT: Final = Command(
     one after the other, each in the order of its offsets. Where bytes are bad the output ends, with
     an error that says where, and exit status 4.
     """,
-    example="Example: `pylog cat orders --root /var/lib/kafka -f '%p %o %k = %s\\n' --max 10`",
+    example="Example: `pylog cat /var/lib/kafka --topic orders -f '%p %o %k = %s\\n' --max 10`",
 )
 _EXPORT: Final = Command(
     name="export",
     panel=_LOOK,
     work="pylog_spark.cli.export:EXPORT",
     options=(
-        TOPIC,
+        _RECORD_ROOTS,
+        _TOPIC_TO_READ,
         OUT,
-        _FROM_ROOTS,
         EXPORT_FORMAT,
         PARTITIONS,
         FROM,
@@ -282,9 +289,11 @@ _EXPORT: Final = Command(
         *(KEY_FORMAT, KEY_SCHEMA),
         *(VALUE_FORMAT, VALUE_SCHEMA),
         ALLOW_DATA_LOSS,
+        ROOT_OF_TOPIC,
         ENGINE,
         MASTER,
         _RECORD_OUTPUT,
+        replace(QUIET, panel=None),
     ),
     help="""
     Export the records of a topic to a new folder: Parquet, a Delta table, CSV or JSON lines.
@@ -293,7 +302,7 @@ _EXPORT: Final = Command(
     directory is only read, no lock is taken. No Spark is started unless --engine or --master says
     so; its executors have to see the folder.
     """,
-    example="Example: `pylog export orders /data/orders --root /var/lib/kafka --to parquet`",
+    example="Example: `pylog export /var/lib/kafka --topic orders --out /data/orders --to parquet`",
 )
 _FIND: Final = Command(
     name="find",
@@ -630,7 +639,7 @@ _APPLY: Final = Command(
     work="pylog_spark.cli.jobs:APPLY",
     options=(
         *(PLAN, DRY_RUN, TRASH, OVERRIDE, MARK_CLEAN),
-        *(LEDGER, REPORT, *_METRICS, ENGINE, MASTER, OUTPUT, WIDE),
+        *_ANSWER_OF_JOBS,
     ),
     help="""
     Apply a plan that was saved: the same partitions, ranges, configs and clock, nothing else.
@@ -658,6 +667,7 @@ _UNDO: Final = Command(
         MASTER,
         OUTPUT,
         WIDE,
+        QUIET,
     ),
     help="""
     Undo a run: bring each partition back to what it was before.
@@ -710,6 +720,7 @@ _PURGE: Final = Command(
         MASTER,
         OUTPUT,
         WIDE,
+        QUIET,
     ),
     help="""
     Empty the trash, and remove what a broker would remove at its next start.
@@ -742,6 +753,7 @@ _INGEST: Final = Command(
         MASTER,
         OUTPUT,
         WIDE,
+        QUIET,
     ),
     help="""
     Take what a mirror has and a managed root has not yet: segments that are closed and settled.
@@ -769,6 +781,7 @@ _MATERIALIZE: Final = Command(
         MASTER,
         OUTPUT,
         WIDE,
+        QUIET,
     ),
     help="""
     Write partitions of a managed root as a plain log directory that Kafka opens.

@@ -23,7 +23,9 @@ from pylog_spark.options.declared import (
     ISOLATION,
     MAX_RECORDS,
     OUTPUT,
+    PARTITIONS,
     PATH,
+    TOPIC,
     UNTIL,
 )
 from pylog_spark.options.option import CommandLine
@@ -136,7 +138,12 @@ def dump(line: CommandLine) -> int:
         keys=key_format(line),
         values=value_format(line),
     )
-    is_whole = dump_path(line[PATH], request)
+    path = line[PATH]
+    if TOPIC in line:
+        from pylog_spark.cli.record_choice import locate_partition  # noqa: PLC0415  # Arrow
+
+        path = locate_partition(path, line[TOPIC], line[PARTITIONS])
+    is_whole = dump_path(path, request)
     return ExitCode.DONE if is_whole else ExitCode.PARTLY_FAILED
 
 

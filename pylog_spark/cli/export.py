@@ -6,7 +6,7 @@ from typing import Any
 import typer
 
 from pylog_spark.cli.progress_line import ProgressLine
-from pylog_spark.cli.record_choice import read_chosen
+from pylog_spark.cli.record_choice import read_chosen, with_topic_and_roots
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.cli.value_formats import key_format, value_format
 from pylog_spark.exit_code import ExitCode
@@ -41,13 +41,16 @@ _UNSAID = {
 
 
 def _prepare(line: CommandLine) -> Call[ExportRequest]:
+    line = with_topic_and_roots(line, needs_out=True)
     options = load_options(line)
     to = line[EXPORT_FORMAT]
     if local_path(str(line[OUT])) is None:
-        raise ConfigError("OUT", line[OUT], "expected a folder of this machine, or one it mounts")
+        raise ConfigError(
+            OUT.label, line[OUT], "expected a folder of this machine, or one it mounts"
+        )
     check_out(line[OUT])
     roots = [LogRoot(location=root, role=guess_role(root), is_said=False) for root in line[ROOTS]]
-    check_outside("OUT", line[OUT], roots)
+    check_outside(OUT.label, line[OUT], roots)
     columns = line[COLUMNS] or kafka_log.COLUMNS
     if to is ExportFormat.JSONL and line[COLUMNS]:
         raise ConfigError(COLUMNS.label, ",".join(columns), "JSON lines have all columns")
@@ -67,7 +70,7 @@ def _operate(call: Call[ExportRequest], place: Any) -> Exported:
     request = call.subject
     names = NAMES if is_json(request.keys) or is_json(request.values) else ()
     read = partial(read_chosen, call.line, dict.fromkeys([*request.columns, *names]))
-    with ProgressLine(is_shown=call.is_for_person) as progress:
+    with ProgressLine(is_shown=call.has_progress) as progress:
         return export(place, read, call.line[OUT], request, on_progress=progress.on_progress)
 
 

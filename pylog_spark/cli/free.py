@@ -55,7 +55,7 @@ def _prepare(line: CommandLine) -> Call[dict[str, str]]:
 
 
 def _operate(call: Call[dict[str, str]], place: Any) -> FreePlan:
-    with ProgressLine(is_shown=call.is_for_person) as progress:
+    with ProgressLine(is_shown=call.has_progress) as progress:
         return plan_free_space(
             place, call.line[ROOTS], call.options, on_progress=progress.on_progress
         )

@@ -93,7 +93,7 @@ def _run(call: Call[list[str]], place: Any) -> RunReport:
 def _recover_by(
     operation: Callable[..., RunReport], call: Call[list[str]], place: Any
 ) -> RunReport:
-    with ProgressLine(is_shown=call.is_for_person) as progress:
+    with ProgressLine(is_shown=call.has_progress) as progress:
         report = operation(
             place,
             call.line[ROOTS],

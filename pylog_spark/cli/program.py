@@ -25,6 +25,7 @@ from pylog_spark.cli.error_text import (
     write_line,
 )
 from pylog_spark.cli.parameters import command_line_of, signature_of
+from pylog_spark.cli.short_help import command_text, group_text, program_text
 from pylog_spark.exit_code import ExitCode, exit_code_of
 from pylog_spark.options.declared import DRY_RUN, EXACT
 from pylog_spark.structured_logs import LogFormat, use_log_format
@@ -54,7 +55,12 @@ def _build(command: Command | Group) -> Any:
         rich_markup_mode="markdown",
     )
     if isinstance(command, Group):
-        app.callback()(lambda: None)  # a group of one command is a group, too
+        text = group_text(command)
+
+        def of_group(*, short_help: _short_help_option(lambda _: text) = False) -> None:  # type: ignore[valid-type]  # a value, made above
+            del short_help
+
+        app.callback()(of_group)  # a group of one command is a group, too
     for one in several:
         app.command(one.name, epilog=one.example)(_callback_of(one))
     built = typer.main.get_command(app)
@@ -79,8 +85,33 @@ def _callback_of(command: Command) -> Callable[..., None]:
             raise typer.Exit(status)
 
     run_command.__doc__ = command.help
-    run_command.__signature__ = signature_of(command.options)  # type: ignore[attr-defined]  # typer reads it
+    signature = signature_of(command.options)
+    short_help = inspect.Parameter(
+        "short_help",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=False,
+        annotation=_short_help_option(lambda path: command_text(command, path)),
+    )
+    run_command.__signature__ = signature.replace(  # type: ignore[attr-defined]  # typer reads it
+        parameters=[*signature.parameters.values(), short_help]
+    )
     return run_command
+
+
+def _short_help_option(text_of: Callable[[str], str]) -> Any:
+    """Return the annotation of ``-h``, which prints a short help and ends the program.
+
+    Args:
+        text_of: Makes the help of the command's path: the words that name it.
+    """
+
+    def show(context: typer.Context, asked: bool) -> None:  # noqa: FBT001  # typer's callback
+        if asked:
+            typer.echo(text_of(context.command_path))
+            raise typer.Exit
+
+    description = "Show the options in short and exit."
+    return Annotated[bool, typer.Option("-h", callback=show, is_eager=True, help=description)]
 
 
 def _split_option(argument: str) -> list[str]:
@@ -145,6 +176,18 @@ class CommandTable(TyperGroup):
         """Read the command line; the one option that may have a value or none becomes two."""
         return list(super().parse_args(ctx, [part for arg in args for part in _split_option(arg)]))
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that the arguments name; ``help X`` is ``X --help``."""
+        match args:
+            case ["version"]:
+                _show_version(asked=True)
+            case ["help"]:
+                typer.echo(ctx.get_help())
+                raise typer.Exit
+            case ["help", *names]:
+                args = [*names, "--help"]
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command that the arguments name.
 
@@ -173,7 +216,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
     epilog=(
         "Exit status: 0 done, 1 findings, 2 wrong usage or config, 3 refused by a guard, "
         "4 some partitions failed, 5 storage or Spark failed, 130 and 143 interrupted."
@@ -202,6 +244,7 @@ def pylog(
             help="How log lines and errors are written: json is an object a line.",
         ),
     ] = LogFormat.TEXT,
+    short_help: _short_help_option(lambda _: program_text(COMMANDS)) = False,  # type: ignore[valid-type]  # a value
     version: Annotated[
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
@@ -213,7 +256,7 @@ def pylog(
 
     Then see what the nightly would do: `pylog run /var/lib/kafka --role broker --dry-run`
     """
-    del debug, version
+    del debug, version, short_help
     use_log_format(log_format)
 
 

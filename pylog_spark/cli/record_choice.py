@@ -1,6 +1,8 @@
 """Which records a command line asks for, read by ``storage_core.kafka_log``."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -11,16 +13,76 @@ from pylog_spark.options.declared import (
     ISOLATION,
     KEY_FORMAT,
     KEYS,
+    OUT,
     PARTITIONS,
+    ROOT_OF_TOPIC,
     ROOTS,
     TOPIC,
     UNTIL,
 )
-from pylog_spark.options.option import CommandLine
+from pylog_spark.options.option import CommandLine, Option
 from pylog_spark.record_text import parse_bytes_text
 from storage_core.errors import ConfigError
 from storage_core.kafka_log import Logs, Position, Records, TopicPartition, open_logs
+from storage_core.reading.planning import find_places
 from storage_core.reading.request import DEFAULT_RANGE_BYTES
+
+
+def with_topic_and_roots(line: CommandLine, *, needs_out: bool = False) -> CommandLine:
+    """Return a command line that has topic and roots where each command reads them.
+
+    Both shapes are taken: ``ROOT... --topic TOPIC [--out DIR]``, and, as it was first written,
+    ``TOPIC [DIR] --root ROOT...``.
+
+    Args:
+        line: Of ``cat`` or ``export``.
+        needs_out: Whether a folder for the records is named too.
+
+    Raises:
+        ConfigError: It is neither shape.
+    """
+    out = f" {OUT.flag} DIR" if needs_out else ""
+    usage = f"expected ROOT... --topic TOPIC{out}"
+    arguments, roots = line[ROOTS], line[ROOT_OF_TOPIC]
+    if not roots:
+        for option, name in ((TOPIC, "--topic"), *([(OUT, "--out")] if needs_out else [])):
+            if option not in line:
+                raise ConfigError(name, None, usage)
+        return line
+    values: dict[Option[Any], Any] = {ROOTS: list(roots)}
+    if TOPIC in line:
+        raise ConfigError(ROOT_OF_TOPIC.label, roots[0], f"{usage}, without --root")
+    if len(arguments) != 1 + needs_out or OUT in line:
+        raise ConfigError("TOPIC", " ".join(arguments), usage)
+    values[TOPIC] = arguments[0]
+    if needs_out:
+        values[OUT] = Path(arguments[1])
+    return line.with_written(values)
+
+
+def locate_partition(root: str, topic: str, numbers: Sequence[int]) -> str:
+    """Return the location of the one partition that a command line names.
+
+    Args:
+        root: Path or URL of a log directory.
+        topic: Its topic.
+        numbers: The partition, where the topic has several there.
+
+    Raises:
+        ConfigError: There is no such partition, or there are several.
+        StorageError: The directory cannot be listed.
+    """
+    places = {
+        str(partition): of_partition[0].location
+        for partition, of_partition in sorted(find_places([root]).items())
+        if partition.topic == topic and (not numbers or partition.partition in numbers)
+    }
+    if not places:
+        raise ConfigError("--topic", topic, f"no such topic or partition in {root}")
+    if len(places) > 1:
+        reason = f"{root} has {', '.join(places)}; say one with {PARTITIONS.label}"
+        raise ConfigError("--topic", topic, reason)
+    return next(iter(places.values()))
 
 
 def read_chosen(

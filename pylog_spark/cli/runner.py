@@ -5,15 +5,18 @@ is imported when a step needs it.
 """
 
 import enum
+import io
 import os
 import signal
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from pylog_spark.options.choices import EngineChoice, OutputFormat
-from pylog_spark.options.declared import METRICS_FILE, OUTPUT, PLAN_OUT, REPORT, WIDE
+from pylog_spark.options.declared import METRICS_FILE, OUTPUT, PLAN_OUT, QUIET, REPORT, WIDE
 from pylog_spark.options.option import CommandLine
 from storage_core.clock import SystemClock
 from storage_core.errors import ConfigError
@@ -71,6 +74,11 @@ class Call(Generic[SubjectT]):
         return self.output is OutputFormat.TABLE
 
     @property
+    def has_progress(self) -> bool:
+        """Whether a terminal is shown how far the work has come."""
+        return self.is_for_person and not self.line[QUIET]
+
+    @property
     def is_wide(self) -> bool:
         """Whether tables leave nothing out."""
         return self.line[WIDE]
@@ -111,7 +119,14 @@ class Work(Generic[SubjectT, ReportT]):
         for option in (REPORT, PLAN_OUT, METRICS_FILE):
             check_file_place(option.label, line.written(option))
         call = self.prepare(line)
-        return self.show(call, self.operate(call, self._place(call)))
+        report = self.operate(call, self._place(call))
+        if not line[QUIET]:
+            return self.show(call, report)
+        with redirect_stdout(io.StringIO()) as answer:
+            status = self.show(call, report)
+        if status:
+            sys.stdout.write(answer.getvalue())
+        return status
 
     def _place(self, call: Call[SubjectT]) -> "Place | None":
         options = call.options

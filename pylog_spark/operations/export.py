@@ -68,11 +68,11 @@ def check_out(out: Path) -> None:
         ConfigError: It is there already, or its parent is not, or cannot be written.
     """
     if out.exists():
-        raise ConfigError("OUT", out, "is there already; expected the name of a new folder")
+        raise ConfigError("--out", out, "is there already; expected the name of a new folder")
     if not out.absolute().parent.is_dir():
-        raise ConfigError("OUT", out, f"there is no folder {out.absolute().parent}")
+        raise ConfigError("--out", out, f"there is no folder {out.absolute().parent}")
     if not os.access(out.absolute().parent, os.W_OK):
-        raise ConfigError("OUT", out, f"this process may not write into {out.absolute().parent}")
+        raise ConfigError("--out", out, f"this process may not write into {out.absolute().parent}")
 
 
 class ReadRecords(Protocol):

@@ -507,6 +507,15 @@ WIDE: Final = Option[bool](
     panel=OUTPUT_AND_PLACE,
     help="Tables with all columns and rows, however wide.",
 )
+QUIET: Final = Option[bool](
+    name="quiet",
+    flag="--quiet",
+    short="-q",
+    kind=SWITCH,
+    default=False,
+    panel=OUTPUT_AND_PLACE,
+    help="No progress, and no answer where it ends with 0.",
+)
 BY: Final = Option[InspectOrder | None](
     name="by",
     flag="--by",
@@ -754,6 +763,15 @@ ROOTS: Final = Option[tuple[str, ...]](
     help="Log directories (log.dirs), or URLs of copies.",
     is_required=True,
 )
+# Where the argument is the topic: as `cat` and `export` were first written.
+ROOT_OF_TOPIC: Final = Option[tuple[str, ...]](
+    name="root_of_topic",
+    flag="--root",
+    kind=TEXTS,
+    default=(),
+    metavar="ROOT",
+    help="Where the first argument is the topic: a root. Several are one.",
+)
 MIRROR: Final = Option[str](
     name="mirror",
     kind=TEXT,
@@ -798,16 +816,16 @@ TOPIC: Final = Option[str](
 )
 OUT: Final = Option[Path](
     name="out",
+    flag="--out",
     kind=FILE,
-    metavar="OUT",
+    metavar="DIR",
     help="A folder that is not there yet.",
-    is_required=True,
 )
 PATH: Final = Option[str](
     name="path",
     kind=TEXT,
     metavar="PATH",
-    help="A file of a partition, or its directory: a path or a URL.",
+    help="A file of a partition, its directory, or with --topic a root: a path or a URL.",
     is_required=True,
 )
 

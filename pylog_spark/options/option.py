@@ -153,4 +153,9 @@ class CommandLine:
 
     def with_switch(self, option: Option[bool]) -> "CommandLine":
         """Return the same command line with a switch."""
-        return CommandLine({**self._written, option.name: option.says})
+        return self.with_written({option: option.says})
+
+    def with_written(self, values: Mapping[Option[Any], Any]) -> "CommandLine":
+        """Return the same command line with other values of some options."""
+        others = {option.name: value for option, value in values.items()}
+        return CommandLine({**self._written, **others})

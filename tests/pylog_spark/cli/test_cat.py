@@ -55,6 +55,21 @@ def test_without_a_format_there_are_the_values_with_line_ends(pylog, root):
     assert read_tree(root) == before
 
 
+def test_topic_and_root_are_written_as_for_every_other_command(pylog, root):
+    result = pylog("cat", root, "--topic", "orders")
+    assert (result.exit_code, result.stdout_bytes) == (0, bytes_of(pylog, root))
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["{root}", "orders", "{root} --root {root} --topic orders", "orders more --root {root}"],
+)
+def test_half_of_a_shape_is_wrong_usage(pylog, root, words: str):
+    result = pylog("cat", *words.format(root=root).split())
+    assert result.exit_code == ExitCode.USAGE
+    assert "expected ROOT... --topic TOPIC" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("letters", "expected"),
     [

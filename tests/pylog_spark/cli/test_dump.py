@@ -716,3 +716,16 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path):
         )
         peaks[path.name] = int(done.stderr)
     assert peaks[LOG] - peaks[small.name] < 25_000  # KiB
+
+
+def test_a_partition_is_named_by_its_topic_as_for_other_commands(pylog, tmp_path):
+    for number in (0, 1):
+        batches = some_batches(count=number + 1)
+        write_partition(tmp_path / f"t-{number}", [SegmentSpec(base_offset=0, batches=batches)])
+    by_topic = pylog("dump", tmp_path, "--topic", "t", "--partition", 1)
+    assert by_topic.exit_code == 0
+    assert by_topic.stdout == pylog("dump", tmp_path / "t-1").stdout
+    several = pylog("dump", tmp_path, "--topic", "t")
+    assert several.exit_code == ExitCode.USAGE
+    assert "has t-0, t-1; say one with --partition" in several.stderr
+    assert "no such topic" in pylog("dump", tmp_path, "--topic", "u").stderr

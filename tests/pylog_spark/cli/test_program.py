@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -11,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from pylog_spark.cli import error_text
+from pylog_spark.cli.commands import COMMANDS as COMMAND_TABLE
+from pylog_spark.cli.commands import Command
 from pylog_spark.cli.warmup_log import write_sample
 from pylog_spark.exit_code import ExitCode, TerminatedError, exit_code_of
 from pylog_spark.java import JavaNotFoundError
+from storage_core import __version__
 from storage_core.errors import (
     ChangedWhileReadError,
     CheckpointError,
@@ -71,6 +75,31 @@ def test_the_help_of_a_command_has_an_example(pylog, command: str):
     result = pylog(*command.split(), "--help")
     assert result.exit_code == 0
     assert f"Example: pylog {command}" in " ".join(result.stdout.split())
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "partition", "config", ""])
+def test_the_short_help_fits_on_a_screen_and_names_every_option(pylog, command: str):
+    result = pylog(*command.split(), "-h")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert len(lines) <= 50
+    assert max(map(len, lines)) <= 80
+    assert lines[-1] == f"All of it: {' '.join(['pylog', *command.split()])} --help"
+    declared = {each.name: each for each in COMMAND_TABLE}.get(command)
+    if isinstance(declared, Command):
+        flags = {each.flag for each in declared.options if each.flag and not each.is_hidden}
+        assert flags <= set(re.findall(r"--[a-z-]+", result.stdout))
+
+
+@pytest.mark.parametrize("command", ["inspect", "partition clean", ""])
+def test_help_is_a_command_too(pylog, command: str):
+    asked = pylog("help", *command.split())
+    assert asked.exit_code == 0
+    assert asked.stdout == pylog(*command.split(), "--help").stdout
+
+
+def test_version_is_a_command_too(pylog):
+    assert pylog("version").stdout == pylog("--version").stdout == f"pylog {__version__}\n"
 
 
 def test_a_command_that_is_not_there_yet_does_not_exist(pylog):

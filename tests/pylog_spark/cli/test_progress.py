@@ -49,3 +49,23 @@ def test_records_on_a_terminal_are_their_own_progress(pylog, monkeypatch, unclea
     monkeypatch.setenv("FORCE_COLOR", "1")
     result = pylog("cat", "events", "--root", unclean_broker_dir, "-f", "%o\n", "--max", 3)
     assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_a_quiet_job_shows_nothing_where_it_ends_well(
+    pylog, monkeypatch, unclean_broker_dir, tmp_path
+):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    result = run(pylog, "recover", unclean_broker_dir, tmp_path, "--quiet")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_a_quiet_job_shows_its_answer_where_it_does_not_end_well(
+    pylog, unclean_broker_dir, tmp_path
+):
+    log = max(unclean_broker_dir.glob("events-0/*.log"))
+    log.write_bytes(log.read_bytes() + b"torn")
+    words = ("--fail-on", "warn")
+    loud = run(pylog, "recover", unclean_broker_dir, tmp_path, *words)
+    quiet = run(pylog, "recover", unclean_broker_dir, tmp_path, *words, "-q")
+    assert loud.exit_code == quiet.exit_code == 1
+    assert "planned" in quiet.stdout

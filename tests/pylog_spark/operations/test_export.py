@@ -90,6 +90,14 @@ def test_tables_have_every_record_in_its_place(pylog, root, expected, tmp_path, 
     assert told["size_bytes"] == sum(path.stat().st_size for path in files)
 
 
+def test_topic_and_folder_are_options_as_well(pylog, root, tmp_path):
+    words = ("--topic", "orders", "--to", "jsonl")
+    assert pylog("export", root, *words, "--out", tmp_path / "a").exit_code == 0
+    refused = pylog("export", root, *words)
+    assert refused.exit_code == 2
+    assert "expected ROOT... --topic TOPIC --out DIR" in refused.stderr
+
+
 def test_csv_has_texts_and_nothing_for_null(pylog, root, expected, tmp_path):
     assert pylog_export(pylog, root, tmp_path / "out", "csv").exit_code == 0
     rows = [
