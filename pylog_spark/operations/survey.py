@@ -1,8 +1,8 @@
 """Say what retention and compaction would do to any number of partitions, by their listings alone.
 
 The catalogue of files stays where tasks are; the driver gets one row of numbers a partition, and
-keeps it as columns. Nothing is locked, nothing written, and nothing opened but logs of a broker from
-which something would go.
+keeps it as columns. Nothing is locked or written. Only those logs of a broker are opened from which
+something would go.
 """
 
 from collections.abc import Iterator, Sequence
