@@ -19,9 +19,10 @@ from pylog_spark.options.arguments import said_as
 from pylog_spark.schemas import LISTED_DIRECTORY, LISTING_RUN, PARTITION, SEGMENT
 from pylog_spark.tasks.inventory import InventoryRoot, partition_rows, read_part
 from pylog_spark.tasks.inventory_files import OPTION, InventoryPart, find_parts
-from pylog_spark.tasks.listing import LISTING_COLUMNS, TopicFilter, list_roots, list_segments
+from pylog_spark.tasks.listing import LISTING_COLUMNS, list_roots, list_segments
 from pylog_spark.tasks.root_listing import ListingOpener, list_run_partitions, list_runs
 from storage_core.catalog.roles import Role, guess_role, local_path
+from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import ConfigError
 from storage_core.filenames import is_text
 from storage_core.local_files import folder_names

@@ -33,8 +33,8 @@ from pylog_spark.run.plan_file import SavedPlan, read_plan_file, write_plan_file
 from pylog_spark.run.run_report import RunReport, RunSummary
 from pylog_spark.schemas import EXPLANATION, Action
 from pylog_spark.tasks.diagnosis import Diagnosis
-from pylog_spark.tasks.listing import TopicFilter
 from storage_core.catalog.roles import Role
+from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.clock import SystemClock
 from storage_core.errors import ConfigError
 from storage_core.maintenance.ingest.partition import IngestRules

@@ -9,20 +9,23 @@ import humanize
 import typer
 from rich.console import Console
 
+from pylog_spark.cli.chosen_topics import check_topics, topics_of
 from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.topic_evidence import TopicEvidence, gather_evidence
+from pylog_spark.options.arguments import said_as
 from pylog_spark.options.choices import OutputFormat
 from pylog_spark.options.declared import EXCLUDE, ORIGIN, OUTPUT, ROOTS, TOPICS, WIDE
 from pylog_spark.options.load import load_config
 from pylog_spark.options.option import CommandLine
 from pylog_spark.options.values import ConfigEntry
 from pylog_spark.report import size_text
-from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.text import printable, time_text
 from pylog_spark.text_table import Column, Row, TextTable, write_table
 from storage_core.catalog.topic_catalog import INTERNAL_TOPICS
+from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.clock import SystemClock
+from storage_core.roots.open_root import find_root
 
 # Nothing here depends on the clock of a run.
 _NO_CLOCK = 0
@@ -73,6 +76,11 @@ def init_config(line: CommandLine) -> int:
     """
     now_ms = SystemClock().now_ms()
     topics = TopicFilter(topics=line[TOPICS], exclude=line[EXCLUDE])
+    there: set[str] = set()
+    for root in line[ROOTS]:
+        with said_as("ROOT", root):
+            there |= topics_of(find_root(root)[1])
+    notes = check_topics(topics.topics, topics.exclude, there, line[ROOTS])
     evidence = gather_evidence(line[ROOTS], topics, now_ms=now_ms)
     command = shlex.join(["pylog", "config", "init", *line[ROOTS]])
     lines = [
@@ -87,7 +95,7 @@ def init_config(line: CommandLine) -> int:
         lines.append(f"{evidence.known} topics are left out: the cluster's metadata has theirs.")
     if not evidence.unknown:
         lines.append("There is no topic here of which the config is unknown.")
-    lines += [f"Could not be read: {note}" for note in evidence.notes]
+    lines += [*notes, *(f"Could not be read: {note}" for note in evidence.notes)]
     text = [f"# {printable(one)}" for one in lines]
     text += ["", "topics:"]
     for topic in evidence.unknown:

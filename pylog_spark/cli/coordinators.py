@@ -6,6 +6,7 @@ from typing import Final
 import pyarrow as pa
 from rich.console import Console
 
+from pylog_spark.cli.chosen_topics import check_topics, topics_of, write_notes
 from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import Call, Work, load_options
 from pylog_spark.exit_code import ExitCode
@@ -27,7 +28,6 @@ from pylog_spark.tasks.coordinators import (
     observe_groups,
     observe_transactions,
 )
-from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.text_table import (
     NOTHING,
     Column,
@@ -37,9 +37,12 @@ from pylog_spark.text_table import (
     write_paragraphs,
     write_table,
 )
+from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.maintenance.inspection import RootView, inspect_root
 
 _BAD: Final = "bold red"
+# Of what is no row of the answer, but the last to be said.
+_NOTE: Final = "note"
 _Observe = Callable[..., Iterator[Told]]
 
 
@@ -55,12 +58,21 @@ def _observe(call: Call[None], observe: _Observe) -> Iterator[Told]:
         said=frozenset({*options.broker_settings, *options.broker_overrides}),
     )
     topics = TopicFilter(topics=options.include, exclude=options.exclude)
+    there: set[str] = set()
+
+    def is_asked_for(topic: str) -> bool:
+        there.add(topic)  # groups have places in logs of other brokers
+        return topics.admits(topic)
+
     for root in call.line[ROOTS]:
         with said_as("ROOT", root):
             view: RootView = inspect_root(root)
         for error in view.row["errors"]:
             yield "log_directory", {"root": view.row["root"], "error": error}
-        yield from observe(view, settings, is_asked_for=topics.admits)
+        there |= topics_of(entry.name for entry in view.entries)
+        yield from observe(view, settings, is_asked_for=is_asked_for)
+    for note in check_topics(topics.topics, topics.exclude, there, call.line[ROOTS]):
+        yield _NOTE, {"note": note}
 
 
 def _show(
@@ -73,7 +85,11 @@ def _show(
     rows: dict[str, list[Row]] = {}
     is_whole = True
     lines = None if call.is_for_person else RowLines(call.output, *in_csv)
+    notes = []
     for kind, row in told:
+        if kind == _NOTE:
+            notes.append(row["note"])
+            continue
         is_whole &= row.get("error") is None
         if lines is not None:
             lines.add(kind, row)
@@ -88,6 +104,7 @@ def _show(
         failed = (*rows.get("log_directory", []), *rows.get("partition", []))
         errors = (f"{row.get('directory') or row['root']}: {row['error']}" for row in failed)
         write_paragraphs(console, errors, is_wide=is_wide, style=_BAD)
+    write_notes(notes, is_for_person=call.is_for_person, is_wide=call.is_wide)
     return ExitCode.DONE if is_whole else ExitCode.PARTLY_FAILED
 
 

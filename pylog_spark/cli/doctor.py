@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from pylog_spark.cli.chosen_topics import topic_notes, write_notes
 from pylog_spark.cli.finding_tables import FINDING_TABLE, write_counts
 from pylog_spark.cli.page_parts import finding_sections, picture_notes, table_section
 from pylog_spark.cli.row_lines import RowLines
@@ -78,7 +79,8 @@ def _prepare(line: CommandLine) -> Call[None]:
     places = _check_places(line[ROOTS], options.role)
     roots = resolve_roots(places, said=options.role)
     check_outside(REPORT.label, line[REPORT], roots)
-    return Call(line=line, options=options, subject=None, roots=roots)
+    notes = topic_notes(options, roots)
+    return Call(line=line, options=options, subject=None, roots=roots, notes=notes)
 
 
 def _diagnose(call: Call[None], place: Any) -> Diagnosis:
@@ -97,6 +99,7 @@ def _show(call: Call[None], diagnosis: Diagnosis) -> int:
         _write(diagnosis, shown, is_wide=call.is_wide)
     else:
         _write_rows(diagnosis, shown, RowLines(call.output, "finding", _FINDING_COLUMNS))
+    write_notes(call.notes, is_for_person=call.is_for_person, is_wide=call.is_wide)
     page = call.line[REPORT]
     if page is not None:
         write_page(page, doctor_page(diagnosis))

@@ -8,8 +8,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from pylog_spark.cli.chosen_topics import topic_notes, write_notes
 from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import Call, Work, load_options
+from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.explain import explain
 from pylog_spark.options.declared import CONFIG_FILES, ROOTS
@@ -56,7 +58,9 @@ _STATEMENT_TABLE: Final = TextTable(
 
 
 def _prepare(line: CommandLine) -> Call[None]:
-    return Call(line=line, options=load_options(line), subject=None)
+    options = load_options(line)
+    notes = topic_notes(options, resolve_roots(line[ROOTS], said=options.role))
+    return Call(line=line, options=options, subject=None, notes=notes)
 
 
 def _explain(call: Call[None], _session: None) -> Iterable[Row]:
@@ -84,6 +88,7 @@ def _show(call: Call[None], rows: Iterable[Row]) -> int:
     if is_empty and call.is_for_person:
         console.print("no partition of these topics" if call.are_topics_chosen else "no partitions")
     write_lines(console, unknown_config_notes(unknown, call.line[CONFIG_FILES]))
+    write_notes(call.notes, is_for_person=call.is_for_person, is_wide=call.is_wide)
     return ExitCode.DONE if is_whole else ExitCode.PARTLY_FAILED
 
 

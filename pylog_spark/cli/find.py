@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from pylog_spark.cli.chosen_topics import topics_of
 from pylog_spark.cli.progress_line import ProgressLine
 from pylog_spark.cli.record_choice import keys_of
 from pylog_spark.cli.row_lines import RowLines
@@ -37,6 +38,7 @@ from pylog_spark.report import number_column, partition_name, time_column
 from pylog_spark.run.progress import Progress
 from pylog_spark.text import escaped, readable_bytes
 from pylog_spark.text_table import NOTHING, Column, Row, TextTable, write_paragraphs, write_table
+from storage_core.catalog.topic_filter import nearest_name
 from storage_core.clock import SystemClock
 from storage_core.errors import ConfigError
 from storage_core.reading.key_history import (
@@ -52,6 +54,7 @@ from storage_core.reading.key_history import (
 from storage_core.reading.key_history import (
     TRASH as IN_TRASH,
 )
+from storage_core.roots.open_root import find_root
 
 # How keys and values are written; None where nobody says it.
 _Formats = tuple[ValueFormat | None, ValueFormat | None]
@@ -98,8 +101,11 @@ def find(line: CommandLine) -> int:
             histories.append((root, history))
             rows += told
     if not is_found:
-        roots = ", ".join(line[ROOTS])
-        raise ConfigError("--topic", line[TOPIC], f"no such topic or partition in {roots}")
+        there = topics_of(name for root in line[ROOTS] for name in find_root(root)[1])
+        near = None if line[TOPIC] in there else nearest_name(line[TOPIC], there)
+        meant = "" if near is None else f"; did you mean {near}?"
+        reason = f"no such topic or partition in {', '.join(line[ROOTS])}{meant}"
+        raise ConfigError("--topic", line[TOPIC], reason)
     if is_table:
         _write_table(line, said, rows, histories)
     return ExitCode.DONE if is_whole else ExitCode.PARTLY_FAILED

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from pylog_spark.cli.chosen_topics import topic_notes
 from pylog_spark.cli.progress_line import ProgressLine
 from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
@@ -51,7 +52,8 @@ def _prepare(line: CommandLine) -> Call[dict[str, str]]:
     options = load_options(line.with_switch(DRY_RUN))
     roots = resolve_roots(line[ROOTS], said=options.role)
     roles = {root.location: root.role.value for root in roots}
-    return Call(line=line, options=options, subject=roles, roots=roots)
+    notes = topic_notes(options, roots)
+    return Call(line=line, options=options, subject=roles, roots=roots, notes=notes)
 
 
 def _operate(call: Call[dict[str, str]], place: Any) -> FreePlan:
@@ -84,7 +86,7 @@ def _show(call: Call[dict[str, str]], plan: FreePlan) -> int:
             "is_enough": is_enough,
             "offsets_partitions": plan.offsets_partitions,
             "largest_topics": [{"topic": name, "bytes": size} for name, size in plan.largest],
-            "notes": list(plan.notes),
+            "notes": [*plan.notes, *call.notes],
         }
         lines.add("free", whole)
     else:
@@ -173,7 +175,7 @@ def _footer(call: Call[dict[str, str]], plan: FreePlan, rows: Sequence[Row]) -> 
     yield from _verdict(call.line[NEED], rows, sure, most)
     if any(step.source is Source.EXPIRED for step in plan.steps):
         yield _groups_note(plan)
-    yield from plan.notes
+    yield from (*plan.notes, *call.notes)
     # One command of several runs in a trash.
     for command in dict.fromkeys(row["command"] for row in rows):
         numbers = ", ".join(str(row["step"]) for row in rows if row["command"] == command)

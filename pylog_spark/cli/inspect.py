@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -10,6 +9,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
+from pylog_spark.cli.chosen_topics import check_topics, topics_of, write_notes
 from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.arguments import said_as
@@ -45,6 +45,7 @@ from pylog_spark.text_table import (
 )
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
 from storage_core.catalog.roles import Role
+from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.clock import SystemClock
 from storage_core.errors import PylogError
 from storage_core.maintenance.inspection import (
@@ -85,9 +86,13 @@ def inspect_roots(line: CommandLine) -> int:
     if page is not None:
         _check_page(page, line[ROOTS])
     lines = None if line[OUTPUT] is OutputFormat.TABLE else _row_lines(line)
+    views = [_view(root) for root in line[ROOTS]]
+    chosen = TopicFilter(topics=line[TOPICS], exclude=line[EXCLUDE])
+    topics = topics_of(entry.name for view in views for entry in view.entries)
+    notes = check_topics(chosen.topics, chosen.exclude, topics, line[ROOTS])
     looks = []
-    for root in line[ROOTS]:
-        look = _look(line, root, now_ms)
+    for view in views:
+        look = _look(line, view, chosen, now_ms)
         looks.append(look)
         if lines is not None:
             _write_rows(lines, look)
@@ -102,6 +107,7 @@ def inspect_roots(line: CommandLine) -> int:
         from pylog_spark.cli.inspect_page import write_inspect_page  # noqa: PLC0415  # pictures
 
         write_inspect_page(page, looks, now_ms=now_ms)
+    write_notes(notes, is_for_person=lines is None, is_wide=line[WIDE])
     is_whole = not any(look.view.row["errors"] for look in looks)
     is_whole &= all(row["error"] is None for row in rows)
     return ExitCode.DONE if is_whole else ExitCode.PARTLY_FAILED
@@ -118,10 +124,13 @@ def _check_page(page: Path, roots: Sequence[str]) -> None:
     check_outside(REPORT.label, page, log_roots)
 
 
-def _look(line: CommandLine, root: str, now_ms: int) -> Look:
+def _view(root: str) -> RootView:
     with said_as("ROOT", root):
-        view = inspect_root(root)
-    entries = [entry for entry in view.entries if _is_asked_for(entry, line[TOPICS], line[EXCLUDE])]
+        return inspect_root(root)
+
+
+def _look(line: CommandLine, view: RootView, chosen: TopicFilter, now_ms: int) -> Look:
+    entries = [entry for entry in view.entries if _is_asked_for(entry, chosen)]
     inspect = partial(inspect_partition, view, now_ms=now_ms)
     rows = map_over_root(view.files, inspect, entries)
     segments: list[list[Row]] = [[] for _ in rows]
@@ -176,14 +185,10 @@ def _total(rows: Sequence[Row]) -> Row:
     }
 
 
-def _is_asked_for(entry: SubDirectory, include: tuple[str, ...], exclude: tuple[str, ...]) -> bool:
+def _is_asked_for(entry: SubDirectory, chosen: TopicFilter) -> bool:
     if entry.kind is DirectoryKind.CACHE:
         return False
-    if entry.topic_partition is None:
-        return not include
-    topic = entry.topic_partition.topic
-    asked = not include or any(fnmatchcase(topic, glob) for glob in include)
-    return asked and not any(fnmatchcase(topic, glob) for glob in exclude)
+    return chosen.admits(None if entry.topic_partition is None else entry.topic_partition.topic)
 
 
 def _segments(entry: SubDirectory) -> list[Row]:

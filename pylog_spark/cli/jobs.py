@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from pylog_spark.cli.chosen_topics import topic_notes
 from pylog_spark.cli.page_parts import (
     figures,
     history_section,
@@ -78,8 +79,9 @@ def _prepare_roots(line: CommandLine, check: Callable[..., object]) -> Call[list
     roots = resolve_roots(line[ROOTS], said=options.role)
     check_outside(REPORT.label, line[REPORT], roots)
     check(roots, options)
+    notes = topic_notes(options, roots)
     locations = [root.location for root in roots]
-    return Call(line=line, options=options, subject=locations, roots=roots)
+    return Call(line=line, options=options, subject=locations, roots=roots, notes=notes)
 
 
 def _recover(call: Call[list[str]], place: Any) -> RunReport:
@@ -114,7 +116,7 @@ def _compact(call: Call[list[str]], place: Any) -> RunReport:
 
 def _with_notes(report: RunReport, call: Call[list[str]]) -> RunReport:
     report = report.with_empty_roots(call.subject, are_topics_chosen=call.are_topics_chosen)
-    report = report.with_unknown_configs(call.line[CONFIG_FILES])
+    report = report.with_unknown_configs(call.line[CONFIG_FILES]).with_notes(call.notes)
     return report.with_notes(_role_notes(call) if call.options.dry_run else ())
 
 

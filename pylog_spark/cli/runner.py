@@ -56,12 +56,14 @@ class Call(Generic[SubjectT]):
         options: Of the run.
         subject: What it is about: locations of its roots, a plan.
         roots: The log directories of tasks that this machine can do as well.
+        notes: What its answer says besides, line by line.
     """
 
     line: CommandLine
     options: "JobOptions"
     subject: SubjectT
     roots: "Sequence[LogRoot]" = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def output(self) -> OutputFormat:

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rich.console import Console
 
+from pylog_spark.cli.chosen_topics import topic_notes
 from pylog_spark.cli.page_parts import figures, picture_notes, table_section
 from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
@@ -88,12 +89,14 @@ def _prepare_ingest(line: CommandLine) -> Call[IngestRules]:
     )
     options = load_options(line)
     roots = check_places(line[MIRROR], line[MANAGED], rules, dry_run=options.dry_run)
-    return Call(line=line, options=options, subject=rules, roots=roots)
+    notes = topic_notes(options, roots[:1])
+    return Call(line=line, options=options, subject=rules, roots=roots, notes=notes)
 
 
 def _ingest(call: Call[IngestRules], place: Any) -> TransferReport:
     mirror = call.line[MIRROR]
     report = ingest(place, mirror, call.line[MANAGED], call.options, rules=call.subject)
+    report = report.with_notes(call.notes)
     if report.results.num_rows:
         return report
     return report.with_empty_roots([mirror], are_topics_chosen=call.are_topics_chosen)
@@ -102,12 +105,14 @@ def _ingest(call: Call[IngestRules], place: Any) -> TransferReport:
 def _prepare_materialize(line: CommandLine) -> Call[None]:
     options = load_options(line)
     root = check_target(line[MANAGED], line[TARGET])
-    return Call(line=line, options=options, subject=None, roots=[root])
+    notes = topic_notes(options, [root])
+    return Call(line=line, options=options, subject=None, roots=[root], notes=notes)
 
 
 def _materialize(call: Call[None], place: Any) -> TransferReport:
     managed = call.line[MANAGED]
     report = materialize(place, managed, call.line[TARGET], call.options)
+    report = report.with_notes(call.notes)
     if report.results.num_rows:
         return report
     return report.with_empty_roots([managed], are_topics_chosen=call.are_topics_chosen)
@@ -117,14 +122,15 @@ def _prepare_survey(line: CommandLine) -> Call[list[str]]:
     options = load_options(line.with_switch(DRY_RUN))
     roots = resolve_roots(line[ROOTS], said=options.role)
     check_outside(REPORT.label, line[REPORT], roots)
+    notes = topic_notes(options, roots)
     locations = [root.location for root in roots]
-    return Call(line=line, options=options, subject=locations, roots=roots)
+    return Call(line=line, options=options, subject=locations, roots=roots, notes=notes)
 
 
 def _survey(call: Call[list[str]], place: Any) -> TransferReport:
     report = survey(place, call.line[ROOTS], call.options)
     report = report.with_empty_roots(call.subject, are_topics_chosen=call.are_topics_chosen)
-    return report.with_unknown_configs(call.line[CONFIG_FILES])
+    return report.with_unknown_configs(call.line[CONFIG_FILES]).with_notes(call.notes)
 
 
 def _show_survey(call: Call[Any], report: TransferReport) -> int:

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import pyarrow.compute as pc
 
+from pylog_spark.cli.chosen_topics import topic_notes
 from pylog_spark.cli.jobs import show_run
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
@@ -15,8 +16,9 @@ from pylog_spark.options.declared import ROOTS, RUN_ID
 from pylog_spark.options.option import CommandLine
 from pylog_spark.run.guards import check_roots
 from pylog_spark.run.run_report import RunReport, note_of_empty_root
-from pylog_spark.tasks.listing import TopicFilter, list_partitions
+from pylog_spark.tasks.listing import list_partitions
 from storage_core.catalog.roles import Role
+from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.roots.open_root import LogRoot
 from storage_core.store import open_object_store
 from storage_core.store.managed_root import list_partitions as list_managed
@@ -25,26 +27,28 @@ from storage_core.store.managed_root import list_partitions as list_managed
 def _prepare_undo(line: CommandLine) -> Call[list[str]]:
     options = load_options(line)
     touched = check_undo(line[RUN_ID], options, line[ROOTS])
-    return Call(line=line, options=options, subject=[root.location for root in touched])
+    notes = topic_notes(options, touched)
+    locations = [root.location for root in touched]
+    return Call(line=line, options=options, subject=locations, notes=notes)
 
 
 def _undo(call: Call[list[str]], place: Any) -> RunReport:
     report = undo(call.line[RUN_ID], call.options, roots=call.line[ROOTS], place=place)
     notes = _notes_of_nothing_to_undo(report, call)
-    return report.with_notes(notes)
+    return report.with_notes((*notes, *call.notes))
 
 
-def _prepare_purge(line: CommandLine) -> Call[tuple[str, ...]]:
+def _prepare_purge(line: CommandLine) -> Call[None]:
     options = load_options(line)
     roots = resolve_roots(line[ROOTS], said=options.role) if line[ROOTS] else []
     check_roots(roots, options)
-    notes = _notes_of_empty_roots(roots, options)
-    return Call(line=line, options=options, subject=notes)
+    notes = (*topic_notes(options, roots), *_notes_of_empty_roots(roots, options))
+    return Call(line=line, options=options, subject=None, notes=notes)
 
 
-def _purge(call: Call[tuple[str, ...]], place: Any) -> RunReport:
+def _purge(call: Call[None], place: Any) -> RunReport:
     report = purge(call.line[ROOTS], call.options, place=place)
-    return report.with_notes(call.subject)
+    return report.with_notes(call.notes)
 
 
 def _notes_of_nothing_to_undo(report: RunReport, call: Call[list[str]]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
+from pylog_spark.cli.chosen_topics import topic_notes
 from pylog_spark.cli.finding_tables import FINDING_TABLE, write_counts
 from pylog_spark.cli.page_parts import (
     finding_sections,
@@ -35,7 +36,9 @@ def _prepare(line: CommandLine) -> Call[list[str]]:
     check_outside(REPORT.label, line[REPORT], roots)
     check_ledger(roots, options.ledger)
     check_outside(METRICS_FILE.label, options.metrics_file, roots)
-    return Call(line=line, options=options, subject=[root.location for root in roots], roots=roots)
+    notes = topic_notes(options, roots)
+    locations = [root.location for root in roots]
+    return Call(line=line, options=options, subject=locations, roots=roots, notes=notes)
 
 
 def _verify(call: Call[list[str]], place: Any) -> VerifyReport:
@@ -46,7 +49,8 @@ def _verify(call: Call[list[str]], place: Any) -> VerifyReport:
         shown=call.line[SHOW],
     )
     report = verify(place, call.line[ROOTS], call.options, request)
-    return report.with_empty_roots(call.subject, are_topics_chosen=call.are_topics_chosen)
+    report = report.with_empty_roots(call.subject, are_topics_chosen=call.are_topics_chosen)
+    return report.with_notes(call.notes)
 
 
 def _show(call: Call[list[str]], report: VerifyReport) -> int:

@@ -15,12 +15,12 @@ from pylog_spark.run.catalogs import build_catalogs
 from pylog_spark.run.job import unclean_roots
 from pylog_spark.run.run_report import config_init_command
 from pylog_spark.schemas import Reason
-from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.managed_view import clean_request, manifest_timestamps
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
 from storage_core.catalog.off_switch import is_switched_off
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import describe_failure
 from storage_core.filenames import RECOVERY_POINT_FILE, TopicPartition
 from storage_core.maintenance.explain.answers import Explanation, held_until_recovery, unknowable

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Final
 
 from pylog_spark.schemas import Action
-from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.undo import PartitionUndo, RaisedStart
+from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.commit.trash import TrashedRoot, list_commits, read_raised, read_subject
 from storage_core.filenames import (
     CLEANER_FILE,

@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any, Final
 
 from pylog_spark.options.arguments import said_as
-from pylog_spark.tasks.listing import TopicFilter
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
 from storage_core.catalog.topic_catalog import INTERNAL_TOPICS
+from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import PylogError
 from storage_core.filenames import LOG_SUFFIX, kind_of
 from storage_core.log.log_gaps import GapWatch

@@ -15,9 +15,9 @@ from pylog_spark.run.catalogs import build_catalogs, read_meta_properties
 from pylog_spark.run.listeners import open_listeners
 from pylog_spark.run.plan_file import SavedPlan, expected_operations, saved_plan
 from pylog_spark.run.recording import Recorder
-from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.roles import Role
+from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint.broker_files import read_clean_shutdown
 from storage_core.clock import Clock, SystemClock
 from storage_core.maintenance.compaction.partition import HASH_KEY_BYTES

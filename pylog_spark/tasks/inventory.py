@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 
 from pylog_spark.schemas import LISTED_DIRECTORY, PARTITION
 from pylog_spark.tasks.inventory_files import InventoryPart, read_tables
-from pylog_spark.tasks.listing import LISTING_COLUMNS, TopicFilter, directory_row
+from pylog_spark.tasks.listing import LISTING_COLUMNS, directory_row
 from storage_core.catalog.roles import local_path
+from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.store.listing import is_plain_name
 
 _PLACE: Final = r"^(?P<directory>[^/]+)/(?P<name>[^/]+)$"

@@ -6,8 +6,6 @@ would stop a broker's start, so it is reported, never skipped in silence.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +15,7 @@ from pylog_spark.rows import rows_to_batch, rows_to_batches
 from pylog_spark.schemas import PARTITION, SEGMENT, Reason, Status
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
 from storage_core.catalog.roles import Role
+from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import PylogError, describe_failure
 from storage_core.filenames import (
     LOG_SUFFIX,
@@ -65,26 +64,6 @@ def left_alone(row: Mapping[str, Any], reason: Reason) -> dict[str, Any]:
         return skipped
     name = row["directory"].rpartition("/")[2]
     return skipped | {"error": f"{name}: expected <topic>-<partition>"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicFilter:
-    """Which topics a run is about.
-
-    Attributes:
-        topics: Globs; a topic has to match one of them. None of them lets every topic in.
-        exclude: Globs; a topic that matches one of them is left out.
-    """
-
-    topics: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-
-    def admits(self, topic: str | None) -> bool:
-        """Whether a topic passes; None, for a directory of none, passes if none was asked for."""
-        if topic is None:
-            return not self.topics
-        asked = not self.topics or any(fnmatchcase(topic, glob) for glob in self.topics)
-        return asked and not any(fnmatchcase(topic, glob) for glob in self.exclude)
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:

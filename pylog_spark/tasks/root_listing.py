@@ -14,13 +14,13 @@ from pylog_spark.rows import rows_to_batches
 from pylog_spark.schemas import LISTING_RUN, PARTITION
 from pylog_spark.tasks.ahead import map_ahead
 from pylog_spark.tasks.listing import (
-    TopicFilter,
     directory_row,
     listing_columns,
     rows_of,
 )
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
 from storage_core.catalog.roles import Role, local_path
+from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import PylogError, describe_failure
 from storage_core.local_files import folder_names
 from storage_core.store.listing import RootListing, is_plain_name, key_order, open_listing

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.verification import Target, place_finding
 from storage_core.catalog.log_directories import SubDirectory
 from storage_core.catalog.roles import Role
+from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.maintenance.verification.log_directories import (
     VERIFIED_KINDS,

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from storage_core.catalog.topic_filter import nearest_name
 from storage_core.errors import ConfigError
 from storage_core.filenames import CLUSTER_METADATA_TOPIC, TopicPartition
 
@@ -73,7 +74,9 @@ class TopicChoice:
         topics = {partition.topic for partition in present}
         missing = sorted((self.names or frozenset()) - topics)
         if missing:
-            raise ConfigError(self.option, ",".join(missing), f"no such topic in {where}")
+            near = nearest_name(missing[0], topics)
+            meant = "" if near is None else f"; did you mean {near}?"
+            raise ConfigError(self.option, ",".join(missing), f"no such topic in {where}{meant}")
         absent = sorted((self.assigned or frozenset()).difference(present))
         if absent:
             named = ", ".join(map(str, absent))

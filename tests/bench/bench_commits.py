@@ -26,13 +26,14 @@ from pylog_spark.options import HighWatermarkSource
 from pylog_spark.rows import row_reader
 from pylog_spark.run.plan_table import read_planned
 from pylog_spark.tasks.commit import CompactionWork, clean_partitions
-from pylog_spark.tasks.listing import TopicFilter, directory_row, list_partitions
+from pylog_spark.tasks.listing import directory_row, list_partitions
 from pylog_spark.tasks.observation import Step
 from pylog_spark.tasks.observe import observe_partition
 from pylog_spark.tasks.retention import RetentionContext, SweepScope, SweepWork, commit_sweeps
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.config import CleanerConfig
 from storage_core.filenames import LOG_SUFFIX, TopicPartition
 from storage_core.roots.broker import HeldBrokerRoot

@@ -13,8 +13,8 @@ from pylog_spark.discovery import (
 from pylog_spark.engines.choice import Local, open_engine
 from pylog_spark.engines.engine import AnyEngine
 from pylog_spark.schemas import LISTED_DIRECTORY, PARTITION, SEGMENT
-from pylog_spark.tasks.listing import TopicFilter
 from storage_core.catalog.roles import Role
+from storage_core.catalog.topic_filter import TopicFilter
 from tests.kit.golden_data import Golden
 
 

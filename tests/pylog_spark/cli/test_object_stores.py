@@ -7,10 +7,10 @@ import pytest
 
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.schemas import FINDING
-from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.verification import Stretch, verify_stretch
 from pylog_spark.tasks.verified_roots import observe_roots
 from storage_core.catalog.roles import Role
+from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.maintenance.verification.options import VerifyOptions
 from storage_core.store import open_object_store
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory

@@ -51,7 +51,8 @@ def test_a_glob_that_matches_no_topic_is_noted_by_purge(pylog, tmp_path):
     missed = "no partition there is of a topic that --topics and --exclude ask for"
     for dry in ((), ("--dry-run",)):
         [run] = lines_of(pylog(*said, *dry, "--topics", "nope*"))
-        assert (run["notes"], run["exit_code"]) == ([f"{root}: {missed}"], 0)
+        pattern = f"--topics 'nope*' matches no topic in {root}"
+        assert (run["notes"], run["exit_code"]) == ([pattern, f"{root}: {missed}"], 0)
         # There is such a topic, and nothing of it to purge.
         [run] = lines_of(pylog(*said, *dry, "--topics", "events"))
         assert run["notes"] == []
@@ -132,7 +133,7 @@ def test_plan_apply_and_undo_make_a_circle(pylog, spark, tmp_path, monkeypatch):
     said = ("undo", run["run_id"], "--trash", trash, "--output", "json")
     [nothing] = lines_of(pylog(*said, "--topics", "nope*", "--dry-run"))
     left = "the run left nothing to undo there of a topic that --topics and --exclude ask for"
-    assert nothing["notes"] == [f"{root.path}: {left}"]
+    assert f"{root.path}: {left}" in nothing["notes"]
     result = pylog(*said)
     assert result.exit_code == 0, result.stderr
     assert not any("left nothing" in note for note in lines_of(result)[-1]["notes"])

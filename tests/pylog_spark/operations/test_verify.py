@@ -22,7 +22,6 @@ from pylog_spark.run.exit_rule import exit_code_of, is_as_bad
 from pylog_spark.run.planning import ITEM_OVERHEAD_BYTES
 from pylog_spark.schemas import FINDING, RECORDED_FINDING, RESULT, VERIFIED
 from pylog_spark.tasks.cells import cut_batches
-from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.verification import (
     Stretch,
     Target,
@@ -34,6 +33,7 @@ from pylog_spark.tasks.verification import (
 from pylog_spark.tasks.verified_roots import observe_roots
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_dump import TopicDump
+from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.errors import ConfigError
 from storage_core.filenames import TopicPartition

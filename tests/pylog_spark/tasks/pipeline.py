@@ -21,10 +21,11 @@ from pylog_spark.tasks.commit import (
 )
 from pylog_spark.tasks.compaction import index_segments, merge_partitions, rewrite_groups
 from pylog_spark.tasks.exchange import Route, answer_keys, rewrite_exchanged, send_keys
-from pylog_spark.tasks.listing import TopicFilter, list_partitions
+from pylog_spark.tasks.listing import list_partitions
 from pylog_spark.tasks.observe import observe_partition
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint.lock import LockProof, read_boot_id
 from storage_core.commit.claim import create_claim
 from storage_core.commit.scratch import claim_path, create_scratch

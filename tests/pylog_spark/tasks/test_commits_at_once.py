@@ -18,7 +18,7 @@ from pylog_spark.schemas import INGEST
 from pylog_spark.tasks import commit, ingest, recovery, verification
 from pylog_spark.tasks.ahead import BYTES_AT_ONCE
 from pylog_spark.tasks.ingest import IngestContext, ingest_partitions
-from pylog_spark.tasks.listing import TopicFilter, list_partitions
+from pylog_spark.tasks.listing import list_partitions
 from pylog_spark.tasks.observation import Step
 from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.recovery import RecoveryContext, RecoveryLimits, RecoveryWork, recover_whole
@@ -27,6 +27,7 @@ from pylog_spark.tasks.run_context import RunContext, WriteContext
 from pylog_spark.tasks.verification import Stretch, Target, measure_segments, verify_stretches
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.commit.claim import create_claim
 from storage_core.commit.scratch import claim_path

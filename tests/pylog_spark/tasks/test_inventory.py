@@ -14,11 +14,11 @@ from pylog_spark.tasks.inventory import InventoryRoot, partition_rows, read_part
 from pylog_spark.tasks.inventory_files import InventoryPart, find_parts
 from pylog_spark.tasks.listing import (
     LISTING_COLUMNS,
-    TopicFilter,
     listed_files,
     listing_columns,
     rows_of,
 )
+from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import ConfigError, StorageError
 from storage_core.store.listing import ListedFile
 

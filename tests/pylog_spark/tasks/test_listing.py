@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.tasks.listing import TopicFilter, list_partitions, segment_rows
+from pylog_spark.tasks.listing import list_partitions, segment_rows
+from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.store import FileInfo
 
 

@@ -16,7 +16,7 @@ from pylog_spark.options import HighWatermarkSource
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.schemas import OBSERVED, PARTITION
 from pylog_spark.tasks import observation
-from pylog_spark.tasks.listing import TopicFilter, list_partitions
+from pylog_spark.tasks.listing import list_partitions
 from pylog_spark.tasks.observation import (
     SCHEMAS,
     ObservationContext,
@@ -28,6 +28,7 @@ from pylog_spark.tasks.observe import observe_partition
 from pylog_spark.tasks.retention import observe_sweep
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.topic_catalog import TopicCatalog, TopicConfigSource, TopicEntry
+from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint.checkpoint_files import PartitionMetadata, encode_partition_metadata
 from storage_core.checkpoint.checkpoints import UPKEEP_FILES, Checkpoints
 from storage_core.config import CleanerConfig

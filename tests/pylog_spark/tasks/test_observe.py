@@ -7,10 +7,11 @@ from pylog_spark.options import HighWatermarkSource
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.schemas import PLAN
 from pylog_spark.tasks import observe as observe_module
-from pylog_spark.tasks.listing import TopicFilter, list_partitions
+from pylog_spark.tasks.listing import list_partitions
 from pylog_spark.tasks.observe import decode_plan, observe_partition
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.config import CleanerConfig
 from storage_core.filenames import CLEANER_FILE, TopicPartition
 from storage_core.maintenance.compaction.partition import clean_partition

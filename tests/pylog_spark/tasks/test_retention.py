@@ -13,7 +13,7 @@ import pytest
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.run.plan_table import read_planned
 from pylog_spark.schemas import RETENTION_PLAN, SWEPT
-from pylog_spark.tasks.listing import TopicFilter, list_partitions
+from pylog_spark.tasks.listing import list_partitions
 from pylog_spark.tasks.observation import Step
 from pylog_spark.tasks.retention import (
     RetentionContext,
@@ -23,6 +23,7 @@ from pylog_spark.tasks.retention import (
 )
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.commit.claim import create_claim, revoke_claim
 from storage_core.commit.scratch import claim_path
 from storage_core.config import CleanerConfig

@@ -6,13 +6,14 @@ import pyarrow as pa
 import pytest
 
 from pylog_spark.schemas import LISTING_RUN, PARTITION
-from pylog_spark.tasks.listing import TopicFilter, listed_files, open_partition, rows_of
+from pylog_spark.tasks.listing import listed_files, open_partition, rows_of
 from pylog_spark.tasks.root_listing import (
     RUN_DIRECTORIES,
     list_run_partitions,
     list_runs,
     plan_runs,
 )
+from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import StorageError
 from storage_core.store.listing import ListedFile, key_order
 
