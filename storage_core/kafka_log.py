@@ -1,13 +1,14 @@
-"""Kafka's log files for people who write Python: what is there, and its records as Arrow.
+"""Kafka's log files for people who write Python: what is there, its records as Arrow, and back.
 
-This module is the public face of reading: it stays as it is, names are only added. It needs no
-Spark, no broker and no Kafka client; it writes nothing and takes no lock. ::
+This module is the public face for Python: it stays as it is, names are only added. It needs no
+Spark, no broker and no Kafka client. Reading writes nothing and takes no lock. ::
 
     from storage_core import kafka_log
 
     logs = kafka_log.open_logs("/var/lib/kafka")
     for batch in logs.read("orders"):
         ...
+    kafka_log.write("/data/restored", logs.read("orders"))
 """
 
 import re
@@ -22,8 +23,10 @@ import pyarrow as pa
 
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
 from storage_core.clock import SystemClock, epoch_ms
-from storage_core.errors import ConfigError, PylogError
-from storage_core.filenames import MAX_OFFSET, TopicPartition
+from storage_core.config import LogConfig
+from storage_core.errors import ConfigError, InvalidColumnError, PylogError
+from storage_core.filenames import MAX_OFFSET, MAX_PARTITION, TopicPartition
+from storage_core.formats.batch_v2 import Codec
 from storage_core.maintenance.inspection import (
     RootView,
     inspect_partition,
@@ -40,6 +43,7 @@ from storage_core.reading.request import (
     ReadRequest,
     TopicChoice,
 )
+from storage_core.store.local import plain_path
 
 __all__ = [
     "COLUMNS",
@@ -51,6 +55,7 @@ __all__ = [
     "Records",
     "TopicPartition",
     "open_logs",
+    "write",
 ]
 
 COLUMNS: Final = tuple(COLUMN_TYPES)
@@ -60,8 +65,11 @@ Topics = str | re.Pattern[str] | Iterable[str] | None
 # An offset for all partitions, one for each of them, or the first record at or after a time.
 Position = int | datetime | Mapping[TopicPartition, int] | None
 Isolation = Literal["read_uncommitted", "read_committed"]
+Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 _READABLE: Final = frozenset({DirectoryKind.PARTITION, DirectoryKind.METADATA})
+# Columns of what was read that a write gives anew.
+_GIVEN_ANEW: Final = frozenset({"offset", "timestampType"})
 _TIME: Final = pa.timestamp("ms", tz="UTC")
 PARTITION_SCHEMA: Final = pa.schema(
     [
@@ -110,6 +118,90 @@ def open_logs(*paths: str | Path) -> "Logs":
     logs = Logs(tuple(map(str, paths)))
     logs.topics()  # so that a wrong path is an error here
     return logs
+
+
+def write(  # noqa: PLR0913  # each is a question of its own, all but the first two by name
+    directory: str | Path,
+    records: Any,
+    *,
+    topic: str | None = None,
+    partitions: int | None = None,
+    mode: Literal["append", "overwrite"] = "append",
+    partitioner: Literal["murmur2", "roundrobin"] = "murmur2",
+    compression: Compression = "none",
+    batch_bytes: int | None = None,
+    config: Mapping[str, str] | None = None,
+    transaction: tuple[str, int] | None = None,
+) -> int:
+    """Write records as a log directory that Kafka opens: all of them, or none.
+
+    Args:
+        directory: Path of the log directory: absent, empty, or written so before. Never a broker's.
+        records: A table, ``Records``, a DataFrame of Polars, ... : what has Arrow's stream
+            interface. Its columns are of ``COLUMNS``: ``value``, and if they are there ``key``,
+            ``topic``, ``partition``, ``timestamp``, ``headers``. ``offset`` and ``timestampType``
+            are given anew.
+        topic: Topic of every record; None where the column says it.
+        partitions: How many partitions topics have that the directory does not have yet; None
+            where every record says its partition.
+        mode: ``overwrite`` takes the place of all that the directory has.
+        partitioner: ``murmur2`` is Kafka's: by key. With ``roundrobin`` records take turns.
+        compression: The producer's codec; a topic's ``compression.type`` comes first.
+        batch_bytes: Size of a batch before compression; None for ``max.message.bytes``.
+        config: Settings of the topics, by Kafka's names.
+        transaction: Name and version of a write that is done once: a version at or below the last
+            that was committed under this name is not written again.
+
+    Returns:
+        How many records were written; 0 where the transaction was committed before.
+
+    Raises:
+        ConfigError: An argument is malformed.
+        InvalidColumnError: A column is missing, unknown or of another type.
+        GuardRefusedError: The directory is somebody else's, a broker's, or in use.
+        PylogError: Kafka would refuse a record; nothing was written then.
+        StorageError: The disk failed; a note of the error says if the write was decided already.
+    """
+    # Who only reads does not wait for these.
+    from storage_core.writing import publication, request, staging  # noqa: PLC0415
+
+    codecs = {codec.name.lower(): codec for codec in Codec}
+    for name, value, words in (
+        ("mode", mode, ("append", "overwrite")),
+        ("partitioner", partitioner, ("murmur2", "roundrobin")),
+        ("compression", compression, tuple(codecs)),
+    ):
+        if value not in words:
+            raise ConfigError(name, value, f"expected one of: {', '.join(words)}")
+    if partitions is not None and not 1 <= partitions <= MAX_PARTITION:
+        raise ConfigError("partitions", partitions, f"expected 1 to {MAX_PARTITION}")
+    batches = _record_stream(records, has_topic=topic is not None)
+    wanted = request.WriteRequest(
+        directory=str(plain_path(Path(directory))),
+        is_overwrite=mode == "overwrite",
+        topic=topic,
+        partitions=partitions,
+        by_key=partitioner == "murmur2",
+        config=LogConfig.from_topic_overrides(config or {}),
+        codec=codecs[compression],
+        batch_bytes=batch_bytes,
+        topic_ids={},
+        transaction=(
+            None
+            if transaction is None
+            else request.WriteTransaction(app_id=transaction[0], version=transaction[1])
+        ),
+    )
+    run = publication.begin_write(wanted, clock=SystemClock())
+    if run.is_done:
+        return 0
+    try:
+        staged = staging.stage_records(run, batches, task_id=0)
+        publication.commit_write(run, [staged])
+    except BaseException:
+        publication.abort_write(run)  # which leaves alone what was decided
+        raise
+    return staged.records
 
 
 class Logs:
@@ -358,6 +450,28 @@ class Records:
         """
         for batch in self:
             yield from batch.to_pylist()
+
+
+def _record_stream(records: Any, *, has_topic: bool) -> pa.RecordBatchReader:
+    """Return the columns that are written, of what has Arrow's stream interface."""
+    if not hasattr(records, "__arrow_c_stream__"):
+        reason = "expected a table, Records or a DataFrame: what has Arrow's stream interface"
+        raise ConfigError("records", type(records).__name__, reason)
+    reader = pa.RecordBatchReader.from_stream(records)
+    names = reader.schema.names
+    unknown = [name for name in names if name not in COLUMNS]
+    if unknown:
+        there = ", ".join(COLUMNS)
+        raise InvalidColumnError(unknown[0], f"is no column of a record; there are: {there}")
+    left_out = _GIVEN_ANEW | ({"topic"} if has_topic else set())
+    columns = [name for name in names if name not in left_out]
+    # Polars and others export views, which the batch builder does not read.
+    plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    fields = [reader.schema.field(name) for name in columns]
+    schema = pa.schema([field.with_type(plain.get(field.type, field.type)) for field in fields])
+    return pa.RecordBatchReader.from_batches(
+        schema, (batch.select(columns).cast(schema) for batch in reader)
+    )
 
 
 def _table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from storage_core import kafka_log
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.log.log_loader import load_log
 from storage_core.store.local import LocalStore
@@ -12,8 +13,17 @@ from tests.kit.decode import decode_segment
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "writing.md"
 
 
+def test_the_first_example_writes_what_is_read_back(tmp_path, monkeypatch, capsys):
+    example, _ = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example, DOCUMENT.name, "exec"), {})  # noqa: S102 - the example is ours
+    assert capsys.readouterr().out == "3\n"
+    values = kafka_log.open_logs("restored").read("orders").to_table()["value"].to_pylist()
+    assert values == [b"created", b"created", None]
+
+
 def test_the_example_writes_a_log_that_loads(tmp_path, monkeypatch, capsys):
-    [example] = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    _, example = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
     monkeypatch.chdir(tmp_path)
     exec(compile(example, DOCUMENT.name, "exec"), {})  # noqa: S102 - the example is ours
     assert capsys.readouterr().out == "0 2\n"

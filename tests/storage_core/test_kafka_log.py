@@ -36,7 +36,9 @@ from tests.pylog_spark.source.test_ranges import as_consumed, consumed_from
 
 FIRST, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)
 SOME_TIME = datetime.fromtimestamp(SOME_TIME_MS / 1000, UTC)
-PUBLIC = "COLUMNS EARLIEST LATEST ConfigError Logs PylogError Records TopicPartition open_logs"
+PUBLIC = (
+    "COLUMNS EARLIEST LATEST ConfigError Logs PylogError Records TopicPartition open_logs write"
+)
 
 
 @pytest.fixture
