@@ -49,7 +49,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup kernels aarch64 run fmt lint types imports test crash nights kills fuzz brokers sparks notebooks airflow docs pex deploy bench scale s3 spread check wheel lock clean
+.PHONY: help setup kernels aarch64 run fmt lint types imports test crash prescriptions nights kills fuzz brokers sparks notebooks airflow docs pex deploy bench scale s3 spread check wheel lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -94,6 +94,9 @@ test: $(VENV)/.for-all ## Run all tests in WORKERS=2 processes; PYTHON=/path/to/
 
 crash: $(VENV)/.for-all ## Kill compaction, recovery, retention, undo at every step, or take the power away (three hours)
 	PYLOG_CRASH_ALL=1 $(RUN) pytest $(SHARED) --dist worksteal -m crash $(PYTEST)
+
+prescriptions: $(VENV)/.for-all ## Run what doctor prints after every accident and every pair; no record may go (an hour)
+	PYLOG_PRESCRIPTIONS=1 $(RUN) pytest $(SHARED) --dist worksteal tests/pylog_spark/cli/test_prescribed_plans.py $(PYTEST)
 
 nights: $(VENV)/.for-all ## Stop whole nightlies at every change of theirs; needs root; PART=1/2 does half (hours)
 	PYLOG_NIGHTS=$(or $(PART),1/1) unshare --mount $(RUN) pytest tests/crash/test_stopped_nights.py -k imaged -s $(PYTEST)

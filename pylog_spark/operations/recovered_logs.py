@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from pylog_spark.schemas import (
     Status,
 )
 from pylog_spark.tasks.run_context import RunContext
+from storage_core.counted import counted
 from storage_core.maintenance.verification.findings import Severity
 
 _ACTION: Final = Action.RECOVER.value
@@ -37,6 +38,22 @@ _NOT_LOADED: Final = frozenset(
 )
 # Partitions that a note names; the rows have all.
 _MOST_NAMED: Final = 10
+# What is said of logs that end below their high watermark, by what became of them.
+_LOW_ENDS: Final = {
+    Status.DONE.value: (
+        "{logs} ended below the checkpointed high watermark, which was lowered to the end"
+    ),
+    Status.PLANNED.value: (
+        "{logs} would end below the checkpointed high watermark, which would be lowered to the end"
+    ),
+}
+_LEFT_LOW: Final = (
+    "{logs} would end below the checkpointed high watermark; nothing was done to them"
+)
+_CUT_BY_STATUS: Final = {
+    Status.DONE.value: "were cut",
+    Status.PLANNED.value: "would be cut",
+}
 
 Row = dict[str, Any]
 
@@ -247,23 +264,42 @@ class RecoveredLogs:
                 yield ordinal, end, mark
 
     def low_end_notes(self) -> Iterator[str]:
-        """Yield what to start first where logs end below what was acknowledged."""
-        low = [
-            f"{name.topic}-{name.partition} at {end} instead of {mark}"
-            for ordinal, end, mark in self._low_ends()
-            for name in [self._name(ordinal)]
-        ]
-        if low:
-            more = f" and {len(low) - _MOST_NAMED} more" if len(low) > _MOST_NAMED else ""
-            who = "1 log ends, or would end, below its"
-            if len(low) > 1:
-                who = f"{len(low)} logs end, or would end, below their"
+        """Yield which logs end below what was acknowledged, and what to start first."""
+        by_status: dict[str, list[str]] = {}
+        for ordinal, end, mark in self._low_ends():
+            name = self._name(ordinal)
+            status = self.outcomes[ordinal].columns["status"]
+            by_status.setdefault(_LOW_ENDS.get(status, _LEFT_LOW), []).append(
+                f"{name.topic}-{name.partition} at {end} instead of {mark}"
+            )
+        for what, low in by_status.items():
+            yield f"{what.format(logs=counted(len(low), 'log'))}: {_named(low)}"
+        if by_status:
             yield (
-                f"{who} checkpointed high watermark: {', '.join(low[:_MOST_NAMED])}{more}; it is "
-                "lowered to the end. Start the brokers that hold other replicas first, and keep "
+                "start the brokers that hold other replicas of such a log first, and keep "
                 "unclean.leader.election.enable off, so that this one fetches from them what it "
                 "lost"
             )
+
+    def readable_cut_notes(self, salvage: str | None) -> Iterator[str]:
+        """Yield how many readable records are cut, and where they are then.
+
+        Args:
+            salvage: Folder that receives what is cut, None for none.
+        """
+        for status, what in _CUT_BY_STATUS.items():
+            cut: dict[str, int] = {}
+            for ordinal, outcome in sorted(self.outcomes.items()):
+                records = sum(each["records"] for each in _cuts(outcome))
+                if records and outcome.columns["status"] == status:
+                    name = self._name(ordinal)
+                    cut[f"{name.topic}-{name.partition}"] = records
+            if cut:
+                kept = "nothing keeps them: --salvage DIR does"
+                if salvage is not None:
+                    kept = f"{salvage} keeps them"
+                number = counted(sum(cut.values()), "record")
+                yield f"{number} that can be read {what}: {_named(list(cut))}; {kept}"
 
     def guessed_config_notes(self, context: RunContext) -> Iterator[str]:
         """Yield of which topics no source knows the config; recovery takes the defaults for them.
@@ -284,6 +320,13 @@ class RecoveredLogs:
 
 def _results(rows: Iterable[Row]) -> pa.Table:
     return pa.Table.from_batches([rows_to_batch(RESULT, rows)], schema=RESULT)
+
+
+def _named(names: Sequence[str]) -> str:
+    """Return the first of some names, and how many more there are."""
+    left = len(names) - _MOST_NAMED
+    more = f" and {left} more" if left > 0 else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
 
 
 def _cuts(outcome: Outcome) -> list[Row]:

@@ -394,8 +394,8 @@ ALLOW_TRUNCATE: Final = Option[bool](
     kind=SWITCH,
     default=False,
     panel=GUARDS,
-    help="Cut even below a checkpointed high watermark, or a log that is all lost.",
-    doc="whether recovery may cut below a checkpointed high watermark, or everything",
+    help="Cut even what was acknowledged, or may have been, or a log that is all lost.",
+    doc="whether recovery may cut what was acknowledged, or may have been, or everything",
 )
 FROM_START: Final = Option[bool](
     name="from_start",

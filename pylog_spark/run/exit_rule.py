@@ -37,7 +37,12 @@ _NOT_ASKED_FOR: Final = frozenset(
     }
 )
 _CUTS: Final = frozenset(
-    {Reason.CUTS_BELOW_HIGH_WATERMARK, Reason.CUTS_TOO_MUCH, Reason.CUTS_WHOLE_LOG}
+    {
+        Reason.CUTS_BELOW_HIGH_WATERMARK,
+        Reason.CUTS_READABLE_RECORDS,
+        Reason.CUTS_TOO_MUCH,
+        Reason.CUTS_WHOLE_LOG,
+    }
 )
 _TRANSFERS: Final = frozenset(
     {

@@ -4,16 +4,21 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from pylog_spark.tasks.forecast import to_forecast
 from pylog_spark.tasks.verification import Target
 from pylog_spark.tasks.verified_roots import VerifiedRoots
 from storage_core.checkpoint.lock import LockState, query_lock
 from storage_core.errors import PylogError
-from storage_core.filenames import CLUSTER_METADATA_TOPIC
-from storage_core.maintenance.verification.finding_kinds import command_of
+from storage_core.filenames import CLUSTER_METADATA_TOPIC, TopicPartition
+from storage_core.maintenance.verification.finding_kinds import KINDS, command_of
 from storage_core.maintenance.verification.findings import Code, Severity
+from storage_core.maintenance.verification.prescription import (
+    Complaint,
+    StartCut,
+    prescribe,
+)
 from storage_core.maintenance.verification.verdict import (
     Pace,
     RootState,
@@ -23,10 +28,6 @@ from storage_core.maintenance.verification.verdict import (
     forecast_start,
     measure_pace,
 )
-
-_PROGRAM: Final = "pylog "
-_OF_WHOLE_LOGS: Final = f"{_PROGRAM}recover "
-_THEN: Final = " && "
 
 Row = dict[str, Any]
 
@@ -123,7 +124,7 @@ def put_together(  # noqa: PLR0913  # all that a diagnosis is made of
             fatal=by_severity[Severity.FATAL],
             errors=by_severity[Severity.ERROR] + len(failed),
             low_ends=low_ends,
-            cures=_cures(findings),
+            commands=_commands(states, findings, forecasts, verified),
         ),
         roots=states,
         start=start,
@@ -155,36 +156,41 @@ def _root_state(roots: VerifiedRoots, number: int, verified: Sequence[Row]) -> R
     )
 
 
-def _cures(findings: Iterable[Row]) -> list[str]:
-    """Return the commands that mend what is an error or worse, each once, in the order to run them.
+def _commands(
+    roots: Sequence[RootState],
+    findings: Iterable[Row],
+    forecasts: Iterable[Row],
+    verified: Iterable[Row],
+) -> tuple[str, ...]:
+    """Return the commands that mend what is an error or worse, in the order to run them."""
+    return prescribe(
+        {root.location: root.role for root in roots},
+        [
+            Complaint(
+                root=row["root"],
+                partition=_partition(row),
+                severity=Severity(row["severity"]),
+                cure=KINDS[Code(row["code"])].cure,
+                command=command_of(Code(row["code"]), row["fix"]) or "",
+            )
+            for row in findings
+        ],
+        [
+            StartCut(
+                root=row["root"],
+                partition=TopicPartition(row["topic"], row["partition"]),
+                size_bytes=row["cut_bytes"],
+                is_doubtful=bool(row["cut_records"] or row["lost_below_high_watermark"]),
+            )
+            for row in forecasts
+            if row["cut_bytes"]
+        ],
+        {(row["root"], _partition(row)): row["bytes"] or 0 for row in verified},
+    )
 
-    A recovery of a whole log builds anew what is derived from it, too. So where one is due nothing
-    but what it could not load is to be removed before; all other commands come first.
-    """
-    least = Severity.ERROR.rank
-    of_logs: dict[tuple[Any, ...], str] = {}
-    of_files: dict[tuple[Any, ...], dict[str, list[str]]] = {}
-    for row in findings:
-        command = command_of(Code(row["code"]), row["fix"])
-        if command is None or Severity(row["severity"]).rank < least:
-            continue
-        log = (row["root"], row["topic"], row["partition"])
-        if command.startswith(_OF_WHOLE_LOGS):
-            of_logs[log] = command
-        else:
-            removal, _, rest = command.rpartition(f"{_THEN}{_PROGRAM}")
-            last_part = f"{_PROGRAM}{rest}" if removal else command
-            of_files.setdefault(log, {}).setdefault(last_part, []).append(removal)
-    last: dict[str, list[str]] = {command: [] for command in of_logs.values()}
-    first: dict[str, list[str]] = {}
-    for log, commands in of_files.items():
-        for command, removals in commands.items():
-            kept = first.setdefault(command, []) if log not in of_logs else last[of_logs[log]]
-            kept += [removal for removal in removals if removal]
-    return [
-        _THEN.join((*dict.fromkeys(removals), command))
-        for command, removals in (*first.items(), *last.items())
-    ]
+
+def _partition(row: Row) -> TopicPartition | None:
+    return None if row["topic"] is None else TopicPartition(row["topic"], row["partition"])
 
 
 def _loss(row: Row) -> tuple[Any, ...]:

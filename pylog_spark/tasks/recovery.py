@@ -37,6 +37,7 @@ from storage_core.checkpoint.checkpoints import RECOVERY_FILES, Checkpoints
 from storage_core.commit import Plan
 from storage_core.commit.scratch import keep_scratch
 from storage_core.config import LogConfig
+from storage_core.counted import counted
 from storage_core.filenames import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -81,7 +82,8 @@ class RecoveryLimits:
     """What recovery may cut without being asked again.
 
     Attributes:
-        allow_truncate: Whether it may cut below a checkpointed high watermark, or a whole log.
+        allow_truncate: Whether it may cut below a checkpointed high watermark, a whole log, or
+            readable records of which nothing says whether they were acknowledged.
         max_truncate_bytes: How much it may cut from one partition.
         salvage: Folder that receives what is cut, None for none.
     """
@@ -407,7 +409,9 @@ def _describe(
     cuts = [asdict(cut) | {"records": count_lost_records(store, cut)} for cut in lost]
     steps = Plan(location=store.location, operations=log.operations)
     repairs = log.repairs
-    refusal = _refuse(work, log, context.limits)
+    refusal = _refuse(
+        work, log, context.limits, readable_records=sum(cut["records"] for cut in cuts)
+    )
     return {
         "reason": None if refusal is None else refusal[0].value,
         "error": None if refusal is None else refusal[1],
@@ -425,7 +429,7 @@ def _describe(
 
 
 def _refuse(
-    work: RecoveryWork, log: LoadedLog, limits: RecoveryLimits
+    work: RecoveryWork, log: LoadedLog, limits: RecoveryLimits, *, readable_records: int
 ) -> tuple[Reason, str] | None:
     """Return why a guard does not let this recovery happen, None if all do."""
     cut_bytes = log.repairs.truncated_bytes
@@ -445,6 +449,14 @@ def _refuse(
             "(override: --allow-truncate)"
         )
         return Reason.CUTS_WHOLE_LOG, why
+    if mark is None and readable_records and not limits.allow_truncate:
+        why = (
+            f"{counted(readable_records, 'record')} that can still be read would be cut, from "
+            f"offset {log.log_end_offset} on, and no high watermark says whether they were "
+            "acknowledged: keep them with --salvage DIR, or take the log from another replica "
+            "(override: --allow-truncate)"
+        )
+        return Reason.CUTS_READABLE_RECORDS, why
     if cut_bytes > limits.max_truncate_bytes:
         why = (
             f"{cut_bytes} bytes would be cut, at most {limits.max_truncate_bytes} may be "

@@ -4,6 +4,7 @@ The severity is that in a broker's directory; where the surroundings decide (a t
 harms nobody), the table says so. ``docs/findings.md`` shows this table to people.
 """
 
+import enum
 from dataclasses import dataclass
 from shlex import quote
 from typing import Final
@@ -11,6 +12,17 @@ from typing import Final
 from storage_core.catalog.roles import Role, local_path
 from storage_core.filenames import CLUSTER_METADATA_TOPIC
 from storage_core.maintenance.verification.findings import Code, Finding, Severity
+
+
+class Cure(enum.Enum):
+    """What the command of a finding does."""
+
+    NONE = enum.auto()  # only a person, or another replica, can mend it
+    LOOK = enum.auto()
+    REBUILD = enum.auto()  # files that are derived from the log; nothing is cut
+    RECOVER = enum.auto()  # the log, as a broker does
+    CUT = enum.auto()  # the same, with a word that allows it
+    SET_ASIDE = enum.auto()  # a file of the directory, before everything is recovered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +52,19 @@ class Kind:
         """What to do about it, the command included."""
         return f"{self.fix}: {self.command}" if self.command else self.fix
 
+    @property
+    def cure(self) -> Cure:
+        """What the command does."""
+        return _CURES[self.command] if self.command else Cure.NONE
+
 
 # A directory that is marked as cleanly shut down, or a recovery point above the damage, would make
 # a recovery pass over it.
-_RECOVER: Final = "pylog recover {root} --role {role} --topics {topic} --from-start"
-_CUT: Final = _RECOVER + " --allow-truncate --salvage {salvage}"
+_RECOVER_ALL: Final = "pylog recover {root} --role {role} --salvage {salvage}"
+_RECOVER: Final = _RECOVER_ALL + " --topics {topic} --from-start"
+_CUT: Final = _RECOVER + " --allow-truncate"
+_SET_ASIDE: Final = "mv {file} {file}.broken && " + _RECOVER_ALL
+_DUMP: Final = "pylog dump {directory}"
 _FROM_ANOTHER: Final = (
     "take this replica from a healthy one; without one, cut the log here and keep what is cut"
 )
@@ -57,6 +77,15 @@ _REBUILD_ALL: Final = (
     "pylog partition recover {directory}{start} --no-truncate --now-ms $(date +%s000)"
 )
 _REBUILD: Final = "rm -f {file} && " + _REBUILD_ALL
+_CURES: Final = {
+    _RECOVER_ALL: Cure.RECOVER,
+    _RECOVER: Cure.RECOVER,
+    _CUT: Cure.CUT,
+    _SET_ASIDE: Cure.SET_ASIDE,
+    _DUMP: Cure.LOOK,
+    _REBUILD_ALL: Cure.REBUILD,
+    _REBUILD: Cure.REBUILD,
+}
 # Every start of a node reads its whole metadata log, whatever marker there is, and nobody else
 # writes to it.
 _METADATA_FIX: Final = (
@@ -175,7 +204,7 @@ KINDS: Final[dict[Code, Kind]] = {
         severity=Severity.ERROR,
         meaning="A segment reaches into the next one: some offsets are there twice.",
         fix="look which copy is right",
-        command="pylog dump {directory}",
+        command=_DUMP,
     ),
     Code.OFFSETS_MISSING: Kind(
         severity=Severity.WARN,
@@ -449,7 +478,7 @@ KINDS: Final[dict[Code, Kind]] = {
         severity=Severity.FATAL,
         meaning="A checkpoint cannot be parsed; a broker takes the log directory offline.",
         fix="a broker begins it anew where it is missing; set it aside",
-        command="mv {file} {file}.broken && pylog recover {root} --role {role}",
+        command=_SET_ASIDE,
     ),
     Code.CHECKPOINT_PARTITION_UNKNOWN: Kind(
         severity=Severity.INFO,
@@ -490,7 +519,7 @@ KINDS: Final[dict[Code, Kind]] = {
         severity=Severity.INFO,
         meaning="There is no clean-shutdown marker: a broker recovers from the recovery points.",
         fix="nothing, a broker recovers when it starts; the same in parallel",
-        command="pylog recover {root} --role {role}",
+        command=_RECOVER_ALL,
     ),
     Code.DIRECTORY_FOREIGN: Kind(
         severity=Severity.FATAL,

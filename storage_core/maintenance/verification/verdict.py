@@ -14,7 +14,7 @@ from typing import Final
 
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.lock import LockState
-from storage_core.maintenance.verification.finding_kinds import salvage_folder
+from storage_core.maintenance.verification.prescription import recover_command
 
 # One thread of Kafka 4.4 checks so many bytes a second where the file cache has them all: what
 # ``make bench`` found on the machine of the design.
@@ -29,8 +29,6 @@ SECONDS_A_SEGMENT: Final = 0.002
 OUR_START_SECONDS: Final = 20.0
 # Who saves less than this is better off with what he knows.
 _WORTH_SECONDS: Final = 60.0
-# Who has more to mend reads the findings.
-_MOST_CURES: Final = 10
 _LOOK_FIRST: Final = "The broker would start, but records would be lost or stay unreadable."
 _ENDS_MISSING: Final = (
     "The broker would start, but the ends of logs are missing: other replicas have to be up first."
@@ -234,7 +232,7 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
     fatal: int,
     errors: int,
     low_ends: int = 0,
-    cures: Sequence[str] = (),
+    commands: Sequence[str] = (),
 ) -> Verdict:
     """Return the verdict on log directories.
 
@@ -245,7 +243,7 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
         fatal: How many fatal findings there are.
         errors: How many findings of severity error.
         low_ends: How many of them are logs that end below their high watermark.
-        cures: Commands that mend what is an error or worse, in order.
+        commands: The plan: what mends what is an error or worse, in order.
     """
     names = " ".join(quote(root.location) for root in roots)
     held = [root for root in roots if root.lock.is_held]
@@ -254,19 +252,18 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
     if all(root.role is Role.MIRROR for root in roots):
         return _judge_copy(names, start, fatal + errors)
     if fatal or start.refused:
-        return _do_not_start(partitions, fatal, cures)
+        return _do_not_start(partitions, fatal, commands)
     lost = sum(entry.lost_below_high_watermark for entry in partitions)
     if start.cut_records or lost or errors:
-        reasons = [*_losses(start, lost, errors - low_ends, low_ends), *_more_cures(cures)]
+        reasons = _losses(start, lost, errors - low_ends, low_ends)
         is_whole = not (start.cut_records or lost or errors > low_ends)
-        recovery = _recoveries(roots, partitions) if start.cut_records or lost else ()
         return Verdict(
             advice=Advice.LOOK_BEFORE_START,
             headline=_ENDS_MISSING if is_whole else _LOOK_FIRST,
             reasons=tuple(reasons),
-            commands=tuple(dict.fromkeys((*recovery, *cures[:_MOST_CURES]))),
+            commands=tuple(commands),
         )
-    return _start(names, roots, start)
+    return _start(roots, start)
 
 
 def _in_use(root: RootState, names: str) -> Verdict:
@@ -307,20 +304,19 @@ def _judge_copy(names: str, start: StartForecast, problems: int) -> Verdict:
 
 
 def _do_not_start(
-    partitions: Sequence[PartitionForecast], fatal: int, cures: Sequence[str]
+    partitions: Sequence[PartitionForecast], fatal: int, commands: Sequence[str]
 ) -> Verdict:
     refused = [entry for entry in partitions if entry.error]
     reasons = [f"{entry.name}: {entry.error}" for entry in refused[:5]]
     if len(refused) > len(reasons):
         reasons.append(f"and {len(refused) - len(reasons)} more partitions")
-    reasons += _more_cures(cures)
     if fatal:
         reasons.append(f"{fatal} fatal findings, listed with what to do about each; then ask again")
     return Verdict(
         advice=Advice.DO_NOT_START,
         headline="Do not start the broker: it would stop at once, or delete a log.",
         reasons=tuple(reasons),
-        commands=tuple(cures[:_MOST_CURES]),
+        commands=tuple(commands),
     )
 
 
@@ -353,27 +349,7 @@ def _losses(start: StartForecast, lost: int, errors: int, low_ends: int) -> list
     return reasons
 
 
-def _more_cures(cures: Sequence[str]) -> list[str]:
-    more = len(cures) - _MOST_CURES
-    return [f"{more} more commands are due: ask again after these"] if more > 0 else []
-
-
-def _recoveries(
-    roots: Sequence[RootState], partitions: Sequence[PartitionForecast]
-) -> tuple[str, ...]:
-    """Return the commands that show what a start would cut, and that do it and keep it."""
-    names = " ".join(quote(root.location) for root in roots)
-    salvage = quote(salvage_folder(roots[0].location))
-    # No more than was foretold here.
-    most = max((entry.cut_bytes for entry in partitions), default=0)
-    command = (
-        f"pylog recover {names} --role broker --salvage {salvage} --allow-truncate "
-        f"--max-truncate-bytes {most}"
-    )
-    return (f"{command} --dry-run", command)
-
-
-def _start(names: str, roots: Sequence[RootState], start: StartForecast) -> Verdict:
+def _start(roots: Sequence[RootState], start: StartForecast) -> Verdict:
     times = (
         f"a broker recovers in about {_span(start.broker_seconds)}, we in about "
         f"{_span(start.our_seconds)}"
@@ -383,7 +359,7 @@ def _start(names: str, roots: Sequence[RootState], start: StartForecast) -> Verd
             advice=Advice.RECOVER,
             headline="Recover first: the broker then starts at once.",
             reasons=(times, f"{start.recovered_partitions} partitions have to be recovered"),
-            commands=(f"pylog recover {names} --role broker",),
+            commands=(recover_command([root.location for root in roots], Role.BROKER),),
         )
     if not start.recovered_partitions:
         is_clean = all(root.is_clean for root in roots)

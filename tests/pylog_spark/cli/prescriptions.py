@@ -23,11 +23,13 @@ class Shell:
     Args:
         pylog: Calls the program in this process.
         now_ms: What ``date`` says.
+        engine: Where recoveries have their tasks done; None for what they choose.
     """
 
-    def __init__(self, pylog: Any, now_ms: int) -> None:
+    def __init__(self, pylog: Any, now_ms: int, *, engine: str | None = None) -> None:
         self._pylog = pylog
         self._now_ms = now_ms
+        self._engine = engine
 
     def ask(self, *arguments: object) -> tuple[int, dict[str, Any]]:
         """Ask the doctor."""
@@ -37,13 +39,14 @@ class Shell:
         assert result.stdout, result.stderr
         return result.exit_code, json.loads(result.stdout)
 
-    def run(self, command: str, *, may_be_short: bool = False) -> Any:
+    def run(self, command: str, *, may_be_short: bool = False, may_refuse: bool = False) -> Any:
         """Run a line; return the result of the program's own last call in it.
 
         Args:
             command: The line.
             may_be_short: Whether a log may have lost its tail before: a recovery ends with a
                 finding then, and says so.
+            may_refuse: Whether a log may be left alone, with a row that says why.
         """
         result = None
         for part in _CLOCK.sub(str(self._now_ms), command).split(" && "):
@@ -57,9 +60,14 @@ class Shell:
                 Path(old).rename(new)
             else:
                 assert name == "pylog", command
+                if words[0] == "recover" and self._engine is not None:
+                    words += ["--engine", self._engine]
                 result = self._pylog(*words)
-                is_short = may_be_short and "lowered to the end" in result.output
-                accepted = {ExitCode.DONE, ExitCode.FINDINGS} if is_short else {ExitCode.DONE}
+                accepted = {ExitCode.DONE}
+                if may_refuse or (may_be_short and "lowered to the end" in result.output):
+                    accepted |= {ExitCode.FINDINGS}
+                if may_refuse:
+                    accepted |= {ExitCode.REFUSED, ExitCode.PARTLY_FAILED}
                 assert result.exit_code in accepted, f"{command}: {result.output}"
         return result
 

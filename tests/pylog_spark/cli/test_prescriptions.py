@@ -193,9 +193,9 @@ def test_nothing_is_cut_to_rebuild_an_index(root, shell, pylog):
     assert "CUTS_RECORDS" in result.stderr
     assert {path: path.read_bytes() for path in root.partition.iterdir()} == before
     # What puts the log in order builds the index, too.
-    assert answer["commands"] == commands_in(
-        f for f in answer["findings"] if f["code"] == Code.BATCH_CRC_WRONG
-    )
+    [command] = answer["commands"]
+    [fix] = commands_in(f for f in answer["findings"] if f["code"] == Code.BATCH_CRC_WRONG)
+    assert command == f"{fix} --max-truncate-bytes {root.log_bytes()}"
 
 
 def test_what_no_loader_takes_is_removed_before_the_log_is_put_in_order(root, shell):
@@ -231,10 +231,8 @@ def test_damaged_logs_are_in_order_after_what_the_doctor_prints(spark, tmp_path,
     _, answer = shell.ask(root.path)
     found = {(f["partition"], f["code"]) for f in answer["findings"]}
     assert found >= set(enumerate(code.value for code in codes))
-    printed = commands_in(f for f in answer["findings"] if Severity(f["severity"]).rank >= LEAST)
-    assert set(answer["commands"]) <= set(printed)
     cuts = [command for command in answer["commands"] if "--allow-truncate" in command]
-    assert len(cuts) == 1
+    assert [command.split()[-1] for command in cuts[:-1]] == ["--dry-run"] * (len(cuts) - 1)
     for command in answer["commands"]:
         shell.run(command)
     status, healed = shell.ask(root.path, "--deep")

@@ -107,11 +107,13 @@ def test_a_cut_below_the_checkpointed_high_watermark_waits_for_a_word(spark, tmp
     before = state_of(root.path / f"{TORN}-0")
     report = recover(spark, [root.path], root.options)
     assert_refused(report, root, before, "CUTS_BELOW_HIGH_WATERMARK")
-    [advice] = [note for note in report.notes if "Start the brokers" in note]
-    assert f"1 log ends, or would end, below its checkpointed high watermark: {TORN}-0" in advice
+    assert sum("start the brokers" in note for note in report.notes) == 1
+    [low] = [note for note in report.notes if "1 log would end below the checkpointed" in note]
+    assert f"high watermark; nothing was done to them: {TORN}-0" in low
     report = recover(spark, [root.path], root.with_options(allow_truncate=True))
     assert (report.exit_code, row_of(report)["status"]) == (0, "done")
-    assert any("Start the brokers" in note for note in report.notes)
+    [low] = [note for note in report.notes if "1 log ended below the checkpointed" in note]
+    assert f"high watermark, which was lowered to the end: {TORN}-0" in low
     assert (root.path / CLEAN_SHUTDOWN_FILE).read_bytes() == MARKER_OF_OURS
     end = read_points(root.path, RECOVERY_POINT_FILE)[TopicPartition(TORN, 0)]
     marks = read_points(root.path, "replication-offset-checkpoint")
@@ -133,9 +135,27 @@ def test_a_log_that_ends_low_by_itself_is_recovered_and_the_start_order_advised(
     report = recover(spark, [root.path], root.with_options(allow_truncate=allowed))
     assert (report.exit_code, row_of(report)["status"]) == (status, "done")
     assert report.cuts.num_rows == 0
-    [advice] = [note for note in report.notes if "Start the brokers" in note]
-    assert f"{TORN}-0 at {int(last.stem)} instead of" in advice
+    [low] = [note for note in report.notes if "lowered to the end" in note]
+    assert f"{TORN}-0 at {int(last.stem)} instead of" in low
     assert (root.path / CLEAN_SHUTDOWN_FILE).exists()
+
+
+def test_readable_records_wait_for_a_word_where_no_high_watermark_is_known(spark, root, tmp_path):
+    directory = root.path / f"{TORN}-0"
+    corrupt(logs_of(directory)[1], 40)
+    before = state_of(directory)
+    said = recover(spark, [root.path], root.with_options(dry_run=True))
+    report = recover(spark, [root.path], root.options)
+    assert_refused(report, root, before, "CUTS_READABLE_RECORDS")
+    assert (said.exit_code, row_of(said)["error"]) == (3, row_of(report)["error"])
+    records = sum(cut["records"] for cut in report.cuts.to_pylist())
+    assert row_of(report)["error"].startswith(f"{records} records that can still be read would be")
+    salvage = tmp_path / "salvage"
+    options = root.with_options(allow_truncate=True, salvage=str(salvage))
+    report = recover(spark, [root.path], options)
+    assert (report.exit_code, row_of(report)["status"]) == (0, "done")
+    note = f"{records} records that can be read were cut: {TORN}-0; {salvage} keeps them"
+    assert note in report.notes
 
 
 @pytest.mark.item("REC-15", "REC-16")

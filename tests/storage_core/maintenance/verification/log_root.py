@@ -137,6 +137,10 @@ class LogRoot:
     def file(self, base_offset: int, suffix: str = ".log") -> Path:
         return self.partition / segment_file(base_offset, suffix)
 
+    def log_bytes(self) -> int:
+        """Return the bytes of all segments."""
+        return sum(path.stat().st_size for path in self.partition.glob("*.log"))
+
     def write_segments(self, specs: Sequence[SegmentSpec]) -> None:
         """Replace the segments by others."""
         for path in self.partition.iterdir():

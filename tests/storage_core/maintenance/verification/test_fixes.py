@@ -59,8 +59,8 @@ def test_names_are_quoted_as_a_shell_wants_them():
     cut = Finding(code=Code.BATCH_CRC_WRONG, severity=Severity.ERROR, message="m", file="/a b/c")
     fix = describe_fix(cut, root="/a b/", directory="/a b/t-0", topic="t")
     assert fix.endswith(
-        "pylog recover '/a b/' --role broker --topics t --from-start --allow-truncate --salvage "
-        "'/a b-salvage'"
+        "pylog recover '/a b/' --role broker --salvage '/a b-salvage' --topics t --from-start "
+        "--allow-truncate"
     )
 
 

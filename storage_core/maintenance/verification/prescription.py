@@ -1,0 +1,168 @@
+"""One plan of commands for log directories, in an order in which no readable record is lost.
+
+Files that are derived from a log come first: building them anew cuts nothing. Then logs that are
+put in order from their first segment on, then what no broker parses is set aside and the rest is
+recovered. Nothing is set aside before the recovery that needs it, and whatever may cut keeps it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from shlex import quote
+from typing import Final
+
+from storage_core.catalog.roles import Role
+from storage_core.filenames import TopicPartition
+from storage_core.maintenance.verification.finding_kinds import Cure, salvage_folder
+from storage_core.maintenance.verification.findings import Severity
+
+_THEN: Final = " && "
+_MENDING: Final = frozenset({Cure.REBUILD, Cure.RECOVER, Cure.CUT})
+# A partition of a log directory; None for the directory itself.
+Place = tuple[str, TopicPartition | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Complaint:
+    """A finding, as far as a plan needs it.
+
+    Attributes:
+        root: Its log directory.
+        partition: Whose it is; None for the directory's own.
+        severity: How bad.
+        cure: The kind of its command.
+        command: The command; empty where only a person can mend it.
+    """
+
+    root: str
+    partition: TopicPartition | None
+    severity: Severity
+    cure: Cure
+    command: str
+
+    @property
+    def place(self) -> Place:
+        """Where it is."""
+        return self.root, self.partition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartCut:
+    """What a broker's start would cut from a partition.
+
+    Attributes:
+        root: Its log directory.
+        partition: Which one.
+        size_bytes: Bytes of records.
+        is_doubtful: Whether they hold records that can be read, or that were acknowledged.
+    """
+
+    root: str
+    partition: TopicPartition
+    size_bytes: int
+    is_doubtful: bool
+
+
+@dataclass(slots=True)
+class _Logs:
+    """Logs of a topic that are put in order from their start, and what is removed before."""
+
+    removals: dict[str, None] = field(default_factory=dict)
+    most_bytes: int = 0
+
+
+def prescribe(
+    roots: Mapping[str, Role],
+    complaints: Iterable[Complaint],
+    cuts: Sequence[StartCut],
+    sizes: Mapping[Place, int],
+) -> tuple[str, ...]:
+    """Return the commands that mend what is an error or worse, in the order to run them.
+
+    Args:
+        roots: The log directories, all of one broker's at best, and what they are.
+        complaints: What was found, worst first.
+        cuts: What a broker's start would cut.
+        sizes: Bytes of the logs.
+    """
+    listed = list(complaints)
+    bad = [each for each in listed if each.severity.rank >= Severity.ERROR.rank]
+    mended = {each.place for each in bad if each.command}
+    cut_places = {each.place for each in listed if each.cure is Cure.CUT and each.command}
+    cut_places |= {(cut.root, cut.partition) for cut in cuts}
+    # A log of which a start cuts something is not whole: nothing is built anew from it alone. A
+    # recovery is told of topics: where one log of a topic may be cut, that is said of all.
+    cutting = {(root, of.topic): _Logs() for root, of in mended & cut_places if of is not None}
+    recovering: dict[tuple[str, str], _Logs] = {}
+    rebuilt: dict[str, dict[str, None]] = {}
+    set_aside: dict[str, None] = {}
+    recovered = {each.place for each in bad if each.cure is Cure.RECOVER} | cut_places
+    for each in bad:
+        removal, _, last = each.command.rpartition(_THEN)
+        if each.cure is Cure.SET_ASIDE and removal:
+            set_aside[removal] = None
+        elif each.cure not in _MENDING or not each.command:
+            continue
+        elif each.partition is None or each.place not in recovered:
+            rebuilt.setdefault(last, {}).update({removal: None} if removal else {})
+        else:
+            topic = (each.root, each.partition.topic)
+            logs = cutting.get(topic) or recovering.setdefault(topic, _Logs())
+            logs.removals.update({removal: None} if removal else {})
+            logs.most_bytes = max(logs.most_bytes, sizes.get(each.place, 0))
+    for_people = {
+        each.partition.topic
+        for each in bad
+        if each.severity is Severity.FATAL and not each.command and each.partition is not None
+    }
+    commands = [_THEN.join((*removals, rebuild)) for rebuild, removals in rebuilt.items()]
+    for group, limit in ((cutting, _may_cut), (recovering, lambda _: "")):
+        for root, role in roots.items():
+            topics = {topic: logs for (of, topic), logs in group.items() if of == root}
+            if topics:
+                named = "".join(f" --topics {topic}" for topic in topics)
+                most = max(logs.most_bytes for logs in topics.values())
+                command = f"{recover_command([root], role)}{named} --from-start{limit(most)}"
+                removals = [removal for logs in topics.values() for removal in logs.removals]
+                commands.append(_THEN.join((*removals, command)))
+    brokers = [root for root, role in roots.items() if role is Role.BROKER]
+    if brokers:
+        doubtful = [cut for cut in cuts if cut.is_doubtful and cut.root in brokers]
+        commands += _as_a_start(brokers, doubtful, for_people, list(set_aside))
+    return tuple(dict.fromkeys(commands))
+
+
+def _as_a_start(
+    roots: Sequence[str],
+    cuts: Sequence[StartCut],
+    for_people: set[str],
+    set_aside: Sequence[str],
+) -> list[str]:
+    """Return the commands that do what a start would do, and keep what it would cut.
+
+    Where a person has to decide about a log first, as about one that ends below its start, only
+    topics without such a log may be cut.
+    """
+    allowed = [each for each in cuts if each.partition.topic not in for_people]
+    limit = _may_cut(max((each.size_bytes for each in allowed), default=0))
+    everything = recover_command(roots, Role.BROKER)
+    commands = []
+    if allowed and for_people:
+        topics = "".join(dict.fromkeys(f" --topics {each.partition.topic}" for each in allowed))
+        cut_these = f"{everything}{topics}{limit}"
+        commands = [f"{cut_these} --dry-run", cut_these]
+    elif allowed:
+        everything = f"{everything}{limit}"
+        commands = [f"{everything} --dry-run"]
+    if set_aside or (allowed and not for_people):
+        commands.append(_THEN.join((*set_aside, everything)))
+    return commands
+
+
+def _may_cut(most_bytes: int) -> str:
+    return f" --allow-truncate --max-truncate-bytes {most_bytes}"
+
+
+def recover_command(roots: Sequence[str], role: Role) -> str:
+    """Return the recovery of log directories that keeps what it cuts."""
+    names = " ".join(map(quote, roots))
+    return f"pylog recover {names} --role {role.value} --salvage {quote(salvage_folder(roots[0]))}"
