@@ -15,11 +15,16 @@ from storage_core.errors import (
     LogDirectoryNotFoundError,
     PartitionNotFoundError,
     PylogError,
+    RecoveryRequiredError,
     StorageError,
 )
 
 # Extra that brings a package which the wheel itself does not depend on.
 EXTRAS: Final = {"pyspark": "local", "delta": "local", "pandas": "local", "s3fs": "s3"}
+
+
+# A broker recovers the log when it starts: what a look knows of it is no failure of the look.
+_NOT_FAILED: Final = frozenset({None, RecoveryRequiredError.__name__})
 
 
 class ExitCode(enum.IntEnum):
@@ -38,6 +43,11 @@ class ExitCode(enum.IntEnum):
 
 class TerminatedError(BaseException):
     """The process was asked to end by SIGTERM; not an Exception, so that nothing swallows it."""
+
+
+def is_failed_look(error_class: str | None) -> bool:
+    """Whether a look at a partition failed, by the class of the error in its row."""
+    return error_class not in _NOT_FAILED
 
 
 def exit_code_of(error: BaseException) -> ExitCode:

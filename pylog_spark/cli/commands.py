@@ -209,7 +209,8 @@ _INSPECT: Final = Command(
     Show partitions: segments, sizes, time span, offsets, and how dirty each log is.
 
     Nothing is written, no lock is taken, and no Spark is started. A partition that cannot be read
-    is a row with its error; the exit status is then 4.
+    is a row with its error; the exit status is then 4. A log that a broker recovers when it starts
+    is no such one.
     """,
     example="Example: `pylog inspect /var/lib/kafka --by size`",
 )

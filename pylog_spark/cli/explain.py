@@ -12,7 +12,7 @@ from pylog_spark.cli.chosen_topics import topic_notes, write_notes
 from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import Call, Work, load_options
 from pylog_spark.discovery import resolve_roots
-from pylog_spark.exit_code import ExitCode
+from pylog_spark.exit_code import ExitCode, is_failed_look
 from pylog_spark.operations.explain import explain
 from pylog_spark.options.declared import CONFIG_FILES, ROOTS
 from pylog_spark.options.option import CommandLine
@@ -76,7 +76,7 @@ def _show(call: Call[None], rows: Iterable[Row]) -> int:
     unknown: list[tuple[str, str]] = []
     lines = None if call.is_for_person else RowLines(call.output, "statement", _STATEMENT_COLUMNS)
     for row in rows:
-        is_whole &= row["error"] is None
+        is_whole &= not is_failed_look(row["error_class"])
         is_empty = False
         if lines is not None:
             _write_rows(lines, row)

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from pylog_spark.cli.chosen_topics import check_topics, topics_of, write_notes
 from pylog_spark.cli.row_lines import RowLines
-from pylog_spark.exit_code import ExitCode
+from pylog_spark.exit_code import ExitCode, is_failed_look
 from pylog_spark.options.arguments import said_as
 from pylog_spark.options.choices import InspectOrder, OutputFormat
 from pylog_spark.options.declared import (
@@ -109,7 +109,7 @@ def inspect_roots(line: CommandLine) -> int:
         write_inspect_page(page, looks, now_ms=now_ms)
     write_notes(notes, is_for_person=lines is None, is_wide=line[WIDE])
     is_whole = not any(look.view.row["errors"] for look in looks)
-    is_whole &= all(row["error"] is None for row in rows)
+    is_whole &= not any(is_failed_look(row["error_class"]) for row in rows)
     return ExitCode.DONE if is_whole else ExitCode.PARTLY_FAILED
 
 
@@ -175,7 +175,7 @@ def _total(rows: Sequence[Row]) -> Row:
 
     return {
         "partitions": len(rows),
-        "failed": sum(row["error"] is not None for row in rows),
+        "failed": sum(is_failed_look(row["error_class"]) for row in rows),
         **{name: sum(of(name)) for name in ("segments", "size_bytes", "index_bytes")},
         "oldest_timestamp": min(of("oldest_timestamp"), default=None),
         "newest_timestamp": max(of("newest_timestamp"), default=None),
@@ -368,7 +368,7 @@ PARTITION_TABLE: Final = TextTable(
     ),
     note=_remarks,
     note_heading="remarks",
-    note_style=lambda row: "bold red" if row.get("error") else "",
+    note_style=lambda row: "bold red" if is_failed_look(row.get("error_class")) else "",
 )
 TOPIC_TABLE: Final = TextTable(
     columns=(

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Final
 
+from pylog_spark.exit_code import is_failed_look
 from pylog_spark.options.arguments import said_as
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
 from storage_core.catalog.topic_catalog import INTERNAL_TOPICS
@@ -128,7 +129,7 @@ def gather_evidence(roots: Sequence[str], topics: TopicFilter, *, now_ms: int) -
         ):
             rows.setdefault(row["topic"], []).append(row)
             gaps[row["topic"]] = gaps.get(row["topic"], 0) + has_gaps
-            if row["error"] is not None:
+            if is_failed_look(row["error_class"]):
                 notes.append(f"{row['directory']}: {row['error']}")
     unknown = [
         TopicEvidence(topic=topic, rows=own, with_gaps=gaps[topic])

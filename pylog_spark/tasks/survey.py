@@ -35,7 +35,7 @@ from storage_core.log.log_loader import find_clean_end
 from storage_core.log.settled_store import settle, settled_files
 from storage_core.maintenance.compaction.candidates import CleanRequest
 from storage_core.maintenance.partition_state import PartitionState
-from storage_core.maintenance.retention.observe import with_recovered_end
+from storage_core.maintenance.retention.observe import refuse_repairs, with_recovered_end
 from storage_core.maintenance.survey import Survey, survey_partition
 from storage_core.roots.open_root import partition_checkpoints, root_checkpoints
 from storage_core.store import FileInfo, LogStore
@@ -94,6 +94,7 @@ def _survey(
     survey = survey_partition(state, config, request)
     if survey.retention.removals and row["role"] == Role.BROKER:
         if context.is_unclean(row["root"], row["directory"]):
+            refuse_repairs(store.location, store.list_files())
             state = with_recovered_end(store, state)
             survey = survey_partition(state, config, request)
         else:

@@ -13,7 +13,7 @@ from typing import Final, TypeGuard
 
 import numpy as np
 
-from storage_core.errors import ChangedWhileReadError, StorageError
+from storage_core.errors import ChangedWhileReadError, StorageError, located
 from storage_core.filenames import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
@@ -163,6 +163,7 @@ class PlannedStore(ReadOnlyStore):
         return self._view.open(name)
 
 
+@located
 def settle(store: LogStore) -> SettledStore:
     """Return a partition as a load would leave it, from a directory that somebody may be changing.
 

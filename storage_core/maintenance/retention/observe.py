@@ -80,7 +80,7 @@ def observe_retention(  # noqa: PLR0913  # the inputs of Kafka's deletion pass
     """
     rules = RetentionRules.of(config)
     files = store.list_files()
-    _refuse_repairs(store.location, files)
+    refuse_repairs(store.location, files)
     state = PartitionState.of_listing(
         store.location,
         files,
@@ -113,7 +113,7 @@ def observe_retention(  # noqa: PLR0913  # the inputs of Kafka's deletion pass
         state = replace(state, log_end=load()) if is_closed else with_recovered_end(store, state)
 
 
-def _refuse_repairs(location: str, files: Iterable[FileInfo]) -> None:
+def refuse_repairs(location: str, files: Iterable[FileInfo]) -> None:
     """Refuse a log that its loader changes before anything else may be decided.
 
     Raises:

@@ -109,6 +109,8 @@ def test_topics_are_chosen_and_roots_added_up(pylog, copy: Path, tmp_path: Path)
 def test_what_cannot_be_read_is_named_and_the_rest_is_there(pylog, copy: Path):
     for index in (copy / "events-0").glob("*.index"):
         index.unlink()
+    assert pylog("config", "init", copy).exit_code == ExitCode.DONE
+    (copy / "events-0" / "leader-epoch-checkpoint").write_text("nonsense")
     result = pylog("config", "init", copy)
     assert result.exit_code == ExitCode.PARTLY_FAILED
     assert "# Could not be read: events-0: " in result.stdout
