@@ -17,6 +17,7 @@ from storage_core.errors import (
     PylogError,
     RecoveryRequiredError,
     StorageError,
+    UnsupportedPythonError,
 )
 
 # Extra that brings a package which the wheel itself does not depend on.
@@ -35,7 +36,7 @@ class ExitCode(enum.IntEnum):
     USAGE = 2  # wrong usage or config
     REFUSED = 3  # a guard refused
     PARTLY_FAILED = 4  # some partitions or files failed, the others are done
-    FAILED = 5  # storage or Spark failed, or the program has a bug
+    FAILED = 5  # storage or Spark failed, this Python is unsupported, or the program has a bug
     INTERRUPTED = 130
     READER_GONE = 141  # what read our output has closed it: head, less
     TERMINATED = 143
@@ -66,7 +67,7 @@ def exit_code_of(error: BaseException) -> ExitCode:
             code = ExitCode.USAGE
         case GuardRefusedError():
             code = ExitCode.REFUSED
-        case StorageError() | MissingSoftwareError():
+        case StorageError() | MissingSoftwareError() | UnsupportedPythonError():
             code = ExitCode.FAILED
         case PylogError():
             code = ExitCode.PARTLY_FAILED

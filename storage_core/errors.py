@@ -392,6 +392,25 @@ class OffsetOverflowError(BadBytesError):
     """An offset does not fit the 31 bits above its segment's base offset."""
 
 
+class UnsupportedPythonError(PylogError):
+    """This Python does not call compiled code as it should; nothing was read or changed.
+
+    Args:
+        python: Its version, and its program.
+        reason: What is not as expected.
+    """
+
+    def __init__(self, python: str, reason: str) -> None:
+        super().__init__(python, reason)
+        self.python, self.reason = python, reason
+
+    def __str__(self) -> str:
+        return (
+            f"Python {self.python} cannot run this program: {self.reason}; "
+            "use CPython 3.11, 3.12, 3.13 or 3.14, the build of python.org or of a distribution"
+        )
+
+
 class OffsetMapFullError(PylogError):
     """The offset map cannot take one more key."""
 

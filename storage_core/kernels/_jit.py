@@ -18,11 +18,14 @@ from typing import Any, Final, TypeVar, cast
 import numpy as np
 
 from storage_core.kernels._code_files import keep_code, only_here, read_code
-from storage_core.kernels._native import HAS_ENTRIES, load_entry
+from storage_core.kernels._native import check_python, load_entry
 
 _MAX_INT64: Final = 2**63 - 1
 # Numba's own switch, for a debugger.
 _IS_PLAIN: Final = os.environ.get("NUMBA_DISABLE_JIT", "0") != "0"
+# Here, since in the midst of work it would be the error of one partition, and of the next one.
+if not _IS_PLAIN:
+    check_python()
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -75,8 +78,6 @@ class Kernel:
     def _call_first(self, arguments: tuple[Any, ...]) -> Any:
         """Run the kernel for arguments that no entry took: of the first time, or of other types."""
         plain = tuple(map(_plain, arguments))
-        if not HAS_ENTRIES:
-            return self._dispatcher(*plain)
         for provide in (self._load, self._compile):
             result = self._try(plain)
             if result is not NotImplemented:

@@ -3,13 +3,17 @@
 import enum
 import inspect
 import sys
+import sysconfig
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from storage_core.kernels import _code_files, _jit, _native
+from storage_core.errors import UnsupportedPythonError
+from storage_core.kernels import _code_files, _native
+from storage_core.kernels._binding import binding_text
 from storage_core.kernels._jit import Kernel, kernel
 
 
@@ -193,16 +197,86 @@ def test_a_kernel_says_what_it_is():
     assert inspect.signature(compiled) == inspect.signature(total)
 
 
-def test_what_an_entry_is_told_is_in_the_order_of_its_names():
-    assert len(_native.FACTS) == len(_native.Fact)
-    assert _native.FACTS[_native.Fact.MISMATCH] is NotImplemented
-    assert _native.FACTS[_native.Fact.UINT64] is np.uint64
+def test_unaligned_numbers_are_not_taken_for_others():
+    compiled = kernel(total)
+    assert compiled(np.arange(3)) == 3
+    unaligned = np.frombuffer(b"." + np.arange(3).tobytes(), np.uint8)[1:].view(np.int64)
+    assert not unaligned.flags.aligned
+    assert all(entry(unaligned) is NotImplemented for entry in compiled._entries.values())
+    assert compiled(unaligned) == 3
 
 
-def test_where_objects_look_otherwise_numba_calls_the_kernel(monkeypatch):
-    """A Python without the lock, for one, has its fields elsewhere."""
-    monkeypatch.setattr(_jit, "HAS_ENTRIES", False)
-    compiled = kernel(first_and_size)
-    assert compiled(np.arange(3, 8), 2) == (5, 5)
-    assert not compiled._entries
-    assert compiled.is_ready
+def test_long_and_long_long_are_one():
+    compiled = kernel(total)
+    assert compiled(np.arange(3, dtype="l")) == compiled(np.arange(3, dtype="q")) == 3
+    assert len(compiled._entries) == 1
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (1, 3), (3, 1)])
+def test_rows_of_none_and_of_one_are_read_as_they_are(shape):
+    def sizes(values):
+        return values.shape[0], values.shape[1]
+
+    compiled = kernel(sizes)
+    assert compiled(np.zeros(shape)[:, :].astype(np.int64)) == shape
+    assert compiled(np.zeros((4, 9), np.int64)[: shape[0], 2 : 2 + shape[1]]) == shape
+
+
+def test_an_array_is_free_again_after_a_call():
+    compiled = kernel(fill)
+    values = np.zeros((3, 4), np.int64)
+    compiled(values, 1)
+    compiled._try((values, "1"))  # refused after the array was taken
+    # NumPy refuses this while somebody has the array's memory.
+    values.resize((6, 4), refcheck=True)
+
+
+CHECKS = {
+    "another field of a buffer": (
+        "%View, ptr %view, i32 0, i32 7",
+        "%View, ptr %view, i32 0, i32 8",
+    ),
+    "another object": (
+        "%Closure, ptr %closure, i32 0, i32 4",
+        "%Closure, ptr %closure, i32 0, i32 3",
+    ),
+    "no look at the letter": ("%is.type = or i1", "%is.type = or i1 true, %is.letter ;"),
+    "a number of 32 bits": ("store i64 %number.word, ptr %value", "store i64 7, ptr %value"),
+    "one sign for all": ("%is.signed = icmp eq i64 %sign, 0", "%is.signed = icmp eq i64 0, 0"),
+}
+
+
+@pytest.mark.parametrize(("right", "wrong"), CHECKS.values(), ids=CHECKS)
+def test_a_python_whose_objects_are_read_wrongly_is_refused(monkeypatch, right, wrong):
+    text = binding_text(5)
+    assert text.count(right) == 1
+    monkeypatch.setattr(_native, "binding_text", lambda _arguments: text.replace(right, wrong))
+    with pytest.raises(
+        UnsupportedPythonError, match=r"Python 3\.\d+\.\d+ .*machine code"
+    ) as caught:
+        _native._checked_engine.__wrapped__()
+    assert "use CPython 3.11" in str(caught.value)
+
+
+def test_a_python_without_the_interpreter_lock_is_refused(monkeypatch):
+    asked = sysconfig.get_config_var
+    monkeypatch.setattr(
+        _native.sysconfig,
+        "get_config_var",
+        lambda name: 1 if name == "Py_GIL_DISABLED" else asked(name),
+    )
+    with pytest.raises(UnsupportedPythonError, match="free-threaded"):
+        _native._checked_engine.__wrapped__()
+
+
+def test_a_python_without_a_function_is_refused_before_it_is_missed(monkeypatch):
+    text = binding_text(5).replace("@PyTuple_New(", "@PyTuple_Fresh(")
+    monkeypatch.setattr(_native, "binding_text", lambda _arguments: text)
+    with pytest.raises(UnsupportedPythonError, match="it has no PyTuple_Fresh"):
+        _native._checked_engine.__wrapped__()
+
+
+def test_another_python_is_refused(monkeypatch):
+    monkeypatch.setattr(_native.sys, "implementation", SimpleNamespace(name="pypy"))
+    with pytest.raises(UnsupportedPythonError, match="cannot run this program"):
+        _native._checked_engine.__wrapped__()
