@@ -1,9 +1,12 @@
-# What a person and CI run. Needs make and Python 3.11 or newer; `make setup` brings the rest by pip.
+# What a person and CI run. Needs make and Python 3.11 to 3.14; `make setup` brings the rest by pip.
 
-# The first of these that is new enough. `make test PYTHON=/path/to/python3.13`, and so every other
-# target, takes that one, in an environment of its own below build/.
-PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11; do \
-	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$name" && break; done)
+# A Python that was tested: as `requires-python` of pyproject.toml says, and with its lock.
+IS_TESTED := import sys, sysconfig; sys.exit(not (3, 11) <= sys.version_info < (3, 15) \
+	or bool(sysconfig.get_config_var("Py_GIL_DISABLED")))
+# The first of these that was. `make test PYTHON=/path/to/python3.13`, and so every other target,
+# takes that one, in an environment of its own below build/.
+PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
+	"$$name" -c '$(IS_TESTED)' 2>/dev/null && echo "$$name" && break; done)
 ifeq ($(origin PYTHON),command line)
 VENV := build/venv-$(notdir $(PYTHON))
 MADE_FOR := $(CURDIR) $(PYTHON)
@@ -163,7 +166,8 @@ clean: ## Remove what make has made, except .cache (jars that were fetched)
 # ---------------------------------------------------------------------------------------------
 
 $(VENV)/.created:
-	@test -n "$(PYTHON)" || { echo 'make: no Python 3.11 or newer; say PYTHON=/path/to/python' >&2; exit 2; }
+	@test -n "$(PYTHON)" || { echo 'make: no Python 3.11 to 3.14; say PYTHON=/path/to/python' >&2; exit 2; }
+	@$(PYTHON) -c '$(IS_TESTED)' || { echo 'make: $(PYTHON) is no Python 3.11 to 3.14, or it is free-threaded; say PYTHON=/path/to/python' >&2; exit 2; }
 	$(PYTHON) -m venv --clear $(VENV)
 	@printf '%s\n' '$(MADE_FOR)' > $@
 

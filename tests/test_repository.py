@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from storage_core.errors import UnsupportedPythonError
+
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -53,6 +55,55 @@ def test_the_lock_says_versions_and_nothing_about_where_they_come_from():
 def test_the_command_line_starts_without_spark():
     program = "import sys, pylog_spark.cli; sys.exit('pyspark' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def supported_pythons() -> list[str]:
+    """Return the versions of which the package says that they were tested."""
+    prefix = "Programming Language :: Python :: "
+    return [text.removeprefix(prefix) for text in PROJECT["classifiers"] if text.startswith(prefix)]
+
+
+def test_all_places_say_the_same_versions_of_python():
+    *others, last = supported_pythons()
+    (minor, after) = (int(version.split(".")[1]) for version in (others[0], last))
+    assert PROJECT["requires-python"] == f">=3.{minor},<3.{after + 1}"
+    assert f"(3, {minor}) <= sys.version_info < (3, {after + 1})" in (ROOT / "Makefile").read_text()
+    sentence = f"Python {', '.join(others)} or {last}"
+    for name in ("README.md", "docs/install.md"):
+        assert sentence in (ROOT / name).read_text(), name
+    assert sentence.replace("Python", "CPython") in str(UnsupportedPythonError("3.15", "why"))
+
+
+def test_make_takes_the_python_that_was_tested():
+    place = f"PYTHON={sys.executable}"
+    shown = subprocess.run(
+        ["make", "--dry-run", place, "fmt"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "no Python 3.11 to 3.14" in shown.stdout  # the rule asks it
+    program = re.findall(rf"{re.escape(sys.executable)} -c '(.+?)'", shown.stdout, re.DOTALL)[0]
+    for change, is_refused in {
+        "": False,
+        "sys.version_info = (3, 10, 9)": True,
+        "sys.version_info = (3, 15, 0)": True,
+        "sysconfig.get_config_var = lambda name: 1": True,
+    }.items():
+        done = subprocess.run(
+            [sys.executable, "-c", program.replace("sys.exit", f"{change}; sys.exit".lstrip("; "))],
+            check=False,
+        )
+        assert bool(done.returncode) == is_refused, change
+
+
+def test_make_refuses_another_python(tmp_path):
+    python = tmp_path / "python3.15"
+    python.write_text("#!/bin/sh\nexit 1\n")
+    python.chmod(0o755)
+    done = subprocess.run(
+        ["make", f"PYTHON={python}", "fmt"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert f"{python} is no Python 3.11 to 3.14, or it is free-threaded" in done.stderr
+    assert not (ROOT / "build" / "venv-python3.15").exists()
 
 
 def test_jobs_are_thin():

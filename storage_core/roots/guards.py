@@ -12,12 +12,12 @@ from storage_core.store import open_object_store
 from storage_core.store.filesystems import (
     FilesystemKind,
     classify_filesystem,
-    filesystem_of,
-    read_mount_table,
+    find_filesystem,
 )
 from storage_core.store.local import storage_errors
 
 _ROOT_USER: Final = 0
+_TRUSTED: Final = "ext4, xfs, btrfs or zfs"
 
 
 def check_local_directory(location: str, overrides: frozenset[str]) -> None:
@@ -92,19 +92,20 @@ def _check_format(path: Path, overrides: frozenset[str]) -> None:
 
 
 def _check_filesystem(path: Path, overrides: frozenset[str]) -> None:
-    name = filesystem_of(path.resolve(), read_mount_table())
+    name = find_filesystem(path.resolve())
     kind = classify_filesystem(name)
     if kind is FilesystemKind.UNSAFE:
         raise GuardRefusedError(
             "FILESYSTEM_UNSAFE",
             f"{path} lies on {name}, where neither renames nor locks are what they are on a disk; "
-            "copy it to a local one",
+            f"copy it to {_TRUSTED}: cp -a {path} FOLDER",
         )
     if kind is FilesystemKind.UNKNOWN and "FILESYSTEM_UNKNOWN" not in overrides:
         raise GuardRefusedError(
             "FILESYSTEM_UNKNOWN",
-            f"{path} lies on {name or 'a filesystem that the mount table does not name'}; "
-            "expected ext4 or xfs",
+            f"{path} lies on {name or 'a filesystem that nothing names'}, and nobody has tried "
+            f"whether that keeps renames, locks and syncs; copy it to {_TRUSTED}: "
+            f"cp -a {path} FOLDER; or, if you know that it keeps them, allow it",
             "--override FILESYSTEM_UNKNOWN",
         )
 

@@ -1,18 +1,24 @@
 """The filesystem of a path, and whether it can be trusted with a log directory.
 
-That is: a rename that is atomic, a sync that reaches the disk, locks that another process sees.
-Source: ``/proc/self/mountinfo``, proc(5).
+That is: a rename that is atomic and, once its folder is synced, lasts; a file that only one process
+creates (``O_EXCL``); locks that another process sees. Source: ``/proc/self/mountinfo``, proc(5);
+statfs(2) where that names no mount, as in a chroot.
 """
 
+import ctypes
 import enum
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 MOUNT_TABLE: Final = Path("/proc/self/mountinfo")
 
-# Local, and with the promises above. overlay and tmpfs keep them for as long as they live.
-_SAFE: Final = frozenset({"ext3", "ext4", "xfs", "overlay", "tmpfs"})
+# Local, and with the promises above. overlay and tmpfs keep them for as long as they live. Tests
+# mount all but zfs, bcachefs and f2fs, whose documents promise the same.
+_SAFE: Final = frozenset(
+    {"bcachefs", "btrfs", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"}
+)
 # Another machine's disk, or a program's idea of one.
 _UNSAFE: Final = frozenset(
     {
@@ -36,6 +42,33 @@ _UNSAFE: Final = frozenset(
     }
 )
 _FUSE_PREFIX: Final = "fuse."
+# What statfs(2) says of those above; the three ext have one number, and so have FUSE and virtiofs.
+_MAGIC: Final = {
+    0x01021994: "tmpfs",
+    0x01021997: "9p",
+    0x01161970: "gfs2",
+    0x0BD00BD0: "lustre",
+    0x2FC12FC1: "zfs",
+    0x517B: "smbfs",
+    0x5346414F: "afs",
+    0x564C: "ncpfs",
+    0x58465342: "xfs",
+    0x65735546: "fuse",
+    0x6969: "nfs",
+    0x7461636F: "ocfs2",
+    0x786F4256: "vboxsf",
+    0x794C7630: "overlay",
+    0x9123683E: "btrfs",
+    0xC36400: "ceph",
+    0xCA451A4E: "bcachefs",
+    0xEF53: "ext4",
+    0xF2F52010: "f2fs",
+    0xFE534D42: "smb3",
+    0xFF534D42: "cifs",
+}
+# More than struct statfs has on any 64-bit Linux, whose first word is the number.
+_STATFS_WORDS: Final = 32
+_MAGIC_MASK: Final = 0xFFFFFFFF
 _ESCAPES: Final = {"\\040": " ", "\\011": "\t", "\\012": "\n", "\\134": "\\"}
 
 
@@ -45,6 +78,24 @@ class FilesystemKind(enum.StrEnum):
     SAFE = "safe"
     UNKNOWN = "unknown"
     UNSAFE = "unsafe"
+
+
+def find_filesystem(path: Path) -> str | None:
+    """Return the type of the filesystem that a path lies on, None if nobody knows it.
+
+    Args:
+        path: Absolute, without symbolic links.
+    """
+    return filesystem_of(path, read_mount_table()) or _filesystem_by_number(path)
+
+
+def _filesystem_by_number(path: Path) -> str | None:
+    """Return what the kernel says of a path itself; a number that we do not know as a number."""
+    words = (ctypes.c_long * _STATFS_WORDS)()
+    if ctypes.CDLL(None).statfs(os.fsencode(path), words) != 0:
+        return None
+    number = words[0] & _MAGIC_MASK
+    return _MAGIC.get(number, hex(number))
 
 
 def filesystem_of(path: Path, mount_table: str) -> str | None:

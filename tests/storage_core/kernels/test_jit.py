@@ -22,7 +22,7 @@ from storage_core.kernels._jit import kernels_of
 
 PACKAGE = Path(storage_core.__file__).parent
 # What the kernels consist of: without the rest a copy is small and imports fast.
-KERNEL_SOURCES = ("__init__.py", "formats", "kernels")
+KERNEL_SOURCES = ("__init__.py", "errors.py", "redaction.py", "formats", "kernels")
 
 PROGRAM = """
 import json
@@ -82,7 +82,7 @@ def copied_sources(into: Path) -> Path:
         if source.is_dir():
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
         else:
-            target.parent.mkdir(parents=True)
+            target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, target)
     return into
 

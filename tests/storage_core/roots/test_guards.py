@@ -41,7 +41,7 @@ def test_another_systems_directory_is_refused_by_its_name(tmp_path):
     [
         ("nfs4", "FILESYSTEM_UNSAFE"),
         ("fuse.s3fs", "FILESYSTEM_UNSAFE"),
-        ("zfs", "FILESYSTEM_UNKNOWN"),
+        ("exfat", "FILESYSTEM_UNKNOWN"),
     ],
 )
 def test_only_known_filesystems_are_written_to(tmp_path, monkeypatch, filesystem, code):

@@ -61,8 +61,8 @@ def test_the_table_of_this_machine_names_its_root():
     [
         ("ext4", FilesystemKind.SAFE),
         ("xfs", FilesystemKind.SAFE),
-        ("btrfs", FilesystemKind.UNKNOWN),
-        ("zfs", FilesystemKind.UNKNOWN),
+        ("btrfs", FilesystemKind.SAFE),
+        ("exfat", FilesystemKind.UNKNOWN),
         (None, FilesystemKind.UNKNOWN),
         ("nfs", FilesystemKind.UNSAFE),
         ("cifs", FilesystemKind.UNSAFE),
