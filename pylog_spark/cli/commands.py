@@ -11,6 +11,7 @@ from typing import Any, Final
 from pylog_spark.options import of_partitions
 from pylog_spark.options.choices import FailOn, RecordOutput
 from pylog_spark.options.declared import (
+    ALL_COMMANDS,
     ALLOW_DATA_LOSS,
     ALLOW_TRUNCATE,
     ASSUME_DEFAULTS,
@@ -497,6 +498,7 @@ _DOCTOR: Final = Command(
         DEEP,
         FAIL_ON,
         replace(SHOW, default=20, shown=20),
+        ALL_COMMANDS,
         _GUESSED_ROLE,
         CONFIG_FILES,
         replace(SERVER_PROPERTIES, panel=None, help="The broker's own file: its recovery threads."),

@@ -19,6 +19,7 @@ from pylog_spark.operations.verify_report import VerifyRequest
 from pylog_spark.options.broker import broker_config
 from pylog_spark.options.choices import FailOn
 from pylog_spark.options.declared import (
+    ALL_COMMANDS,
     ALLOW_TRUNCATE,
     DEEP,
     DRY_RUN,
@@ -35,12 +36,13 @@ from pylog_spark.report import (
     size_column,
     size_text,
 )
-from pylog_spark.report_page import Command, Page, Section, write_page
+from pylog_spark.report_page import Block, Command, Page, Section, write_page
 from pylog_spark.run.guards import check_outside
 from pylog_spark.schemas import FINDING
 from pylog_spark.tasks.diagnosis import Diagnosis
 from pylog_spark.text_table import Row, TextTable, write_paragraphs, write_table
 from storage_core.catalog.roles import Role, guess_role, local_path
+from storage_core.counted import counted
 from storage_core.errors import ConfigError
 from storage_core.maintenance.verification.findings import Severity
 from storage_core.maintenance.verification.verdict import Advice, RootState
@@ -57,6 +59,7 @@ _STYLES: Final = {
     Advice.COPY_WHOLE: "bold green",
 }
 _SHOWN_FORECASTS: Final = 20
+_SHOWN_COMMANDS: Final = 10
 _FINDING_COLUMNS: Final = ("root", *FINDING.names)
 # What a broker's start would do to each partition.
 _FORECAST_TABLE: Final = TextTable(
@@ -96,7 +99,7 @@ def _diagnose(call: Call[None], place: Any) -> Diagnosis:
 def _show(call: Call[None], diagnosis: Diagnosis) -> int:
     shown = call.line[SHOW]
     if call.is_for_person:
-        _write(diagnosis, shown, is_wide=call.is_wide)
+        _write(diagnosis, shown, is_wide=call.is_wide, are_all=call.line[ALL_COMMANDS])
     else:
         _write_rows(diagnosis, shown, RowLines(call.output, "finding", _FINDING_COLUMNS))
     write_notes(call.notes, is_for_person=call.is_for_person, is_wide=call.is_wide)
@@ -119,7 +122,7 @@ def _write_rows(diagnosis: Diagnosis, shown: int, lines: RowLines) -> None:
 def doctor_page(diagnosis: Diagnosis) -> Page:
     """Return the page of a diagnosis."""
     verdict = diagnosis.verdict
-    commands = [Command(command) for command in verdict.commands]
+    commands: list[Block] = [*map(Command, verdict.commands), *_warnings(verdict.commands)]
     failed = [
         f"{partition_name(row)} in {row['root']} could not be verified: {row['error']}"
         for row in diagnosis.failed
@@ -184,7 +187,7 @@ def _describe(diagnosis: Diagnosis, shown: int) -> dict[str, Any]:
     }
 
 
-def _write(diagnosis: Diagnosis, shown: int, *, is_wide: bool) -> None:
+def _write(diagnosis: Diagnosis, shown: int, *, is_wide: bool, are_all: bool) -> None:
     console = Console()
 
     def say(text: str, style: str = "") -> None:
@@ -194,14 +197,12 @@ def _write(diagnosis: Diagnosis, shown: int, *, is_wide: bool) -> None:
     say(verdict.headline, _STYLES[verdict.advice])
     for reason in verdict.reasons:
         say(f"  - {reason}")
-    for command in verdict.commands:
-        say(f"    {command}", "bold")
-    if any(_cuts_for_good(command) for command in verdict.commands):
-        say(
-            "  Each with --allow-truncate cuts logs: put --dry-run behind it first, and cut "
-            "nothing that another replica can give back."
-        )
-    say("")
+    commands = verdict.commands if are_all else verdict.commands[:_SHOWN_COMMANDS]
+    write_paragraphs(console, [f"    {each}" for each in commands], is_wide=is_wide, style="bold")
+    more = len(verdict.commands) - len(commands)
+    after = [f"    and {more:,} more; {ALL_COMMANDS.label} shows them"] if more else []
+    after += [f"  {warning}" for warning in _warnings(verdict.commands)]
+    write_paragraphs(console, [*after, ""], is_wide=is_wide)
     for root in diagnosis.roots:
         say(_root_line(root))
     _write_start(diagnosis, console, is_wide=is_wide)
@@ -215,25 +216,47 @@ def _write(diagnosis: Diagnosis, shown: int, *, is_wide: bool) -> None:
         write_table(console, FINDING_TABLE, bad[:shown], is_wide=is_wide)
     if diagnosis.counts:
         console.print()
-        write_counts(console, diagnosis.counts, diagnosis.findings)
+        write_counts(
+            console,
+            diagnosis.counts,
+            diagnosis.findings,
+            all_by=ALL_COMMANDS.label,
+            are_all=are_all,
+        )
+    # What a person has to know stands above what is left on the screen.
+    say("")
+    say(verdict.headline, _STYLES[verdict.advice])
+    if verdict.commands:
+        say(f"next: {verdict.commands[0]}", "bold")
 
 
-def _cuts_for_good(command: str) -> bool:
-    return ALLOW_TRUNCATE.label in command and DRY_RUN.label not in command
+def _warnings(commands: Sequence[str]) -> list[str]:
+    """Return what has to be known before the commands are run."""
+    if any(ALLOW_TRUNCATE.label in each and DRY_RUN.label not in each for each in commands):
+        warning = (
+            f"Each with {ALLOW_TRUNCATE.label} cuts logs: put {DRY_RUN.label} behind it first, and "
+            "cut nothing that another replica can give back."
+        )
+        return [warning]
+    return []
 
 
 def _start_lines(diagnosis: Diagnosis) -> list[str]:
     start, pace = diagnosis.start, diagnosis.pace
     rate = f"{size_text(round(pace.bytes_per_second))}/s a reader"
     basis = "as measured" if pace.is_measured else "assumed: too little was read to measure"
-    lines = [
-        (
-            f"A broker's start would recover {start.recovered_partitions} partitions: read "
-            f"{size_text(start.read_bytes)}, rebuild the indexes of {start.rebuilt_segments} "
-            f"segments, cut {size_text(start.cut_bytes)} with {start.cut_records} readable "
-            f"records, delete {start.deleted_segments} segments, refuse {start.refused} partitions."
-        )
+    readable = counted(start.cut_records, "readable record")
+    indexed = counted(start.rebuilt_segments, "segment")
+    does = [
+        (start.read_bytes, f"read {size_text(start.read_bytes)}"),
+        (start.rebuilt_segments, f"rebuild the indexes of {indexed}"),
+        (start.cut_bytes, f"cut {size_text(start.cut_bytes)} with {readable}"),
+        (start.deleted_segments, f"delete {counted(start.deleted_segments, 'segment')}"),
+        (start.refused, f"refuse {counted(start.refused, 'partition')}"),
     ]
+    told = ", ".join(text for number, text in does if number)
+    what = counted(start.recovered_partitions, "partition")
+    lines = [f"A broker's start would recover {what}{': ' if told else ''}{told}."]
     if start.recovered_partitions:
         lines.append(
             f"That takes it about {start.broker_seconds:.1f} s with {pace.broker_threads} threads "
@@ -244,12 +267,9 @@ def _start_lines(diagnosis: Diagnosis) -> list[str]:
 
 
 def _worth_telling(forecasts: Sequence[Row]) -> list[Row]:
-    """Return the partitions with which a broker's start would do more than open them."""
-    return [
-        row
-        for row in forecasts
-        if row.get("cut_bytes") or row.get("error") or row.get("rebuilt_segments")
-    ]
+    """Return the partitions to which a broker's start would do more than read and index them."""
+    names = ("cut_bytes", "error", "deleted_segments", "split_segments")
+    return [row for row in forecasts if any(row.get(name) for name in names)]
 
 
 def _write_start(diagnosis: Diagnosis, console: Console, *, is_wide: bool) -> None:
@@ -258,7 +278,9 @@ def _write_start(diagnosis: Diagnosis, console: Console, *, is_wide: bool) -> No
     if worth:
         console.print()
         left = len(worth) - _SHOWN_FORECASTS
-        more = [] if is_wide or left <= 0 else [f"and {left} more partitions; --wide shows them"]
+        more = []
+        if left > 0 and not is_wide:
+            more = [f"and {counted(left, 'more partition')}; --wide shows them"]
         rows = worth if is_wide else worth[:_SHOWN_FORECASTS]
         write_table(console, _FORECAST_TABLE, rows, is_wide=is_wide, footer=more)
 
@@ -270,7 +292,7 @@ def _root_line(root: RootState) -> str:
         pid = root.lock.holder_pid
         lock = "its lock is held" if pid is None else f"its lock is held by process {pid}"
     return (
-        f"{root.location}: {root.role}, {root.partitions} partitions, "
+        f"{root.location}: {root.role}, {counted(root.partitions, 'partition')}, "
         f"{size_text(root.size_bytes)}, {marker}, {lock}"
     )
 

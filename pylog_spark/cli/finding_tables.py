@@ -55,8 +55,11 @@ def write_counts(
     console: Console,
     counts: Iterable[tuple[str, str, int]],
     findings: Iterable[Row],
+    *,
+    all_by: str = "",
+    are_all: bool = False,
 ) -> None:
-    """Write counts of findings, and what to do about the first of each kind.
+    """Write counts of findings, and what to do about the first of each kind, or about all.
 
     That stands on lines of its own, none of them broken: commands are to be copied from there.
 
@@ -64,12 +67,21 @@ def write_counts(
         console: Where to.
         counts: Severity, code, how many.
         findings: Those that are known; not all of them, perhaps.
+        all_by: Option that shows what to do about all of each kind; empty for none.
+        are_all: Whether it is shown.
     """
     names = ("severity", "code", "count")
     write_table(console, COUNT_TABLE, [dict(zip(names, of, strict=True)) for of in counts])
-    fixes: dict[str, str] = {}
+    fixes: dict[str, dict[str, None]] = {}
     for row in findings:
-        fixes.setdefault(row["code"], row["fix"])
+        fixes.setdefault(row["code"], {})[row["fix"]] = None
     if fixes:
-        console.print("what to do (about the first of each kind):")
-    write_lines(console, (f"  {code}: {fix}" for code, fix in fixes.items()))
+        which = "" if are_all else " (about the first of each kind)"
+        console.print(f"what to do{which}:")
+    for code, of_kind in fixes.items():
+        shown = list(of_kind) if are_all else list(of_kind)[:1]
+        write_lines(console, (f"  {code}: {fix}" for fix in shown))
+        if all_by and len(of_kind) > len(shown):
+            write_lines(
+                console, [f"    and {len(of_kind) - len(shown):,} more; {all_by} shows them"]
+            )

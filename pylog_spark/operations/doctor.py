@@ -14,6 +14,7 @@ from pylog_spark.engines.choice import Place
 from pylog_spark.operations.verify import Verification, observe_targets, verify_step
 from pylog_spark.operations.verify_report import VerifyRequest
 from pylog_spark.options import JobOptions
+from pylog_spark.run.catalogs import build_catalogs
 from pylog_spark.run.job import new_job
 from pylog_spark.run.planning import WorkItem, are_read_here, choose_unit_bytes, pack_units
 from pylog_spark.run.run import Run
@@ -22,7 +23,9 @@ from pylog_spark.tasks.diagnosis import Diagnosis, Threads, put_together, to_for
 from pylog_spark.tasks.forecast import forecast_partitions
 from pylog_spark.tasks.verification import Target
 from pylog_spark.tasks.verified_roots import VerifiedRoots
-from storage_core.errors import StorageError
+from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.errors import PylogError, StorageError
+from storage_core.roots.open_root import LogRoot
 
 _TITLE: Final = "pylog doctor"
 # Commands are those of so many of the worst findings.
@@ -68,7 +71,17 @@ def diagnose(
         forecasts=forecasts,
         threads=Threads(of_broker=broker_threads, ours=run.engine.slots),
         engine=run.engine.name,
+        catalogs=_catalogs(log_roots, options),
     )
+
+
+def _catalogs(roots: Sequence[LogRoot], options: JobOptions) -> dict[str, TopicCatalog]:
+    """Return what is known of topics; nothing where the cluster's metadata cannot be read."""
+    try:
+        return build_catalogs(roots, options)
+    except PylogError:
+        # Which is a finding, or will be one; here it only means that nobody knows of replicas.
+        return {}
 
 
 def _check_readable(targets: Sequence[Target]) -> None:

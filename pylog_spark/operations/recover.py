@@ -154,7 +154,7 @@ def recover_step(
         worst_cut=logs.worst_cut(),
         has_missing_tail=not options.allow_truncate and logs.has_missing_tail(),
         unrecovered=logs.unrecovered(),
-        notes=(*notes, *logs.readable_cut_notes(options.salvage), *logs.low_end_notes()),
+        notes=(*notes, *logs.readable_cut_notes(options.salvage), *logs.low_end_notes(context)),
     )
 
 

@@ -24,6 +24,7 @@ from pylog_spark.schemas import (
 )
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.counted import counted
+from storage_core.filenames import TopicPartition
 from storage_core.maintenance.verification.findings import Severity
 
 _ACTION: Final = Action.RECOVER.value
@@ -263,23 +264,33 @@ class RecoveredLogs:
             if mark is not None and end is not None and end < mark:
                 yield ordinal, end, mark
 
-    def low_end_notes(self) -> Iterator[str]:
-        """Yield which logs end below what was acknowledged, and what to start first."""
+    def low_end_notes(self, context: RunContext) -> Iterator[str]:
+        """Yield which logs end below what was acknowledged, and what to start first.
+
+        Args:
+            context: What tasks are told; it has the catalogues.
+        """
         by_status: dict[str, list[str]] = {}
+        others: set[bool | None] = set()
         for ordinal, end, mark in self._low_ends():
             name = self._name(ordinal)
             status = self.outcomes[ordinal].columns["status"]
+            partition = TopicPartition(str(name.topic), name.partition or 0)
+            others.add(context.catalogs[name.root].has_other_replicas(partition))
             by_status.setdefault(_LOW_ENDS.get(status, _LEFT_LOW), []).append(
                 f"{name.topic}-{name.partition} at {end} instead of {mark}"
             )
         for what, low in by_status.items():
             yield f"{what.format(logs=counted(len(low), 'log'))}: {_named(low)}"
-        if by_status:
+        if others & {True, None}:
             yield (
-                "start the brokers that hold other replicas of such a log first, and keep "
+                f"{'' if True in others else 'if there are other replicas, '}start the brokers "
+                "that hold other replicas of such a log first, and keep "
                 "unclean.leader.election.enable off, so that this one fetches from them what it "
                 "lost"
             )
+        if False in others:
+            yield "of such a log without another replica only a backup may have the missing records"
 
     def readable_cut_notes(self, salvage: str | None) -> Iterator[str]:
         """Yield how many readable records are cut, and where they are then.

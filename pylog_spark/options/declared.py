@@ -547,6 +547,13 @@ FAIL_ON: Final = Option[FailOn](
     shown=FailOn.ERROR,
     help="Findings as bad as this make the exit status 1.",
 )
+ALL_COMMANDS: Final = Option[bool](
+    name="all_commands",
+    flag="--all-commands",
+    kind=SWITCH,
+    default=False,
+    help="Print every command, not the first ten and the first of each kind of finding.",
+)
 SHOW: Final = Option[int](
     name="show",
     flag="--show",

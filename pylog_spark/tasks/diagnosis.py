@@ -1,7 +1,7 @@
 """What is wrong with log directories and what to do: findings and forecasts put together."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 from pylog_spark.tasks.forecast import to_forecast
 from pylog_spark.tasks.verification import Target
 from pylog_spark.tasks.verified_roots import VerifiedRoots
+from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.checkpoint.lock import LockState, query_lock
 from storage_core.errors import PylogError
 from storage_core.filenames import CLUSTER_METADATA_TOPIC, TopicPartition
@@ -88,6 +89,7 @@ def put_together(  # noqa: PLR0913  # all that a diagnosis is made of
     forecasts: Sequence[Row],
     threads: Threads,
     engine: str,
+    catalogs: Mapping[str, TopicCatalog],
 ) -> Diagnosis:
     """Return the diagnosis.
 
@@ -99,6 +101,7 @@ def put_together(  # noqa: PLR0913  # all that a diagnosis is made of
         forecasts: Of ``schemas.FORECAST``.
         threads: What the forecast counts with.
         engine: What did the tasks.
+        catalogs: What is known of the topics of each root; empty where that cannot be read.
     """
     ordered = sorted(counts, key=lambda count: (-Severity(count[0]).rank, -count[2], count[1]))
     read_bytes = sum(row.get("read_bytes") or 0 for row in verified)
@@ -124,6 +127,7 @@ def put_together(  # noqa: PLR0913  # all that a diagnosis is made of
             fatal=by_severity[Severity.FATAL],
             errors=by_severity[Severity.ERROR] + len(failed),
             low_ends=low_ends,
+            has_replicas=_has_replicas(findings, forecasts, catalogs),
             commands=_commands(states, findings, forecasts, verified),
         ),
         roots=states,
@@ -154,6 +158,22 @@ def _root_state(roots: VerifiedRoots, number: int, verified: Sequence[Row]) -> R
         partitions=len(of_root),
         size_bytes=sum(row.get("bytes") or 0 for row in of_root),
     )
+
+
+def _has_replicas(
+    findings: Iterable[Row], forecasts: Iterable[Row], catalogs: Mapping[str, TopicCatalog]
+) -> bool | None:
+    """Whether logs that lack acknowledged records have other replicas; None if nobody knows."""
+    low = [row for row in findings if row["code"] == Code.HIGH_WATERMARK_BEYOND_END]
+    low += [row for row in forecasts if row["lost_below_high_watermark"]]
+    known = {
+        catalogs[row["root"]].has_other_replicas(partition)
+        if row["root"] in catalogs and (partition := _partition(row)) is not None
+        else None
+        for row in low
+    }
+    # One that has others is reason enough to start these first.
+    return True if True in known else (False if known == {False} else None)
 
 
 def _commands(

@@ -22,6 +22,7 @@ from storage_core.filenames import (
     CONSUMER_OFFSETS_TOPIC,
     SHARE_STATE_TOPIC,
     TRANSACTION_STATE_TOPIC,
+    TopicPartition,
 )
 
 _SEGMENT_BYTES: Final = "104857600"
@@ -92,6 +93,7 @@ class TopicEntry:
         source: Who knows the topic; explicit configs may add to what the cluster says.
         taken_ms: When that was so, epoch milliseconds, if it was exported; None otherwise.
         ignored_keys: Settings that the cluster has and Kafka 4.4 does not know, sorted.
+        replicas: How many replicas each partition has; empty where no source says it.
     """
 
     topic: str
@@ -100,6 +102,7 @@ class TopicEntry:
     source: TopicConfigSource
     ignored_keys: tuple[str, ...] = ()
     taken_ms: int | None = None
+    replicas: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +159,12 @@ class TopicCatalog:
         """Return a topic's id, None if no source has it."""
         entry = self.topics.get(topic)
         return None if entry is None else entry.topic_id
+
+    def has_other_replicas(self, partition: TopicPartition) -> bool | None:
+        """Whether other brokers have replicas of a partition; None if no source says it."""
+        entry = self.topics.get(partition.topic)
+        count = None if entry is None else entry.replicas.get(partition.partition)
+        return None if count is None else count > 1
 
     def config_for(self, topic: str) -> LogConfig | None:
         """Return the config in force for a topic, None if no source knows it.
@@ -260,6 +269,9 @@ def _cluster_entries(metadata: ClusterMetadata) -> dict[str, TopicEntry]:
             config_overrides=metadata.topic_configs.get(topic.name, {}),
             source=TopicConfigSource.CLUSTER_METADATA,
             ignored_keys=metadata.ignored_topic_keys.get(topic.name, ()),
+            replicas={
+                number: len(partition.replicas) for number, partition in topic.partitions.items()
+            },
         )
         for topic in metadata.topics.values()
     }

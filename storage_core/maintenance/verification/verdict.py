@@ -6,7 +6,7 @@ broker recovers with, how many tasks we run.
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 from shlex import quote
@@ -14,6 +14,7 @@ from typing import Final
 
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.lock import LockState
+from storage_core.counted import counted
 from storage_core.maintenance.verification.prescription import recover_command
 
 # One thread of Kafka 4.4 checks so many bytes a second where the file cache has them all: what
@@ -29,10 +30,15 @@ SECONDS_A_SEGMENT: Final = 0.002
 OUR_START_SECONDS: Final = 20.0
 # Who saves less than this is better off with what he knows.
 _WORTH_SECONDS: Final = 60.0
-_LOOK_FIRST: Final = "The broker would start, but records would be lost or stay unreadable."
-_ENDS_MISSING: Final = (
-    "The broker would start, but the ends of logs are missing: other replicas have to be up first."
-)
+# By whether other replicas are known to be, known not to be, or neither.
+_REPLICAS: Final = {
+    True: "start the other replicas first, so that this broker does not lead",
+    False: "there is no other replica: look for a backup before a start lowers the watermark",
+    None: (
+        "if there are other replicas, start them first, so that this broker does not lead; without "
+        "one look for a backup"
+    ),
+}
 
 
 class Advice(enum.StrEnum):
@@ -232,6 +238,7 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
     fatal: int,
     errors: int,
     low_ends: int = 0,
+    has_replicas: bool | None = None,
     commands: Sequence[str] = (),
 ) -> Verdict:
     """Return the verdict on log directories.
@@ -243,6 +250,8 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
         fatal: How many fatal findings there are.
         errors: How many findings of severity error.
         low_ends: How many of them are logs that end below their high watermark.
+        has_replicas: Whether logs that lack acknowledged records have other replicas; None where
+            nobody knows.
         commands: The plan: what mends what is an error or worse, in order.
     """
     names = " ".join(quote(root.location) for root in roots)
@@ -252,14 +261,13 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
     if all(root.role is Role.MIRROR for root in roots):
         return _judge_copy(names, start, fatal + errors)
     if fatal or start.refused:
-        return _do_not_start(partitions, fatal, commands)
+        return _do_not_start(partitions, start, fatal, commands)
     lost = sum(entry.lost_below_high_watermark for entry in partitions)
     if start.cut_records or lost or errors:
-        reasons = _losses(start, lost, errors - low_ends, low_ends)
-        is_whole = not (start.cut_records or lost or errors > low_ends)
+        reasons = _losses(start, lost, errors - low_ends, low_ends, _REPLICAS[has_replicas])
         return Verdict(
             advice=Advice.LOOK_BEFORE_START,
-            headline=_ENDS_MISSING if is_whole else _LOOK_FIRST,
+            headline=_losing_headline(partitions, errors - low_ends, low_ends),
             reasons=tuple(reasons),
             commands=tuple(commands),
         )
@@ -282,15 +290,17 @@ def _in_use(root: RootState, names: str) -> Verdict:
 
 
 def _judge_copy(names: str, start: StartForecast, problems: int) -> Verdict:
+    cut = counted(start.cut_bytes, "byte")
     if problems or start.cut_records or start.refused:
         return Verdict(
             advice=Advice.COPY_DAMAGED,
             headline="The copy is damaged; compare it with its source before you need it.",
             reasons=(
-                f"{problems} findings are errors or worse",
+                f"findings that are errors or worse: {problems:,}",
                 (
-                    f"a broker that starts on it would cut {start.cut_bytes} bytes with "
-                    f"{start.cut_records} readable records, and refuse {start.refused} partitions"
+                    f"a broker that starts on it would cut {cut} with "
+                    f"{counted(start.cut_records, 'readable record')}, and refuse "
+                    f"{counted(start.refused, 'partition')}"
                 ),
             ),
             commands=(f"pylog verify {names} --role mirror --deep --output json",),
@@ -298,47 +308,94 @@ def _judge_copy(names: str, start: StartForecast, problems: int) -> Verdict:
     return Verdict(
         advice=Advice.COPY_WHOLE,
         headline="The copy is whole, but for what its sync may still be writing.",
-        reasons=(f"a broker that starts on it would cut {start.cut_bytes} bytes of torn tails",),
+        reasons=(f"a broker that starts on it would cut {cut} of torn tails",),
         commands=(),
     )
 
 
+def _losing_headline(partitions: Sequence[PartitionForecast], errors: int, low_ends: int) -> str:
+    """Return the worst that a start would do, with its number, in one sentence."""
+    cut = {entry.name: entry.cut_records for entry in partitions if entry.cut_records}
+    if cut:
+        number = counted(sum(cut.values()), "readable record")
+        return f"The broker would start and lose {number} of {_names(cut)}; save them first."
+    low = {entry.name: entry.lost_below_high_watermark for entry in partitions}
+    low = {name: lost for name, lost in low.items() if lost}
+    if low:
+        number = counted(sum(low.values()), "offset")
+        return f"The broker would start and end {_names(low)} {number} below the high watermark."
+    what = [counted(low_ends, "log ends", "logs end") + " below the high watermark"]
+    if errors:
+        what = [counted(errors, "error") + " would stay"]
+    return f"The broker would start, but {what[0]}."
+
+
+def _names(numbers: Mapping[str, int]) -> str:
+    """Return the name with the largest number, and how many more there are."""
+    first = max(numbers, key=lambda name: numbers[name])
+    more = len(numbers) - 1
+    return first if not more else f"{first} and {counted(more, 'more partition')}"
+
+
 def _do_not_start(
-    partitions: Sequence[PartitionForecast], fatal: int, commands: Sequence[str]
+    partitions: Sequence[PartitionForecast],
+    start: StartForecast,
+    fatal: int,
+    commands: Sequence[str],
 ) -> Verdict:
     refused = [entry for entry in partitions if entry.error]
     reasons = [f"{entry.name}: {entry.error}" for entry in refused[:5]]
     if len(refused) > len(reasons):
         reasons.append(f"and {len(refused) - len(reasons)} more partitions")
     if fatal:
-        reasons.append(f"{fatal} fatal findings, listed with what to do about each; then ask again")
+        reasons.append(
+            f"{counted(fatal, 'fatal finding')}, listed with what to do about each; then ask again"
+        )
+    if start.cut_records:
+        reasons.append(_cut_reason(start))
+    causes = [
+        counted(number, noun)
+        for number, noun in ((start.refused, "partition"), (fatal, "fatal finding"))
+        if number
+    ]
     return Verdict(
         advice=Advice.DO_NOT_START,
-        headline="Do not start the broker: it would stop at once, or delete a log.",
+        headline=(
+            "Do not start the broker: it would stop at once, or delete a log, for "
+            f"{' and '.join(causes)}."
+        ),
         reasons=tuple(reasons),
         commands=tuple(commands),
     )
 
 
-def _losses(start: StartForecast, lost: int, errors: int, low_ends: int) -> list[str]:
+def _cut_reason(start: StartForecast) -> str:
+    whole = ""
+    if start.deleted_segments:
+        whole = f", {counted(start.deleted_segments, 'whole segment')} among them"
+    return (
+        f"a start would cut {counted(start.cut_records, 'record')} that can still be read, "
+        f"{start.cut_bytes:,} bytes{whole}"
+    )
+
+
+def _losses(
+    start: StartForecast, lost: int, errors: int, low_ends: int, replicas: str
+) -> list[str]:
     """Return the reasons about records that are lost already, or would be."""
     reasons = []
     if start.cut_records:
-        reasons.append(
-            f"a start would cut {start.cut_records} records that can still be read, "
-            f"{start.cut_bytes} bytes, {start.deleted_segments} whole segments among them"
-        )
+        reasons.append(_cut_reason(start))
     if lost:
         reasons.append(
-            f"afterwards {lost} offsets below a checkpointed high watermark are gone: start the "
-            "other replicas first, so that this broker does not lead"
+            f"afterwards {counted(lost, 'offset')} below a checkpointed high watermark are gone: "
+            f"{replicas}"
         )
     if low_ends:
         who = "1 log ends below its" if low_ends == 1 else f"{low_ends} logs end below their"
         reasons.append(
-            f"{who} checkpointed high watermark: acknowledged records are missing at the end. "
-            "Other replicas, or a backup, may have them: start those replicas first, so that this "
-            "broker does not lead"
+            f"{who} checkpointed high watermark: acknowledged records are missing at the end; "
+            f"{replicas}"
         )
     if errors:
         what = "1 finding is an error" if errors == 1 else f"{errors} findings are errors"
@@ -358,7 +415,10 @@ def _start(roots: Sequence[RootState], start: StartForecast) -> Verdict:
         return Verdict(
             advice=Advice.RECOVER,
             headline="Recover first: the broker then starts at once.",
-            reasons=(times, f"{start.recovered_partitions} partitions have to be recovered"),
+            reasons=(
+                times,
+                f"to be recovered: {counted(start.recovered_partitions, 'partition')}",
+            ),
             commands=(recover_command([root.location for root in roots], Role.BROKER),),
         )
     if not start.recovered_partitions:
@@ -376,8 +436,8 @@ def _start(roots: Sequence[RootState], start: StartForecast) -> Verdict:
         reasons=(
             times,
             (
-                f"{start.recovered_partitions} partitions are recovered, {start.cut_bytes} bytes "
-                "of torn batches are cut, no readable record among them"
+                f"it recovers {counted(start.recovered_partitions, 'partition')} and cuts "
+                f"{counted(start.cut_bytes, 'byte')} of torn batches, no readable record among them"
             ),
         ),
         commands=(),

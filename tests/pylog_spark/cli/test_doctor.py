@@ -1,6 +1,8 @@
 """``pylog doctor``: a verdict, its reasons, the next command."""
 
+import html
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +108,9 @@ def test_a_person_reads_the_verdict_first(pylog, root):
     result = pylog("doctor", root.path, *CLOCK, "--engine", "local")
     assert result.exit_code == ExitCode.DONE
     assert result.stdout.splitlines()[0].startswith("Just start the broker: it mends this")
-    assert "A broker's start would recover 1 partitions" in result.stdout
+    assert "A broker's start would recover 1 partition: read" in " ".join(result.stdout.split())
+    assert "records cut" not in result.stdout
+    assert result.stdout.splitlines()[-1].startswith("Just start the broker: it mends this")
     assert "OFFSET_INDEX_MISSING" in result.stdout
     assert "nobody holds its lock" in result.stdout
 
@@ -169,3 +173,46 @@ def test_files_that_this_process_may_not_read_are_not_held_against_the_broker(
     assert result.exit_code == ExitCode.FAILED
     assert f"{root.file(30)}: this process may not read it" in result.stderr
     assert result.stdout == ""
+
+
+def test_the_last_lines_are_the_verdict_and_the_next_command(pylog, root):
+    crash(root)
+    root.change(root.file(30), len(encode_batch(batch(30))) - 1, b"\x55")
+    _, answer = ask(pylog, root.path, *CLOCK)
+    assert answer["headline"].startswith(
+        "The broker would start and lose 5 readable records of t-0"
+    )
+    result = pylog("doctor", root.path, *CLOCK, "--engine", "local")
+    *_, headline, following = result.stdout.splitlines()
+    assert (headline, following) == (answer["headline"], f"next: {answer['commands'][0]}")
+
+
+def test_all_commands_are_shown_to_who_asks_for_them(pylog, root, tmp_path):
+    root.change(root.file(20, ".timeindex"), 7, b"\xff")
+    for number in range(1, 12):
+        shutil.copytree(root.partition, root.path / f"t-{number}")
+    _, answer = ask(pylog, root.path, *CLOCK)
+    assert len(answer["commands"]) == 12
+    page = tmp_path / "page.html"
+    few = pylog("doctor", root.path, *CLOCK, "--engine", "local", "--report", page).stdout
+    assert "    and 2 more; --all-commands shows them" in few.splitlines()
+    assert answer["commands"][-1] not in few
+    assert f"    and {12 - 1} more; --all-commands shows them" in few
+    assert all(html.escape(command) in page.read_text() for command in answer["commands"])
+    every = pylog("doctor", root.path, *CLOCK, "--engine", "local", "--all-commands").stdout
+    assert "--all-commands" not in every
+    assert all(every.count(command) >= 2 for command in answer["commands"])
+
+
+def test_the_page_has_every_warning_that_the_terminal_has(pylog, root, tmp_path):
+    crash(root)
+    root.change(root.file(30), len(encode_batch(batch(30))) - 1, b"\x55")
+    page = tmp_path / "page.html"
+    result = pylog("doctor", root.path, *CLOCK, "--engine", "local", "--report", page)
+    _, answer = ask(pylog, root.path, *CLOCK)
+    text = html.unescape(page.read_text())
+    said = " ".join(result.stdout.split())
+    warning = "Each with --allow-truncate cuts logs"
+    for each in (answer["headline"], warning, *answer["reasons"], *answer["commands"]):
+        assert each in text
+        assert each in said

@@ -259,7 +259,7 @@ def test_checkpoints_are_right_after_what_the_doctor_prints(spark, root, shell, 
 def test_a_log_whose_tail_is_gone_is_recovered_with_a_word_about_it(spark, root, pylog, shell):
     root.write_checkpoint(REPLICATION_FILE, END_OFFSET + 7)
     _, answer = shell.ask(root.path)
-    assert answer["headline"].startswith("The broker would start, but the ends of logs are missing")
+    assert answer["headline"] == "The broker would start, but 1 log ends below the high watermark."
     assert answer["commands"] == []
     result = pylog("recover", root.path, "--role", "broker", "--from-start", "--now-ms", NOW_MS)
     assert result.exit_code == ExitCode.FINDINGS

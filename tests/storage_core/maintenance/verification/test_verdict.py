@@ -91,14 +91,23 @@ def test_recovery_pays_where_it_saves_minutes():
 
 
 @pytest.mark.parametrize(
-    ("facts", "errors", "says"),
+    ("facts", "headline", "says"),
     [
-        ({"cut_records": 3, "cut_bytes": 300}, 0, "3 records that can still be read"),
-        ({"lost_below_high_watermark": 9}, 0, "9 offsets below a checkpointed high watermark"),
+        (
+            {"cut_records": 1272, "cut_bytes": 3000},
+            "and lose 1,272 readable records of t-0; save them first.",
+            "1,272 records that can still be read, 3,000 bytes",
+        ),
+        (
+            {"lost_below_high_watermark": 9},
+            "and end t-0 9 offsets below the high watermark.",
+            "9 offsets below a checkpointed high watermark",
+        ),
     ],
 )
-def test_who_would_lose_records_should_look_first(facts, errors, says):
-    found = verdict(partition(**facts), errors=errors, commands=["pylog a"])
+def test_who_would_lose_records_should_look_first(facts, headline, says):
+    found = verdict(partition(**facts), commands=["pylog a"])
+    assert found.headline == f"The broker would start {headline}"
     assert found.advice is Advice.LOOK_BEFORE_START
     assert says in " ".join(found.reasons)
     assert found.commands == ("pylog a",)
@@ -107,6 +116,7 @@ def test_who_would_lose_records_should_look_first(facts, errors, says):
 def test_what_a_start_does_not_mend_is_mended_by_the_plan():
     found = verdict(partition(), errors=2, commands=["pylog a", "pylog b"])
     assert found.advice is Advice.LOOK_BEFORE_START
+    assert found.headline == "The broker would start, but 2 errors would stay."
     assert found.reasons[0].startswith("2 findings are errors, listed")
     assert found.commands == ("pylog a", "pylog b")
     many = verdict(partition(), fatal=1, commands=[f"pylog {n}" for n in range(20)])
@@ -116,11 +126,34 @@ def test_what_a_start_does_not_mend_is_mended_by_the_plan():
 def test_a_tail_that_is_gone_is_not_called_unreadable():
     found = verdict(partition(), errors=1, low_ends=1)
     assert found.advice is Advice.LOOK_BEFORE_START
-    assert found.headline.startswith("The broker would start, but the ends of logs are missing")
+    assert found.headline == "The broker would start, but 1 log ends below the high watermark."
     [reason] = found.reasons
     assert "acknowledged records are missing" in reason
-    assert "a backup, may have them" in reason
+    assert "look for a backup" in reason
     assert found.commands == ()
+
+
+@pytest.mark.parametrize(
+    ("has_replicas", "says"),
+    [
+        (True, "high watermark are gone: start the other replicas first"),
+        (False, "there is no other replica: look for a backup"),
+        (None, "if there are other replicas, start them first"),
+    ],
+)
+def test_other_replicas_are_started_first_where_there_are_any(has_replicas, says):
+    found = verdict(partition(lost_below_high_watermark=9), has_replicas=has_replicas)
+    [reason] = found.reasons
+    assert says in reason
+
+
+def test_the_headline_names_who_loses_most_and_counts_the_others():
+    lost = [partition(f"t-{n}", cut_records=n) for n in (1, 3, 2)]
+    assert "lose 6 readable records of t-3 and 2 more partitions;" in verdict(*lost).headline
+    assert "lose 1 readable record of t-1;" in verdict(lost[0]).headline
+    stopped = verdict(partition(error="x"), lost[1], fatal=1)
+    assert stopped.headline.endswith("delete a log, for 1 partition and 1 fatal finding.")
+    assert any("3 records that can still be read" in reason for reason in stopped.reasons)
 
 
 def test_what_would_stop_a_broker_is_named():
