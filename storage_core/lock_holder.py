@@ -8,10 +8,22 @@ the file. So the lock lives in a process that does nothing else::
 ``checkpoint.lock`` starts it, once for every directory of a run. It stands outside of that package
 and imports little: to start has to take it no longer than it takes Python.
 
-It prints one line of JSON: ``{"state": "held", "pid", "device", "inode"}``, or
+A broker locks the whole file. This process locks it in two parts, so that no broker gets it:
+
+- the first byte by a lock of the process. It says who holds the file: the kernel names the process
+  to whoever asks;
+- all bytes behind it by a lock of the open file (``F_OFD_SETLK``). It says how long: the kernel
+  lets go when the last process has closed that open file. Whoever changes the log directory gets a
+  copy of its descriptor from this process, a *share*, and keeps it as long as it may write. So a
+  share cannot outlive the lock, whatever dies in between, this process among it.
+
+It prints one line of JSON: ``{"state": "held", "pid", "address"}``, or
 ``{"state": "refused", "holder_pid"}`` (null if unknown), or ``{"state": "failed", "reason"}``.
-While it holds the lock it waits on standard input. At the end of that, which comes also when the
-parent dies, it removes the file, as a broker does, and ends.
+While it holds the lock it gives out shares at that address, an abstract Unix socket; a connection
+stays open as long as its share is kept. At the end of standard input, which comes also when the
+parent dies, it gives out no more of them, waits until the last is given back, removes the file, as
+a broker does, and ends. No signal that can be ignored ends it earlier: what stops a service is sent
+to each of its processes.
 
 With ``--query`` behind the file it takes nothing and prints ``{"holder_pid": N}``: null where
 nobody holds the lock, 0 for a process that it cannot see.
@@ -20,8 +32,10 @@ nobody holds the lock, 0 for a process that it cannot see.
 import fcntl
 import json
 import os
+import secrets
 import select
 import signal
+import socket
 import struct
 import sys
 from pathlib import Path
@@ -34,11 +48,19 @@ from storage_core.local_files import open_file, open_folder, open_in
 _ATTEMPTS: Final = 100
 # A copy of the pipe's other end may outlive the parent in one of its forks, so that no end of
 # input comes; a changed parent says the same.
-_PARENT_CHECK_SECONDS: Final = 1.0
+_PARENT_CHECK_MS: Final = 1000
 _FILE_MODE: Final = 0o644
+# Of the two parts of the file that are locked; 0 bytes are all up to the end.
+_HOLDERS_PART: Final = (0, 1)
+_SHARED_PART: Final = (1, 0)
+_WHOLE: Final = (0, 0)
+_IGNORED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
 
 # struct flock of Linux: type, whence, start, length, pid of the holder.
 _FLOCK: Final = struct.Struct("@hhqqi")
+# struct ucred of Linux: process, user, group.
+_PEER: Final = struct.Struct("@iII")
+_ROOT_USER: Final = 0
 
 
 class LockRefusedError(Exception):
@@ -62,9 +84,10 @@ def acquire(path: Path) -> int:
     for _ in range(_ATTEMPTS):
         descriptor = _open(path)
         try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(descriptor, fcntl.F_SETLK, _HOLDERS_PART)
+            _lock(descriptor, fcntl.F_OFD_SETLK, _SHARED_PART)
         except (BlockingIOError, PermissionError):
-            holder_pid = _find_holder(descriptor) if sys.platform == "linux" else None
+            holder_pid = find_holder(descriptor)
             os.close(descriptor)
             raise LockRefusedError(holder_pid or None) from None
         if _is_the_file(descriptor, path):
@@ -90,21 +113,80 @@ def main(arguments: list[str]) -> int:
         return query(Path(arguments[0]))
     parent_pid = os.getppid()
     # The parent decides when to let go; a Ctrl-C at the terminal reaches this process as well.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
     path = Path(arguments[0])
     try:
         descriptor = acquire(path)
+        listener = listen()
     except LockRefusedError as refusal:
         _report({"state": "refused", "holder_pid": refusal.holder_pid})
         return 1
     except OSError as error:
         _report({"state": "failed", "reason": error.strerror})
         return 1
-    facts = os.fstat(descriptor)
-    _report({"state": "held", "pid": os.getpid(), "device": facts.st_dev, "inode": facts.st_ino})
-    _wait_for_parent(parent_pid)
+    _report({"state": "held", "pid": os.getpid(), "address": address_of(listener)})
+    share_out(descriptor, listener, parent_pid)
     release(descriptor, path)
     return 0
+
+
+def listen() -> socket.socket:
+    """Return a socket at a new address, which has no file and goes with its process."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(f"\0pylog-lock-{secrets.token_hex(16)}")
+    listener.listen(socket.SOMAXCONN)
+    return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    """Return where others find a socket, without the zero byte in front."""
+    name: bytes = listener.getsockname()
+    return name[1:].decode("ascii")
+
+
+def share_out(descriptor: int, listener: socket.socket, parent_pid: int) -> None:
+    """Give out shares until standard input ends; return when the last is given back."""
+    poll = select.poll()
+    parent = sys.stdin.fileno()
+    shares: dict[int, socket.socket] = {}
+    poll.register(parent, select.POLLIN)
+    poll.register(listener, select.POLLIN)
+    is_ending = False
+    while not is_ending or shares:
+        ready = [number for number, _ in poll.poll(None if is_ending else _PARENT_CHECK_MS)]
+        for number in ready:
+            if number in shares:
+                # Its owner says nothing: this is its end.
+                poll.unregister(number)
+                shares.pop(number).close()
+            elif number == listener.fileno():
+                share = _give_share(listener, descriptor)
+                if share is not None:
+                    shares[share.fileno()] = share
+                    poll.register(share, select.POLLIN)
+        if not is_ending and (parent in ready or os.getppid() != parent_pid):
+            is_ending = True
+            poll.unregister(parent)
+            poll.unregister(listener)
+            listener.close()
+
+
+def _give_share(listener: socket.socket, descriptor: int) -> socket.socket | None:
+    """Send the locked file to whoever asks next, if it is a process of this user, or root's."""
+    try:
+        connection, _ = listener.accept()
+    except OSError:  # it is gone already
+        return None
+    try:
+        peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        if _PEER.unpack(peer)[1] in {os.geteuid(), _ROOT_USER}:
+            socket.send_fds(connection, [b"."], [descriptor])
+            return connection
+    except OSError:  # as above
+        pass
+    connection.close()
+    return None
 
 
 def query(path: Path) -> int:
@@ -117,7 +199,7 @@ def query(path: Path) -> int:
         sys.stderr.write(f"{error.strerror}\n")
         return 1
     else:
-        holder_pid = _find_holder(descriptor)
+        holder_pid = find_holder(descriptor)
     _report({"holder_pid": holder_pid})
     return 0
 
@@ -144,19 +226,34 @@ def _is_the_file(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _find_holder(descriptor: int) -> int | None:
+def find_holder(descriptor: int) -> int | None:
     """Ask the kernel who holds the lock: None is nobody, 0 a process that this one cannot see."""
-    query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-    answer = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, query))
-    lock_type, holder_pid = int(answer[0]), int(answer[-1])
-    return None if lock_type == fcntl.F_UNLCK else max(holder_pid, 0)
+    # The first byte is some process's; the others may be an open file's, which has no process.
+    for part in (_HOLDERS_PART, _WHOLE):
+        lock_type, holder_pid = _lock(descriptor, fcntl.F_GETLK, part)
+        if lock_type != fcntl.F_UNLCK:
+            return max(holder_pid, 0)
+    return None
 
 
-def _wait_for_parent(parent_pid: int) -> None:
-    """Return when standard input ends or has anything to say, or when the parent is gone."""
-    while os.getppid() == parent_pid:
-        if select.select([sys.stdin], [], [], _PARENT_CHECK_SECONDS)[0]:
-            return
+def is_shared_part_taken(descriptor: int) -> bool:
+    """Ask the kernel whether another open file than this one has the part that is shared."""
+    return _lock(descriptor, fcntl.F_OFD_GETLK, _SHARED_PART)[0] != fcntl.F_UNLCK
+
+
+def _lock(descriptor: int, command: int, part: tuple[int, int]) -> tuple[int, int]:
+    """Take an exclusive lock on a part of a file, or ask for one.
+
+    Returns:
+        (type, pid) of the lock that is in the way, where it was asked for.
+
+    Raises:
+        OSError: Another one is in the way, or this cannot be locked.
+    """
+    start, length = part
+    request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
+    answer = _FLOCK.unpack(fcntl.fcntl(descriptor, command, request))
+    return int(answer[0]), int(answer[-1])
 
 
 def _report(answer: dict[str, object]) -> None:

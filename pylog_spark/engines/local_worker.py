@@ -1,9 +1,11 @@
 """The processes of the local engine: one that imports what tasks need, and its forks, which work.
 
 The first one has no threads, so that it may fork; the driver has some. It ends when the driver
-does, however that ends, and takes its forks with it: no task works where nobody holds the locks.
+does, however that ends, and takes its forks with it. Should it be killed itself, the kernel kills
+its forks.
 """
 
+import ctypes
 import gc
 import os
 import pickle
@@ -14,11 +16,16 @@ import traceback
 from contextlib import suppress
 from importlib import import_module
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Final
 
 import cloudpickle
 
 from pylog_spark.engines.local_tasks import load
+from storage_core.checkpoint.lock import kept_shares
+
+# From Linux's prctl.h: which signal a process gets when its parent ends.
+_SET_PARENT_DEATH_SIGNAL: Final = 1
+_libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def serve_forks(descriptor: int) -> None:
@@ -39,16 +46,26 @@ def serve_forks(descriptor: int) -> None:
                 import_module(name)
         gc.collect()
         gc.freeze()
+        template = os.getpid()
         while True:
             _, descriptors, _, _ = socket.recv_fds(driver, 1, 1)
             if not descriptors:
                 # Everybody of this group: the forks, and this process.
                 os.killpg(0, signal.SIGKILL)
             if os.fork() == 0:
+                _end_with(template)
                 driver.close()
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 _work(descriptors[0])
             os.close(descriptors[0])
+
+
+def _end_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends, which may be so already."""
+    if _libc.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _work(descriptor: int) -> None:
@@ -67,7 +84,8 @@ def _answer(message: bytes) -> bytes:
     """Do a task; return what it made, or how it failed."""
     try:
         file, given, task = pickle.loads(message)  # noqa: S301  # the driver's own
-        made: Any = load(file).run(cloudpickle.loads(given), task)
+        with kept_shares():
+            made: Any = load(file).run(cloudpickle.loads(given), task)
         return pickle.dumps((made, None))
     except Exception as error:  # noqa: BLE001  # the driver raises it
         text = f"{type(error).__name__}: {error}"

@@ -37,6 +37,7 @@ from pylog_spark.engines.session_facts import (
 from pylog_spark.rows import spark_ddl
 from pylog_spark.structured_logs import TaskLogs
 from pylog_spark.tasks.worker import freeze_modules
+from storage_core.checkpoint.lock import kept_shares
 
 _log: Final = logging.getLogger(__name__)
 _DESCRIPTION: Final = "spark.job.description"
@@ -57,7 +58,8 @@ def map_in_arrow(frame: DataFrame, work: ArrowWork, schema: pa.Schema) -> DataFr
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         freeze_modules()
         logs.begin()
-        yield from work(batches)
+        with kept_shares():
+            yield from work(batches)
 
     return frame.mapInArrow(run, spark_ddl(schema))
 

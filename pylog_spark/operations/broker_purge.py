@@ -52,11 +52,11 @@ def purge_broker(
         kind = DirectoryKind(row["kind"])
         if kind in _SWEPT:
             plan = partial(_plan_partition, row, catalog, options.now_ms)
-            work = partial(_purge, plan, None, dry_run=options.dry_run)
+            work = partial(_purge, plan, None, root, dry_run=options.dry_run)
         elif kind is DirectoryKind.DELETE:
             plan = partial(_plan_directory, row, options.now_ms)
             begin = partial(deleted.forget, row)
-            work = partial(_purge, plan, begin, dry_run=options.dry_run)
+            work = partial(_purge, plan, begin, root, dry_run=options.dry_run)
         else:
             return None
         return purge_row(name, work, dry_run=options.dry_run)
@@ -64,13 +64,19 @@ def purge_broker(
     yield from filter(None, map_ahead(purge, rows, at_once=PURGES_AT_ONCE))
 
 
-def _purge(plan: Callable[[], Purge], begin: Callable[[], None] | None, *, dry_run: bool) -> Gone:
+def _purge(
+    plan: Callable[[], Purge],
+    begin: Callable[[], None] | None,
+    root: HeldRoot | None,
+    *,
+    dry_run: bool,
+) -> Gone:
     """Remove what the plan names; ``begin`` is called before the first file goes."""
     purge = plan()
     _check_switch(purge)
     if begin is not None and purge.plans and not dry_run:
         begin()
-    return apply_purge(purge, dry_run=dry_run)
+    return apply_purge(purge, dry_run=dry_run, fence=None if root is None else root.validate)
 
 
 def _plan_partition(row: Mapping[str, Any], catalog: TopicCatalog, now_ms: int) -> Purge:

@@ -61,10 +61,15 @@ def purge_row(name: Mapping[str, Any], work: Callable[[], Gone], *, dry_run: boo
     return row
 
 
-def apply_purge(purge: Purge, *, dry_run: bool) -> Gone:
+def apply_purge(purge: Purge, *, dry_run: bool, fence: Callable[[], None] | None = None) -> Gone:
     """Commit what removes it, unless in a dry run; in what was done, paths begin at its place.
 
     Folders that lie equally deep go at the same time, those below others first.
+
+    Args:
+        purge: What goes.
+        dry_run: Whether nothing is removed.
+        fence: Asked right before each change: raises where the place is not ours any more.
     """
     done: list[Row] = []
     plans = () if dry_run else purge.plans
@@ -72,15 +77,14 @@ def apply_purge(purge: Purge, *, dry_run: bool) -> Gone:
     def depth(plan: Plan) -> int:
         return -len(Path(plan.location).parts)
 
+    def remove(plan: Plan) -> None:
+        commit(plan, LocalStore(Path(plan.location), fence=fence))
+
     for _, level in groupby(sorted(plans, key=depth), key=depth):
-        deque(map_ahead(_commit, level, at_once=PURGES_AT_ONCE), 0)
+        deque(map_ahead(remove, level, at_once=PURGES_AT_ONCE), 0)
     for plan in plans:
         below = Path(plan.location).relative_to(purge.location)
         done += [
             {**step, "name": str(below / str(step.get("name", "")))} for step in plan.describe()
         ]
     return Gone(files=purge.files, size_bytes=purge.size_bytes, steps=done)
-
-
-def _commit(plan: Plan) -> None:
-    commit(plan, LocalStore(Path(plan.location)))

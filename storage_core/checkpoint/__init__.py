@@ -20,7 +20,7 @@ from storage_core.checkpoint.checkpoint_files import (
     parse_offset_checkpoint,
     parse_partition_metadata,
 )
-from storage_core.checkpoint.lock import LockProof, LogDirectoryLock, validate_on_holder_host
+from storage_core.checkpoint.lock import LockProof, LockShare, LogDirectoryLock, share_lock
 
 __all__ = [
     "MAX_OFFSET_CHECKPOINT_BYTES",
@@ -28,6 +28,7 @@ __all__ = [
     "CleanShutdown",
     "EpochEntry",
     "LockProof",
+    "LockShare",
     "LogDirectoryLock",
     "MetaProperties",
     "PartitionMetadata",
@@ -40,6 +41,6 @@ __all__ = [
     "parse_meta_properties",
     "parse_offset_checkpoint",
     "parse_partition_metadata",
-    "validate_on_holder_host",
+    "share_lock",
     "validate_one_broker",
 ]

@@ -2,16 +2,26 @@
 
 A broker takes a POSIX record lock on ``.lock`` in each of its log directories and keeps it as long
 as it runs. ``LogDirectoryLock`` takes the same lock, in a process of its own (``lock_holder``
-says why). ``query_lock`` asks who holds it, by such a process too, and takes nothing. Nothing else
-in the project opens that file.
+says why). ``query_lock`` asks who holds it, by such a process too, and takes nothing.
+
+Whoever changes something in the log directory has a *share* in the lock for that time, a copy of
+the locked file: the run's driver from beginning to end, a task at least for the length of its
+commit. The kernel lets no broker have the lock before the last share is gone. Right before each
+change a share is asked whether it is still one: only another lock file in place of this one can
+make it worthless.
 """
 
+import errno
 import json
+import logging
 import os
 import select
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -19,8 +29,10 @@ from typing import Any, Final, Self
 from storage_core.errors import GuardRefusedError, StorageError
 from storage_core.filenames import LOCK_FILE
 from storage_core.import_path import safe_import_path
-from storage_core.local_files import is_there
+from storage_core.local_files import is_there, open_file
+from storage_core.lock_holder import is_shared_part_taken
 
+_log: Final = logging.getLogger(__name__)
 _HOLDER_MODULE: Final = "storage_core.lock_holder"
 # The holder answers in a fraction of a second; on a machine that swaps, it may need longer.
 _ANSWER_SECONDS: Final = 60.0
@@ -37,18 +49,183 @@ class LockProof:
     Attributes:
         log_directory: Path of the locked directory.
         holder_pid: Process id of the holder.
-        device: Number of the filesystem that the lock file is on.
-        inode: Number of the lock file in it.
         host_name: Name of the holder's host.
         boot_id: Id of the holder's kernel since its last start; empty where it has none.
+        address: Where the holder gives out shares: an abstract Unix socket.
     """
 
     log_directory: str
     holder_pid: int
-    device: int
-    inode: int
     host_name: str
     boot_id: str
+    address: str
+
+
+class LockShare:
+    """A share in the lock on a log directory; a context manager, made by ``share_lock``.
+
+    As long as it is open nobody else gets the lock, whatever becomes of the holder.
+
+    Args:
+        proof: Of the lock.
+        connection: To the holder, who waits for its end.
+        descriptor: Of the locked file.
+    """
+
+    def __init__(self, proof: LockProof, connection: socket.socket, descriptor: int) -> None:
+        self.users = 0
+        self._proof = proof
+        self._path = Path(proof.log_directory, LOCK_FILE)
+        self._connection = connection
+        self._descriptor = descriptor
+        # As long as it is open, no other file gets its number.
+        self._file = os.fstat(descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give it back, once all who use it in this process have."""
+        with _sharing:
+            self.users -= 1
+            if not self.users:
+                del _shares[self._proof.address]
+                self.leave()
+
+    def leave(self) -> None:
+        """Close what it has open."""
+        # First: to the holder, the end of the connection is the end of the share.
+        os.close(self._descriptor)
+        self._connection.close()
+
+    def validate(self) -> None:
+        """Check that this is the lock on what has the lock file's name, and nobody else's.
+
+        Raises:
+            GuardRefusedError: The lock file is gone or another one, or somebody else has locked it.
+        """
+        try:
+            facts = self._path.lstat()
+        except OSError as error:
+            raise _lost(self._proof, f"{self._path}: {error.strerror}") from error
+        if not os.path.samestat(facts, self._file):
+            raise _lost(self._proof, f"{self._path} is another file")
+        if is_shared_part_taken(self._descriptor):
+            raise _lost(self._proof, f"{self._path} is locked by another process")
+
+    def validate_is_locked(self) -> None:
+        """Check that it is this open file that the kernel has locked.
+
+        Raises:
+            GuardRefusedError: As for ``validate``; or it is not.
+        """
+        self.validate()
+        try:
+            other = open_file(self._path, may_be_link=True)
+        except OSError as error:
+            raise _lost(self._proof, f"{self._path}: {error.strerror}") from error
+        try:
+            if not is_shared_part_taken(other):
+                raise _lost(self._proof, f"{self._path} is not locked")
+        finally:
+            os.close(other)
+
+
+# The shares of this process, by the holder's address; those kept until the task has ended.
+_shares: Final[dict[str, LockShare]] = {}
+_kept: Final[list[LockShare]] = []
+_keepers = 0
+_sharing = threading.Lock()
+
+
+def _leave_shares() -> None:
+    """Leave the shares of the parent: a fork changes nothing, and may outlive it."""
+    global _keepers, _sharing  # of this process, as descriptors are
+    _sharing, _keepers = threading.Lock(), 0
+    for share in _shares.values():
+        share.leave()
+    _shares.clear()
+    _kept.clear()
+
+
+os.register_at_fork(after_in_child=_leave_shares)
+
+
+def share_lock(proof: LockProof) -> LockShare:
+    """Return a share in a lock, which the holder gives out.
+
+    To ask the holder takes some tenths of a millisecond. So what a process has, it uses again.
+
+    Raises:
+        GuardRefusedError: This is another host; the holder is gone, or gives out no more of them;
+            or the lock file is another one.
+    """
+    with _sharing:
+        share = _shares.get(proof.address)
+        if share is None:
+            share = _shares[proof.address] = _ask_holder(proof)
+            if _keepers:
+                _kept.append(share)
+                share.users += 1
+        else:
+            share.validate()
+        share.users += 1
+        return share
+
+
+@contextmanager
+def kept_shares() -> Iterator[None]:
+    """Keep what shares are asked for until the end of the block: that of a task, with its commits.
+
+    A task that is done leaves none behind: its process may live on for long.
+    """
+    global _keepers  # noqa: PLW0603  # as above
+    with _sharing:
+        _keepers += 1
+    try:
+        yield
+    finally:
+        with _sharing:
+            _keepers -= 1
+            done = [] if _keepers else _kept.copy()
+            del _kept[: len(done)]
+        for share in done:
+            share.close()
+
+
+def _ask_holder(proof: LockProof) -> LockShare:
+    if (proof.host_name, proof.boot_id) != (socket.gethostname(), read_boot_id()):
+        raise GuardRefusedError(
+            "LOCK_LOST",
+            f"the lock on {proof.log_directory} is held on {proof.host_name}, "
+            f"not on {socket.gethostname()}",
+        )
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(_ANSWER_SECONDS)
+        connection.connect(f"\0{proof.address}")
+        _, descriptors, _, _ = socket.recv_fds(connection, 1, 1, socket.MSG_CMSG_CLOEXEC)
+        if not descriptors:
+            raise ConnectionResetError(errno.ECONNRESET, "it gives out no more shares")
+    except OSError as error:
+        connection.close()
+        raise _lost(
+            proof, f"its holder, process {proof.holder_pid}, is gone: {error.strerror or error}"
+        ) from error
+    share = LockShare(proof, connection, descriptors[0])
+    try:
+        share.validate_is_locked()
+    except BaseException:
+        share.leave()
+        raise
+    return share
+
+
+def _lost(proof: LockProof, reason: str) -> GuardRefusedError:
+    return GuardRefusedError("LOCK_LOST", f"the lock on {proof.log_directory} is lost: {reason}")
 
 
 class LogDirectoryLock:
@@ -62,6 +239,7 @@ class LogDirectoryLock:
         self.log_directory = log_directory.absolute()
         self._holder: subprocess.Popen[bytes] | None = None
         self._proof: LockProof | None = None
+        self._share: LockShare | None = None
 
     def __enter__(self) -> Self:
         self.acquire()
@@ -78,7 +256,7 @@ class LogDirectoryLock:
             GuardRefusedError: The lock is not held.
         """
         if self._proof is None:
-            raise self._lost("was not taken")
+            raise GuardRefusedError("LOCK_LOST", f"the lock on {self.log_directory} was not taken")
         return self._proof
 
     def acquire(self) -> LockProof:
@@ -99,26 +277,41 @@ class LogDirectoryLock:
         self._proof = LockProof(
             log_directory=str(self.log_directory),
             holder_pid=int(answer["pid"]),
-            device=int(answer["device"]),
-            inode=int(answer["inode"]),
             host_name=socket.gethostname(),
             boot_id=read_boot_id(),
+            address=str(answer["address"]),
         )
+        try:
+            self._share = share_lock(self._proof)
+        except BaseException:
+            self.release()
+            raise
         return self._proof
 
     def validate_held(self) -> None:
-        """Check that the lock is still held, before something is committed.
+        """Check that the lock is still held, right before something is changed.
 
         Raises:
             GuardRefusedError: The holder is gone, or the file is another one.
         """
-        if self._holder is None or self._holder.poll() is not None:
-            raise self._lost("its holder is gone")
-        validate_on_holder_host(self.proof)
+        if self._share is None or self._holder is None:
+            raise GuardRefusedError(
+                "LOCK_LOST", f"the lock on {self.log_directory} is not held by this process"
+            )
+        if self._holder.poll() is not None:
+            # Nobody else has the lock while there is this share; but no task gets one any more.
+            raise _lost(self.proof, f"its holder, process {self._holder.pid}, is gone")
+        self._share.validate()
 
     def release(self) -> None:
-        """Let the lock go and remove its file; without a lock nothing happens."""
-        holder, self._holder, self._proof = self._holder, None, None
+        """Let the lock go and remove its file; without a lock nothing happens.
+
+        Tasks that still have a share are waited for, as long as that may take on a busy machine.
+        """
+        holder, share = self._holder, self._share
+        self._holder = self._share = self._proof = None
+        if share is not None:
+            share.close()
         if holder is not None:
             self._stop(holder)
 
@@ -149,7 +342,8 @@ class LogDirectoryLock:
     def _refusal(self, answer: dict[str, Any]) -> GuardRefusedError | StorageError:
         if answer["state"] == "failed":
             return StorageError(str(self.log_directory / LOCK_FILE), str(answer["reason"]))
-        pid = answer["holder_pid"]
+        # Of a run that was killed, a task may be left that nothing names but its open file.
+        pid = answer["holder_pid"] or next(iter(find_sharers(self.log_directory)), None)
         who = "another process" if pid is None else f"process {pid}"
         return GuardRefusedError(
             "LOG_DIRECTORY_IN_USE",
@@ -157,17 +351,31 @@ class LogDirectoryLock:
             "using this directory",
         )
 
-    def _lost(self, reason: str) -> GuardRefusedError:
-        return GuardRefusedError("LOCK_LOST", f"the lock on {self.log_directory} {reason}")
-
     def _stop(self, holder: subprocess.Popen[bytes]) -> str:
         """End the holder's input, wait for its end, and return its error output."""
         try:
             _, errors = holder.communicate(timeout=_RELEASE_SECONDS)
         except subprocess.TimeoutExpired:
+            # Its end would not free the lock: a task has a share that it does not give back.
+            _log.warning(
+                "%s stays locked as long as one of these processes lives: %s",
+                self.log_directory,
+                ", ".join(map(str, find_sharers(self.log_directory))) or "unknown",
+            )
             holder.kill()
             _, errors = holder.communicate()
         return errors.decode("utf-8", "replace").strip()
+
+
+def find_sharers(log_directory: Path) -> list[int]:
+    """Return the processes that have a lock file open, as far as this one may see them."""
+    path = str(log_directory.resolve() / LOCK_FILE)
+    found = []
+    for descriptors in Path("/proc").glob("[0-9]*/fd"):
+        with suppress(OSError):
+            if any(link.readlink() == Path(path) for link in descriptors.iterdir()):
+                found.append(int(descriptors.parent.name))
+    return found
 
 
 def _holder_command(log_directory: Path) -> list[str]:
@@ -184,32 +392,6 @@ def read_boot_id() -> str:
         return _BOOT_ID_FILE.read_text("ascii").strip()
     except OSError:
         return ""
-
-
-def validate_on_holder_host(proof: LockProof) -> None:
-    """Check that this process runs where the lock is held and sees the same directory.
-
-    It looks at the file, and does not open it.
-
-    Raises:
-        GuardRefusedError: This is another host, or the lock file is gone or another one.
-    """
-    if (proof.host_name, proof.boot_id) != (socket.gethostname(), read_boot_id()):
-        raise GuardRefusedError(
-            "LOCK_LOST",
-            f"the lock on {proof.log_directory} is held on {proof.host_name}, "
-            f"not on {socket.gethostname()}",
-        )
-    path = Path(proof.log_directory, LOCK_FILE)
-    try:
-        facts = path.lstat()
-    except OSError as error:
-        raise GuardRefusedError("LOCK_LOST", f"{path}: {error.strerror}") from error
-    if (facts.st_dev, facts.st_ino) != (proof.device, proof.inode):
-        raise GuardRefusedError(
-            "LOCK_LOST",
-            f"{path} is another file: expected inode {proof.inode}, found {facts.st_ino}",
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ import fcntl
 import json
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain, islice
@@ -306,7 +306,9 @@ def current_boot() -> str | None:
         return None
 
 
-def resume_claim(path: Path, *, log_directory: Path) -> tuple[str, dict[str, Any]] | None:
+def resume_claim(
+    path: Path, *, log_directory: Path, fence: Callable[[], None] | None = None
+) -> tuple[str, dict[str, Any]] | None:
     """Finish the commit that a killed run began; one that had not begun never will.
 
     A task of that run may have outlived its driver, and come here only now.
@@ -317,14 +319,15 @@ def resume_claim(path: Path, *, log_directory: Path) -> tuple[str, dict[str, Any
     Args:
         path: Its claim.
         log_directory: Where the partition is; its lock is held.
+        fence: Asked right before each change whether that is still so.
 
     Returns:
         (location, result) of the partition; None where the commit had not begun.
 
     Raises:
         CommitLostError: What was begun is not known, or not wholly.
-        GuardRefusedError: It is another user's, or is gone by now; or a purge, or an undo
-            elsewhere, works with the trash that the commit keeps its files in.
+        GuardRefusedError: It is another user's, or is gone by now; a purge, or an undo elsewhere,
+            works with the trash that the commit keeps its files in; or the lock is lost.
         ManifestError: It is no claim of a commit on this log directory.
         StorageError: The disk failed, or that trash is not there any more.
     """
@@ -353,7 +356,8 @@ def resume_claim(path: Path, *, log_directory: Path) -> tuple[str, dict[str, Any
                     f"{claim.location}: {error.file} has been changed by somebody else (expected "
                     f"{error.expected}, found {error.found})",
                 ) from error
-            return claim.location, claim.finish(LocalStore(Path(claim.location)))
+            store = LocalStore(Path(claim.location), fence=fence)
+            return claim.location, claim.finish(store)
 
 
 class CommitLostError(PylogError):

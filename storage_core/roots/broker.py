@@ -28,7 +28,7 @@ from storage_core.checkpoint.broker_files import (
 )
 from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
 from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES, merge_entries, read_checkpoints
-from storage_core.checkpoint.lock import LockProof, LogDirectoryLock, validate_on_holder_host
+from storage_core.checkpoint.lock import LockProof, LockShare, LogDirectoryLock, share_lock
 from storage_core.commit.claim import (
     CommitClaim,
     create_claim,
@@ -138,8 +138,8 @@ class BrokerAccess:
     trash: Path | None = None
 
     def validate(self) -> None:
-        """Check that this task runs where the lock is held."""
-        validate_on_holder_host(self.lock)
+        """Check that the lock is held, and that this task runs where it is."""
+        share_lock(self.lock).close()
 
     def open(self, location: str) -> LogStore:
         """Open a partition directory."""
@@ -163,17 +163,21 @@ class BrokerAccess:
         return files
 
     def commit(self, location: str, work: str, prepare: Prepare) -> dict[str, Any]:
-        """Commit under the partition's claim, or find in it what a former attempt did."""
-        store = LocalStore(Path(location), is_ours=True)
-        path = claim_path(self.shared, store.directory, self.run_id)
+        """Commit under the partition's claim, or find in it what a former attempt did.
+
+        The lock is shared from before anything is looked at until after the last change: nobody
+        else gets it, should the run end meanwhile.
+        """
+        path = claim_path(self.shared, Path(location), self.run_id)
         try:
             # Before the claim is opened: another host sees none of the run's files.
-            self.validate()
-            with hold_claim(path) as claim, store.held():
-                try:
-                    return self._commit(store, claim, work, prepare)
-                except Exception as error:  # noqa: BLE001  # the row carries it
-                    return {TOUCHED: claim.is_begun, **describe_failure(error)}
+            with share_lock(self.lock) as share:
+                store = LocalStore(Path(location), is_ours=True, fence=share.validate)
+                with hold_claim(path) as claim, store.held():
+                    try:
+                        return self._commit(store, share, claim, work, prepare)
+                    except Exception as error:  # noqa: BLE001  # the row carries it
+                        return {TOUCHED: claim.is_begun, **describe_failure(error)}
         except GuardRefusedError as error:
             return {TOUCHED: _may_have_begun(path), **describe_failure(error)}
         except Exception as error:  # noqa: BLE001  # the row carries it
@@ -187,15 +191,21 @@ class BrokerAccess:
         goes on, and nothing is written down in it.
 
         Raises:
-            GuardRefusedError: The run is over, or this is another host.
+            GuardRefusedError: The run is over, the lock is lost, or this is another host.
         """
-        store = LocalStore(Path(location))
-        self.validate()
-        with hold_claim(claim_path(self.shared, store.directory, self.run_id)), store.held():
-            yield store
+        path = claim_path(self.shared, Path(location), self.run_id)
+        with share_lock(self.lock) as share:
+            store = LocalStore(Path(location), fence=share.validate)
+            with hold_claim(path), store.held():
+                yield store
 
     def _commit(
-        self, store: LocalStore, claim: CommitClaim, work: str, prepare: Prepare
+        self,
+        store: LocalStore,
+        share: LockShare,
+        claim: CommitClaim,
+        work: str,
+        prepare: Prepare,
     ) -> dict[str, Any]:
         if not claim.is_begun:
             prepared = prepare(store)
@@ -204,6 +214,8 @@ class BrokerAccess:
                 return prepared.result
             if self.trash is not None:
                 plan = with_trash(plan, store, self.trash, action=work)
+            # To prepare may have taken hours.
+            share.validate()
             claim.begin(plan, prepared.result)
         return claim.finish(store)
 
@@ -225,12 +237,16 @@ def _may_have_begun(path: Path) -> bool:
 def _unless_failed(
     method: "Callable[Concatenate[HeldBrokerRoot, _P], None]",
 ) -> "Callable[Concatenate[HeldBrokerRoot, _P], None]":
-    """Do nothing in a directory whose disk has failed; note it where the disk fails now."""
+    """Do nothing in a directory whose disk has failed; note it where the disk fails now.
+
+    What the method does is refused where the lock is lost.
+    """
 
     @wraps(method)
     def guarded(self: "HeldBrokerRoot", /, *args: _P.args, **kwargs: _P.kwargs) -> None:
         if self.failure is not None:
             return
+        self.validate()
         try:
             method(self, *args, **kwargs)
         except StorageError as error:
@@ -274,8 +290,8 @@ class HeldBrokerRoot:
         self._run_id = run_id
         self._mark_clean = mark_clean
         self._files = BrokerRoot(Path(location))
-        self._store = LocalStore(Path(location), may_be_link=True)
         self._lock = LogDirectoryLock(Path(location))
+        self._store = LocalStore(Path(location), may_be_link=True, fence=self.validate)
         self._marker: CleanShutdown | None = None
         self._brokers_own: CleanShutdown | None = None
         self._claims: list[Path] = []
@@ -313,6 +329,10 @@ class HeldBrokerRoot:
         if self.failure is None:
             self.failure = error
             _log.error("%s: the disk failed, the run goes on without: %s", self.location, error)
+
+    def validate(self) -> None:
+        """Check that the lock is still held."""
+        self._lock.validate_held()
 
     @property
     def was_clean(self) -> bool:
@@ -358,7 +378,6 @@ class HeldBrokerRoot:
         """Remove the marker and make a place for scratch files; the second time, nothing."""
         if self._writes:
             return
-        self._lock.validate_held()
         scratch = create_scratch(Path(self.location), self._run_id)
         self._scratch = None if scratch is None else str(scratch)
         self._writes = True
@@ -370,7 +389,6 @@ class HeldBrokerRoot:
     @_unless_failed
     def allow_commits(self, directories: Iterable[str | Path]) -> None:
         """Let tasks commit these partitions; from here on a crash leaves the directory unclean."""
-        self._lock.validate_held()
         self._is_settled = False
         for directory in directories:
             path = claim_path(self._scratch, Path(directory), self._run_id)
@@ -416,7 +434,6 @@ class HeldBrokerRoot:
         But for one that is here again, or is being moved here: a broker loads it with the entries
         of that name.
         """
-        self._lock.validate_held()
         absent = {partition for partition in partitions if not self._holds(partition)}
         gone = absent - self._coming()
         if gone:
@@ -445,7 +462,6 @@ class HeldBrokerRoot:
         Args:
             changes: Offsets by file; None for a partition that has none any more.
         """
-        self._lock.validate_held()
         for name, entries in changes.items():
             self._merge(name, entries)
 
@@ -502,7 +518,9 @@ class HeldBrokerRoot:
         if self._writes and self._is_whole and not self._is_settled:
             # Interrupted amid commits: what had begun is finished here, as the next run would
             # finish it after a kill. Else an interrupt would cost a recovery, and a kill would not.
-            resumed = resume_killed_runs(Path(self.location), inside=self._inside)
+            resumed = resume_killed_runs(
+                Path(self.location), inside=self._inside, fence=self.validate
+            )
             self.write_cleaner_points(resumed.points)
             if self.failure is not None:
                 return
@@ -531,7 +549,7 @@ class HeldBrokerRoot:
         Args:
             left: What they left inside of partitions.
         """
-        resumed = resume_killed_runs(Path(self.location), inside=left)
+        resumed = resume_killed_runs(Path(self.location), inside=left, fence=self.validate)
         self.write_cleaner_points(resumed.points)
         if resumed.marker is not None and read_clean_shutdown(self._files) is None:
             content = encode_clean_shutdown(resumed.marker.broker_epoch)
@@ -585,7 +603,14 @@ class HeldBrokerRoot:
         self._claims.clear()
 
     def _set_claims_aside(self) -> None:
-        """Let no late task commit where this run could not bring its commits to their end."""
+        """Let no late task commit where this run could not bring its commits to their end.
+
+        Where the lock is lost no task commits anyhow: the next run finishes what one has begun.
+        """
+        try:
+            self.validate()
+        except GuardRefusedError:
+            return
         for path in self._claims:
             try:
                 set_aside_claim(path)

@@ -11,7 +11,7 @@ a run writes down what every partition looks like.
 
 import json
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -57,14 +57,21 @@ class Resumed:
     marker: CleanShutdown | None = None
 
 
-def resume_killed_runs(log_directory: Path, *, inside: Iterable[Path] | None = None) -> Resumed:
+def resume_killed_runs(
+    log_directory: Path,
+    *,
+    inside: Iterable[Path] | None = None,
+    fence: Callable[[], None] | None = None,
+) -> Resumed:
     """Finish what killed runs began in a log directory; under its lock, before anything is swept.
 
     Args:
         log_directory: The directory.
         inside: What ``find_inside`` says of it; None to ask it.
+        fence: Asked right before each change whether the lock is still held.
 
     Raises:
+        GuardRefusedError: It is not.
         StorageError: The directory of scratch files cannot be listed.
     """
     points: dict[TopicPartition, int] = {}
@@ -72,8 +79,10 @@ def resume_killed_runs(log_directory: Path, *, inside: Iterable[Path] | None = N
     is_known = True
     for path in find_claims(log_directory, inside=inside):
         try:
-            finished = resume_claim(path, log_directory=log_directory)
+            finished = resume_claim(path, log_directory=log_directory, fence=fence)
         except PylogError as error:
+            if fence is not None:
+                fence()
             _log.warning("%s: a commit of a killed run is left to recovery: %s", path, error)
             is_known = False
             _drop(path, log_directory)

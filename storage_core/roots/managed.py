@@ -365,13 +365,17 @@ class HeldManagedRoot:
         """How tasks read and change its partitions."""
         return ManagedAccess(run_id=self._run_id, root=self._location, lease=self._lease.proof)
 
-    def begin_writing(self) -> None:
+    def validate(self) -> None:
         """Check that the lease is still held.
 
         Raises:
             LeaseLostError: It ran out, or another run has it.
         """
         self._lease.require_current()
+
+    def begin_writing(self) -> None:
+        """Check that the lease is still held; raises as ``validate`` does."""
+        self.validate()
 
     def free_bytes(self) -> int:
         """Return how much is free: an object store has no limit that could be asked for."""
@@ -380,7 +384,7 @@ class HeldManagedRoot:
     def allow_commits(self, directories: Iterable[str | Path]) -> None:
         """Check that the lease is still held; each commit will check it again."""
         del directories
-        self._lease.require_current()
+        self.validate()
 
     def settle_commits(self, points: Mapping[TopicPartition, int], *, is_whole: bool) -> None:
         """Do nothing: each commit wrote where the next round begins, or did not happen."""
@@ -460,12 +464,7 @@ class HeldManagedRoot:
             ConditionFailedError: Somebody else commits there, who has no lease.
             StorageError: The store failed.
         """
-        lease = self._lease
-        store.publish(
-            run_id=self._run_id,
-            fencing_token=lease.token,
-            fence=lease.require_current,
-        )
+        store.publish(run_id=self._run_id, fencing_token=self._lease.token, fence=self.validate)
 
     @property
     def fencing_token(self) -> int:

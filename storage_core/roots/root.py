@@ -191,6 +191,15 @@ class HeldRoot(Protocol):
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None: ...
 
+    def validate(self) -> None:
+        """Check that this run may still write there; asked right before a change.
+
+        Raises:
+            GuardRefusedError: The lock or lease is gone.
+            StorageError: The store failed.
+        """
+        ...
+
     def begin_writing(self) -> None:
         """Get ready for changes; the second time, nothing.
 

@@ -18,7 +18,7 @@ import mmap
 import os
 import signal
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Final
@@ -229,14 +229,21 @@ class LocalStore(UnsharedStore, OwnedFiles):
             lock nobody holds.
         is_ours: Whether nobody else has to write there meanwhile: a run holds its lock, or a
             person cleans or recovers this one directory. Then files may be mapped.
+        fence: Asked right before each change: raises where the directory is not ours any more.
     """
 
     def __init__(
-        self, directory: Path, *, may_be_link: bool = False, is_ours: bool = False
+        self,
+        directory: Path,
+        *,
+        may_be_link: bool = False,
+        is_ours: bool = False,
+        fence: Callable[[], None] | None = None,
     ) -> None:
         self.directory = directory
         self._may_be_link = may_be_link
         self.is_ours = is_ours
+        self._fence = fence
         self._held: int | None = None
 
     @property
@@ -337,7 +344,7 @@ class LocalStore(UnsharedStore, OwnedFiles):
     def write_file(self, name: str, content: bytes, *, modified_ms: int | None = None) -> None:
         """Create or replace a small file: temporary file beside it, sync, rename, sync."""
         temporary = name + TEMPORARY_SUFFIX
-        with storage_errors(self.directory, name), self._folder() as folder:
+        with storage_errors(self.directory, name), self._folder_to_change() as folder:
             with os.fdopen(create_in(folder, temporary), "wb") as file:
                 file.write(content)
                 file.flush()
@@ -354,7 +361,7 @@ class LocalStore(UnsharedStore, OwnedFiles):
         """Copy a stretch of a file to a new one, by the kernel where the filesystem can."""
         with (
             storage_errors(self.directory, target),
-            self._folder() as folder,
+            self._folder_to_change() as folder,
             os.fdopen(open_in(folder, source), "rb") as file,
             os.fdopen(create_in(folder, target), "wb") as copy,
         ):
@@ -365,7 +372,7 @@ class LocalStore(UnsharedStore, OwnedFiles):
 
     def create_empty(self, name: str) -> None:
         """Create an empty file unless there is one of that name."""
-        with storage_errors(self.directory, name), self._folder() as folder:
+        with storage_errors(self.directory, name), self._folder_to_change() as folder:
             kin = _kin_of(folder, name)
             # What has its manners from the start is durable with its name.
             mode = _first_mode(os.stat(kin, dir_fd=folder, follow_symlinks=False))
@@ -379,7 +386,7 @@ class LocalStore(UnsharedStore, OwnedFiles):
         scratch = Path(scratch_path)
         with (
             storage_errors(self.directory, name),
-            self._folder() as folder,
+            self._folder_to_change() as folder,
             open_folder(scratch.parent) as source,
         ):
             with _Opened(open_in(source, scratch.name)) as file:
@@ -390,7 +397,7 @@ class LocalStore(UnsharedStore, OwnedFiles):
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file, replacing the target if there is one."""
-        with storage_errors(self.directory, source), self._folder() as folder:
+        with storage_errors(self.directory, source), self._folder_to_change() as folder:
             _rename(folder, source, folder, target)
 
     def delete(self, name: str) -> None:
@@ -398,7 +405,7 @@ class LocalStore(UnsharedStore, OwnedFiles):
         with (
             storage_errors(self.directory, name),
             suppress(FileNotFoundError),
-            self._folder() as folder,
+            self._folder_to_change() as folder,
         ):
             facts = os.stat(name, dir_fd=folder, follow_symlinks=False)
             with waiting() if _is_large(facts) else nullcontext():
@@ -413,7 +420,7 @@ class LocalStore(UnsharedStore, OwnedFiles):
         temporary = name + TEMPORARY_SUFFIX
         with (
             storage_errors(self.directory, name),
-            self._folder() as folder,
+            self._folder_to_change() as folder,
             os.fdopen(open_in(folder, name, os.O_RDWR), "rb+") as file,
         ):
             facts = os.fstat(file.fileno())
@@ -446,7 +453,7 @@ class LocalStore(UnsharedStore, OwnedFiles):
         copied after all.
         """
         target = Path(path)
-        with storage_errors(self.directory, name), self._folder() as folder:
+        with storage_errors(self.directory, name), self._folder_to_change() as folder:
             if not target.parent.is_dir():
                 # Its own name is made durable by who writes beside it.
                 make_folder(target.parent.parent)
@@ -464,17 +471,19 @@ class LocalStore(UnsharedStore, OwnedFiles):
         source = Path(path)
         with (
             storage_errors(source),
-            self._folder() as folder,
+            self._folder_to_change() as folder,
             open_folder(source.parent) as kept,
         ):
             _duplicate(kept, source.name, folder, name, is_copy=is_copy)
 
     def write_record(self, path: str, content: bytes) -> None:
         """Create or replace a small file outside, durable with its folder's entries."""
+        self._require_ours()
         write_record(Path(path), content)
 
     def remove_directory(self) -> None:
         """Remove the directory if it is there."""
+        self._require_ours()
         with (
             storage_errors(self.directory),
             open_folder(self.directory.parent, may_be_link=True) as above,
@@ -497,6 +506,15 @@ class LocalStore(UnsharedStore, OwnedFiles):
                 _give(descriptor, facts, stat.S_IMODE(facts.st_mode))
             else:
                 _adopt_ownership(descriptor, folder, _kin_of(folder, name))
+
+    def _folder_to_change(self) -> AbstractContextManager[int]:
+        """Return the open directory, for whoever is about to change something."""
+        self._require_ours()
+        return self._folder()
+
+    def _require_ours(self) -> None:
+        if self._fence is not None:
+            self._fence()
 
     def _folder(self) -> AbstractContextManager[int]:
         if self._held is not None:

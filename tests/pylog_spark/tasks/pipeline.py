@@ -24,9 +24,11 @@ from pylog_spark.tasks.exchange import Route, answer_keys, rewrite_exchanged, se
 from pylog_spark.tasks.listing import list_partitions
 from pylog_spark.tasks.observe import observe_partition
 from pylog_spark.tasks.run_context import RunContext, WriteContext
+from storage_core import lock_holder
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.catalog.topic_filter import TopicFilter
-from storage_core.checkpoint.lock import LockProof, read_boot_id
+from storage_core.checkpoint import lock
+from storage_core.checkpoint.lock import LockProof, LockShare, read_boot_id
 from storage_core.commit.claim import create_claim
 from storage_core.commit.scratch import claim_path, create_scratch
 from storage_core.config import CleanerConfig
@@ -52,6 +54,7 @@ class Pipeline:
         *,
         cleaner: CleanerConfig | None = None,
         has_shared_scratch: bool = True,
+        held: LockProof | None = None,
     ) -> None:
         self.root = root
         location = str(root.path)
@@ -66,7 +69,7 @@ class Pipeline:
         )
         scratch = create_scratch(root.path, "run") if has_shared_scratch else None
         self.shared = None if scratch is None else str(scratch)
-        access = BrokerAccess(run_id="run", lock=proof_of(root.path), shared=self.shared)
+        access = BrokerAccess(run_id="run", lock=held or proof_of(root.path), shared=self.shared)
         self.context = WriteContext(run=run, roots={location: access})
         self.plans: list[dict[str, Any]] = []
         for listed in list_partitions(location, "broker", TopicFilter()):
@@ -201,17 +204,26 @@ def opened(merged: dict[str, Any]) -> MergedIndex:
 
 
 def proof_of(directory: Path) -> LockProof:
-    """Return what the holder of the directory's lock would hand to tasks."""
-    (directory / ".lock").touch()
-    facts = (directory / ".lock").stat()
-    return LockProof(
+    """Return what the holder of the directory's lock would hand to tasks of this process."""
+    address = f"held-here-{directory}"
+    proof = LockProof(
         log_directory=str(directory),
         holder_pid=os.getpid(),
-        device=facts.st_dev,
-        inode=facts.st_ino,
         host_name=socket.gethostname(),
         boot_id=read_boot_id(),
+        address=address,
     )
+    # A share that nobody gave out: to start the holder would take longer than most of the tests.
+    while address in _HERE or len(_HERE) >= MOST_HERE:
+        _HERE.pop(address if address in _HERE else next(iter(_HERE))).close()
+    share = LockShare(proof, socket.socket(), lock_holder.acquire(directory / ".lock"))
+    share.users = 1
+    lock._shares[address] = _HERE[address] = share
+    return proof
+
+
+_HERE: dict[str, LockShare] = {}
+MOST_HERE = 50
 
 
 def deal(items: Sequence[Any], tasks: int) -> list[list[Any]]:

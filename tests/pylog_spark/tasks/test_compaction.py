@@ -12,6 +12,7 @@ from pylog_spark.tasks.compaction import index_segments, rewrite_groups
 from pylog_spark.tasks.exchange import Route, send_keys
 from pylog_spark.tasks.key_folder import remove_wave
 from pylog_spark.tasks.observe import decode_plan
+from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.commit.claim import revoke_claim
 from storage_core.config import CleanerConfig
 from storage_core.filenames import LOG_SUFFIX
@@ -311,21 +312,22 @@ def _commit_in_a_process(pipeline, pairs, barrier, results):
 @pytest.mark.item("FLT-14")
 def test_commits_that_run_at_once_make_one_commit(tmp_path):
     root = broker_directory(tmp_path / "log", [TRANSACTIONS])
-    pipeline = Pipeline(root, LATER_ROUNDS_MS)
-    pipeline.allow_commits()
-    merged = pipeline.index()
-    pairs = pipeline.pairs(merged, pipeline.rewrite(merged))
-    processes = multiprocessing.get_context("fork")
-    barrier, results = processes.Barrier(3), processes.Queue()
-    attempts = [
-        processes.Process(target=_commit_in_a_process, args=(pipeline, pairs, barrier, results))
-        for _ in range(3)
-    ]
-    for process in attempts:
-        process.start()
-    rows = [results.get(timeout=60)[0] | {"duration_ms": 0} for _ in attempts]
-    for process in attempts:
-        process.join(timeout=60)
+    with LogDirectoryLock(root.path) as lock:
+        pipeline = Pipeline(root, LATER_ROUNDS_MS, held=lock.proof)
+        pipeline.allow_commits()
+        merged = pipeline.index()
+        pairs = pipeline.pairs(merged, pipeline.rewrite(merged))
+        processes = multiprocessing.get_context("fork")
+        barrier, results = processes.Barrier(3), processes.Queue()
+        attempts = [
+            processes.Process(target=_commit_in_a_process, args=(pipeline, pairs, barrier, results))
+            for _ in range(3)
+        ]
+        for process in attempts:
+            process.start()
+        rows = [results.get(timeout=60)[0] | {"duration_ms": 0} for _ in attempts]
+        for process in attempts:
+            process.join(timeout=60)
     assert rows[0] == rows[1] == rows[2]
     assert rows[0]["error"] is None
     assert differences_from_kafka(root.path, [TRANSACTIONS], tmp_path) == []

@@ -2,17 +2,28 @@
 
 import fcntl
 import os
+import re
 import signal
 import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from storage_core.checkpoint.lock import LogDirectoryLock, read_boot_id, validate_on_holder_host
+from storage_core.checkpoint.lock import (
+    LockProof,
+    LockState,
+    LogDirectoryLock,
+    find_sharers,
+    kept_shares,
+    query_lock,
+    read_boot_id,
+    share_lock,
+)
 from storage_core.errors import GuardRefusedError, StorageError
 
 LOCK = ".lock"
@@ -41,11 +52,10 @@ def test_the_lock_is_held_by_a_process_of_its_own_and_the_file_goes_with_it(tmp_
     with LogDirectoryLock(tmp_path) as lock:
         proof = lock.proof
         assert proof.holder_pid != os.getpid()
-        assert proof.inode == (tmp_path / LOCK).stat().st_ino
         assert proof.boot_id == read_boot_id()
         assert is_locked(tmp_path)
         lock.validate_held()
-        validate_on_holder_host(proof)
+        share_lock(proof).close()
     assert not (tmp_path / LOCK).exists()
     with pytest.raises(GuardRefusedError, match="not taken"):
         _ = lock.proof
@@ -143,20 +153,95 @@ def test_the_lock_is_released_when_its_owner_is_killed_but_its_pipe_lives_on(tmp
         os.kill(fork_pid, signal.SIGKILL)
 
 
-def test_a_lock_whose_holder_was_killed_is_noticed(tmp_path: Path):
+def test_a_holder_that_was_killed_is_noticed_and_nobody_else_gets_the_lock(tmp_path: Path):
     lock = LogDirectoryLock(tmp_path)
-    os.kill(lock.acquire().holder_pid, signal.SIGKILL)
+    proof = lock.acquire()
+    os.kill(proof.holder_pid, signal.SIGKILL)
+    lock._holder.wait()
+    with pytest.raises(GuardRefusedError, match=r"LOCK_LOST: .* is gone"):
+        lock.validate_held()
+    # The share of this process holds it.
+    assert is_locked(tmp_path)
+    assert query_lock(tmp_path) == LockState(is_held=True)
+    with pytest.raises(GuardRefusedError, match=f"is locked by process {os.getpid()}"):
+        LogDirectoryLock(tmp_path).acquire()
+    lock.release()
+    assert not is_locked(tmp_path)
+
+
+@pytest.mark.item("FLT-10")
+def test_the_lock_lasts_until_the_last_share_is_given_back(tmp_path: Path):
+    script = """
+        import sys
+        from storage_core.checkpoint.lock import LockProof, share_lock
+        with share_lock(eval(sys.argv[1])):
+            print("shared", flush=True)
+            sys.stdin.read()
+        """
+    lock = LogDirectoryLock(tmp_path)
+    task = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script), repr(lock.acquire())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with task, ThreadPoolExecutor() as threads:
+        assert task.stdout.readline() == "shared\n"
+        proof, holder = lock.proof, lock._holder
+        releasing = threads.submit(lock.release)
+        wait_until(lambda: is_refused(proof))
+        assert is_locked(tmp_path)
+        assert (tmp_path / LOCK).exists()
+        task.send_signal(signal.SIGSTOP)
+        holder.kill()
+        releasing.result()
+        # Frozen, without the holder and without the run: it may go on to write.
+        assert is_locked(tmp_path)
+        task.kill()
     wait_until(lambda: not is_locked(tmp_path))
 
-    def is_noticed() -> bool:
-        try:
-            lock.validate_held()
-        except GuardRefusedError as error:
-            return error.code == "LOCK_LOST"
-        return False
 
-    wait_until(is_noticed)
-    lock.release()
+def is_refused(proof: LockProof) -> bool:
+    """Whether the holder gives out no more shares."""
+    try:
+        share_lock(proof).close()
+    except GuardRefusedError as error:
+        return error.code == "LOCK_LOST"
+    return False
+
+
+def test_a_process_asks_the_holder_once_for_the_shares_of_a_task(tmp_path: Path):
+    with LogDirectoryLock(tmp_path) as lock:
+        proof = lock.proof
+        lock._share.close()  # as in another process
+        with kept_shares():
+            with share_lock(proof) as first, share_lock(proof) as second:
+                assert first is second
+            with share_lock(proof) as third:
+                assert third is first
+        with share_lock(proof) as fourth:
+            assert fourth is not first
+        lock._share = share_lock(proof)
+
+
+def test_a_fork_has_no_share(tmp_path: Path):
+    with LogDirectoryLock(tmp_path):
+        pid = os.fork()
+        if not pid:
+            os._exit(os.getpid() in find_sharers(tmp_path))
+        assert os.getpid() in find_sharers(tmp_path)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"])
+def test_what_stops_a_service_does_not_end_the_holder(tmp_path: Path, number: str):
+    with LogDirectoryLock(tmp_path) as lock:
+        os.kill(lock.proof.holder_pid, getattr(signal, number))
+        share_lock(lock.proof).close()
+        status = Path(f"/proc/{lock.proof.holder_pid}/status").read_text()
+        ignored = int(re.search(r"SigIgn:\t(\w+)", status)[1], 16)
+        assert ignored >> getattr(signal, number) - 1 & 1
+        lock.validate_held()
 
 
 def test_a_lock_file_that_was_removed_or_replaced_is_noticed(tmp_path: Path):
@@ -174,8 +259,11 @@ def test_a_lock_file_that_was_removed_or_replaced_is_noticed(tmp_path: Path):
 def test_an_executor_on_another_host_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with LogDirectoryLock(tmp_path) as lock:
         monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
+        lock._share.close()  # as in another process
         with pytest.raises(GuardRefusedError, match="not on elsewhere"):
-            validate_on_holder_host(lock.proof)
+            share_lock(lock.proof)
+        monkeypatch.undo()
+        lock._share = share_lock(lock.proof)
 
 
 def test_a_directory_that_is_not_there_is_an_error_of_storage(tmp_path: Path):

@@ -1,5 +1,6 @@
 import errno
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -475,19 +476,53 @@ def test_a_malformed_cleaner_checkpoint_is_not_replaced_by_points_of_ours(direct
 
 
 def test_without_the_lock_nothing_is_written(directory):
-    with open_root(directory) as root:
-        (directory / LOCK_FILE).unlink()
-        for write in (
-            root.begin_writing,
-            lambda: root.allow_commits([directory / "ours-0"]),
-            lambda: root.write_checkpoints({LOG_START_FILE: {OURS: 3}}),
-            lambda: root.drop_entries([FOREIGN]),
-        ):
-            with pytest.raises(GuardRefusedError, match="LOCK"):
-                write()
-        (directory / LOCK_FILE).touch()
+    root = open_root(directory).__enter__()
+    (directory / LOCK_FILE).unlink()
+    for write in (
+        root.begin_writing,
+        lambda: root.allow_commits([directory / "ours-0"]),
+        lambda: root.write_checkpoints({LOG_START_FILE: {OURS: 3}}),
+        lambda: root.drop_entries([FOREIGN]),
+    ):
+        with pytest.raises(GuardRefusedError, match="LOCK_LOST"):
+            write()
+    # Somebody else's, whatever number the filesystem gives it.
+    (directory / LOCK_FILE).touch()
+    with pytest.raises(GuardRefusedError, match="LOCK_LOST"):
+        root.__exit__(None, None, None)
     assert marker(directory) == MARKER
     assert not (directory / LOG_START_FILE).exists()
+
+
+@pytest.mark.parametrize("loss", ["holder dead", "another lock file"])
+def test_a_run_that_loses_its_lock_writes_neither_checkpoint_nor_marker(directory, loss):
+    root = open_root(directory).__enter__()
+    root.begin_writing()
+    root.allow_commits([directory / "ours-0"])
+    if loss == "holder dead":
+        os.kill(root.proof.holder_pid, signal.SIGKILL)
+        root._lock._holder.wait()
+    else:
+        (directory / LOCK_FILE).rename(directory / "moved")
+        (directory / LOCK_FILE).touch()
+    before = read_points(directory)
+    for write in (
+        lambda: root.settle_commits({OURS: 7}, is_whole=True),
+        lambda: root.write_cleaner_points({OURS: 7}),
+        lambda: root.raise_log_starts({OURS: 3}),
+        root.claim_clean,
+    ):
+        with pytest.raises(GuardRefusedError, match="LOCK_LOST"):
+            write()
+    with pytest.raises(GuardRefusedError, match="LOCK_LOST"):
+        root.__exit__(None, None, None)
+    assert read_points(directory) == before
+    assert not (directory / LOG_START_FILE).exists()
+    assert not (directory / CLEAN_SHUTDOWN_FILE).exists()
+    # Whoever has the lock next finds what was begun, and which marker there was.
+    with open_root(directory) as root:
+        assert root.was_clean
+    assert marker(directory) == MARKER
 
 
 def test_log_starts_that_rise_are_in_the_trash_until_their_segments_are_gone(directory, tmp_path):

@@ -36,10 +36,9 @@ def test_the_root_of_a_partition_is_what_lies_above_it(location, root):
 
 
 @pytest.fixture
-def access(tmp_path: Path, monkeypatch) -> BrokerAccess:
+def access(tmp_path: Path) -> BrokerAccess:
     """The log directory of a partition whose commit is allowed."""
     (tmp_path / "t-0").mkdir()
-    monkeypatch.setattr(broker, "validate_on_holder_host", lambda _: None)
     access = BrokerAccess(run_id="run", lock=proof_of(tmp_path), shared=str(tmp_path))
     create_claim(claim_of(access))
     return access
@@ -165,7 +164,7 @@ def test_an_attempt_without_the_lock_says_whether_another_one_may_have_begun(
 ):
     if is_begun:
         begin(claim_path)
-    monkeypatch.setattr(broker, "validate_on_holder_host", lose_lock)
+    monkeypatch.setattr(broker, "share_lock", lose_lock)
     row = commit(access)
     assert (row["error_class"], row["touched"]) == ("GuardRefusedError", is_begun)
     assert "LOCK_LOST" in row["error"]
@@ -199,6 +198,6 @@ def test_an_attempt_that_comes_when_the_run_is_over_does_not_begin(access, claim
     revoke_claim(claim_path)
     with pytest.raises(GuardRefusedError, match="RUN_IS_OVER"), access.alone(location):
         raise AssertionError
-    monkeypatch.setattr(broker, "validate_on_holder_host", lose_lock)
+    monkeypatch.setattr(broker, "share_lock", lose_lock)
     with pytest.raises(GuardRefusedError, match="LOCK_LOST"), access.alone(location):
         raise AssertionError

@@ -93,6 +93,7 @@ def test_a_commit_that_had_begun_is_finished_and_counts(directory, steps_done):
 @pytest.mark.parametrize("steps_done", range(4))
 def test_an_interrupted_run_finishes_the_commit_that_had_begun_itself(directory, steps_done):
     root = begun(directory, steps_done=steps_done)
+    root._lock.acquire()
     root.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert read_tree(directory / "orders-0") == {"a": b"1", "b": b"new segment"}
     assert read_points(directory) == {ORDERS: 7}
