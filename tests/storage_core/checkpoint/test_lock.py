@@ -4,6 +4,7 @@ import fcntl
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -230,6 +231,18 @@ def test_a_fork_has_no_share(tmp_path: Path):
         if not pid:
             os._exit(os.getpid() in find_sharers(tmp_path))
         assert os.getpid() in find_sharers(tmp_path)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_another_user_gets_no_share(tmp_path: Path):
+    with LogDirectoryLock(tmp_path) as lock:
+        pid = os.fork()
+        if not pid:
+            os.setuid(65534)
+            with socket.socket(socket.AF_UNIX) as stranger:
+                stranger.connect(f"\0{lock.proof.address}")
+                os._exit(len(socket.recv_fds(stranger, 1, 1)[1]))
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
