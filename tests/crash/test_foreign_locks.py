@@ -29,7 +29,7 @@ from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 from tests.pylog_spark.crashed_roots import NOW_MS, crashed_directory, forget_high_watermarks, tear
 
 ALL = bool(os.environ.get("PYLOG_CRASH_ALL"))
-LONGEST_SECONDS = 120
+LONGEST_SECONDS = 600
 CLEANED = ["clean-everything-none-s101-1", "clean-group-all-s211"]
 RETAINED = ["retain-both-s501", "retain-size-s501"]
 
