@@ -455,6 +455,8 @@ class ForecastRow:
     lost_below_high_watermark: Number = column("offsets below it that are gone afterwards")
     log_end_offset: Number = column("where the log ends afterwards")
     cuts: Text = column("the first cuts, file and position, as JSON")
+    start: Text = column("opened, recovered, refused, strayed, emptied, deleted, created, unknown")
+    gone_records: Number = column("readable records that are served no more, but for those cut")
     duration_ms: int = column("time it took to find out")
     failure: Failure = Failure()
 

@@ -83,7 +83,7 @@ _NUMBER: Final = re.compile(r"[0-9]+")
 _PARSED_NAMES: Final = 1 << 12
 _CLUSTER_SNAPSHOT: Final = re.compile(r"(?P<offset>[0-9]{20})-(?P<epoch>[0-9]{10})\.checkpoint")
 _UNIQUE_DIRECTORY: Final = re.compile(
-    r"(?P<partition>.+)\.[0-9a-f]{32}-(?P<state>delete|future|stray)"
+    r"(?P<partition>\S+-\S+)\.[^\s.]+-(?P<state>delete|future|stray)"
 )
 
 

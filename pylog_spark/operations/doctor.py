@@ -23,6 +23,8 @@ from pylog_spark.tasks.diagnosis import Diagnosis, Threads, put_together, to_for
 from pylog_spark.tasks.forecast import forecast_partitions
 from pylog_spark.tasks.verification import Target
 from pylog_spark.tasks.verified_roots import VerifiedRoots
+from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
+from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.errors import PylogError, StorageError
 from storage_core.roots.open_root import LogRoot
@@ -55,6 +57,8 @@ def diagnose(
         pyspark.errors.PySparkException: Spark failed.
     """
     log_roots = resolve_roots(roots, said=options.role)
+    if options.role is None:
+        log_roots = _of_a_broker(log_roots)
     # A look leaves no record.
     job = new_job(Action.VERIFY.value, log_roots, replace(options, dry_run=True))
     request = replace(request, shown=max(request.shown, _MOST_CURED))
@@ -84,6 +88,18 @@ def _catalogs(roots: Sequence[LogRoot], options: JobOptions) -> dict[str, TopicC
         return {}
 
 
+def _of_a_broker(roots: Sequence[LogRoot]) -> list[LogRoot]:
+    """Return the roots, as a broker's where any is one: one that lost its file is no copy.
+
+    Nobody but a node of a cluster keeps its metadata.
+    """
+    is_broker = any(
+        root.role is Role.BROKER or Path(root.location, CLUSTER_METADATA_DIRECTORY).exists()
+        for root in roots
+    )
+    return [replace(root, role=Role.BROKER) if is_broker else root for root in roots]
+
+
 def _check_readable(targets: Sequence[Target]) -> None:
     """Refuse to judge files that this process may not read: a broker, as another user, may.
 
@@ -107,7 +123,7 @@ def _foretell(
     run: Run, observed: VerifiedRoots, verification: Verification
 ) -> list[dict[str, Any]]:
     """Return a row of ``schemas.FORECAST`` for each partition that a broker loads, in order."""
-    targets = to_foretell(observed.targets)
+    targets = [*to_foretell(observed.targets), *observed.set_aside]
     if not targets:
         return []
     engine, options = run.engine, run.job.options

@@ -1,20 +1,23 @@
 """What is wrong with log directories and what to do: findings and forecasts put together."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from pylog_spark.schemas import FORECAST
 from pylog_spark.tasks.forecast import to_forecast
 from pylog_spark.tasks.verification import Target
 from pylog_spark.tasks.verified_roots import VerifiedRoots
+from storage_core.catalog.log_directories import DirectoryKind, classify_directory
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.checkpoint.lock import LockState, query_lock
 from storage_core.errors import PylogError
 from storage_core.filenames import CLUSTER_METADATA_TOPIC, TopicPartition
 from storage_core.maintenance.verification.finding_kinds import KINDS, command_of
-from storage_core.maintenance.verification.findings import Code, Severity
+from storage_core.maintenance.verification.findings import Code, Severity, Stops
+from storage_core.maintenance.verification.observed_root import ObservedRoot, Start
 from storage_core.maintenance.verification.prescription import (
     Complaint,
     StartCut,
@@ -29,6 +32,9 @@ from storage_core.maintenance.verification.verdict import (
     forecast_start,
     measure_pace,
 )
+
+# A small file that cannot be read is an I/O error to Kafka, and takes its log directory offline.
+_SMALL_FILE_ERRORS: Final = frozenset({"CheckpointError", "StorageError"})
 
 Row = dict[str, Any]
 
@@ -111,9 +117,16 @@ def put_together(  # noqa: PLR0913  # all that a diagnosis is made of
         broker_threads=threads.of_broker,
         our_tasks=threads.ours,
     )
+    is_up, offline = _foresee_roots(roots, findings, forecasts)
+    forecasts = _with_fates(roots, verified, forecasts, offline)
     partitions = [to_forecast(row) for row in forecasts]
-    start = forecast_start(partitions, pace)
-    states = tuple(_root_state(roots, number, verified) for number in range(len(roots.observed)))
+    start = forecast_start(
+        partitions,
+        pace,
+        is_up=is_up,
+        has_metadata=all(root.has_metadata for root in roots.observed),
+    )
+    states = tuple(_root_state(root, verified, offline) for root in roots.observed)
     by_severity: Counter[str] = Counter()
     for severity, _, count in ordered:
         by_severity[severity] += count
@@ -142,8 +155,99 @@ def put_together(  # noqa: PLR0913  # all that a diagnosis is made of
     )
 
 
-def _root_state(roots: VerifiedRoots, number: int, verified: Sequence[Row]) -> RootState:
-    root = roots.observed[number]
+def _with_fates(
+    roots: VerifiedRoots,
+    verified: Sequence[Row],
+    forecasts: Sequence[Row],
+    offline: Collection[str],
+) -> list[Row]:
+    """Return the forecasts with what the cluster's metadata decides about directories.
+
+    Of a log that is set aside, emptied or deleted all records are gone that can be read now; those
+    that the copy in its place has are not.
+    """
+    fates = {path: fate for root in roots.observed for path, fate in root.fates.items()}
+    records = {row["ordinal"]: row.get("records") or 0 for row in verified}
+    of_directory = {target.directory: records.get(target.ordinal, 0) for target in roots.targets}
+    promoted = {
+        (row["topic"], row["partition"]): row["log_end_offset"] or 0
+        for row in forecasts
+        if DirectoryKind.FUTURE is classify_directory(Path(row["directory"]).name)[0]
+        and row["directory"] not in fates
+    }
+    told = []
+    for row in forecasts:
+        fate = fates.get(row["directory"])
+        if row["directory"] not in of_directory:
+            # Waits for its deletion, or was set aside before: it is loaded, and served to nobody.
+            told += [row] if row["start"] == Start.REFUSED else []
+            continue
+        if row["start"] == Start.REFUSED:
+            told.append(row)
+            continue
+        if row["root"] in offline:
+            told.append(row | {"start": Start.OFFLINE.value})
+            continue
+        if fate is None:
+            told.append(row)
+            continue
+        gone = of_directory[row["directory"]]
+        if fate is Start.DELETED:
+            end = promoted.get((row["topic"], row["partition"]), 0)
+            gone = min(gone, max(0, (row["log_end_offset"] or 0) - end))
+        told.append(row | {"start": fate.value, "gone_records": gone, "cut_records": 0})
+    shown = {row["directory"] for row in forecasts}
+    nothing = dict.fromkeys(FORECAST.names)
+    told += [
+        nothing
+        | {
+            "root": root.location,
+            "topic": entry.topic_partition.topic,
+            "partition": entry.topic_partition.partition,
+            "directory": entry.path,
+            "start": root.fates[entry.path].value,
+        }
+        for root in roots.observed
+        for entry in root.entries
+        if entry.path in root.fates.keys() - shown and entry.topic_partition is not None
+    ]
+    return told
+
+
+def _foresee_roots(
+    roots: VerifiedRoots, findings: Iterable[Row], forecasts: Iterable[Row]
+) -> tuple[bool, set[str]]:
+    """Return whether a broker serves anybody after its start, and the roots that it goes without.
+
+    A broker does not go on without all of its log directories, nor without that of the cluster's
+    metadata.
+    """
+    offline: set[str] = set()
+    is_up = True
+    keepers = {
+        root.location
+        for root in roots.observed
+        if any(entry.kind is DirectoryKind.METADATA for entry in root.entries)
+    }
+    stops = [
+        (row["root"], row["topic"], KINDS[Code(row["code"])].stops)
+        for row in findings
+        if row["severity"] == Severity.FATAL
+    ]
+    for row in forecasts:
+        if row["start"] == Start.REFUSED:
+            is_file = row["error_class"] in _SMALL_FILE_ERRORS
+            stops.append((row["root"], None, Stops.DIRECTORY if is_file else Stops.BROKER))
+    for root, topic, what in stops:
+        if what is Stops.BROKER or (what is Stops.DIRECTORY and topic == CLUSTER_METADATA_TOPIC):
+            is_up = False
+        elif what is Stops.DIRECTORY:
+            offline.add(root)
+    is_up = is_up and not offline & keepers and len(offline) < len(roots.observed)
+    return is_up, offline
+
+
+def _root_state(root: ObservedRoot, verified: Sequence[Row], offline: Collection[str]) -> RootState:
     of_root = [row for row in verified if row["root"] == root.location]
     try:
         lock = query_lock(Path(root.location))
@@ -157,6 +261,7 @@ def _root_state(roots: VerifiedRoots, number: int, verified: Sequence[Row]) -> R
         lock=lock,
         partitions=len(of_root),
         size_bytes=sum(row.get("bytes") or 0 for row in of_root),
+        start=Start.OFFLINE if root.location in offline else Start.OPENED,
     )
 
 

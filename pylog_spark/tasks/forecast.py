@@ -15,6 +15,7 @@ from pylog_spark.tasks.verification import Target
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.recovery.salvage import count_lost_records
+from storage_core.maintenance.verification.observed_root import Start
 from storage_core.maintenance.verification.verdict import PartitionForecast
 from storage_core.store import LocalStore
 
@@ -41,7 +42,8 @@ def forecast_row(target: Target, now_ms: int) -> dict[str, Any]:
         "partition": target.partition.partition,
         "directory": target.directory,
     }
-    return names | attempt(lambda: _forecast(target, now_ms))
+    row = names | attempt(lambda: _forecast(target, now_ms))
+    return row if row.get("error") is None else row | {"start": Start.REFUSED.value}
 
 
 def to_forecast(row: dict[str, Any]) -> PartitionForecast:
@@ -60,6 +62,8 @@ def to_forecast(row: dict[str, Any]) -> PartitionForecast:
         name=f"{row['topic']}-{row['partition']}",
         log_end_offset=row["log_end_offset"],
         error=row["error"] or "",
+        start=Start(row["start"]),
+        gone_records=row["gone_records"] or 0,
         **{name: row[name] or 0 for name in counted},
     )
 
@@ -81,7 +85,13 @@ def _forecast(target: Target, now_ms: int) -> dict[str, Any]:
     # A log that ended below its high watermark before is a finding, and not the start's doing.
     had_end = max((cut.first_offset for cut in repairs.cuts), default=None)
     is_cut = had_end is not None and log.log_end_offset < watermark
+    start = Start.OPENED
+    if repairs.scanned_bytes or repairs.rebuilt or repairs.cuts:
+        start = Start.RECOVERED
+    if repairs.deleted_segments and log.log_end_offset <= log.log_start_offset:
+        start = Start.EMPTIED
     return {
+        "start": start.value,
         "read_bytes": repairs.scanned_bytes,
         "rebuilt_segments": len(repairs.rebuilt),
         "split_segments": len(repairs.split),

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from pylog_spark.tasks.verification import Target, place_finding
-from storage_core.catalog.log_directories import SubDirectory
+from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.maintenance.verification.log_directories import (
     VERIFIED_KINDS,
-    ObservedRoot,
     verify_log_directories,
 )
+from storage_core.maintenance.verification.observed_root import ObservedRoot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +24,13 @@ class VerifiedRoots:
         observed: The directories.
         rows: What was found in them, of ``schemas.VERIFIED``.
         targets: The partitions to be verified.
+        set_aside: Directories that a broker loads before it deletes or leaves them.
     """
 
     observed: tuple[ObservedRoot, ...]
     rows: tuple[dict[str, Any], ...]
     targets: tuple[Target, ...]
+    set_aside: tuple[Target, ...] = ()
 
 
 def observe_roots(
@@ -58,12 +60,22 @@ def observe_roots(
         if found.partition is None or topics.admits(found.partition.topic)
     ]
     targets: list[Target] = []
+    set_aside: list[Target] = []
     for root in observed:
         for entry in root.entries:
             name = entry.topic_partition
-            if entry.kind in VERIFIED_KINDS and name is not None and topics.admits(name.topic):
+            if entry.is_link or name is None or not topics.admits(name.topic):
+                continue
+            if entry.kind in VERIFIED_KINDS:
                 targets.append(_target(root, entry, len(targets), is_live=is_live))
-    return VerifiedRoots(observed=tuple(observed), rows=tuple(rows), targets=tuple(targets))
+            elif entry.kind in {DirectoryKind.DELETE, DirectoryKind.STRAY}:
+                set_aside.append(_target(root, entry, -1, is_live=is_live))
+    return VerifiedRoots(
+        observed=tuple(observed),
+        rows=tuple(rows),
+        targets=tuple(targets),
+        set_aside=tuple(set_aside),
+    )
 
 
 def _target(root: ObservedRoot, entry: SubDirectory, ordinal: int, *, is_live: bool) -> Target:

@@ -189,11 +189,13 @@ class ClusterMetadata:
         return {topic.name: topic for topic in self.topics.values()}
 
 
-def read_cluster_metadata(directory: Path) -> ClusterMetadata:
+def read_cluster_metadata(directory: Path, *, is_recovered: bool = False) -> ClusterMetadata:
     """Read the metadata of a cluster.
 
     Args:
         directory: A ``__cluster_metadata-0``.
+        is_recovered: Read what a node has left of it after its start: the log up to the first
+            batch that is none, whatever segment that lies in.
 
     Raises:
         PartitionNotFoundError: There is no such directory.
@@ -214,8 +216,8 @@ def read_cluster_metadata(directory: Path) -> ClusterMetadata:
     if snapshot is None and not segments:
         raise CorruptClusterMetadataError(str(directory), -1, "expected a snapshot or a log")
     if snapshot is not None:
-        replay.read_snapshot(*snapshot)
-    replay.read_segments(segments)
+        replay.read_snapshot(*snapshot, may_be_empty=is_recovered)
+    replay.read_segments(segments, is_recovered=is_recovered)
     return replay.result(None if snapshot is None else snapshot[0])
 
 
@@ -238,28 +240,34 @@ class _Replay:
         self._last_timestamp_ms = -1
         self._notes: list[str] = []
 
-    def read_snapshot(self, name: str, end_offset: int) -> None:
-        """Replay a snapshot; the records in it have offsets of their own, which mean nothing."""
+    def read_snapshot(self, name: str, end_offset: int, *, may_be_empty: bool = False) -> None:
+        """Replay a snapshot; the records in it have offsets of their own, which mean nothing.
+
+        Kafka loads one of no byte as one without records.
+        """
         path = self._directory / name
         last_control = None
-        for batch in MetadataFile(path, may_be_torn=False).batches():
+        file = MetadataFile(path, may_be_torn=False)
+        for batch in file.batches():
             last_control = batch.control_type
             self._apply(batch, path, first_offset=0)
+        if may_be_empty and not file.size_bytes:
+            last_control = ControlType.SNAPSHOT_FOOTER
         if last_control != ControlType.SNAPSHOT_FOOTER:
             raise CorruptClusterMetadataError(str(path), -1, "the snapshot has no footer")
         self._end_offset = end_offset
 
-    def read_segments(self, bases: list[int]) -> None:
+    def read_segments(self, bases: list[int], *, is_recovered: bool) -> None:
         """Replay the segments' records from the end of the snapshot on."""
         if bases and bases[0] > self._end_offset:
             reason = f"records {self._end_offset} to {bases[0] - 1} are missing"
             raise CorruptClusterMetadataError(str(self._directory), -1, reason)
         following = [*bases[1:], None] if bases else []
         for base, next_base in zip(bases, following, strict=True):
-            if next_base is not None and next_base <= self._end_offset:
+            if next_base is not None and next_base <= self._end_offset and not is_recovered:
                 continue
             path = self._directory / log_file(base)
-            file = MetadataFile(path, may_be_torn=next_base is None)
+            file = MetadataFile(path, may_be_torn=is_recovered or next_base is None)
             for batch in file.batches():
                 if batch.last_offset >= self._end_offset:
                     self._apply(batch, path, first_offset=self._end_offset)
@@ -269,6 +277,7 @@ class _Replay:
                     f"{path.name}: bytes {file.torn_at} to {file.size_bytes - 1} are no whole "
                     "batch and do not count"
                 )
+                return
 
     def result(self, snapshot: str | None) -> ClusterMetadata:
         """Return the state after all files."""

@@ -76,6 +76,7 @@ class SubDirectory:
             may be cut.
         topic_id: What its ``partition.metadata`` says, None if there is none.
         problem: Why the topic id could not be read, or why the name does not parse; else empty.
+        is_link: Whether the name is that of a link, which a broker follows and we do not.
     """
 
     path: str
@@ -83,6 +84,7 @@ class SubDirectory:
     topic_partition: TopicPartition | None = None
     topic_id: str | None = None
     problem: str = ""
+    is_link: bool = False
 
     @property
     def name(self) -> str:

@@ -11,7 +11,7 @@ from typing import Final
 
 from storage_core.catalog.roles import Role, local_path
 from storage_core.filenames import CLUSTER_METADATA_TOPIC
-from storage_core.maintenance.verification.findings import Code, Finding, Severity
+from storage_core.maintenance.verification.findings import Code, Finding, Severity, Stops
 
 
 class Cure(enum.Enum):
@@ -39,6 +39,7 @@ class Kind:
             empty where only a person can. ``{start}`` is the option that says where the log starts,
             if a checkpoint does, ``{salvage}`` a folder beside the log directory.
         elsewhere: When it is of another severity; empty where it never is.
+        stops: What it stops where it is fatal.
     """
 
     severity: Severity
@@ -46,6 +47,7 @@ class Kind:
     fix: str
     command: str = ""
     elsewhere: str = ""
+    stops: Stops = Stops.NOTHING
 
     @property
     def advice(self) -> str:
@@ -155,6 +157,7 @@ KINDS: Final[dict[Code, Kind]] = {
         severity=Severity.FATAL,
         meaning="A control batch holds no control record; a broker that replays it does not start.",
         fix=_FETCH,
+        stops=Stops.BROKER,
     ),
     Code.RECORD_COUNT_NEGATIVE: Kind(
         severity=Severity.ERROR,
@@ -220,6 +223,7 @@ KINDS: Final[dict[Code, Kind]] = {
         severity=Severity.FATAL,
         meaning="A .log file is larger than 2147483647 bytes; Kafka does not open it.",
         fix=_FETCH,
+        stops=Stops.BROKER,
     ),
     Code.EPOCH_GOES_BACK: Kind(
         severity=Severity.WARN,
@@ -237,6 +241,7 @@ KINDS: Final[dict[Code, Kind]] = {
         meaning="leader-epoch-checkpoint cannot be parsed; a broker takes the directory offline.",
         fix="rebuild it",
         command=_REBUILD,
+        stops=Stops.DIRECTORY,
     ),
     Code.EPOCH_FILE_NOT_RISING: Kind(
         severity=Severity.WARN,
@@ -332,6 +337,7 @@ KINDS: Final[dict[Code, Kind]] = {
         meaning="An entry of a transaction index has an unknown version; a broker does not start.",
         fix="rebuild it",
         command=_REBUILD,
+        stops=Stops.BROKER,
     ),
     Code.TXN_INDEX_INCOMPLETE: Kind(
         severity=Severity.ERROR,
@@ -397,6 +403,7 @@ KINDS: Final[dict[Code, Kind]] = {
             "replays it does not start."
         ),
         fix=_FETCH,
+        stops=Stops.BROKER,
     ),
     Code.NO_SEGMENT: Kind(
         severity=Severity.WARN,
@@ -444,6 +451,7 @@ KINDS: Final[dict[Code, Kind]] = {
         severity=Severity.FATAL,
         meaning="A file has a suffix of Kafka's and no offset before it; a broker does not start.",
         fix="move {file} out of the directory",
+        stops=Stops.BROKER,
     ),
     Code.FILE_UNREADABLE: Kind(
         severity=Severity.ERROR,
@@ -459,12 +467,16 @@ KINDS: Final[dict[Code, Kind]] = {
     Code.PARTITION_METADATA_MISSING: Kind(
         severity=Severity.INFO,
         meaning="There is no partition.metadata: the topic's id is not known here.",
-        fix="nothing; a broker writes it",
+        fix=(
+            "nothing under ZooKeeper, or in an empty log: a broker writes it; under KRaft a log "
+            "with records is set aside (PARTITION_STRAYED)"
+        ),
     ),
     Code.PARTITION_METADATA_BROKEN: Kind(
         severity=Severity.FATAL,
         meaning="partition.metadata cannot be parsed; a broker does not load the partition.",
         fix="delete {file}; a broker writes it anew",
+        stops=Stops.DIRECTORY,
     ),
     Code.TOPIC_ID_INCONSISTENT: Kind(
         severity=Severity.ERROR,
@@ -479,6 +491,7 @@ KINDS: Final[dict[Code, Kind]] = {
         meaning="A checkpoint cannot be parsed; a broker takes the log directory offline.",
         fix="a broker begins it anew where it is missing; set it aside",
         command=_SET_ASIDE,
+        stops=Stops.DIRECTORY,
     ),
     Code.CHECKPOINT_PARTITION_UNKNOWN: Kind(
         severity=Severity.INFO,
@@ -526,6 +539,7 @@ KINDS: Final[dict[Code, Kind]] = {
         meaning="A sub-directory is none of Kafka's; a broker does not start.",
         fix="move {file} out of the log directory",
         elsewhere="info in copies (role mirror), and where the name is not UTF-8",
+        stops=Stops.BROKER,
     ),
     Code.DIRECTORY_DELETED: Kind(
         severity=Severity.INFO,
@@ -546,26 +560,128 @@ KINDS: Final[dict[Code, Kind]] = {
         severity=Severity.FATAL,
         meaning="A partition is in two log directories of one broker; the broker does not start.",
         fix="look which one is right (pylog inspect shows both), and move the other one away",
+        stops=Stops.BROKER,
+    ),
+    Code.PARTITION_LINKED: Kind(
+        severity=Severity.WARN,
+        meaning=(
+            "The directory of a partition is a link. A broker follows it and serves the log; this "
+            "program follows no link, so nothing behind it was looked at, and no run changes it."
+        ),
+        fix=(
+            "nothing for a broker; for this program mount the folder in place of the link "
+            "(mount --bind), or move it into a log directory of its own"
+        ),
+    ),
+    Code.PARTITION_STRAYED: Kind(
+        severity=Severity.ERROR,
+        meaning=(
+            "The cluster's metadata does not give this log to this broker: at its start the broker "
+            "renames the directory to -stray, and serves none of its records."
+        ),
+        fix=(
+            "nothing, if the topic was deleted or moved away; else keep a copy of {directory}, and "
+            "give it a partition.metadata with the topic's id before any broker starts"
+        ),
+        elsewhere="warn where the log has no records",
+    ),
+    Code.PARTITION_ABSENT: Kind(
+        severity=Severity.ERROR,
+        meaning=(
+            "The cluster's metadata gives a partition to this broker, and none of the log "
+            "directories has it: at its start the broker makes an empty one, and may lead with it."
+        ),
+        fix="find its directory, or the disk that it is on, before any broker starts",
+        elsewhere="warn where other replicas are in sync and this one is not",
+        stops=Stops.BROKER,
+    ),
+    Code.FUTURE_ALONE: Kind(
+        severity=Severity.ERROR,
+        meaning=(
+            "There is the copy that a move was making, and not the partition itself: at its start "
+            "a broker makes an empty one, cuts the copy to it, and no record is left."
+        ),
+        fix=(
+            "find the log directory that has the partition itself; if it is lost, rename {file} to "
+            "the partition's name before any broker starts"
+        ),
+        elsewhere="warn where the copy has no records",
+    ),
+    Code.FUTURE_PROMOTED: Kind(
+        severity=Severity.WARN,
+        meaning=(
+            "A move between log directories was decided, and did not end: at its start a broker "
+            "puts the copy in the place of this log, and deletes this log."
+        ),
+        fix="nothing, if the copy has all records; else keep a copy of {directory}",
     ),
     Code.META_PROPERTIES_MISSING: Kind(
-        severity=Severity.WARN,
-        meaning="There is no meta.properties: nobody knows whose log directory this is.",
+        severity=Severity.FATAL,
+        meaning=(
+            "There is no meta.properties: nobody knows whose log directory this is, and a broker "
+            "does not start."
+        ),
         fix=(
             "write it again with the cluster.id and node.id of the broker's other log directories "
             "(kafka-storage.sh format), or copy theirs and leave out directory.id"
         ),
         elsewhere="info in copies (role mirror)",
+        stops=Stops.BROKER,
     ),
     Code.META_PROPERTIES_BROKEN: Kind(
         severity=Severity.FATAL,
-        meaning="meta.properties cannot be parsed; a broker does not start.",
+        meaning=(
+            "meta.properties cannot be parsed, or has not all that its version needs; a broker "
+            "takes the log directory offline."
+        ),
         fix="correct {file}",
+        stops=Stops.DIRECTORY,
+    ),
+    Code.META_PROPERTIES_INCOMPLETE: Kind(
+        severity=Severity.FATAL,
+        meaning=(
+            "meta.properties names no node or no cluster: it is empty, or not Kafka's; a broker "
+            "does not start."
+        ),
+        fix=(
+            "write it again with the cluster.id and node.id of the broker's other log directories, "
+            "or of its own settings"
+        ),
+        stops=Stops.BROKER,
     ),
     Code.DIRECTORIES_INCONSISTENT: Kind(
         severity=Severity.FATAL,
         meaning="The log directories are not of one broker of one cluster.",
         fix="give each broker its own directories",
         elsewhere="warn in copies (role mirror)",
+        stops=Stops.BROKER,
+    ),
+    Code.CLUSTER_METADATA_BROKEN: Kind(
+        severity=Severity.FATAL,
+        meaning=(
+            "The cluster's metadata cannot be read; a broker does not start. Which partitions the "
+            "broker would set aside is not known either."
+        ),
+        fix=(
+            "where other controllers are, move {file} away: the node fetches it from them; that of "
+            "an only controller comes from a backup"
+        ),
+        stops=Stops.BROKER,
+    ),
+    Code.FEATURE_LEVEL_UNKNOWN: Kind(
+        severity=Severity.FATAL,
+        meaning=(
+            "The cluster's metadata is of a version that Kafka 4.4 does not start with: that of a "
+            "preview of KRaft, before 3.3, or of a newer release."
+        ),
+        fix="start the release that wrote it, and upgrade by the releases between",
+        stops=Stops.BROKER,
+    ),
+    Code.QUORUM_STATE_BROKEN: Kind(
+        severity=Severity.FATAL,
+        meaning="quorum-state cannot be parsed; a node does not start.",
+        fix="move {file}/quorum-state away: a node makes it anew from an election",
+        stops=Stops.BROKER,
     ),
 }
 

@@ -28,6 +28,19 @@ class Severity(enum.StrEnum):
         return list(Severity).index(self)
 
 
+class Stops(enum.Enum):
+    """The part of a start that a kind of finding stops, where it is fatal.
+
+    NOTHING: it is lost or wrong, and the broker starts. DIRECTORY: the broker goes on without the
+    log directory; where that is the only one, or has the cluster's metadata, it ends. BROKER: it
+    ends.
+    """
+
+    NOTHING = 0
+    DIRECTORY = 1
+    BROKER = 2
+
+
 class Code(enum.StrEnum):
     """Stable name of a kind of finding."""
 
@@ -108,9 +121,19 @@ class Code(enum.StrEnum):
     DIRECTORY_STRAY = "DIRECTORY_STRAY"
     DIRECTORY_FUTURE = "DIRECTORY_FUTURE"
     PARTITION_DUPLICATE = "PARTITION_DUPLICATE"
+    PARTITION_LINKED = "PARTITION_LINKED"
+    PARTITION_STRAYED = "PARTITION_STRAYED"
+    PARTITION_ABSENT = "PARTITION_ABSENT"
+    FUTURE_ALONE = "FUTURE_ALONE"
+    FUTURE_PROMOTED = "FUTURE_PROMOTED"
     META_PROPERTIES_MISSING = "META_PROPERTIES_MISSING"
     META_PROPERTIES_BROKEN = "META_PROPERTIES_BROKEN"
+    META_PROPERTIES_INCOMPLETE = "META_PROPERTIES_INCOMPLETE"
     DIRECTORIES_INCONSISTENT = "DIRECTORIES_INCONSISTENT"
+    # The cluster's metadata.
+    CLUSTER_METADATA_BROKEN = "CLUSTER_METADATA_BROKEN"
+    FEATURE_LEVEL_UNKNOWN = "FEATURE_LEVEL_UNKNOWN"
+    QUORUM_STATE_BROKEN = "QUORUM_STATE_BROKEN"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

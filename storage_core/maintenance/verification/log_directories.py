@@ -1,37 +1,26 @@
 """Verifies log directories as a whole: owners, sub-directories, checkpoints."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from storage_core.catalog.log_directories import (
     DirectoryKind,
     SubDirectory,
     classify_directory,
-    find_duplicate_partitions,
-    find_inconsistent_topic_ids,
     read_topic_id,
 )
-from storage_core.catalog.roles import Role
+from storage_core.catalog.roles import Role, local_path
 from storage_core.checkpoint.broker_files import (
     MAX_META_PROPERTIES_BYTES,
     MetaProperties,
     parse_meta_properties,
-    validate_one_broker,
 )
 from storage_core.checkpoint.checkpoints import (
     CHECKPOINT_FILES,
     Checkpoints,
-    PartitionCheckpoints,
     read_checkpoints,
 )
-from storage_core.errors import (
-    CheckpointError,
-    InconsistentClusterIdError,
-    InconsistentDirectoriesError,
-    PylogError,
-    StorageError,
-)
+from storage_core.errors import CheckpointError, PylogError, StorageError
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
     META_PROPERTIES_FILE,
@@ -40,7 +29,13 @@ from storage_core.filenames import (
 )
 from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.files import NOT_TEXT
-from storage_core.maintenance.verification.findings import Code, Finding, Severity
+from storage_core.maintenance.verification.findings import Code, Severity
+from storage_core.maintenance.verification.observed_root import (
+    ObservedRoot,
+    PlacedFinding,
+    place,
+)
+from storage_core.maintenance.verification.one_broker import check_together
 from storage_core.maintenance.verification.options import Surroundings
 from storage_core.roots.observation import read_marker
 from storage_core.roots.open_root import map_over_root, open_root
@@ -56,56 +51,6 @@ _SPECIAL: Final = {
 VERIFIED_KINDS: Final = frozenset(
     {DirectoryKind.PARTITION, DirectoryKind.FUTURE, DirectoryKind.METADATA}
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedFinding:
-    """A finding about a log directory.
-
-    Attributes:
-        root: The log directory.
-        finding: What was found.
-        partition: Whose directory it is about, None for the log directory itself.
-    """
-
-    root: str
-    finding: Finding
-    partition: TopicPartition | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedRoot:
-    """One log directory.
-
-    Attributes:
-        location: Its path or URL.
-        surroundings: Its role, and whether it was shut down cleanly.
-        meta_properties: Whose it is, None where nothing says so.
-        entries: Its sub-directories, sorted by name.
-        checkpoints: What its checkpoint files say; one that is broken or missing is empty.
-    """
-
-    location: str
-    surroundings: Surroundings
-    meta_properties: MetaProperties | None
-    entries: tuple[SubDirectory, ...]
-    checkpoints: Checkpoints
-
-    def surroundings_of(self, entry: SubDirectory) -> Surroundings:
-        """Return the surroundings of a sub-directory.
-
-        The controllers' quorum keeps the cluster's metadata by itself: the marker of a clean
-        shutdown says nothing of that log.
-        """
-        if entry.kind is DirectoryKind.METADATA:
-            return Surroundings(role=self.surroundings.role, is_clean=False)
-        return self.surroundings
-
-    def checkpoints_of(self, partition: TopicPartition | None) -> PartitionCheckpoints:
-        """Return a partition's entries in the checkpoints."""
-        if partition is None:
-            return PartitionCheckpoints()
-        return self.checkpoints.of(partition)
 
 
 def verify_log_directories(
@@ -130,8 +75,8 @@ def verify_log_directories(
         observed.append(root)
         placed += [PlacedFinding(root=location, finding=finding) for finding in findings.findings()]
         placed += _special_directories(root)
-    placed += _check_together(observed)
-    return observed, placed
+    judged, together = check_together(observed)
+    return judged, placed + together
 
 
 def _observe(files: Root, role: Role, findings: FindingCollector) -> ObservedRoot:
@@ -159,13 +104,22 @@ def _observe(files: Root, role: Role, findings: FindingCollector) -> ObservedRoo
 
 def _observe_entry(location: str, name: str) -> SubDirectory:
     kind, partition = classify_directory(name)
-    topic_id = None
-    if kind in VERIFIED_KINDS:
+    path = local_path(location)
+    is_link = path is not None and path.is_symlink()
+    topic_id, problem = None, ""
+    if kind in VERIFIED_KINDS and not is_link:
         try:
             topic_id = read_topic_id(location)
-        except (PylogError, OSError):
-            topic_id = None  # a finding of the partition itself
-    return SubDirectory(path=location, kind=kind, topic_partition=partition, topic_id=topic_id)
+        except (PylogError, OSError) as error:
+            problem = str(error)  # a finding of the partition itself
+    return SubDirectory(
+        path=location,
+        kind=kind,
+        topic_partition=partition,
+        topic_id=topic_id,
+        problem=problem,
+        is_link=is_link,
+    )
 
 
 def _read_meta_properties(
@@ -175,7 +129,12 @@ def _read_meta_properties(
     try:
         content = files.read(name, limit_bytes=MAX_META_PROPERTIES_BYTES)
         if content is not None:
-            return parse_meta_properties(content, file=name)
+            properties = parse_meta_properties(content, file=name)
+            missing = "node" if properties.node_id is None else "cluster"
+            if role is Role.BROKER and None in {properties.node_id, properties.cluster_id}:
+                message = f"expected a node and a cluster, the {missing} is missing"
+                findings.add(Code.META_PROPERTIES_INCOMPLETE, message, file=name)
+            return properties
     except StorageError as error:
         findings.add(Code.FILE_UNREADABLE, error.reason, file=name)
         return None
@@ -213,10 +172,14 @@ def _read_checkpoints(
 
 def _special_directories(root: ObservedRoot) -> Iterable[PlacedFinding]:
     for entry in root.entries:
+        findings = FindingCollector()
+        if entry.is_link and entry.kind is not DirectoryKind.FOREIGN:
+            message = "it is a link: a broker follows it, this program does not"
+            yield place(root.location, Code.PARTITION_LINKED, message, entry)
+            continue
         if entry.kind not in _SPECIAL:
             continue
         code, message = _SPECIAL[entry.kind]
-        findings = FindingCollector()
         is_unseen = not is_text(entry.name)
         is_foreign_copy = entry.kind is DirectoryKind.FOREIGN and root.surroundings.is_copy
         severity = Severity.INFO if is_foreign_copy or is_unseen else None
@@ -226,53 +189,3 @@ def _special_directories(root: ObservedRoot) -> Iterable[PlacedFinding]:
             yield PlacedFinding(
                 root=root.location, finding=finding, partition=entry.topic_partition
             )
-
-
-def _check_together(roots: Sequence[ObservedRoot]) -> Iterable[PlacedFinding]:
-    """Report contradictions between the directories of one broker."""
-    yield from _check_owner(roots)
-    for broker in _brokers(roots):
-        entries = [entry for root in broker for entry in root.entries]
-        owner = {entry.path: (root.location, entry) for root in broker for entry in root.entries}
-        for duplicate in find_duplicate_partitions(entries):
-            root, entry = owner[duplicate.paths[-1]]
-            yield _place(root, Code.PARTITION_DUPLICATE, str(duplicate), entry)
-        for inconsistent in find_inconsistent_topic_ids(entries, {}):
-            root, entry = owner[inconsistent.path]
-            yield _place(root, Code.TOPIC_ID_INCONSISTENT, str(inconsistent), entry)
-
-
-def _check_owner(roots: Sequence[ObservedRoot]) -> Iterable[PlacedFinding]:
-    properties = {root.location: root.meta_properties for root in roots if root.meta_properties}
-    try:
-        validate_one_broker(properties)
-    except (InconsistentClusterIdError, InconsistentDirectoriesError) as error:
-        is_copy = any(root.surroundings.is_copy for root in roots)
-        severity = Severity.WARN if is_copy else None
-        yield _place(error.path, Code.DIRECTORIES_INCONSISTENT, str(error), None, severity)
-
-
-def _place(
-    root: str,
-    code: Code,
-    message: str,
-    entry: SubDirectory | None,
-    severity: Severity | None = None,
-) -> PlacedFinding:
-    findings = FindingCollector()
-    file = META_PROPERTIES_FILE if entry is None else entry.name
-    findings.add(code, message, file=file, severity=severity)
-    partition = None if entry is None else entry.topic_partition
-    return PlacedFinding(root=root, finding=findings.findings()[0], partition=partition)
-
-
-def _brokers(roots: Sequence[ObservedRoot]) -> Iterable[list[ObservedRoot]]:
-    """Return the roots by the broker they belong to; one that does not say stands for itself."""
-    brokers: dict[object, list[ObservedRoot]] = {}
-    for root in roots:
-        properties = root.meta_properties
-        key: object = root.location
-        if properties is not None:
-            key = (properties.cluster_id, properties.node_id)
-        brokers.setdefault(key, []).append(root)
-    return brokers.values()

@@ -7,7 +7,7 @@ broker recovers with, how many tasks we run.
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import fsum
 from shlex import quote
 from typing import Final
@@ -15,6 +15,7 @@ from typing import Final
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.lock import LockState
 from storage_core.counted import counted
+from storage_core.maintenance.verification.observed_root import Start
 from storage_core.maintenance.verification.prescription import recover_command
 
 # One thread of Kafka 4.4 checks so many bytes a second where the file cache has them all: what
@@ -39,6 +40,13 @@ _REPLICAS: Final = {
         "one look for a backup"
     ),
 }
+
+
+# What a forecast without it cannot know.
+_NO_METADATA: Final = (
+    "the log directories that were named have no readable __cluster_metadata-0: whether a broker "
+    "would set logs aside, or miss some, is not known; an only controller without it sets all aside"
+)
 
 
 class Advice(enum.StrEnum):
@@ -70,6 +78,8 @@ class PartitionForecast:
             not have afterwards.
         log_end_offset: Where the log ends afterwards; None where it is not loaded.
         error: Why a broker does not load it; empty where it does.
+        start: What the start does with the directory.
+        gone_records: Readable records that are not cut, and that the broker no longer serves.
     """
 
     root: str
@@ -83,6 +93,8 @@ class PartitionForecast:
     lost_below_high_watermark: int = 0
     log_end_offset: int | None = None
     error: str = ""
+    start: Start = Start.OPENED
+    gone_records: int = 0
 
     @property
     def is_recovered(self) -> bool:
@@ -101,6 +113,7 @@ class RootState:
         lock: Who holds its lock.
         partitions: How many it has.
         size_bytes: Bytes of their .log files.
+        start: OPENED, or OFFLINE where a broker goes on without it.
     """
 
     location: str
@@ -109,6 +122,7 @@ class RootState:
     lock: LockState
     partitions: int
     size_bytes: int
+    start: Start = Start.OPENED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +156,9 @@ class StartForecast:
         refused: Partitions that a broker does not load; it does not start then.
         broker_seconds: How long a broker takes.
         our_seconds: How long ``pylog recover`` takes.
+        gone_records: Readable records of logs that are set aside, emptied or deleted.
+        is_up: Whether a broker serves clients afterwards.
+        has_metadata: Whether the cluster's metadata was read, which says whose the logs are.
     """
 
     recovered_partitions: int
@@ -153,6 +170,9 @@ class StartForecast:
     refused: int
     broker_seconds: float
     our_seconds: float
+    gone_records: int = 0
+    is_up: bool = True
+    has_metadata: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +212,13 @@ def measure_pace(
     )
 
 
-def forecast_start(partitions: Sequence[PartitionForecast], pace: Pace) -> StartForecast:
+def forecast_start(
+    partitions: Sequence[PartitionForecast],
+    pace: Pace,
+    *,
+    is_up: bool = True,
+    has_metadata: bool = True,
+) -> StartForecast:
     """Sum up what a broker's start would do, and how long it and we would take.
 
     A broker recovers each log directory with its own threads, one log a thread, and the slowest
@@ -201,6 +227,8 @@ def forecast_start(partitions: Sequence[PartitionForecast], pace: Pace) -> Start
     Args:
         partitions: All of them.
         pace: How fast things go.
+        is_up: Whether a broker serves clients afterwards.
+        has_metadata: Whether the cluster's metadata was read.
     """
     broker_rate = min(pace.bytes_per_second, BROKER_BYTES_PER_SECOND)
     by_root: dict[str, list[PartitionForecast]] = {}
@@ -227,6 +255,9 @@ def forecast_start(partitions: Sequence[PartitionForecast], pace: Pace) -> Start
         refused=sum(bool(entry.error) for entry in partitions),
         broker_seconds=broker_seconds,
         our_seconds=OUR_START_SECONDS + work / pace.our_tasks,
+        gone_records=sum(entry.gone_records for entry in partitions),
+        is_up=is_up,
+        has_metadata=has_metadata,
     )
 
 
@@ -263,15 +294,21 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
     if fatal or start.refused:
         return _do_not_start(partitions, start, fatal, commands)
     lost = sum(entry.lost_below_high_watermark for entry in partitions)
-    if start.cut_records or lost or errors:
+    if start.cut_records or start.gone_records or lost or errors:
         reasons = _losses(start, lost, errors - low_ends, low_ends, _REPLICAS[has_replicas])
-        return Verdict(
+        verdict = Verdict(
             advice=Advice.LOOK_BEFORE_START,
             headline=_losing_headline(partitions, errors - low_ends, low_ends),
             reasons=tuple(reasons),
             commands=tuple(commands),
         )
-    return _start(roots, start)
+    else:
+        verdict = _start(roots, start)
+    return (
+        verdict
+        if start.has_metadata
+        else replace(verdict, reasons=(*verdict.reasons, _NO_METADATA))
+    )
 
 
 def _in_use(root: RootState, names: str) -> Verdict:
@@ -386,6 +423,11 @@ def _losses(
     reasons = []
     if start.cut_records:
         reasons.append(_cut_reason(start))
+    if start.gone_records:
+        reasons.append(
+            f"a start would set aside, empty or delete logs with {start.gone_records} records: "
+            "each has a finding that says why"
+        )
     if lost:
         reasons.append(
             f"afterwards {counted(lost, 'offset')} below a checkpointed high watermark are gone: "

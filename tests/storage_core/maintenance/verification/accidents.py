@@ -355,6 +355,7 @@ ACCIDENTS: dict[Code, Accident] = {
     Code.DIRECTORY_FUTURE: metadata_directory(f"t-5.{HEX}-future"),
     Code.META_PROPERTIES_MISSING: in_root(META_PROPERTIES_FILE, None),
     Code.META_PROPERTIES_BROKEN: in_root(META_PROPERTIES_FILE, "version=1\n"),
+    Code.META_PROPERTIES_INCOMPLETE: in_root(META_PROPERTIES_FILE, ""),
 }
 # What follows from the same bytes: batches that were put in as they stand are in no index.
 _NOT_INDEXED = {Code.OFFSET_INDEX_WRONG, Code.TIME_INDEX_UNFINISHED}

@@ -10,10 +10,19 @@ from storage_core.records import checked_headers
 from tests.storage_core.maintenance.verification.accidents import ACCIDENTS, DEEP, FOLLOWING
 from tests.storage_core.maintenance.verification.log_root import LogRoot, log_root
 
-# Contradictions between several directories, and files that vanish meanwhile, have their own tests.
+# Contradictions between several directories or with the cluster's metadata, links, and files that
+# vanish meanwhile, have their own tests.
 ELSEWHERE = {
     Code.PARTITION_DUPLICATE,
+    Code.PARTITION_LINKED,
+    Code.PARTITION_STRAYED,
+    Code.PARTITION_ABSENT,
+    Code.FUTURE_ALONE,
+    Code.FUTURE_PROMOTED,
     Code.DIRECTORIES_INCONSISTENT,
+    Code.CLUSTER_METADATA_BROKEN,
+    Code.FEATURE_LEVEL_UNKNOWN,
+    Code.QUORUM_STATE_BROKEN,
     Code.CHANGED_WHILE_READ,
 }
 

@@ -1,0 +1,110 @@
+"""A log directory as a verification observed it, and findings that have a place."""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
+from storage_core.checkpoint.broker_files import MetaProperties
+from storage_core.checkpoint.checkpoints import Checkpoints, PartitionCheckpoints
+from storage_core.filenames import META_PROPERTIES_FILE, TopicPartition
+from storage_core.maintenance.verification.collector import FindingCollector
+from storage_core.maintenance.verification.findings import Code, Finding, Severity
+from storage_core.maintenance.verification.options import Surroundings
+
+
+class Start(enum.StrEnum):
+    """The effect of a broker's start on one directory of a partition.
+
+    OPENED: as it is. RECOVERED: read, mended, perhaps cut. REFUSED: not loaded. STRAYED: renamed
+    to ``-stray``, and served no more. EMPTIED: no record is left. DELETED: renamed to ``-delete``,
+    and removed a minute later. CREATED: there was none, an empty one is made. OFFLINE: its log
+    directory is taken offline, for what else is in there. UNKNOWN: it lies behind a link, and was
+    not looked at.
+    """
+
+    OPENED = "opened"
+    RECOVERED = "recovered"
+    REFUSED = "refused"
+    STRAYED = "strayed"
+    EMPTIED = "emptied"
+    DELETED = "deleted"
+    CREATED = "created"
+    OFFLINE = "offline"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedFinding:
+    """A finding about a log directory.
+
+    Attributes:
+        root: The log directory.
+        finding: What was found.
+        partition: Whose directory it is about, None for the log directory itself.
+    """
+
+    root: str
+    finding: Finding
+    partition: TopicPartition | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedRoot:
+    """One log directory.
+
+    Attributes:
+        location: Its path or URL.
+        surroundings: Its role, and whether it was shut down cleanly.
+        meta_properties: Whose it is, None where nothing says so.
+        entries: Its sub-directories, sorted by name.
+        checkpoints: What its checkpoint files say; one that is broken or missing is empty.
+        fates: What a start does with sub-directories for what the cluster's metadata says of
+            them, by path; of those that are not in it, their logs decide.
+        has_metadata: Whether the cluster's metadata was read, here or in another directory of the
+            same broker.
+    """
+
+    location: str
+    surroundings: Surroundings
+    meta_properties: MetaProperties | None
+    entries: tuple[SubDirectory, ...]
+    checkpoints: Checkpoints
+    fates: Mapping[str, Start] = field(default_factory=dict)
+    has_metadata: bool = False
+
+    @property
+    def directory_id(self) -> str | None:
+        """Its id in the cluster's metadata, None where nothing says it."""
+        return self.meta_properties.directory_id if self.meta_properties is not None else None
+
+    def surroundings_of(self, entry: SubDirectory) -> Surroundings:
+        """Return the surroundings of a sub-directory.
+
+        The controllers' quorum keeps the cluster's metadata by itself: the marker of a clean
+        shutdown says nothing of that log.
+        """
+        if entry.kind is DirectoryKind.METADATA:
+            return Surroundings(role=self.surroundings.role, is_clean=False)
+        return self.surroundings
+
+    def checkpoints_of(self, partition: TopicPartition | None) -> PartitionCheckpoints:
+        """Return a partition's entries in the checkpoints."""
+        if partition is None:
+            return PartitionCheckpoints()
+        return self.checkpoints.of(partition)
+
+
+def place(
+    root: str,
+    code: Code,
+    message: str,
+    entry: SubDirectory | None,
+    severity: Severity | None = None,
+) -> PlacedFinding:
+    """Return a finding about a sub-directory, or about the owner of a log directory."""
+    findings = FindingCollector()
+    file = META_PROPERTIES_FILE if entry is None else entry.name
+    findings.add(code, message, file=file, severity=severity)
+    partition = None if entry is None else entry.topic_partition
+    return PlacedFinding(root=root, finding=findings.findings()[0], partition=partition)

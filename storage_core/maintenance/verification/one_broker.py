@@ -1,0 +1,360 @@
+"""The log directories of one broker together: whose they are, and what its metadata says of them.
+
+A broker of KRaft decides by the cluster's metadata which of the logs on its disks are its own,
+before it serves anybody. It sets aside what the metadata does not give it, ends moves between its
+disks, and makes an empty log where the metadata expects one and there is none. Source:
+``LogManager.isStrayKraftReplica``, ``LogManager.recoverAbandonedFutureLogs`` and
+``ReplicaManager.applyDelta`` of Kafka 4.4.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from storage_core.catalog.cluster_metadata import (
+    ClusterMetadata,
+    MetadataFile,
+    read_cluster_metadata,
+)
+from storage_core.catalog.log_directories import (
+    DirectoryKind,
+    SubDirectory,
+    find_duplicate_partitions,
+    find_inconsistent_topic_ids,
+)
+from storage_core.catalog.metadata_decoder import decode_metadata_record
+from storage_core.catalog.metadata_image import FeatureLevelRecord, PartitionRecord
+from storage_core.catalog.roles import Role, local_path
+from storage_core.checkpoint.broker_files import (
+    MAX_QUORUM_STATE_BYTES,
+    parse_quorum_state,
+    validate_one_broker,
+)
+from storage_core.errors import (
+    CheckpointError,
+    InconsistentClusterIdError,
+    InconsistentDirectoriesError,
+    PylogError,
+    StorageError,
+)
+from storage_core.filenames import (
+    BOOTSTRAP_SNAPSHOT_FILE,
+    LOG_SUFFIX,
+    QUORUM_STATE_FILE,
+    TopicPartition,
+    kind_of,
+)
+from storage_core.local_files import is_there
+from storage_core.maintenance.verification.collector import FindingCollector
+from storage_core.maintenance.verification.findings import Code, Severity
+from storage_core.maintenance.verification.observed_root import (
+    ObservedRoot,
+    PlacedFinding,
+    Start,
+    place,
+)
+from storage_core.store.local import LocalStore
+
+METADATA_VERSION: Final = "metadata.version"
+# Levels that a broker of Kafka 4.4 starts with: of its ``MetadataVersion`` and ``Feature``.
+FEATURE_LEVELS: Final[Mapping[str, range]] = {
+    METADATA_VERSION: range(7, 34),
+    "kraft.version": range(2),
+    "transaction.version": range(3),
+    "group.version": range(2),
+    "eligible.leader.replicas.version": range(2),
+    "share.version": range(3),
+    "streams.version": range(2),
+}
+_OWN_LOGS: Final = frozenset({DirectoryKind.PARTITION, DirectoryKind.FUTURE})
+
+
+def check_together(
+    roots: Sequence[ObservedRoot],
+) -> tuple[list[ObservedRoot], list[PlacedFinding]]:
+    """Report contradictions between log directories, and what the cluster's metadata decides.
+
+    Returns:
+        The directories, with the fates of their sub-directories, and the findings.
+    """
+    placed = list(_check_owner(roots))
+    judged: dict[str, ObservedRoot] = {}
+    for roots_of_broker in _brokers(roots):
+        broker = _Broker(roots_of_broker)
+        broker.judge()
+        placed += broker.placed
+        for root in roots_of_broker:
+            judged[root.location] = replace(
+                root,
+                has_metadata=broker.has_metadata,
+                fates={
+                    path: fate
+                    for path, fate in broker.fates.items()
+                    if path.rpartition("/")[0] == root.location.rstrip("/")
+                },
+            )
+    return [judged[root.location] for root in roots], placed
+
+
+@dataclass(slots=True)
+class _Broker:
+    """The log directories of one broker, while they are judged."""
+
+    roots: Sequence[ObservedRoot]
+    placed: list[PlacedFinding] = field(default_factory=list)
+    fates: dict[str, Start] = field(default_factory=dict)
+    has_metadata: bool = False
+
+    def judge(self) -> None:
+        entries = [entry for root in self.roots for entry in root.entries]
+        owner = {entry.path: (root, entry) for root in self.roots for entry in root.entries}
+        for entry in entries:
+            if entry.is_link and entry.topic_partition is not None:
+                self.fates[entry.path] = Start.UNKNOWN
+        metadata = self._read_metadata()
+        node_id = next((r.meta_properties.node_id for r in self.roots if r.meta_properties), None)
+        self.has_metadata = metadata is not None
+        if metadata is not None and node_id is not None:
+            self._check_features(metadata)
+            self._judge_logs(metadata, node_id)
+        for duplicate in find_duplicate_partitions(
+            entry for entry in entries if self.fates.get(entry.path) is not Start.STRAYED
+        ):
+            self._add(Code.PARTITION_DUPLICATE, str(duplicate), *owner[duplicate.paths[-1]])
+        if metadata is None:
+            for inconsistent in find_inconsistent_topic_ids(entries, {}):
+                message = str(inconsistent)
+                self._add(Code.TOPIC_ID_INCONSISTENT, message, *owner[inconsistent.path])
+
+    def _add(
+        self,
+        code: Code,
+        message: str,
+        root: ObservedRoot,
+        entry: SubDirectory | None,
+        severity: Severity | None = None,
+    ) -> None:
+        self.placed.append(place(root.location, code, message, entry, severity))
+
+    def _read_metadata(self) -> ClusterMetadata | None:
+        """Return what a node has left of its copy of the metadata once it has started."""
+        for root in self.roots:
+            for entry in root.entries:
+                path = local_path(entry.path)
+                is_here = entry.kind is DirectoryKind.METADATA and not entry.is_link
+                if root.surroundings.role is Role.BROKER and is_here and path is not None:
+                    self._check_quorum_state(root, entry, path)
+                    self._check_bootstrap(root)
+                    try:
+                        return read_cluster_metadata(path, is_recovered=True)
+                    except PylogError as error:
+                        self._add(Code.CLUSTER_METADATA_BROKEN, str(error), root, entry)
+        return None
+
+    def _check_quorum_state(self, root: ObservedRoot, entry: SubDirectory, path: Path) -> None:
+        store = LocalStore(path)
+        try:
+            if store.has_file(QUORUM_STATE_FILE):
+                data = store.read_file(QUORUM_STATE_FILE, limit_bytes=MAX_QUORUM_STATE_BYTES)
+                parse_quorum_state(data, file=QUORUM_STATE_FILE)
+        except (CheckpointError, StorageError) as error:
+            self._add(Code.QUORUM_STATE_BROKEN, str(error), root, entry)
+
+    def _check_bootstrap(self, root: ObservedRoot) -> None:
+        """Read what the cluster began with: a controller reads it at each start."""
+        path = Path(root.location, BOOTSTRAP_SNAPSHOT_FILE)
+        if not is_there(path, may_be_link=True):
+            return
+        message = f"expected the level of {METADATA_VERSION}, it is not in the file"
+        try:
+            for batch in MetadataFile(path, may_be_torn=False).batches():
+                for offset, value in batch.values:
+                    record = decode_metadata_record(value, file=str(path), offset=offset)
+                    if isinstance(record, FeatureLevelRecord) and record.name == METADATA_VERSION:
+                        return
+        except PylogError as error:
+            message = str(error)
+        findings = FindingCollector()
+        findings.add(Code.CLUSTER_METADATA_BROKEN, message, file=path.name)
+        self.placed.append(PlacedFinding(root=root.location, finding=findings.findings()[0]))
+
+    def _check_features(self, metadata: ClusterMetadata) -> None:
+        root, entry = next(
+            (root, entry)
+            for root in self.roots
+            for entry in root.entries
+            if entry.kind is DirectoryKind.METADATA and not entry.is_link
+        )
+        levels = metadata.feature_levels
+        if METADATA_VERSION not in levels and (metadata.brokers or metadata.topics):
+            message = f"expected a level of {METADATA_VERSION}, there is none: it is a preview's"
+            self._add(Code.FEATURE_LEVEL_UNKNOWN, message, root, entry)
+        for name, level in sorted(levels.items()):
+            known = FEATURE_LEVELS.get(name)
+            if known is None:
+                message = f"{name} is at level {level}, and Kafka 4.4 knows no such feature"
+            elif level not in known:
+                message = f"{name} is at level {level}, Kafka 4.4 knows {known[0]} to {known[-1]}"
+            else:
+                continue
+            self._add(Code.FEATURE_LEVEL_UNKNOWN, message, root, entry)
+
+    def _judge_logs(self, metadata: ClusterMetadata, node_id: int) -> None:
+        ids = {topic.name: topic.topic_id for topic in metadata.topics.values()}
+        own: dict[TopicPartition, list[tuple[ObservedRoot, SubDirectory]]] = {}
+        for root in self.roots:
+            for entry in root.entries:
+                name = entry.topic_partition
+                if entry.kind not in _OWN_LOGS or name is None or entry.problem:
+                    continue
+                if not entry.is_link and (why := _stray(metadata, node_id, ids, entry)):
+                    code, message = why
+                    self.fates[entry.path] = Start.STRAYED
+                    severity = Severity.WARN if _is_empty(entry.path) else None
+                    self._add(code, message, root, entry, severity)
+                else:
+                    own.setdefault(name, []).append((root, entry))
+        for name, logs in own.items():
+            record = _record(metadata, ids.get(name.topic), name.partition)
+            self._judge_moves(name, logs, None if record is None else _directory(record, node_id))
+        self._find_absent(metadata, node_id)
+
+    def _judge_moves(
+        self,
+        name: TopicPartition,
+        logs: Sequence[tuple[ObservedRoot, SubDirectory]],
+        assigned: str | None,
+    ) -> None:
+        """Judge the copies of a partition that a move between log directories was making."""
+        futures = [(r, e) for r, e in logs if e.kind is DirectoryKind.FUTURE and not e.is_link]
+        current = [(r, e) for r, e in logs if e.kind is DirectoryKind.PARTITION]
+        for root, entry in futures:
+            if assigned is not None and root.directory_id == assigned:
+                if current:
+                    message = f"{name} is assigned to this log directory: {entry.name} replaces it"
+                    self._add(Code.FUTURE_PROMOTED, message, *current[0])
+                    if not current[0][1].is_link:
+                        self.fates[current[0][1].path] = Start.DELETED
+            elif not current:
+                self.fates[entry.path] = Start.EMPTIED
+                severity = Severity.WARN if _is_empty(entry.path) else None
+                message = f"{name} itself is in no log directory that was named"
+                self._add(Code.FUTURE_ALONE, message, root, entry, severity)
+
+    def _find_absent(
+        self,
+        metadata: ClusterMetadata,
+        node_id: int,
+    ) -> None:
+        """Find the partitions that the broker has by its metadata, and no directory of."""
+        present = {
+            entry.topic_partition
+            for root in self.roots
+            for entry in root.entries
+            if entry.kind in _OWN_LOGS
+        }
+        by_id = {root.directory_id: root for root in self.roots if root.directory_id is not None}
+        broker = metadata.brokers.get(node_id)
+        registered = () if broker is None else broker.log_directories
+        is_all = bool(registered) and by_id.keys() >= set(registered)
+        for topic in metadata.topics.values():
+            for number, record in sorted(topic.partitions.items()):
+                name = TopicPartition(topic.name, number)
+                if node_id not in record.replicas or name in present:
+                    continue
+                root = by_id.get(_directory(record, node_id) or "")
+                if root is None and not is_all:
+                    continue
+                home = root or self.roots[0]
+                missing = SubDirectory(
+                    path=f"{home.location}/{name}",
+                    kind=DirectoryKind.PARTITION,
+                    topic_partition=name,
+                )
+                message = f"the cluster's metadata gives {name} to this broker"
+                if is_there(Path(missing.path), may_be_link=True):
+                    message += ", and what has its name is no directory"
+                    severity = Severity.FATAL
+                else:
+                    self.fates[missing.path] = Start.CREATED
+                    # Others are in sync and this one is not: it fetches what they have.
+                    is_copied = bool(record.isr) and node_id not in record.isr
+                    severity = Severity.WARN if is_copied else None
+                self._add(Code.PARTITION_ABSENT, message, home, missing, severity)
+
+
+def _stray(
+    metadata: ClusterMetadata, node_id: int, ids: Mapping[str, str], entry: SubDirectory
+) -> tuple[Code, str] | None:
+    """Return why a broker sets a log aside, None if it does not."""
+    name = entry.topic_partition
+    expected = None if name is None else ids.get(name.topic)
+    code = Code.PARTITION_STRAYED
+    record = None if name is None else _record(metadata, entry.topic_id, name.partition)
+    if entry.topic_id is None:
+        hint = f"; the topic's id is {expected}" if expected is not None else ""
+        message = f"it has no partition.metadata{hint}"
+    elif entry.topic_id not in metadata.topics and expected is not None:
+        code = Code.TOPIC_ID_INCONSISTENT
+        message = f"the topic's id is {expected}, that of the directory {entry.topic_id}"
+    elif entry.topic_id not in metadata.topics:
+        message = f"the cluster has no topic with the id {entry.topic_id}"
+    elif record is None:
+        message = "its topic has no such partition"
+    elif node_id not in record.replicas:
+        replicas = ", ".join(map(str, record.replicas))
+        message = f"its replicas are on {replicas}, this is node {node_id}"
+    else:
+        return None
+    return code, message
+
+
+def _record(metadata: ClusterMetadata, topic_id: str | None, number: int) -> PartitionRecord | None:
+    topic = None if topic_id is None else metadata.topics.get(topic_id)
+    return None if topic is None else topic.partitions.get(number)
+
+
+def _directory(record: PartitionRecord, node_id: int) -> str | None:
+    """Return the id of the log directory that a replica is assigned to, None for none."""
+    if node_id not in record.replicas or len(record.directories) != len(record.replicas):
+        return None
+    return record.directories[record.replicas.index(node_id)]
+
+
+def _is_empty(location: str) -> bool:
+    """Whether a log has no byte of records."""
+    try:
+        files = LocalStore(Path(location)).list_files()
+    except PylogError:
+        return False  # a finding of the partition itself
+    return not any(file.size_bytes for file in files if kind_of(file.name) == LOG_SUFFIX)
+
+
+def _check_owner(roots: Sequence[ObservedRoot]) -> Iterable[PlacedFinding]:
+    properties = {root.location: root.meta_properties for root in roots if root.meta_properties}
+    try:
+        validate_one_broker(properties)
+    except (InconsistentClusterIdError, InconsistentDirectoriesError) as error:
+        is_copy = any(root.surroundings.is_copy for root in roots)
+        severity = Severity.WARN if is_copy else None
+        yield place(error.path, Code.DIRECTORIES_INCONSISTENT, str(error), None, severity)
+
+
+def _brokers(roots: Sequence[ObservedRoot]) -> Iterable[list[ObservedRoot]]:
+    """Return the roots by the broker they belong to.
+
+    One that does not say belongs to the broker of all others, or, if they have several, stands for
+    itself.
+    """
+    brokers: dict[object, list[ObservedRoot]] = {}
+    for root in roots:
+        properties = root.meta_properties
+        key: object = root.location
+        if properties is not None:
+            key = (properties.cluster_id, properties.node_id)
+        brokers.setdefault(key, []).append(root)
+    owners = [key for key in brokers if isinstance(key, tuple)]
+    if len(owners) == 1:
+        return [list(roots)]
+    return brokers.values()
