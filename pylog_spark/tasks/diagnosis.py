@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -198,19 +198,12 @@ def _with_fates(
         told.append(row | {"start": fate.value, "gone_records": gone, "cut_records": 0})
     shown = {row["directory"] for row in forecasts}
     nothing = dict.fromkeys(FORECAST.names)
-    told += [
-        nothing
-        | {
-            "root": root.location,
-            "topic": entry.topic_partition.topic,
-            "partition": entry.topic_partition.partition,
-            "directory": entry.path,
-            "start": root.fates[entry.path].value,
-        }
-        for root in roots.observed
-        for entry in root.entries
-        if entry.path in root.fates.keys() - shown and entry.topic_partition is not None
-    ]
+    for root in roots.observed:
+        for path, fate in root.fates.items():
+            partition = classify_directory(Path(path).name)[1]
+            if path not in shown and partition is not None:
+                place = {"root": root.location, **asdict(partition), "directory": path}
+                told.append(nothing | place | {"start": fate.value})
     return told
 
 

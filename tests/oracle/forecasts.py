@@ -1,0 +1,299 @@
+"""Hold the doctor's forecast against a real broker's start, accident by accident and in pairs.
+
+    python -m tests.oracle.forecasts --pairs 200 --part 1/4 --results build/forecasts.jsonl
+
+A case is a name: ``two:absent`` or ``one:linked+marker-missing``. What ``pylog doctor`` says of the
+directories is held against what Kafka's own broker then does to them. Results are kept, so that a
+run that was stopped goes on where it was. Exit status 1 where forecast and broker disagree.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Final
+
+from crc32c import crc32c
+from typer.testing import CliRunner
+
+from pylog_spark.cli.program import app
+from storage_core.formats.batch_v2 import ATTRIBUTES_AT, CRC_AT, MAGIC_AT
+from tests.kit.file_damage import batch_positions
+from tests.kit.golden_data import GOLDEN, unpack_archive
+from tests.kit.start_accidents import ACCIDENTS, METADATA, Disks, NotApplicableError
+from tests.oracle.jvm import QUICK, start_jvm
+from tests.oracle.started_broker import StartedBroker, start_broker
+
+ARCHIVE: Final = GOLDEN / "two-disks" / "before.tar.gz"
+MARKS: Final = ("stray", "delete", "future")
+# Advice that sends a person to the broker at once.
+START_ADVICE: Final = frozenset({"start-broker", "recover"})
+_SERVED: Final = frozenset({"opened", "recovered", "emptied", "created", "unknown"})
+_HEAP: Final = "256m"
+_SEED: Final = 31
+_CHECKPOINTS: Final = (
+    "recovery-point-offset-checkpoint",
+    "log-start-offset-checkpoint",
+    "replication-offset-checkpoint",
+)
+
+Row = dict[str, Any]
+Batches = set[tuple[int, bytes]]
+
+
+def cases(pairs: int) -> list[str]:
+    """Return the names of all cases: each accident alone, and so many pairs, always the same."""
+    alone = [f"{disks}:{name}" for disks in ("two", "one") for name in ACCIDENTS]
+    both = [
+        f"{disks}:{'+'.join(pair)}"
+        for disks in ("two", "one")
+        for pair in combinations(ACCIDENTS, 2)
+    ]
+    random.Random(_SEED).shuffle(both)
+    return [*alone, *both[:pairs]]
+
+
+class Referee:
+    """Makes the directories of a case, asks the doctor, starts a broker, compares.
+
+    Args:
+        folder: Where the directories are made.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._place = folder / "case"
+        self._bases = {"two": folder / "two", "one": folder / "one"}
+        self._runner = CliRunner()
+        unpack_archive(ARCHIVE, self._bases["two"])
+        _make_one_disk(self._bases["two"], self._bases["one"])
+
+    def judge(self, case: str) -> Row | None:
+        """Return the result of a case, None where an accident has nothing to happen to."""
+        base, _, accidents = case.partition(":")
+        shutil.rmtree(self._place, ignore_errors=True)
+        shutil.copytree(self._bases[base], self._place)
+        disks = Disks(self._place)
+        try:
+            for name in accidents.split("+"):
+                ACCIDENTS[name](disks)
+        except (NotApplicableError, FileNotFoundError, FileExistsError, NotADirectoryError):
+            return None
+        said = self._ask(disks)
+        if "error" in said:
+            return {"case": case, "faults": [f"doctor: {said['error']}"]}
+        before = _served(disks)
+        names_before = _marked(disks)
+        broker = start_broker(disks.roots)
+        marked = _marked(disks) - names_before
+        lost = {
+            name: len(batches - _served(disks).get(name, set())) for name, batches in before.items()
+        }
+        faults = list(_compare(said, broker, marked))
+        if broker.is_up and any(lost.values()) and said["advice"] in START_ADVICE:
+            gone = ", ".join(f"{name} {count}" for name, count in lost.items() if count)
+            faults.append(f"doctor says {said['advice']}, and batches are gone: {gone}")
+        if broker.is_up and not broker.offline and said["advice"] == "do-not-start":
+            faults.append("doctor says do-not-start, and the broker is up with all directories")
+        if (not broker.is_up or broker.offline) and said["advice"] != "do-not-start":
+            faults.append(f"doctor says {said['advice']}; {broker.error or 'a disk is offline'}")
+        return {
+            "case": case,
+            "faults": faults,
+            "advice": said["advice"],
+            "is_up": broker.is_up,
+            "offline": sorted(root.name for root in broker.offline),
+            "lost": {name: count for name, count in lost.items() if count},
+            "error": broker.error[:300],
+        }
+
+    def _ask(self, disks: Disks) -> Row:
+        words = ["doctor", *map(str, disks.roots), "--engine", "local", "--output", "json"]
+        result = self._runner.invoke(app, words, prog_name="pylog")
+        if not result.stdout:
+            return {"error": f"exit {result.exit_code}: {result.stderr[-300:]}"}
+        answer: Row = json.loads(result.stdout)
+        return answer
+
+
+def _compare(said: Mapping[str, Any], broker: StartedBroker, marked: set[str]) -> Iterator[str]:
+    """Yield where a forecast is not what the broker did."""
+    if said["start"]["is_up"] != broker.is_up:
+        yield f"forecast up: {said['start']['is_up']}, broker up: {broker.is_up} {broker.error}"
+    if not broker.is_up:
+        return
+    offline = {Path(root["location"]) for root in said["roots"] if root["start"] == "offline"}
+    if said["start"]["is_up"] and offline != broker.offline:
+        yield f"forecast offline: {_names(offline)}, offline: {_names(broker.offline)}"
+    if not said["start"]["has_metadata"]:
+        return  # and the doctor says that it does not know
+    yield from _compare_marks(said["partitions"], marked)
+    yield from _compare_logs(said["partitions"], broker)
+
+
+def _compare_marks(rows: Iterable[Row], marked: set[str]) -> Iterator[str]:
+    """Yield where other directories are set aside, or wait for their deletion, than was foretold."""
+    foretold: set[str] = set()
+    # A move that goes on ends with the deletion of what it has copied; so does that of no record.
+    moving: set[str] = set()
+    for row in rows:
+        name, start = _partition(row), row["start"]
+        if start in {"strayed", "deleted"}:
+            foretold.add(f"{Path(row['directory']).parent.name}/{name} {start[:5]}")
+        elif row["directory"].endswith("-future"):
+            moving.add(name)
+    others = {mark for mark in marked - foretold if _name_of(mark) not in moving}
+    if not foretold <= marked or others:
+        yield f"forecast set aside or deleted: {sorted(foretold)}, so are {sorted(marked)}"
+
+
+def _compare_logs(rows: Iterable[Row], broker: StartedBroker) -> Iterator[str]:
+    """Yield where the broker serves other logs, or others' ends, than was foretold."""
+    foretold: dict[str, Row] = {}
+    gone: set[str] = set()
+    for row in rows:
+        name, start = _partition(row), row["start"]
+        if start in {"strayed", "deleted"}:
+            gone.add(name)
+        elif start in _SERVED:
+            # A copy on its way is served only where nothing else is.
+            is_copy = row["directory"].endswith("-future")
+            if not is_copy or name not in foretold:
+                foretold[name] = row
+    # In the place of what was set aside an empty log is made, if the broker has the partition.
+    logs = {n: log for n, log in (broker.logs or {}).items() if n in foretold or n not in gone}
+    if foretold.keys() != logs.keys():
+        yield f"forecast only: {_only(foretold, logs)}, served only: {_only(logs, foretold)}"
+    for name in sorted(foretold.keys() & logs.keys()):
+        row, log = foretold[name], logs[name]
+        start, end = row["start"], row["log_end_offset"]
+        is_empty = log.log_start_offset >= log.log_end_offset
+        if start in {"emptied", "created"} and not is_empty:
+            yield f"{name} is {start}, and ends at {log.log_end_offset}"
+        if start in {"opened", "recovered"} and end != log.log_end_offset:
+            yield f"{name} is {start} to {end}, it ends at {log.log_end_offset}"
+
+
+def _partition(row: Row) -> str:
+    return f"{row['topic']}-{row['partition']}"
+
+
+def _name_of(mark: str) -> str:
+    return mark.partition("/")[2].partition(" ")[0]
+
+
+def _served(disks: Disks) -> dict[str, Batches]:
+    """Return the batches with a right CRC of each partition, copies on their way included."""
+    served: dict[str, Batches] = {}
+    for root in disks.roots:
+        for path in sorted(root.iterdir()):
+            name = path.name.partition(".")[0] if path.name.endswith("-future") else path.name
+            if path.is_dir() and not path.name.endswith(MARKS[:2]) and name != METADATA:
+                served.setdefault(name, set()).update(_batches(path))
+    return served
+
+
+def _batches(directory: Path) -> Batches:
+    batches: Batches = set()
+    for path in directory.glob("*.log"):
+        if not path.is_file() or path.stat().st_size > 1 << 24 or not path.stem.isdecimal():
+            continue
+        data = path.read_bytes()
+        for position, size in batch_positions(data):
+            batch = data[position : position + size]
+            crc = batch[CRC_AT : CRC_AT + 4]
+            is_record = size > ATTRIBUTES_AT and batch[MAGIC_AT] == 2
+            if is_record and crc32c(batch[ATTRIBUTES_AT:]).to_bytes(4) == crc:
+                batches.add((int.from_bytes(batch[:8]), crc))
+    return batches
+
+
+def _marked(disks: Disks) -> set[str]:
+    """Return the directories that are set aside or wait for their deletion."""
+    states = {"stray": "stray", "delete": "delet"}
+    return {
+        f"{root.name}/{path.name.rpartition('.')[0]} {states[mark]}"
+        for root in disks.roots
+        for mark in states
+        for path in root.glob(f"*-{mark}")
+    }
+
+
+def _make_one_disk(two: Path, one: Path) -> None:
+    """Make a directory with the logs of both, which a broker has started on and closed."""
+    shutil.copytree(two, one)
+    first, second = one / "d1", one / "d2"
+    for path in sorted(second.iterdir()):
+        if path.is_dir():
+            shutil.move(path, first / path.name)
+    for name in _CHECKPOINTS:
+        lines = [
+            line
+            for root in (first, second)
+            if (root / name).exists()
+            for line in (root / name).read_text().splitlines()[2:]
+        ]
+        (first / name).write_text("\n".join(["0", str(len(lines)), *lines]) + "\n")
+    shutil.rmtree(second)
+    if not start_broker([first]).is_up:
+        raise AssertionError("no broker starts on one disk")
+
+
+def _only(some: Iterable[str], others: Iterable[str]) -> list[str]:
+    return sorted(set(some) - set(others))
+
+
+def _names(roots: Iterable[Path]) -> list[str]:
+    return sorted(root.name for root in roots)
+
+
+def main() -> int:
+    """Run cases; print those that disagree, and how many there were."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=0)
+    parser.add_argument("--part", default="1/1")
+    parser.add_argument("--results", type=Path)
+    parser.add_argument("--only", nargs="*")
+    options = parser.parse_args()
+    part, parts = map(int, options.part.split("/"))
+    wanted = options.only or cases(options.pairs)[part - 1 :: parts]
+    done = _kept(options.results)
+    start_jvm(heap=_HEAP, options=QUICK)
+    disagreeing = judged = 0
+    with tempfile.TemporaryDirectory(prefix="forecasts-") as folder:
+        referee = Referee(Path(folder))
+        for case in wanted:
+            result = done.get(case) or referee.judge(case) or {"case": case, "skipped": True}
+            if case not in done and options.results is not None:
+                with options.results.open("a") as file:
+                    file.write(json.dumps(result) + "\n")
+            judged += "skipped" not in result
+            if result.get("faults"):
+                disagreeing += 1
+                _say(f"{case}: " + "; ".join(result["faults"]))
+    _say(f"{judged} starts of a broker, {disagreeing} not as the doctor said")
+    return 1 if disagreeing or not judged else 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def _kept(path: Path | None) -> dict[str, Row]:
+    if path is None or not path.exists():
+        return {}
+    rows = (json.loads(line) for line in path.read_text().splitlines())
+    return {row["case"]: row for row in rows}
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stdout.flush()
+    # Threads of brokers that would have ended do not.
+    os._exit(status)
