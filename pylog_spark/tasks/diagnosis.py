@@ -222,16 +222,18 @@ def _foresee_roots(
         for root in roots.observed
         if any(entry.kind is DirectoryKind.METADATA for entry in root.entries)
     }
-    stops = [
-        (row["root"], row["topic"], KINDS[Code(row["code"])].stops)
-        for row in findings
-        if row["severity"] == Severity.FATAL
-    ]
+    fatal = [row for row in findings if row["severity"] == Severity.FATAL]
+    # Where a broker cannot read whose a directory is, it does not look into it.
+    offline |= {row["root"] for row in fatal if row["code"] == Code.META_PROPERTIES_BROKEN}
+    unseen = frozenset(offline)
+    stops = [(row["root"], row["topic"], KINDS[Code(row["code"])].stops) for row in fatal]
     for row in forecasts:
         if row["start"] == Start.REFUSED:
             is_file = row["error_class"] in _SMALL_FILE_ERRORS
             stops.append((row["root"], None, Stops.DIRECTORY if is_file else Stops.BROKER))
     for root, topic, what in stops:
+        if root in unseen:
+            continue
         if what is Stops.BROKER or (what is Stops.DIRECTORY and topic == CLUSTER_METADATA_TOPIC):
             is_up = False
         elif what is Stops.DIRECTORY:

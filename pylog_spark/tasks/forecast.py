@@ -11,10 +11,14 @@ import pyarrow as pa
 from pylog_spark.rows import rows_to_batches
 from pylog_spark.schemas import FORECAST
 from pylog_spark.tasks.failures import attempt
-from pylog_spark.tasks.verification import Target
+from pylog_spark.tasks.verification import NOT_VERIFIED, Target
 from storage_core.config import CleanerConfig, LogConfig
+from storage_core.errors import InvalidNameError
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.recovery.salvage import count_lost_records
+from storage_core.maintenance.verification.collector import FindingCollector
+from storage_core.maintenance.verification.files import check_names, sort_files
+from storage_core.maintenance.verification.findings import Severity
 from storage_core.maintenance.verification.observed_root import Start
 from storage_core.maintenance.verification.verdict import PartitionForecast
 from storage_core.store import LocalStore
@@ -70,6 +74,12 @@ def to_forecast(row: dict[str, Any]) -> PartitionForecast:
 
 def _forecast(target: Target, now_ms: int) -> dict[str, Any]:
     store = LocalStore(Path(target.directory))
+    if target.ordinal == NOT_VERIFIED:
+        names = FindingCollector()
+        check_names(sort_files(store.list_files()), names)
+        for finding in names.findings():
+            if finding.severity is Severity.FATAL:
+                raise InvalidNameError(f"{target.directory}/{finding.file}", finding.message)
     said = target.checkpoints
     log = plan_recovery(
         store,
@@ -92,6 +102,7 @@ def _forecast(target: Target, now_ms: int) -> dict[str, Any]:
         start = Start.EMPTIED
     return {
         "start": start.value,
+        "gone_records": 0,
         "read_bytes": repairs.scanned_bytes,
         "rebuilt_segments": len(repairs.rebuilt),
         "split_segments": len(repairs.split),

@@ -39,6 +39,8 @@ from storage_core.store.open_store import join_location
 FINDING_ROW = "finding"
 FACTS_ROW = "facts"
 PARTITION_ROW = "partition"
+# The ordinal of a directory that is loaded at a start, and not verified.
+NOT_VERIFIED = -1
 
 Row = dict[str, Any]
 

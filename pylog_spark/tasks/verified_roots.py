@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pylog_spark.tasks.verification import Target, place_finding
+from pylog_spark.tasks.verification import NOT_VERIFIED, Target, place_finding
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_filter import TopicFilter
@@ -69,7 +69,7 @@ def observe_roots(
             if entry.kind in VERIFIED_KINDS:
                 targets.append(_target(root, entry, len(targets), is_live=is_live))
             elif entry.kind in {DirectoryKind.DELETE, DirectoryKind.STRAY}:
-                set_aside.append(_target(root, entry, -1, is_live=is_live))
+                set_aside.append(_target(root, entry, NOT_VERIFIED, is_live=is_live))
     return VerifiedRoots(
         observed=tuple(observed),
         rows=tuple(rows),

@@ -147,13 +147,14 @@ def _same_directory_id(disks: Disks) -> None:
     _edit("meta.properties", "directory.id=", f"{own}\n")(disks)
 
 
-def _to_version_0(path: Path, *, has_cluster: bool = True) -> None:
-    text = _require(path).read_text()
-    fields = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-    if "node.id" not in fields:
-        raise NotApplicableError(path)
-    cluster = f"cluster.id={fields['cluster.id']}\n" if has_cluster else ""
-    path.write_text(f"version=0\nbroker.id={fields['node.id']}\n{cluster}")
+def _to_version_0(roots: list[Path], *, has_cluster: bool = True) -> None:
+    for path in (root / "meta.properties" for root in roots):
+        text = _require(path).read_bytes().decode("latin-1")
+        fields = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+        if not {"node.id", "cluster.id"} <= fields.keys():
+            raise NotApplicableError(path)
+        cluster = f"cluster.id={fields['cluster.id']}\n" if has_cluster else ""
+        path.write_text(f"version=0\nbroker.id={fields['node.id']}\n{cluster}")
 
 
 def _as_folder(path: Path) -> None:
@@ -361,12 +362,10 @@ ACCIDENTS: Final[dict[str, Happen]] = {
     "meta-missing-first": _first("meta.properties", None),
     "meta-missing-last": _last("meta.properties", None),
     "meta-missing-all": _every("meta.properties", None),
-    "meta-v0-first": lambda disks: _to_version_0(disks.first / "meta.properties"),
-    "meta-v0-last": lambda disks: _to_version_0(disks.last / "meta.properties"),
-    "meta-v0-all": lambda disks: [_to_version_0(r / "meta.properties") for r in disks.roots],
-    "meta-v0-no-cluster": lambda disks: [
-        _to_version_0(r / "meta.properties", has_cluster=False) for r in disks.roots
-    ],
+    "meta-v0-first": lambda disks: _to_version_0([disks.first]),
+    "meta-v0-last": lambda disks: _to_version_0([disks.last]),
+    "meta-v0-all": lambda disks: _to_version_0(disks.roots),
+    "meta-v0-no-cluster": lambda disks: _to_version_0(disks.roots, has_cluster=False),
     "meta-version-7": _edit("meta.properties", "version=", "version=7\n"),
     "meta-version-7-first": _edit("meta.properties", "version=", "version=7\n", is_last=False),
     "meta-other-node": _edit("meta.properties", "node.id=", "node.id=2\n"),
@@ -386,7 +385,6 @@ ACCIDENTS: Final[dict[str, Happen]] = {
     "marker-missing-last": _last(_MARKER, None),
     "marker-garbage": _every(_MARKER, GARBAGE),
     "marker-empty": _every(_MARKER, b""),
-    "marker-folder": lambda disks: _as_folder(disks.last / _MARKER),
     "lock-folder": lambda disks: (disks.last / ".lock").mkdir(),
     "file-in-root": _last("notes.txt", b"mine"),
     "lost-and-found": _folder("lost+found"),
@@ -400,6 +398,7 @@ ACCIDENTS: Final[dict[str, Happen]] = {
     "disk-unmounted": _no_disk,
     "linked": lambda disks: _link(disks, "orders-0"),
     "linked-broken": lambda disks: _link(disks, "orders-0", is_broken=True),
+    "linked-broken-last": lambda disks: _link(disks, "events-0", is_broken=True),
     "linked-metadata": lambda disks: _link(disks, METADATA),
     "moved-to-other-disk": _to_other_disk,
     "duplicate": lambda disks: _copy(disks, "orders-0", disks.elsewhere("orders-0") / "orders-0"),
@@ -424,11 +423,13 @@ ACCIDENTS: Final[dict[str, Happen]] = {
     "topic-id-missing-quiet": _without("__consumer_offsets-1", "partition.metadata"),
     "topic-id-empty": _in("orders-0", "partition.metadata", b""),
     "topic-id-garbage": _in("orders-1", "partition.metadata", GARBAGE),
+    "topic-id-empty-last": _in("orders-1", "partition.metadata", b""),
+    "topic-id-zero-last": lambda disks: _with_id(disks["orders-1"], "AAAAAAAAAAAAAAAAAAAAAA"),
     "topic-id-zero": lambda disks: _with_id(disks["orders-0"], "AAAAAAAAAAAAAAAAAAAAAA"),
-    "topic-id-folder": lambda disks: _as_folder(disks["orders-0"] / "partition.metadata"),
     "partition-unknown": _unknown_partition,
     "topic-unknown": _unknown_topic,
     "recovery-garbage": _last(_RECOVERY, GARBAGE),
+    "recovery-garbage-first": _first(_RECOVERY, GARBAGE),
     "recovery-empty": _last(_RECOVERY, b""),
     "recovery-missing": _every(_RECOVERY, None),
     "recovery-zeros": _last(_RECOVERY, bytes(64)),
@@ -449,6 +450,7 @@ ACCIDENTS: Final[dict[str, Happen]] = {
     "log-torn": _cut("orders-0", LAST, 7),
     "log-torn-closed": _cut("events-1", SECOND, 7),
     "log-zeros": _append("events-1", LAST, bytes(5000)),
+    "log-zeros-last": _append("events-0", LAST, bytes(5000)),
     "log-garbage": _append("events-1", LAST, GARBAGE),
     "log-half-batch": _append("events-1", LAST, struct.pack(">qi", 400, 1000) + bytes(40)),
     "log-crc-closed": _flip("events-1", SECOND, 1),
@@ -478,6 +480,7 @@ ACCIDENTS: Final[dict[str, Happen]] = {
     "epochs-zeros": _in("orders-1", "leader-epoch-checkpoint", bytes(30)),
     "appledouble": _new("events-1", f"._{SECOND}.log", GARBAGE),
     "name-invalid": _new("events-1", "nonsense.log", b""),
+    "name-invalid-last": _new("events-0", "nonsense.log", b""),
     "name-unpadded": _rename("events-1", f"{SECOND}.log", "130.log"),
     "name-other": _new("events-1", "notes.txt", b"mine"),
     "leftover-swap": _duplicate_file("events-1", f"{SECOND}.log", f"{SECOND}.log.swap"),

@@ -67,7 +67,8 @@ class Referee:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._place = folder / "case"
+        self._folder = folder
+        self._count = 0
         self._bases = {"two": folder / "two", "one": folder / "one"}
         self._runner = CliRunner()
         unpack_archive(ARCHIVE, self._bases["two"])
@@ -76,20 +77,23 @@ class Referee:
     def judge(self, case: str) -> Row | None:
         """Return the result of a case, None where an accident has nothing to happen to."""
         base, _, accidents = case.partition(":")
-        shutil.rmtree(self._place, ignore_errors=True)
-        shutil.copytree(self._bases[base], self._place)
-        disks = Disks(self._place)
+        # A broker that would have ended may still write to the directories of the case before.
+        shutil.rmtree(self._folder / str(self._count), ignore_errors=True)
+        self._count += 1
+        disks = Disks(self._folder / str(self._count))
+        shutil.copytree(self._bases[base], disks.base)
         try:
             for name in accidents.split("+"):
                 ACCIDENTS[name](disks)
         except (NotApplicableError, FileNotFoundError, FileExistsError, NotADirectoryError):
             return None
         said = self._ask(disks)
-        if "error" in said:
-            return {"case": case, "faults": [f"doctor: {said['error']}"]}
         before = _served(disks)
         names_before = _marked(disks)
         broker = start_broker(disks.roots)
+        if "error" in said:
+            faults = [f"doctor: {said['error']}"] if broker.is_up else []
+            return {"case": case, "faults": faults}
         marked = _marked(disks) - names_before
         lost = {
             name: len(batches - _served(disks).get(name, set())) for name, batches in before.items()
@@ -98,7 +102,8 @@ class Referee:
         if broker.is_up and any(lost.values()) and said["advice"] in START_ADVICE:
             gone = ", ".join(f"{name} {count}" for name, count in lost.items() if count)
             faults.append(f"doctor says {said['advice']}, and batches are gone: {gone}")
-        if broker.is_up and not broker.offline and said["advice"] == "do-not-start":
+        is_whole = broker.is_up and not broker.offline and not any(lost.values())
+        if is_whole and said["advice"] == "do-not-start":
             faults.append("doctor says do-not-start, and the broker is up with all directories")
         if (not broker.is_up or broker.offline) and said["advice"] != "do-not-start":
             faults.append(f"doctor says {said['advice']}; {broker.error or 'a disk is offline'}")
@@ -137,7 +142,7 @@ def _compare(said: Mapping[str, Any], broker: StartedBroker, marked: set[str]) -
 
 
 def _compare_marks(rows: Iterable[Row], marked: set[str]) -> Iterator[str]:
-    """Yield where other directories are set aside, or wait for their deletion, than was foretold."""
+    """Yield where other directories are set aside or deleted than was foretold."""
     foretold: set[str] = set()
     # A move that goes on ends with the deletion of what it has copied; so does that of no record.
     moving: set[str] = set()

@@ -90,7 +90,7 @@ def start_broker(roots: Sequence[Path]) -> StartedBroker:
     if box.get("is_up"):
         time.sleep(_SETTLE_S)
         deadline = time.monotonic() + _MOVE_TIMEOUT_S
-        while any(any(root.glob("*-future")) for root in roots) and time.monotonic() < deadline:
+        while not _is_settled(box["server"], roots) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         if not ended.is_set():
             result = _look(box["server"], roots)
@@ -101,10 +101,24 @@ def start_broker(roots: Sequence[Path]) -> StartedBroker:
     return result or StartedBroker(is_up=False, error="; ".join(said))
 
 
+def _broker(server: Any) -> Any:
+    field = server.getClass().getDeclaredField("broker")
+    field.setAccessible(True)
+    return field.get(server).get()
+
+
+def _is_settled(server: Any, roots: Sequence[Path]) -> bool:
+    """Whether no move goes on, and what is known to have failed is offline."""
+    broker = _broker(server)
+    live = {str(root.getAbsolutePath()) for root in broker.logManager().liveLogDirs()}
+    channel = broker.logDirFailureChannel()
+    failed = {str(root.absolute()) for root in roots if channel.hasOfflineLogDir(str(root))}
+    is_moving = any(any(root.glob("*-future")) for root in roots)
+    return not is_moving and not failed & live
+
+
 def _look(server: Any, roots: Sequence[Path]) -> StartedBroker:
-    broker = server.getClass().getDeclaredField("broker")
-    broker.setAccessible(True)
-    manager = broker.get(server).get().logManager()
+    manager = _broker(server).logManager()
     logs = {}
     for log in manager.allLogs():
         directory = Path(str(log.dir().getAbsolutePath()))
@@ -132,6 +146,9 @@ def _properties(roots: Sequence[Path]) -> Any:
     settings = {
         **SETTINGS,
         **UNTOUCHED,
+        # Its cleaner reads a checkpoint; nothing here is old enough to be cleaned.
+        "log.cleaner.enable": "true",
+        "log.cleaner.dedupe.buffer.size": str(8 << 20),
         "log.dirs": ",".join(str(root.absolute()) for root in roots),
         "listeners": f"{listener},{CONTROLLER_LISTENER}://{controller}",
         "advertised.listeners": listener,

@@ -135,10 +135,7 @@ def _read_meta_properties(
                 message = f"expected a node and a cluster, the {missing} is missing"
                 findings.add(Code.META_PROPERTIES_INCOMPLETE, message, file=name)
             return properties
-    except StorageError as error:
-        findings.add(Code.FILE_UNREADABLE, error.reason, file=name)
-        return None
-    except CheckpointError as error:
+    except (StorageError, CheckpointError) as error:
         findings.add(Code.META_PROPERTIES_BROKEN, str(error), file=name)
         return None
     if role is not Role.MANAGED:

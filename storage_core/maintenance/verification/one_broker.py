@@ -273,9 +273,9 @@ class _Broker:
                     topic_partition=name,
                 )
                 message = f"the cluster's metadata gives {name} to this broker"
+                severity: Severity | None = Severity.FATAL
                 if is_there(Path(missing.path), may_be_link=True):
                     message += ", and what has its name is no directory"
-                    severity = Severity.FATAL
                 else:
                     self.fates[missing.path] = Start.CREATED
                     # Others are in sync and this one is not: it fetches what they have.

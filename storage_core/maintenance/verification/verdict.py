@@ -352,7 +352,8 @@ def _judge_copy(names: str, start: StartForecast, problems: int) -> Verdict:
 
 def _losing_headline(partitions: Sequence[PartitionForecast], errors: int, low_ends: int) -> str:
     """Return the worst that a start would do, with its number, in one sentence."""
-    cut = {entry.name: entry.cut_records for entry in partitions if entry.cut_records}
+    cut = {entry.name: entry.cut_records + entry.gone_records for entry in partitions}
+    cut = {name: lost for name, lost in cut.items() if lost}
     if cut:
         number = counted(sum(cut.values()), "readable record")
         return f"The broker would start and lose {number} of {_names(cut)}; save them first."
