@@ -149,7 +149,7 @@ def _compare_marks(rows: Iterable[Row], marked: set[str]) -> Iterator[str]:
     for row in rows:
         name, start = _partition(row), row["start"]
         if start in {"strayed", "deleted"}:
-            foretold.add(f"{Path(row['directory']).parent.name}/{name} {start[:5]}")
+            foretold.add(f"{Path(row['directory']).parent.name}/{name} {start}")
         elif row["directory"].endswith("-future"):
             moving.add(name)
     others = {mark for mark in marked - foretold if _name_of(mark) not in moving}
@@ -220,7 +220,7 @@ def _batches(directory: Path) -> Batches:
 
 def _marked(disks: Disks) -> set[str]:
     """Return the directories that are set aside or wait for their deletion."""
-    states = {"stray": "stray", "delete": "delet"}
+    states = {"stray": "strayed", "delete": "deleted"}
     return {
         f"{root.name}/{path.name.rpartition('.')[0]} {states[mark]}"
         for root in disks.roots
