@@ -17,8 +17,6 @@ endif
 RUN := $(VENV)/bin/python -m
 LOCK := conf/requirements.lock
 SETTINGS := pyproject.toml $(LOCK)
-BROKER := build/broker
-LEDGER := build/ledger
 AIRFLOW := build/airflow
 AARCH64 := build/aarch64
 AIRFLOW_LOCK := conf/airflow.lock
@@ -72,10 +70,11 @@ aarch64: $(AARCH64)/.created kernels ## The same for ARM servers by QEMU, in a w
 	PYLOG_AARCH64=$(AARCH64)/bin/python $(RUN) pytest -m deploy tests/deploy/test_aarch64.py $(PYTEST)
 
 run: $(VENV)/.for-run kernels ## The nightly over a log directory written by Apache Kafka, on Spark; print the result
-	rm -rf $(BROKER) $(LEDGER)
-	mkdir -p $(BROKER)
-	tar -xzf $(GOLDEN) -C $(BROKER)
-	$(RUN) pylog_spark run $(BROKER) --role broker --ledger $(LEDGER)
+	set -e; place=$$($(RUN) tests.kit.trusted_folder build); \
+	rm -rf "$$place/broker" "$$place/ledger"; \
+	mkdir -p "$$place/broker"; \
+	tar -xzf $(GOLDEN) -C "$$place/broker"; \
+	$(RUN) pylog_spark run "$$place/broker" --role broker --ledger "$$place/ledger"
 
 fmt: $(VENV)/.for-all ## Format the code and repair what ruff can repair
 	$(RUN) ruff format .

@@ -94,7 +94,11 @@ def _filesystem_by_number(path: Path) -> str | None:
     words = (ctypes.c_long * _STATFS_WORDS)()
     if ctypes.CDLL(None).statfs(os.fsencode(path), words) != 0:
         return None
-    number = words[0] & _MAGIC_MASK
+    return name_of_number(words[0] & _MAGIC_MASK)
+
+
+def name_of_number(number: int) -> str:
+    """Return the type that has a number of statfs(2), or the number if we do not know it."""
     return _MAGIC.get(number, hex(number))
 
 

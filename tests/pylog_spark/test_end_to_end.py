@@ -168,7 +168,7 @@ def test_make_run_is_this_command_over_this_directory():
     ).stdout.splitlines()
     assert "tests/golden/broker-uncleaned/before.tar.gz" in shown[-2]
     assert shown[-1].endswith(
-        " -m pylog_spark run build/broker --role broker --ledger build/ledger"
+        ' -m pylog_spark run "$place/broker" --role broker --ledger "$place/ledger"'
     )
 
 

@@ -1,11 +1,14 @@
 """What keeps a run from changing a local directory at all."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
 from storage_core.catalog.off_switch import OFF_SWITCH_FILE
 from storage_core.errors import GuardRefusedError
+from storage_core.roots import guards
 from storage_core.roots.guards import check_local_directory, check_off_object, has_remote_storage
 from storage_core.store import filesystems, open_object_store
 
@@ -53,6 +56,33 @@ def test_only_known_filesystems_are_written_to(tmp_path, monkeypatch, filesystem
         check_local_directory(str(tmp_path), frozenset({code}))
     else:
         assert refusal(tmp_path, "FILESYSTEM_UNKNOWN").code == code
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="chroot needs root")
+@pytest.mark.parametrize("has_table", [True, False])
+def test_a_folder_of_a_chroot_lies_on_what_the_kernel_says(tmp_path, has_table):
+    (tmp_path / "log").mkdir()
+    if has_table:  # with mounts, and none of them is that of the folder
+        (tmp_path / "proc" / "self").mkdir(parents=True)
+        (tmp_path / "proc" / "self" / "mountinfo").write_text("22 1 0:1 / /dev rw - tmpfs dev rw\n")
+    program = (
+        "import os, sys; from pathlib import Path; from storage_core.roots import guards;"
+        "from storage_core.store import filesystems;"
+        "os.chroot(sys.argv[1]); os.chdir('/');"
+        "assert filesystems.filesystem_of(Path('/log'), filesystems.read_mount_table()) is None;"
+        "guards.check_local_directory('/log', frozenset())"
+    )
+    subprocess.run([sys.executable, "-c", program, tmp_path], check=True)
+
+
+def test_a_refusal_says_what_to_do(tmp_path, monkeypatch):
+    for number, code in ((0x6969, "FILESYSTEM_UNSAFE"), (0x4D44, "FILESYSTEM_UNKNOWN")):
+        name = filesystems.name_of_number(number)
+        monkeypatch.setattr(guards, "find_filesystem", lambda _path, name=name: name)
+        error = refusal(tmp_path)
+        assert error.code == code
+        assert f"lies on {name}" in str(error)
+        assert f"copy it to ext4, xfs, btrfs or zfs: cp -a {tmp_path} FOLDER" in str(error)
 
 
 def test_somebody_elses_directory_is_left_to_them_or_to_root(tmp_path, monkeypatch):

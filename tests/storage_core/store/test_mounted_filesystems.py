@@ -19,14 +19,8 @@ from storage_core.roots.guards import check_local_directory
 from storage_core.store import filesystems
 from storage_core.store.filesystems import FilesystemKind, classify_filesystem, find_filesystem
 from tests.crash.disk_images import can_mount
+from tests.kit.mounted_disk import MAKERS, MountedDisk
 
-IMAGE_BYTES = 512 << 20  # a sparse file; xfs wants 300 MiB
-MAKERS = {
-    "btrfs": ("mkfs.btrfs", "--quiet"),
-    "ext4": ("mkfs.ext4", "-q"),
-    "f2fs": ("mkfs.f2fs", "-q"),
-    "xfs": ("mkfs.xfs", "-q"),
-}
 TAKES_LOCK = """
 import fcntl, sys
 with open(sys.argv[1], "r+b") as file:
@@ -40,44 +34,9 @@ CREATES = "import sys; open(sys.argv[1], 'xb')"
 pytestmark = pytest.mark.skipif(not can_mount(), reason="mounting images of a disk needs root")
 
 
-class Disk:
-    """A filesystem in a file, mounted."""
-
-    def __init__(self, kind: str, folder: Path) -> None:
-        self.image, self.path = folder / "image", folder / "disk"
-        self.path.mkdir()
-        maker = MAKERS[kind]
-        if shutil.which(maker[0]) is None:
-            pytest.skip(f"there is no {maker[0]}")
-        with self.image.open("wb") as file:
-            file.truncate(IMAGE_BYTES)
-        subprocess.run([*maker, self.image], check=True, capture_output=True)
-        self.mount()
-
-    def mount(self) -> None:
-        command = ["mount", "-o", "loop", self.image, self.path]
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-        if done.returncode:
-            pytest.skip(f"this kernel mounts no such disk: {done.stderr.strip()}")
-
-    def unmount(self) -> None:
-        if self.path.is_mount():
-            subprocess.run(["umount", self.path], check=True)
-
-    def lose_power(self) -> None:
-        """Go on with what has reached the disk by now."""
-        # Of another name: the loop device of the former file may not be gone yet.
-        after = self.image.with_name(f"{self.image.name}-later")
-        subprocess.run(["cp", "--sparse=always", self.image, after], check=True)
-        self.unmount()
-        self.image.unlink()
-        self.image = after
-        self.mount()
-
-
 @pytest.fixture(scope="module", params=MAKERS)
-def disk(request, tmp_path_factory) -> Iterator[Disk]:
-    made = Disk(request.param, tmp_path_factory.mktemp(request.param))
+def disk(request, tmp_path_factory) -> Iterator[MountedDisk]:
+    made = MountedDisk(request.param, tmp_path_factory.mktemp(request.param))
     yield made
     made.unmount()
 

@@ -1,0 +1,56 @@
+"""A filesystem in a file, mounted, as somebody's disk may be one.
+
+Mounting needs root, and making one its tools (Debian: btrfs-progs, xfsprogs, f2fs-tools).
+"""
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+_IMAGE_BYTES: Final = 512 << 20  # a sparse file; xfs wants 300 MiB
+MAKERS: Final = {
+    "btrfs": ("mkfs.btrfs", "--quiet"),
+    "ext4": ("mkfs.ext4", "-q"),
+    "f2fs": ("mkfs.f2fs", "-q"),
+    "xfs": ("mkfs.xfs", "-q"),
+}
+
+
+class MountedDisk:
+    """A filesystem in a file, mounted at ``path``; what cannot be had here skips the test."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.image, self.path = folder / "image", folder / "disk"
+        self.path.mkdir()
+        maker = MAKERS[kind]
+        if shutil.which(maker[0]) is None:
+            pytest.skip(f"there is no {maker[0]}")
+        with self.image.open("wb") as file:
+            file.truncate(_IMAGE_BYTES)
+        subprocess.run([*maker, str(self.image)], check=True, capture_output=True)
+        self.mount()
+
+    def mount(self) -> None:
+        """Mount its file."""
+        command = ["mount", "-o", "loop", self.image, self.path]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"this kernel mounts no such disk: {done.stderr.strip()}")
+
+    def unmount(self) -> None:
+        """Unmount it, if it is mounted."""
+        if self.path.is_mount():
+            subprocess.run(["umount", self.path], check=True)
+
+    def lose_power(self) -> None:
+        """Go on with what has reached the disk by now."""
+        # Of another name: the loop device of the former file may not be gone yet.
+        after = self.image.with_name(f"{self.image.name}-later")
+        subprocess.run(["cp", "--sparse=always", self.image, after], check=True)
+        self.unmount()
+        self.image.unlink()
+        self.image = after
+        self.mount()
