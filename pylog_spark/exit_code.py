@@ -19,6 +19,7 @@ from storage_core.errors import (
     StorageError,
     UnsupportedPythonError,
 )
+from storage_core.interruption import TerminatedError
 
 # Extra that brings a package which the wheel itself does not depend on.
 EXTRAS: Final = {"pyspark": "local", "delta": "local", "pandas": "local", "s3fs": "s3"}
@@ -40,10 +41,6 @@ class ExitCode(enum.IntEnum):
     INTERRUPTED = 130
     READER_GONE = 141  # what read our output has closed it: head, less
     TERMINATED = 143
-
-
-class TerminatedError(BaseException):
-    """The process was asked to end by SIGTERM; not an Exception, so that nothing swallows it."""
 
 
 def is_failed_look(error_class: str | None) -> bool:

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
+from storage_core import interruption
+
 _HELD: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -19,10 +21,12 @@ _HELD: Final = (signal.SIGINT, signal.SIGTERM)
 def held_signals() -> Iterator[None]:
     """Deliver what arrives in the block when it has ended; a second signal does not wait.
 
-    Outside of the main thread, where no handlers run, nothing is held.
+    Outside of the main thread, where no handlers run, nothing is held; nor is it in the program,
+    whose handlers raise nothing.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
+    if interruption.is_watched() or threading.current_thread() is not threading.main_thread():
+        with interruption.ending_in_order():
+            yield
         return
     former: dict[int, Any] = {}
     waiting: list[int] = []

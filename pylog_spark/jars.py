@@ -18,6 +18,7 @@ from xml.sax.saxutils import quoteattr
 
 from pylog_spark.java import MissingSoftwareError, find_java
 from pylog_spark.java_trust import TRUST_STORE_PASSWORD, write_trust_store
+from storage_core.interruption import removed_at_end
 
 _FETCH_TIMEOUT_S: Final = 900
 _FILE_PATTERN: Final = "[artifact]-[revision](-[classifier]).[ext]"
@@ -103,7 +104,10 @@ def _fetch(
     ivy_settings: Path | None,
 ) -> None:
     names = ", ".join(map(str, libraries))
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as name:
+    with (
+        tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as name,
+        removed_at_end(name),
+    ):
         scratch = Path(name)
         (scratch / "ivy.xml").write_text(_ivy_module(libraries, exclusions))
         command = [

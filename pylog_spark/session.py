@@ -28,6 +28,7 @@ from pylog_spark.java_classes import class_archive, options_to_use
 from pylog_spark.user_cache import cache_folder
 from storage_core.errors import ConfigError
 from storage_core.import_path import PACKAGE_HOME, SAFE_PATH_VARIABLE
+from storage_core.interruption import removed_at_end
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -206,7 +207,10 @@ def _start_spark(settings: Mapping[str, str]) -> None:
     gateway = SparkContext._gateway  # noqa: SLF001  # a JVM outlives the sessions in it
     if gateway is None:
         said = os.environ.get(_SUBMIT_ARGUMENTS)
-        with tempfile.NamedTemporaryFile(prefix="pylog-spark-", suffix=".conf") as file:
+        with (
+            tempfile.NamedTemporaryFile(prefix="pylog-spark-", suffix=".conf") as file,
+            removed_at_end(file.name),
+        ):
             arguments, properties = submit_arguments(said, file.name, settings)
             file.write(properties)
             file.flush()

@@ -37,7 +37,7 @@ class _JsonHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            sys.stderr.write(f"{_json_line(record)}\n")
+            sys.stderr.write(f"{json_line(record)}\n")
             sys.stderr.flush()
         except Exception:  # noqa: BLE001  # as logging's own handlers: no work ends for a log line
             self.handleError(record)
@@ -46,7 +46,8 @@ class _JsonHandler(logging.Handler):
 _handler: Final = _JsonHandler()
 
 
-def _json_line(record: logging.LogRecord) -> str:
+def json_line(record: logging.LogRecord) -> str:
+    """Return a record as JSON; takes no locks."""
     line: dict[str, Any] = {
         "time": time_text(int(record.created * 1000)),
         "level": record.levelname,

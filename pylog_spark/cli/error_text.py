@@ -5,18 +5,20 @@ any other one says how to see where.
 """
 
 import logging
-import signal
 import sys
 import traceback
 from collections.abc import Iterable
-from types import FrameType
+from contextlib import suppress
 from typing import Final
 
+from pylog_spark.cli import describe_failure
 from pylog_spark.engines.errors import TaskFailedError
-from pylog_spark.exit_code import EXTRAS, TerminatedError
-from pylog_spark.structured_logs import is_json_logged, log_fields
+from pylog_spark.exit_code import EXTRAS
+from pylog_spark.structured_logs import is_json_logged, json_line, log_fields
 from pylog_spark.text import printable
+from storage_core import interruption
 from storage_core.errors import PylogError
+from storage_core.interruption import TerminatedError
 from storage_core.redaction import without_secrets
 
 _MAX_MESSAGE: Final = 2000
@@ -36,7 +38,7 @@ def report_error(error: BaseException, *, debug: bool) -> None:
                 _log.error("%s", text, exc_info=error if debug else None)
         return
     if debug:
-        sys.stderr.write(without_secrets("".join(traceback.format_exception(error))))
+        _write(without_secrets("".join(traceback.format_exception(error))))
     if text:
         write_line(text)
 
@@ -46,17 +48,23 @@ def write_line(text: str) -> None:
     if is_json_logged():
         _log.error("%s", text)
     else:
-        sys.stderr.write(f"pylog: {printable(text)}\n")
+        _write(f"pylog: {printable(text)}\n")
 
 
-def raise_on_termination() -> None:
-    """Let SIGTERM unwind the program, so that locks and scratch files are given back."""
+def _write(text: str) -> None:
+    """Write to standard error; where that is closed or full, the exit status says it alone."""
+    with suppress(OSError, ValueError):
+        if sys.stderr is not None:
+            sys.stderr.write(text)
+            sys.stderr.flush()
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        raise TerminatedError
 
-    signal.signal(signal.SIGTERM, stop)
+def line_of_end(text: str) -> bytes:
+    """Return the line that tells why a process ends at once; takes no locks."""
+    if is_json_logged():
+        record = logging.LogRecord("pylog", logging.ERROR, "", 0, text, None, None)
+        return f"{json_line(record)}\n".encode()
+    return f"pylog: {text}\n".encode()
 
 
 def leave_out_interruptions() -> None:
@@ -79,6 +87,8 @@ def escape_log_lines() -> None:
 
 def _is_no_interruption(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
+    if error is not None and interruption.is_requested():
+        return False
     while error is not None:
         if isinstance(error, KeyboardInterrupt | TerminatedError):
             return False
@@ -119,8 +129,7 @@ def _describe_unexpected(error: BaseException) -> str:
     if type(error).__module__.partition(".")[0] in _SPARK_PACKAGES:
         lines = [line for line in str(error).splitlines() if not line.lstrip().startswith("at ")]
         return f"Spark failed: {name}: {_one_line(lines)[:_MAX_MESSAGE]}"
-    message = _one_line(str(error).splitlines())[:_MAX_MESSAGE]
-    return f"unexpected {name}: {message}: this is a bug; `pylog --debug ...` shows where it is"
+    return describe_failure(error)
 
 
 def _one_line(lines: Iterable[str]) -> str:

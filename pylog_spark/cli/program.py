@@ -20,7 +20,7 @@ from pylog_spark.cli.commands import COMMANDS, Command, Group
 from pylog_spark.cli.error_text import (
     escape_log_lines,
     leave_out_interruptions,
-    raise_on_termination,
+    line_of_end,
     report_error,
     write_line,
 )
@@ -29,7 +29,7 @@ from pylog_spark.cli.short_help import command_text, group_text, program_text
 from pylog_spark.exit_code import ExitCode, exit_code_of
 from pylog_spark.options.declared import DRY_RUN, EXACT
 from pylog_spark.structured_logs import LogFormat, use_log_format
-from storage_core import __version__
+from storage_core import __version__, interruption
 
 _PROGRAM: Final = "pylog"
 # How many objects come before garbage is looked for; Python's own 700 are but for little memory.
@@ -204,10 +204,11 @@ class CommandTable(TyperGroup):
             _discard_output()
             raise typer.Exit(ExitCode.READER_GONE) from end
         except BaseException as error:  # the one place where errors end
-            report_error(error, debug=ctx.params["debug"])
-            if isinstance(error, BrokenPipeError):
+            cause = interruption.cause_of(error)
+            report_error(cause, debug=ctx.params["debug"])
+            if isinstance(cause, BrokenPipeError):
                 _discard_output()
-            raise typer.Exit(exit_code_of(error)) from error
+            raise typer.Exit(exit_code_of(cause)) from error
 
 
 app = typer.Typer(
@@ -274,6 +275,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     gc.set_threshold(_OBJECTS_BETWEEN_LOOKS)
     try:
         status = run(sys.argv[1:] if arguments is None else arguments)
+        if interruption.is_requested():
+            # Threads of libraries may be at work, and would be waited for.
+            os._exit(status)
         if status:
             sys.exit(status)
     finally:
@@ -283,14 +287,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run the program and return its exit status."""
     start_no_blas_threads()
-    raise_on_termination()
+    interruption.tell_by(line_of_end)
     leave_out_interruptions()
     escape_log_lines()
     try:
         app(args=list(arguments), prog_name=_PROGRAM)
     except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except Exception as error:  # noqa: BLE001  # while arguments are read, before a command runs
+        unknown = ExitCode.DONE if end.code is None else ExitCode.FAILED
+        status = end.code if isinstance(end.code, int) else unknown
+    except BaseException as error:  # noqa: BLE001  # while arguments are read, before a command runs
         report_error(error, debug=bool(os.environ.get(_DEBUG_VARIABLE)))
         return exit_code_of(error)
     else:
@@ -300,6 +305,11 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         _discard_output()
         return ExitCode.READER_GONE
+    except OSError as error:  # a file on a disk that is full
+        _discard_output()
+        if status in {ExitCode.DONE, ExitCode.FINDINGS}:
+            report_error(error, debug=bool(os.environ.get(_DEBUG_VARIABLE)))
+            return exit_code_of(error)
     return int(status)
 
 

@@ -7,7 +7,6 @@ is imported when a step needs it.
 import enum
 import io
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from pylog_spark.options.choices import EngineChoice, OutputFormat
 from pylog_spark.options.declared import METRICS_FILE, OUTPUT, PLAN_OUT, QUIET, REPORT, WIDE
 from pylog_spark.options.option import CommandLine
+from storage_core import interruption
 from storage_core.clock import SystemClock
 from storage_core.errors import ConfigError
 
@@ -208,7 +208,7 @@ def start_session(command: str, options: "JobOptions", *, delta: bool) -> "Spark
     )
     # Spark's own handler asks the JVM to cancel its jobs in the middle of another call to it, and
     # what comes out is not always a KeyboardInterrupt. The operation cancels its jobs itself.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    interruption.take_signals()
     return session
 
 

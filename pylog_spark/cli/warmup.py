@@ -21,6 +21,7 @@ from storage_core.clock import ManualClock
 from storage_core.config import CleanerConfig, CleanupPolicy, LogConfig, OffsetMapHash
 from storage_core.filenames import log_file
 from storage_core.formats.batch_v2 import Codec
+from storage_core.interruption import removed_at_end
 from storage_core.kernels._code_files import cache_folder
 from storage_core.kernels._jit import kernels_of
 from storage_core.log.committed_view import load_committed_view
@@ -68,7 +69,7 @@ def warmup(_line: CommandLine) -> int:
 def warm_up() -> str:
     """Compile every kernel and return a line that says so."""
     started = time.perf_counter()
-    with TemporaryDirectory(prefix="pylog-warmup-") as folder:
+    with TemporaryDirectory(prefix="pylog-warmup-") as folder, removed_at_end(folder):
         for hash_kind in OffsetMapHash:
             for first_dirty_offset in (0, _SECOND_SEGMENT):
                 directory = Path(folder) / f"{hash_kind}-{first_dirty_offset}" / _PARTITION

@@ -15,6 +15,7 @@ from pylog_spark.session import (
     is_delta_installed,
     is_spark_installed,
 )
+from storage_core.interruption import removed_at_end
 
 _MEGA: Final = 1e6
 
@@ -41,7 +42,10 @@ def keep_java_classes() -> str | None:
 
 
 def _make(archive: Path, *, delta: bool) -> None:
-    with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".new-") as scratch:
+    with (
+        tempfile.TemporaryDirectory(dir=archive.parent, prefix=".new-") as scratch,
+        removed_at_end(scratch),
+    ):
         new = Path(scratch, archive.name)
         record_classes(new, delta=delta)
         if new.exists():
@@ -77,7 +81,7 @@ def record_classes(archive: Path, *, delta: bool) -> None:
     frame.groupBy("id").count().orderBy("id").toArrow()
     spark.sparkContext.broadcast([1]).destroy()
     format_of_tables = "delta" if delta else "parquet"
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, removed_at_end(folder):
         frame.write.format(format_of_tables).save(f"{folder}/table")
         spark.read.format(format_of_tables).load(f"{folder}/table").filter("id > 5").collect()
     spark.stop()

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
 import pyarrow as pa
 
 from pylog_spark.tasks.cells import PART, cut_batches, join_table, with_part
+from storage_core import interruption
 
 _log: Final = logging.getLogger(__name__)
 _PATIENCE_SECONDS: Final = 60.0
@@ -271,10 +272,12 @@ class Engine(ABC, Generic[RowsT]):
     def wait_for(self, outcome: Future[T]) -> T:
         """Return what ``alongside`` started, when it has ended, or raise its error.
 
-        It is waited for in small steps: a signal is noticed between them.
+        It is waited for in small steps: between them it is noticed that this program has to end.
         """
+        interruption.check()
         while not outcome.done():
             wait([outcome], timeout=_SIGNAL_SECONDS)
+            interruption.check()
         return outcome.result()
 
     @abstractmethod

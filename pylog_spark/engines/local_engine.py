@@ -12,6 +12,7 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +36,7 @@ from pylog_spark.engines.local_tasks import (
     to_driver,
 )
 from pylog_spark.structured_logs import TaskLogs
+from storage_core.interruption import removed_at_end
 from storage_core.threads import count_processors
 
 _FOLDER_PREFIX: Final = "pylog-engine-"
@@ -134,6 +136,7 @@ class LocalEngine(Engine[LocalRows]):
         self.can_broadcast = True
         self._slots = slots or count_processors()
         self._folder: Path | None = None
+        self._removal = ExitStack()
         self._published: list[Path] = []
         self._kept: list[list[Piece]] = []
         self._own = OwnLane()
@@ -150,6 +153,7 @@ class LocalEngine(Engine[LocalRows]):
         self._processes.close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+        self._removal.close()
 
     @property
     def slots(self) -> int:
@@ -270,6 +274,7 @@ class LocalEngine(Engine[LocalRows]):
         with self._lock:
             if self._folder is None:
                 self._folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX))
+                self._removal.enter_context(removed_at_end(str(self._folder)))
             return self._folder
 
     def _new_file(self, kind: str, value: object) -> Path:

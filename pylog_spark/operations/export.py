@@ -26,6 +26,7 @@ from pylog_spark.rows import read_rows
 from pylog_spark.run.progress import OnProgress, ProgressMeter
 from pylog_spark.schemas import EXPORTED, ExportedRow, Failure
 from pylog_spark.tasks.export import ExportRequest, export_parts, write_empty
+from storage_core import interruption
 from storage_core.clock import SystemClock
 from storage_core.errors import ConfigError
 from storage_core.kafka_log import Records
@@ -107,7 +108,7 @@ def export(
     check_out(out)
     records = read()
     _remove_remains(out)
-    with _new_folder(out) as folder:
+    with interruption.ending_in_order(), _new_folder(out) as folder:
         request = replace(request, folder=str(folder))
         with open_engine(place, tag=f"pylog-export-{secrets.token_hex(4)}") as engine:
             range_bytes = choose_range_bytes(records.size_bytes, engine.slots)

@@ -31,11 +31,11 @@ from openlineage.client.facet_v2 import (
 )
 from openlineage.client.naming.dataset import GCS, S3, LocalFileSystem
 
-from pylog_spark.exit_code import TerminatedError
 from pylog_spark.run.run_state import RunState
 from pylog_spark.text import valid_text
 from storage_core import __version__
 from storage_core.catalog.roles import local_path
+from storage_core.interruption import TerminatedError
 from storage_core.redaction import without_secrets
 
 _NAMESPACE_VARIABLE: Final = "OPENLINEAGE_NAMESPACE"

@@ -30,6 +30,7 @@ from pylog_spark.run.run_report import Report, RunSummary, summarise
 from pylog_spark.schemas import PARTITION
 from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.run_context import RunContext, WriteContext
+from storage_core import interruption
 from storage_core.catalog.roles import Role
 from storage_core.errors import StorageError
 from storage_core.roots.open_root import LogRoot
@@ -90,6 +91,7 @@ class Run:
         }
 
     def __enter__(self) -> Self:
+        self._said.enter_context(interruption.ending_in_order())
         self._said.enter_context(log_fields(run_id=self.job.run_id))
         self.engine.__enter__()
         try:
@@ -122,7 +124,8 @@ class Run:
     ) -> None:
         """Write the END row of a run that an error ended."""
         if error is not None:
-            run_apart("write the run's END row", partial(self.recorder.fail, error))
+            cause = interruption.cause_of(error)
+            run_apart("write the run's END row", partial(self.recorder.fail, cause))
 
     @cached_property
     def disks(self) -> Disks:

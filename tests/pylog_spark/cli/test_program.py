@@ -308,14 +308,14 @@ def test_a_library_that_logs_an_interruption_is_not_heard(caplog):
 
 def test_sigterm_ends_a_command_with_143():
     code = """
-import sys, time
+import time
 import pylog_spark.cli.warmup as module
-from pylog_spark.cli.program import run
+from pylog_spark.cli import main
 def warmup(line) -> int:
     print("ready", flush=True)
     time.sleep(60)
 module.warmup = warmup
-sys.exit(run(["warmup"]))
+main(["warmup"])
 """
     assert end_when_ready(code) == (ExitCode.TERMINATED, "pylog: terminated\n")
 
@@ -337,8 +337,8 @@ def end_when_ready(code: str) -> tuple[int, str]:
 
 def test_sigterm_does_not_wait_for_an_object_store_that_does_not_answer():
     code = """
-import sys, threading
-from pylog_spark.cli.program import run
+import threading
+from pylog_spark.cli import main
 from storage_core.store import open_object_store
 url = "memory://unanswered/logs"
 store = open_object_store(url)
@@ -355,7 +355,7 @@ def unanswered(plain):
     return ask
 for name in ("get", "list"):
     setattr(type(store), name, unanswered(getattr(type(store), name)))
-sys.exit(run(["inspect", url]))
+main(["inspect", url])
 """
     status, said = end_when_ready(code)
     assert (status, said) == (ExitCode.TERMINATED, "pylog: terminated\n")
@@ -382,8 +382,7 @@ def test_sigterm_ends_a_look_at_a_manifest_with_very_many_files(names: list[str]
         )
         objects.put(manifest_key(partition), encode_manifest(manifest))
     code = f"""
-import sys
-from pylog_spark.cli.program import run
+from pylog_spark.cli import main
 from storage_core.store import manifest
 plain = manifest._parse_file
 def parse(*arguments):
@@ -391,7 +390,7 @@ def parse(*arguments):
     print("ready", flush=True)
     return plain(*arguments)
 manifest._parse_file = parse
-sys.exit(run(["inspect", "managed+{tmp_path}"]))
+main(["inspect", "managed+{tmp_path}"])
 """
     status, said = end_when_ready(code)
     assert (status, said) == (ExitCode.TERMINATED, "pylog: terminated\n")

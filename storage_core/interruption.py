@@ -1,0 +1,188 @@
+"""Notice SIGTERM and Ctrl-C in one place; raise nothing into code that does not expect it.
+
+A handler that raises does so between any two instructions: an import keeps its lock for ever, a
+callback swallows the error. So the handlers of ``watch`` do nothing. The kernel's signal is written
+into a pipe, and a thread that reads it decides. Where nothing has to be given back it ends the
+process at once. In a block of ``ending_in_order`` the main thread ends its work itself, at the next
+``check``; a second signal does not wait for that, nor does the thread wait for ever.
+
+A process that ends at once gives back its locks all the same: who holds them ends with it.
+"""
+
+import os
+import select
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Final
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+# Of an exit status that tells of a signal; shells count so.
+_SIGNAL_STATUS: Final = 128
+# Service managers kill what has not ended after 90 seconds (systemd).
+_PATIENCE_SECONDS: Final = 60.0
+# Ctrl-C reaches a whole group, and whoever started this process hands it on: that is one signal.
+_ONE_SIGNAL_SECONDS: Final = 1.0
+_STANDARD_ERROR: Final = 2
+
+
+class TerminatedError(BaseException):
+    """The process was asked to end by SIGTERM; not an Exception, so that nothing swallows it."""
+
+
+class _Watch:
+    """What is known of interruptions of this process."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self.number: int | None = None
+        self.is_raised = False
+        self.requested = 0.0
+        self.blocks = 0
+        self.scratch: set[str] = set()
+        self.line: Callable[[str], bytes] = _plain_line
+        self.lock = threading.Lock()
+
+
+def _plain_line(text: str) -> bytes:
+    return f"pylog: {text}\n".encode()
+
+
+_watch: Final = _Watch()
+
+
+def watch() -> None:
+    """Let SIGTERM and Ctrl-C end this process as this module says; only the main thread can."""
+    if _watch.is_on:
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    _watch.is_on = True
+    take_signals()
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    threading.Thread(target=_read, args=(reader,), name="pylog-signals", daemon=True).start()
+
+
+def is_watched() -> bool:
+    """Whether ``watch`` was called."""
+    return _watch.is_on
+
+
+def take_signals() -> None:
+    """Put the handlers there again, after a library has put its own; nothing without ``watch``."""
+    if _watch.is_on:
+        for number in _SIGNALS:
+            # One that is ignored (nohup, a job in the background of a script) stays so.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, _wake)
+
+
+def tell_by(line: Callable[[str], bytes]) -> None:
+    """Say how the line is written that tells why the process has ended.
+
+    Args:
+        line: Returns it for "interrupted" or "terminated"; takes no locks.
+    """
+    _watch.line = line
+
+
+@contextmanager
+def ending_in_order() -> Iterator[None]:
+    """Let a signal that arrives in the block end it at a ``check``, or when it has ended."""
+    with _watch.lock:
+        _watch.blocks += 1
+    try:
+        yield
+    finally:
+        with _watch.lock:
+            _watch.blocks -= 1
+            is_last = not _watch.blocks
+        if is_last and _watch.number is not None and not _watch.is_raised:
+            _end(_watch.number)
+
+
+@contextmanager
+def removed_at_end(path: str) -> Iterator[None]:
+    """Remove a folder or file if a signal ends the process at once in the block."""
+    _watch.scratch.add(path)
+    try:
+        yield
+    finally:
+        _watch.scratch.discard(path)
+
+
+def check() -> None:
+    """Raise what the process was asked to end by: in the main thread, once.
+
+    Raises:
+        TerminatedError: SIGTERM has arrived.
+        KeyboardInterrupt: So has Ctrl-C.
+    """
+    if _watch.number is None or _watch.is_raised:
+        return
+    if threading.current_thread() is threading.main_thread():
+        _watch.is_raised = True
+        raise _error(_watch.number)
+
+
+def is_requested() -> bool:
+    """Whether somebody has asked this process to end."""
+    return _watch.number is not None
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """Return why work has ended: an interruption, if one was asked for, else the error.
+
+    A service manager tells all processes to end. What the others' end looks like is no failure.
+    """
+    return error if _watch.number is None else _error(_watch.number)
+
+
+def _error(number: int) -> BaseException:
+    return KeyboardInterrupt() if number == signal.SIGINT else TerminatedError()
+
+
+def _wake(number: int, frame: FrameType | None) -> None:
+    """Do nothing: the thread that reads the pipe has heard of it."""
+    del number, frame
+
+
+def _read(reader: int) -> None:
+    """Wait for signals, and end the process, or have its main thread do it."""
+    while True:
+        patience = None if _watch.number is None else _PATIENCE_SECONDS
+        readable = select.select([reader], [], [], patience)[0]
+        received = (
+            [number for number in os.read(reader, 1) if number in _SIGNALS] if readable else []
+        )
+        if readable and not received:
+            continue  # a signal of somebody else's
+        if _watch.number is not None:
+            if not readable or time.monotonic() - _watch.requested > _ONE_SIGNAL_SECONDS:
+                _end(_watch.number)
+            continue
+        with _watch.lock:
+            number = received[0]
+            if _watch.blocks:
+                _watch.requested = time.monotonic()
+                _watch.number = number
+                continue
+        _end(number)
+
+
+def _end(number: int) -> None:
+    """End the process, whatever it is at."""
+    for path in list(_watch.scratch):
+        shutil.rmtree(path, ignore_errors=True)
+        with suppress(OSError):
+            os.unlink(path)  # noqa: PTH108  # a file
+    line = _watch.line("interrupted" if number == signal.SIGINT else "terminated")
+    # Nobody may read it any more, and the process would not end.
+    with suppress(OSError, ValueError):
+        if select.select([], [_STANDARD_ERROR], [], 0)[1]:
+            os.write(_STANDARD_ERROR, line)
+    os._exit(_SIGNAL_STATUS + number)

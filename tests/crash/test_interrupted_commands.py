@@ -1,0 +1,135 @@
+"""SIGTERM and Ctrl-C at any moment of any command: its exit status says so, and nothing is left.
+
+``make interruptions`` does it 500 times to each command, ``make test`` a few times.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.crash.interrupted_commands import (
+    Ended,
+    Interruption,
+    Subject,
+    interruptions,
+    run_interrupted,
+)
+from tests.jobs.spark_programs import REPOSITORY, environment
+
+# With N of them for each command this takes its time: hours.
+ROUNDS = int(os.environ.get("PYLOG_INTERRUPTIONS", "0"))
+SEED = os.environ.get("PYLOG_INTERRUPTION_SEED", "1")
+_FEW = 3
+# Spark takes ten times as long as the rest.
+_SPARK_SHARE = 5
+_UNDISTURBED = Interruption(number=0, after_seconds=0.0, is_for_all=False, program=0)
+_SLOTS = "--engine local --master local[2]"
+
+# Arguments; {} is the folder with log directories.
+LOOKS = {
+    "inspect": "inspect {}/broker",
+    "dump": "dump {}/broker/orders-by-id-0",
+    "cat": "cat orders-by-id --root {}/broker",
+    "verify": f"verify {{}}/broker {_SLOTS}",
+    "doctor": "doctor {}/broker",
+    "explain": "explain {}/broker",
+    "groups": "groups {}/broker",
+    "find": "find {}/broker --topic orders-by-id --key key-1",
+    "free": "free {}/broker",
+    "warmup": "warmup",
+    "dry run": f"run {{}}/broker --role broker --dry-run {_SLOTS}",
+}
+CHANGES = {
+    "compact": f"compact {{}}/broker --role broker {_SLOTS} --trash {{}}/new-trash",
+    "retain": f"retain {{}}/broker --role broker {_SLOTS}",
+    "recover": f"recover {{}}/unclean --role broker {_SLOTS}",
+    "run": f"run {{}}/broker --role broker {_SLOTS} --ledger {{}}/ledger",
+    "clean": "partition clean {}/broker/user-profiles-0",
+    "undo": "undo RUN --trash {}/trash",
+    "purge": "purge --trash {}/trash --older-than 0s",
+}
+ON_SPARK = {
+    "verify on Spark": "verify {}/broker --engine spark --master local[2]",
+    "compact on Spark": "compact {}/broker --role broker --engine spark --master local[2]",
+}
+COMMANDS = LOOKS | CHANGES | ON_SPARK
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with directories of stopped brokers, and a trash that a run has filled."""
+    folder = tmp_path_factory.mktemp("interrupted")
+    _unpack("broker-uncleaned", folder / "broker")
+    _unpack("broker-dir-unclean", folder / "unclean")
+    _unpack("broker-uncleaned", folder / "cleaned")
+    cleaned = f"compact {folder}/cleaned --role broker {_SLOTS} --trash {folder}/trash"
+    done = subprocess.run(
+        [sys.executable, "-m", "pylog_spark", *cleaned.split()],
+        cwd=REPOSITORY,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = re.search(r"run (\S+):", done.stdout)
+    assert found is not None
+    (folder / "run-id").write_text(found[1])
+    return folder
+
+
+def _unpack(case: str, directory: Path) -> None:
+    directory.mkdir()
+    with tarfile.open(REPOSITORY / "tests" / "golden" / case / "before.tar.gz") as archive:
+        archive.extractall(directory, filter="data")
+
+
+def subject_of(name: str, folder: Path) -> Subject:
+    run_id = (folder / "run-id").read_text()
+
+    def arguments(place: Path) -> list[str]:
+        words = COMMANDS[name].replace("RUN", run_id).replace("{}", str(place))
+        return words.split()
+
+    return Subject(name=name, arguments=arguments, folder=folder, writes=name not in LOOKS)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*LOOKS, *CHANGES, *(pytest.param(name, marks=pytest.mark.spark) for name in ON_SPARK)],
+)
+def test_an_interrupted_command_says_so_and_leaves_nothing(name: str, folder: Path, tmp_path: Path):
+    subject = subject_of(name, folder)
+    usual = [_run(subject, _UNDISTURBED, tmp_path) for _ in range(2)]
+    assert [ended.faults for ended in usual] == [[], []]
+    status, longest = usual[0].status, max(ended.seconds for ended in usual)
+    count = (ROUNDS // _SPARK_SHARE if name in ON_SPARK else ROUNDS) or _FEW
+    statuses: Counter[int] = Counter()
+    faults = []
+    waited = 0.0
+    for number, interruption in enumerate(interruptions(count, longest, f"{SEED} {name}")):
+        ended = _run(subject, interruption, tmp_path, status)
+        statuses[ended.status] += 1
+        waited = max(waited, ended.waited_seconds)
+        if ended.faults:
+            faults.append(f"{number}: {interruption}: {ended.faults}: {ended.errors}")
+    ends = f"{name}: {count} interruptions, statuses {dict(statuses)}, {waited:.1f} s at most"
+    sys.stdout.write(f"{ends}\n")
+    assert not faults, f"{len(faults)} of {count}\n" + "\n".join(faults)
+
+
+def _run(
+    subject: Subject, interruption: Interruption, folder: Path, status: int | None = None
+) -> Ended:
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    try:
+        return run_interrupted(subject, interruption, scratch, status)
+    finally:
+        shutil.rmtree(scratch)
