@@ -14,7 +14,9 @@ removes a file inside of a root does it through this module, or through a store 
   refused where we have rights that the folder's owner has not: the owner may have given another
   user's file a name in there;
 - what is created was not there, and nobody but its owner can open it until it has the manners of
-  what it is like.
+  what it is like;
+- what is read back as truth, because a run of ours wrote it, is ours, and nobody else may write it
+  (``require_ours``).
 
 Refusals are ``OSError``, as those of the operating system are: callers name the path in theirs.
 """
@@ -31,6 +33,7 @@ from typing import Final, NamedTuple
 PUBLIC_FILE_MODE: Final = 0o666
 _ROOT_USER: Final = 0
 PRIVATE_FILE_MODE: Final = 0o600
+_OTHERS_MAY_WRITE: Final = 0o022
 # Of a file that grows while it is read.
 _GROWN_BYTES: Final = 1 << 20
 _KINDS: Final = (
@@ -173,6 +176,62 @@ def create_in(folder: int, name: str, *, mode: int = PRIVATE_FILE_MODE) -> int:
     return open_in(folder, name, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode=mode)
 
 
+def require_ours(facts: os.stat_result, *trusted: int) -> None:
+    """Refuse a file or folder that somebody else owns or may write.
+
+    Args:
+        facts: Of what is open: what a name leads to may be another thing a moment later.
+        trusted: Users whose word counts as ours, beside root's: the owner of a log directory may do
+            to it whatever a file about it can have us do.
+
+    Raises:
+        OSError: It is not ours.
+    """
+    owner, mode = facts.st_uid, stat.S_IMODE(facts.st_mode)
+    if owner not in {os.geteuid(), _ROOT_USER, *trusted}:
+        raise OSError(
+            errno.EPERM,
+            f"belongs to user {owner}, expected user {os.geteuid()}: what somebody else wrote is "
+            "not taken for ours",
+        )
+    if mode & _OTHERS_MAY_WRITE:
+        raise OSError(
+            errno.EPERM,
+            f"may be written by others than its owner (mode {mode:04o}): `chmod go-w` makes it "
+            "ours alone; remove what they may have put there",
+        )
+
+
+@contextmanager
+def open_own_folder(path: Path) -> Iterator[int]:
+    """Open a folder that is ours, and that nobody else may write, for the time of a block.
+
+    Raises:
+        OSError: As for open_folder and require_ours.
+    """
+    with open_folder(path) as folder:
+        require_ours(os.fstat(folder))
+        yield folder
+
+
+def open_own_in(folder: int, name: str, flags: int = os.O_RDONLY) -> int:
+    """Open a file of an open folder that is ours, and that nobody else may write.
+
+    Returns:
+        Its descriptor.
+
+    Raises:
+        OSError: As for open_in and require_ours.
+    """
+    descriptor = open_in(folder, name, flags)
+    try:
+        require_ours(os.fstat(descriptor))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
 def open_file(path: Path, flags: int = os.O_RDONLY, *, may_be_link: bool = False) -> int:
     """Open a regular file by its path.
 
@@ -191,19 +250,28 @@ def create_file(path: Path) -> int:
         return create_in(folder, path.name)
 
 
-def read_small(path: Path, limit_bytes: int, *, may_be_link: bool = False) -> bytes:
+def read_small(
+    path: Path,
+    limit_bytes: int,
+    *,
+    may_be_link: bool = False,
+    trusted: tuple[int, ...] | None = None,
+) -> bytes:
     """Return what is in a small file.
 
     Args:
         path: Of the file.
         limit_bytes: How long it may be; a longer one is not read.
         may_be_link: As for open_file.
+        trusted: Where the file has to be ours, as for require_ours; None where anybody's will do.
 
     Raises:
-        OSError: It is longer, or cannot be opened.
+        OSError: It is longer, cannot be opened, or is not ours.
     """
     descriptor = open_file(path, may_be_link=may_be_link)
     with os.fdopen(descriptor, "rb") as file:
+        if trusted is not None:
+            require_ours(os.fstat(file.fileno()), *trusted)
         return read_limited(file.fileno(), limit_bytes)
 
 
@@ -227,6 +295,32 @@ def read_limited(descriptor: int, limit_bytes: int) -> bytes:
         position += len(part)
         wanted = _GROWN_BYTES
     raise OSError(errno.EFBIG, f"is longer than the {limit_bytes} bytes it may have")
+
+
+def find_data_end(descriptor: int, size_bytes: int) -> int:
+    """Return where the hole begins in which an open file ends; its length where it ends in data.
+
+    Where a filesystem does not tell holes, all of a file is data to it.
+
+    Args:
+        descriptor: The file.
+        size_bytes: Its length.
+
+    Raises:
+        OSError: It cannot be asked.
+    """
+    end = 0
+    while end < size_bytes:
+        try:
+            data = os.lseek(descriptor, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # from here on it is a hole
+                return end
+            if error.errno in {errno.EINVAL, errno.ENOTSUP}:
+                return size_bytes
+            raise
+        end = os.lseek(descriptor, data, os.SEEK_HOLE)
+    return size_bytes
 
 
 def facts_in(folder: int, name: str) -> os.stat_result | None:

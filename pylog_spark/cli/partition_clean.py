@@ -56,9 +56,10 @@ def clean(line: CommandLine) -> int:
     directory = named_partition_directory(line[DIRECTORY])
     config, cleaner = whole_config(line)
     if cleaner.key_sidecars:
-        from pylog_spark.run.guards import check_outside  # noqa: PLC0415  # whoever wants none
+        from pylog_spark.run.guards import check_key_sidecars  # noqa: PLC0415  # wanted by few
 
-        check_outside("--key-sidecars", cleaner.key_sidecars)
+        # Be there a meta.properties or not: what a partition lies in is a log directory.
+        check_key_sidecars(cleaner.key_sidecars, log_directories=[directory, directory.parent])
     sizes = _cleaner_sizes(line)
     if cleaner.dedupe_buffer_bytes is None:
         # As Kafka: the map has a size here, unlike in the jobs.

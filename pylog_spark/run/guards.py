@@ -14,7 +14,15 @@ from pylog_spark.run.missing_directories import check_configured
 from storage_core.catalog.roles import Role, local_path, require_role
 from storage_core.checkpoint.broker_files import validate_one_broker
 from storage_core.errors import ConfigError, GuardRefusedError, PylogError
-from storage_core.filenames import MANAGED_ROOT_FILE, META_PROPERTIES_FILE
+from storage_core.filenames import (
+    CLEANER_FILE,
+    LOG_START_FILE,
+    MANAGED_ROOT_FILE,
+    META_PROPERTIES_FILE,
+    RECOVERY_POINT_FILE,
+    REPLICATION_FILE,
+)
+from storage_core.maintenance.compaction.sidecar_folder import check_sidecar_folder
 from storage_core.redaction import has_password
 from storage_core.roots.guards import check_local_directory, check_off_object
 from storage_core.roots.open_root import LogRoot
@@ -24,7 +32,16 @@ _COPY_NOTE: Final = (
     "a {role} root is only reported on: it cannot fetch again what is cut. To cut a local copy "
     "that is yours, say --role broker; a local mirror also takes --allow-truncate and --salvage DIR"
 )
-_LOG_DIRECTORY_MARKS: Final = (META_PROPERTIES_FILE, MANAGED_ROOT_FILE)
+_LOG_DIRECTORY_MARKS: Final = (
+    META_PROPERTIES_FILE,
+    MANAGED_ROOT_FILE,
+    # A log directory that lost the first, or never had it, has some of these.
+    RECOVERY_POINT_FILE,
+    LOG_START_FILE,
+    REPLICATION_FILE,
+    CLEANER_FILE,
+)
+_KEY_SIDECARS: Final = "--key-sidecars"
 _NOW_SWITCH: Final = "--now-ms"
 # The clock is read before Spark starts, and a broker that still runs writes checkpoints meanwhile:
 # that it runs is what has to be said then.
@@ -64,7 +81,7 @@ def check_roots(
     check_ledger(roots, options.ledger)
     check_outside(METRICS_FILE.label, options.metrics_file, roots)
     _check_trash(roots, options.trash)
-    check_outside("--key-sidecars", options.cleaner.key_sidecars or None, roots)
+    check_key_sidecars(options.cleaner.key_sidecars, roots)
     check_outside("--plan-out", options.plan_out, roots)
     _check_one_broker([root for root in roots if root.role is Role.BROKER])
 
@@ -128,7 +145,12 @@ def _check_trash(roots: Sequence[LogRoot], trash: str | None) -> None:
 
 
 def check_outside(
-    option: str, place: str | Path | None, roots: Sequence[LogRoot] = (), *, said: object = None
+    option: str,
+    place: str | Path | None,
+    roots: Sequence[LogRoot] = (),
+    *,
+    said: object = None,
+    log_directories: Iterable[Path] = (),
 ) -> None:
     """Refuse a place for files of ours inside of a log directory, of whatever broker.
 
@@ -141,6 +163,7 @@ def check_outside(
         place: A path; None for none.
         roots: Of the run.
         said: What was said, where the place is only a part of it.
+        log_directories: More of which it is known.
 
     Raises:
         ConfigError: It lies in one.
@@ -148,12 +171,36 @@ def check_outside(
     if place is None:
         return
     known = {path.resolve() for root in roots if (path := local_path(root.location)) is not None}
+    known |= {path.resolve() for path in log_directories}
     for path in dict.fromkeys((plain_path(Path(place)), Path(os.path.realpath(place)))):
         for folder in (path, *path.parents):
             is_marked = any(os.path.lexists(folder / name) for name in _LOG_DIRECTORY_MARKS)
             if is_marked or folder in known:
                 reason = f"lies inside the log directory {folder}"
                 raise ConfigError(option, said or place, reason)
+
+
+def check_key_sidecars(
+    folder: str, roots: Sequence[LogRoot] = (), *, log_directories: Iterable[Path] = ()
+) -> None:
+    """Refuse a folder of key sidecars in a log directory, or one that is not ours alone.
+
+    Args:
+        folder: As it was said; empty for none.
+        roots: As `check_outside`.
+        log_directories: See there.
+
+    Raises:
+        ConfigError: It is one.
+    """
+    if not folder:
+        return
+    check_outside(_KEY_SIDECARS, folder, roots, log_directories=log_directories)
+    try:
+        check_sidecar_folder(Path(folder))
+    except OSError as error:
+        reason = f"{error.strerror or error}; name a folder that is not there yet"
+        raise ConfigError(_KEY_SIDECARS, folder, reason) from error
 
 
 def _check_one_broker(roots: Sequence[LogRoot]) -> None:

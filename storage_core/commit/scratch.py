@@ -20,7 +20,13 @@ from typing import Final
 from storage_core.commit.plan import DeleteFile, Operation
 from storage_core.errors import StorageError
 from storage_core.filenames import META_PROPERTIES_FILE, SCRATCH_PREFIX
-from storage_core.local_files import entry_names, is_there, open_folder, scan_folder
+from storage_core.local_files import (
+    entry_names,
+    is_there,
+    open_folder,
+    require_ours,
+    scan_folder,
+)
 from storage_core.store.filesystems import is_mount_point, read_mount_table
 from storage_core.store.local import LocalStore, storage_errors
 
@@ -71,8 +77,10 @@ def create_scratch(log_directory: Path, run_id: str) -> Path | None:
     try:
         with suppress(FileExistsError):
             home.mkdir(mode=0o700)
-        # Its folder may be the broker's user's, who could make it lead elsewhere.
+        # Its folder may be the broker's user's, who could make it lead elsewhere. Anybody else may
+        # have made one where all may write: what lies in it becomes part of a log.
         with open_folder(home) as opened:
+            require_ours(os.fstat(opened), log_directory.stat().st_uid)
             os.mkdir(run_id, mode=0o700, dir_fd=opened)
     except PermissionError:
         return None

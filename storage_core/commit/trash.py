@@ -44,7 +44,14 @@ from storage_core.errors import (
     StorageError,
 )
 from storage_core.json_text import MAX_INTEGER, JsonFields, parse_json_object
-from storage_core.local_files import read_small, scan_folder
+from storage_core.local_files import (
+    facts_of,
+    open_folder,
+    open_in,
+    read_limited,
+    require_ours,
+    scan_folder,
+)
 from storage_core.store.local import plain_path, storage_errors, write_record
 
 RECORD_FILE: Final = "record.json"
@@ -290,17 +297,20 @@ def read_run(run_folder: Path) -> TrashedRun:
 
     Raises:
         CheckpointError: It cannot be understood, or is of another run than its folder.
+        GuardRefusedError: Somebody else may have written it.
         StorageError: It cannot be read.
     """
     path = run_folder / RUN_FILE
     with _malformed():
-        fields = _decode(_RUN_FORMAT, _read(path), file=str(path))
+        kept = _read(path)
+        fields = _decode(_RUN_FORMAT, kept.content, file=str(path))
         run = TrashedRun(
             run_id=fields.word("run_id", pattern=_RUN),
             action=fields.word("action"),
             started_ms=fields.integer("started_ms"),
             roots=tuple(map(_parse_root, fields.objects("roots"))),
         )
+    kept.require_ours(*(root.location for root in run.roots))
     if run.run_id != run_folder.name:
         raise CheckpointError(str(path), 0, f"is of run {run.run_id}, not of its folder's")
     return run
@@ -368,11 +378,14 @@ def _read_all_raised(run_folder: Path) -> dict[str, dict[str, int]]:
     if not path.exists():
         return {}
     with _malformed():
-        fields = _decode(_RAISED_FORMAT, _read(path), file=str(path))
-        return {
+        kept = _read(path)
+        fields = _decode(_RAISED_FORMAT, kept.content, file=str(path))
+        raised = {
             root.text("location"): _parse_entries(root.fields("log_starts"))
             for root in fields.objects("roots")
         }
+    kept.require_ours(*raised)
+    return raised
 
 
 def read_commit(folder: Path) -> TrashedCommit:
@@ -380,10 +393,11 @@ def read_commit(folder: Path) -> TrashedCommit:
 
     Raises:
         CheckpointError: It cannot be understood, or names files that are elsewhere.
+        GuardRefusedError: Somebody else may have written it.
         StorageError: It cannot be read.
     """
     with _malformed():
-        fields = _read_record(folder)
+        kept, fields = _read_record(folder)
         commit = TrashedCommit(
             folder=folder,
             run_id=fields.word("run_id", pattern=_RUN),
@@ -392,7 +406,12 @@ def read_commit(folder: Path) -> TrashedCommit:
             kept=tuple(map(parse_fingerprint, fields.objects("kept"))),
             before=fields.file_names("before"),
         )
-    return replace(commit, left=_read_left(folder / LEFT_FILE), undo=_read_undo(folder / UNDO_FILE))
+    kept.require_ours(commit.directory)
+    return replace(
+        commit,
+        left=_read_left(folder / LEFT_FILE, commit.directory),
+        undo=_read_undo(folder / UNDO_FILE, commit.directory),
+    )
 
 
 def read_subject(folder: Path) -> tuple[Path, str]:
@@ -402,18 +421,22 @@ def read_subject(folder: Path) -> tuple[Path, str]:
 
     Raises:
         CheckpointError: It cannot be understood.
+        GuardRefusedError: Somebody else may have written it.
         StorageError: It cannot be read.
     """
     with _malformed():
-        fields = _read_record(folder)
-        return _directory_of(fields, folder), fields.word("action")
+        kept, fields = _read_record(folder)
+        directory, action = _directory_of(fields, folder), fields.word("action")
+    kept.require_ours(directory)
+    return directory, action
 
 
-def _read_record(folder: Path) -> JsonFields:
+def _read_record(folder: Path) -> tuple["_Kept", JsonFields]:
     path = folder / RECORD_FILE
     if not path.exists():
         raise StorageError(str(path), "no such file: the commit did not begin")
-    return _decode(_FORMAT, _read(path), file=str(path))
+    kept = _read(path)
+    return kept, _decode(_FORMAT, kept.content, file=str(path))
 
 
 def _directory_of(fields: JsonFields, folder: Path) -> Path:
@@ -453,23 +476,67 @@ def _fail(error: OSError) -> None:
     raise error
 
 
-def _read_left(path: Path) -> tuple[FileFingerprint, ...] | None:
+def _read_left(path: Path, directory: Path) -> tuple[FileFingerprint, ...] | None:
     if not path.exists():
         return None
+    kept = _read(path)
+    kept.require_ours(directory)
     with _malformed():
-        return decode_fingerprints(_read(path), file=str(path))
+        return decode_fingerprints(kept.content, file=str(path))
 
 
-def _read_undo(path: Path) -> str | None:
+def _read_undo(path: Path, directory: Path) -> str | None:
     if not path.exists():
         return None
+    kept = _read(path)
+    kept.require_ours(directory)
     with _malformed():
-        return parse_json_object(_read(path), str(path)).word("state", pattern=_UNDO)
+        return parse_json_object(kept.content, str(path)).word("state", pattern=_UNDO)
 
 
-def _read(path: Path) -> bytes:
-    with storage_errors(path):
-        return read_small(path, _MOST_BYTES)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """A small file of a trash as it was read.
+
+    Attributes:
+        path: Of the file.
+        content: All of it.
+        facts: Of the folder it was read in, and of itself.
+    """
+
+    path: Path
+    content: bytes
+    facts: tuple[os.stat_result, os.stat_result]
+
+    def require_ours(self, *directories: str | Path) -> None:
+        """Refuse what another user may have written: it says what goes into which directory.
+
+        Args:
+            directories: That it is about. Who owns all of them can do to them what an undo does.
+
+        Raises:
+            GuardRefusedError: It is not ours, nor theirs.
+        """
+        found = [facts_of(Path(place), may_be_link=True) for place in directories]
+        owners = {None if facts is None else facts.st_uid for facts in found}
+        (owner,) = owners if len(owners) == 1 else {None}
+        for facts in self.facts:
+            try:
+                require_ours(facts, *(() if owner is None else (owner,)))
+            except OSError as error:
+                text = f"{self.path}: {error.strerror}"
+                raise GuardRefusedError("TRASH_OF_ANOTHER_USER", text) from error
+
+
+def _read(path: Path) -> _Kept:
+    with (
+        storage_errors(path),
+        open_folder(path.parent) as folder,
+        os.fdopen(open_in(folder, path.name), "rb") as file,
+    ):
+        facts = os.fstat(folder), os.fstat(file.fileno())
+        content = read_limited(file.fileno(), _MOST_BYTES)
+    return _Kept(path=path, content=content, facts=facts)
 
 
 def _encode(kind: str, fields: dict[str, Any]) -> bytes:

@@ -26,7 +26,7 @@ import logging
 import os
 import pkgutil
 import platform
-import stat
+import secrets
 import tempfile
 import time
 from collections.abc import Iterator
@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Final
 
 from storage_core.kernels._cpu import common_cpu, host_cpu, target_cpu
+from storage_core.local_files import create_in, open_in, open_own_folder, open_own_in
 
 CACHE_VARIABLE: Final = "PYLOG_KERNEL_CACHE"
 _SOURCE_PACKAGES: Final = ("storage_core.formats", "storage_core.kernels")
@@ -107,10 +108,7 @@ def _is_usable(folder: Path) -> bool:
     """Whether folder is ours alone and can be written: it holds code that will be run."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        facts = folder.stat()
-        if facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) & 0o022:
-            return False
-        with tempfile.TemporaryFile(dir=folder):
+        with open_own_folder(folder), tempfile.TemporaryFile(dir=folder):
             return True
     except OSError:
         return False
@@ -157,10 +155,13 @@ def read_code(kernel: str) -> dict[str, bytes]:
 
 
 def _own_code(kernel: str) -> dict[str, bytes]:
+    """Return what the user's cache has; nothing that somebody else may have put there is run."""
     folder = cache_folder()
     if folder is not None:
-        with suppress(OSError):
-            return _parse(_file(folder, kernel).read_bytes(), str(_file(folder, kernel)))
+        with suppress(OSError), open_own_folder(folder) as opened:
+            descriptor = open_own_in(opened, _file_name(kernel))
+            with os.fdopen(descriptor, "rb") as file:
+                return _parse(file.read(), str(folder / _file_name(kernel)))
     return {}
 
 
@@ -179,13 +180,14 @@ def keep_code(kernel: str, entry: str, code: bytes) -> None:
     if folder is None:
         return
     known = _own_code(kernel) | {entry: code}
-    with suppress(OSError), tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+    made = f"{_file_name(kernel)}-{secrets.token_hex(8)}"
+    with suppress(OSError), open_own_folder(folder) as opened:
         try:
-            file.write(b"".join(_block(name, data) for name, data in known.items()))
-            file.close()
-            Path(file.name).replace(_file(folder, kernel))
+            with os.fdopen(create_in(opened, made), "wb") as file:
+                file.write(b"".join(_block(name, data) for name, data in known.items()))
+            os.replace(made, _file_name(kernel), src_dir_fd=opened, dst_dir_fd=opened)
         except OSError:
-            Path(file.name).unlink(missing_ok=True)
+            os.unlink(made, dir_fd=opened)
             raise
 
 
@@ -200,11 +202,12 @@ def only_here(kernel: str) -> Iterator[None]:
         yield
         return
     try:
-        file = (folder / f"{kernel}.lock").open("wb")
+        with open_own_folder(folder) as opened:
+            lock = open_in(opened, f"{kernel}.lock", os.O_WRONLY | os.O_CREAT)
     except OSError:
         yield
         return
-    with file:
+    with os.fdopen(lock, "wb") as file:
         end = time.monotonic() + _LONGEST_WAIT_SECONDS
         while time.monotonic() < end:
             try:
@@ -218,8 +221,8 @@ def only_here(kernel: str) -> Iterator[None]:
         yield
 
 
-def _file(folder: Path, kernel: str) -> Path:
-    return folder / f"{kernel}.bin"
+def _file_name(kernel: str) -> str:
+    return f"{kernel}.bin"
 
 
 def _block(entry: str, code: bytes) -> bytes:

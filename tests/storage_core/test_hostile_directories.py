@@ -320,6 +320,16 @@ def test_scratch_is_not_made_where_a_link_leads(root, tmp_path):
     assert not list((tmp_path / "etc").iterdir())
 
 
+def test_scratch_files_do_not_lie_in_a_folder_that_another_user_made(root, tmp_path):
+    home = tmp_path / "pylog-scratch-kafka"
+    home.mkdir()
+    home.chmod(0o777)
+    assert create_scratch(root, "run") is None  # they lie inside of the partitions then
+    assert not list(home.iterdir())
+    home.chmod(0o700)
+    assert create_scratch(root, "run") == home / "run"
+
+
 def test_a_folder_that_becomes_a_link_while_we_work_is_not_followed(root, tmp_path):
     """Its owner renames it, again and again, while a file is replaced in it."""
     away, other = tmp_path / "away", tmp_path / "other"

@@ -3,14 +3,17 @@
 It holds a secret and a folder a partition with a file a segment. Everything in it may be deleted at
 any time: the next round costs what it would without, and begins anew. That is also how a secret is
 changed. Nothing in it is synced, since what a lost power leaves of a sidecar is none.
+
+A sidecar says which records are superseded: whoever can forge one has newest values removed. So the
+folder, the secret and every sidecar are ours, and nobody else may write them; no link is followed.
 """
 
 import hashlib
 import logging
 import os
 import secrets
-from collections.abc import Collection, Iterable
-from contextlib import closing, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,7 +23,16 @@ from numpy.typing import NDArray
 
 from storage_core.errors import StorageError
 from storage_core.filenames import LOG_SUFFIX, segment_file
-from storage_core.local_files import create_file, entry_names, open_file, read_small
+from storage_core.local_files import (
+    create_in,
+    is_there,
+    open_folder_below,
+    open_own_folder,
+    open_own_in,
+    read_limited,
+    require_ours,
+    scan_open,
+)
 from storage_core.maintenance.compaction.key_sidecar import (
     HEADER_BYTES,
     MAX_SIDECAR_BYTES,
@@ -47,12 +59,12 @@ class StagedSidecar:
 
     Attributes:
         base_offset: Of the segment.
-        path: Where its file is.
+        name: Of its file.
         sidecar: What will be in it.
     """
 
     base_offset: int
-    path: Path
+    name: str
     sidecar: KeySidecar
 
 
@@ -79,47 +91,68 @@ class SidecarFolder:
         name = Path(location).name[-_NAME_CHARACTERS:]
         try:
             self.folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-            return PartitionSidecars(self.folder / f"{name}.{digest}", self._read_secret())
+            with open_own_folder(self.folder) as folder:
+                secret = _read_secret(folder)
         except OSError as error:
-            _log.info("no key sidecars in %s: %s", self.folder, error.strerror or error)
+            _log.warning("no key sidecars in %s: %s", self.folder, error.strerror or error)
             return None
+        return PartitionSidecars(self.folder, f"{name}.{digest}", secret)
 
-    def _read_secret(self) -> bytes:
-        """Return the secret, which the first one to ask makes."""
-        path = self.folder / _SECRET
-        with suppress(FileNotFoundError):
-            secret = read_small(path, SECRET_BYTES)
-            if len(secret) == SECRET_BYTES:
-                return secret
-        # Of several who make one at the same time, one's counts: a link is never replaced.
-        made = self.folder / f"{_SECRET}-{secrets.token_hex(8)}"
-        with os.fdopen(create_file(made), "wb") as file:
-            file.write(secrets.token_bytes(SECRET_BYTES))
-        try:
-            with suppress(FileExistsError):
-                os.link(made, path)
-        finally:
-            made.unlink()
-        secret = read_small(path, SECRET_BYTES)
-        if len(secret) != SECRET_BYTES:
-            raise OSError(None, f"{_SECRET} has {len(secret)} bytes, expected {SECRET_BYTES}")
-        return secret
+
+def check_sidecar_folder(folder: Path) -> None:
+    """Refuse a folder of key sidecars that is not ours; one that is not there yet will be.
+
+    Raises:
+        OSError: It is a link, somebody else's, or others may write it or the secret in it.
+    """
+    if not is_there(folder):
+        return
+    with open_own_folder(folder) as opened, suppress(FileNotFoundError):
+        os.close(open_own_in(opened, _SECRET))
+
+
+def _read_secret(folder: int) -> bytes:
+    """Return the secret of an open folder, which the first one to ask makes."""
+    with suppress(FileNotFoundError):
+        secret = _secret_in(folder)
+        if len(secret) == SECRET_BYTES:
+            return secret
+    # Of several who make one at the same time, one's counts: a link is never replaced.
+    made = f"{_SECRET}-{secrets.token_hex(8)}"
+    with os.fdopen(create_in(folder, made), "wb") as file:
+        file.write(secrets.token_bytes(SECRET_BYTES))
+    try:
+        with suppress(FileExistsError):
+            os.link(made, _SECRET, src_dir_fd=folder, dst_dir_fd=folder)
+    finally:
+        os.unlink(made, dir_fd=folder)
+    secret = _secret_in(folder)
+    if len(secret) != SECRET_BYTES:
+        raise OSError(None, f"{_SECRET} has {len(secret)} bytes, expected {SECRET_BYTES}")
+    return secret
+
+
+def _secret_in(folder: int) -> bytes:
+    with os.fdopen(open_own_in(folder, _SECRET), "rb") as file:
+        return read_limited(file.fileno(), SECRET_BYTES)
 
 
 class PartitionSidecars:
     """The key sidecars of one partition.
 
     Args:
-        folder: Where they lie.
+        folder: The folder of all sidecars.
+        name: Of the partition's own folder in there.
         secret: Of the folder, 16 bytes; the key of all hashes.
 
     Attributes:
         secret: The same.
     """
 
-    def __init__(self, folder: Path, secret: bytes) -> None:
+    def __init__(self, folder: Path, name: str, secret: bytes) -> None:
         self.secret = secret
         self._folder = folder
+        self._name = name
         self._attempt = secrets.token_hex(8)
         self._staged: list[StagedSidecar] = []
 
@@ -131,11 +164,12 @@ class PartitionSidecars:
             base_offset: Its base offset.
         """
         of = _version_of(reader, base_offset)
-        path = self._path(base_offset)
         if of is None:
             return None
         try:
-            return decode_sidecar(_read(path), of, self.secret)
+            with self._open() as folder:
+                content = _read(folder, segment_file(base_offset, SIDECAR_SUFFIX))
+            return decode_sidecar(content, of, self.secret)
         except FileNotFoundError:
             return None
         except (OSError, BadSidecarError) as error:
@@ -144,18 +178,18 @@ class PartitionSidecars:
 
     def stage(self, base_offset: int, sidecar: KeySidecar) -> None:
         """Write a sidecar of a segment that is not in its place yet; where that fails, none."""
-        path = self._path(base_offset)
-        path = path.with_name(f"{path.name}-{self._attempt}{_STAGED_SUFFIX}")
+        name = f"{segment_file(base_offset, SIDECAR_SUFFIX)}-{self._attempt}{_STAGED_SUFFIX}"
         try:
-            self._folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-            with os.fdopen(create_file(path), "wb") as file:
+            with open_own_folder(self._folder) as home, suppress(FileExistsError):
+                os.mkdir(self._name, mode=_FOLDER_MODE, dir_fd=home)
+            with self._open() as folder, os.fdopen(create_in(folder, name), "wb") as file:
                 file.write(bytes(HEADER_BYTES))
                 for part in sidecar.body():
                     file.write(part.data)
         except OSError as error:
             _log.info("no key sidecar of %d: %s", base_offset, error.strerror or error)
             return
-        self._staged.append(StagedSidecar(base_offset=base_offset, path=path, sidecar=sidecar))
+        self._staged.append(StagedSidecar(base_offset=base_offset, name=name, sidecar=sidecar))
 
     def publish(self, store: LogStore, base_offsets: Iterable[int]) -> None:
         """Put what was staged into its place, and remove what belongs to no segment any more.
@@ -164,37 +198,45 @@ class PartitionSidecars:
             store: The partition; its segments are in their places.
             base_offsets: Of all its segments.
         """
+        wanted = {segment_file(base, SIDECAR_SUFFIX) for base in base_offsets}
         try:
-            for staged in self._staged:
-                self._publish(store, staged)
-            self._staged.clear()
-            self._sweep({segment_file(base, SIDECAR_SUFFIX) for base in base_offsets})
+            with self._open() as folder:
+                for staged in self._staged:
+                    self._publish(folder, store, staged)
+                self._staged.clear()
+                for entry in scan_open(folder):
+                    if entry.name not in wanted:
+                        os.unlink(entry.name, dir_fd=folder)
+        except FileNotFoundError:
+            return  # nothing was ever staged
         except (OSError, StorageError) as error:
-            _log.info("no key sidecars in %s: %s", self._folder, error)
+            _log.info("no key sidecars in %s: %s", self._folder / self._name, error)
 
-    def _publish(self, store: LogStore, staged: StagedSidecar) -> None:
+    def _publish(self, folder: int, store: LogStore, staged: StagedSidecar) -> None:
         with closing(store.open_file(segment_file(staged.base_offset, LOG_SUFFIX))) as reader:
             of = _version_of(reader, staged.base_offset)
         columns = staged.sidecar.batches
         if of is None or of.size_bytes != int(columns.position[-1] + columns.size[-1]):
             return
-        with os.fdopen(open_file(staged.path, os.O_RDWR), "r+b") as file:
+        with os.fdopen(open_own_in(folder, staged.name, os.O_RDWR), "r+b") as file:
             file.write(staged.sidecar.header(of, self.secret))
-        staged.path.replace(self._path(staged.base_offset))
+        name = segment_file(staged.base_offset, SIDECAR_SUFFIX)
+        os.replace(staged.name, name, src_dir_fd=folder, dst_dir_fd=folder)
 
-    def _sweep(self, wanted: Collection[str]) -> None:
-        with suppress(FileNotFoundError):
-            for name in entry_names(self._folder):
-                if name not in wanted:
-                    (self._folder / name).unlink()
+    @contextmanager
+    def _open(self) -> Iterator[int]:
+        """Open the partition's folder, which is ours, for the time of a block."""
+        with (
+            open_own_folder(self._folder) as home,
+            open_folder_below(home, (self._name,)) as folder,
+        ):
+            require_ours(os.fstat(folder))
+            yield folder
 
-    def _path(self, base_offset: int) -> Path:
-        return self._folder / segment_file(base_offset, SIDECAR_SUFFIX)
 
-
-def _read(path: Path) -> NDArray[np.uint8]:
+def _read(folder: int, name: str) -> NDArray[np.uint8]:
     """Return a sidecar's bytes."""
-    with os.fdopen(open_file(path), "rb") as file:
+    with os.fdopen(open_own_in(folder, name), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size > MAX_SIDECAR_BYTES:
             raise BadSidecarError(f"{size} bytes, expected at most {MAX_SIDECAR_BYTES}")

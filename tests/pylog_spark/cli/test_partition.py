@@ -148,6 +148,19 @@ def test_wrong_usage_is_said_and_touches_nothing(pylog, tmp_path: Path, options,
     assert read_tree(directory) == before
 
 
+@pytest.mark.parametrize("where", ["", "..", "../keys", "keys/deep"])
+def test_key_sidecars_in_the_log_directory_of_the_partition_are_refused(
+    pylog, tmp_path: Path, where: str
+):
+    directory = dirty_partition(tmp_path)  # there is no meta.properties beside it
+    before = read_tree(directory)
+    keys = directory / where
+    result = pylog("partition", "clean", directory, "--now-ms", 1, *COMPACT, "--key-sidecars", keys)
+    assert result.exit_code == ExitCode.USAGE
+    assert "lies inside the log directory" in " ".join(result.stderr.split())
+    assert read_tree(directory) == before
+
+
 def test_a_clock_is_asked_for(pylog, tmp_path: Path):
     result = pylog("partition", "clean", dirty_partition(tmp_path))
     assert result.exit_code == ExitCode.USAGE

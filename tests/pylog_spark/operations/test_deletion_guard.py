@@ -107,6 +107,23 @@ def test_what_kafka_would_delete_goes_where_the_cluster_says_so_itself():
     assert refused(rows, known) == {}
 
 
+@pytest.mark.parametrize("ms", [-1, 0, 5, DAY_MS, 10 * DAY_MS, 2**62])
+@pytest.mark.parametrize("size", [-1, 0, 50, 2**62])
+def test_whatever_a_ledger_says_no_more_goes_than_without_one(ms, size):
+    rows = [
+        plan_of("sized", size=1000, by_size=900),
+        plan_of("daily", size=1000, by_time=950),
+        plan_of("doubted", size=1000, by_time=950),
+        plan_of("idle", by_time=100, newest_timestamp=NOW_MS - 3 * DAY_MS),
+    ]
+    facts = {"doubts": {"doubted": DOUBT}, "newest": {"sized": NOW_MS, "daily": NOW_MS}}
+    without = refused(rows, Known(**facts))
+    limits = FormerLimits(run_id="forged", retention_ms=ms, retention_bytes=size)
+    forged = dict.fromkeys(("sized", "daily", "doubted", "idle"), limits)
+    assert without
+    assert refused(rows, Known(**facts, former=forged)).items() >= without.items()
+
+
 def test_of_what_goes_by_a_word_at_second_hand_half_may_go_but_not_more():
     rows = [plan_of("a", by_time=50), plan_of("b", by_time=30, by_size=21), plan_of("c", size=900)]
     assert refused(rows, Known(doubts=SECOND_HAND)) == {("b", 0): "DELETES_TOO_MUCH"}

@@ -137,6 +137,28 @@ def test_key_sidecars_inside_a_log_directory_are_refused(tmp_path):
     check(root, cleaner=CleanerConfig(key_sidecars=str(tmp_path / "keys")))
 
 
+@pytest.mark.parametrize("secret", [False, True], ids=["the folder", "the secret"])
+def test_key_sidecars_in_a_folder_that_others_may_write_are_refused_by_name(tmp_path, secret):
+    root = log_directory(tmp_path / "log")
+    keys = tmp_path / "keys"
+    keys.mkdir(mode=0o700)
+    if secret:
+        (keys / "secret").write_bytes(bytes(16))
+        (keys / "secret").chmod(0o666)
+    else:
+        keys.chmod(0o777)
+    with pytest.raises(ConfigError, match=r"--key-sidecars=.*may be written by others"):
+        check(root, cleaner=CleanerConfig(key_sidecars=str(keys)))
+
+
+def test_key_sidecars_behind_a_link_are_refused_by_name(tmp_path):
+    root = log_directory(tmp_path / "log")
+    (tmp_path / "there").mkdir(mode=0o700)
+    (tmp_path / "keys").symlink_to(tmp_path / "there")
+    with pytest.raises(ConfigError, match=r"--key-sidecars.*is a link"):
+        check(root, cleaner=CleanerConfig(key_sidecars=str(tmp_path / "keys")))
+
+
 def test_a_trash_without_roots_lies_in_no_log_directory_either(tmp_path):
     other = log_directory(tmp_path / "other")
     with pytest.raises(ConfigError, match="--trash"):

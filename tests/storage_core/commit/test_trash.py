@@ -32,6 +32,7 @@ from storage_core.commit.trash import (
     read_commit,
     read_raised,
     read_run,
+    read_subject,
     write_raised,
 )
 from storage_core.errors import CheckpointError, GuardRefusedError, StorageError
@@ -200,6 +201,57 @@ def test_a_folder_that_cannot_be_listed_is_not_left_out(commit, tmp_path, monkey
     monkeypatch.setattr("os.scandir", refuse)
     with pytest.raises(StorageError, match="Permission denied"):
         list(list_commits(tmp_path / "trash" / RUN))
+
+
+@pytest.mark.parametrize("name", [RECORD_FILE, LEFT_FILE, UNDO_FILE, "."])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(lambda path: path.chmod(0o777), id="anybody may write"),
+        pytest.param(
+            lambda path: os.chown(path, 12345, -1),
+            id="another user's",
+            marks=pytest.mark.skipif(os.geteuid() != 0, reason="files are given away by root"),
+        ),
+    ],
+)
+def test_the_word_of_another_user_puts_nothing_back(commit, name, spoil):
+    (commit / UNDO_FILE).write_bytes(b'{"state": "begun"}')
+    spoil(commit / name)
+    with pytest.raises(GuardRefusedError, match="TRASH_OF_ANOTHER_USER"):
+        read_commit(commit)
+    if name in {RECORD_FILE, "."}:
+        with pytest.raises(GuardRefusedError, match="TRASH_OF_ANOTHER_USER"):
+            read_subject(commit)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="files are given away by root")
+def test_who_owns_the_partition_may_say_what_goes_back_into_it(commit, directory):
+    for path in (directory, commit, *commit.iterdir()):
+        os.chown(path, 12345, -1)
+    assert read_commit(commit).directory == directory
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="files are given away by root")
+@pytest.mark.parametrize("owners", [(12345, 12345), (12345, 0)], ids=["theirs", "one is not"])
+def test_a_run_is_believed_of_whose_log_directories_it_is(tmp_path, owners):
+    folder = tmp_path / RUN
+    folder.mkdir()
+    roots = []
+    for number, owner in enumerate(owners):
+        place = tmp_path / f"log{number}"
+        place.mkdir()
+        os.chown(place, owner, -1)
+        roots.append(TrashedRoot(location=str(place), was_clean=True, checkpoints={}))
+    run = TrashedRun(run_id=RUN, action="retain", started_ms=1, roots=tuple(roots))
+    (folder / RUN_FILE).write_bytes(run.encode())
+    assert read_run(folder) == run
+    os.chown(folder / RUN_FILE, 12345, -1)
+    if owners == (12345, 12345):
+        assert read_run(folder) == run
+    else:
+        with pytest.raises(GuardRefusedError, match="TRASH_OF_ANOTHER_USER"):
+            read_run(folder)
 
 
 def test_the_trash_of_a_run_is_held_by_one(tmp_path):

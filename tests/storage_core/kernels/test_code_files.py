@@ -63,6 +63,50 @@ def test_other_content_is_no_code(folder, content):
     assert read_code("module.name") == {}
 
 
+def swap_folder(folder: Path) -> None:
+    """Put another folder in the place of one: with the same code, and open to others."""
+    folder.rename(folder.with_name("ours"))
+    shutil.copytree(folder.with_name("ours"), folder)
+    folder.chmod(0o777)
+
+
+def link_folder(folder: Path) -> None:
+    folder.rename(folder.with_name("ours"))
+    folder.symlink_to("ours")
+
+
+def link_file(folder: Path) -> None:
+    (folder / "module.name.bin").rename(folder / "other")
+    (folder / "module.name.bin").symlink_to("other")
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        pytest.param(lambda folder: (folder / "module.name.bin").chmod(0o666), id="a public file"),
+        pytest.param(
+            lambda folder: os.chown(folder / "module.name.bin", 12345, -1),
+            id="a file of another user",
+            marks=pytest.mark.skipif(os.geteuid() != 0, reason="files are given away by root"),
+        ),
+        pytest.param(link_file, id="a link"),
+        pytest.param(swap_folder, id="another folder"),
+        pytest.param(link_folder, id="a folder that is a link"),
+    ],
+)
+def test_code_that_somebody_else_may_have_put_there_is_not_run(folder, attack):
+    keep_code("module.name", "module.name.1", b"code")
+    attack(folder)
+    assert read_code("module.name") == {}
+
+
+def test_a_lock_that_is_a_link_empties_nobodys_file(folder, tmp_path):
+    (tmp_path / "precious").write_text("precious")
+    (folder / "module.name.lock").symlink_to(tmp_path / "precious")
+    with _code_files.only_here("module.name"):
+        assert (tmp_path / "precious").read_text() == "precious"
+
+
 def test_damaged_code_is_compiled_again(tmp_path):
     sources, kept = copied_sources(tmp_path / "lib"), tmp_path / "kept"
     kept.mkdir(mode=0o700)

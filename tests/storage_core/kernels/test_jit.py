@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import storage_core
+from storage_core import local_files
 from storage_core.kernels import _code_files, survivors, varint
 from storage_core.kernels._code_files import CACHE_VARIABLE, cache_folder
 from storage_core.kernels._cpu import Cpu
@@ -22,7 +23,10 @@ from storage_core.kernels._jit import kernels_of
 
 PACKAGE = Path(storage_core.__file__).parent
 # What the kernels consist of: without the rest a copy is small and imports fast.
-KERNEL_SOURCES = ("__init__.py", "errors.py", "redaction.py", "formats", "kernels")
+KERNEL_SOURCES = (
+    *("__init__.py", "errors.py", "redaction.py", "local_files.py"),
+    *("formats", "kernels"),
+)
 
 PROGRAM = """
 import json
@@ -240,7 +244,9 @@ def test_a_folder_that_others_may_write_is_refused(tmp_path, monkeypatch, mode):
 def test_a_folder_of_somebody_else_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     assert cache_folder.__wrapped__() is not None
-    monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
+    someone = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: someone)
+    monkeypatch.setattr(local_files, "_ROOT_USER", someone)
     assert cache_folder.__wrapped__() is None
 
 

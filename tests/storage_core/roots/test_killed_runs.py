@@ -311,6 +311,15 @@ def test_what_another_user_wrote_is_not_done_with_the_rights_of_root(directory):
     assert not path.exists()
 
 
+@as_root
+@pytest.mark.parametrize("owner", [KAFKA_USER, 12345], ids=["the broker's user", "another user"])
+def test_a_remembered_marker_counts_if_the_directorys_owner_or_we_wrote_it(directory, owner):
+    os.chown(directory, KAFKA_USER, KAFKA_USER)
+    path = begun_claim(directory)
+    os.chown(path.with_name("clean-shutdown-marker"), owner, -1)
+    assert (resume_killed_runs(directory).marker is not None) == (owner == KAFKA_USER)
+
+
 def test_a_claim_with_another_name_changes_nothing(directory):
     path = begun_claim(directory)
     os.link(path, directory.parent / "out")

@@ -375,6 +375,51 @@ def test_a_folder_that_cannot_be_used_is_told_and_the_round_goes_on(
     assert uses.known == 0
 
 
+OTHER_USER = 12345
+
+
+def replace_by_link(path: Path) -> None:
+    """Let a name lead to what had it."""
+    path.rename(path.with_name(f"moved-{path.name}"))
+    path.symlink_to(f"moved-{path.name}")
+
+
+@pytest.mark.parametrize("of", ["folder", "secret", "partition", "sidecar"])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(
+            lambda path: os.chown(path, OTHER_USER, -1, follow_symlinks=False),
+            id="belongs to another user",
+            marks=pytest.mark.skipif(os.geteuid() != 0, reason="files are given away by root"),
+        ),
+        pytest.param(lambda path: path.chmod(path.stat().st_mode | 0o020), id="a group may write"),
+        pytest.param(lambda path: path.chmod(path.stat().st_mode | 0o002), id="anybody may write"),
+        pytest.param(replace_by_link, id="is a link"),
+    ],
+)
+def test_sidecars_that_somebody_else_may_have_forged_are_not_believed(
+    tmp_path, log, folder, uses, caplog, of, spoil
+):
+    caplog.set_level(logging.INFO)
+    first_round().clean(log, sidecars=folder)
+    other = shutil.copytree(log, tmp_path / "other" / "t-0")
+    keys = tmp_path / "keys"
+    (partition,) = keys.glob("t-0.*")
+    chosen = {
+        "folder": [keys],
+        "secret": [keys / "secret"],
+        "partition": [partition],
+        "sidecar": sorted(partition.iterdir()),
+    }[of]
+    for path in chosen:
+        spoil(path)
+    assert second_round().clean(log, sidecars=folder) == second_round().clean(other)
+    assert read_tree(log) == read_tree(other)
+    assert uses.known == 0
+    assert "key sidecar" in caplog.text
+
+
 def test_every_byte_of_a_sidecar_counts(tmp_path, log, folder, uses, caplog):
     caplog.set_level(logging.INFO)
     first_round().clean(log, sidecars=folder)
