@@ -100,7 +100,7 @@ class JsonLines:
     def tail(self, tail: TornTail) -> str:
         """Return the line of a file's torn tail."""
         fields = {"type": "tail", "file": tail.file, "position": tail.position}
-        return _line(fields | {"size": tail.size_bytes})
+        return _line(fields | {"size": tail.size_bytes, "is_zeros": tail.is_zeros})
 
     def error(self, error: BadBytesError) -> str:
         """Return the line that says where and why something cannot be read."""

@@ -22,7 +22,7 @@ from storage_core.log.transaction_tracker import TransactionTracker
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.columns import RecordColumns
 from storage_core.records.payload import DEFAULT_LIMITS, Payload, open_batches
-from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_windows
+from storage_core.records.reader import CrcCheck, Large, Tail, Window, find_zeros, scan_windows
 from storage_core.store.base import FileReader, LogStore
 
 # A line of text for each record is made of many small Python objects, so that a small window
@@ -78,11 +78,13 @@ class TornTail:
         file: Name of the file.
         position: Where they begin.
         size_bytes: How many they are.
+        is_zeros: Whether all of them are zeros.
     """
 
     file: str
     position: int
     size_bytes: int
+    is_zeros: bool
 
 
 def dump_segment(
@@ -123,7 +125,13 @@ def dump_segment(
                 return
             position = window.file_position + len(window.data)
         if position < reader.size_bytes:
-            yield TornTail(file=name, position=position, size_bytes=reader.size_bytes - position)
+            size_bytes = reader.size_bytes
+            yield TornTail(
+                file=name,
+                position=position,
+                size_bytes=size_bytes - position,
+                is_zeros=find_zeros(reader, position, size_bytes) == position,
+            )
 
 
 def _within(decoded: DecodedBatches, bounds: DumpBounds) -> Iterator[DecodedBatches]:
@@ -139,7 +147,7 @@ def _scan(reader: FileReader) -> Iterator[Window]:
         reader,
         window_bytes=_WINDOW_BYTES,
         crc=CrcCheck.NOTE,
-        tail=Tail.STOP,
+        tail=Tail.ZEROS,
         large=Large.VALID,
     )
 

@@ -75,9 +75,12 @@ class TextLines:
 
     def tail(self, tail: TornTail) -> str:
         """Return the line of a file's torn tail."""
+        what = "no whole batch: the end of the log"
+        if tail.is_zeros:
+            what = "zeros: the end of the log; a broker put them there ahead, or a crash left them"
         return (
             f"{self._take_heading()}  {tail.size_bytes} bytes from position {tail.position} on are "
-            "no whole batch: the end of the log\n"
+            f"{what}\n"
         )
 
     def error(self, error: BadBytesError) -> str:

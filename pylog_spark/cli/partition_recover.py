@@ -66,16 +66,16 @@ def recover(line: CommandLine) -> int:
 
 
 def _refuse_cuts(directory: Path, log: LoadedLog) -> None:
-    """Refuse to cut records, or a torn tail.
+    """Refuse to cut records, or a torn tail; zeros at the end are neither.
 
     Raises:
         GuardRefusedError: Something would be cut.
     """
-    first = next((cut for cut in log.repairs.cuts if cut.size_bytes), None)
+    first = next((cut for cut in log.repairs.cuts if cut.lost_bytes), None)
     if first is not None:
         raise GuardRefusedError(
             "CUTS_RECORDS",
-            f"{directory}: {log.repairs.truncated_bytes} bytes would be cut, first at byte "
+            f"{directory}: {log.repairs.lost_bytes} bytes would be cut, first at byte "
             f"{first.position} of {first.file} (offset {first.first_offset}): {first.reason}. "
             "Expected nothing to be cut. Mend the log before what is derived from it: `pylog "
             "doctor` on its log directory says how",

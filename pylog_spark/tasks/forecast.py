@@ -106,7 +106,7 @@ def _forecast(target: Target, now_ms: int) -> dict[str, Any]:
         "read_bytes": repairs.scanned_bytes,
         "rebuilt_segments": len(repairs.rebuilt),
         "split_segments": len(repairs.split),
-        "cut_bytes": repairs.truncated_bytes,
+        "cut_bytes": repairs.lost_bytes,
         "cut_records": sum(count_lost_records(store, cut) for cut in repairs.cuts),
         "deleted_segments": repairs.deleted_segments,
         "lost_below_high_watermark": watermark - log.log_end_offset if is_cut else 0,

@@ -6,7 +6,7 @@ from typing import Final
 
 from storage_core.errors import BadBytesError
 from storage_core.records.payload import count_records_in
-from storage_core.records.reader import read_whole, scan_headers
+from storage_core.records.reader import Tail, read_whole, scan_headers
 from storage_core.store import LogStore
 
 _WINDOW_BYTES: Final = 8 * 1024 * 1024
@@ -25,7 +25,7 @@ def count_records(store: LogStore, files: Iterable[str]) -> int:
     count = 0
     for name in files:
         with closing(store.open_file(name)) as reader:
-            for window in scan_headers(reader, window_bytes=_WINDOW_BYTES):
+            for window in scan_headers(reader, window_bytes=_WINDOW_BYTES, tail=Tail.ZEROS):
                 is_opened = window.batches.is_message_set.any()
                 count += count_records_in(read_whole(reader, window) if is_opened else window)
     return count

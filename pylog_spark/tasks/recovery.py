@@ -404,8 +404,8 @@ def _describe(
     store: LogStore, work: RecoveryWork, log: LoadedLog, context: RecoveryContext
 ) -> dict[str, Any]:
     """Return the partition's row as it will be when the operations are done."""
-    # That an empty segment goes is no loss: it is among the operations.
-    lost = [cut for cut in log.repairs.cuts if cut.size_bytes]
+    # That an empty segment goes is no loss, nor are zeros: they are among the operations.
+    lost = [cut for cut in log.repairs.cuts if cut.lost_bytes]
     cuts = [asdict(cut) | {"records": count_lost_records(store, cut)} for cut in lost]
     steps = Plan(location=store.location, operations=log.operations)
     repairs = log.repairs
@@ -432,7 +432,7 @@ def _refuse(
     work: RecoveryWork, log: LoadedLog, limits: RecoveryLimits, *, readable_records: int
 ) -> tuple[Reason, str] | None:
     """Return why a guard does not let this recovery happen, None if all do."""
-    cut_bytes = log.repairs.truncated_bytes
+    cut_bytes = log.repairs.lost_bytes
     mark = work.high_watermark
     # A log that ends there by itself, as after a power cut, loses nothing by being recovered.
     is_below = mark is not None and log.log_end_offset < mark
@@ -468,7 +468,7 @@ def _refuse(
 
 def _salvage(work: RecoveryWork, log: LoadedLog, context: RecoveryContext) -> dict[str, Any]:
     """Set aside what is going to be cut; before the first cut, and again if a task runs twice."""
-    if context.limits.salvage is None or not log.repairs.truncated_bytes:
+    if context.limits.salvage is None or not log.repairs.lost_bytes:
         return {}
     config, store = _config(work, context), LocalStore(Path(work.ref.directory))
     salvage = salvage_cuts(

@@ -118,7 +118,7 @@ class MetadataFile:
                 yield window, len(window.batches)
             return
         windows = scan_windows(
-            reader, start=start, end=end, crc=CrcCheck.NOTE, tail=Tail.STOP, large=Large.VALID
+            reader, start=start, end=end, crc=CrcCheck.NOTE, tail=Tail.ZEROS, large=Large.VALID
         )
         for window in windows:
             bad = np.flatnonzero(window.batches.crc_ok == 0)

@@ -71,7 +71,7 @@ def replay_partition(
     """
     for name in sorted_logs(file.name for file in store.list_files()):
         with closing(store.open_file(name)) as reader:
-            for window in scan_windows(reader, window_bytes=_WINDOW_BYTES, tail=Tail.STOP):
+            for window in scan_windows(reader, window_bytes=_WINDOW_BYTES, tail=Tail.ZEROS):
                 for event in _replay_window(window, topic):
                     if event.offset >= start_offset:
                         yield event

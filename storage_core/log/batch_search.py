@@ -216,7 +216,7 @@ def next_offset_in(reader: FileReader, index: OffsetIndex) -> int:
     found = find_batch_for_offset(reader, last, start=max(index.look_up(last), 0))
     if found is None:
         return index.base_offset
-    return _end_offset(reader, found.position, None, index.base_offset)
+    return _end_offset(reader, found.position, None, index.base_offset, Tail.STOP)
 
 
 def find_batch_base_offset(
@@ -350,12 +350,13 @@ def find_end_offset(store: LogStore, segment: ListedSegment) -> int:
     """Return the offset after a segment's last whole batch, its base offset where it has none.
 
     Raises:
-        CorruptRecordError: The bytes behind its last index entry are no batches.
+        CorruptRecordError: The bytes behind its last index entry are no batches, nor zeros.
         StorageError: The store failed.
     """
     position = find_start_position(store, segment, MAX_OFFSET)
     with closing(store.open_file(log_file(segment.base_offset))) as reader:
-        return _end_offset(reader, position, segment.size_bytes, segment.base_offset)
+        size_bytes = segment.size_bytes
+        return _end_offset(reader, position, size_bytes, segment.base_offset, Tail.ZEROS)
 
 
 def find_valid_end(store: LogStore, segment: ListedSegment) -> tuple[int, int]:
@@ -396,10 +397,13 @@ def find_valid_end(store: LogStore, segment: ListedSegment) -> tuple[int, int]:
     return end_offset, size_bytes
 
 
-def _end_offset(reader: FileReader, start: int, end: int | None, base_offset: int) -> int:
+def _end_offset(
+    reader: FileReader, start: int, end: int | None, base_offset: int, tail: Tail
+) -> int:
     """Return the offset after the last batch of a stretch, the base offset where it has none."""
     end_offset = base_offset
-    for window in scan_headers(reader, start=start, end=end, window_bytes=_WINDOW_BYTES):
+    windows = scan_headers(reader, start=start, end=end, window_bytes=_WINDOW_BYTES, tail=tail)
+    for window in windows:
         end_offset = int(window.batches.last_offset[-1]) + 1
     return end_offset
 

@@ -22,7 +22,7 @@ from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log
 from storage_core.log.open_transactions import OpenTransactions
 from storage_core.records.batch_table import BatchTable
-from storage_core.records.reader import scan_headers
+from storage_core.records.reader import Tail, scan_headers
 from storage_core.store.base import LogStore
 
 
@@ -129,11 +129,11 @@ def scan_batch_tables(
         end: Where to stop; None for the end of the file.
 
     Raises:
-        CorruptRecordError: Bytes are no batches.
+        CorruptRecordError: Bytes are no batches, nor zeros to the end.
         StorageError: The store failed.
     """
     with closing(store.open_file(name)) as reader:
-        for window in scan_headers(reader, start=start, end=end):
+        for window in scan_headers(reader, start=start, end=end, tail=Tail.ZEROS):
             yield window.batches
 
 

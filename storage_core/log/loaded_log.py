@@ -17,6 +17,8 @@ class Cut:
         file: Name of the file that has the bytes now.
         position: Where in the file they begin.
         size_bytes: How many they are; 0 where a segment is removed that had none.
+        zero_bytes: How many of them are the zeros in which they end: a broker put these there ahead
+            of its batches, or a crash left them. They are no bytes of records.
         first_offset: The first offset that the log does not have any more.
         is_whole_segment: Whether the segment is removed rather than cut.
         reason: Why.
@@ -26,9 +28,15 @@ class Cut:
     file: str
     position: int
     size_bytes: int
+    zero_bytes: int
     first_offset: int
     is_whole_segment: bool
     reason: str
+
+    @property
+    def lost_bytes(self) -> int:
+        """Bytes of records."""
+        return self.size_bytes - self.zero_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +57,13 @@ class LogRepairs:
 
     @property
     def truncated_bytes(self) -> int:
-        """Bytes of records that are lost."""
+        """Bytes by which files become shorter, as Kafka counts them."""
         return sum(cut.size_bytes for cut in self.cuts)
+
+    @property
+    def lost_bytes(self) -> int:
+        """Bytes of records that are lost."""
+        return sum(cut.lost_bytes for cut in self.cuts)
 
     @property
     def deleted_segments(self) -> int:

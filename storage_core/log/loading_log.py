@@ -5,6 +5,7 @@ Whatever changes the log goes through here, so that what is lost is noted once, 
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from contextlib import closing
 
 from storage_core.checkpoint.checkpoint_files import (
     MAX_LEADER_EPOCH_BYTES,
@@ -30,9 +31,12 @@ from storage_core.log.leader_epoch_cache import LeaderEpochCache
 from storage_core.log.loaded_log import Cut, LoadedLog, LogRepairs
 from storage_core.log.log_segment import describe_segment
 from storage_core.log.producer_state_manager import ProducerStateManager
+from storage_core.records.reader import find_zeros
 from storage_core.store.base import LogStore
 
 _FIRST_EPOCH_LINE = 3
+# Zeros that no batch wrote come by the block of a disk; a batch may end in some of its own.
+_LEAST_ZEROS = 512
 
 
 class LoadingLog:
@@ -268,11 +272,17 @@ class LoadingLog:
         """Note what is lost of a segment, on top of what was lost before; position None for all."""
         file, start = self.view.place(log_file(base_offset))
         before = self._cuts.get(base_offset)
+        with closing(self.view.open(log_file(base_offset))) as reader:
+            end = (position or 0) + size_bytes
+            zeros = end - find_zeros(reader, position or 0, end)
+        if zeros < _LEAST_ZEROS:
+            zeros = 0
         self._cuts[base_offset] = Cut(
             base_offset=base_offset,
             file=file,
             position=start + (position or 0),
             size_bytes=size_bytes + (before.size_bytes if before else 0),
+            zero_bytes=zeros + (before.zero_bytes if before else 0),
             first_offset=first_offset,
             is_whole_segment=position is None,
             reason=before.reason if before else reason,

@@ -135,7 +135,7 @@ def find_record_from(  # noqa: PLR0913  # where, what and how far
         PylogError: A batch that had to be read is corrupt, or the store failed.
     """
     for window in scan_windows(
-        reader, start=start, end=end, window_bytes=_WINDOW_BYTES, tail=Tail.STOP
+        reader, start=start, end=end, window_bytes=_WINDOW_BYTES, tail=Tail.ZEROS
     ):
         batches = window.batches
         wanted = batches.max_timestamp >= target_ms

@@ -414,7 +414,9 @@ def _read_tail(store: LogStore, log: FileInfo, sizes: dict[str, int]) -> tuple[i
     position = _last_indexed_position(store, log, sizes)
     end_offset, newest = base_offset, NO_TIMESTAMP
     with closing(store.open_file(log.name)) as reader:
-        for window in scan_headers(reader, start=position, window_bytes=_WINDOW_BYTES):
+        for window in scan_headers(
+            reader, start=position, window_bytes=_WINDOW_BYTES, tail=Tail.ZEROS
+        ):
             end_offset = int(window.batches.last_offset[-1]) + 1
             newest = max(newest, int(window.batches.max_timestamp.max()))
     return end_offset, newest

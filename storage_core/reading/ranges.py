@@ -275,7 +275,8 @@ def _windows(store: LogStore, wanted: ReadRange, number: int, watch: GapWatch) -
             end=segment.size_bytes,
             window_bytes=_WINDOW_BYTES,
             # A batch that is cut off in the middle of a log is damage; at its end, a writer died.
-            tail=Tail.STOP if following is None and not wanted.is_cut else Tail.RAISE,
+            # Zeros at the end a broker puts there ahead of its batches.
+            tail=Tail.ZEROS if following is None and not wanted.is_cut else Tail.RAISE,
         ):
             batches = window.batches
             if wanted.end_offset is not None:

@@ -33,7 +33,7 @@ from storage_core.kernels.batch_scan import (
     scan_batches,
 )
 from storage_core.records.batch_table import BatchTable
-from storage_core.store.base import FileReader, MappedReader
+from storage_core.store.base import FileReader, HoledReader, MappedReader
 
 DEFAULT_WINDOW_BYTES = 8 * 1024 * 1024
 # As large as a window: Kafka's brokers take batches of 1 MiB by default.
@@ -51,6 +51,7 @@ class Tail(enum.Enum):
 
     RAISE = "raise"  # it is corruption
     STOP = "stop"  # end there, as Kafka's file iterator does at a torn tail
+    ZEROS = "zeros"  # the same, and where nothing but zeros follows: for who reads, not for a load
 
 
 class CrcCheck(enum.Enum):
@@ -153,8 +154,9 @@ def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
         Windows with at least one batch, in file order.
 
     Raises:
-        CorruptRecordError: A batch's length is impossible, it ends past the file (Tail.RAISE), or
-            its CRC is wrong or it is smaller than its header (CrcCheck.RAISE).
+        CorruptRecordError: A batch's length is impossible (but Tail.ZEROS at the end), it ends past
+            the file (Tail.RAISE), or its CRC is wrong or it is smaller than its header
+            (CrcCheck.RAISE).
         StorageError: The file cannot be read.
     """
     stop = reader.size_bytes if end is None else min(end, reader.size_bytes)
@@ -173,7 +175,7 @@ def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
             room.table = np.empty((COLUMN_COUNT, 4 * room.table.shape[1]), np.int64)
             count, used, status = scan_batches(buffer, 0, filled, room.table)
         if count == 0:
-            needed = _bytes_of_first_batch(reader.name, position, buffer, stop, tail)
+            needed = _bytes_of_first_batch(reader, position, buffer, stop, tail)
             if needed is None:
                 return
             window = None
@@ -227,6 +229,7 @@ def scan_headers(
     start: int = 0,
     end: int | None = None,
     window_bytes: int = DEFAULT_WINDOW_BYTES,
+    tail: Tail = Tail.STOP,
 ) -> Generator[Window]:
     """Read the batches between two positions for what their headers say, up to a torn tail.
 
@@ -238,6 +241,7 @@ def scan_headers(
         start: Position of a batch.
         end: Where to stop reading, the end of the file if None.
         window_bytes: How much to hold at a time, unless one batch is larger.
+        tail: As for `scan_windows`.
 
     Yields:
         Windows with at least one batch, in file order.
@@ -252,9 +256,35 @@ def scan_headers(
         end=end,
         window_bytes=window_bytes,
         crc=CrcCheck.SKIP,
-        tail=Tail.STOP,
+        tail=tail,
         large=Large.HEADER,
     )
+
+
+def find_zeros(reader: FileReader, start: int, end: int) -> int:
+    """Return where the zeros begin that fill the rest of a stretch of a file; its end without any.
+
+    A hole at the end of the file is not read, where the store knows of it. The rest is read from
+    its end on, up to the last byte that is none.
+
+    Args:
+        reader: The open file.
+        start: Where the stretch begins.
+        end: Where it ends.
+
+    Raises:
+        StorageError: The file cannot be read.
+    """
+    found = max(start, min(end, reader.data_end())) if isinstance(reader, HoledReader) else end
+    piece = np.empty(min(found - start, _PIECE_BYTES), np.uint8)
+    while found > start:
+        position = max(start, found - piece.size)
+        count = reader.read_into(position, piece[: found - position])
+        (used,) = np.nonzero(piece[:count])
+        if used.size:
+            return position + int(used[-1]) + 1
+        found = position
+    return start
 
 
 def read_whole(reader: FileReader, window: Window) -> Window:
@@ -327,10 +357,12 @@ def _has_right_crc(reader: FileReader, position: int, batches: BatchTable) -> bo
 
 
 def _bytes_of_first_batch(
-    file: str, position: int, data: NDArray[np.uint8], stop: int, tail: Tail
+    reader: FileReader, position: int, data: NDArray[np.uint8], stop: int, tail: Tail
 ) -> int | None:
     """Return how large a window must be to hold the batch that did not fit, None to stop."""
     left = stop - position
+    if tail is Tail.ZEROS and not data.any() and find_zeros(reader, position, stop) == position:
+        return None
     if data.size >= LENGTH_OVERHEAD:
         length = int.from_bytes(data[BATCH_LENGTH_AT:LENGTH_OVERHEAD].tobytes(), "big", signed=True)
         size = length + LENGTH_OVERHEAD
@@ -342,9 +374,9 @@ def _bytes_of_first_batch(
         )
     else:
         reason = f"expected a batch, found {left} bytes, fewer than a batch's first fields have"
-    if tail is Tail.STOP and (data.size <= HEADER_UP_TO_MAGIC_BYTES or size > left):
+    if tail is not Tail.RAISE and (data.size <= HEADER_UP_TO_MAGIC_BYTES or size > left):
         return None
-    raise CorruptRecordError(file, position, reason)
+    raise CorruptRecordError(reader.name, position, reason)
 
 
 def check_crc(window: Window) -> None:

@@ -90,6 +90,14 @@ class MappedReader(ABC):
         """
 
 
+class HoledReader(ABC):
+    """One open file of a store that knows of a hole at its end; says so by name, as above."""
+
+    @abstractmethod
+    def data_end(self) -> int:
+        """Return where the hole begins in which the file ends, its length without one."""
+
+
 class LogStore(Protocol):
     """The files of one partition directory."""
 

@@ -41,13 +41,20 @@ from storage_core.local_files import (
     PUBLIC_FILE_MODE,
     create_in,
     facts_in,
+    find_data_end,
     is_foreign,
     open_folder,
     open_in,
     read_limited,
     scan_open,
 )
-from storage_core.store.base import FileInfo, MappedReader, OwnedFiles, UnsharedStore
+from storage_core.store.base import (
+    FileInfo,
+    HoledReader,
+    MappedReader,
+    OwnedFiles,
+    UnsharedStore,
+)
 from storage_core.turns import sync, waiting
 
 
@@ -119,7 +126,7 @@ _LARGE_BYTES: Final = 1 << 20
 _ITSELF: Final = "."
 
 
-class LocalFileReader(MappedReader):
+class LocalFileReader(MappedReader, HoledReader):
     """Ranged reads of one local file: a file that shrinks ends a read, never the process.
 
     Args:
@@ -170,6 +177,11 @@ class LocalFileReader(MappedReader):
                     break
                 filled += count
         return filled
+
+    def data_end(self) -> int:
+        """Return where the hole begins in which the file ends, its length without one."""
+        with storage_errors(self._directory, self.name):
+            return min(find_data_end(self._descriptor, self.size_bytes), self.size_bytes)
 
     def map(self, position: int, size_bytes: int) -> NDArray[np.uint8] | None:
         """Return bytes as they lie in the system's cache, None where they have to be read.

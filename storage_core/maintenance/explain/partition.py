@@ -212,7 +212,7 @@ def explain_after_recovery(
     )
     text = (
         f"a recovery would read {repairs.scanned_bytes} bytes, rebuild the indexes of "
-        f"{len(repairs.rebuilt)} segments and lose {repairs.truncated_bytes} bytes of records"
+        f"{len(repairs.rebuilt)} segments and lose {repairs.lost_bytes} bytes of records"
     )
     recovery = tells(
         About.SIZE,
@@ -220,6 +220,6 @@ def explain_after_recovery(
         text,
         scanned_bytes=repairs.scanned_bytes,
         rebuilt_segments=len(repairs.rebuilt),
-        lost_bytes=repairs.truncated_bytes,
+        lost_bytes=repairs.lost_bytes,
     )
     return replace(explanation, statements=(*explanation.statements, recovery))

@@ -24,7 +24,7 @@ class RecoverResult:
         log_start_offset: First offset that may be read.
         recovery_point: First offset that was not known to be on the disk.
         segments: Segments that the log has now.
-        truncated_bytes: Bytes of records that were cut, removed segments included.
+        truncated_bytes: Bytes that were cut, removed segments and zeros included.
         deleted_segments: Segments that were removed whole.
         rebuilt_indexes: Segments whose indexes were built anew.
     """

@@ -143,7 +143,7 @@ def salvage_cuts(
     Raises:
         StorageError: Something cannot be read, or written there.
     """
-    cuts = tuple(cut for cut in cuts if cut.size_bytes)
+    cuts = tuple(cut for cut in cuts if cut.lost_bytes)
     try:
         make_folder(directory, mode=_PASSAGE_MODE)
         with open_folder(directory) as folder:
@@ -187,7 +187,10 @@ def _sync(directory: Path) -> None:
 def _copy_raw(store: LocalStore, cut: Cut, folder: int) -> int:
     name = f"cut-{cut.base_offset:020d}-{cut.position}.raw"
     with closing(store.open_file(cut.file)) as reader, _create(store, cut, folder, name) as file:
-        return _copy(reader, cut.position, cut.size_bytes, file)
+        copied = _copy(reader, cut.position, cut.lost_bytes, file)
+        # The zeros are a hole: there may be a gigabyte of them.
+        file.truncate(cut.size_bytes)
+        return copied
 
 
 def _create(store: LocalStore, cut: Cut, folder: int, name: str) -> BinaryIO:

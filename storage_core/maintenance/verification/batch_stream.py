@@ -27,7 +27,7 @@ from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.findings import Code
 from storage_core.records.checked_headers import scan_checked_headers
 from storage_core.records.header_search import possible_headers, read_numbers
-from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_windows
+from storage_core.records.reader import CrcCheck, Large, Tail, Window, find_zeros, scan_windows
 from storage_core.store.base import FileReader
 
 _SEARCH_WINDOW_BYTES: Final = 4 << 20
@@ -163,14 +163,7 @@ class BatchStream:
 
     def _is_zero(self, start: int) -> bool:
         """Whether the file has nothing but zeros from a position to its end."""
-        position, size = start, self._reader.size_bytes
-        buffer = np.empty(min(_SEARCH_WINDOW_BYTES, size - start), np.uint8)
-        while position < size:
-            filled = self._reader.read_into(position, buffer[: size - position])
-            if not filled or buffer[:filled].any():
-                return False
-            position += filled
-        return True
+        return find_zeros(self._reader, start, self._reader.size_bytes) == start
 
     def _find_batch(self, start: int) -> int | None:
         """Return the position of the first batch at or after start that is one for certain."""

@@ -364,11 +364,24 @@ def test_a_torn_tail_is_the_end_of_the_log_as_it_is_for_kafka(pylog, tmp_path: P
         "file": LOG,
         "position": len(GOOD),
         "size": size,
+        "is_zeros": size == 1,
     }
 
 
-def test_zeros_behind_the_last_batch_are_an_error_as_they_are_for_kafka(pylog, tmp_path: Path):
-    (tmp_path / LOG).write_bytes(GOOD + bytes(4096))
+@pytest.mark.parametrize("size", [1, 12, 4096, 1 << 30])
+def test_zeros_behind_the_last_batch_are_the_end_of_the_log(pylog, tmp_path: Path, size: int):
+    (tmp_path / LOG).write_bytes(GOOD)
+    os.truncate(tmp_path / LOG, len(GOOD) + size)
+    result = pylog("dump", tmp_path / LOG, "--output", "json")
+    assert result.exit_code == ExitCode.DONE
+    tail = {"type": "tail", "file": LOG, "position": len(GOOD), "size": size, "is_zeros": True}
+    assert lines_of(result)[-1] == tail
+    said = pylog("dump", tmp_path / LOG).stdout
+    assert f"{size} bytes from position {len(GOOD)} on are zeros: the end of the log" in said
+
+
+def test_zeros_with_something_behind_them_are_an_error(pylog, tmp_path: Path):
+    (tmp_path / LOG).write_bytes(GOOD + bytes(4096) + GOOD)
     result = pylog("dump", tmp_path / LOG, "--output", "json")
     assert result.exit_code == ExitCode.PARTLY_FAILED
     assert lines_of(result)[-1]["type"] == "error"

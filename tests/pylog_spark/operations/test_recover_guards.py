@@ -1,6 +1,7 @@
 """What recovery may not do without being asked, what it sets aside, and when it marks."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from pylog_spark.engines.choice import Local
 from pylog_spark.operations.recover import recover
 from pylog_spark.operations.recovery_waves import RecoveryStages
 from pylog_spark.options import Tuning
@@ -82,6 +84,32 @@ def assert_refused(report, root, before, reason: str) -> None:
     assert not (root.path / CLEAN_SHUTDOWN_FILE).exists()
     [note] = [note for note in report.notes if "not marked as cleanly shut down" in note]
     assert "1 of its logs were not recovered" in note
+
+
+@pytest.mark.parametrize("tuning", [Tuning(), SPREAD], ids=["whole logs", "segments apart"])
+@pytest.mark.parametrize("is_torn", [False, True], ids=["zeros", "a torn batch and zeros"])
+def test_zeros_at_the_end_are_no_bytes_of_records(tmp_path, tuning, is_torn):
+    root = crashed_directory(tmp_path / "log", [TORN, WHOLE])
+    forget_high_watermarks(root.path)
+    log = max((root.path / f"{TORN}-0").glob("*.log"))
+    size, torn = log.stat().st_size, b"torn" * 10 if is_torn else b""
+    with log.open("ab") as file:
+        file.write(torn)
+    os.truncate(log, 1 << 30)
+    salvage = tmp_path / "salvage"
+    allowed = {"tuning": tuning, "max_truncate_bytes": len(torn)}
+    options = root.with_options(**allowed, salvage=str(salvage))
+    report = recover(Local(), [root.path], options)
+    assert row_of(report)["status"] == "done"
+    assert log.stat().st_size == size
+    assert report.cuts.num_rows == is_torn
+    kept = list(salvage.rglob("*.raw")) if salvage.exists() else []
+    assert len(kept) == is_torn
+    for path in kept:
+        assert path.stat().st_size == (1 << 30) - size
+        assert path.stat().st_blocks < 100
+        with path.open("rb") as file:
+            assert file.read(len(torn) + 1) == torn + b"\0"
 
 
 @pytest.mark.parametrize("tuning", [Tuning(), SPREAD], ids=["whole logs", "segments apart"])

@@ -1,7 +1,9 @@
 """Windows over a segment: always the same batches, and every lie is told with its place."""
 
+import os
 import tracemalloc
 from collections import deque
+from contextlib import closing
 from itertools import chain
 
 import numpy as np
@@ -10,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import CorruptRecordError
-from storage_core.formats.batch_v2 import HEADER_BYTES, Codec
+from storage_core.formats.batch_v2 import HEADER_BYTES, HEADER_UP_TO_MAGIC_BYTES, Codec
 from storage_core.kernels import batch_scan
 from storage_core.records import payload
 from storage_core.records.reader import (
@@ -20,9 +22,11 @@ from storage_core.records.reader import (
     Window,
     WindowRoom,
     check_crc,
+    find_zeros,
     scan_windows,
 )
 from storage_core.store.base import MappedReader
+from storage_core.store.local import LocalFileReader, LocalStore
 from tests.kit.builders import (
     BatchSpec,
     encode_batch,
@@ -330,3 +334,42 @@ def test_as_many_windows_as_there_are_rooms_stay_as_they_are(at_once, specs, win
         windows.append(window)
         for each in range(max(0, number + 1 - at_once), number + 1):
             assert seen(windows[each]) == expected[each % len(expected)]
+
+
+def test_where_zeros_fill_the_rest_they_are_the_end_to_who_reads_and_damage_to_who_loads():
+    for zeros in (1, 11, 12, 17, 18, 4096, 3 << 20):
+        data = LOG + bytes(zeros)
+        assert all_seen(data, tail=Tail.ZEROS) == all_seen(LOG)
+        assert all_seen(data, tail=Tail.ZEROS, window_bytes=BATCH + 5) == all_seen(LOG)
+        if zeros > HEADER_UP_TO_MAGIC_BYTES:
+            with pytest.raises(CorruptRecordError, match=f"position {len(LOG)}"):
+                all_seen(data, tail=Tail.STOP)
+    for behind in (b"x", LOG):
+        with pytest.raises(CorruptRecordError, match=f"position {len(LOG)}"):
+            all_seen(LOG + bytes(3 << 20) + behind, tail=Tail.ZEROS)
+
+
+@given(st.lists(st.tuples(st.sampled_from([b"\0", b"x"]), st.integers(0, 3000)), max_size=6))
+def test_zeros_begin_behind_the_last_byte_that_is_none(parts):
+    data = b"".join(letter * count for letter, count in parts)
+    reader = MemoryFile(data)
+    for start in {0, len(data) // 3, len(data)}:
+        expected = max(start, len(data.rstrip(b"\0")))
+        assert find_zeros(reader, start, len(data)) == expected
+
+
+@pytest.mark.parametrize("size", [5, 5000, (1 << 30) + 7])
+def test_a_hole_at_the_end_of_a_file_is_not_read(tmp_path, monkeypatch, size):
+    (tmp_path / FILE).write_bytes(LOG)
+    os.truncate(tmp_path / FILE, len(LOG) + size)
+    read = []
+    read_into = LocalFileReader.read_into
+
+    def counted(self, position, target):
+        read.append(len(target))
+        return read_into(self, position, target)
+
+    monkeypatch.setattr(LocalFileReader, "read_into", counted)
+    with closing(LocalStore(tmp_path).open_file(FILE)) as reader:
+        assert find_zeros(reader, 0, reader.size_bytes) == len(LOG.rstrip(b"\0"))
+    assert sum(read) <= 2 << 20
