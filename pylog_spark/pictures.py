@@ -18,8 +18,9 @@ from itertools import cycle, islice
 from typing import Any, Final
 
 from pylog_spark.report import partition_name, size_text
-from pylog_spark.text import printable, time_text
+from pylog_spark.text import printable
 from pylog_spark.text_table import Row, has_several_roots
+from storage_core.wording import time_text
 
 Specification = dict[str, Any]
 
@@ -32,11 +33,27 @@ _DAY_MS: Final = 86_400_000
 _FIRST_YEAR_MS: Final = 1_262_304_000_000  # 2010-01-01
 _WIDTH: Final = 760
 _ROW_HEIGHT: Final = 18
+# Of a longer name the middle is left out: Vega leaves out an end, by which names differ.
+_MOST_LETTERS: Final = 44
+_SHORT_NAME: Final = (
+    f"length(datum.label) <= {_MOST_LETTERS} ? datum.label : "
+    f"slice(datum.label, 0, {_MOST_LETTERS // 2 - 1}) + '\u2026' + "
+    f"slice(datum.label, {-_MOST_LETTERS // 2})"
+)
+# Labels of a time axis by how much time it spans, so that no two of them are equal.
+_TIME_FORMATS: Final = (
+    (10_000, "%H:%M:%S.%L"),
+    (600_000, "%H:%M:%S"),
+    (6 * 86_400_000, "%Y-%m-%d %H:%M"),
+)
+_DATE_FORMAT: Final = "%Y-%m-%d"
+# From so many on, counts are drawn on a logarithmic scale: one is seen beside a million.
+_MANY: Final = 100
 _UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 _CONFIG: Final = {
     "background": None,
     # A browser's letters may be wider than those by which Vega reckons.
-    "padding": {"left": 24, "top": 5, "right": 30, "bottom": 5},
+    "padding": {"left": 48, "top": 5, "right": 30, "bottom": 5},
     "font": "system-ui, sans-serif",
     "view": {"stroke": None},
     "axis": {
@@ -46,7 +63,7 @@ _CONFIG: Final = {
         "domainColor": "var(--line)",
         "tickColor": "var(--line)",
         "gridColor": "var(--line)",
-        "labelLimit": 260,
+        "labelLimit": 0,
     },
     "legend": {"labelColor": "var(--ink)", "titleColor": "var(--dim)", "orient": "top"},
     "bar": {"stroke": "var(--paper)", "strokeWidth": 0.5},
@@ -154,6 +171,9 @@ def segments_by_age(rows: Sequence[Row], *, now_ms: int) -> Picture | None:
         }
         for row in _spread(likely)
     ]
+    times = [row["newest_timestamp"] for row in likely]
+    span_ms = max(times) - min(times)
+    formats = (form for most_ms, form in _TIME_FORMATS if span_ms < most_ms)
     left_out = len(dated) - len(likely)
     unlikely = f" Left out: {left_out} of other years, or of the future." if left_out else ""
     return Picture(
@@ -168,7 +188,10 @@ def segments_by_age(rows: Sequence[Row], *, now_ms: int) -> Picture | None:
                 "field": "at",
                 "type": "temporal",
                 "scale": {"type": "utc"},
-                "axis": {"format": "%Y-%m-%d %H:%M", "tickCount": 6},
+                "axis": {
+                    "format": next(formats, _DATE_FORMAT),
+                    "tickCount": 6 if span_ms else 1,
+                },
                 **_NO_TITLE,
             },
             size={
@@ -329,16 +352,20 @@ def finding_counts(counts: Iterable[tuple[str, str, int]]) -> Picture | None:
     ]
     if not values:
         return None
+    most = max(value["count"] for value in values)
+    scale, ticks, step = "linear", list(range(0, most + 1, -(-most // 10))), ""
+    if most >= _MANY:
+        scale, ticks = "symlog", [10**power for power in range(10)]
+        step = "; each step of the scale is ten times as many"
     return Picture(
-        caption="Findings by kind, the worst first; each step of the scale is ten times as many.",
+        caption=f"Findings by kind, the worst first{step}.",
         specification=_rows(
             values,
             x={
                 "field": "count",
                 "type": "quantitative",
-                # One finding has to be seen beside a million.
-                "scale": {"type": "symlog"},
-                "axis": {"values": [10**power for power in range(10)], "format": "d"},
+                "axis": {"values": ticks, "format": "d"},
+                "scale": {"type": scale},
                 **_NO_TITLE,
             },
             color=_colors("severity", _SEVERITIES, values),
@@ -473,7 +500,13 @@ def _rows(
         "height": {"step": step},
         "mark": mark,
         "encoding": {
-            "y": {"field": "name", "type": "nominal", "sort": order, **_NO_TITLE},
+            "y": {
+                "field": "name",
+                "type": "nominal",
+                "sort": order,
+                "axis": {"labelExpr": _SHORT_NAME},
+                **_NO_TITLE,
+            },
             "description": {"field": "text"},
             **channels,
         },

@@ -11,13 +11,14 @@ from typing import Final
 import humanize
 
 from pylog_spark.schemas import ALLOWED_BY, Status
-from pylog_spark.text import printable, time_text, to_json
+from pylog_spark.text import printable, to_json
 from pylog_spark.text_table import NOTHING, Column, Row, TextTable
 from storage_core.errors import kafka_code_of
 from storage_core.filenames import directory_state
 from storage_core.formats.error_codes import kafka_error_name
 from storage_core.store.generations import unpinned
 from storage_core.store.open_store import split_location
+from storage_core.wording import time_text
 
 _STATUS_STYLES: Final = {
     Status.DONE.value: "green",
@@ -113,7 +114,11 @@ def partition_name(row: Row) -> str:
 
 def size_text(size_bytes: int | None) -> str:
     """Return a count of bytes in binary units, ``-`` for none."""
-    return NOTHING if size_bytes is None else humanize.naturalsize(size_bytes, binary=True)
+    if size_bytes is None:
+        return NOTHING
+    return (
+        humanize.naturalsize(size_bytes, binary=True).replace(" Bytes", " B").replace(" Byte", " B")
+    )
 
 
 def number_text(number: int | None) -> str:

@@ -41,7 +41,7 @@ pre { border: 1px solid var(--line); margin: .4rem 0; overflow-wrap: anywhere;
   padding: .4rem .8rem; white-space: pre-wrap; }
 nav a { margin-right: 1rem; white-space: nowrap; }
 figure { margin: 1rem 0 1.6rem; overflow-x: auto; }
-svg { display: block; height: auto; margin-top: .3rem; max-width: 100%; }
+svg { display: block; height: auto; margin-top: .3rem; max-width: 100%; min-width: 40rem; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; margin: .5rem 0 1rem; }
 th, td { padding: .25rem .9rem .25rem 0; text-align: left; vertical-align: top; }
@@ -59,7 +59,8 @@ tbody:target { outline: 2px solid var(--link); }
 @media print {
   body { font-size: 9pt; margin: 0; max-width: none; } nav { display: none; }
   thead { display: table-header-group; } tbody, figure { break-inside: avoid; }
-  td { overflow-wrap: anywhere; white-space: normal; } h2 { break-after: avoid; }
+  td { overflow-wrap: anywhere; white-space: normal; } td.number { white-space: nowrap; }
+  svg { min-width: 0; } h2 { break-after: avoid; }
   .wide, figure { overflow: visible; } a { color: inherit; }
 }
 """

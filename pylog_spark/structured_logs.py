@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from pylog_spark.text import time_text, to_json
+from pylog_spark.text import to_json
+from storage_core.wording import time_text
 
 
 class LogFormat(enum.StrEnum):

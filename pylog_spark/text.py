@@ -1,17 +1,11 @@
 """Values as a person reads them, safe for a terminal, a table or a log line."""
 
-import datetime
 import json
 import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from storage_core.redaction import without_secrets
-
-# Points in time that a calendar of four-digit years has: 1 January of year 1 to the end of 9999.
-_FIRST_MS: Final = -62_135_596_800_000
-LAST_MS: Final = 253_402_300_799_999
-
 
 # What Python makes of a byte that is no UTF-8, and other halves of characters: no text has them.
 _NO_TEXT: Final = re.compile("[\ud800-\udfff]")
@@ -78,15 +72,6 @@ def readable_bytes(data: bytes, *, limit: int) -> str:
     """
     shown = data[:limit].decode("utf-8", "backslashreplace")
     return escaped(shown) + ("..." if len(data) > limit else "")
-
-
-def time_text(epoch_ms: int) -> str:
-    """Return a point in time in UTC; the number itself where no calendar has it, or for -1."""
-    if epoch_ms == -1 or not _FIRST_MS <= epoch_ms <= LAST_MS:
-        return str(epoch_ms)
-    whole, milliseconds = divmod(epoch_ms, 1000)
-    at = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(seconds=whole)
-    return f"{at:%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
 
 
 def _spell_out(match: re.Match[str]) -> str:

@@ -20,12 +20,14 @@ from pylog_spark.options.load import load_config
 from pylog_spark.options.option import CommandLine
 from pylog_spark.options.values import ConfigEntry
 from pylog_spark.report import size_text
-from pylog_spark.text import printable, time_text
+from pylog_spark.text import printable
 from pylog_spark.text_table import Column, Row, TextTable, write_table
 from storage_core.catalog.topic_catalog import INTERNAL_TOPICS
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.clock import SystemClock
+from storage_core.counted import counted
 from storage_core.roots.open_root import find_root
+from storage_core.wording import time_text
 
 # Nothing here depends on the clock of a run.
 _NO_CLOCK = 0
@@ -109,7 +111,8 @@ def _entry(topic: TopicEvidence) -> list[str]:
     rows = topic.rows
     size = size_text(sum(row["size_bytes"] or 0 for row in rows))
     segments = sum(row["segments"] or 0 for row in rows)
-    facts = [f"{len(rows)} partitions, {segments} segments, {size}{_time_span(rows)}"]
+    counts = f"{counted(len(rows), 'partition')}, {counted(segments, 'segment')}"
+    facts = [f"{counts}, {size}{_time_span(rows)}"]
     facts.append(
         f"of its partitions {topic.with_checkpoint} are in the cleaner checkpoint, "
         f"{topic.with_gaps} have gaps in their oldest offsets, {topic.deleted_below} begin above 0"

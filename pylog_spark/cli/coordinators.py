@@ -38,6 +38,7 @@ from pylog_spark.text_table import (
     write_table,
 )
 from storage_core.catalog.topic_filter import TopicFilter
+from storage_core.counted import counted
 from storage_core.maintenance.inspection import RootView, inspect_root
 
 _BAD: Final = "bold red"
@@ -116,7 +117,7 @@ def _write_groups(call: Call[None], console: Console, rows: dict[str, list[Row]]
         _GROUP_TABLE,
         groups,
         is_wide=is_wide,
-        footer=[f"{len(groups)} groups" if groups else "no groups"],
+        footer=[counted(len(groups), "group") if groups else "no groups"],
     )
     if commits:
         console.print()

@@ -18,7 +18,7 @@ from pylog_spark.record_text import (
     is_json,
     not_in_format,
 )
-from pylog_spark.text import LAST_MS, escaped, readable_bytes, time_text
+from pylog_spark.text import escaped, readable_bytes
 from storage_core.errors import BadBytesError
 from storage_core.formats.batch_v2 import MAGIC_V2, NO_PRODUCER_ID, NO_SEQUENCE
 from storage_core.kernels.batch_scan import UNKNOWN_COUNT
@@ -29,6 +29,7 @@ from storage_core.records.batch_table import (
     control_name,
 )
 from storage_core.records.columns import RecordColumns
+from storage_core.wording import LAST_MS, time_text
 
 # How much of a key, a value or a header is shown.
 _SHOWN_BYTES: Final = 120

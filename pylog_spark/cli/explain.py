@@ -19,7 +19,7 @@ from pylog_spark.options.option import CommandLine
 from pylog_spark.report import partition_name
 from pylog_spark.run.catalogs import dump_notes
 from pylog_spark.run.run_report import unknown_config_notes
-from pylog_spark.text import printable, time_text
+from pylog_spark.text import printable
 from pylog_spark.text_table import (
     Column,
     Row,
@@ -29,6 +29,8 @@ from pylog_spark.text_table import (
     write_table,
 )
 from storage_core.maintenance.explain.answers import Statement
+from storage_core.maintenance.retention.plan import Predicate
+from storage_core.wording import time_text
 
 _PLACE: Final = ("root", "topic", "partition", "directory")
 _STATEMENT_COLUMNS: Final = (*_PLACE, *(field.name for field in fields(Statement)))
@@ -42,11 +44,19 @@ def _statement_text(row: Row) -> str:
     return f"{row['text']}; until {until}" if until else str(row["text"])
 
 
+def _predicate(code: str) -> str:
+    """Return a code without its first word where that is its last as well: WITHIN_TIME."""
+    for word in Predicate:
+        if code.startswith(f"{word}_") and code.endswith(f"_{word}"):
+            return code.removeprefix(f"{word}_")
+    return code
+
+
 # The predicates of a partition, in the order in which Kafka asks.
 _STATEMENT_TABLE: Final = TextTable(
     columns=(
         Column(heading="about", cell=lambda row: row["about"]),
-        Column(heading="predicate", cell=lambda row: row["code"]),
+        Column(heading="predicate", cell=lambda row: _predicate(row["code"])),
         Column(
             heading="says",
             cell=lambda row: row["verdict"],
@@ -127,7 +137,7 @@ def _answer(answer: Row) -> str:
     at = [] if answer["from_ms"] is None else [f"at {time_text(answer['from_ms'])}"]
     will_be = ", or ".join([*at, *([f"when {answer['condition']}"] if answer["condition"] else [])])
     when = f"; will be: {will_be}" if will_be else ""
-    return f"not now ({answer['held_by']}): {answer['text']}{when}"
+    return f"not now ({_predicate(answer['held_by'])}): {answer['text']}{when}"
 
 
 EXPLAIN: Final = Work(name="explain", prepare=_prepare, operate=_explain, show=_show)

@@ -28,6 +28,7 @@ from pylog_spark.tasks.export import ExportRequest
 from pylog_spark.text import printable
 from storage_core import kafka_log
 from storage_core.catalog.roles import guess_role, local_path
+from storage_core.counted import counted
 from storage_core.errors import ConfigError
 from storage_core.roots.open_root import LogRoot
 
@@ -96,9 +97,10 @@ def _show(call: Call[ExportRequest], exported: Exported) -> int:
         }
         typer.echo(json_line("export", row))
     else:
-        files = "1 file" if exported.files == 1 else f"{exported.files} files"
-        text = f"{exported.records:,} records of {call.line[TOPIC]} in {exported.out}: {files}, "
-        typer.echo(printable(f"{text}{size_text(exported.size_bytes)}, {to}"))
+        files = counted(exported.files, "file")
+        records = f"{counted(exported.records, 'record')} of {call.line[TOPIC]}"
+        size = size_text(exported.size_bytes)
+        typer.echo(printable(f"{records} in {exported.out}: {files}, {size}, {to}"))
     return ExitCode.DONE
 
 

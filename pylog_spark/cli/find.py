@@ -40,6 +40,7 @@ from pylog_spark.text import escaped, readable_bytes
 from pylog_spark.text_table import NOTHING, Column, Row, TextTable, write_paragraphs, write_table
 from storage_core.catalog.topic_filter import nearest_name
 from storage_core.clock import SystemClock
+from storage_core.counted import counted
 from storage_core.errors import ConfigError
 from storage_core.reading.key_history import (
     DELETED,
@@ -274,7 +275,7 @@ def _sentences(
         bool(history.erased_offsets or history.log_start_offset) for _, history in histories
     )
     count = len(histories)
-    what = "1 partition" if count == 1 else f"{count} partitions"
+    what = counted(count, "partition")
     if erased:
         yield (
             f"of {what}, {erased} {'has' if erased == 1 else 'have'} lost offsets to compaction or "

@@ -47,6 +47,7 @@ from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.clock import SystemClock
+from storage_core.counted import counted
 from storage_core.errors import PylogError
 from storage_core.maintenance.inspection import (
     PARTITION_COLUMNS,
@@ -262,7 +263,7 @@ def _table(table: TextTable, by: InspectOrder | None) -> TextTable:
 def footer(looks: Sequence[Look], rows: Sequence[Row]) -> list[str]:
     """Return the sums of all partitions as a sentence, and what is to be said of single roots."""
     total = _total(rows)
-    text = f"{len(rows)} directories, {size_text(total['size_bytes'])}"
+    text = f"{counted(len(rows), 'directory', 'directories')}, {size_text(total['size_bytes'])}"
     text += f" and {size_text(total['index_bytes'])} of indexes"
     if total["dirty_bytes"]:
         text += f", {size_text(total['dirty_bytes'])} dirty"
@@ -276,7 +277,7 @@ def footer(looks: Sequence[Look], rows: Sequence[Row]) -> list[str]:
             lines.append(
                 f"{root if len(looks) > 1 else 'it'} was not cleanly shut down: the numbers are "
                 "those of the files as they lie; a recovery, which a broker's start makes, would "
-                f"read {size} in {segments} segments and may cut what is torn there: "
+                f"read {size} in {counted(segments, 'segment')} and may cut what is torn there: "
                 "`pylog doctor` says where the logs would end"
             )
     return lines

@@ -27,6 +27,7 @@ from pylog_spark.run.guards import check_ledger, check_outside
 from pylog_spark.schemas import RECORDED_FINDING
 from pylog_spark.text import printable
 from pylog_spark.text_table import has_several_roots, write_paragraphs, write_table
+from storage_core.counted import counted
 from storage_core.maintenance.verification.findings import Severity
 
 
@@ -77,9 +78,9 @@ def verify_page(report: VerifyReport, *, ledger: str | None) -> Page:
     return Page(
         title="pylog verify",
         lead=(
-            f"Run {report.run_id}: {report.summary.done} partitions, "
+            f"Run {report.run_id}: {counted(report.summary.done, 'partition')}, "
             f"{size_text(report.read_bytes)} were read, "
-            f"{f'{total:,} findings' if total else 'nothing found'}."
+            f"{counted(total, 'finding') if total else 'nothing found'}."
         ),
         notes=[*report.notes, *picture_notes()],
         sections=[
@@ -126,7 +127,7 @@ def _write_tables(report: VerifyReport, *, is_wide: bool) -> None:
     rate = f", {size_text(round(report.read_bytes / seconds))}/s" if seconds else ""
     hint = "nothing found" if not report.counts else "see docs/findings.md for the codes"
     line = (
-        f"run {report.run_id}: {report.summary.done} partitions, "
+        f"run {report.run_id}: {counted(report.summary.done, 'partition')}, "
         f"{size_text(report.read_bytes)} in {seconds:.1f} s{rate}, engine {report.engine}: {hint}"
     )
     write_paragraphs(console, [line, *report.notes], is_wide=is_wide)

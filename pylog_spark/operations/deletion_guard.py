@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from pylog_spark.options import RunLimits
 from pylog_spark.schemas import ALLOWED_BY, Reason, Status
+from storage_core.wording import span_text, time_text
 
 # A topic that had a record so shortly before the newest of all is still written to.
 STILL_WRITTEN_MS: Final = 24 * 3_600_000
@@ -251,14 +252,15 @@ def _find_wrong_clocks(
     for number, row in aged.items():
         limit, checkpoint = row["retention_ms"], evidence.checkpoint_ms(row["root"])
         if now_ms - newest > limit:
-            found = f"the newest record of all partitions is of {newest} ms"
+            found = f"the newest record of all partitions is of {time_text(newest)}"
         elif checkpoint is not None and now_ms - checkpoint > limit:
-            found = f"the newest checkpoint in {row['root']} is of {checkpoint} ms"
+            found = f"the newest checkpoint in {row['root']} is of {time_text(checkpoint)}"
         else:
             continue
         why = (
-            f"the clock says {now_ms} ms, and {found}: that is longer ago than retention.ms, "
-            f"{limit}; if the clock is right, {ALLOWED_BY[Reason.CLOCK_PAST_RETENTION]}"
+            f"the clock says {time_text(now_ms)}, and {found}: that is longer ago than "
+            f"retention.ms, {limit} ({span_text(limit)}); if the clock is right, "
+            f"{ALLOWED_BY[Reason.CLOCK_PAST_RETENTION]}"
         )
         refusals[number] = (Reason.CLOCK_PAST_RETENTION, why)
     return refusals

@@ -29,6 +29,7 @@ from storage_core.maintenance.inspection import RootView, inspect_root
 from storage_core.roots.open_root import LogRoot, partition_checkpoints, root_checkpoints
 from storage_core.store import open_store
 from storage_core.store.open_objects import name_root
+from storage_core.wording import span_text
 
 _NOT_A_LOG: Final = {
     DirectoryKind.METADATA: ("INTERNAL_METADATA", "the cluster's own metadata is never touched"),
@@ -145,7 +146,7 @@ class _Explainer:
             text = "no high watermark is known: what is replicated, and so may be touched, is not"
             until = (
                 "replication-offset-checkpoint has an entry, which a broker writes every "
-                f"{self._checkpoint_ms} ms, or --high-watermark log-end is said"
+                f"{span_text(self._checkpoint_ms)}, or --high-watermark log-end is said"
             )
             return unknowable("NO_HIGH_WATERMARK", text, until)
         request = clean_request(checkpoints, now_ms=self._options.now_ms, high_watermark=mark)
@@ -184,7 +185,7 @@ def _with_recovery(found: Explanation, after: Explanation) -> Explanation:
 
 def _with_age(found: Explanation, checkpoint_ms: int) -> Explanation:
     """Say how old a checkpointed high watermark may be, wherever it is what holds a log back."""
-    age = f"; that is a checkpoint, which a running broker lets grow {checkpoint_ms} ms old"
+    age = f"; that is a checkpoint, which a running broker lets grow {span_text(checkpoint_ms)} old"
 
     def aged(code: str | None, text: str) -> str:
         return text + age if code is not None and code.endswith(_HIGH_WATERMARK) else text

@@ -6,7 +6,6 @@ from typing import Final
 from pylog_spark.options.declared import OPTIONS
 from pylog_spark.options.layers import DEFAULT_ORIGIN, Layers
 from pylog_spark.options.values import TUNING_KEYS, ConfigEntry, JobOptions
-from pylog_spark.text import time_text
 from storage_core.config import (
     ConfigKey,
     Origin,
@@ -17,6 +16,7 @@ from storage_core.config import (
 from storage_core.config.cleaner_config import CLEANER_KEYS
 from storage_core.config.values import render
 from storage_core.redaction import is_secret_name
+from storage_core.wording import time_text
 
 _HIDDEN: Final = "(hidden)"
 

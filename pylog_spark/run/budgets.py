@@ -10,6 +10,7 @@ from typing import Final
 
 from pylog_spark.options import RunLimits
 from pylog_spark.schemas import Reason
+from storage_core.wording import span_text
 
 # Of what is free on a disk, another writer may want some too.
 _USABLE_SHARE: Final = 0.9
@@ -41,7 +42,7 @@ class RunBudget:
             return Reason.BUDGET_SPENT, why
         spent_ms = round((self._clock() - self._began) * 1000)
         if most_ms is not None and spent_ms >= most_ms:
-            why = f"--max-duration {most_ms} ms: {spent_ms} ms had passed before it"
+            why = f"--max-duration {span_text(most_ms)}: {span_text(spent_ms)} had passed before it"
             return Reason.BUDGET_SPENT, why
         return None
 

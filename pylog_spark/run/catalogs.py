@@ -8,7 +8,6 @@ from typing import Final
 import humanize
 
 from pylog_spark.options import JobOptions
-from pylog_spark.text import time_text
 from storage_core.catalog.cluster_metadata import ClusterMetadata, read_cluster_metadata
 from storage_core.catalog.topic_catalog import TopicCatalog, build_topic_catalog
 from storage_core.checkpoint.broker_files import (
@@ -19,6 +18,7 @@ from storage_core.checkpoint.broker_files import (
 from storage_core.filenames import CLUSTER_METADATA_TOPIC, META_PROPERTIES_FILE, TopicPartition
 from storage_core.roots.broker import BrokerRoot
 from storage_core.roots.open_root import LogRoot
+from storage_core.wording import time_text
 
 _METADATA_PARTITION: Final = str(TopicPartition(CLUSTER_METADATA_TOPIC, 0))
 

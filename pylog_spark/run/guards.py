@@ -27,6 +27,7 @@ from storage_core.redaction import has_password
 from storage_core.roots.guards import check_local_directory, check_off_object
 from storage_core.roots.open_root import LogRoot
 from storage_core.store.local import plain_path
+from storage_core.wording import time_text
 
 _COPY_NOTE: Final = (
     "a {role} root is only reported on: it cannot fetch again what is cut. To cut a local copy "
@@ -95,8 +96,8 @@ def _check_clock(root: LogRoot, options: JobOptions) -> None:
     if options.now_ms + _CLOCK_TOLERANCE_MS < newest:
         raise GuardRefusedError(
             "CLOCK_BEFORE_CHECKPOINT",
-            f"{root.location}: this machine's clock says {options.now_ms} ms, the newest "
-            f"{'run' if is_managed else 'checkpoint'} is of {newest} ms",
+            f"{root.location}: this machine's clock says {time_text(options.now_ms)}, the newest "
+            f"{'run' if is_managed else 'checkpoint'} is of {time_text(newest)}",
             f"{_NOW_SWITCH} {newest}",
         )
 

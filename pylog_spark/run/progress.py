@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
-import humanize
-
 from pylog_spark.engines.engine import AnyEngine
+from pylog_spark.report import size_text
+from storage_core.counted import counted
 
 _INTERVAL_SECONDS: Final = 0.5
 _SECONDS_PER_MINUTE: Final = 60
@@ -56,11 +56,11 @@ def progress_text(progress: Progress) -> str:
     """Return what is left, how fast it goes and how long it takes, for a person."""
     left = progress.total_bytes - progress.done_bytes
     segments = progress.total_segments - progress.done_segments
-    counted = f" in {segments:,} segments" if progress.total_segments else ""
-    text = f"about {humanize.naturalsize(left, binary=True)}{counted} left"
+    where = f" in {counted(segments, 'segment')}" if progress.total_segments else ""
+    text = f"about {size_text(left)}{where} left"
     if progress.seconds_left is None:
         return text
-    rate = humanize.naturalsize(progress.bytes_per_second, binary=True)
+    rate = size_text(round(progress.bytes_per_second))
     minutes, seconds = divmod(round(progress.seconds_left), _SECONDS_PER_MINUTE)
     time_left = f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
     return f"{text}, {rate}/s, {time_left} to go"

@@ -13,8 +13,9 @@ import pyarrow as pa
 from pylog_spark.report import size_text
 from pylog_spark.schemas import Status
 from storage_core.catalog.roles import Role
+from storage_core.counted import counted
 from storage_core.roots.open_root import LogRoot
-from storage_core.store.bucket_settings import inspect_bucket
+from storage_core.store.bucket_settings import RemarkCode, inspect_bucket
 from storage_core.store.object_files import BLOCK_BYTES
 
 
@@ -52,6 +53,8 @@ class StoreCost:
 def bucket_notes(roots: Sequence[LogRoot]) -> tuple[str, ...]:
     """Return what costs money, or changes what a write means, in the buckets of managed roots.
 
+    Uploads that stay are left out: `pylog ingest`, which fills a managed root, says it of each.
+
     Raises:
         StorageError: A store cannot be asked.
     """
@@ -60,6 +63,7 @@ def bucket_notes(roots: Sequence[LogRoot]) -> tuple[str, ...]:
         for root in roots
         if root.role is Role.MANAGED
         for remark in inspect_bucket(root.location)
+        if remark.code is not RemarkCode.PARTS_STAY
     )
 
 
@@ -116,9 +120,9 @@ def cost_of_round(segment_bytes: Sequence[int], dirty_bytes: int, groups: int) -
 def describe_cost(cost: StoreCost) -> str:
     """Return a cost as a line of a report."""
     return (
-        f"compacting {cost.partitions} partitions takes about {cost.gets:,} GET, {cost.puts:,} PUT "
-        f"and {cost.heads:,} HEAD requests, {size_text(cost.read_bytes)} to read and at most about "
-        f"{size_text(cost.written_bytes)} to write"
+        f"compacting {counted(cost.partitions, 'partition')} takes about {cost.gets:,} GET, "
+        f"{cost.puts:,} PUT and {cost.heads:,} HEAD requests, {size_text(cost.read_bytes)} to read "
+        f"and at most about {size_text(cost.written_bytes)} to write"
     )
 
 

@@ -125,7 +125,7 @@ def test_rows_of_several_roots_say_which_is_their_own(table):
         ([row(status="skipped")], "1 skipped"),
         (
             [row(bytes_before=1000, bytes_after=250), row(status="failed", bytes_before=9)],
-            "1 done, 1 failed; 1000 Bytes became 250 Bytes (-75.0%)",
+            "1 done, 1 failed; 1000 B became 250 B (-75.0%)",
         ),
         ([row(bytes_before=0, bytes_after=0)], "1 done"),
     ],
@@ -153,7 +153,7 @@ def test_json_is_one_line_with_every_column():
 
 def test_nothing_is_a_dash_and_zero_is_zero():
     assert [size_text(None), number_text(None)] == ["-", "-"]
-    assert [size_text(0), number_text(0)] == ["0 Bytes", "0"]
+    assert [size_text(0), number_text(0)] == ["0 B", "0"]
 
 
 @pytest.mark.item("RET-08", "RET-14")

@@ -2,7 +2,8 @@
 
 import pytest
 
-from pylog_spark.text import printable, readable_bytes, time_text
+from pylog_spark.text import printable, readable_bytes
+from storage_core.wording import time_text
 
 
 @pytest.mark.parametrize(

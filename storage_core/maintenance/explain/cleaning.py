@@ -24,6 +24,7 @@ from storage_core.maintenance.explain.answers import (
     tells,
 )
 from storage_core.maintenance.partition_state import ObservedSegment, PartitionState
+from storage_core.wording import span_text
 
 _ABOUT = About.CLEANING
 
@@ -134,8 +135,8 @@ def _stable_bound(state: PartitionState, open_ones: Sequence[OpenTransaction]) -
             text=(
                 f"the last stable offset is {state.last_stable_offset}: the transaction of "
                 f"producer {oldest.producer_id} (epoch {oldest.producer_epoch}) has been open "
-                f"since offset {oldest.first_offset}, its last batch is {oldest.age_ms} ms old"
-                f"{more}{late}"
+                f"since offset {oldest.first_offset}, its last batch is "
+                f"{span_text(oldest.age_ms)} old{more}{late}"
             ),
             until=f"the transaction of producer {oldest.producer_id} is committed or aborted",
         )
@@ -183,8 +184,8 @@ def _young_bound(
             offset=segment.base_offset,
             text=(
                 f"the newest record of segment {segment.base_offset} is "
-                f"{request.now_ms - segment.largest_timestamp} ms old, "
-                f"min.compaction.lag.ms is {lag_ms}"
+                f"{span_text(request.now_ms - segment.largest_timestamp)} old, "
+                f"min.compaction.lag.ms is {lag_ms} ({span_text(lag_ms)})"
             ),
             until="",
             until_ms=segment.largest_timestamp + lag_ms,
@@ -227,7 +228,10 @@ def _max_lag(
     if not times:
         return tells(_ABOUT, "MAX_COMPACTION_LAG", "no closed segment is dirty", limit_ms=limit_ms)
     age_ms = request.now_ms - min(times)
-    text = f"what is dirty began {age_ms} ms ago, max.compaction.lag.ms is {limit_ms}"
+    text = (
+        f"what is dirty began {span_text(age_ms)} ago, max.compaction.lag.ms is {limit_ms} "
+        f"({span_text(limit_ms)})"
+    )
     if age_ms > limit_ms:
         return passes(_ABOUT, "MAX_COMPACTION_LAG", text, age_ms=age_ms, limit_ms=limit_ms)
     return blocks(

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from storage_core.counted import counted
 from storage_core.maintenance.explain.answers import (
     About,
     Answer,
@@ -18,6 +19,7 @@ from storage_core.maintenance.retention.plan import (
     RetentionPlan,
     RetentionRules,
 )
+from storage_core.wording import span_text, time_text
 
 _ABOUT = About.DELETION
 _NAMES = {
@@ -54,8 +56,9 @@ def explain_deletion(
     ]
     if plan.removals:
         text = (
-            f"due: {len(plan.removals)} segments of {plan.removed_bytes} bytes go, the log start "
-            f"offset rises from {plan.old_log_start_offset} to {plan.log_start_offset}"
+            f"due: {counted(len(plan.removals), 'segment')} of {plan.removed_bytes} bytes, "
+            f"the log start offset rises from {plan.old_log_start_offset} to "
+            f"{plan.log_start_offset}"
         )
         return Answer(about=_ABOUT, is_due=True, held_by=None, text=text), statements
     if not rules.deletes:
@@ -141,16 +144,20 @@ class _Look:
                 until = f"the high watermark rises above the end of {place}"
             case Hold.FUTURE_TIMESTAMP:
                 text = (
-                    f"{place} has a record {timestamp - self.now_ms} ms in the future (timestamp "
-                    f"{timestamp}): it and every segment after it stay until that is older than "
-                    f"retention.ms {self.rules.age_limit_ms}"
+                    f"{place} has a record {span_text(timestamp - self.now_ms)} in the future, of "
+                    f"{time_text(timestamp)}: it and every segment after it stay until that is "
+                    f"older than retention.ms {self._age_limit()}"
                 )
             case _:
                 text = (
-                    f"the newest record of {place} is {self.now_ms - timestamp} ms old (timestamp "
-                    f"{timestamp}), retention.ms is {self.rules.age_limit_ms}"
+                    f"the newest record of {place} is {span_text(self.now_ms - timestamp)} old, of "
+                    f"{time_text(timestamp)}; retention.ms is {self._age_limit()}"
                 )
         return text, until
+
+    def _age_limit(self) -> str:
+        limit_ms = self.rules.age_limit_ms
+        return str(limit_ms) if limit_ms is None else f"{limit_ms} ({span_text(limit_ms)})"
 
     def _not_asked(self, predicate: Predicate) -> tuple[str, str]:
         name = _NAMES[predicate]

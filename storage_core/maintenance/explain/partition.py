@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from storage_core.config import CleanerConfig, LogConfig
+from storage_core.counted import counted
 from storage_core.errors import PylogError, RecoveryRequiredError, StorageError
 from storage_core.filenames import DELETED_SUFFIX, LOG_SUFFIX, kind_of
 from storage_core.log.log_loader import LogLoader
@@ -123,8 +124,8 @@ def _explain_size(
         tells(
             About.SIZE,
             "RECORDS",
-            f"{records} bytes of records in {len(state.segments)} segments, {others} bytes of "
-            "indexes and small files beside them",
+            f"{records} bytes of records in {counted(len(state.segments), 'segment')}, "
+            f"{others} bytes of indexes and small files beside them",
             records_bytes=records,
             other_bytes=others,
             segments=len(state.segments),
@@ -212,7 +213,8 @@ def explain_after_recovery(
     )
     text = (
         f"a recovery would read {repairs.scanned_bytes} bytes, rebuild the indexes of "
-        f"{len(repairs.rebuilt)} segments and lose {repairs.lost_bytes} bytes of records"
+        f"{counted(len(repairs.rebuilt), 'segment')} and lose {repairs.lost_bytes} bytes "
+        "of records"
     )
     recovery = tells(
         About.SIZE,

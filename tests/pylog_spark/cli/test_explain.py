@@ -144,13 +144,13 @@ def test_a_checkpointed_high_watermark_says_how_old_it_may_be(pylog, root):
         texts = [
             s["text"] for row in rows for s in row["statements"] if s["code"] == "HIGH_WATERMARK"
         ]
-        return {"lets grow 777 ms old" in text for text in texts}
+        return {"lets grow 777 milliseconds old" in text for text in texts}
 
     assert marks() == {True}
     assert marks("--high-watermark", "log-end") == {False}
     (root / "replication-offset-checkpoint").unlink()
     row = explained(pylog("explain", *said))["compacted-0"]
-    assert "every 777 ms" in row["answers"][0]["condition"]
+    assert "every 777 milliseconds" in row["answers"][0]["condition"]
 
 
 @pytest.mark.item("FLT-16")

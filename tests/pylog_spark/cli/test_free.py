@@ -139,7 +139,7 @@ def test_groups_that_would_lose_their_place_are_named_and_their_topic_goes_last(
         *("--now-ms", LATE_MS),
     ).stdout
     assert "group loses would lose its place" in text
-    assert "1 groups would lose their place" in text
+    assert "1 group would lose its place" in text
 
 
 def test_the_exit_status_says_whether_it_is_enough(pylog, folder):

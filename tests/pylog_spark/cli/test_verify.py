@@ -26,7 +26,7 @@ def lines_of(result: Any) -> list[dict[str, Any]]:
 def test_a_log_directory_that_is_whole_is_done(spark, pylog, root):
     result = pylog("verify", root.path, *CLOCK, "--deep")
     assert result.exit_code == ExitCode.DONE, result.stderr
-    assert "1 partitions" in result.stdout
+    assert "1 partition, " in result.stdout
     assert "nothing found" in result.stdout
 
 

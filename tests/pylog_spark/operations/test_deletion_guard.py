@@ -14,6 +14,7 @@ from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.recording import Recorder
 from pylog_spark.schemas import RETENTION_PLAN
 from storage_core.clock import ManualClock
+from storage_core.wording import time_text
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -247,7 +248,7 @@ def test_a_clock_for_which_every_record_is_too_old_is_not_believed():
     known = Known(newest={"a": old, "b": old})
     ((reason, why), _) = refusals_of(rows, known, ALL).values()
     assert reason == "CLOCK_PAST_RETENTION"
-    assert f"the newest record of all partitions is of {old} ms" in why
+    assert f"the newest record of all partitions is of {time_text(old)}" in why
     assert "--override CLOCK_PAST_RETENTION" in why
     assert len(refused(rows, known, ALL)) == 2
     overridden = RunLimits(max_delete_ratio=1, overrides=frozenset({"CLOCK_PAST_RETENTION"}))
@@ -284,7 +285,7 @@ def test_a_clock_that_is_far_from_the_newest_checkpoint_is_not_believed_for_reco
     long_ago = Known(checkpoint=NOW_MS - DAY_MS - 1)
     ((reason, why),) = refusals_of(rows, long_ago).values()
     assert reason == "CLOCK_PAST_RETENTION"
-    assert f"the newest checkpoint in /log is of {NOW_MS - DAY_MS - 1} ms" in why
+    assert f"the newest checkpoint in /log is of {time_text(NOW_MS - DAY_MS - 1)}" in why
     assert refused(rows, Known(checkpoint=NOW_MS - DAY_MS)) == {}
     assert refused(rows, Known(checkpoint=None)) == {}
 

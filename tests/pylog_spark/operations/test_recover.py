@@ -475,7 +475,7 @@ def test_progress_is_told_as_what_is_left_and_how_long_it_takes():
         progress_text(half) == "about 2.0 GiB in 1,500 segments left, 16.0 MiB/s, 2 min 8 s to go"
     )
     fresh = Progress(done_bytes=0, total_bytes=100, done_segments=0, total_segments=1, seconds=0.0)
-    assert progress_text(fresh) == "about 100 Bytes in 1 segments left"
+    assert progress_text(fresh) == "about 100 B in 1 segment left"
 
 
 class NoBroadcast(SparkEngine):

@@ -36,7 +36,7 @@ def test_the_costs_of_large_segments_are_those_of_their_ranges_and_parts():
         read_bytes=2 * cost.read_bytes,
         written_bytes=2 * cost.written_bytes,
     )
-    assert "compacting 1 partitions takes about" in describe_cost(cost)
+    assert "compacting 1 partition takes about" in describe_cost(cost)
 
 
 def test_what_a_small_partition_really_takes_is_near_what_was_said(tmp_path, monkeypatch):

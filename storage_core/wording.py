@@ -1,0 +1,37 @@
+"""Points and spans of time as a person reads them."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+# Points in time that a calendar of four-digit years has: 1 January of year 1 to the end of 9999.
+_FIRST_MS: Final = -62_135_596_800_000
+LAST_MS: Final = 253_402_300_799_999
+# Of a span that is at least so long, the smallest unit that is told.
+_SMALLEST_UNITS: Final = (
+    (timedelta(days=1), "hours"),
+    (timedelta(hours=1), "minutes"),
+    (timedelta(minutes=1), "seconds"),
+    (timedelta(0), "milliseconds"),
+)
+
+
+def time_text(epoch_ms: int) -> str:
+    """Return a point in time in UTC; the number itself where no calendar has it, or for -1."""
+    if epoch_ms == -1 or not _FIRST_MS <= epoch_ms <= LAST_MS:
+        return str(epoch_ms)
+    whole, milliseconds = divmod(epoch_ms, 1000)
+    at = _EPOCH + timedelta(seconds=whole)
+    return f"{at:%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
+
+
+def span_text(span_ms: int) -> str:
+    """Return a span of time in words: "6 days and 3 hours"; milliseconds where it is very long."""
+    from humanize import precisedelta  # noqa: PLC0415  # who prints no span does not wait for it
+
+    try:
+        span = timedelta(milliseconds=abs(span_ms))
+    except OverflowError:
+        return f"{span_ms} ms"
+    unit = next(unit for least, unit in _SMALLEST_UNITS if span >= least)
+    return precisedelta(span, minimum_unit=unit, format="%d")
