@@ -50,7 +50,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup kernels aarch64 run fmt lint types imports test crash prescriptions nights kills interruptions fuzz brokers sparks notebooks airflow docs pex deploy bench scale s3 spread check wheel lock clean
+.PHONY: help setup kernels aarch64 run fmt lint types imports test crash prescriptions nights kills locks interruptions fuzz brokers sparks notebooks airflow docs pex deploy bench scale s3 spread check wheel lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -108,6 +108,10 @@ kills: $(VENV)/.for-all ## N=30 nightlies on a cluster that lose their driver, a
 
 interruptions: $(VENV)/.for-all ## SIGTERM or Ctrl-C N=500 times to each command, at any moment (hours); ONLY=compact
 	PYLOG_INTERRUPTIONS=$(or $(N),500) $(RUN) pytest -s tests/crash/test_interrupted_commands.py $(if $(ONLY),-k '$(ONLY)') $(PYTEST)
+
+locks: $(VENV)/.for-all ## Kill processes of N=200 runs while a broker waits for the lock; every attack on it (an hour)
+	PYLOG_CRASH_ALL=1 PYLOG_LOCK_ROUNDS=$(or $(N),200) $(RUN) pytest -s \
+		tests/crash/test_foreign_locks.py tests/crash/test_brokers_at_once.py $(PYTEST)
 
 fuzz: $(VENV)/.for-all ## N=35000 changed partitions three times over, out-of-range reads checked; a sample without
 	NUMBA_BOUNDSCHECK=1 PYLOG_FUZZ_ROUNDS=$(or $(N),35000) $(RUN) pytest tests/fuzz $(PYTEST)

@@ -225,7 +225,11 @@ def _ask_holder(proof: LockProof) -> LockShare:
 
 
 def _lost(proof: LockProof, reason: str) -> GuardRefusedError:
-    return GuardRefusedError("LOCK_LOST", f"the lock on {proof.log_directory} is lost: {reason}")
+    return GuardRefusedError(
+        "LOCK_LOST",
+        f"the lock on {proof.log_directory} is lost: {reason}. Nothing more is changed there; the "
+        "next run finishes what was begun",
+    )
 
 
 class LogDirectoryLock:

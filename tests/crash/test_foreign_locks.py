@@ -259,7 +259,7 @@ def sampled(*cases: tuple[str, ...]) -> list[object]:
 
 EVERYBODY = sampled(
     ("local", "recover", "wait", "always"),
-    ("local", "compact", "wait", "always"),
+    ("local", "compact", "wait", "all"),
     ("local", "compact", "wait-amid", "all"),
     ("local", "retain", "wait", "all"),
     ("local", "retain", "wait-amid", "all"),
