@@ -1,7 +1,8 @@
 """``pylog cat``: the records of a topic, as kcat writes them, or as JSON lines."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import pyarrow as pa
 
@@ -26,7 +27,7 @@ from pylog_spark.record_text import (
     is_json,
     json_lines,
 )
-from storage_core.kafka_log import COLUMNS, Records
+from storage_core.kafka_log import COLUMNS
 
 # A Python object a value: so many rows at a time.
 _ROWS_AT_A_TIME = 4096
@@ -40,21 +41,36 @@ def cat(line: CommandLine) -> int:
         ConfigError: A format is malformed, or a record is not in the format that is wanted.
     """
     line = with_topic_and_roots(line)
+    write_records(line, partial(read_chosen, line))
+    return ExitCode.DONE
+
+
+def write_records(
+    line: CommandLine, read: Callable[[Iterable[str]], Iterable[pa.RecordBatch]]
+) -> None:
+    """Write records to standard output, as a command line asks for them.
+
+    Args:
+        line: Formats, and how many records at most.
+        read: Returns the records with some columns of ``kafka_log.COLUMNS``; no batch is empty.
+
+    Raises:
+        ConfigError: A format is malformed, or a record is not in the format that is wanted.
+    """
     keys, values = _formats(line)
     if line[OUTPUT] is OutputFormat.JSON:
-        _write_json(first_rows(read_chosen(line, COLUMNS), line[MAX_RECORDS]), keys, values)
-        return ExitCode.DONE
+        _write_json(first_rows(read(COLUMNS), line[MAX_RECORDS]), keys, values)
+        return
     null = line[NULL].encode("utf-8", "surrogateescape")
     form = RecordFormat(line[RECORD_FORMAT], keys=keys, values=values, null=null)
     names = NAMES if is_json(keys) or is_json(values) else ()
-    records: Records = read_chosen(line, dict.fromkeys([*form.columns, *names]))
+    records = read(dict.fromkeys([*form.columns, *names]))
     for batch in first_rows(records, line[MAX_RECORDS]):
         try:
             rendered = form.render(batch)
         except NotInFormatError as error:
             raise batch_not_in_format(batch, error) from error
         sys.stdout.buffer.write(rendered)
-    return ExitCode.DONE
 
 
 def _formats(line: CommandLine) -> tuple[ValueFormat, ValueFormat]:

@@ -14,6 +14,7 @@ from pylog_spark.options.declared import (
     ALL_COMMANDS,
     ALLOW_DATA_LOSS,
     ALLOW_TRUNCATE,
+    AS_RECORDS,
     ASSUME_DEFAULTS,
     BY,
     CHOICE,
@@ -78,6 +79,7 @@ from pylog_spark.options.declared import (
     ROOTS,
     RUN_ID,
     SALVAGE,
+    SALVAGED,
     SEGMENTS,
     SERVER_PROPERTIES,
     SETTINGS_OF_RUN,
@@ -904,6 +906,67 @@ _PARTITION: Final = Group(
     help="Work on one partition directory, in this process: for surgery and tests.",
     commands=(_CLEAN_PARTITION, _RECOVER_PARTITION, _RETAIN_PARTITION, _TRUNCATE_PARTITION),
 )
+_SHOW_SALVAGE: Final = Command(
+    name="show",
+    work="pylog_spark.cli.salvage:show_salvage",
+    options=(
+        SALVAGED,
+        replace(
+            ROOTS,
+            is_required=False,
+            help="Log directories of the logs. Default: those that it was cut from.",
+        ),
+        replace(TOPICS, panel=None),
+        replace(EXCLUDE, panel=None),
+        replace(OUTPUT, panel=None),
+        replace(WIDE, panel=None),
+    ),
+    help="""
+    Show what a salvage holds: partitions, offsets, records, why they were cut, what is doubled.
+
+    Records are told apart by the log: those that it has, those behind its end, and those whose
+    offsets it has gone past. Nothing is written, and no lock is taken.
+    """,
+    example="Example: `pylog salvage show /var/lib/kafka-salvage`",
+)
+_REPLAY_SALVAGE: Final = Command(
+    name="replay",
+    work="pylog_spark.cli.salvage:replay",
+    options=(
+        SALVAGED,
+        ROOTS,
+        TOPICS,
+        EXCLUDE,
+        ROLE,
+        replace(DRY_RUN, help="Show what would be appended; write nothing."),
+        AS_RECORDS,
+        RECORD_FORMAT,
+        MAX_RECORDS,
+        *(KEY_FORMAT, KEY_SCHEMA),
+        *(VALUE_FORMAT, VALUE_SCHEMA),
+        NULL,
+        *(CONFIG_FILES, SERVER_PROPERTIES, TOPIC_DUMP),
+        *(SETTINGS_OF_RUN, NOW_MS, OVERRIDE),
+        _RECORD_OUTPUT,
+    ),
+    help="""
+    Append what was salvaged to closed logs that end before it, with the offsets that it had.
+
+    What a log has is left out; so are records whose offsets it has gone past, and the exit status
+    is 1 then: `--as-records` writes them as `pylog cat` does, for a producer. The broker is
+    stopped, and the directory was closed or recovered.
+    """,
+    example=(
+        "Example: `pylog salvage replay /var/lib/kafka-salvage /var/lib/kafka --role broker "
+        "--dry-run`"
+    ),
+)
+_SALVAGE: Final = Group(
+    name="salvage",
+    panel=_PLANS,
+    help="What recoveries cut and kept, and the way back.",
+    commands=(_SHOW_SALVAGE, _REPLAY_SALVAGE),
+)
 _SHOW_CONFIG: Final = Command(
     name="show",
     work="pylog_spark.cli.config:show_config",
@@ -965,7 +1028,7 @@ COMMANDS: Final[tuple[Command | Group, ...]] = (
     *(_INSPECT, _DUMP, _CAT, _EXPORT, _FIND, _FREE),
     *(_GROUPS, _TRANSACTIONS, _EXPLAIN, _SURVEY, _VERIFY, _DOCTOR),
     *(_RUN, _RECOVER, _RETAIN, _COMPACT),
-    *(_APPLY, _RUNS, _UNDO, _PURGE),
+    *(_APPLY, _RUNS, _UNDO, _PURGE, _SALVAGE),
     *(_INGEST, _MATERIALIZE),
     *(_PARTITION, _CONFIG, _WARMUP),
 )

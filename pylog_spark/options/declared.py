@@ -828,6 +828,20 @@ OUT: Final = Option[Path](
     metavar="DIR",
     help="A folder that is not there yet.",
 )
+SALVAGED: Final = Option[Path](
+    name="folder",
+    kind=FILE,
+    metavar="FOLDER",
+    help="What --salvage named, or a folder in it.",
+    is_required=True,
+)
+AS_RECORDS: Final = Option[bool](
+    name="as_records",
+    flag="--as-records",
+    kind=SWITCH,
+    default=False,
+    help="Write the records to standard output, for a producer; append nothing.",
+)
 PATH: Final = Option[str](
     name="path",
     kind=TEXT,

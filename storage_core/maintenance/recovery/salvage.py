@@ -3,7 +3,8 @@
 A broker may cut freely, it fetches the rest from other replicas; whoever has no other replica wants
 to look first. For each partition a directory of its name receives
 
-- ``cut-<base offset>-<position>.raw``: the bytes of each cut as they were, and
+- ``cut-<base offset>-<position>.raw``: the bytes of each cut as they were,
+- ``cuts.json``: where each was, and why it was cut, and
 - segments with indexes: the whole batches in them whose checksum is right, which Kafka, or this
   program, opens as a log of their own. A batch whose offsets were salvaged before is left to the
   raw copy.
@@ -15,7 +16,7 @@ partition's: nobody can read more than before.
 import os
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -32,6 +33,7 @@ from storage_core.filenames import (
 )
 from storage_core.formats.batch_v2 import BATCH_LENGTH_AT, LENGTH_OVERHEAD
 from storage_core.formats.index_entries import MAX_RELATIVE_OFFSET
+from storage_core.json_text import MAX_JSON_BYTES, JsonDocument
 from storage_core.local_files import create_in, open_folder, open_in, scan_open
 from storage_core.log.loaded_log import Cut
 from storage_core.log.segment_scan import scan_segment
@@ -41,6 +43,9 @@ from storage_core.store.base import FileReader, LogStore
 from storage_core.store.local import LocalStore, make_folder, storage_errors
 from storage_core.turns import sync
 
+RAW_SUFFIX: Final = ".raw"
+CUTS_FILE: Final = "cuts.json"
+_CUTS: Final = JsonDocument("pylog-salvage", 1, ("directory", "cuts"))
 _COPY_BYTES: Final = 8 << 20
 _FORMER: Final = frozenset({LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX})
 # Of the folders on the way: who owns what was salvaged gets there, and nobody looks around.
@@ -153,6 +158,7 @@ def salvage_cuts(
                     os.unlink(entry.name, dir_fd=folder)
             raw_bytes = sum(_copy_raw(store, cut, folder) for cut in cuts)
             bases = _write_segments(store, cuts, folder)
+            _write_cuts(store, cuts, folder)
     except OSError as error:
         raise StorageError(str(directory), error.strerror or str(error)) from error
     records = 0
@@ -174,6 +180,56 @@ def salvage_cuts(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedCuts:
+    """What a run wrote down of the cuts of one partition.
+
+    Attributes:
+        directory: The partition directory that they were in.
+        cuts: Each cut, in file order.
+    """
+
+    directory: str
+    cuts: tuple[Cut, ...]
+
+
+def read_cuts(directory: Path) -> SavedCuts | None:
+    """Return what was cut, and why; None in a folder of a version that did not write it down.
+
+    Raises:
+        ManifestError: The file is malformed.
+        StorageError: It cannot be read.
+    """
+    store = LocalStore(directory)
+    if not store.has(CUTS_FILE):
+        return None
+    content = store.read_file(CUTS_FILE, limit_bytes=MAX_JSON_BYTES)
+    fields = _CUTS.parse(content, str(directory / CUTS_FILE))
+    return SavedCuts(
+        directory=fields.text("directory"),
+        cuts=tuple(
+            Cut(
+                base_offset=cut.integer("base_offset"),
+                file=cut.file_name("file"),
+                position=cut.integer("position"),
+                size_bytes=cut.integer("size_bytes"),
+                first_offset=cut.integer("first_offset"),
+                is_whole_segment=cut.boolean("is_whole_segment"),
+                reason=cut.text("reason"),
+            )
+            for cut in fields.objects("cuts")
+        ),
+    )
+
+
+def _write_cuts(store: LocalStore, cuts: tuple[Cut, ...], folder: int) -> None:
+    if not cuts:
+        return
+    values = {"directory": str(store.directory), "cuts": [asdict(cut) for cut in cuts]}
+    with _create(store, cuts[0], folder, CUTS_FILE) as file:
+        file.write(_CUTS.encode(values))
+
+
 def _sync(directory: Path) -> None:
     """Make everything in a directory durable: what it was copied from is about to go."""
     with storage_errors(directory), open_folder(directory) as folder:
@@ -185,7 +241,7 @@ def _sync(directory: Path) -> None:
 
 
 def _copy_raw(store: LocalStore, cut: Cut, folder: int) -> int:
-    name = f"cut-{cut.base_offset:020d}-{cut.position}.raw"
+    name = f"cut-{cut.base_offset:020d}-{cut.position}{RAW_SUFFIX}"
     with closing(store.open_file(cut.file)) as reader, _create(store, cut, folder, name) as file:
         copied = _copy(reader, cut.position, cut.lost_bytes, file)
         # The zeros are a hole: there may be a gigabyte of them.

@@ -18,10 +18,11 @@ COMMANDS = {
     *("run", "compact", "recover", "retain", "verify", "doctor"),
     *("cat", "export", "find", "free"),
     *("inspect", "dump", "groups", "transactions", "partition", "config", "warmup"),
+    "salvage",
     *("apply", "runs", "undo", "purge", "explain", "ingest", "materialize", "survey"),
 }
 # Commands that have commands of their own, and the one that is meant where none is named.
-GROUPS = {"partition": "clean", "config": "show"}
+GROUPS = {"partition": "clean", "config": "show", "salvage": "show"}
 
 
 def options_of(command: Command | Group) -> list[Option[Any]]:

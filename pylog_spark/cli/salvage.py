@@ -1,0 +1,221 @@
+"""``pylog salvage``: what recoveries cut and kept, and the way back into a log."""
+
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import typer
+from rich.console import Console
+
+from pylog_spark.cli.cat import write_records
+from pylog_spark.cli.row_lines import RowLines
+from pylog_spark.cli.runner import load_options
+from pylog_spark.exit_code import ExitCode
+from pylog_spark.operations.salvage import (
+    ReplayRow,
+    SalvagedRow,
+    look_at_salvage,
+    replay_salvage,
+)
+from pylog_spark.options.choices import OutputFormat
+from pylog_spark.options.declared import (
+    AS_RECORDS,
+    DRY_RUN,
+    EXCLUDE,
+    OUTPUT,
+    ROOTS,
+    SALVAGED,
+    TOPICS,
+    WIDE,
+)
+from pylog_spark.options.option import CommandLine
+from pylog_spark.report import PARTITION, error_text, number_column, size_column
+from pylog_spark.schemas import Status
+from pylog_spark.text_table import Column, Row, TextTable, write_paragraphs, write_table
+from storage_core.catalog.topic_filter import TopicFilter
+from storage_core.counted import counted
+from storage_core.kafka_log import open_logs
+
+_SHOWN_REASONS: Final = 3
+
+
+def _why_cut(row: Row) -> str:
+    cuts: Sequence[Any] = row["cuts"]
+    more = len(cuts) - _SHOWN_REASONS
+    reasons = [cut["why"] for cut in cuts[:_SHOWN_REASONS]]
+    return "; ".join([*reasons, *([f"and {counted(more, 'more cut')}"] if more > 0 else [])])
+
+
+_SALVAGE_TABLE: Final = TextTable(
+    columns=(
+        PARTITION,
+        number_column("records", "records", rank=0),
+        number_column("from", "first_offset", rank=1),
+        number_column("to", "last_offset", rank=1),
+        number_column("in the log", "doubled_records", rank=0),
+        number_column("behind its end", "free_records", rank=0),
+        number_column("passed", "passed_records", rank=0),
+        size_column("raw", "raw_bytes", rank=2),
+    ),
+    note=_why_cut,
+    note_heading="why it was cut",
+)
+_REPLAY_TABLE: Final = TextTable(
+    columns=(
+        PARTITION,
+        Column(heading="status", cell=lambda row: row["status"]),
+        number_column("appended", "appended_records", rank=0),
+        number_column("in the log", "doubled_records", rank=0),
+        number_column("passed", "passed_records", rank=0),
+        number_column("log ends at", "log_end_offset", rank=1),
+    ),
+    note=lambda row: error_text(row) if row["error"] else row["reason"] or "",
+)
+
+
+def show_salvage(line: CommandLine) -> int:
+    """Print what a salvage folder holds, beside the logs, and return the exit status.
+
+    Raises:
+        PylogError: There is no such folder, or a file cannot be read.
+    """
+    topics = TopicFilter(topics=line[TOPICS], exclude=line[EXCLUDE])
+    found = look_at_salvage(line[SALVAGED], line[ROOTS], topics)
+    rows = [_salvage_row(each) for each in found]
+    if line[OUTPUT] is not OutputFormat.TABLE:
+        lines = RowLines(line[OUTPUT], "salvaged", list(rows[0]) if rows else [])
+        for row in rows:
+            lines.add("salvaged", row)
+        return ExitCode.DONE
+    console = Console()
+    write_table(console, _SALVAGE_TABLE, rows, is_wide=line[WIDE])
+    write_paragraphs(console, _salvage_notes(line[SALVAGED], found), is_wide=line[WIDE])
+    return ExitCode.DONE
+
+
+def replay(line: CommandLine) -> int:
+    """Append what was salvaged, or write it as records, and return the exit status.
+
+    Raises:
+        PylogError: As ``replay_salvage``, or as ``cat`` where records are written.
+    """
+    if line[AS_RECORDS]:
+        return _write_records(line)
+    rows = replay_salvage(line[SALVAGED], line[ROOTS], load_options(line))
+    described = [_replay_row(row) for row in rows]
+    if line[OUTPUT] is OutputFormat.JSON:
+        lines = RowLines(line[OUTPUT], "replayed", ())
+        for row in described:
+            lines.add("replayed", row)
+    else:
+        console = Console()
+        write_table(console, _REPLAY_TABLE, described)
+        write_paragraphs(console, _replay_notes(line, rows))
+    if any(row.status is Status.FAILED for row in rows):
+        return ExitCode.PARTLY_FAILED
+    return ExitCode.FINDINGS if any(row.passed for row in rows) else ExitCode.DONE
+
+
+def _write_records(line: CommandLine) -> int:
+    """Write the records that the logs do not have; say on standard error what is left out."""
+    topics = TopicFilter(topics=line[TOPICS], exclude=line[EXCLUDE])
+    found = look_at_salvage(line[SALVAGED], line[ROOTS], topics)
+
+    def read(columns: Iterable[str]) -> Iterator[pa.RecordBatch]:
+        listed = tuple(columns)
+        for each in found:
+            logs = open_logs(each.salvaged.directory)
+            for first, last in each.contents.kept_offsets:
+                yield from logs.read(
+                    partitions=[each.salvaged.partition],
+                    start=first,
+                    end=last + 1,
+                    columns=listed,
+                    fail_on_data_loss=False,
+                )
+
+    write_records(line, read)
+    sys.stdout.flush()
+    doubled = sum(each.contents.doubled for each in found)
+    if doubled:
+        typer.echo(f"pylog: left out: {counted(doubled, 'record')} that the log has", err=True)
+    return ExitCode.DONE
+
+
+def _salvage_row(each: SalvagedRow) -> Row:
+    saved, contents = each.salvaged.saved, each.contents
+    return {
+        "topic": each.salvaged.partition.topic,
+        "partition": each.salvaged.partition.partition,
+        "directory": str(each.salvaged.directory),
+        "cut_from": None if saved is None else saved.directory,
+        "log": None if each.log is None else str(each.log),
+        "segments": contents.segments,
+        "raw_bytes": contents.raw_bytes,
+        "first_offset": contents.first_offset,
+        "last_offset": contents.last_offset,
+        "records": contents.records,
+        "doubled_records": contents.doubled,
+        "free_records": contents.free,
+        "passed_records": contents.passed,
+        "log_end_offset": contents.log_end_offset,
+        "cuts": [
+            {"file": cut.file, "position": cut.position, "bytes": cut.size_bytes, "why": cut.reason}
+            for cut in (() if saved is None else saved.cuts)
+        ],
+    }
+
+
+def _salvage_notes(folder: Path, found: Sequence[SalvagedRow]) -> list[str]:
+    missing = sum(each.log is None for each in found)
+    notes = []
+    if missing:
+        what = counted(missing, "partition")
+        notes.append(f"{what} without a log to compare with: name its log directory behind FOLDER")
+    passed = sum(each.contents.passed for each in found)
+    if passed:
+        notes.append(
+            f"{counted(passed, 'record')} whose offsets the log has gone past: only a producer can "
+            "send them again; `pylog salvage replay FOLDER ROOT --as-records` writes them"
+        )
+    roots = dict.fromkeys(str(each.log.parent) for each in found if each.log is not None)
+    if any(each.contents.free for each in found):
+        words = ["pylog", "salvage", "replay", str(folder), *roots, "--role", "broker", "--dry-run"]
+        notes.append(f"the way back: {shlex.join(words)}")
+    return notes
+
+
+def _replay_row(row: ReplayRow) -> dict[str, Any]:
+    return {
+        "topic": row.partition.topic,
+        "partition": row.partition.partition,
+        "directory": None if row.directory is None else str(row.directory),
+        "status": row.status.value,
+        "reason": None if row.reason is None else row.reason.value,
+        "appended_records": row.appended,
+        "doubled_records": row.doubled,
+        "passed_records": row.passed,
+        "log_end_offset": row.log_end_offset,
+        "error_class": row.error_class,
+        "error": row.error,
+    }
+
+
+def _replay_notes(line: CommandLine, rows: Sequence[ReplayRow]) -> list[str]:
+    is_dry = line[DRY_RUN]
+    wanted = Status.PLANNED if is_dry else Status.DONE
+    appended = sum(row.appended for row in rows if row.status is wanted)
+    what = "would be appended" if is_dry else "appended"
+    dry = "dry run, nothing was written: " if is_dry else ""
+    doubled = counted(sum(row.doubled for row in rows), "record")
+    notes = [f"{dry}{counted(appended, 'record')} {what}, {doubled} left out that the log has"]
+    passed = sum(row.passed for row in rows)
+    if passed:
+        notes.append(
+            f"{counted(passed, 'record')} left out whose offsets the log has gone past: "
+            "`--as-records` writes them for a producer"
+        )
+    return notes

@@ -1,0 +1,265 @@
+"""What runs salvaged, beside the logs that it was cut from, and the way back into them.
+
+What goes back is appended to closed logs of a broker's directory, under Kafka's lock, with the
+offsets that it had. The marker of a clean shutdown is gone before the first byte and comes back
+after the last: who finds the directory in between recovers it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+from pylog_spark.discovery import resolve_roots
+from pylog_spark.options import JobOptions
+from pylog_spark.run.catalogs import build_catalogs
+from pylog_spark.run.guards import check_outside, check_roots
+from pylog_spark.run.job import new_job
+from pylog_spark.schemas import Action, Reason, Status
+from storage_core.catalog.log_directories import read_topic_id
+from storage_core.catalog.roles import Role
+from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.catalog.topic_filter import TopicFilter
+from storage_core.checkpoint.broker_files import read_clean_shutdown
+from storage_core.checkpoint.checkpoints import RECOVERY_FILES
+from storage_core.errors import ConfigError, GuardRefusedError, PylogError, describe_failure
+from storage_core.filenames import RECOVERY_POINT_FILE, TopicPartition
+from storage_core.log.unified_log import UnifiedLog
+from storage_core.maintenance.recovery.salvaged import (
+    Contents,
+    SalvagedLog,
+    describe_salvaged,
+    find_salvaged,
+    replay,
+)
+from storage_core.roots.broker import BrokerRoot, HeldBrokerRoot
+from storage_core.roots.open_root import LogRoot, root_checkpoints
+from storage_core.store.local import LocalStore
+
+_FOLDER: Final = "FOLDER"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SalvagedRow:
+    """What one run salvaged from one partition, beside the log.
+
+    Attributes:
+        salvaged: Which.
+        log: The directory of the log that it is compared with; None where there is none.
+        contents: What it holds.
+    """
+
+    salvaged: SalvagedLog
+    log: Path | None
+    contents: Contents
+
+
+@dataclass(slots=True, kw_only=True)
+class ReplayRow:
+    """What became of the salvage of one partition.
+
+    Attributes:
+        partition: Whose it is.
+        directory: Of the log; None where no root has it.
+        status: DONE, PLANNED, SKIPPED or FAILED.
+        reason: Why it was skipped.
+        doubled: Records that the log has.
+        appended: Records that went back, or would.
+        passed: Records whose offsets the log has gone past.
+        log_end_offset: Where the log ends afterwards.
+        error_class: Of what went wrong.
+        error: What went wrong.
+    """
+
+    partition: TopicPartition
+    directory: Path | None
+    status: Status = Status.PLANNED
+    reason: Reason | None = None
+    doubled: int = 0
+    appended: int = 0
+    passed: int = 0
+    log_end_offset: int | None = None
+    error_class: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Replay:
+    """One partition of a replay: its row, what was salvaged of it, and where it goes."""
+
+    row: ReplayRow
+    logs: list[SalvagedLog] = field(default_factory=list)
+    root: str = ""
+
+
+def look_at_salvage(
+    folder: Path, roots: Sequence[str | Path], topics: TopicFilter
+) -> list[SalvagedRow]:
+    """Return what a salvage folder holds; nothing is written.
+
+    Args:
+        folder: A folder that ``--salvage`` named, or one in it.
+        roots: Log directories that have the logs; without any, those that they were cut from.
+        topics: Which topics.
+
+    Raises:
+        PylogError: There is no such folder, or a file cannot be read.
+    """
+    rows = []
+    for salvaged in _chosen(folder, topics):
+        log = _log_of(salvaged, [str(root) for root in roots])
+        store = None if log is None else LocalStore(log)
+        rows.append(
+            SalvagedRow(salvaged=salvaged, log=log, contents=describe_salvaged(salvaged, store))
+        )
+    return rows
+
+
+def replay_salvage(
+    folder: Path, roots: Sequence[str | Path], options: JobOptions
+) -> list[ReplayRow]:
+    """Append what was salvaged to the logs that end before it; a dry run only says what would be.
+
+    Args:
+        folder: A folder that ``--salvage`` named, or one in it.
+        roots: Log directories of one broker.
+        options: Which topics, what their settings are, whether it is a dry run.
+
+    Raises:
+        ConfigError: A root is no log directory, or the salvage lies in one.
+        GuardRefusedError: A root may not be changed, is held by somebody, or was not closed.
+        PylogError: There is no such folder, or a root's own files cannot be read.
+    """
+    log_roots = resolve_roots(roots, said=options.role)
+    check_replay(folder, log_roots, options)
+    catalogs = build_catalogs(log_roots, options)
+    topics = TopicFilter(topics=options.include, exclude=options.exclude)
+    replays = _replays(_chosen(folder, topics), [root.location for root in log_roots], catalogs)
+    run_id = new_job(Action.RECOVER.value, log_roots, options).run_id
+    for location, of_root in groupby(
+        sorted(replays, key=lambda each: each.root), key=lambda each: each.root
+    ):
+        due = [each for each in of_root if each.row.status is Status.PLANNED]
+        if due and not options.dry_run:
+            root = BrokerRoot(Path(location)).hold(run_id=run_id, mark_clean=True)
+            with root as held:
+                _append(held, due, catalogs[location], options)
+    return [each.row for each in replays]
+
+
+def check_replay(folder: Path, roots: Sequence[LogRoot], options: JobOptions) -> None:
+    """Refuse a replay that may not be made.
+
+    Raises:
+        ConfigError: The salvage lies in a log directory.
+        GuardRefusedError: A root may not be changed, or was not closed.
+    """
+    check_outside(_FOLDER, folder, roots)
+    check_roots(roots, options)
+    for root in roots:
+        if root.role is not Role.BROKER:
+            reason = f"is a {root.role.value} root; records go back into a broker's directory only"
+            raise ConfigError("ROOT", root.location, reason)
+        if read_clean_shutdown(BrokerRoot(Path(root.location))) is None:
+            raise GuardRefusedError(
+                "UNCLEAN_SHUTDOWN",
+                f"{root.location} was not closed: what its logs end with is not known. Recover it "
+                f"first: pylog recover {root.location} --role broker --salvage DIR",
+            )
+
+
+def _chosen(folder: Path, topics: TopicFilter) -> list[SalvagedLog]:
+    return [each for each in find_salvaged(folder) if topics.admits(each.partition.topic)]
+
+
+def _log_of(salvaged: SalvagedLog, roots: Sequence[str]) -> Path | None:
+    """Return the directory of the log, None where no root has it."""
+    places = [Path(root, str(salvaged.partition)) for root in roots]
+    if not roots and salvaged.saved is not None:
+        places = [Path(salvaged.saved.directory)]
+    return next((place for place in places if place.is_dir()), None)
+
+
+def _replays(
+    salvaged: Iterable[SalvagedLog], roots: Sequence[str], catalogs: Mapping[str, TopicCatalog]
+) -> list[_Replay]:
+    """Return what is to be done for each partition."""
+    replays = []
+    for partition, logs in groupby(salvaged, key=lambda each: each.partition):
+        listed = list(logs)
+        directory = _log_of(listed[0], roots)
+        row = ReplayRow(partition=partition, directory=directory)
+        root = "" if directory is None else str(directory.parent)
+        replays.append(_Replay(row=row, logs=listed, root=root))
+        if directory is None:
+            row.status, row.error_class = Status.FAILED, "PartitionNotFoundError"
+            row.error = f"{partition} is in none of the log directories that were named"
+            continue
+        known = catalogs[root].topic_id(partition.topic)
+        own = read_topic_id(str(directory))
+        if known is not None and own is not None and known != own:
+            row.status, row.reason = Status.SKIPPED, Reason.INCONSISTENT_TOPIC_ID
+            row.error = f"the directory is of topic {own}, the cluster knows {known}"
+            continue
+        try:
+            _compare(row, listed, LocalStore(directory))
+        except PylogError as error:
+            row.status = Status.FAILED
+            row.error_class, row.error = _failure(error)
+    return replays
+
+
+def _compare(row: ReplayRow, logs: Iterable[SalvagedLog], store: LocalStore) -> None:
+    for each in logs:
+        contents = describe_salvaged(each, store)
+        row.doubled += contents.doubled
+        row.appended += contents.free
+        row.passed += contents.passed
+        row.log_end_offset = contents.log_end_offset
+    if not row.appended:
+        row.status = Status.SKIPPED
+        row.reason = Reason.NOTHING_TO_RECOVER
+
+
+def _append(
+    held: HeldBrokerRoot, due: Iterable[_Replay], catalog: TopicCatalog, options: JobOptions
+) -> None:
+    """Append to the logs of one directory; its marker comes back where all of that succeeds."""
+    held.begin_writing()
+    held.claim_unclean()
+    is_whole = True
+    for each in due:
+        try:
+            held.access.validate()
+            _append_one(held, each, catalog, options)
+        except PylogError as error:
+            is_whole = False
+            each.row.status = Status.FAILED
+            each.row.error_class, each.row.error = _failure(error)
+    if is_whole:
+        held.claim_clean()
+
+
+def _append_one(
+    held: HeldBrokerRoot, each: _Replay, catalog: TopicCatalog, options: JobOptions
+) -> None:
+    partition = each.row.partition
+    read = root_checkpoints(held.location, RECOVERY_FILES, strict=False).of(partition)
+    log = UnifiedLog.open(
+        Path(held.location, str(partition)),
+        config=catalog.config_or_defaults(partition.topic),
+        cleaner=options.cleaner,
+        log_start_offset=read.log_start_offset or 0,
+        recovery_point=read.recovery_point or 0,
+    )
+    with log:
+        each.row.appended = replay(each.logs, log)
+        each.row.log_end_offset = log.log_end_offset
+    held.write_checkpoints({RECOVERY_POINT_FILE: {partition: log.log_end_offset}})
+    each.row.status = Status.DONE
+
+
+def _failure(error: PylogError) -> tuple[str, str]:
+    failure = describe_failure(error)
+    return failure["error_class"], failure["error"]

@@ -1,0 +1,173 @@
+"""``pylog salvage``: what was cut is shown beside its log, and goes back into it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pylog_spark.exit_code import ExitCode
+from storage_core.checkpoint.lock import LogDirectoryLock
+from storage_core.filenames import CLEAN_SHUTDOWN_FILE, RECOVERY_POINT_FILE
+from storage_core.log.log_loader import load_log
+from storage_core.log.unified_log import UnifiedLog
+from storage_core.roots.open_root import root_checkpoints
+from storage_core.store.local import LocalStore
+from tests.kit.builders import encode_batch
+from tests.storage_core.maintenance.recovery.test_plan import SETTINGS
+from tests.storage_core.maintenance.verification.log_root import (
+    NOW_MS,
+    PARTITION,
+    LogRoot,
+    batch,
+    log_root,
+)
+
+CLOCK = ("--now-ms", NOW_MS)
+# Behind the bad batch, offsets 20 to 24, lie 25 to 39.
+FIRST, LAST, KEPT = 25, 39, 15
+
+
+@pytest.fixture
+def root(tmp_path: Path, pylog) -> LogRoot:
+    """A log directory whose log was cut at offset 20, and what was cut beside it."""
+    made = log_root(tmp_path / "log")
+    made.change(made.file(20), len(encode_batch(batch(20, leader_epoch=3))) - 1, b"\x55")
+    words = ("--role", "broker", "--from-start", "--allow-truncate", "--engine", "local", *CLOCK)
+    done = pylog("recover", made.path, *words, "--salvage", salvage_of(made))
+    assert done.exit_code == ExitCode.DONE, done.output
+    return made
+
+
+def salvage_of(root: LogRoot) -> Path:
+    return root.path.with_name("log-salvage")
+
+
+def show(pylog, root: LogRoot, *words: object) -> dict:
+    result = pylog("salvage", "show", salvage_of(root), *words, "--output", "json")
+    assert result.exit_code == ExitCode.DONE, result.output
+    [row] = map(json.loads, result.stdout.splitlines())
+    return row
+
+
+def replay(pylog, root: LogRoot, *words: object):
+    return pylog(
+        "salvage", "replay", salvage_of(root), root.path, "--role", "broker", *CLOCK, *words
+    )
+
+
+def records_of(pylog, place: Path) -> list[dict]:
+    result = pylog("cat", "t", "--root", place, "--output", "json")
+    assert result.exit_code == ExitCode.DONE, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def append(root: LogRoot, count: int) -> None:
+    """Let the log go on, as under a broker that was started too early."""
+    with UnifiedLog.open(root.partition) as log:
+        for _ in range(count):
+            log.append_as_leader(encode_batch(batch(0, 1)), leader_epoch=4)
+
+
+def test_what_was_cut_is_shown_beside_the_log_with_the_reason(pylog, root):
+    row = show(pylog, root)
+    assert (row["type"], row["topic"], row["partition"]) == ("salvaged", "t", 0)
+    assert (row["first_offset"], row["last_offset"], row["records"]) == (FIRST, LAST, KEPT)
+    assert (row["doubled_records"], row["free_records"], row["passed_records"]) == (0, KEPT, 0)
+    assert (row["cut_from"], row["log_end_offset"]) == (str(root.partition), 20)
+    assert [cut["file"] for cut in row["cuts"]] == [root.file(20).name, root.file(30).name]
+    assert "checksum" in row["cuts"][0]["why"].lower() or "crc" in row["cuts"][0]["why"].lower()
+    said = pylog("salvage", "show", salvage_of(root)).stdout
+    assert f"pylog salvage replay {salvage_of(root)} {root.path} --role broker --dry-run" in said
+
+
+def test_a_dry_run_says_what_the_replay_does_and_writes_nothing(pylog, root):
+    before = {path: path.read_bytes() for path in root.path.rglob("*") if path.is_file()}
+    said = replay(pylog, root, "--dry-run", "--output", "json")
+    assert {path: path.read_bytes() for path in root.path.rglob("*") if path.is_file()} == before
+    done = replay(pylog, root, "--output", "json")
+    assert (said.exit_code, done.exit_code) == (ExitCode.DONE, ExitCode.DONE), done.output
+    planned, ran = json.loads(said.stdout), json.loads(done.stdout)
+    assert (planned.pop("status"), ran.pop("status")) == ("planned", "done")
+    assert (planned.pop("log_end_offset"), ran.pop("log_end_offset")) == (20, LAST + 1)
+    assert planned == ran
+    assert ran["appended_records"] == KEPT
+
+
+def test_records_go_back_with_the_offsets_that_they_had_and_the_log_is_closed(pylog, root):
+    # What consumers could read but for the bad batch.
+    kept = [r for r in records_of(pylog, salvaged_partition(root)) if r["offset"] >= FIRST]
+    assert replay(pylog, root).exit_code == ExitCode.DONE
+    assert [r for r in records_of(pylog, root.path) if r["offset"] >= 20] == kept
+    log = load_log(LocalStore(root.partition), **SETTINGS)
+    assert log.log_end_offset == LAST + 1
+    assert (root.path / CLEAN_SHUTDOWN_FILE).read_bytes() == b'{"version":0,"brokerEpoch":-1}'
+    points = root_checkpoints(str(root.path), (RECOVERY_POINT_FILE,))
+    assert points.of(PARTITION).recovery_point == LAST + 1
+    doctor = pylog("doctor", root.path, *CLOCK, "--engine", "local", "--deep", "--output", "json")
+    assert json.loads(doctor.stdout)["advice"] == "start-broker"
+    # What is there is doubled now: a second time nothing goes back.
+    assert show(pylog, root)["doubled_records"] == KEPT
+    again = replay(pylog, root, "--output", "json")
+    row = json.loads(again.stdout)
+    assert (again.exit_code, row["status"], row["appended_records"]) == (0, "skipped", 0)
+    assert row["doubled_records"] == KEPT
+
+
+def salvaged_partition(root: LogRoot) -> Path:
+    [path] = salvage_of(root).rglob("t-0")
+    return path
+
+
+def test_what_the_log_has_gone_past_is_left_to_a_producer(pylog, root):
+    append(root, 7)
+    row = show(pylog, root)
+    assert (row["free_records"], row["passed_records"]) == (KEPT - 5, 5)
+    result = replay(pylog, root)
+    assert result.exit_code == ExitCode.FINDINGS
+    assert "5 records left out whose offsets the log has gone past" in result.stdout
+    assert [r["offset"] for r in records_of(pylog, root.path)][-10:] == list(range(30, 40))
+    sent = replay(pylog, root, "--as-records", "-f", "%o\\n")
+    assert (sent.exit_code, sent.stdout.split()) == (0, [str(n) for n in range(25, 30)])
+    assert "left out: 10 records that the log has" in sent.stderr
+
+
+def test_records_for_a_producer_are_written_as_cat_writes_them(pylog, root):
+    sent = replay(pylog, root, "--as-records", "--output", "json")
+    rows = [json.loads(line) for line in sent.stdout.splitlines()]
+    assert rows == records_of(pylog, salvaged_partition(root))
+    assert [row["offset"] for row in rows] == list(range(FIRST, LAST + 1))
+
+
+def test_a_directory_that_is_held_or_was_not_closed_is_refused(pylog, root):
+    with LogDirectoryLock(root.path):
+        result = replay(pylog, root)
+        assert (result.exit_code, "LOG_DIRECTORY_IN_USE" in result.stderr) == (3, True)
+    (root.path / CLEAN_SHUTDOWN_FILE).unlink()
+    result = replay(pylog, root)
+    assert result.exit_code == ExitCode.REFUSED
+    assert "UNCLEAN_SHUTDOWN" in result.stderr
+    assert "pylog recover" in result.stderr
+
+
+def test_a_log_that_is_in_no_root_is_a_failed_row(pylog, root):
+    root.partition.rename(root.path / "t-7")
+    result = replay(pylog, root, "--output", "json")
+    row = json.loads(result.stdout)
+    assert (result.exit_code, row["status"]) == (ExitCode.PARTLY_FAILED, "failed")
+    assert "t-0 is in none of the log directories" in row["error"]
+
+
+def test_a_log_that_cannot_be_opened_leaves_the_directory_unclean(pylog, root):
+    root.file(10, ".index").unlink()
+    result = replay(pylog, root, "--output", "json")
+    row = json.loads(result.stdout)
+    assert (result.exit_code, row["status"]) == (ExitCode.PARTLY_FAILED, "failed")
+    assert not (root.path / CLEAN_SHUTDOWN_FILE).exists()
+
+
+def test_what_is_no_salvage_is_wrong_usage_or_not_there(pylog, root, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for place in ("empty", "absent"):
+        result = pylog("salvage", "show", tmp_path / place)
+        assert result.exit_code != ExitCode.DONE
+        assert "--salvage of a recovery named" in result.stderr
