@@ -499,7 +499,7 @@ _DOCTOR: Final = Command(
         EXCLUDE,
         DEEP,
         FAIL_ON,
-        replace(SHOW, default=20, shown=20),
+        replace(SHOW, help="At most so many findings. Default: 20 in tables, else all."),
         ALL_COMMANDS,
         _GUESSED_ROLE,
         CONFIG_FILES,

@@ -1,9 +1,12 @@
 """``pylog doctor``: what state log directories are in, and what to do next."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from tempfile import TemporaryFile
+from typing import IO, Any, Final
 
 from rich.console import Console
 
@@ -17,13 +20,14 @@ from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.doctor import diagnose
 from pylog_spark.operations.verify_report import VerifyRequest
 from pylog_spark.options.broker import broker_config
-from pylog_spark.options.choices import FailOn
+from pylog_spark.options.choices import FailOn, OutputFormat
 from pylog_spark.options.declared import (
     ALL_COMMANDS,
     ALLOW_TRUNCATE,
     DEEP,
     DRY_RUN,
     FAIL_ON,
+    OUTPUT,
     REPORT,
     ROOTS,
     SHOW,
@@ -40,6 +44,7 @@ from pylog_spark.report_page import Block, Command, Page, Section, write_page
 from pylog_spark.run.guards import check_outside
 from pylog_spark.schemas import FINDING
 from pylog_spark.tasks.diagnosis import Diagnosis
+from pylog_spark.text import to_json
 from pylog_spark.text_table import Row, TextTable, write_paragraphs, write_table
 from storage_core.catalog.roles import Role, guess_role, local_path
 from storage_core.counted import counted
@@ -48,6 +53,9 @@ from storage_core.maintenance.verification.findings import Severity
 from storage_core.maintenance.verification.verdict import Advice, RootState
 from storage_core.roots.open_root import check_log_directory
 from storage_core.store.open_objects import MANAGED_PREFIX, is_managed
+
+# Findings for a program, a line each, until the whole of the answer is known; None for a person.
+_Spool = IO[str] | None
 
 _STYLES: Final = {
     Advice.IN_USE: "bold yellow",
@@ -59,6 +67,8 @@ _STYLES: Final = {
     Advice.COPY_WHOLE: "bold green",
 }
 _SHOWN_FORECASTS: Final = 20
+# In tables, where nobody says how many.
+_SHOWN_FINDINGS: Final = 20
 _SHOWN_COMMANDS: Final = 10
 _FINDING_COLUMNS: Final = ("root", *FINDING.names)
 # What a broker's start would do to each partition.
@@ -77,31 +87,51 @@ _FORECAST_TABLE: Final = TextTable(
 )
 
 
-def _prepare(line: CommandLine) -> Call[None]:
+def _prepare(line: CommandLine) -> Call[_Spool]:
     options = load_options(line)
     places = _check_places(line[ROOTS], options.role)
     roots = resolve_roots(places, said=options.role)
     check_outside(REPORT.label, line[REPORT], roots)
     notes = topic_notes(options, roots)
-    return Call(line=line, options=options, subject=None, roots=roots, notes=notes)
+    is_for_program = line[OUTPUT] is not OutputFormat.TABLE and SHOW not in line
+    spool = TemporaryFile("w+", encoding="utf-8") if is_for_program else None  # noqa: SIM115  # of the call
+    return Call(line=line, options=options, subject=spool, roots=roots, notes=notes)
 
 
-def _diagnose(call: Call[None], place: Any) -> Diagnosis:
+def _diagnose(call: Call[_Spool], place: Any) -> Diagnosis:
     return diagnose(
         place,
         [root.location for root in call.roots],
         call.options,
-        VerifyRequest(is_deep=call.line[DEEP], shown=call.line[SHOW]),
+        VerifyRequest(is_deep=call.line[DEEP], shown=_shown(call)),
         broker_threads=broker_config(call.options).num_recovery_threads_per_data_dir,
+        on_findings=None if call.subject is None else partial(_spool, call.subject),
     )
 
 
-def _show(call: Call[None], diagnosis: Diagnosis) -> int:
+def _spool(spool: IO[str], findings: Iterable[Row]) -> None:
+    for finding in findings:
+        spool.write(f"{to_json(finding, separators=(',', ':'), default=str)}\n")
+
+
+def _shown(call: Call[_Spool]) -> int:
     shown = call.line[SHOW]
+    return _SHOWN_FINDINGS if shown is None else shown
+
+
+def _show(call: Call[_Spool], diagnosis: Diagnosis) -> int:
+    shown = _shown(call)
     if call.is_for_person:
         _write(diagnosis, shown, is_wide=call.is_wide, are_all=call.line[ALL_COMMANDS])
     else:
-        _write_rows(diagnosis, shown, RowLines(call.output, "finding", _FINDING_COLUMNS))
+        lines = RowLines(call.output, "finding", _FINDING_COLUMNS)
+        if call.subject is None:
+            findings = [to_json(one, default=str) for one in diagnosis.findings[:shown]]
+            _write_rows(diagnosis, findings, lines)
+        else:
+            call.subject.seek(0)
+            _write_rows(diagnosis, map(str.rstrip, call.subject), lines)
+            call.subject.close()
     write_notes(call.notes, is_for_person=call.is_for_person, is_wide=call.is_wide)
     page = call.line[REPORT]
     if page is not None:
@@ -109,12 +139,13 @@ def _show(call: Call[None], diagnosis: Diagnosis) -> int:
     return _exit_code(diagnosis, call.line[FAIL_ON])
 
 
-def _write_rows(diagnosis: Diagnosis, shown: int, lines: RowLines) -> None:
+def _write_rows(diagnosis: Diagnosis, findings: Iterable[str], lines: RowLines) -> None:
     """Write the diagnosis: one object as JSON; as CSV its findings, a row each."""
-    lines.add("diagnosis", _describe(diagnosis, shown))
-    if lines.is_csv:
-        for finding in diagnosis.findings[:shown]:
-            lines.add("finding", finding)
+    if not lines.is_csv:
+        lines.add_list("diagnosis", _describe(diagnosis), "findings", findings)
+    else:
+        for finding in findings:
+            lines.add("finding", json.loads(finding))
         for failed in diagnosis.failed:
             lines.add("failed", failed)
 
@@ -169,7 +200,7 @@ def _exit_code(diagnosis: Diagnosis, fail_on: FailOn) -> int:
     return ExitCode.FINDINGS if worst >= fail_on.severity.rank else ExitCode.DONE
 
 
-def _describe(diagnosis: Diagnosis, shown: int) -> dict[str, Any]:
+def _describe(diagnosis: Diagnosis) -> dict[str, Any]:
     return {
         **asdict(diagnosis.verdict),
         "roots": [asdict(root) for root in diagnosis.roots],
@@ -179,7 +210,7 @@ def _describe(diagnosis: Diagnosis, shown: int) -> dict[str, Any]:
             {"severity": severity, "code": code, "count": count}
             for severity, code, count in diagnosis.counts
         ],
-        "findings": list(diagnosis.findings[:shown]),
+        "findings": [],
         "partitions": list(diagnosis.forecasts),
         "failed": list(diagnosis.failed),
         "read_bytes": diagnosis.read_bytes,
@@ -213,7 +244,10 @@ def _write(diagnosis: Diagnosis, shown: int, *, is_wide: bool, are_all: bool) ->
     bad = [row for row in diagnosis.findings if Severity(row["severity"]).rank >= least]
     if bad[:shown]:
         console.print()
-        write_table(console, FINDING_TABLE, bad[:shown], is_wide=is_wide)
+        of_all = sum(n for severity, _, n in diagnosis.counts if Severity(severity).rank >= least)
+        left = of_all - len(bad[:shown])
+        more = [f"{left:,} more; {SHOW.flag} N prints more, {OUTPUT.flag} json all"] if left else []
+        write_table(console, FINDING_TABLE, bad[:shown], is_wide=is_wide, footer=more)
     if diagnosis.counts:
         console.print()
         write_counts(

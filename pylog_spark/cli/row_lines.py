@@ -76,6 +76,22 @@ class RowLines:
             for text in _remarks(row):
                 typer.echo(printable(f"pylog: {text}"), err=True)
 
+    def add_list(self, kind: str, row: Row, name: str, items: Iterable[str]) -> None:
+        """Write a JSON line of which one value is a list that is written item by item.
+
+        Args:
+            kind: Its kind.
+            row: By name.
+            name: Of the list.
+            items: JSON texts.
+        """
+        # In a text every quote is escaped: this is the key, and nothing else.
+        before, _, after = json_line(kind, {**row, name: []}).partition(f'"{name}":[]')
+        self._write(f'{before}"{name}":[')
+        for number, item in enumerate(items):
+            self._write(f",{item}" if number else item)
+        self._write(f"]{after}\n")
+
 
 def _remarks(row: Row) -> Iterator[str]:
     """Yield what a person has to hear of a row that is not shown."""

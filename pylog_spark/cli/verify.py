@@ -1,6 +1,8 @@
 """``pylog verify``: is what lies in log directories whole?"""
 
+from collections.abc import Iterable
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Final
 
 from rich.console import Console
@@ -18,7 +20,11 @@ from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.verify import verify
-from pylog_spark.operations.verify_report import VerifyReport, VerifyRequest
+from pylog_spark.operations.verify_report import (
+    ORDERED_FINDINGS,
+    VerifyReport,
+    VerifyRequest,
+)
 from pylog_spark.options.declared import DEEP, FAIL_ON, LIVE, METRICS_FILE, REPORT, ROOTS, SHOW
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import RESULT_TABLE, partition_name, size_text
@@ -26,9 +32,12 @@ from pylog_spark.report_page import Page, write_page
 from pylog_spark.run.guards import check_ledger, check_outside
 from pylog_spark.schemas import RECORDED_FINDING
 from pylog_spark.text import printable
-from pylog_spark.text_table import has_several_roots, write_paragraphs, write_table
+from pylog_spark.text_table import Row, has_several_roots, write_paragraphs, write_table
 from storage_core.counted import counted
 from storage_core.maintenance.verification.findings import Severity
+
+# In tables, where nobody says how many.
+_SHOWN_FINDINGS: Final = 100
 
 
 def _prepare(line: CommandLine) -> Call[list[str]]:
@@ -47,18 +56,38 @@ def _verify(call: Call[list[str]], place: Any) -> VerifyReport:
         is_deep=call.line[DEEP],
         is_live=call.line[LIVE],
         fail_on=call.line[FAIL_ON].severity,
-        shown=call.line[SHOW],
+        shown=_shown(call),
     )
-    report = verify(place, call.line[ROOTS], call.options, request)
+    lines = None if call.is_for_person else _lines(call)
+    tell = None if lines is None or SHOW in call.line else partial(_write_findings, lines)
+    report = verify(place, call.line[ROOTS], call.options, request, on_findings=tell)
+    if lines is not None and tell is None:
+        _write_findings(lines, report.findings)
     report = report.with_empty_roots(call.subject, are_topics_chosen=call.are_topics_chosen)
     return report.with_notes(call.notes)
+
+
+def _shown(call: Call[list[str]]) -> int:
+    shown = call.line[SHOW]
+    if shown is None:
+        shown = _SHOWN_FINDINGS if call.is_for_person else ORDERED_FINDINGS
+    return shown
+
+
+def _lines(call: Call[list[str]]) -> RowLines:
+    return RowLines(call.output, "finding", RECORDED_FINDING.names)
+
+
+def _write_findings(lines: RowLines, rows: Iterable[Row]) -> None:
+    for row in rows:
+        lines.add("finding", row)
 
 
 def _show(call: Call[list[str]], report: VerifyReport) -> int:
     if call.is_for_person:
         _write_tables(report, is_wide=call.is_wide)
     else:
-        _write_rows(report, RowLines(call.output, "finding", RECORDED_FINDING.names))
+        _write_rows(report, _lines(call))
     page = call.line[REPORT]
     if page is not None:
         write_page(page, verify_page(report, ledger=call.options.ledger))
@@ -92,8 +121,6 @@ def verify_page(report: VerifyReport, *, ledger: str | None) -> Page:
 
 
 def _write_rows(report: VerifyReport, lines: RowLines) -> None:
-    for row in report.findings:
-        lines.add("finding", row)
     for result in report.results.to_pylist():
         lines.add("result", result)
     run = {
@@ -118,7 +145,8 @@ def _write_tables(report: VerifyReport, *, is_wide: bool) -> None:
     bad = [row for row in report.findings if Severity(row["severity"]).rank >= least]
     left = sum(n for severity, _, n in counts if Severity(severity).rank >= least) - len(bad)
     if bad:
-        more = [f"{left:,} more; --show N prints more, --ledger keeps all"] if left else []
+        way = "--show N prints more, --output json all, --ledger keeps all"
+        more = [f"{left:,} more; {way}"] if left else []
         write_table(console, FINDING_TABLE, bad, is_wide=is_wide, footer=[*more, ""])
     if counts:
         write_counts(console, counts, report.findings)

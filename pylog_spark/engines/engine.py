@@ -219,6 +219,16 @@ class Engine(ABC, Generic[RowsT]):
         return join_table(table, schema) if PART in table.column_names else table.cast(schema)
 
     @abstractmethod
+    def stream(self, rows: RowsT, schema: pa.Schema, description: str) -> Iterator[pa.RecordBatch]:
+        """Run stages that read little, once, and yield the rows; never all of them are held.
+
+        Args:
+            rows: What to run.
+            schema: Columns of the rows.
+            description: What is shown while it runs.
+        """
+
+    @abstractmethod
     def _compute(self, rows: RowsT, *, is_look: bool) -> pa.Table:
         """Run stages and return the rows, as they are."""
 

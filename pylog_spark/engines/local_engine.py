@@ -198,6 +198,19 @@ class LocalEngine(Engine[LocalRows]):
         _remove_files(made)  # what was read of them stays readable
         return pa.Table.from_batches(batches, rows.schema)
 
+    def stream(
+        self, rows: LocalRows, schema: pa.Schema, description: str
+    ) -> Iterator[pa.RecordBatch]:
+        """Run stages, and yield the rows from the files that their tasks left."""
+        self.describe(description)
+        made = self._run(rows, to_driver, is_look=True)
+        try:
+            for pieces in made:
+                for piece in pieces:
+                    yield piece.read(rows.schema).cast(schema)
+        finally:
+            _remove_files(made)
+
     def _keep(self, rows: LocalRows, *, is_look: bool) -> LocalRows:
         """Return the same rows, which are computed once, until ``release``."""
         made = self._run(rows, to_driver, is_look=is_look)

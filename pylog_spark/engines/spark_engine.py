@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any, ClassVar, Final, Self, TypeVar
 
 import pyarrow as pa
@@ -39,6 +40,8 @@ from pylog_spark.structured_logs import TaskLogs
 from pylog_spark.tasks.worker import freeze_modules
 from storage_core.checkpoint.lock import kept_shares
 
+# So many rows are made a batch of where the driver reads them one by one.
+_STREAMED_ROWS: Final = 1000
 _log: Final = logging.getLogger(__name__)
 _DESCRIPTION: Final = "spark.job.description"
 
@@ -211,6 +214,15 @@ class SparkEngine(Engine[SparkRows]):
     def _compute(self, rows: SparkRows, *, is_look: bool) -> pa.Table:
         del is_look  # tasks run where the executors are
         return rows.frame.toArrow()
+
+    def stream(
+        self, rows: SparkRows, schema: pa.Schema, description: str
+    ) -> Iterator[pa.RecordBatch]:
+        """Run stages, and yield the rows; the driver has those of one task at a time."""
+        self.describe(description)
+        told = rows.frame.toLocalIterator()
+        while several := list(islice(told, _STREAMED_ROWS)):
+            yield pa.RecordBatch.from_pylist([row.asDict() for row in several], schema)
 
     def _keep(self, rows: SparkRows, *, is_look: bool) -> SparkRows:
         """Return the same rows, which are computed once, until ``release``."""

@@ -11,8 +11,14 @@ import pyarrow as pa
 
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
-from pylog_spark.operations.verify import Verification, observe_targets, verify_step
-from pylog_spark.operations.verify_report import VerifyRequest
+from pylog_spark.operations.verify import (
+    OnFindings,
+    Verification,
+    observe_targets,
+    tell_findings,
+    verify_step,
+)
+from pylog_spark.operations.verify_report import ORDERED_FINDINGS, VerifyRequest
 from pylog_spark.options import JobOptions
 from pylog_spark.run.catalogs import build_catalogs
 from pylog_spark.run.job import new_job
@@ -30,8 +36,6 @@ from storage_core.errors import PylogError, StorageError
 from storage_core.roots.open_root import LogRoot
 
 _TITLE: Final = "pylog doctor"
-# Commands are those of so many of the worst findings.
-_MOST_CURED: Final = 10_000
 
 
 def diagnose(
@@ -41,6 +45,7 @@ def diagnose(
     request: VerifyRequest,
     *,
     broker_threads: int,
+    on_findings: OnFindings | None = None,
 ) -> Diagnosis:
     """Verify log directories and say what to do about them; nothing is written to them.
 
@@ -50,6 +55,7 @@ def diagnose(
         options: Which topics, which role.
         request: How to look.
         broker_threads: ``num.recovery.threads.per.data.dir``.
+        on_findings: Takes all findings, some at a time, however many there are.
 
     Raises:
         ConfigError: A root is no directory, or is there twice.
@@ -61,12 +67,14 @@ def diagnose(
         log_roots = _of_a_broker(log_roots)
     # A look leaves no record.
     job = new_job(Action.VERIFY.value, log_roots, replace(options, dry_run=True))
-    request = replace(request, shown=max(request.shown, _MOST_CURED))
+    request = replace(request, shown=max(request.shown, ORDERED_FINDINGS))
     with Run(place, job) as run:
         observed = observe_targets(run, request)
         _check_readable(observed.targets)
         verification = verify_step(run, request, observed)
         forecasts = _foretell(run, observed, verification)
+        if on_findings is not None:
+            tell_findings(run, verification, on_findings)
     return put_together(
         observed,
         findings=verification.worst,

@@ -4,7 +4,7 @@ One stage: a task a unit of segments; then one a partition that was cut into sev
 stay where tasks are; the driver gets their counts, the worst of them, and a row a partition.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from pylog_spark.tasks.findings import (
     VERIFIED_PARTITION,
     WORST_FIRST,
     count_findings,
+    findings_of,
     first_rows,
     rank_findings,
     recorded_findings,
@@ -40,6 +41,9 @@ from pylog_spark.tasks.verified_roots import VerifiedRoots, observe_roots
 from storage_core.clock import Clock
 from storage_core.maintenance.verification.findings import Severity
 
+# Takes rows of findings, some at a time.
+OnFindings = Callable[[Sequence[Mapping[str, Any]]], None]
+
 
 def verify(
     place: Place,
@@ -48,6 +52,7 @@ def verify(
     request: VerifyRequest | None = None,
     *,
     clock: Clock | None = None,
+    on_findings: OnFindings | None = None,
 ) -> VerifyReport:
     """Verify every partition of log directories, record what was found, and report it.
 
@@ -57,6 +62,7 @@ def verify(
         options: Which topics, which role, where the ledger is.
         request: How deep to look, and what makes the run fail.
         clock: For the times in the ledger.
+        on_findings: Takes all findings, some at a time, however many there are.
 
     Raises:
         ConfigError: A root is no directory, is there twice, or would hold the ledger.
@@ -79,6 +85,9 @@ def verify(
             partial(recorded_findings, run_id=job.run_id), RECORDED_FINDING
         )
         run.recorder.findings(run.engine, recorded)
+        if on_findings is not None:
+            tell = partial(_tell_recorded, job, on_findings)
+            tell_findings(run, verification, tell)
         worst = Severity(verification.counts[0].severity) if verification.counts else None
         return run.report(
             VerifyReport,
@@ -87,10 +96,7 @@ def verify(
             verified=verification.partitions,
             counts=verification.counts,
             gauges=verification.gauges,
-            findings=tuple(
-                {"run_id": job.run_id, **{name: row[name] for name in RECORDED_FINDING.names[1:]}}
-                for row in verification.worst
-            ),
+            findings=tuple(_recorded(job, row) for row in verification.worst),
             roots=observed,
             read_bytes=sum(row["read_bytes"] or 0 for row in verification.partitions),
             read_ms=sum(row["read_ms"] or 0 for row in verification.partitions),
@@ -172,6 +178,34 @@ def verify_step(run: Run, request: VerifyRequest, roots: VerifiedRoots) -> Verif
         gauges=_gauges(counts, [root.location for root in run.job.roots]),
         worst=tuple(worst.drop_columns(["badness"]).to_pylist()),
     )
+
+
+def tell_findings(run: Run, verification: Verification, on_findings: OnFindings) -> None:
+    """Hand over all findings of a run that is open, the worst severity first.
+
+    Args:
+        run: The run.
+        verification: Of ``verify_step``.
+        on_findings: Takes them, some at a time.
+    """
+    if sum(count.count for count in verification.counts) <= len(verification.worst):
+        on_findings(verification.worst)
+        return
+    severities = dict.fromkeys(count.severity for count in verification.counts)
+    for severity in severities:
+        chosen = verification.rows.map(partial(findings_of, severity=severity), RANKED_FINDING)
+        ordered = chosen.sort_within(*WORST_FIRST)
+        title = f"{run.job.title}: findings of severity {severity}"
+        for batch in run.engine.stream(ordered, RANKED_FINDING, title):
+            on_findings(batch.drop_columns(["badness"]).to_pylist())
+
+
+def _tell_recorded(job: Job, on_findings: OnFindings, rows: Sequence[Mapping[str, Any]]) -> None:
+    on_findings([_recorded(job, row) for row in rows])
+
+
+def _recorded(job: Job, row: Mapping[str, Any]) -> dict[str, Any]:
+    return {"run_id": job.run_id, **{name: row[name] for name in RECORDED_FINDING.names[1:]}}
 
 
 def _sum_counts(counts: pa.Table) -> tuple[FindingCount, ...]:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # So many findings are handed to whoever looks at a report; the ledger and the DataFrame have all.
 DEFAULT_SHOWN: Final = 1000
+# So many are put in one order, the worst first; more than that in the order of each severity.
+ORDERED_FINDINGS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -554,14 +554,13 @@ ALL_COMMANDS: Final = Option[bool](
     default=False,
     help="Print every command, not the first ten and the first of each kind of finding.",
 )
-SHOW: Final = Option[int](
+SHOW: Final = Option[int | None](
     name="show",
     flag="--show",
     kind=count(at_least=0),
-    default=100,
-    shown=100,
+    default=None,
     metavar="N",
-    help="Print at most so many findings, worst first.",
+    help="At most so many findings, worst first. Default: 100 in tables, else all.",
 )
 DEEP: Final = Option[bool](
     name="deep",

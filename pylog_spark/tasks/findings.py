@@ -80,6 +80,12 @@ def rank_findings(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
         )
 
 
+def findings_of(batches: Iterable[pa.RecordBatch], severity: str) -> Iterator[pa.RecordBatch]:
+    """Yield the findings of one severity, of ``RANKED_FINDING``."""
+    for rows in rank_findings(batches):
+        yield rows.filter(pc.equal(rows["severity"], severity))
+
+
 def first_rows(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
     """Yield the first rows of a task, as many as there may be; the others are passed over."""
     left = most
