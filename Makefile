@@ -74,7 +74,7 @@ run: $(VENV)/.for-run kernels ## The nightly over a log directory written by Apa
 	rm -rf "$$place/broker" "$$place/ledger"; \
 	mkdir -p "$$place/broker"; \
 	tar -xzf $(GOLDEN) -C "$$place/broker"; \
-	$(RUN) pylog_spark run "$$place/broker" --role broker --ledger "$$place/ledger"
+	$(RUN) pylog_spark run "$$place/broker" --role broker --ledger "$$place/ledger" --engine spark
 
 fmt: $(VENV)/.for-all ## Format the code and repair what ruff can repair
 	$(RUN) ruff format .

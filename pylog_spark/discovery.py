@@ -5,7 +5,9 @@ other tasks. One task lists a local root; a root on an object store is listed by
 time; an inventory takes the place of listing. One row is one sub-directory, whatever it is.
 """
 
+import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -19,12 +21,12 @@ from pylog_spark.options.arguments import said_as
 from pylog_spark.schemas import LISTED_DIRECTORY, LISTING_RUN, PARTITION, SEGMENT
 from pylog_spark.tasks.inventory import InventoryRoot, partition_rows, read_part
 from pylog_spark.tasks.inventory_files import OPTION, InventoryPart, find_parts
-from pylog_spark.tasks.listing import LISTING_COLUMNS, list_roots, list_segments
+from pylog_spark.tasks.listing import LISTING_COLUMNS, list_partitions, list_roots, list_segments
 from pylog_spark.tasks.root_listing import ListingOpener, list_run_partitions, list_runs
 from storage_core.catalog.roles import Role, guess_role, local_path
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import ConfigError
-from storage_core.filenames import is_text
+from storage_core.filenames import LOG_SUFFIX, is_text
 from storage_core.local_files import folder_names
 from storage_core.roots.open_root import LogRoot, check_log_directory
 from storage_core.store.listing import open_listing
@@ -178,9 +180,32 @@ def count_directories(roots: Sequence[LogRoot]) -> int | None:
     return count
 
 
-def are_local(roots: Sequence[LogRoot]) -> bool:
-    """Whether all roots are on disks of this machine."""
-    return all(local_path(root.location) is not None for root in roots)
+def are_few(roots: Sequence[LogRoot], topics: TopicFilter, *, most_bytes: int) -> bool:
+    """Whether the partitions of roots of this machine have at most so many bytes of logs.
+
+    Names and lengths are asked for, and not beyond the first too many bytes.
+
+    Args:
+        roots: Local ones; one that is to be made counts as empty.
+        topics: Which topics count.
+        most_bytes: How many bytes.
+    """
+    left = most_bytes
+    for root in roots:
+        path = local_path(root.location)
+        if path is None or not path.exists():
+            continue
+        for row in list_partitions(root.location, root.role.value, topics):
+            # What cannot be listed is an error of its row later.
+            with suppress(OSError), os.scandir(path / row["directory"].rpartition("/")[2]) as files:
+                left -= sum(
+                    file.stat(follow_symlinks=False).st_size
+                    for file in files
+                    if file.name.endswith(LOG_SUFFIX)
+                )
+            if left < 0:
+                return False
+    return True
 
 
 def _root_rows(roots: Sequence[LogRoot]) -> list[pa.RecordBatch]:

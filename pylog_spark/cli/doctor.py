@@ -246,8 +246,10 @@ def _write(diagnosis: Diagnosis, shown: int, *, is_wide: bool, are_all: bool) ->
         console.print()
         of_all = sum(n for severity, _, n in diagnosis.counts if Severity(severity).rank >= least)
         left = of_all - len(bad[:shown])
-        more = [f"{left:,} more; {SHOW.flag} N prints more, {OUTPUT.flag} json all"] if left else []
-        write_table(console, FINDING_TABLE, bad[:shown], is_wide=is_wide, footer=more)
+        others = (
+            [f"{left:,} more; {SHOW.flag} N prints more, {OUTPUT.flag} json all"] if left else []
+        )
+        write_table(console, FINDING_TABLE, bad[:shown], is_wide=is_wide, footer=others)
     if diagnosis.counts:
         console.print()
         write_counts(

@@ -273,5 +273,5 @@ _TABLE: Final = TextTable(
 )
 
 FREE: Final = Work(
-    name="free", prepare=_prepare, operate=_operate, show=_show, tasks=Tasks.HERE_IF_DRY
+    name="free", prepare=_prepare, operate=_operate, show=_show, tasks=Tasks.HERE_IF_FEW
 )

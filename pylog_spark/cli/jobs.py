@@ -17,7 +17,7 @@ from pylog_spark.cli.page_parts import (
 )
 from pylog_spark.cli.progress_line import ProgressLine
 from pylog_spark.cli.row_lines import RowLines
-from pylog_spark.cli.runner import Call, Tasks, Work, load_options
+from pylog_spark.cli.runner import Call, Tasks, Work, engine_text, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.apply import ApplyOptions, apply_saved, options_of
 from pylog_spark.operations.biggest_segments import segments_after_run
@@ -160,7 +160,7 @@ def show_run(call: Call[Any], report: RunReport) -> int:
     """Print what a run did, or would do, and return its exit status."""
     rows = report.results.to_pylist()
     if call.is_for_person:
-        _write_tables(report, rows, is_wide=call.is_wide)
+        _write_tables(call, report, rows)
     else:
         _write_rows(report, rows, RowLines(call.output, "result", report.results.schema.names))
     page = call.line[REPORT]
@@ -245,11 +245,12 @@ def _plans(report: RunReport) -> dict[RowKey, dict[str, Any]]:
     return plans
 
 
-def _write_tables(report: RunReport, rows: list[dict[str, Any]], *, is_wide: bool) -> None:
+def _write_tables(call: Call[Any], report: RunReport, rows: list[dict[str, Any]]) -> None:
+    is_wide = call.is_wide
     seconds = report.summary.duration_ms / 1000
     what = "dry run, nothing was written" if report.dry_run else f"run {report.run_id}"
     line = f"{what}: {summary_line(rows)} in {seconds:.1f} s, "
-    line += f"engine {report.engine}{refusal_text(rows)}"
+    line += f"{engine_text(report, call)}{refusal_text(rows)}"
     console = Console()
     retentions = [row for row in report.retentions.to_pylist() if is_notable_retention(row)]
     for table, of_table in (
@@ -271,7 +272,7 @@ RUN: Final = Work(
     prepare=_prepare,
     operate=_run,
     show=show_run,
-    tasks=Tasks.HERE_IF_DRY,
+    tasks=Tasks.HERE_IF_FEW,
     asks_ledger=True,
 )
 RECOVER: Final = replace(RUN, name="recover", prepare=_prepare_recovery, operate=_recover)

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -18,6 +18,7 @@ from pylog_spark.options.choices import EngineChoice, OutputFormat
 from pylog_spark.options.declared import METRICS_FILE, OUTPUT, PLAN_OUT, QUIET, REPORT, WIDE
 from pylog_spark.options.option import CommandLine
 from storage_core import interruption
+from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.clock import SystemClock
 from storage_core.errors import ConfigError
 
@@ -26,16 +27,18 @@ if TYPE_CHECKING:
 
     from pylog_spark.engines.choice import Place
     from pylog_spark.options import JobOptions
+    from pylog_spark.run.run_report import Report
     from storage_core.roots.open_root import LogRoot
 
 SubjectT = TypeVar("SubjectT")
 ReportT = TypeVar("ReportT")
 
 
-# What is no job on up to so many partitions needs no cluster, and no memory to speak of. A dry run
-# has no such limit: Spark would look at directories of this machine with the same processors, in
-# more time, and with the memory of a JVM besides.
+# Up to so much needs no cluster, and no memory to speak of: Spark would do it with the same
+# processors, in more time, and with the memory of a JVM besides. A dry run and the run are one.
 MOST_PARTITIONS_HERE: Final = 10_000
+MOST_BYTES_HERE: Final = 100 * 1024**3
+_BOUND: Final = f"{MOST_PARTITIONS_HERE:,} partitions and 100 GiB of logs"
 
 
 class Tasks(enum.Enum):
@@ -43,8 +46,7 @@ class Tasks(enum.Enum):
 
     NONE = enum.auto()  # it has none
     HERE = enum.auto()  # this machine
-    HERE_IF_FEW = enum.auto()  # this machine, Spark for many partitions
-    HERE_IF_DRY = enum.auto()  # this machine for a dry run, Spark for the job itself
+    HERE_IF_FEW = enum.auto()  # this machine, Spark for what is much, or elsewhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,8 @@ class Call(Generic[SubjectT]):
         subject: What it is about: locations of its roots, a plan.
         roots: The log directories of tasks that this machine can do as well.
         notes: What its answer says besides, line by line.
+        engine_note: Why its tasks are done where they are, and what takes the other engine; empty
+            where somebody said it.
     """
 
     line: CommandLine
@@ -64,6 +68,7 @@ class Call(Generic[SubjectT]):
     subject: SubjectT
     roots: "Sequence[LogRoot]" = ()
     notes: tuple[str, ...] = ()
+    engine_note: str = ""
 
     @property
     def output(self) -> OutputFormat:
@@ -121,7 +126,9 @@ class Work(Generic[SubjectT, ReportT]):
         for option in (REPORT, PLAN_OUT, METRICS_FILE):
             check_file_place(option.label, line.written(option))
         call = self.prepare(line)
-        report = self.operate(call, self._place(call))
+        place, note = self._place(call)
+        call = replace(call, engine_note=note)
+        report = self.operate(call, place)
         if not line[QUIET]:
             return self.show(call, report)
         with redirect_stdout(io.StringIO()) as answer:
@@ -130,45 +137,57 @@ class Work(Generic[SubjectT, ReportT]):
             sys.stdout.write(answer.getvalue())
         return status
 
-    def _place(self, call: Call[SubjectT]) -> "Place | None":
+    def _place(self, call: Call[SubjectT]) -> "tuple[Place | None, str]":
+        """Return where tasks are done, and what a person is told of the choice."""
         options = call.options
         has_ledger = options.ledger is not None
         writes_ledger = has_ledger and not options.dry_run
         if self.tasks is Tasks.NONE:
-            return None
+            return None, ""
         is_said = options.engine is not EngineChoice.AUTO or options.master is not None
         if self.tasks is Tasks.HERE and not writes_ledger and not is_said:
             # Whoever has a session has it for something else.
-            return None
-        if self._are_here(call):
+            return None, ""
+        is_here, note = self._choose(call)
+        if is_here:
             from pylog_spark.engines.choice import Local  # noqa: PLC0415  # Arrow
 
-            return Local.of_master(options.master)
-        return start_session(
-            self.name, options, delta=has_ledger if self.asks_ledger else writes_ledger
-        )
+            return Local.of_master(options.master), note
+        delta = has_ledger if self.asks_ledger else writes_ledger
+        return start_session(self.name, options, delta=delta), note
 
-    def _are_here(self, call: Call[SubjectT]) -> bool:
-        """Whether this machine does the tasks, without Spark."""
+    def _choose(self, call: Call[SubjectT]) -> tuple[bool, str]:
+        """Return whether this machine does the tasks, without Spark, and the note about it."""
         options = call.options
-        if options.engine is not EngineChoice.AUTO:
-            return options.engine is EngineChoice.LOCAL
+        if options.engine is not EngineChoice.AUTO or options.master is not None:
+            return options.engine is EngineChoice.LOCAL, ""
         from pylog_spark.session import has_session, is_spark_installed  # noqa: PLC0415  # finds Java
 
-        if options.master is not None or has_session() or not _is_written_here(options.ledger):
-            return False
-        return self.tasks is Tasks.HERE or not is_spark_installed() or self._is_look(call)
+        if has_session():
+            return False, "there is a session; --engine local takes this machine"
+        if not _is_written_here(options.ledger):
+            return False, "only Spark opens the ledger"
+        if self.tasks is Tasks.HERE or not is_spark_installed():
+            return True, ""
+        if self._is_little(call):
+            return True, f"up to {_BOUND} here; --engine spark takes Spark"
+        return False, f"beyond {_BOUND}, or not on this machine; --engine local takes this machine"
 
-    def _is_look(self, call: Call[SubjectT]) -> bool:
-        """Whether a command is a dry run, or no job and about few partitions, on this machine."""
-        from pylog_spark.discovery import are_local, count_directories  # noqa: PLC0415  # Arrow
+    def _is_little(self, call: Call[SubjectT]) -> bool:
+        """Whether all that a command is about lies here, and is not much."""
+        from pylog_spark.discovery import are_few, count_directories  # noqa: PLC0415  # Arrow
 
-        if call.options.dry_run:
-            return are_local(call.roots)
-        if self.tasks is Tasks.HERE_IF_DRY:
-            return False
         count = count_directories(call.roots)
-        return count is not None and count <= MOST_PARTITIONS_HERE
+        if count is None or count > MOST_PARTITIONS_HERE:
+            return False
+        topics = TopicFilter(topics=call.options.include, exclude=call.options.exclude)
+        return are_few(call.roots, topics, most_bytes=MOST_BYTES_HERE)
+
+
+def engine_text(report: "Report", call: Call[Any]) -> str:
+    """Return what did the tasks of a run, and why, for its closing line."""
+    why = f" ({call.engine_note})" if call.engine_note else ""
+    return f"engine {report.engine}{why}"
 
 
 def _is_written_here(ledger: str | None) -> bool:

@@ -10,7 +10,7 @@ from rich.console import Console
 from pylog_spark.cli.chosen_topics import topic_notes
 from pylog_spark.cli.page_parts import figures, picture_notes, table_section
 from pylog_spark.cli.row_lines import RowLines
-from pylog_spark.cli.runner import Call, Tasks, Work, load_options
+from pylog_spark.cli.runner import Call, Tasks, Work, engine_text, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.ingest import check_places, ingest
 from pylog_spark.operations.materialize import check_target, materialize
@@ -172,7 +172,7 @@ def _bytes_by_state(row: Row) -> dict[str, int]:
 
 def _show(call: Call[Any], report: TransferReport) -> int:
     if call.is_for_person:
-        _write_table(report, is_wide=call.is_wide)
+        _write_table(call, report)
     else:
         names = report.details.schema.names
         write_rows(report, RowLines(call.output, report.action, names))
@@ -194,13 +194,14 @@ def write_rows(report: TransferReport, lines: RowLines) -> None:
     lines.add("run", report.run_row())
 
 
-def _write_table(report: TransferReport, *, is_wide: bool) -> None:
+def _write_table(call: Call[Any], report: TransferReport) -> None:
+    is_wide = call.is_wide
     what = "dry run, nothing was written" if report.dry_run else f"run {report.run_id}"
     seconds = report.summary.duration_ms / 1000
     counts = summary_line(
         report.results.select(["status", "bytes_before", "bytes_after"]).to_pylist()
     )
-    line = f"{what}: {counts} in {seconds:.1f} s, engine {report.engine}"
+    line = f"{what}: {counts} in {seconds:.1f} s, {engine_text(report, call)}"
     details = report.details
     if not is_wide:
         is_unknown = pc.equal(details["reason"], Reason.CONFIG_UNKNOWN.value)
@@ -226,14 +227,14 @@ INGEST: Final = Work(
     prepare=_prepare_ingest,
     operate=_ingest,
     show=_show,
-    tasks=Tasks.HERE_IF_DRY,
+    tasks=Tasks.HERE_IF_FEW,
 )
 MATERIALIZE: Final = Work(
     name="materialize",
     prepare=_prepare_materialize,
     operate=_materialize,
     show=_show,
-    tasks=Tasks.HERE_IF_DRY,
+    tasks=Tasks.HERE_IF_FEW,
 )
 SURVEY: Final = Work(
     name="survey",

@@ -17,7 +17,7 @@ from pylog_spark.cli.page_parts import (
     table_section,
 )
 from pylog_spark.cli.row_lines import RowLines
-from pylog_spark.cli.runner import Call, Tasks, Work, load_options
+from pylog_spark.cli.runner import Call, Tasks, Work, engine_text, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.verify import verify
 from pylog_spark.operations.verify_report import (
@@ -85,7 +85,7 @@ def _write_findings(lines: RowLines, rows: Iterable[Row]) -> None:
 
 def _show(call: Call[list[str]], report: VerifyReport) -> int:
     if call.is_for_person:
-        _write_tables(report, is_wide=call.is_wide)
+        _write_tables(call, report)
     else:
         _write_rows(report, _lines(call))
     page = call.line[REPORT]
@@ -131,7 +131,8 @@ def _write_rows(report: VerifyReport, lines: RowLines) -> None:
     lines.add("run", run)
 
 
-def _write_tables(report: VerifyReport, *, is_wide: bool) -> None:
+def _write_tables(call: Call[list[str]], report: VerifyReport) -> None:
+    is_wide = call.is_wide
     console = Console()
     rows = report.results.to_pylist()
     are_several = has_several_roots(rows)
@@ -156,7 +157,8 @@ def _write_tables(report: VerifyReport, *, is_wide: bool) -> None:
     hint = "nothing found" if not report.counts else "see docs/findings.md for the codes"
     line = (
         f"run {report.run_id}: {counted(report.summary.done, 'partition')}, "
-        f"{size_text(report.read_bytes)} in {seconds:.1f} s{rate}, engine {report.engine}: {hint}"
+        f"{size_text(report.read_bytes)} in {seconds:.1f} s{rate}, "
+        f"{engine_text(report, call)}: {hint}"
     )
     write_paragraphs(console, [line, *report.notes], is_wide=is_wide)
 

@@ -98,6 +98,7 @@ def _round(scratch: Path) -> Iterator[tuple[str, tuple[float, float]]]:
 
 def _run(root: Path, ledger: Sequence[str]) -> tuple[float, float]:
     command = [sys.executable, "-m", "pylog_spark", "run", str(root), "--role", "broker", *ledger]
+    command += ["--engine", "spark"]
     begin = time.perf_counter()
     with (
         subprocess.Popen(

@@ -116,6 +116,7 @@ def _night(root: Path, partitions: int) -> Night:
     some = next(path for path in root.iterdir() if path.is_dir() and path.name.endswith("-0"))
     files = partitions * sum(1 for _ in some.iterdir())
     command = [sys.executable, "-m", "pylog_spark", "run", str(root), "--role", "broker"]
+    command += ["--engine", "spark"]
     begin = time.perf_counter()
     with (
         subprocess.Popen(

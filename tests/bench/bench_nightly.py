@@ -214,6 +214,7 @@ def _run(root: Path, topic: Topic, scratch: Path) -> float:
     config = scratch / "config.yaml"
     config.write_text(yaml.safe_dump({"topics": {topic.name: topic.config}}))
     command = [sys.executable, "-m", "pylog_spark", "run", str(root), "--role", "broker"]
+    command += ["--engine", "spark"]
     command += ["--config", str(config), "--ledger", str(scratch / "ledger")]
     begin = time.perf_counter()
     with (scratch / "output").open("w") as output, (scratch / "errors").open("w") as errors:

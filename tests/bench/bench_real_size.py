@@ -161,6 +161,7 @@ def measure(case: Case, *, remote: str | None = None) -> Report:
     config = scratch / "config.yaml"
     config.write_text(yaml.safe_dump({"topics": {case.topic.name: case.topic.config}}))
     command = ["run", str(root), "--role", "broker", "--config", str(config), "--output", "json"]
+    command += ["--engine", "spark"]
     log_bytes = _log_bytes(root)
     output = scratch / "output"
     began = time.perf_counter()

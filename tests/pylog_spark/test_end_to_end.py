@@ -95,7 +95,7 @@ def nightly(tmp_path_factory: pytest.TempPathFactory) -> Nightly:
         [
             *(sys.executable, "-m", "pylog_spark", "run", after, "--role", "broker"),
             *("--ledger", folder / "ledger", "--now-ms", str(now_ms), "--output", "json"),
-            *("--config", config),
+            *("--config", config, "--engine", "spark"),
         ],
         cwd=REPOSITORY,
         env=environment(ledger=True),
@@ -168,7 +168,7 @@ def test_make_run_is_this_command_over_this_directory():
     ).stdout.splitlines()
     assert "tests/golden/broker-uncleaned/before.tar.gz" in shown[-2]
     assert shown[-1].endswith(
-        ' -m pylog_spark run "$place/broker" --role broker --ledger "$place/ledger"'
+        ' -m pylog_spark run "$place/broker" --role broker --ledger "$place/ledger" --engine spark'
     )
 
 

@@ -96,9 +96,7 @@ def test_without_one_what_is_no_job_needs_no_spark(monkeypatch, few, tmp_path, w
     ledger = str(tmp_path / "ledger")
     for_good = place_of(monkeypatch, work, [few], ledger=ledger)
     dry = place_of(monkeypatch, work, [few], ledger=ledger, dry_run=True)
-    if work in JOBS:
-        assert (for_good, dry) == ((work.name, True), Local())
-    elif work in [jobs.APPLY, *LOOKS]:
+    if work in WITH_TASKS:
         assert (for_good, dry) == (Local(), Local())
     elif work in HERE:
         assert (for_good, dry) == (Local(), None)
@@ -129,7 +127,7 @@ def test_spark_looks_at_what_is_much_or_elsewhere(monkeypatch, few, tmp_path, wo
     assert place_of(monkeypatch, work, [few, managed, to_be_made], dry_run=True) == Local()
 
 
-@names([jobs.APPLY, *LOOKS])
+@names(WITH_TASKS)
 def test_spark_takes_what_is_much_and_this_machine_what_is_not_there_yet(monkeypatch, few, work):
     to_be_made = LogRoot(location=f"{few.location}-new", role=Role.MANAGED, is_said=True)
     assert place_of(monkeypatch, work, [few, to_be_made]) == Local()
@@ -138,11 +136,24 @@ def test_spark_takes_what_is_much_and_this_machine_what_is_not_there_yet(monkeyp
 
 
 @names(WITH_TASKS)
-def test_dry_runs_over_local_directories_are_done_here_however_many_they_are(
-    monkeypatch, few, work
-):
-    monkeypatch.setattr("pylog_spark.cli.runner.MOST_PARTITIONS_HERE", 1)
-    assert place_of(monkeypatch, work, [few], dry_run=True) == Local()
+@pytest.mark.parametrize("dry_run", [False, True], ids=["for good", "dry run"])
+def test_bytes_of_chosen_topics_bound_what_is_done_here(monkeypatch, few, work, dry_run):
+    monkeypatch.setattr("pylog_spark.cli.runner.MOST_BYTES_HERE", 10)
+    (Path(few.location) / "t-0" / "00000000000000000000.log").write_bytes(bytes(11))
+    (Path(few.location) / "t-1" / "00000000000000000000.index").write_bytes(bytes(99))
+    said = {"dry_run": dry_run}
+    assert place_of(monkeypatch, work, [few], **said) == (work.name, False)
+    assert place_of(monkeypatch, work, [few], **said, exclude=("t",)) == Local()
+    (Path(few.location) / "t-0" / "00000000000000000000.log").write_bytes(bytes(10))
+    assert place_of(monkeypatch, work, [few], **said) == Local()
+
+
+def test_the_closing_line_says_why_an_engine_was_taken(pylog, few):
+    (Path(few.location) / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=1\n")
+    words = ("retain", few.location, "--role", "broker", "--dry-run")
+    told = " ".join(pylog(*words, "--engine", "local").stdout.split())
+    assert "engine local" in told
+    assert "takes Spark" not in told
 
 
 @names([*WITH_TASKS, *HERE])
