@@ -143,8 +143,8 @@ ENGINE: Final = Option[EngineChoice](
     default=EngineChoice.AUTO,
     panel=OUTPUT_AND_PLACE,
     help="Where tasks run: in Spark, or in processes of this machine, as many as it has processors "
-    "or --master local[N] says. Default: Spark for more than 10,000 partitions or 100 GiB, for URLs, "
-    "and where a session or a master is there; else, and where there is no pyspark, this machine.",
+    "or --master local[N] says. Default: Spark for more than 10,000 partitions or 100 GiB, for "
+    "URLs, and where a session or a master is there; else, or without pyspark, this machine.",
     is_in_files=True,
     doc="where tasks run: spark, local (processes of this machine), or auto (by the command)",
 )
