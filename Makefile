@@ -50,7 +50,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup kernels aarch64 run fmt lint types imports test crash prescriptions nights kills locks interruptions fuzz brokers sparks notebooks airflow docs pex deploy bench scale s3 spread check wheel lock clean
+.PHONY: help setup kernels aarch64 run fmt lint types imports test crash prescriptions nights kills locks interruptions fuzz brokers sparks notebooks airflow docs pex deploy python314 bench scale s3 spread check wheel lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -139,7 +139,10 @@ docs: $(VENV)/.for-docs ## Build the site from docs/ and from what the program d
 pex: $(PEX) ## Write build/pylog.pex: the program and all that it needs but Python, in one file (two minutes)
 
 deploy: $(VENV)/.for-deploy $(PEX) ## What is deployed, run where nothing is installed: the PEX on a cluster, the Dockerfile (fifteen minutes)
-	PYLOG_PEX=$(PEX) $(RUN) pytest -m deploy --ignore tests/deploy/test_aarch64.py tests/deploy tests/s3 $(PYTEST)
+	PYLOG_PEX=$(PEX) $(RUN) pytest -m deploy --ignore tests/deploy/test_aarch64.py --ignore tests/deploy/test_bare_debian.py tests/deploy tests/s3 $(PYTEST)
+
+python314: $(VENV)/.for-all ## Debian's unstable in a folder: README's commands and tests on its Python; needs root, debootstrap (an hour)
+	$(RUN) pytest -m deploy tests/deploy/test_bare_debian.py -s $(PYTEST)
 
 bench: $(VENV)/.for-bench ## Measure beside Apache Kafka on the same machine; keep what it finds in docs/performance.md (an hour)
 	$(RUN) pytest -m bench -s --ignore tests/bench/test_bench_scale.py --ignore tests/bench/test_bench_spread.py $(PYTEST)

@@ -5,13 +5,14 @@ Mounting needs root, and making one its tools (Debian: btrfs-progs, xfsprogs, f2
 
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 _IMAGE_BYTES: Final = 512 << 20  # a sparse file; xfs wants 300 MiB
-MAKERS: Final = {
+MAKERS: Final[Mapping[str, tuple[str, str]]] = {
     "btrfs": ("mkfs.btrfs", "--quiet"),
     "ext4": ("mkfs.ext4", "-q"),
     "f2fs": ("mkfs.f2fs", "-q"),
@@ -35,7 +36,7 @@ class MountedDisk:
 
     def mount(self) -> None:
         """Mount its file."""
-        command = ["mount", "-o", "loop", self.image, self.path]
+        command = ["mount", "-o", "loop", str(self.image), str(self.path)]
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         if done.returncode:
             pytest.skip(f"this kernel mounts no such disk: {done.stderr.strip()}")

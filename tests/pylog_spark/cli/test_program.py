@@ -41,6 +41,7 @@ from storage_core.store.manifest import (
     manifest_key,
 )
 from storage_core.threads import count_processors
+from tests.kit.golden_data import Golden
 
 COMMANDS = [
     *("run", "recover", "retain", "compact", "verify", "doctor", "inspect", "dump", "explain"),
@@ -418,3 +419,42 @@ def test_a_reader_that_leaves_in_the_middle_of_a_help_text_is_no_bug():
     )
     assert done.stderr == ""
     assert done.returncode in {ExitCode.READER_GONE, ExitCode.DONE}
+
+
+# Before anything of ours is imported: this Python says of itself that it has no interpreter lock.
+FREE_THREADED = """
+import sys
+import sysconfig
+ask = sysconfig.get_config_var
+sysconfig.get_config_var = lambda name: 1 if name == "Py_GIL_DISABLED" else ask(name)
+from pylog_spark.cli import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("inspect", "{}"),
+        ("dump", "{}/events-0"),
+        ("verify", "{}", "--engine", "local"),
+        ("run", "{}", "--role", "broker", "--engine", "local"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_python_that_is_not_supported_is_one_error_before_work_begins(tmp_path, words):
+    root = Golden("broker-dir").unpack(tmp_path)
+    before = sorted(root.rglob("*"))
+    done = subprocess.run(
+        [sys.executable, "-c", FREE_THREADED, *(word.format(root) for word in words)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (ExitCode.FAILED, "")
+    (line,) = done.stderr.splitlines()
+    version = ".".join(map(str, sys.version_info[:3]))
+    assert line.startswith(f"pylog: Python {version} ")
+    assert "it is free-threaded" in line
+    assert "use CPython 3.11, 3.12, 3.13 or 3.14" in line
+    assert sorted(root.rglob("*")) == before
