@@ -50,7 +50,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup kernels aarch64 run fmt lint types imports test crash prescriptions nights kills locks interruptions fuzz brokers sparks notebooks airflow docs pex deploy python314 bench scale s3 spread check wheel lock clean
+.PHONY: help setup kernels aarch64 run fmt lint types imports test crash prescriptions nights kills interruptions locks fuzz brokers sparks notebooks airflow docs pex deploy python314 bench scale s3 spread check wheel lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
