@@ -127,19 +127,24 @@ def count_listed_entries(entries: NDArray[np.void]) -> int:
 
 
 def audit_offset_index(
-    base_offset: int, data: bytes, batches: SegmentBatches | None = None
+    base_offset: int,
+    data: bytes,
+    batches: SegmentBatches | None = None,
+    *,
+    file_bytes: int | None = None,
 ) -> list[IndexFinding]:
     """Check an offset index.
 
     Args:
         base_offset: Of the segment.
-        data: The whole file.
+        data: The file, with or without the zeros at its end.
         batches: Those of the segment for the deep audit, None to look at the index alone.
+        file_bytes: Length of the file, None for that of the data.
 
     Returns:
         At most one finding a rule; none if all is well.
     """
-    entries, findings = _parse(data, OFFSET_INDEX_ENTRY)
+    entries, findings = _parse(data, OFFSET_INDEX_ENTRY, file_bytes)
     offset = base_offset + entries["relative_offset"].astype(np.int64)
     position = entries["position"].astype(np.int64)
     check = _Checker(OFFSET_INDEX_ENTRY.itemsize, findings)
@@ -169,20 +174,22 @@ def audit_time_index(
     batches: SegmentBatches | None = None,
     *,
     is_closed: bool = True,
+    file_bytes: int | None = None,
 ) -> list[IndexFinding]:
     """Check a time index.
 
     Args:
         base_offset: Of the segment.
-        data: The whole file.
+        data: The file, with or without the zeros at its end.
         batches: Those of the segment for the deep audit, None to look at the index alone.
         is_closed: Whether the segment's largest timestamp must be its last entry, as it is in
             every segment that was rolled, cleaned or cleanly closed.
+        file_bytes: Length of the file, None for that of the data.
 
     Returns:
         At most one finding a rule; none if all is well.
     """
-    entries, findings = _parse(data, TIME_INDEX_ENTRY)
+    entries, findings = _parse(data, TIME_INDEX_ENTRY, file_bytes)
     offset = base_offset + entries["relative_offset"].astype(np.int64)
     timestamp = entries["timestamp"].astype(np.int64)
     check = _Checker(TIME_INDEX_ENTRY.itemsize, findings)
@@ -294,14 +301,17 @@ class _Checker:
             self.entry(fault, row, int(expected[row]), int(found[row]), count=int(bad.size))
 
 
-def _parse(data: bytes, entry: np.dtype[np.void]) -> tuple[NDArray[np.void], list[IndexFinding]]:
+def _parse(
+    data: bytes, entry: np.dtype[np.void], file_bytes: int | None
+) -> tuple[NDArray[np.void], list[IndexFinding]]:
     """Return the entries in use, and findings about the rest of the file."""
-    count = len(data) // entry.itemsize
-    entries: NDArray[np.void] = np.frombuffer(data, entry, count)
+    file_bytes = len(data) if file_bytes is None else file_bytes
+    count = file_bytes // entry.itemsize
+    entries: NDArray[np.void] = np.frombuffer(data, entry, len(data) // entry.itemsize)
     findings: list[IndexFinding] = []
     check = _Checker(entry.itemsize, findings)
-    if len(data) % entry.itemsize:
-        check.entry(IndexFault.RAGGED, count, count * entry.itemsize, len(data))
+    if file_bytes % entry.itemsize:
+        check.entry(IndexFault.RAGGED, count, count * entry.itemsize, file_bytes)
     used = count_used_entries(entries)
     if used < count:
         size = used * entry.itemsize

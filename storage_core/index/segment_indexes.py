@@ -3,12 +3,16 @@
 Kafka's binary search defines the answer also for an index whose entries are not sorted, such as one
 that ends in the zeros of a preallocated file. The newest entries, 8192 bytes of them, are searched
 first; in a sorted index that changes nothing but the speed.
+
+A broker that crashes leaves indexes of 10 MiB that are nearly all zeros. Who searches one reads the
+entries that the search looks at; who needs all entries reads up to the last that is no zeros.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, NamedTuple, Self
+from functools import partial
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +21,25 @@ from storage_core.errors import StorageError
 from storage_core.filenames import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_file
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
-from storage_core.store.base import LogStore
+from storage_core.store.base import FileReader, LogStore, data_end_of
 
 WARM_BYTES: Final = 8192
 NO_SLOT: Final = -1
 # Most indexes are one piece: on an object store each is a request.
 _PIECE_BYTES: Final = 4 << 20
+# A longer index is read page by page, as far as a search goes. The offset index of a gibibyte is as
+# long where batches have 8 KiB.
+_WHOLE_BYTES: Final = 1 << 20
+# More than the newest entries; stores of objects keep reads of this size.
+_PAGE_BYTES: Final = 64 << 10
+
+
+class Column(Protocol):
+    """The values of all entries of an index, in the order of the file."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, slot: int, /) -> Any: ...
 
 
 class Slots(NamedTuple):
@@ -39,11 +56,11 @@ class Slots(NamedTuple):
     at_or_above: int
 
 
-def find_slots(column: NDArray[np.integer], target: int, *, entry_bytes: int) -> Slots:
+def find_slots(column: Column, target: int, *, entry_bytes: int) -> Slots:
     """Search a column of an index.
 
     Args:
-        column: The values of all entries, in the order of the file.
+        column: The values of all entries.
         target: What to look for.
         entry_bytes: Size of an entry in the file.
     """
@@ -69,6 +86,90 @@ def find_slots(column: NDArray[np.integer], target: int, *, entry_bytes: int) ->
     return Slots(low, NO_SLOT if low == count - 1 else low + 1)
 
 
+class PagedEntries:
+    """The entries of an index file, read when somebody asks for one, with those around it.
+
+    What a file that was cut meanwhile no longer has counts as the zeros that a broker cuts off.
+
+    Args:
+        open_file: Opens the file; a page is read with a call of its own.
+        path: Of the file, for messages.
+        entry: What the file is made of.
+        limit_bytes: The most that the file may have.
+
+    Raises:
+        StorageError: It cannot be opened, or is longer than limit_bytes.
+    """
+
+    def __init__(
+        self,
+        open_file: Callable[[], FileReader],
+        path: str,
+        entry: np.dtype[np.void],
+        *,
+        limit_bytes: int,
+    ) -> None:
+        self._open_file = open_file
+        self._entry = entry
+        self._pages: dict[int, NDArray[np.void]] = {}
+        with closing(open_file()) as reader:
+            _check_length(reader, path, limit_bytes)
+            self._count = self._used = reader.size_bytes // entry.itemsize
+            is_long = self._count * entry.itemsize > _WHOLE_BYTES
+            self._data_end = data_end_of(reader) if is_long else reader.size_bytes
+            self._page_entries = _PAGE_BYTES // entry.itemsize if is_long else max(self._count, 1)
+            if self._count:  # nearly every search begins with the newest entries
+                self._pages[0] = self._read(reader, 0)
+
+    def __len__(self) -> int:
+        return self._used
+
+    def __getitem__(self, field: str) -> Column:
+        """Return the values of one field."""
+        return _PagedColumn(self, field)
+
+    def at(self, slot: int) -> np.void:
+        """Return an entry by its number, -1 for the last."""
+        number = self._used + slot if slot < 0 else slot
+        if not 0 <= number < self._used:
+            raise IndexError(slot)
+        # Pages are counted from the end: the newest entries lie in one.
+        page, back = divmod(self._count - 1 - number, self._page_entries)
+        if page not in self._pages:
+            with closing(self._open_file()) as reader:
+                self._pages[page] = self._read(reader, page)
+        entry: np.void = self._pages[page][-1 - back]
+        return entry
+
+    def end_before_zeros(self) -> None:
+        """Leave out the zeros in which the file of a broker ends that did not close it."""
+        if self._count and not any(self.at(-1).tobytes()):
+            self._used = _count_used(self._count, lambda slot: self.at(slot).tobytes())
+
+    def _read(self, reader: FileReader, page: int) -> NDArray[np.void]:
+        end = self._count - page * self._page_entries
+        first = max(0, end - self._page_entries)
+        size = self._entry.itemsize
+        content = np.zeros((end - first) * size, np.uint8)
+        if first * size < self._data_end:
+            reader.read_into(first * size, content)
+        return content.view(self._entry)
+
+
+class _PagedColumn:
+    """One field of entries that are read page by page."""
+
+    def __init__(self, entries: PagedEntries, field: str) -> None:
+        self._entries = entries
+        self._field = field
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __getitem__(self, slot: int) -> Any:
+        return self._entries.at(slot)[self._field]
+
+
 @dataclass(frozen=True, slots=True)
 class _SegmentIndex:
     """Entries of one index file, a ragged tail left out.
@@ -76,12 +177,12 @@ class _SegmentIndex:
     Attributes:
         entry: What the file is made of.
         base_offset: Base offset of the segment.
-        entries: entry[n].
+        entries: entry[n], or entries that are read as they are needed.
     """
 
     entry: ClassVar[np.dtype[np.void]]
     base_offset: int
-    entries: NDArray[np.void]
+    entries: NDArray[np.void] | PagedEntries
 
     @classmethod
     def parse(cls, base_offset: int, data: bytes) -> Self:
@@ -89,8 +190,22 @@ class _SegmentIndex:
         count = len(data) // cls.entry.itemsize
         return cls(base_offset, np.frombuffer(data, cls.entry, count))
 
+    @classmethod
+    def of_file(
+        cls, base_offset: int, open_file: Callable[[], FileReader], path: str, *, limit_bytes: int
+    ) -> Self:
+        """Return the index in a file, of which only what a search looks at is read.
+
+        Raises:
+            StorageError: As `PagedEntries`; so do the searches.
+        """
+        return cls(base_offset, PagedEntries(open_file, path, cls.entry, limit_bytes=limit_bytes))
+
     def _find(self, field: str, target: int) -> Slots:
         return find_slots(self.entries[field], target, entry_bytes=self.entry.itemsize)
+
+
+_Index = TypeVar("_Index", bound=_SegmentIndex)
 
 
 class OffsetIndex(_SegmentIndex):
@@ -183,8 +298,19 @@ def _truncate(base_offset: int, data: bytes, offset: int, entry: np.dtype[np.voi
     return data[: max(slot, 0) * entry.itemsize]
 
 
+def _check_length(reader: FileReader, path: str, limit_bytes: int) -> None:
+    if reader.size_bytes > limit_bytes:
+        reason = f"is longer than the {limit_bytes} bytes it may have: {reader.size_bytes}"
+        raise StorageError(path, reason)
+
+
 def read_entries(
-    store: LogStore, name: str, entry: np.dtype[Any], *, limit_bytes: int
+    store: LogStore,
+    name: str,
+    entry: np.dtype[Any],
+    *,
+    limit_bytes: int,
+    with_hole: bool = True,
 ) -> Iterator[NDArray[np.void]]:
     """Yield the entries of an index in their order; a tail shorter than an entry is left out.
 
@@ -195,6 +321,7 @@ def read_entries(
         name: Of the file.
         entry: What it is made of.
         limit_bytes: The most that the file may have.
+        with_hole: Whether the entries count that lie in a hole at the file's end: all zeros.
 
     Yields:
         entry[n], n > 0, valid until the next piece is asked for.
@@ -203,10 +330,10 @@ def read_entries(
         StorageError: It cannot be read, or is longer than limit_bytes.
     """
     with closing(store.open_file(name)) as reader:
-        if reader.size_bytes > limit_bytes:
-            reason = f"is longer than the {limit_bytes} bytes it may have: {reader.size_bytes}"
-            raise StorageError(f"{store.location}/{name}", reason)
+        _check_length(reader, f"{store.location}/{name}", limit_bytes)
         end = reader.size_bytes - reader.size_bytes % entry.itemsize
+        if not with_hole:
+            end = min(end, -(-data_end_of(reader) // entry.itemsize) * entry.itemsize)
         piece_bytes = _PIECE_BYTES - _PIECE_BYTES % entry.itemsize
         buffer = np.empty(min(end, piece_bytes), np.uint8)
         position = 0
@@ -217,6 +344,89 @@ def read_entries(
                 return
             yield buffer[:filled].view(entry)
             position += filled
+
+
+class UsedBytes(NamedTuple):
+    """An index without the zeros at its end.
+
+    Attributes:
+        content: Its bytes up to the last entry that is no zeros; of a shorter tail all of it.
+        file_bytes: Length of the file.
+    """
+
+    content: bytes
+    file_bytes: int
+
+
+def read_used(store: LogStore, name: str, entry: np.dtype[Any], *, limit_bytes: int) -> UsedBytes:
+    """Read an index up to its last entry that is no zeros; no hole at its end is read.
+
+    Args:
+        store: The partition directory.
+        name: Of the file.
+        entry: What it is made of.
+        limit_bytes: The most that the file may have.
+
+    Raises:
+        StorageError: It cannot be read, or is longer than limit_bytes.
+    """
+    with closing(store.open_file(name)) as reader:
+        _check_length(reader, f"{store.location}/{name}", limit_bytes)
+        start = end = min(reader.size_bytes, data_end_of(reader))
+        piece = np.empty(min(end, _PIECE_BYTES), np.uint8)
+        while end:
+            start = max(0, end - _PIECE_BYTES)
+            filled = reader.read_into(start, piece[: end - start])
+            is_used = piece[:filled] != 0
+            if is_used.any():
+                end = start + filled - int(np.argmax(is_used[::-1]))
+                break
+            end = start
+        end = min(-(-end // entry.itemsize) * entry.itemsize, reader.size_bytes)
+        content = piece[:end]
+        if start:
+            content = np.empty(end, np.uint8)
+            content = content[: reader.read_into(0, content)]
+        elif end > len(piece):  # the last entry ends in zeros of a hole
+            content = np.append(piece, np.zeros(end - len(piece), np.uint8))
+        return UsedBytes(content.tobytes(), reader.size_bytes)
+
+
+def read_last_entry(reader: FileReader, entry: np.dtype[Any], *, is_closed: bool = True) -> bytes:
+    """Return the last whole entry of an index, empty where there is none.
+
+    Args:
+        reader: The open file.
+        entry: What it is made of.
+        is_closed: Whether a broker closed it. If not, zeros at its end are no entries: the last
+            one before them is searched.
+
+    Raises:
+        StorageError: It cannot be read.
+    """
+
+    def read(number: int) -> bytes:
+        content = np.empty(entry.itemsize, np.uint8)
+        return content[: reader.read_into(number * entry.itemsize, content)].tobytes()
+
+    entries = reader.size_bytes // entry.itemsize
+    last = read(entries - 1) if entries else b""
+    if is_closed or any(last):
+        return last
+    used = _count_used(entries, read)
+    return read(used - 1) if used else b""
+
+
+def _count_used(entries: int, read: Callable[[int], bytes]) -> int:
+    """Return how many entries stand before the zeros at a file's end.
+
+    The first of the zeros is searched. In a file that has zeros amid its entries it may be any.
+    """
+    used = 0
+    while used < entries:
+        middle = (used + entries) // 2
+        used, entries = (middle + 1, entries) if any(read(middle)) else (used, middle)
+    return used
 
 
 class LazyIndexes:
@@ -247,11 +457,9 @@ class LazyIndexes:
         Raises:
             StorageError: It cannot be read, or is too large.
         """
-        index = self._offsets.get(base_offset)
-        if index is None:
-            data = self._read(segment_file(base_offset, OFFSET_INDEX_SUFFIX))
-            index = self._offsets[base_offset] = OffsetIndex.parse(base_offset, data)
-        return index
+        if base_offset not in self._offsets:
+            self._offsets[base_offset] = self._open(OffsetIndex, base_offset, OFFSET_INDEX_SUFFIX)
+        return self._offsets[base_offset]
 
     def time_index(self, base_offset: int) -> TimeIndex:
         """Return the time index of a segment.
@@ -259,19 +467,23 @@ class LazyIndexes:
         Raises:
             StorageError: It cannot be read, or is too large.
         """
-        index = self._times.get(base_offset)
-        if index is None:
-            data = self._read(segment_file(base_offset, TIME_INDEX_SUFFIX))
-            index = self._times[base_offset] = TimeIndex.parse(base_offset, data)
-        return index
+        if base_offset not in self._times:
+            self._times[base_offset] = self._open(TimeIndex, base_offset, TIME_INDEX_SUFFIX)
+        return self._times[base_offset]
 
     def release(self) -> None:
         """Forget what has been read; it is read again when it is needed again."""
         self._offsets.clear()
         self._times.clear()
 
-    def _read(self, name: str) -> bytes:
+    def _open(self, kind: type[_Index], base_offset: int, suffix: str) -> _Index:
+        name = segment_file(base_offset, suffix)
         if name not in self._names:
-            return b""
+            return kind.parse(base_offset, b"")
         self.opened += 1
-        return self._store.read_file(name, limit_bytes=self._limit_bytes)
+        return kind.of_file(
+            base_offset,
+            partial(self._store.open_file, name),
+            f"{self._store.location}/{name}",
+            limit_bytes=self._limit_bytes,
+        )

@@ -7,6 +7,7 @@ where a good batch stands at the position that it names: a wrong index costs the
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,7 @@ from storage_core.formats.batch_v2 import (
     NO_TIMESTAMP,
 )
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY
-from storage_core.index.segment_indexes import OffsetIndex
+from storage_core.index.segment_indexes import OffsetIndex, PagedEntries, read_used
 from storage_core.log.directory_view import DirectoryView
 from storage_core.records.payload import Limits, open_batches
 from storage_core.records.reader import (
@@ -153,11 +154,12 @@ def first_offset_of(window: Window, row: int, limits: Limits) -> int:
 
 
 def read_offset_index(view: DirectoryView, base_offset: int, name: str) -> OffsetIndex:
-    """Read an offset index; one that is not there is as an empty one."""
-    data = view.read(name, limit_bytes=MAX_INDEX_BYTES) if name in view else b""
-    return OffsetIndex.parse(
-        base_offset, data[: len(data) - len(data) % OFFSET_INDEX_ENTRY.itemsize]
-    )
+    """Open an offset index for searches; one that is not there is as an empty one."""
+    if name not in view:
+        return OffsetIndex.parse(base_offset, b"")
+    path = f"{view.store.location}/{name}"
+    opened = partial(view.open, name)
+    return OffsetIndex.of_file(base_offset, opened, path, limit_bytes=MAX_INDEX_BYTES)
 
 
 def find_batch(
@@ -265,11 +267,15 @@ def find_start_position(store: LogStore, segment: ListedSegment, offset: int) ->
     if not segment.has_offset_index or offset <= segment.base_offset:
         return 0
     name = segment_file(segment.base_offset, OFFSET_INDEX_SUFFIX)
-    data = store.read_file(name, limit_bytes=MAX_INDEX_BYTES)
-    entry_bytes = OFFSET_INDEX_ENTRY.itemsize
-    # The zeros at the end of a preallocated index are no entries.
-    written = -(-len(data.rstrip(b"\0")) // entry_bytes) * entry_bytes
-    position = OffsetIndex.parse(segment.base_offset, data[:written]).look_up(offset)
+    entries = PagedEntries(
+        partial(store.open_file, name),
+        f"{store.location}/{name}",
+        OFFSET_INDEX_ENTRY,
+        limit_bytes=MAX_INDEX_BYTES,
+    )
+    # Kafka's search of a file that was not closed ends in its zeros: all of the log would be read.
+    entries.end_before_zeros()
+    position = OffsetIndex(segment.base_offset, entries).look_up(offset)
     with closing(store.open_file(log_file(segment.base_offset))) as reader:
         return checked_start(reader, segment.base_offset, segment.size_bytes, position, offset)
 
@@ -295,11 +301,12 @@ def find_cut_offsets(store: LogStore, segment: ListedSegment, *, part_bytes: int
     if count < 2 or not segment.has_offset_index:  # noqa: PLR2004  # one part
         return []
     name = segment_file(segment.base_offset, OFFSET_INDEX_SUFFIX)
-    data = store.read_file(name, limit_bytes=MAX_INDEX_BYTES)
-    index = OffsetIndex.parse(segment.base_offset, data)
-    # A preallocated index ends in zeros, in which no offset of a batch can be found.
-    used = index.entries["position"] > 0
-    positions, offsets = index.entries["position"][used], index.entries["relative_offset"][used]
+    content, _ = read_used(store, name, OFFSET_INDEX_ENTRY, limit_bytes=MAX_INDEX_BYTES)
+    count_of_entries = len(content) // OFFSET_INDEX_ENTRY.itemsize
+    entries = np.frombuffer(content, OFFSET_INDEX_ENTRY, count_of_entries)
+    # In an entry of zeros no offset of a batch can be found.
+    entries = entries[entries["position"] > 0]
+    positions, offsets = entries["position"], entries["relative_offset"]
     count = min(count, len(positions) + 1)
     targets = np.arange(1, count, dtype=np.int64) * segment.size_bytes // count
     slots = np.searchsorted(positions, targets)

@@ -37,7 +37,7 @@ from storage_core.filenames import (
     kind_of,
     offset_of,
 )
-from storage_core.store.base import FileInfo, FileReader, LogStore
+from storage_core.store.base import FileInfo, FileReader, LogStore, HoledReader, data_end_of
 from storage_core.store.object_files import BytesReader
 
 
@@ -358,7 +358,7 @@ def _is_of_old_segment(step: Operation) -> bool:
     return isinstance(step, DeleteFile) and kind_of(step.name) in SEGMENT_SUFFIXES
 
 
-class SliceReader:
+class SliceReader(HoledReader):
     """Ranged reads of a stretch of a file."""
 
     def __init__(self, reader: FileReader, start: int, size_bytes: int) -> None:
@@ -371,6 +371,10 @@ class SliceReader:
         """Fill target from position on and return how many bytes there were."""
         wanted = max(0, min(target.size, self.size_bytes - position))
         return self._reader.read_into(self._start + position, target[:wanted])
+
+    def data_end(self) -> int:
+        """Return where the hole begins in which the stretch ends, its length without one."""
+        return min(max(data_end_of(self._reader) - self._start, 0), self.size_bytes)
 
     def close(self) -> None:
         """Release the file."""

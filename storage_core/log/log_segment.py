@@ -15,7 +15,7 @@ from storage_core.filenames import (
 )
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
-from storage_core.index.segment_indexes import TimeIndex
+from storage_core.index.segment_indexes import TimeIndex, read_last_entry
 from storage_core.index.transaction_index import AbortedTxn, parse_transaction_index
 from storage_core.log.batch_search import MAX_INDEX_BYTES, first_batch_timestamp
 from storage_core.log.directory_view import DirectoryView
@@ -97,7 +97,9 @@ def describe_segment(
     """
     log_name = log_file(base_offset)
     time_name = segment_file(base_offset, TIME_INDEX_SUFFIX)
-    times = TimeIndex.parse(base_offset, view.read(time_name, limit_bytes=MAX_INDEX_BYTES))
+    with closing(view.open(time_name)) as reader:
+        last_time = read_last_entry(reader, TIME_INDEX_ENTRY)
+    times_bytes = view.source(time_name).size_bytes
     log = view.source(log_name)
     index = view.source(segment_file(base_offset, OFFSET_INDEX_SUFFIX))
     entry_bytes = OFFSET_INDEX_ENTRY.itemsize
@@ -108,8 +110,8 @@ def describe_segment(
         size_bytes=log.size_bytes,
         modified_ms=log.modified_ms,
         offset_index_bytes=index.size_bytes // entry_bytes * entry_bytes,
-        time_index_bytes=len(times.entries) * TIME_INDEX_ENTRY.itemsize,
-        max_timestamp=times.last_timestamp,
+        time_index_bytes=times_bytes - times_bytes % TIME_INDEX_ENTRY.itemsize,
+        max_timestamp=TimeIndex.parse(base_offset, last_time).last_timestamp,
         first_batch_timestamp=(
             _first_batch_timestamp(view, log_name) if needs_first_timestamp else NO_TIMESTAMP
         ),

@@ -97,7 +97,9 @@ def _look_up(
     if not segment.has_time_index:
         return newest, older
     name = segment_file(segment.base_offset, TIME_INDEX_SUFFIX)
-    for entries in read_entries(store, name, TIME_INDEX_ENTRY, limit_bytes=MAX_INDEX_BYTES):
+    for entries in read_entries(
+        store, name, TIME_INDEX_ENTRY, limit_bytes=MAX_INDEX_BYTES, with_hole=False
+    ):
         timestamps, offsets = entries["timestamp"], entries["relative_offset"]
         used = np.flatnonzero(timestamps > 0)
         is_older = np.flatnonzero(timestamps < target_ms)

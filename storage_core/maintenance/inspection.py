@@ -33,6 +33,7 @@ from storage_core.filenames import (
     INDEX_SUFFIXES,
     LEADER_EPOCH_FILE,
     LOG_SUFFIX,
+    MAX_OFFSET,
     OFFSET_INDEX_SUFFIX,
     PARTITION_METADATA_FILE,
     RECOVERY_POINT_FILE,
@@ -44,8 +45,8 @@ from storage_core.filenames import (
 )
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
-from storage_core.index.segment_indexes import read_entries
-from storage_core.log.batch_search import MAX_INDEX_BYTES
+from storage_core.index.segment_indexes import TimeIndex, read_last_entry
+from storage_core.log.batch_search import checked_start
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log
 from storage_core.log.settled_store import settle
@@ -397,38 +398,32 @@ def _logs(files: Sequence[FileInfo]) -> list[FileInfo]:
 def _newest_indexed(store: LogStore, sizes: dict[str, int], stem: str) -> int | None:
     """Return the last timestamp of a time index, None where it has none."""
     name = stem + TIME_INDEX_SUFFIX
-    size = sizes.get(name, 0) // TIME_INDEX_ENTRY.itemsize * TIME_INDEX_ENTRY.itemsize
-    if not size:
+    if not sizes.get(name):
         return None
-    tail = np.zeros(TIME_INDEX_ENTRY.itemsize, np.uint8)
     with closing(store.open_file(name)) as reader:
-        reader.read_into(size - TIME_INDEX_ENTRY.itemsize, tail)
-    timestamp = int(tail.view(TIME_INDEX_ENTRY)["timestamp"][0])
-    # The file of a broker that did not close it is preallocated and ends in zeros.
+        last = read_last_entry(reader, TIME_INDEX_ENTRY, is_closed=False)
+    timestamp = TimeIndex.parse(offset_of(name) or 0, last).last_timestamp
     return timestamp if timestamp > 0 else None
 
 
 def _read_tail(store: LogStore, log: FileInfo, sizes: dict[str, int]) -> tuple[int, int]:
     """Return (next offset, newest timestamp) of what lies behind the last offset index entry."""
     base_offset = offset_of(log.name) or 0
-    position = _last_indexed_position(store, log, sizes)
+    index_name = log.name.removesuffix(LOG_SUFFIX) + OFFSET_INDEX_SUFFIX
+    last = b""
+    if sizes.get(index_name):
+        with closing(store.open_file(index_name)) as reader:
+            last = read_last_entry(reader, OFFSET_INDEX_ENTRY, is_closed=False)
+    position = int(np.frombuffer(last, OFFSET_INDEX_ENTRY)["position"][0]) if last else 0
     end_offset, newest = base_offset, NO_TIMESTAMP
     with closing(store.open_file(log.name)) as reader:
+        start = checked_start(reader, base_offset, log.size_bytes, position, MAX_OFFSET)
         for window in scan_headers(
-            reader, start=position, window_bytes=_WINDOW_BYTES, tail=Tail.ZEROS
+            reader, start=start, window_bytes=_WINDOW_BYTES, tail=Tail.ZEROS
         ):
             end_offset = int(window.batches.last_offset[-1]) + 1
             newest = max(newest, int(window.batches.max_timestamp.max()))
     return end_offset, newest
-
-
-def _last_indexed_position(store: LogStore, log: FileInfo, sizes: dict[str, int]) -> int:
-    name = log.name.removesuffix(LOG_SUFFIX) + OFFSET_INDEX_SUFFIX
-    if name not in sizes:
-        return 0
-    pieces = read_entries(store, name, OFFSET_INDEX_ENTRY, limit_bytes=MAX_INDEX_BYTES)
-    position = max((int(piece["position"].max(initial=0)) for piece in pieces), default=0)
-    return position if position < log.size_bytes else 0
 
 
 def _oldest(store: LogStore, log: FileInfo, log_start: int) -> int:

@@ -98,6 +98,11 @@ class HoledReader(ABC):
         """Return where the hole begins in which the file ends, its length without one."""
 
 
+def data_end_of(reader: FileReader) -> int:
+    """Return where the hole begins in which a file ends, its length where none is to be seen."""
+    return reader.data_end() if isinstance(reader, HoledReader) else reader.size_bytes
+
+
 class LogStore(Protocol):
     """The files of one partition directory."""
 

@@ -12,8 +12,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-import numpy as np
-
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import RecoveryRequiredError
 from storage_core.filenames import (
@@ -29,7 +27,7 @@ from storage_core.filenames import (
 )
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.formats.index_entries import TIME_INDEX_ENTRY
-from storage_core.index.segment_indexes import TimeIndex
+from storage_core.index.segment_indexes import TimeIndex, read_last_entry
 from storage_core.log.batch_search import ListedSegment, find_valid_end
 from storage_core.log.log_loader import find_clean_end
 from storage_core.maintenance.partition_state import (
@@ -172,7 +170,8 @@ def _with_timestamp(
     tail = b""
     # A missing time index counts as an empty one, as for Kafka's loader.
     if time_name in names:
-        tail = _read_tail(store, time_name, TIME_INDEX_ENTRY.itemsize, is_closed=is_closed)
+        with closing(store.open_file(time_name)) as reader:
+            tail = read_last_entry(reader, TIME_INDEX_ENTRY, is_closed=is_closed)
     last = TimeIndex.parse(segment.base_offset, tail).last_timestamp
     return replace(segment, max_timestamp=max(last, NO_TIMESTAMP))
 
@@ -225,28 +224,6 @@ def with_recovered_end(store: LogStore, state: PartitionState) -> PartitionState
         )
     segments = (*state.segments[:-1], replace(active, size_bytes=size_bytes))
     return replace(state, segments=segments, log_end=end)
-
-
-def _read_tail(store: LogStore, name: str, entry_bytes: int, *, is_closed: bool) -> bytes:
-    """Return the last whole entry of an index, empty where there is none.
-
-    Of an index that may still be preallocated it is the last one before the zeros.
-    """
-    with closing(store.open_file(name)) as reader:
-        entries = reader.size_bytes // entry_bytes
-
-        def read(number: int) -> bytes:
-            entry = np.empty(entry_bytes, np.uint8)
-            return entry[: reader.read_into(number * entry_bytes, entry)].tobytes()
-
-        tail = read(entries - 1) if entries else b""
-        if is_closed or any(tail):
-            return tail
-        written, end = 0, entries
-        while written < end:
-            middle = (written + end) // 2
-            written, end = (middle + 1, end) if any(read(middle)) else (written, middle)
-        return read(written - 1) if written else b""
 
 
 def newest_timestamp(

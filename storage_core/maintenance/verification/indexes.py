@@ -20,6 +20,7 @@ from storage_core.index.audit import (
     audit_transaction_index,
     count_used_entries,
 )
+from storage_core.index.segment_indexes import UsedBytes
 from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.files import SegmentFiles
 from storage_core.maintenance.verification.findings import Code, Severity
@@ -47,8 +48,8 @@ class IndexedBatches:
 
     Args:
         base_offset: Of the segment.
-        offset_index: The .index, whole.
-        time_index: The .timeindex, whole.
+        offset_index: The .index, without the zeros at its end.
+        time_index: The .timeindex, too.
     """
 
     def __init__(self, base_offset: int, offset_index: bytes, time_index: bytes) -> None:
@@ -105,13 +106,13 @@ class IndexedBatches:
 
 def drop_beyond_log(
     name: str,
-    data: bytes,
+    index: UsedBytes,
     entry: np.dtype[np.void],
     *,
     log_ends_at: int,
     severity: Severity,
     findings: FindingCollector,
-) -> bytes:
+) -> UsedBytes:
     """Return an index without the entries at its end that lie beyond the log.
 
     A log that lost its end is a finding; that its indexes still know of it is one more, not one
@@ -119,20 +120,21 @@ def drop_beyond_log(
 
     Args:
         name: Name of the index file.
-        data: The whole file.
+        index: What is in it.
         entry: OFFSET_INDEX_ENTRY or TIME_INDEX_ENTRY.
         log_ends_at: First position (of the log), or first offset above the base offset (for a
             time index), that no batch has.
         severity: How bad it is.
         findings: Where to report.
     """
-    entries = np.frombuffer(data, entry, len(data) // entry.itemsize)
+    content = index.content
+    entries = np.frombuffer(content, entry, len(content) // entry.itemsize)
     used = count_used_entries(entries)
     column = "position" if entry == OFFSET_INDEX_ENTRY else "relative_offset"
     within = np.flatnonzero(entries[column][:used].astype(np.int64) < log_ends_at)
     kept = int(within[-1]) + 1 if within.size else 0
     if kept == used:
-        return data
+        return index
     findings.add(
         Code.INDEX_BEYOND_LOG,
         f"{used - kept} entries from number {kept} on refer to batches behind the log's end",
@@ -140,21 +142,24 @@ def drop_beyond_log(
         position=kept * entry.itemsize,
         severity=severity,
     )
-    return data[: kept * entry.itemsize]
+    size = kept * entry.itemsize
+    return UsedBytes(content[:size], size)
 
 
 def check_offset_index(
-    segment: SegmentFiles, data: bytes, batches: SegmentBatches, findings: FindingCollector
+    segment: SegmentFiles, index: UsedBytes, batches: SegmentBatches, findings: FindingCollector
 ) -> None:
     """Report errors in an offset index."""
     if segment.offset_index is not None:
-        for fault in audit_offset_index(segment.base_offset, data, batches):
+        for fault in audit_offset_index(
+            segment.base_offset, index.content, batches, file_bytes=index.file_bytes
+        ):
             _report(segment.offset_index.name, fault, Code.OFFSET_INDEX_WRONG, findings)
 
 
 def check_time_index(
     segment: SegmentFiles,
-    data: bytes,
+    index: UsedBytes,
     batches: SegmentBatches,
     *,
     is_rising: bool,
@@ -165,7 +170,7 @@ def check_time_index(
 
     Args:
         segment: The segment.
-        data: The whole file.
+        index: What is in the file.
         batches: Those of the segment.
         is_rising: Whether their offsets rise; an entry's batch cannot be told where they do not.
         is_closed: Whether the segment was rolled, cleaned or cleanly closed.
@@ -175,7 +180,14 @@ def check_time_index(
         return
     name = segment.time_index.name
     told_batches = batches if is_rising else None
-    for fault in audit_time_index(segment.base_offset, data, told_batches, is_closed=is_closed):
+    data = index.content
+    for fault in audit_time_index(
+        segment.base_offset,
+        data,
+        told_batches,
+        is_closed=is_closed,
+        file_bytes=index.file_bytes,
+    ):
         if fault.fault is not IndexFault.LARGEST_TIMESTAMP_MISSING:
             _report(name, fault, Code.TIME_INDEX_WRONG, findings)
     used = np.frombuffer(data, TIME_INDEX_ENTRY, len(data) // TIME_INDEX_ENTRY.itemsize)

@@ -8,12 +8,15 @@ is handed on as facts, small enough to travel between tasks.
 import time
 from contextlib import closing
 
+import numpy as np
+
 from storage_core.errors import StorageError
 from storage_core.formats.batch_v2 import MAX_BATCH_BYTES
 from storage_core.formats.index_entries import (
     OFFSET_INDEX_ENTRY,
     TIME_INDEX_ENTRY,
 )
+from storage_core.index.segment_indexes import UsedBytes, read_used
 from storage_core.maintenance.verification.batch_stream import TailKind
 from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.files import SegmentFiles
@@ -47,9 +50,13 @@ def verify_segment(
     """
     findings = FindingCollector()
     started = time.perf_counter()
-    offset_index = _read_index(store, segment.offset_index, options, findings)
-    time_index = _read_index(store, segment.time_index, options, findings)
-    indexed = IndexedBatches(segment.base_offset, offset_index or b"", time_index or b"")
+    offset_index = _read_index(store, segment.offset_index, OFFSET_INDEX_ENTRY, options, findings)
+    time_index = _read_index(store, segment.time_index, TIME_INDEX_ENTRY, options, findings)
+    indexed = IndexedBatches(
+        segment.base_offset,
+        b"" if offset_index is None else offset_index.content,
+        b"" if time_index is None else time_index.content,
+    )
     scan = SegmentScan(segment, indexed, options, findings)
     try:
         with closing(store.open_file(segment.log.name)) as reader:
@@ -87,8 +94,8 @@ def verify_segment(
 
 def _check_indexes(  # noqa: PLR0913 - a segment, its indexes, where it lies, how to look
     segment: SegmentFiles,
-    offset_index: bytes | None,
-    time_index: bytes | None,
+    offset_index: UsedBytes | None,
+    time_index: UsedBytes | None,
     scan: SegmentScan,
     *,
     surroundings: Surroundings,
@@ -123,7 +130,7 @@ def _check_indexes(  # noqa: PLR0913 - a segment, its indexes, where it lies, ho
             kept,
             batches,
             is_rising=scan.is_rising,
-            is_closed=is_closed and not options.is_live and len(kept) == len(time_index),
+            is_closed=is_closed and not options.is_live and kept is time_index,
             findings=findings,
         )
 
@@ -155,13 +162,17 @@ def _report_change(
 
 
 def _read_index(
-    store: LogStore, file: FileInfo | None, options: VerifyOptions, findings: FindingCollector
-) -> bytes | None:
-    """Return the bytes of an index, None without one; one that cannot be read is reported."""
+    store: LogStore,
+    file: FileInfo | None,
+    entry: np.dtype[np.void],
+    options: VerifyOptions,
+    findings: FindingCollector,
+) -> UsedBytes | None:
+    """Return what is in an index, None without one; one that cannot be read is reported."""
     if file is None:
         return None
     try:
-        return store.read_file(file.name, limit_bytes=MAX_INDEX_BYTES)
+        return read_used(store, file.name, entry, limit_bytes=MAX_INDEX_BYTES)
     except StorageError as error:
         report_unreadable(file.name, error, store, options, findings)
         return None

@@ -5,6 +5,7 @@ import struct
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,16 +16,13 @@ from storage_core.filenames import (
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
-    log_file,
     segment_file,
 )
-from storage_core.formats.index_entries import TIME_INDEX_ENTRY, TXN_INDEX_ENTRY
+from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY, TXN_INDEX_ENTRY
 from storage_core.index import segment_indexes
-from storage_core.index.segment_indexes import read_entries
+from storage_core.index.segment_indexes import OffsetIndex, read_entries, read_used
 from storage_core.log import offset_search
 from storage_core.log.batch_search import ListedSegment
-from storage_core.maintenance.inspection import _last_indexed_position
-from storage_core.store import FileInfo
 from storage_core.store.local import LocalStore
 
 LONG = 64 << 20
@@ -54,12 +52,15 @@ def at_most(size_bytes: int) -> Iterator[None]:
     assert peak < size_bytes
 
 
+def _opened(store: LocalStore) -> OffsetIndex:
+    return OffsetIndex.of_file(0, partial(store.open_file, INDEX), INDEX, limit_bytes=LONG)
+
+
 LOOKS: dict[str, tuple[Callable[[LocalStore], object], object]] = {
-    "an inspection": (
-        lambda store: _last_indexed_position(
-            store, FileInfo(name=log_file(0), size_bytes=1000, modified_ms=0), {INDEX: LONG}
-        ),
-        70,
+    "a search by offset": (lambda store: _opened(store).look_up(5), 0),  # as Kafka's
+    "an audit": (
+        lambda store: read_used(store, INDEX, OFFSET_INDEX_ENTRY, limit_bytes=LONG),
+        (struct.pack(">ii", 5, 70), LONG),
     ),
     "a search by time": (lambda store: offset_search._look_up(store, SEGMENT, 100), (90, 5)),
     "a dump of offsets": (
