@@ -15,7 +15,7 @@ a million wrong entries gives as short a list as one of a single wrong entry.
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -152,19 +152,24 @@ def audit_offset_index(
         check.entry(
             IndexFault.LAST_OFFSET_BELOW_BASE, len(offset) - 1, base_offset, int(offset[-1])
         )
-    check.rows(IndexFault.OFFSET_NOT_RISING, _not_above_previous(offset), _after(offset), offset)
     check.rows(
-        IndexFault.POSITION_NOT_RISING, _not_above_previous(position), _after(position), position
+        IndexFault.OFFSET_NOT_RISING, _not_above_previous(offset), lambda: _after(offset), offset
+    )
+    check.rows(
+        IndexFault.POSITION_NOT_RISING,
+        _not_above_previous(position),
+        lambda: _after(position),
+        position,
     )
     if batches is None:
         return findings
     row, is_there = _find(batches.position, position)
-    check.rows(IndexFault.NO_BATCH, ~is_there, _at(batches.position, row), position)
-    last_offset = _at(batches.last_offset, row)
+    check.rows(IndexFault.NO_BATCH, ~is_there, lambda: _at(batches.position, row), position)
     # Within any batch from there on: of whatever is looked up by the entry, nothing is before.
     holder, is_held = _find_holder(batches, offset)
     is_right = is_held & (holder >= row)
-    check.rows(IndexFault.WRONG_OFFSET, is_there & ~is_right, last_offset, offset)
+    is_wrong = is_there & ~is_right
+    check.rows(IndexFault.WRONG_OFFSET, is_wrong, lambda: _at(batches.last_offset, row), offset)
     return findings
 
 
@@ -202,11 +207,11 @@ def audit_time_index(
     check.rows(
         IndexFault.TIMESTAMP_NOT_RISING,
         _not_above_previous(timestamp),
-        _after(timestamp),
+        lambda: _after(timestamp),
         timestamp,
     )
     falling = np.concatenate([np.zeros(min(1, len(offset)), np.bool_), np.diff(offset) < 0])
-    check.rows(IndexFault.OFFSET_NOT_RISING, falling, np.roll(offset, 1), offset)
+    check.rows(IndexFault.OFFSET_NOT_RISING, falling, lambda: np.roll(offset, 1), offset)
     if batches is None:
         return findings
     _compare_times(check, offset, timestamp, batches)
@@ -246,10 +251,10 @@ def audit_transaction_index(
     wanted_version = np.full(count, TXN_INDEX_VERSION, np.int64)
     base = np.full(count, base_offset, np.int64)
     is_other = version != wanted_version
-    check.rows(IndexFault.UNKNOWN_VERSION, is_other, wanted_version, version)
-    check.rows(IndexFault.LAST_OFFSET_BELOW_BASE, last < base, base, last)
-    check.rows(IndexFault.OFFSET_NOT_RISING, _not_above_previous(last), _after(last), last)
-    check.rows(IndexFault.FIRST_OFFSET_ABOVE_LAST, first > last, last, first)
+    check.rows(IndexFault.UNKNOWN_VERSION, is_other, lambda: wanted_version, version)
+    check.rows(IndexFault.LAST_OFFSET_BELOW_BASE, last < base, lambda: base, last)
+    check.rows(IndexFault.OFFSET_NOT_RISING, _not_above_previous(last), lambda: _after(last), last)
+    check.rows(IndexFault.FIRST_OFFSET_ABOVE_LAST, first > last, lambda: last, first)
     if aborted is None:
         return findings
     names = ("producer_id", "first_offset", "last_offset", "last_stable_offset")
@@ -258,7 +263,7 @@ def audit_transaction_index(
     expected_rows, present_rows = set(wanted), set(rows)
     is_unknown = np.array([row not in expected_rows for row in rows], np.bool_)
     nothing = np.full(count, -1, np.int64)
-    check.rows(IndexFault.TRANSACTION_UNKNOWN, is_unknown, nothing, last)
+    check.rows(IndexFault.TRANSACTION_UNKNOWN, is_unknown, lambda: nothing, last)
     missing = [row for row in wanted if row not in present_rows]
     if missing:
         check.entry(IndexFault.TRANSACTION_MISSING, count, missing[0][2], -1, count=len(missing))
@@ -291,14 +296,17 @@ class _Checker:
         self,
         fault: IndexFault,
         is_bad: NDArray[np.bool_],
-        expected: NDArray[np.int64],
+        expected: Callable[[], NDArray[np.int64]],
         found: NDArray[np.int64],
     ) -> None:
-        """Note the first of the entries that break a rule, and how many do."""
-        bad = np.flatnonzero(is_bad)
-        if bad.size:
+        """Note the first of the entries that break a rule, and how many do.
+
+        What was expected is asked for where one does: nearly no entry of nearly no index.
+        """
+        if is_bad.any():
+            bad = np.flatnonzero(is_bad)
             row = int(bad[0])
-            self.entry(fault, row, int(expected[row]), int(found[row]), count=int(bad.size))
+            self.entry(fault, row, int(expected()[row]), int(found[row]), count=int(bad.size))
 
 
 def _parse(
@@ -326,17 +334,17 @@ def _compare_times(
     batches: SegmentBatches,
 ) -> None:
     row, is_there = _find_holder(batches, offset)
-    check.rows(IndexFault.NO_BATCH, ~is_there, _at(batches.last_offset, row), offset)
+    check.rows(IndexFault.NO_BATCH, ~is_there, lambda: _at(batches.last_offset, row), offset)
     batch_timestamp = _at(batches.max_timestamp, row)
     check.rows(
         IndexFault.WRONG_TIMESTAMP,
         is_there & (batch_timestamp != timestamp),
-        batch_timestamp,
+        lambda: batch_timestamp,
         timestamp,
     )
     largest = _at(np.maximum.accumulate(batches.max_timestamp), row)
     is_newer = is_there & (batch_timestamp == timestamp) & (largest > timestamp)
-    check.rows(IndexFault.NEWER_RECORD_BEFORE, is_newer, largest, timestamp)
+    check.rows(IndexFault.NEWER_RECORD_BEFORE, is_newer, lambda: largest, timestamp)
 
 
 def _not_above_previous(column: NDArray[np.int64]) -> NDArray[np.bool_]:
