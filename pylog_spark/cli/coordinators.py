@@ -39,7 +39,7 @@ from pylog_spark.text_table import (
 )
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.counted import counted
-from storage_core.maintenance.inspection import RootView, inspect_root
+from storage_core.maintenance.inspection import RootView, group_by_broker, inspect_root
 
 _BAD: Final = "bold red"
 # Of what is no row of the answer, but the last to be said.
@@ -65,13 +65,15 @@ def _observe(call: Call[None], observe: _Observe) -> Iterator[Told]:
         there.add(topic)  # groups have places in logs of other brokers
         return topics.admits(topic)
 
+    views: list[RootView] = []
     for root in call.line[ROOTS]:
         with said_as("ROOT", root):
-            view: RootView = inspect_root(root)
-        for error in view.row["errors"]:
-            yield "log_directory", {"root": view.row["root"], "error": error}
-        there |= topics_of(entry.name for entry in view.entries)
-        yield from observe(view, settings, is_asked_for=is_asked_for)
+            views.append(inspect_root(root))
+        for error in views[-1].row["errors"]:
+            yield "log_directory", {"root": views[-1].row["root"], "error": error}
+    there |= topics_of(entry.name for view in views for entry in view.entries)
+    for of_broker in group_by_broker(views):
+        yield from observe(of_broker, settings, is_asked_for=is_asked_for)
     for note in check_topics(topics.topics, topics.exclude, there, call.line[ROOTS]):
         yield _NOTE, {"note": note}
 
@@ -123,6 +125,17 @@ def _write_groups(call: Call[None], console: Console, rows: dict[str, list[Row]]
         console.print()
         footer = [f"{len(commits)} places"]
         write_table(console, _COMMIT_TABLE, commits, is_wide=is_wide, footer=footer)
+    committed = (row for row in commits if row["commit_ms"] is not None)
+    without_log = sorted(
+        {partition_name(row) for row in committed if row["log_end_offset"] is None}
+    )
+    if without_log:
+        more = f" and {len(without_log) - 1} more" if without_log[1:] else ""
+        note = (
+            f"no log here of {without_log[0]}{more}: end and lag are not known. Give all log "
+            "directories of the broker (log.dirs), or those of another broker that has the log"
+        )
+        write_paragraphs(console, [note], is_wide=is_wide)
     pending = (
         f"{row['group']}: offset {row['offset']} of {partition_name(row)} is part of a "
         f"transaction of producer {row['producer_id']} that has not ended"
@@ -161,6 +174,12 @@ def _state(row: Row) -> str:
     return f"{row['state']}, overdue" if row["is_overdue"] else str(row["state"])
 
 
+def _group_lag(row: Row) -> str:
+    """Return the sum of what is known, and say where it is not all."""
+    is_part = row["commits_without_log"] and row["lag"] is not None
+    return f"at least {number_text(row['lag'])}" if is_part else number_text(row["lag"])
+
+
 def _text_column(heading: str, name: str, *, rank: int = 0, folds: bool = False) -> Column:
     return Column(heading=heading, cell=lambda row: row[name] or NOTHING, rank=rank, folds=folds)
 
@@ -181,7 +200,7 @@ _GROUP_TABLE: Final = TextTable(
             is_number=True,
         ),
         number_column("commits", "commits", rank=2),
-        number_column("lag", "lag", rank=0),
+        Column(heading="lag", cell=_group_lag, value=lambda row: row["lag"], is_number=True),
     )
 )
 _COMMIT_TABLE: Final = TextTable(

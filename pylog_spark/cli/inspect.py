@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,10 +50,12 @@ from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.clock import SystemClock
 from storage_core.counted import counted
 from storage_core.errors import PylogError
+from storage_core.filenames import CLUSTER_METADATA_TOPIC
 from storage_core.maintenance.inspection import (
     PARTITION_COLUMNS,
     SEGMENT_COLUMNS,
     RootView,
+    group_by_broker,
     inspect_partition,
     inspect_root,
     inspect_segments,
@@ -92,7 +95,7 @@ def inspect_roots(line: CommandLine) -> int:
     topics = topics_of(entry.name for view in views for entry in view.entries)
     notes = check_topics(chosen.topics, chosen.exclude, topics, line[ROOTS])
     looks = []
-    for view in views:
+    for view in chain.from_iterable(group_by_broker(views)):
         look = _look(line, view, chosen, now_ms)
         looks.append(look)
         if lines is not None:
@@ -269,6 +272,14 @@ def footer(looks: Sequence[Look], rows: Sequence[Row]) -> list[str]:
         text += f", {size_text(total['dirty_bytes'])} dirty"
     lines = [text]
     for look in looks:
+        view = look.view
+        # Brokers of ZooKeeper's time, whose file has version 0, have none at all.
+        is_of_kraft = view.properties is not None and view.properties.version > 0
+        if is_of_kraft and view.metadata is None:
+            lines.append(
+                f"{view.row['root']} has no {CLUSTER_METADATA_TOPIC}: policies are not known. It "
+                "lies in one of a broker's log directories (metadata.log.dir): give that one too"
+            )
         recovery = [row for row in look.rows if row["recovery_bytes"] is not None]
         if look.view.recovery_points is not None and recovery:
             size = size_text(sum(row["recovery_bytes"] for row in recovery))

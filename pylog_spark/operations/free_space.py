@@ -24,7 +24,7 @@ from pylog_spark.tasks.coordinators import CoordinatorSettings, observe_groups
 from storage_core.catalog.roles import Role
 from storage_core.errors import PylogError, describe_failure
 from storage_core.filenames import CONSUMER_OFFSETS_TOPIC, TopicPartition
-from storage_core.maintenance.inspection import inspect_root
+from storage_core.maintenance.inspection import group_by_broker, inspect_root
 from storage_core.roots.open_root import LogRoot
 
 Row = Mapping[str, Any]
@@ -252,18 +252,20 @@ def _losses(
     topics = {partition.topic for partition in going}
     partitions = 0
     failures: list[Row] = []
+    views = []
     for root in roots if going else ():
         try:
-            view = inspect_root(root)
+            views.append(inspect_root(root))
         except PylogError as error:
             failures.append({"root": root, **describe_failure(error)})
-            continue
+    for of_broker in group_by_broker(views):
         partitions += sum(
             entry.topic_partition is not None
             and entry.topic_partition.topic == CONSUMER_OFFSETS_TOPIC
+            for view in of_broker
             for entry in view.entries
         )
-        for kind, row in observe_groups(view, settings, is_asked_for=topics.__contains__):
+        for kind, row in observe_groups(of_broker, settings, is_asked_for=topics.__contains__):
             if kind == "partition":
                 failures.append(row)
             if kind != "commit" or row["commit_ms"] is None:

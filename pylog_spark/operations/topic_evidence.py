@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 from pylog_spark.exit_code import is_failed_look
@@ -19,7 +20,12 @@ from storage_core.errors import PylogError
 from storage_core.filenames import LOG_SUFFIX, kind_of
 from storage_core.log.log_gaps import GapWatch
 from storage_core.log.settled_store import settle
-from storage_core.maintenance.inspection import RootView, inspect_partition, inspect_root
+from storage_core.maintenance.inspection import (
+    RootView,
+    group_by_broker,
+    inspect_partition,
+    inspect_root,
+)
 from storage_core.records.reader import scan_headers
 from storage_core.roots.open_root import map_over_root
 from storage_core.store import open_store
@@ -115,9 +121,11 @@ def gather_evidence(roots: Sequence[str], topics: TopicFilter, *, now_ms: int) -
     gaps: dict[str, int] = {}
     known: set[str] = set()
     notes: list[str] = []
+    views = []
     for root in roots:
         with said_as("ROOT", root):
-            view = inspect_root(root)
+            views.append(inspect_root(root))
+    for view in chain.from_iterable(group_by_broker(views)):
         notes += view.row["errors"]
         partitions = list(_partitions(view, topics))
         known |= {topic for topic, _ in partitions if view.catalog.find(topic) is not None}

@@ -13,6 +13,7 @@ from storage_core.catalog.topic_catalog import TopicCatalog, build_topic_catalog
 from storage_core.checkpoint.broker_files import (
     MAX_META_PROPERTIES_BYTES,
     MetaProperties,
+    is_same_broker,
     parse_meta_properties,
 )
 from storage_core.filenames import CLUSTER_METADATA_TOPIC, META_PROPERTIES_FILE, TopicPartition
@@ -104,10 +105,3 @@ def read_meta_properties(location: str) -> MetaProperties | None:
     if content is None:
         return None
     return parse_meta_properties(content, file=f"{location}/{META_PROPERTIES_FILE}")
-
-
-def is_same_broker(one: MetaProperties | None, other: MetaProperties | None) -> bool:
-    """Whether two log directories belong to one broker; those that say nothing do only alone."""
-    if one is None or other is None:
-        return one is other
-    return (one.cluster_id, one.node_id) == (other.cluster_id, other.node_id)

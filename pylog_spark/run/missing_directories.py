@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from pylog_spark.options import JobOptions
-from pylog_spark.run.catalogs import is_same_broker, read_meta_properties, read_metadata
+from pylog_spark.run.catalogs import read_meta_properties, read_metadata
+from storage_core.checkpoint.broker_files import is_same_broker
 from storage_core.errors import LogDirectoryNotFoundError
 from storage_core.roots.open_root import LogRoot
 

@@ -5,18 +5,14 @@ the groups and transactional ids that it holds, not with the log. A partition th
 is a row with its error, beside what could be read before the damage.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 
-from storage_core.catalog.cluster_metadata import (
-    CLUSTER_METADATA_DIRECTORY,
-    read_cluster_metadata,
-)
+from storage_core.catalog.cluster_metadata import read_cluster_metadata
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
-from storage_core.catalog.roles import local_path
 from storage_core.config import BrokerConfig
 from storage_core.coordinators.coordinator_log import (
     ReplayedRecord,
@@ -81,6 +77,7 @@ GROUP_SCHEMA: Final = pa.schema(
         ("pending_commits", pa.int64()),
         ("lag", pa.int64()),
         ("error", pa.string()),
+        ("commits_without_log", pa.int64()),
     ]
 )
 COMMIT_SCHEMA: Final = pa.schema(
@@ -164,18 +161,18 @@ class CoordinatorSettings:
 
 
 def observe_groups(
-    view: RootView, settings: CoordinatorSettings, *, is_asked_for: Callable[[str], bool]
+    views: Sequence[RootView], settings: CoordinatorSettings, *, is_asked_for: Callable[[str], bool]
 ) -> Iterator[Told]:
-    """Yield the groups of a root, their places in logs, and what could not be read.
+    """Yield the groups of a broker, their places in logs, and what could not be read.
 
     Args:
-        view: The root.
+        views: Its roots: a place is looked up in the logs of all of them.
         settings: Clock and settings.
         is_asked_for: Of a topic's name; of other topics no places are told.
     """
-    logs = _Logs(view, settings)
-    count = _partition_count(view, settings, CONSUMER_OFFSETS_TOPIC)
-    for entry in _partitions(view, CONSUMER_OFFSETS_TOPIC):
+    logs = _Logs(views, settings)
+    count = _partition_count(views, settings, CONSUMER_OFFSETS_TOPIC)
+    for view, entry in _partitions(views, CONSUMER_OFFSETS_TOPIC):
         image = GroupImage()
         error = _replay(view, entry, image.apply)
         if error is not None:
@@ -212,12 +209,12 @@ def observe_groups(
 
 
 def observe_transactions(
-    view: RootView, settings: CoordinatorSettings, *, is_asked_for: Callable[[str], bool]
+    views: Sequence[RootView], settings: CoordinatorSettings, *, is_asked_for: Callable[[str], bool]
 ) -> Iterator[Told]:
-    """Yield what is open in the logs of a root, then what its coordinators know of transactions.
+    """Yield what is open in the logs of a broker, then what its coordinators know of transactions.
 
     Args:
-        view: The root.
+        views: Its roots.
         settings: Clock and settings.
         is_asked_for: Of a topic's name; of other topics' logs nothing is told.
     """
@@ -225,7 +222,7 @@ def observe_transactions(
     of_coordinators: list[Told] = []
     is_complete = True
     found: set[int] = set()
-    for entry in _partitions(view, TRANSACTION_STATE_TOPIC):
+    for view, entry in _partitions(views, TRANSACTION_STATE_TOPIC):
         image = TransactionImage()
         error = _replay(view, entry, image.apply)
         if error is not None:
@@ -239,9 +236,9 @@ def observe_transactions(
             for known in image.entries
         ]
         of_coordinators += _undecoded_rows(view, entry, image.undecoded)
-    count = _partition_count(view, settings, TRANSACTION_STATE_TOPIC)
+    count = _partition_count(views, settings, TRANSACTION_STATE_TOPIC)
     is_complete &= count is not None and found >= set(range(count))
-    logs = _Logs(view, settings)
+    logs = _Logs(views, settings)
     observed = logs.observe_all(is_asked_for)
     judged = judge_open_transactions(
         {place: log.open_transactions for place, log in observed.items() if log.open_transactions},
@@ -251,19 +248,26 @@ def observe_transactions(
     )
     for holding in judged:
         bounds = observed[holding.partition].bounds
+        view = logs.holders[holding.partition]
         yield "open_transaction", _holding_row(view, holding, bounds.log_end)
     yield from of_coordinators
     yield from logs.errors
 
 
 class _Logs:
-    """The logs of a root, each observed once, when it is first needed."""
+    """The logs of a broker's roots, each observed once, when it is first needed.
 
-    def __init__(self, view: RootView, settings: CoordinatorSettings) -> None:
-        self._view = view
+    Attributes:
+        holders: The root of each log that was observed.
+        errors: Rows of logs that could not be read.
+    """
+
+    def __init__(self, views: Sequence[RootView], settings: CoordinatorSettings) -> None:
+        self._views = views
         self._settings = settings
         self._observed: dict[TopicPartition, ObservedLog] = {}
         self._tried: set[TopicPartition] = set()
+        self.holders: dict[TopicPartition, RootView] = {}
         self.errors: list[Told] = []
 
     def bounds_of(self, topics: set[str]) -> dict[TopicPartition, Any]:
@@ -276,23 +280,24 @@ class _Logs:
     ) -> Mapping[TopicPartition, ObservedLog]:
         """Return the logs of the topics that are asked for; one that cannot be read is an error."""
         chosen = {}
-        for entry in self._view.entries:
-            place = entry.topic_partition
-            if place is None or entry.kind is not DirectoryKind.PARTITION:
-                continue
-            if not is_asked_for(place.topic):
-                continue
-            if place not in self._tried:
-                self._tried.add(place)
-                self._observe(entry, place)
-            if place in self._observed:
-                chosen[place] = self._observed[place]
+        for view in self._views:
+            for entry in view.entries:
+                place = entry.topic_partition
+                if place is None or entry.kind is not DirectoryKind.PARTITION:
+                    continue
+                if not is_asked_for(place.topic):
+                    continue
+                if place not in self._tried:
+                    self._tried.add(place)
+                    self._observe(view, entry, place)
+                if place in self._observed:
+                    chosen[place] = self._observed[place]
         return chosen
 
-    def _observe(self, entry: SubDirectory, place: TopicPartition) -> None:
+    def _observe(self, view: RootView, entry: SubDirectory, place: TopicPartition) -> None:
         try:
             store = open_store(entry.path)
-            checkpoints = partition_checkpoints(store, place, lambda: self._view.checkpoints)
+            checkpoints = partition_checkpoints(store, place, lambda: view.checkpoints)
             self._observed[place] = observe_log(
                 settle(store),
                 now_ms=self._settings.now_ms,
@@ -300,19 +305,21 @@ class _Logs:
                 log_start_checkpoint=checkpoints.log_start_offset or 0,
                 high_watermark=checkpoints.high_watermark,
             )
+            self.holders[place] = view
         except PylogError as error:
-            self.errors.append(_error_row(self._view, entry, error))
+            self.errors.append(_error_row(view, entry, error))
 
 
-def _partitions(view: RootView, topic: str) -> list[SubDirectory]:
+def _partitions(views: Sequence[RootView], topic: str) -> list[tuple[RootView, SubDirectory]]:
     chosen = [
-        entry
+        (view, entry)
+        for view in views
         for entry in view.entries
         if entry.kind is DirectoryKind.PARTITION
         and entry.topic_partition is not None
         and entry.topic_partition.topic == topic
     ]
-    return sorted(chosen, key=_number)
+    return sorted(chosen, key=lambda one: _number(one[1]))
 
 
 def _number(entry: SubDirectory) -> int:
@@ -337,11 +344,12 @@ def _replay(
     return None
 
 
-def _partition_count(view: RootView, settings: CoordinatorSettings, topic: str) -> int | None:
+def _partition_count(
+    views: Sequence[RootView], settings: CoordinatorSettings, topic: str
+) -> int | None:
     """Return how many partitions an internal topic has, None where nobody says so."""
-    folder = local_path(view.files.location)
-    metadata = None if folder is None else folder / CLUSTER_METADATA_DIRECTORY
-    if metadata is not None and not view.files.is_managed and metadata.is_dir():
+    metadata = next((view.metadata for view in views if view.metadata is not None), None)
+    if metadata is not None:
         try:
             known = read_cluster_metadata(metadata).topics_by_name().get(topic)
         except PylogError:
@@ -364,6 +372,7 @@ def _group_row(
     pending: tuple[CommittedOffset, ...],
 ) -> dict[str, Any]:
     lags = [place.lag for place in places if place.lag is not None]
+    committed = [place for place in places if place.commit is not None]
     return {
         "root": view.row["root"],
         "group": group.group,
@@ -375,9 +384,10 @@ def _group_row(
         "state_ms": group.state_ms,
         "members": [_member_row(member) for member in group.members],
         "offsets_partition": _number(entry),
-        "commits": sum(place.commit is not None for place in places),
+        "commits": len(committed),
         "pending_commits": sum(commit.key.group == group.group for commit in pending),
         "lag": sum(lags) if lags else None,
+        "commits_without_log": sum(place.bounds is None for place in committed),
     }
 
 

@@ -205,7 +205,7 @@ def _show_told(
     def is_asked_for(topic: str) -> bool:
         return topics is None or topic in topics
 
-    told = observe(view, settings, is_asked_for=is_asked_for)
+    told = observe([view], settings, is_asked_for=is_asked_for)
     yield from rows_to_batches(schema, _rows_of(kind, view, told))
 
 

@@ -67,6 +67,13 @@ class MetaProperties:
     directory_id: str | None
 
 
+def is_same_broker(one: MetaProperties | None, other: MetaProperties | None) -> bool:
+    """Whether two log directories belong to one broker; those that say nothing do only alone."""
+    if one is None or other is None:
+        return one is other
+    return (one.cluster_id, one.node_id) == (other.cluster_id, other.node_id)
+
+
 def parse_meta_properties(data: bytes, *, file: str) -> MetaProperties:
     """Parse ``meta.properties``.
 

@@ -37,7 +37,7 @@ from storage_core.filenames import (
     kind_of,
     offset_of,
 )
-from storage_core.store.base import FileInfo, FileReader, LogStore, HoledReader, data_end_of
+from storage_core.store.base import FileInfo, FileReader, HoledReader, LogStore, data_end_of
 from storage_core.store.object_files import BytesReader
 
 

@@ -7,7 +7,7 @@ its last offset index entry.
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import compress
 from operator import not_
 from pathlib import Path
@@ -15,12 +15,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from storage_core.catalog.log_directories import (
     DirectoryKind,
     SubDirectory,
 )
-from storage_core.catalog.roles import Role, guess_role
+from storage_core.catalog.roles import Role, guess_role, local_path
 from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.checkpoint.broker_files import MetaProperties, is_same_broker
 from storage_core.checkpoint.checkpoints import (
     UPKEEP_FILES,
     Checkpoints,
@@ -128,6 +130,8 @@ class RootView:
         recovery_points: Up to where each of its logs is on disk for certain; None where all of them
             are to the end, after a clean shutdown and in a managed root.
         catalog: What is known of its topics; empty where nothing is.
+        metadata: Where the cluster's metadata lies that tells it; None where none was seen.
+        properties: Whose it is; None where it does not say.
         files: The directory itself.
     """
 
@@ -137,6 +141,38 @@ class RootView:
     checkpoints: Checkpoints
     recovery_points: Checkpoints | None = None
     catalog: TopicCatalog = field(default_factory=TopicCatalog)
+    metadata: Path | None = None
+    properties: MetaProperties | None = None
+
+
+def group_by_broker(views: Sequence[RootView]) -> list[list[RootView]]:
+    """Return roots broker by broker, each with the catalog that any root of its broker has.
+
+    The disks of one broker share the cluster's metadata, the groups' offsets and the logs.
+    """
+    groups: list[list[RootView]] = []
+    for view in views:
+        group = next((group for group in groups if _are_one_broker(view, group[0])), None)
+        if group is None:
+            groups.append([view])
+        else:
+            group.append(view)
+    return [_with_shared_catalog(group) for group in groups]
+
+
+def _are_one_broker(one: RootView, other: RootView) -> bool:
+    is_managed = one.files.is_managed or other.files.is_managed
+    return not is_managed and is_same_broker(one.properties, other.properties)
+
+
+def _with_shared_catalog(group: list[RootView]) -> list[RootView]:
+    holder = next((view for view in group if view.metadata is not None), group[0])
+    return [
+        view
+        if view.metadata is not None
+        else replace(view, metadata=holder.metadata, catalog=holder.catalog)
+        for view in group
+    ]
 
 
 def inspect_root(path: str | Path) -> RootView:
@@ -180,7 +216,11 @@ def inspect_root(path: str | Path) -> RootView:
         "directory_id": None if properties is None else properties.directory_id,
         "errors": [str(problem) for problem in problems],
     }
+    folder = None if root.is_managed else local_path(root.location)
+    metadata = None if folder is None else folder / CLUSTER_METADATA_DIRECTORY
     return RootView(
+        metadata=metadata if metadata is not None and metadata.is_dir() else None,
+        properties=properties,
         row=row,
         files=root,
         entries=state.entries,

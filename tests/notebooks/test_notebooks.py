@@ -28,8 +28,23 @@ def test_each_notebook_is_named_in_its_document():
 def test_a_notebook_is_text_and_has_no_outputs(path):
     text = path.read_text()
     assert text.startswith("# ---\n# jupyter:\n")
+    # Without the extension Jupytext takes the file for another format: marks of cells become text.
+    assert (
+        "#     text_representation:\n#       extension: .py\n#       format_name: percent\n" in text
+    )
     assert "# %% [markdown]\n# # " in text
     compile(text, path.name, "exec")
+
+
+@pytest.mark.notebook
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_opens_as_the_cells_that_its_marks_make(path):
+    import jupytext  # noqa: PLC0415  # make notebooks alone installs these
+
+    marks = re.findall(r"^# %%(?: \[(markdown)\])?$", path.read_text(), re.MULTILINE)
+    cells = jupytext.read(path).cells
+    assert [cell.cell_type for cell in cells] == [mark or "code" for mark in marks]
+    assert not [cell.source for cell in cells if "%%" in cell.source]
 
 
 @pytest.mark.notebook

@@ -1,0 +1,103 @@
+"""Log directories of one broker: what one disk says holds for the others too."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kit.golden_data import Golden
+
+NOW_MS = int(Golden("broker-dir").case["clock_ms"])
+# What of a row names the disk, or is a sum over it.
+OF_THE_DISK = {"root", "directory", "duration_ms"}
+
+
+@pytest.fixture
+def disks(broker_dir: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """A copy of a broker's directory, every second partition moved to a second disk."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    shutil.copytree(broker_dir, first)
+    second.mkdir()
+    for file in first.iterdir():
+        if file.is_file():
+            shutil.copy2(file, second / file.name)
+    text = (second / "meta.properties").read_text()
+    lines = [line for line in text.splitlines() if not line.startswith("directory.id")]
+    (second / "meta.properties").write_text("\n".join([*lines, "directory.id=" + "B" * 21 + "Q"]))
+    partitions = sorted(path for path in first.iterdir() if path.is_dir())
+    moved = [path for path in partitions if path.name != "__cluster_metadata-0"][::2]
+    for path in moved:
+        path.rename(second / path.name)
+    return first, second
+
+
+def rows_of(result: Any) -> list[str]:
+    """Return all rows without what names the disk, in an order of their own."""
+    assert result.exit_code == 0, result.stderr
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    rows = [row for row in rows if row["type"] != "log_directory"]
+    return sorted(
+        json.dumps({key: value for key, value in row.items() if key not in OF_THE_DISK})
+        for row in rows
+    )
+
+
+@pytest.mark.parametrize("command", ["groups", "transactions", "inspect"])
+def test_two_disks_say_what_one_would(
+    command: str, pylog: Any, broker_dir: Path, disks: tuple[Path, Path]
+):
+    clock = [] if command == "inspect" else ["--now-ms", NOW_MS]
+    of_whole = rows_of(pylog(command, broker_dir, "--output", "json", *clock))
+    assert of_whole
+    for order in (disks, disks[::-1]):
+        assert rows_of(pylog(command, *order, "--output", "json", *clock)) == of_whole
+
+
+def test_a_place_whose_log_is_on_a_disk_that_was_not_given_is_said_to_be_unknown(
+    pylog: Any, disks: tuple[Path, Path]
+):
+    holder = next(disk for disk in disks if list(disk.glob("__consumer_offsets-*")))
+    shown = pylog("groups", holder, "--now-ms", NOW_MS)
+    assert shown.exit_code == 0
+    text = " ".join(shown.stdout.split())
+    assert "no log here of " in text
+    assert "Give all log directories of the broker (log.dirs)" in text
+    assert "at least " in text
+    both = pylog("groups", *disks, "--now-ms", NOW_MS).stdout
+    assert "no log here of" not in both
+    assert "at least" not in both
+
+
+def test_a_disk_without_the_clusters_metadata_says_where_policies_are_known(
+    pylog: Any, disks: tuple[Path, Path]
+):
+    first, second = disks
+    alone = " ".join(pylog("inspect", second).stdout.split())
+    assert f"{second} has no __cluster_metadata: policies are not known." in alone
+    assert "has no __cluster_metadata" not in " ".join(
+        pylog("inspect", first, second).stdout.split()
+    )
+
+
+def test_a_disk_of_another_broker_is_not_asked(pylog: Any, disks: tuple[Path, Path]):
+    first, second = disks
+    properties = second / "meta.properties"
+    properties.write_text(properties.read_text().replace("node.id=", "node.id=9"))
+    shown = pylog("inspect", first, second, "--output", "json")
+    rows = [json.loads(line) for line in shown.stdout.splitlines()]
+    policies = {
+        row["cleanup_policy"]
+        for row in rows
+        if row["type"] == "partition" and row["root"] == str(second)
+    }
+    assert policies == {None}
+
+
+def test_config_init_asks_the_metadata_of_the_other_disk(pylog: Any, disks: tuple[Path, Path]):
+    first, second = disks
+    of_second = pylog("config", "init", second)
+    of_both = pylog("config", "init", second, first)
+    assert "cleanup.policy" in of_second.stdout
+    assert "cleanup.policy" not in of_both.stdout
