@@ -6,6 +6,7 @@ broker recovers with, how many tasks we run.
 """
 
 import enum
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
@@ -352,13 +353,16 @@ def _judge_copy(names: str, start: StartForecast, problems: int) -> Verdict:
 
 def _losing_headline(partitions: Sequence[PartitionForecast], errors: int, low_ends: int) -> str:
     """Return the worst that a start would do, with its number, in one sentence."""
-    cut = {entry.name: entry.cut_records + entry.gone_records for entry in partitions}
-    cut = {name: lost for name, lost in cut.items() if lost}
+    # A partition and the copy that a move makes of it have one name.
+    cut: Counter[str] = Counter()
+    low: Counter[str] = Counter()
+    for entry in partitions:
+        cut[entry.name] += entry.cut_records + entry.gone_records
+        low[entry.name] += entry.lost_below_high_watermark
+    cut, low = +cut, +low
     if cut:
         number = counted(sum(cut.values()), "readable record")
         return f"The broker would start and lose {number} of {_names(cut)}; save them first."
-    low = {entry.name: entry.lost_below_high_watermark for entry in partitions}
-    low = {name: lost for name, lost in low.items() if lost}
     if low:
         number = counted(sum(low.values()), "offset")
         return f"The broker would start and end {_names(low)} {number} below the high watermark."

@@ -106,7 +106,8 @@ def test_a_cut_of_batches_that_can_be_read_is_an_error(spark, pylog, root, tmp_p
     data[40] ^= 0xFF
     log.write_bytes(data)
     arguments = [*options_of(root, tmp_path), "--dry-run", "--fail-on", "error"]
-    assert pylog("recover", *arguments).exit_code == ExitCode.FINDINGS
+    assert pylog("recover", *arguments).exit_code == ExitCode.REFUSED
+    assert pylog("recover", *arguments, "--allow-truncate").exit_code == ExitCode.FINDINGS
 
 
 @pytest.mark.spark

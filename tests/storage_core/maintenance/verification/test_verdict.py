@@ -150,6 +150,8 @@ def test_other_replicas_are_started_first_where_there_are_any(has_replicas, says
 def test_the_headline_names_who_loses_most_and_counts_the_others():
     lost = [partition(f"t-{n}", cut_records=n) for n in (1, 3, 2)]
     assert "lose 6 readable records of t-3 and 2 more partitions;" in verdict(*lost).headline
+    twice = verdict(lost[0], partition("t-1", cut_records=4))
+    assert "lose 5 readable records of t-1;" in twice.headline
     assert "lose 1 readable record of t-1;" in verdict(lost[0]).headline
     stopped = verdict(partition(error="x"), lost[1], fatal=1)
     assert stopped.headline.endswith("delete a log, for 1 partition and 1 fatal finding.")
