@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
 import cloudpickle
 import pyarrow as pa
+import pyarrow.acero  # what sorts and groups rows; Arrow would import it in a thread of a task
 
 from pylog_spark.engines.engine import ArrowWork, Engine, Published
 from pylog_spark.engines.local_pool import OwnLane, ProcessLanes, RunningStage

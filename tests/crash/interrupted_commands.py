@@ -118,6 +118,9 @@ def run_interrupted(
         shutil.copytree(subject.folder, folder, symlinks=True)
     temporary = scratch / "tmp"
     temporary.mkdir()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # So a shell starts its jobs in the background, and these what they start.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     mark = uuid.uuid4().hex
     with (scratch / "err").open("wb") as errors, (scratch / "out").open("wb") as out:
         began = time.monotonic()
