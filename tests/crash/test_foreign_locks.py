@@ -8,7 +8,6 @@ asks for every case, a run of all tests for some.
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -30,6 +29,8 @@ from tests.pylog_spark.crashed_roots import NOW_MS, crashed_directory, forget_hi
 
 ALL = bool(os.environ.get("PYLOG_CRASH_ALL"))
 LONGEST_SECONDS = 600
+# A flag of a socket in /proc/net/unix, from Linux's include/linux/net.h.
+LISTENS = 1 << 16
 CLEANED = ["clean-everything-none-s101-1", "clean-group-all-s211"]
 RETAINED = ["retain-both-s501", "retain-size-s501"]
 
@@ -178,10 +179,16 @@ def paused(arguments: Sequence[object], folder: Path, how: str) -> Iterator[Run]
         driver.wait()
 
 
-def is_shared_out(holder: int) -> bool:
-    """Whether a holder gives out no more shares, as at the end of its run."""
-    listening = re.findall(r"@pylog-lock-\w+$", Path("/proc/net/unix").read_text(), re.MULTILINE)
-    return is_over(holder) or not listening
+def gives_shares(holder: int) -> bool:
+    """Whether the holder of a lock gives out shares: from when it has it to the end of its run."""
+    own = set()
+    with suppress(OSError):
+        for link in Path(f"/proc/{holder}/fd").iterdir():
+            with suppress(OSError):
+                own.add(str(link.readlink()))
+    lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    listening = {f"socket:[{fields[6]}]" for fields in lines if int(fields[3], 16) & LISTENS}
+    return bool(own & listening)
 
 
 @pytest.fixture
@@ -286,7 +293,7 @@ def test_a_task_that_stands_still_changes_nothing_when_all_others_are_killed(
             if pid not in {run.task, holder} and "daemon" not in command_of(pid)
         ]
         run.kill(run.driver.pid, *others)
-        wait_until(lambda: taker.tries() or is_shared_out(holder))
+        wait_until(lambda: taker.tries() or not gives_shares(holder))
         if not is_over(run.task):
             assert not taker.tries() or not is_paused(run.task)
         assert finish(run, taker) == []
@@ -357,5 +364,5 @@ def test_a_task_of_a_jvm_that_stands_still_changes_nothing_when_the_driver_is_ki
         holder, jvm = run.child("lock_holder"), run.child("org.apache.spark.deploy.SparkSubmit")
         os.kill(jvm, signal.SIGSTOP)
         run.kill(run.driver.pid)
-        wait_until(lambda: taker.tries() or is_shared_out(holder))
+        wait_until(lambda: taker.tries() or not gives_shares(holder))
         assert finish(run, taker, [jvm]) == []
