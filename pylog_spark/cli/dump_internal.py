@@ -7,16 +7,19 @@ from typing import Any, Final
 
 from pylog_spark.text import escaped, to_json
 from storage_core.catalog.roles import local_path
+from storage_core.coordinators.transactions import state_name
 from storage_core.errors import InvalidNameError, MalformedMessageError
 from storage_core.filenames import (
     BOOTSTRAP_SNAPSHOT_FILE,
     CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
     parse_cluster_snapshot,
     parse_partition_directory,
     parse_renamed_directory,
     settled_name,
 )
+from storage_core.messages.control_records import CONTROL_RECORDS
 from storage_core.messages.group_records import GROUP_METADATA
 from storage_core.messages.internal_records import (
     INTERNAL_RECORDS,
@@ -32,6 +35,7 @@ from storage_core.store.open_store import split_location
 
 _REDACTED: Final = "(redacted)"
 _CONFIG_RECORD: Final = 4
+_OF_QUORUM: Final = frozenset(record_type.name for record_type in CONTROL_RECORDS.values())
 
 
 def internal_topic_of(location: str, name: str) -> str | None:
@@ -112,6 +116,11 @@ def _shown_value(topic: str, decoded: DecodedRecord) -> Fields | None:
     value, type_id = decoded.value, decoded.type_id
     if value is None or type_id is None:
         return value
+    if decoded.type in _OF_QUORUM:
+        return value
+    if topic == TRANSACTION_STATE_TOPIC:
+        name = state_name(value["transaction_status"])
+        return value if name is None else value | {"transaction_status_name": name}
     hidden = secret_fields(INTERNAL_RECORDS[topic][type_id].value)
     if topic == CLUSTER_METADATA_TOPIC and type_id == _CONFIG_RECORD:
         hidden |= {"value"} if is_secret_name(value["name"]) else set()

@@ -25,6 +25,7 @@ from pylog_spark.record_text import (
 )
 from pylog_spark.text import to_json
 from storage_core.errors import BadBytesError
+from storage_core.filenames import CLUSTER_METADATA_TOPIC
 from storage_core.kernels import record_scan
 from storage_core.kernels.json_lines import write_record_lines
 from storage_core.records.batch_table import (
@@ -85,9 +86,10 @@ class JsonLines:
         start = 0
         is_control = rows.is_control.tolist()
         plain = _PlainLines(decoded.records)
+        control_lines = _OF_QUORUM if self._topic == CLUSTER_METADATA_TOPIC else _OF_CONTROL
         for row, (head, end) in enumerate(zip(heads, decoded.record_ends, strict=True)):
             yield head
-            lines = _OF_CONTROL if is_control[row] else self
+            lines = control_lines if is_control[row] else self
             if lines._is_plain:  # noqa: SLF001  # of this class
                 yield from plain.between(start, end)
                 start = end
@@ -259,3 +261,4 @@ class _PlainLines:
 
 # The records of markers, whose keys and values are Kafka's own.
 _OF_CONTROL: Final = JsonLines("")
+_OF_QUORUM: Final = JsonLines("", CLUSTER_METADATA_TOPIC)

@@ -20,6 +20,7 @@ from pylog_spark.record_text import (
 )
 from pylog_spark.text import escaped, readable_bytes
 from storage_core.errors import BadBytesError
+from storage_core.filenames import CLUSTER_METADATA_TOPIC
 from storage_core.formats.batch_v2 import MAGIC_V2, NO_PRODUCER_ID, NO_SEQUENCE
 from storage_core.kernels.batch_scan import UNKNOWN_COUNT
 from storage_core.records.batch_table import (
@@ -66,11 +67,12 @@ class TextLines:
         yield self._take_heading()
         rows = decoded.batches.rows(decoded.first_row, decoded.end_row)
         start = 0
+        control_lines = _OF_QUORUM if self._topic == CLUSTER_METADATA_TOPIC else _OF_CONTROL
         for row, end in enumerate(decoded.record_ends):
             yield _batch_line(rows, row, decoded.window.file_position)
             while start < end:
                 stop = min(end, start + _RECORDS_AT_A_TIME)
-                lines = _OF_CONTROL if rows.is_control[row] else self
+                lines = control_lines if rows.is_control[row] else self
                 yield from lines._record_lines(decoded.records, start, stop)  # noqa: SLF001  # of this class
                 start = stop
 
@@ -181,3 +183,4 @@ def _times_text(epoch_ms: NDArray[np.int64]) -> list[str]:
 
 # The records of markers, whose keys and values are Kafka's own.
 _OF_CONTROL: Final = TextLines("")
+_OF_QUORUM: Final = TextLines("", CLUSTER_METADATA_TOPIC)

@@ -10,6 +10,7 @@ from pylog_spark.options import JobOptions
 from pylog_spark.schemas import Reason
 from pylog_spark.tasks.ahead import PURGES_AT_ONCE, map_ahead
 from pylog_spark.tasks.failures import error_of
+from pylog_spark.tasks.listing import reason_to_leave
 from pylog_spark.tasks.purge_rows import Gone, Row, apply_purge, purge_row
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.off_switch import OFF_SWITCH_FILE, is_switched_off
@@ -50,6 +51,8 @@ def purge_broker(
         if error is not None:
             return name | error
         kind = DirectoryKind(row["kind"])
+        if reason_to_leave(row, {}) is not None:
+            return None
         if kind in _SWEPT:
             plan = partial(_plan_partition, row, catalog, options.now_ms)
             work = partial(_purge, plan, None, root, dry_run=options.dry_run)

@@ -34,6 +34,7 @@ _NOT_ASKED_FOR: Final = frozenset(
         Reason.DELETE_DIRECTORY,
         Reason.STRAY_DIRECTORY,
         Reason.INVALID_DIRECTORY_NAME,
+        Reason.LINKED_DIRECTORY,
     }
 )
 _CUTS: Final = frozenset(

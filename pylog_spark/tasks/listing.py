@@ -14,7 +14,7 @@ import pyarrow as pa
 from pylog_spark.rows import rows_to_batch, rows_to_batches
 from pylog_spark.schemas import PARTITION, SEGMENT, Reason, Status
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
-from storage_core.catalog.roles import Role
+from storage_core.catalog.roles import Role, local_path
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import PylogError, describe_failure
 from storage_core.filenames import (
@@ -38,6 +38,10 @@ OpenStore = Callable[[Mapping[str, Any]], LogStore]
 LISTING_COLUMNS: Final = ("file_names", "file_bytes", "file_times_ms", "file_etags")
 
 
+_LINKED: Final = (
+    "the directory is a link, and nothing is done through one: mount the folder in its place "
+    "(mount --bind), or move it into a log directory of its own"
+)
 # Why a directory is left alone for what it is.
 REASON_OF_KIND: Final[Mapping[DirectoryKind, Reason]] = {
     DirectoryKind.METADATA: Reason.INTERNAL_METADATA,
@@ -52,6 +56,21 @@ REASON_OF_OTHER_KIND: Final[Mapping[DirectoryKind, Reason]] = {
 }
 
 
+def reason_to_leave(
+    row: Mapping[str, Any], reasons: Mapping[DirectoryKind, Reason]
+) -> Reason | None:
+    """Return why nothing is done to a directory for what it is, None if something may be.
+
+    Args:
+        row: Of ``schemas.PARTITION``.
+        reasons: By kind of directory.
+    """
+    path = local_path(row["directory"])
+    if path is not None and path.is_symlink():
+        return Reason.LINKED_DIRECTORY
+    return reasons.get(DirectoryKind(row["kind"]))
+
+
 def left_alone(row: Mapping[str, Any], reason: Reason) -> dict[str, Any]:
     """Return the columns of a directory that is skipped; of one without a topic, its name too.
 
@@ -60,6 +79,8 @@ def left_alone(row: Mapping[str, Any], reason: Reason) -> dict[str, Any]:
         reason: Why.
     """
     skipped = {"status": Status.SKIPPED, "reason": reason}
+    if reason is Reason.LINKED_DIRECTORY:
+        return skipped | {"error": _LINKED}
     if reason is not Reason.INVALID_DIRECTORY_NAME:
         return skipped
     name = row["directory"].rpartition("/")[2]

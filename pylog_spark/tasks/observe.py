@@ -16,7 +16,13 @@ import numpy as np
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.schemas import Reason, Status
 from pylog_spark.tasks.failures import attempt_directory, needs_recovery
-from pylog_spark.tasks.listing import REASON_OF_KIND, OpenStore, left_alone, open_partition
+from pylog_spark.tasks.listing import (
+    REASON_OF_KIND,
+    OpenStore,
+    left_alone,
+    open_partition,
+    reason_to_leave,
+)
 from pylog_spark.tasks.managed_view import (
     clean_request,
     commits_checkpoints,
@@ -25,7 +31,6 @@ from pylog_spark.tasks.managed_view import (
     manifest_state,
 )
 from pylog_spark.tasks.run_context import RunContext
-from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.off_switch import is_switched_off
 from storage_core.catalog.topic_catalog import TopicCatalog, TopicConfigSource
 from storage_core.checkpoint.checkpoints import Checkpoints
@@ -79,7 +84,7 @@ def _observe(
     checkpoints_of: Callable[[str], Checkpoints],
     open_store: OpenStore,
 ) -> dict[str, Any]:
-    reason = REASON_OF_KIND.get(DirectoryKind(row["kind"]))
+    reason = reason_to_leave(row, REASON_OF_KIND)
     if reason is None and context.is_unclean(row["root"], row["directory"]):
         reason = Reason.UNCLEAN_SHUTDOWN
     if reason is None and is_switched_off(row["directory"]):

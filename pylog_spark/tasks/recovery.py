@@ -27,11 +27,16 @@ from pylog_spark.tasks.ahead import (
 from pylog_spark.tasks.cells import join_rows
 from pylog_spark.tasks.failures import attempt, attempt_row, error_of
 from pylog_spark.tasks.fingerprints import digest_operations
-from pylog_spark.tasks.listing import REASON_OF_OTHER_KIND, left_alone, open_partition, rows_of
+from pylog_spark.tasks.listing import (
+    REASON_OF_OTHER_KIND,
+    left_alone,
+    open_partition,
+    reason_to_leave,
+    rows_of,
+)
 from pylog_spark.tasks.managed_view import has_expected_topic_id
 from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.run_context import RunContext, WriteContext
-from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.off_switch import is_switched_off
 from storage_core.checkpoint.checkpoints import RECOVERY_FILES, Checkpoints
 from storage_core.commit import Plan
@@ -136,7 +141,7 @@ def _look(
     context: RunContext,
     checkpoints_of: Callable[[str], Checkpoints],
 ) -> dict[str, Any]:
-    reason = REASON_OF_OTHER_KIND.get(DirectoryKind(row["kind"]))
+    reason = reason_to_leave(row, REASON_OF_OTHER_KIND)
     if reason is None and is_switched_off(row["directory"]):
         reason = Reason.SWITCHED_OFF
     if reason is not None:

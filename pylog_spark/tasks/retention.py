@@ -23,13 +23,13 @@ from pylog_spark.tasks.listing import (
     OpenStore,
     left_alone,
     open_partition,
+    reason_to_leave,
     rows_of,
 )
 from pylog_spark.tasks.managed_view import has_expected_topic_id, manifest_timestamps
 from pylog_spark.tasks.observe import may_be_tiered
 from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.run_context import RunContext, WriteContext
-from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.off_switch import is_switched_off
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import Checkpoints, PartitionCheckpoints
@@ -165,7 +165,7 @@ def _admit(
     The questions are asked in the order of what they cost.
     """
     run, root, topic = context.run, row["root"], row["topic"]
-    reason = REASON_OF_OTHER_KIND.get(DirectoryKind(row["kind"]))
+    reason = reason_to_leave(row, REASON_OF_OTHER_KIND)
     if reason is None and run.is_unclean(root, row["directory"]):
         reason = Reason.UNCLEAN_SHUTDOWN
     if reason is not None:
@@ -260,7 +260,7 @@ def _newest_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _newest(row: Mapping[str, Any]) -> dict[str, Any]:
-    if DirectoryKind(row["kind"]) in REASON_OF_OTHER_KIND:
+    if reason_to_leave(row, REASON_OF_OTHER_KIND) is not None:
         return {}
     store = open_partition(row)
     return {"newest_timestamp": newest_record_ms(store, manifest_timestamps(store))}

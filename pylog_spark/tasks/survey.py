@@ -22,11 +22,11 @@ from pylog_spark.tasks.listing import (
     left_alone,
     listed_files,
     open_partition,
+    reason_to_leave,
     rows_of,
 )
 from pylog_spark.tasks.managed_view import clean_request, manifest_state
 from pylog_spark.tasks.run_context import RunContext
-from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import Checkpoints
 from storage_core.config import LogConfig
@@ -76,7 +76,7 @@ def _survey_row(
 def _survey(
     row: Mapping[str, Any], context: RunContext, checkpoints_of: CheckpointReader
 ) -> dict[str, Any]:
-    reason = REASON_OF_KIND.get(DirectoryKind(row["kind"]))
+    reason = reason_to_leave(row, REASON_OF_KIND)
     config = None if reason else context.catalogs[row["root"]].config_for(row["topic"])
     if config is None:
         return left_alone(row, reason or Reason.CONFIG_UNKNOWN)

@@ -40,6 +40,14 @@ class TransactionState(enum.Enum):
 
 
 _STATES: Final = {state.value[0]: state for state in TransactionState}
+
+
+def state_name(number: int) -> str | None:
+    """Return the name of a state in Kafka's tools, None for a number that is none."""
+    state = _STATES.get(number)
+    return None if state is None else state.label
+
+
 # In these the coordinator has work to do.
 _IN_FLIGHT: Final = frozenset(
     {

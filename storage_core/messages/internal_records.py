@@ -5,6 +5,7 @@
     coordinators      key: int16 type, fields     value: int16 version, fields, or null (tombstone)
     cluster metadata  no key                      value: frame_version type version (unsigned
                                                   varints), fields; the frame version is 1
+    its control       key: int16 version, type    value: fields, an int16 version the first
 
 A record that cannot be decoded stands for itself, with the reason, and hides no other one: a type
 or version that Kafka 4.4 does not have, or bytes that are none of their declaration. Sources:
@@ -24,6 +25,7 @@ from storage_core.filenames import (
     SHARE_STATE_TOPIC,
     TRANSACTION_STATE_TOPIC,
 )
+from storage_core.messages.control_records import CONTROL_RECORDS
 from storage_core.messages.field_reader import FieldReader
 from storage_core.messages.group_records import (
     CONSUMER_ASSIGNMENT,
@@ -88,7 +90,7 @@ def decode_internal_record(topic: str, key: bytes | None, value: bytes | None) -
     """
     types = INTERNAL_RECORDS[topic]
     if topic == CLUSTER_METADATA_TOPIC:
-        return _decode_metadata(types, value)
+        return _decode_metadata(types, value) if key is None else _decode_control(key, value)
     return _decode_coordinator_record(types, key, value)
 
 
@@ -180,6 +182,26 @@ def _decode_metadata(types: Mapping[int, RecordType], value: bytes | None) -> De
         return _of_unknown_type(type_id)
     try:
         return _decode_value(type_id, record_type, version, None, reader)
+    except MalformedMessageError as error:
+        return _malformed(type_id, record_type, version, None, error)
+
+
+def _decode_control(key: bytes, value: bytes | None) -> DecodedRecord:
+    """Decode a control record: nothing else in the cluster's metadata has a key."""
+    try:
+        reader = FieldReader(key)
+        reader.int16()
+        type_id = reader.int16()
+    except MalformedMessageError as error:
+        return DecodedRecord(problem=Problem.MALFORMED, reason=f"key: {error}")
+    record_type = CONTROL_RECORDS.get(type_id)
+    if record_type is None:
+        return _of_unknown_type(type_id)
+    version: int | None = None
+    try:
+        # The version is a field of the message, too.
+        version = FieldReader(value or b"").int16()
+        return _decode_value(type_id, record_type, version, None, FieldReader(value or b""))
     except MalformedMessageError as error:
         return _malformed(type_id, record_type, version, None, error)
 

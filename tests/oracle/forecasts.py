@@ -9,7 +9,6 @@ run that was stopped goes on where it was. Exit status 1 where forecast and brok
 
 import argparse
 import json
-import os
 import random
 import shutil
 import sys
@@ -27,15 +26,13 @@ from storage_core.formats.batch_v2 import ATTRIBUTES_AT, CRC_AT, MAGIC_AT
 from tests.kit.file_damage import batch_positions
 from tests.kit.golden_data import GOLDEN, unpack_archive
 from tests.kit.start_accidents import ACCIDENTS, METADATA, Disks, NotApplicableError
-from tests.oracle.jvm import QUICK, start_jvm
-from tests.oracle.started_broker import StartedBroker, start_broker
+from tests.oracle.started_broker import StartedBroker, Starter
 
 ARCHIVE: Final = GOLDEN / "two-disks" / "before.tar.gz"
 MARKS: Final = ("stray", "delete", "future")
 # Advice that sends a person to the broker at once.
 START_ADVICE: Final = frozenset({"start-broker", "recover"})
 _SERVED: Final = frozenset({"opened", "recovered", "emptied", "created", "unknown"})
-_HEAP: Final = "256m"
 _SEED: Final = 31
 _CHECKPOINTS: Final = (
     "recovery-point-offset-checkpoint",
@@ -64,15 +61,17 @@ class Referee:
 
     Args:
         folder: Where the directories are made.
+        starter: Starts the brokers.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, starter: Starter) -> None:
+        self._starter = starter
         self._folder = folder
         self._count = 0
         self._bases = {"two": folder / "two", "one": folder / "one"}
         self._runner = CliRunner()
         unpack_archive(ARCHIVE, self._bases["two"])
-        _make_one_disk(self._bases["two"], self._bases["one"])
+        self._make_one_disk()
 
     def judge(self, case: str) -> Row | None:
         """Return the result of a case, None where an accident has nothing to happen to."""
@@ -88,15 +87,20 @@ class Referee:
         except (NotApplicableError, FileNotFoundError, FileExistsError, NotADirectoryError):
             return None
         said = self._ask(disks)
+        starts = _log_starts(disks)
         before = _served(disks)
         names_before = _marked(disks)
-        broker = start_broker(disks.roots)
+        broker = self._starter.start(disks.roots)
         if "error" in said:
             faults = [f"doctor: {said['error']}"] if broker.is_up else []
             return {"case": case, "faults": faults}
         marked = _marked(disks) - names_before
+        after = _served(disks)
         lost = {
-            name: len(batches - _served(disks).get(name, set())) for name, batches in before.items()
+            name: sum(
+                offset >= starts.get(name, 0) for offset, _ in batches - after.get(name, set())
+            )
+            for name, batches in before.items()
         }
         faults = list(_compare(said, broker, marked))
         if broker.is_up and any(lost.values()) and said["advice"] in START_ADVICE:
@@ -112,10 +116,30 @@ class Referee:
             "faults": faults,
             "advice": said["advice"],
             "is_up": broker.is_up,
-            "offline": sorted(root.name for root in broker.offline),
+            "offline": _names(broker.offline),
             "lost": {name: count for name, count in lost.items() if count},
             "error": broker.error[:300],
         }
+
+    def _make_one_disk(self) -> None:
+        """Make a directory with the logs of both, which a broker has started on and closed."""
+        two, one = self._bases["two"], self._bases["one"]
+        shutil.copytree(two, one)
+        first, second = one / "d1", one / "d2"
+        for path in sorted(second.iterdir()):
+            if path.is_dir():
+                shutil.move(path, first / path.name)
+        for name in _CHECKPOINTS:
+            lines = [
+                line
+                for root in (first, second)
+                if (root / name).exists()
+                for line in (root / name).read_text().splitlines()[2:]
+            ]
+            (first / name).write_text("\n".join(["0", str(len(lines)), *lines]) + "\n")
+        shutil.rmtree(second)
+        if not self._starter.start([first]).is_up:
+            raise AssertionError("no broker starts on one disk")
 
     def _ask(self, disks: Disks) -> Row:
         words = ["doctor", *map(str, disks.roots), "--engine", "local", "--output", "json"]
@@ -132,8 +156,8 @@ def _compare(said: Mapping[str, Any], broker: StartedBroker, marked: set[str]) -
         yield f"forecast up: {said['start']['is_up']}, broker up: {broker.is_up} {broker.error}"
     if not broker.is_up:
         return
-    offline = {Path(root["location"]) for root in said["roots"] if root["start"] == "offline"}
-    if said["start"]["is_up"] and offline != broker.offline:
+    offline = {root["location"] for root in said["roots"] if root["start"] == "offline"}
+    if said["start"]["is_up"] and offline != set(broker.offline):
         yield f"forecast offline: {_names(offline)}, offline: {_names(broker.offline)}"
     if not said["start"]["has_metadata"]:
         return  # and the doctor says that it does not know
@@ -203,6 +227,16 @@ def _served(disks: Disks) -> dict[str, Batches]:
     return served
 
 
+def _log_starts(disks: Disks) -> dict[str, int]:
+    """Return where logs start by their checkpoints: what lies below is served to nobody."""
+    starts = {}
+    for path in disks.base.glob("d[0-9]/log-start-offset-checkpoint"):
+        lines = path.read_bytes().decode("latin-1").splitlines()[2:] if path.is_file() else []
+        for topic, partition, offset in (line.split() for line in lines if line.count(" ") == 2):
+            starts[f"{topic}-{partition}"] = int(offset)
+    return starts
+
+
 def _batches(directory: Path) -> Batches:
     batches: Batches = set()
     for path in directory.glob("*.log"):
@@ -229,32 +263,12 @@ def _marked(disks: Disks) -> set[str]:
     }
 
 
-def _make_one_disk(two: Path, one: Path) -> None:
-    """Make a directory with the logs of both, which a broker has started on and closed."""
-    shutil.copytree(two, one)
-    first, second = one / "d1", one / "d2"
-    for path in sorted(second.iterdir()):
-        if path.is_dir():
-            shutil.move(path, first / path.name)
-    for name in _CHECKPOINTS:
-        lines = [
-            line
-            for root in (first, second)
-            if (root / name).exists()
-            for line in (root / name).read_text().splitlines()[2:]
-        ]
-        (first / name).write_text("\n".join(["0", str(len(lines)), *lines]) + "\n")
-    shutil.rmtree(second)
-    if not start_broker([first]).is_up:
-        raise AssertionError("no broker starts on one disk")
-
-
 def _only(some: Iterable[str], others: Iterable[str]) -> list[str]:
     return sorted(set(some) - set(others))
 
 
-def _names(roots: Iterable[Path]) -> list[str]:
-    return sorted(root.name for root in roots)
+def _names(roots: Iterable[str]) -> list[str]:
+    return sorted(Path(root).name for root in roots)
 
 
 def main() -> int:
@@ -268,10 +282,9 @@ def main() -> int:
     part, parts = map(int, options.part.split("/"))
     wanted = options.only or cases(options.pairs)[part - 1 :: parts]
     done = _kept(options.results)
-    start_jvm(heap=_HEAP, options=QUICK)
     disagreeing = judged = 0
-    with tempfile.TemporaryDirectory(prefix="forecasts-") as folder:
-        referee = Referee(Path(folder))
+    with tempfile.TemporaryDirectory(prefix="forecasts-") as folder, Starter() as starter:
+        referee = Referee(Path(folder), starter)
         for case in wanted:
             result = done.get(case) or referee.judge(case) or {"case": case, "skipped": True}
             if case not in done and options.results is not None:
@@ -298,7 +311,4 @@ def _kept(path: Path | None) -> dict[str, Row]:
 
 
 if __name__ == "__main__":
-    status = main()
-    sys.stdout.flush()
-    # Threads of brokers that would have ended do not.
-    os._exit(status)
+    sys.exit(main())

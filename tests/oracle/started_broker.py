@@ -1,21 +1,27 @@
-"""What a real broker makes of log directories at its start, in the JVM of this process.
+"""What a real broker makes of log directories at its start.
 
-Kafka's own ``KafkaRaftServer``, broker and controller of a one-node cluster on loopback: a process
-of its own would take five times as long. What would end the process of a broker ends its start.
+Kafka's own ``KafkaRaftServer``, broker and controller of a one-node cluster on loopback, in the JVM
+of a process that starts one after the other: a process each would take five times as long. What
+would end the process of a broker ends its start, and the process is replaced.
 """
 
+import json
+import os
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 
 import jpype
 
 from tests.kit.ports import free_ports
 from tests.oracle.broker import CONTROLLER_LISTENER, NODE_ID, SETTINGS, UNTOUCHED
-from tests.oracle.jvm import java
+from tests.oracle.jvm import QUICK, java, start_jvm
 
 START_TIMEOUT_S: Final = 60
 STOP_TIMEOUT_S: Final = 30
@@ -23,13 +29,14 @@ STOP_TIMEOUT_S: Final = 30
 _SETTLE_S: Final = 0.5
 _MOVE_TIMEOUT_S: Final = 5
 _POLL_S: Final = 0.05
+_HEAP: Final = "256m"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedLog:
     """A log that the broker serves: where it lies, its first offset, and the next one."""
 
-    directory: Path
+    directory: str
     log_start_offset: int
     log_end_offset: int
 
@@ -43,16 +50,78 @@ class StartedBroker:
         error: Why it does not.
         offline: Log directories that it goes on without.
         logs: What it serves, by partition.
+        is_left: Whether threads of it may be left, as no process of a broker leaves any.
     """
 
     is_up: bool
     error: str
-    offline: frozenset[Path] = frozenset()
+    offline: Sequence[str] = ()
     logs: Mapping[str, LoadedLog] | None = None
+    is_left: bool = False
+
+
+class Starter:
+    """Starts brokers, one after the other, in a process of its own; a context manager."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    def start(self, roots: Sequence[Path]) -> StartedBroker:
+        """Start a broker on log directories, look, and shut it down."""
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.oracle.started_broker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps([str(root.absolute()) for root in roots]) + "\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+        if not line:
+            self._end()
+            raise AssertionError(f"the process of the brokers ended: {roots}")
+        values = json.loads(line)
+        logs = {name: LoadedLog(**log) for name, log in (values["logs"] or {}).items()}
+        broker = StartedBroker(**{**values, "logs": logs})
+        if broker.is_left:
+            self._end()
+        return broker
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+
+def main() -> None:
+    """Start a broker for each line of standard input, and write a line about each."""
+    start_jvm(heap=_HEAP, options=QUICK)
+    for line in sys.stdin:
+        broker = start_broker([Path(root) for root in json.loads(line)])
+        sys.stdout.write(json.dumps(asdict(broker)) + "\n")
+        sys.stdout.flush()
+    # Threads of a broker that would have ended do not.
+    os._exit(0)
 
 
 def start_broker(roots: Sequence[Path]) -> StartedBroker:
-    """Start a broker on log directories, look, and shut it down.
+    """Start a broker in the JVM of this process, look, and shut it down.
 
     Raises:
         TimeoutError: It neither started nor ended.
@@ -94,11 +163,12 @@ def start_broker(roots: Sequence[Path]) -> StartedBroker:
             time.sleep(_POLL_S)
         if not ended.is_set():
             result = _look(box["server"], roots)
-    if "server" in box:
+    if "server" in box and result is not None:
         stopping = threading.Thread(target=_stop, args=(box["server"],), daemon=True)
         stopping.start()
-        stopping.join(STOP_TIMEOUT_S if result is not None else 1)
-    return result or StartedBroker(is_up=False, error="; ".join(said))
+        stopping.join(STOP_TIMEOUT_S)
+        result = replace(result, is_left=stopping.is_alive() or ended.is_set())
+    return result or StartedBroker(is_up=False, error="; ".join(said), is_left="server" in box)
 
 
 def _broker(server: Any) -> Any:
@@ -121,15 +191,16 @@ def _look(server: Any, roots: Sequence[Path]) -> StartedBroker:
     manager = _broker(server).logManager()
     logs = {}
     for log in manager.allLogs():
-        directory = Path(str(log.dir().getAbsolutePath()))
-        if directory.name == str(log.topicPartition()):
-            logs[directory.name] = LoadedLog(
+        directory = str(log.dir().getAbsolutePath())
+        name = str(log.topicPartition())
+        if directory.endswith(f"/{name}"):
+            logs[name] = LoadedLog(
                 directory=directory,
                 log_start_offset=int(log.logStartOffset()),
                 log_end_offset=int(log.logEndOffset()),
             )
     live = {str(root.getAbsolutePath()) for root in manager.liveLogDirs()}
-    offline = frozenset(root for root in roots if str(root.absolute()) not in live)
+    offline = tuple(str(root) for root in roots if str(root.absolute()) not in live)
     return StartedBroker(is_up=True, error="", offline=offline, logs=logs)
 
 
@@ -146,8 +217,9 @@ def _properties(roots: Sequence[Path]) -> Any:
     settings = {
         **SETTINGS,
         **UNTOUCHED,
-        # Its cleaner reads a checkpoint; nothing here is old enough to be cleaned.
+        # Its cleaner reads a checkpoint; nothing is old enough to be cleaned.
         "log.cleaner.enable": "true",
+        "log.cleaner.min.compaction.lag.ms": str(10**15),
         "log.cleaner.dedupe.buffer.size": str(8 << 20),
         "log.dirs": ",".join(str(root.absolute()) for root in roots),
         "listeners": f"{listener},{CONTROLLER_LISTENER}://{controller}",
@@ -171,9 +243,13 @@ def _causes(thrown: Any) -> str:
     return " <- ".join(parts)
 
 
-def _wait(is_over: Any, timeout_s: float, what: str) -> None:
+def _wait(is_over: Callable[[], bool], timeout_s: float, what: str) -> None:
     deadline = time.monotonic() + timeout_s
     while not is_over():
         if time.monotonic() > deadline:
             raise TimeoutError(f"the broker's {what} has not ended in {timeout_s} s")
         time.sleep(_POLL_S)
+
+
+if __name__ == "__main__":
+    main()

@@ -15,6 +15,9 @@ from hypothesis import strategies as st
 
 from storage_core.checkpoint.kafka_uuid import encode_uuid
 from storage_core.errors import MalformedMessageError
+from storage_core.formats.control import ControlType
+from storage_core.maintenance.verification.one_broker import FEATURE_LEVELS
+from storage_core.messages.control_records import CONTROL_RECORDS
 from storage_core.messages.field_reader import FieldReader
 from storage_core.messages.group_records import (
     CONSUMER_ASSIGNMENT,
@@ -43,10 +46,19 @@ GENERATED = {
     "__cluster_metadata": "org.apache.kafka.common.metadata.",
 }
 PROTOCOL = "org.apache.kafka.common.message."
+CONTROL_CLASSES = {
+    ControlType.LEADER_CHANGE: "LeaderChangeMessage",
+    ControlType.SNAPSHOT_HEADER: "SnapshotHeaderRecord",
+    ControlType.SNAPSHOT_FOOTER: "SnapshotFooterRecord",
+    ControlType.KRAFT_VERSION: "KRaftVersionRecord",
+    ControlType.KRAFT_VOTERS: "VotersRecord",
+}
 
 
 def camel_case(name: str) -> str:
     """The name of a field in Kafka's JSON."""
+    if name == "kraft_version_feature":
+        return "kRaftVersionFeature"
     return re.sub(r"_(\w)", lambda found: found[1].upper(), name)
 
 
@@ -66,6 +78,9 @@ def messages() -> Iterator[tuple[str, Message, int]]:
             is_legacy = (topic, type_id) == ("__consumer_offsets", LEGACY_OFFSET_COMMIT)
             yield name + "Value", record_type.value, 0 if is_legacy else newest
             yield name + "Key", record_type.key, 0
+    for type_id, name in CONTROL_CLASSES.items():
+        message = CONTROL_RECORDS[type_id].value
+        yield PROTOCOL + name, message, message.newest
     yield PROTOCOL + "ConsumerProtocolSubscription", CONSUMER_SUBSCRIPTION, 3
     yield PROTOCOL + "ConsumerProtocolAssignment", CONSUMER_ASSIGNMENT, 3
 
@@ -459,3 +474,13 @@ def test_subscriptions_and_assignments_of_consumers_are_read(
         topics, (3,)
     )
     assert found["user_data"] == data
+
+
+def test_levels_of_features_are_those_that_kafka_starts_with():
+    common = "org.apache.kafka.server.common."
+    versions = java(common + "MetadataVersion")
+    newest = int(versions.latestProduction().featureLevel())
+    levels = {"metadata.version": range(int(versions.VERSIONS[0].featureLevel()), newest + 1)}
+    for feature in java(common + "Feature").PRODUCTION_FEATURES:
+        levels[str(feature.featureName())] = range(int(feature.latestProduction()) + 1)
+    assert levels == FEATURE_LEVELS

@@ -474,9 +474,21 @@ KINDS: Final[dict[Code, Kind]] = {
     ),
     Code.PARTITION_METADATA_BROKEN: Kind(
         severity=Severity.FATAL,
-        meaning="partition.metadata cannot be parsed; a broker does not load the partition.",
-        fix="delete {file}; a broker writes it anew",
+        meaning="partition.metadata cannot be parsed; a broker takes the log directory offline.",
+        fix=(
+            "write the topic's id into {file} (pylog dump of __cluster_metadata-0 has it); without "
+            "the file a broker of KRaft sets the log aside"
+        ),
         stops=Stops.DIRECTORY,
+    ),
+    Code.PARTITION_METADATA_EMPTY: Kind(
+        severity=Severity.FATAL,
+        meaning="partition.metadata has no byte: a power cut; a broker does not start with it.",
+        fix=(
+            "write the topic's id into {file} (pylog dump of __cluster_metadata-0 has it); without "
+            "the file a broker sets the log aside"
+        ),
+        stops=Stops.BROKER,
     ),
     Code.TOPIC_ID_INCONSISTENT: Kind(
         severity=Severity.ERROR,
@@ -593,7 +605,7 @@ KINDS: Final[dict[Code, Kind]] = {
         ),
         fix="find its directory, or the disk that it is on, before any broker starts",
         elsewhere="warn where other replicas are in sync and this one is not",
-        stops=Stops.BROKER,
+        stops=Stops.DIRECTORY,
     ),
     Code.FUTURE_ALONE: Kind(
         severity=Severity.ERROR,

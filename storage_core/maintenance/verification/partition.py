@@ -272,6 +272,9 @@ def _check_metadata(store: LogStore, files: PartitionFiles, findings: FindingCol
         return
     try:
         content = store.read_file(name, limit_bytes=MAX_PARTITION_METADATA_BYTES)
+        if not content:
+            findings.add(Code.PARTITION_METADATA_EMPTY, "expected a topic's id", file=name)
+            return
         parse_partition_metadata(content, file=name)
     except StorageError as error:
         findings.add(Code.FILE_UNREADABLE, error.reason, file=name)

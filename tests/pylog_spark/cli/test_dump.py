@@ -32,7 +32,7 @@ from tests.kit.builders import (
 )
 from tests.kit.compare import read_tree
 from tests.kit.directories import SegmentSpec, write_partition
-from tests.kit.golden_data import GOLDEN, Golden, Side, goldens
+from tests.kit.golden_data import GOLDEN, Golden, Side, goldens, unpack_archive
 from tests.kit.legacy import LegacyMessage, LegacySet, encode_entry, encode_message
 
 LOG = "00000000000000000000.log"
@@ -742,3 +742,32 @@ def test_a_partition_is_named_by_its_topic_as_for_other_commands(pylog, tmp_path
     assert several.exit_code == ExitCode.USAGE
     assert "has t-0, t-1; say one with --partition" in several.stderr
     assert "no such topic" in pylog("dump", tmp_path, "--topic", "u").stderr
+
+
+def test_control_records_of_the_quorum_have_their_fields(pylog, tmp_path):
+    d1 = unpack_archive(GOLDEN / "two-disks" / "before.tar.gz", tmp_path) / "d1"
+    metadata = d1 / "__cluster_metadata-0"
+
+    def control(path: Path) -> list[tuple[str, Any]]:
+        lines = map(json.loads, pylog("dump", path, "--output", "json").stdout.splitlines())
+        decoded = [line["decoded"] for line in lines if line["type"] == "record"]
+        return [(d["type"], d["value"]) for d in decoded if not d["type"].endswith("_RECORD")]
+
+    voter = {"voter_id": 1}
+    leader = {"version": 0, "leader_id": 1, "voters": [voter], "granting_voters": [voter]}
+    assert control(metadata / f"{0:020d}.log")[0] == ("LEADER_CHANGE", leader)
+    assert control(metadata / f"{0:020d}-{0:010d}.checkpoint") == [
+        ("SNAPSHOT_HEADER", {"version": 0, "last_contained_log_timestamp": 1795641973298}),
+        ("SNAPSHOT_FOOTER", {"version": 0}),
+    ]
+    text = pylog("dump", metadata).stdout
+    assert "LEADER_CHANGE  version 0  =  version 0  leader_id 1" in text
+
+
+def test_the_status_of_a_transaction_has_its_name(pylog, tmp_path):
+    d1 = unpack_archive(GOLDEN / "two-disks" / "before.tar.gz", tmp_path) / "d1"
+    result = pylog("dump", d1 / "__transaction_state-1", "--output", "json")
+    lines = map(json.loads, result.stdout.splitlines())
+    values = [line["decoded"]["value"] for line in lines if line["type"] == "record"]
+    named = {(v["transaction_status"], v["transaction_status_name"]) for v in values}
+    assert named >= {(0, "Empty"), (1, "Ongoing"), (2, "PrepareCommit"), (4, "CompleteCommit")}

@@ -341,6 +341,7 @@ ACCIDENTS: dict[Code, Accident] = {
     Code.CHANGED_WHILE_READ: lambda root: root.file(20).rename(root.partition / "moving"),
     Code.PARTITION_METADATA_MISSING: gone(PARTITION_METADATA_FILE),
     Code.PARTITION_METADATA_BROKEN: written(PARTITION_METADATA_FILE, "version: 0\n"),
+    Code.PARTITION_METADATA_EMPTY: written(PARTITION_METADATA_FILE, ""),
     Code.TOPIC_ID_INCONSISTENT: another_topic,
     Code.CHECKPOINT_BROKEN: in_root(RECOVERY_POINT_FILE, "0\n1\nt 0\n"),
     Code.CHECKPOINT_PARTITION_UNKNOWN: in_root(CLEANER_FILE, "0\n1\ngone 3 7\n"),

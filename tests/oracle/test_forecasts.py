@@ -1,0 +1,36 @@
+"""What the doctor says of log directories is what a real broker then does: a sample."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.oracle.forecasts import cases
+
+pytestmark = pytest.mark.oracle
+
+SAMPLE = (
+    "two:future-alone",
+    "two:topic-id-missing",
+    "two:recovery-garbage",
+    "two:absent+marker-missing",
+    "one:metadata-half",
+    "one:log-torn+marker-missing",
+)
+
+
+def test_a_broker_does_what_the_doctor_says():
+    """In a process of its own, as ``make forecasts`` runs all of them."""
+    words = [sys.executable, "-m", "tests.oracle.forecasts", "--only", *SAMPLE]
+    result = subprocess.run(words, check=False, capture_output=True, text=True)
+    assert result.stdout.endswith(
+        f"{len(SAMPLE)} starts of a broker, 0 not as the doctor said\n"
+    ), result.stdout + result.stderr
+    assert result.returncode == 0
+
+
+def test_pairs_are_always_the_same_and_come_after_single_accidents():
+    some = cases(10)
+    assert some == cases(20)[: len(some)]
+    assert all("+" not in case for case in some[:-10])
+    assert all("+" in case for case in some[-10:])
