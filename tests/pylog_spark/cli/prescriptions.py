@@ -17,6 +17,10 @@ _COMMAND = re.compile(r"(?:^|: )((?:rm|mv|pylog) .*)$")
 ONLY_LOOKS = {Code.SEGMENTS_OVERLAP, Code.CHANGED_WHILE_READ}
 
 
+class NoAnswerError(Exception):
+    """The doctor refuses to judge the directories."""
+
+
 class Shell:
     """Runs what was printed.
 
@@ -36,7 +40,9 @@ class Shell:
         words = ("doctor", *arguments, "--engine", "local", "--now-ms", self._now_ms)
         words += ("--output", "json")
         result = self._pylog(*words)
-        assert result.stdout, result.stderr
+        if not result.stdout:
+            assert result.exit_code in {ExitCode.USAGE, ExitCode.REFUSED}, result.stderr
+            raise NoAnswerError(result.stderr)
         return result.exit_code, json.loads(result.stdout)
 
     def run(self, command: str, *, may_be_short: bool = False, may_refuse: bool = False) -> Any:

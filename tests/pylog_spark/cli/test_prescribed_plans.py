@@ -8,7 +8,7 @@ import os
 import random
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import combinations
 from pathlib import Path
 
@@ -24,12 +24,17 @@ from storage_core.filenames import (
 )
 from storage_core.kernels.crc32c import crc32c_by_table
 from storage_core.maintenance.verification.findings import Code
-from tests.pylog_spark.cli.prescriptions import Shell
+from tests.kit import start_accidents
+from tests.kit.golden_data import GOLDEN, unpack_archive
+from tests.pylog_spark.cli.prescriptions import NoAnswerError, Shell
 from tests.storage_core.maintenance.verification.accidents import ACCIDENTS, Accident
-from tests.storage_core.maintenance.verification.log_root import NOW_MS, LogRoot, log_root
+from tests.storage_core.maintenance.verification.log_root import NOW_MS, log_root
 
 IS_WHOLE = os.environ.get("PYLOG_PRESCRIPTIONS") == "1"
 SAMPLE = 20
+FEW = 6
+TWO_DISKS = GOLDEN / "two-disks" / "before.tar.gz"
+Case = tuple[tuple[str, ...], bool]
 # A bad block, and a file of the directory that is not what it was.
 ONE_POWER_CUT = [
     (Code.BATCH_CRC_WRONG.value, "replication-zeroed"),
@@ -58,10 +63,10 @@ MORE: dict[str, Accident] = {
 HAPPENINGS = {**{code.value: accident for code, accident in ACCIDENTS.items()}, **MORE}
 
 
-def die(root: LogRoot) -> None:
+def die(root: Path) -> None:
     """Let the broker have died before anything was flushed."""
-    (root.path / CLEAN_SHUTDOWN_FILE).unlink(missing_ok=True)
-    (root.path / RECOVERY_POINT_FILE).write_bytes(encode_offset_checkpoint({}))
+    (root / CLEAN_SHUTDOWN_FILE).unlink(missing_ok=True)
+    (root / RECOVERY_POINT_FILE).write_bytes(encode_offset_checkpoint({}))
 
 
 def readable_batches(log: bytes) -> Iterator[bytes]:
@@ -95,40 +100,71 @@ def lost(before: list[bytes], folder: Path) -> list[bytes]:
     return [batch for batch in before if not any(batch in content for content in after)]
 
 
-def hurt(root: LogRoot, names: tuple[str, ...], *, is_closed: bool) -> bool:
-    """Let accidents happen; return whether each found what it works on."""
-    if not is_closed:
-        die(root)
-    for name in names:
-        try:
-            HAPPENINGS[name](root)
-        except (FileNotFoundError, FileExistsError):
-            return False
-    return True
-
-
-def cases() -> list[tuple[tuple[str, ...], bool]]:
-    singles = [(name,) for name in sorted(HAPPENINGS)]
-    pairs = list(combinations(sorted(HAPPENINGS), 2))
+def drawn(names: Iterable[str], sample: int, *, all_singles: bool) -> list[Case]:
+    """Return accidents, alone and in pairs, and whether the directory was closed before."""
+    listed = sorted(names)
+    singles = [(name,) for name in listed]
+    pairs = list(combinations(listed, 2))
     if IS_WHOLE:
-        return [(names, is_closed) for names in (*singles, *pairs) for is_closed in (True, False)]
+        return [(each, is_closed) for each in (*singles, *pairs) for is_closed in (True, False)]
     dice = random.Random(31)
-    drawn = [(names, dice.random() < 0.5) for names in (*singles, *dice.sample(pairs, SAMPLE))]
-    return [*drawn, *((names, False) for names in ONE_POWER_CUT)]
+    chosen = singles if all_singles else dice.sample(singles, sample)
+    return [(each, dice.random() < 0.5) for each in (*chosen, *dice.sample(pairs, sample))]
+
+
+def name_of(value: object) -> str:
+    if isinstance(value, tuple):
+        return "+".join(value)
+    return "closed" if value else "died"
+
+
+def follow(folder: Path, roots: list[Path], pylog, now_ms: int) -> None:
+    """Ask the doctor and run what it prints; no batch may be gone after any command."""
+    before = [
+        batch for root in roots for log in contents(root, ".log") for batch in readable_batches(log)
+    ]
+    shell = Shell(pylog, now_ms, engine="local")
+    try:
+        _, answer = shell.ask(*roots)
+    except NoAnswerError:
+        return  # as where a disk is not mounted: nothing is prescribed
+    for command in answer["commands"]:
+        shell.run(command, may_refuse=True)
+        assert lost(before, folder) == [], command
 
 
 @pytest.mark.parametrize(
     ("names", "is_closed"),
-    cases(),
-    ids=lambda value: "+".join(value) if isinstance(value, tuple) else ("died", "closed")[value],
+    [
+        *drawn(HAPPENINGS, SAMPLE, all_singles=True),
+        *((names, False) for names in ONE_POWER_CUT),
+    ],
+    ids=name_of,
 )
 def test_no_record_is_lost_by_what_the_doctor_prints(tmp_path, pylog, names, is_closed):
     root = log_root(tmp_path / "log")
-    if not hurt(root, names, is_closed=is_closed):
+    if not is_closed:
+        die(root.path)
+    try:
+        for name in names:
+            HAPPENINGS[name](root)
+    except (FileNotFoundError, FileExistsError):
         pytest.skip("one accident took what the other works on")
-    before = [batch for log in contents(root.path, ".log") for batch in readable_batches(log)]
-    shell = Shell(pylog, NOW_MS, engine="local")
-    _, answer = shell.ask(root.path)
-    for command in answer["commands"]:
-        shell.run(command, may_refuse=True)
-        assert lost(before, tmp_path) == [], command
+    follow(tmp_path, [root.path], pylog, NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("names", "is_closed"), drawn(start_accidents.ACCIDENTS, FEW, all_singles=False), ids=name_of
+)
+def test_nor_in_the_directories_of_a_broker_with_two_disks(tmp_path, pylog, names, is_closed):
+    disks = start_accidents.Disks(unpack_archive(TWO_DISKS, tmp_path))
+    if not is_closed:
+        for root in disks.roots:
+            die(root)
+    try:
+        for name in names:
+            start_accidents.ACCIDENTS[name](disks)
+    except (start_accidents.NotApplicableError, OSError):
+        pytest.skip("one accident took what the other works on")
+    now_ms = int(max(path.stat().st_mtime for path in tmp_path.rglob("*"))) * 1000 + 60_000
+    follow(tmp_path, disks.roots, pylog, now_ms)
