@@ -22,9 +22,14 @@ html_theme = "pydata_sphinx_theme"
 html_title = "pylog-spark"
 html_show_sourcelink = False
 html_copy_source = False
-html_theme_options = {"show_prev_next": False, "navigation_with_keys": False}
-# The theme would show the pages below a page, and there are none: all stand in the menu above.
-html_sidebars: dict[str, list[str]] = {"**": []}
+html_theme_options = {
+    "show_prev_next": False,
+    "navigation_with_keys": False,
+    # All pages stand in the sidebar, under their captions.
+    "navbar_center": [],
+}
+templates_path = ["site/templates"]
+html_sidebars: dict[str, list[str]] = {"**": ["pages.html"]}
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_mock_imports: list[str] = []

@@ -1,7 +1,9 @@
 """Pages of reference that are made of what the program itself declares, when the site is built."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
+from importlib import import_module
+from inspect import isfunction
 from pathlib import Path
 from typing import Any, Final
 
@@ -132,8 +134,33 @@ def _python() -> Iterator[str]:
         ("storage_core.kafka_log", "Records without Spark: [with examples](../python.md)."),
         ("pylog_spark.log_directory", "A log directory's verbs: [in a notebook](../notebooks.md)."),
     ):
-        yield from ("", f"## {module}", "", what, "")
-        yield from ("```{eval-rst}", f".. automodule:: {module}", "   :members:", "```")
+        yield from ("", f"## {module}", "", what, "", "```{eval-rst}")
+        names = getattr(import_module(module), "__all__", None)
+        if names is None:
+            yield from (f".. automodule:: {module}", "   :members:")
+        else:
+            yield f".. automodule:: {module}"
+            yield from _public_names(module, names)
+        yield "```"
+
+
+def _public_names(module: str, names: Iterable[str]) -> Iterator[str]:
+    """Yield what people begin with first: functions, then classes, then errors and constants."""
+    entries = []
+    for name in names:
+        value = getattr(import_module(module), name)
+        is_class = isinstance(value, type)
+        if isfunction(value):
+            entries.append((0, "autofunction", name))
+        elif is_class and not issubclass(value, Exception):
+            # Those of the module itself are what its functions return.
+            entries.append((1 if value.__module__ == module else 2, "autoclass", name))
+        else:
+            entries.append((3, "autoexception" if is_class else "autodata", name))
+    for _, directive, name in sorted(entries, key=lambda entry: entry[0]):
+        yield from ("", f".. {directive}:: {module}.{name}")
+        if directive == "autoclass":
+            yield "   :members:"
 
 
 def _table(headings: tuple[str, ...], rows: Any) -> Iterator[str]:
