@@ -24,6 +24,7 @@ MODE = re.compile(r"[rwax]b?\+?")
 ALLOWED = {
     "pylog_spark/avro_format.py": "a file that the user names",
     "pylog_spark/operations/doctor.py": "scandir: asks of each name whether it may be read",
+    "pylog_spark/cli/__init__.py": "os.open: /dev/null",
     "pylog_spark/cli/program.py": "os.open: /dev/null",
     "pylog_spark/cli/warmup_java.py": "glob: names in the user's cache",
     "pylog_spark/cli/warmup_log.py": "a folder of this process's own",
@@ -51,6 +52,7 @@ ALLOWED = {
     "storage_core/commit/purge.py": "iterdir: links are left out",
     "storage_core/commit/scratch.py": "rmtree: follows no link",
     "storage_core/commit/trash.py": "os.open of a directory, to lock it; os.walk: follows no link",
+    "storage_core/interruption.py": "temporary folders of this process's own",
     "storage_core/kernels/_code_files.py": "the user's cache, a folder that others cannot write",
     "storage_core/maintenance/compaction/key_files.py": "np.memmap of files that the door opened",
     "storage_core/maintenance/compaction/rewrite.py": "/dev/null",

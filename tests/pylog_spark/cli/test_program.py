@@ -397,6 +397,28 @@ main(["inspect", "managed+{tmp_path}"])
     assert (status, said) == (ExitCode.TERMINATED, "pylog: terminated\n")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "streams", "status", "said"),
+    [
+        ("inspect {}", ">/dev/full", 5, "pylog: No space left on device\n"),
+        ("inspect {} --output json", ">/dev/full", 5, "pylog: No space left on device\n"),
+        ("--version", ">/dev/full", 5, "pylog: No space left on device\n"),
+        ("inspect /nonexistent", "2>/dev/full", 2, ""),
+        ("inspect {}", ">&-", 0, ""),
+        ("dump {}/events-0", "<&- >&-", 0, ""),
+        ("inspect /nonexistent", "2>&-", 2, ""),
+    ],
+)
+def test_streams_that_are_full_or_closed_end_no_command_with_1(
+    arguments: str, streams: str, status: int, said: str, broker_dir: Path
+):
+    command = f"{sys.executable} -m pylog_spark {arguments.replace('{}', str(broker_dir))}"
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"{command} {streams}"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", said)
+
+
 def test_a_reader_that_goes_away_ends_the_command_quietly(broker_dir: Path):
     command = f"{sys.executable} -m pylog_spark dump {broker_dir}/events-0 --output json | head -1"
     done = subprocess.run(
