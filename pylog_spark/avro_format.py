@@ -58,8 +58,27 @@ class AvroFormat:
             ValueError: The bytes are no value of the schema, hold more than that, or are nested
                 beyond ``MAX_JSON_DEPTH``; with the position in them.
         """
+        try:
+            value = self._value(data, has_registry_header=self.has_registry_header)
+        except ValueError as error:
+            if self.has_registry_header or not self._is_from_registry(data):
+                raise
+            reason = f"{error}; a schema registry's header stands before it: avro-registry reads it"
+            raise ValueError(reason) from error
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        return text if text.isprintable() else json.dumps(value, separators=(",", ":"))
+
+    def _is_from_registry(self, data: bytes) -> bool:
+        """Whether bytes are a value behind the header of a schema registry."""
+        try:
+            self._value(data, has_registry_header=True)
+        except ValueError:
+            return False
+        return True
+
+    def _value(self, data: bytes, *, has_registry_header: bool) -> Any:
         taken = _Bytes(data)
-        if self.has_registry_header:
+        if has_registry_header:
             header = taken.take(_REGISTRY_HEADER.size)
             if header[0]:
                 raise ValueError(f"position 0: expected 0, as a registry has it, found {header[0]}")
@@ -68,8 +87,7 @@ class AvroFormat:
             raise ValueError(
                 f"position {taken.position}: expected the end, found {taken.left} more bytes"
             )
-        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-        return text if text.isprintable() else json.dumps(value, separators=(",", ":"))
+        return value
 
 
 def read_schema(option: str, file: Path) -> str:

@@ -26,7 +26,7 @@ from pylog_spark.tasks.root_listing import ListingOpener, list_run_partitions, l
 from storage_core.catalog.roles import Role, guess_role, local_path
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import ConfigError
-from storage_core.filenames import LOG_SUFFIX, is_text
+from storage_core.filenames import LOG_SUFFIX, META_PROPERTIES_FILE, is_text
 from storage_core.local_files import folder_names
 from storage_core.roots.open_root import LogRoot, check_log_directory
 from storage_core.store.listing import open_listing
@@ -62,6 +62,9 @@ def resolve_roots(roots: Sequence[str | Path], *, said: Role | None) -> list[Log
         path = local_path(location)
         if path is not None and role is not Role.MANAGED:
             check_log_directory(root, path)
+        elif path is not None and os.path.lexists(path / META_PROPERTIES_FILE):
+            reason = f"{META_PROPERTIES_FILE} lies there: it is a broker's, say --role broker"
+            raise ConfigError("ROOT", root, reason)
         found[identity] = LogRoot(
             location=location, role=role, is_said=said is not None or is_managed
         )

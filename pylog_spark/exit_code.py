@@ -5,6 +5,7 @@ A scheduler reads these numbers; they are stable. What the rows of a run end it 
 """
 
 import enum
+from collections.abc import Mapping
 from typing import Final
 
 from pylog_spark.java import MissingSoftwareError
@@ -41,6 +42,35 @@ class ExitCode(enum.IntEnum):
     INTERRUPTED = 130
     READER_GONE = 141  # what read our output has closed it: head, less
     TERMINATED = 143
+
+
+# Of each: what it means, and what to do.
+MEANINGS: Final[Mapping[ExitCode, tuple[str, str]]] = {
+    ExitCode.DONE: ("done, or nothing to do", ""),
+    ExitCode.FINDINGS: (
+        "done, with findings as bad as --fail-on says",
+        "look at the findings; `pylog explain CODE` says what each means",
+    ),
+    ExitCode.USAGE: (
+        "wrong usage or config; nothing was touched",
+        "the line on standard error names the option; `pylog COMMAND --help`",
+    ),
+    ExitCode.REFUSED: (
+        "a guard refused",
+        "the line on standard error, or the row, has its code: `pylog explain CODE`",
+    ),
+    ExitCode.PARTLY_FAILED: (
+        "some partitions failed, or some bytes are bad; the rest is done",
+        "the rows with an error say which; run again once they are mended",
+    ),
+    ExitCode.FAILED: (
+        "storage or Spark failed, or the program has a bug",
+        "run again; `pylog --debug COMMAND ...` shows where it happened",
+    ),
+    ExitCode.INTERRUPTED: ("interrupted (Ctrl-C)", "run again"),
+    ExitCode.READER_GONE: ("whoever read the output closed it", ""),
+    ExitCode.TERMINATED: ("terminated (SIGTERM)", "run again"),
+}
 
 
 def is_failed_look(error_class: str | None) -> bool:

@@ -406,7 +406,7 @@ _EXPLAIN: Final = Command(
     panel=_LOOK,
     work="pylog_spark.cli.explain:EXPLAIN",
     options=(
-        ROOTS,
+        replace(ROOTS, help="Log directories: paths or URLs. Or codes: what each means."),
         TOPICS,
         EXCLUDE,
         _GUESSED_ROLE,
@@ -422,6 +422,9 @@ _EXPLAIN: Final = Command(
     Predicate by predicate, in the order in which Kafka asks, with the numbers: policy, dirty ratio,
     lags, last stable offset and the transaction that holds it, active segment, high watermark,
     retention by size and age, timestamps in the future. Read only; no Spark is started.
+
+    In place of directories: the code of a finding, a reason, a refusal, or an exit status
+    (`pylog explain NO_HIGH_WATERMARK`). It says what that means, and the way out.
     """,
     example="Example: `pylog explain /var/lib/kafka --topics 'orders-*'`",
 )

@@ -1,5 +1,6 @@
 """``pylog explain``: why a partition is not cleaned, not deleted, or so big."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import fields
 from typing import Final
@@ -9,12 +10,13 @@ from rich.console import Console
 from rich.text import Text
 
 from pylog_spark.cli.chosen_topics import topic_notes, write_notes
+from pylog_spark.cli.explained_codes import explain_codes, is_code
 from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import Call, Work, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode, is_failed_look
 from pylog_spark.operations.explain import explain
-from pylog_spark.options.declared import CONFIG_FILES, ROOTS
+from pylog_spark.options.declared import CONFIG_FILES, OUTPUT, ROOTS
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import partition_name
 from pylog_spark.run.catalogs import dump_notes
@@ -65,6 +67,17 @@ _STATEMENT_TABLE: Final = TextTable(
     ),
     note=_statement_text,
 )
+
+
+class _Explain:
+    """Explains partitions, or what a code means where codes stand in place of roots."""
+
+    def __call__(self, line: CommandLine) -> int:
+        """Run the command, and return its exit status."""
+        words = line[ROOTS]
+        if any(is_code(word) for word in words) and not any(map(os.path.exists, words)):
+            return explain_codes(words, line[OUTPUT])
+        return _PARTITIONS(line)
 
 
 def _prepare(line: CommandLine) -> Call[None]:
@@ -140,4 +153,5 @@ def _answer(answer: Row) -> str:
     return f"not now ({_predicate(answer['held_by'])}): {answer['text']}{when}"
 
 
-EXPLAIN: Final = Work(name="explain", prepare=_prepare, operate=_explain, show=_show)
+_PARTITIONS: Final = Work(name="explain", prepare=_prepare, operate=_explain, show=_show)
+EXPLAIN: Final = _Explain()

@@ -1,6 +1,7 @@
 """The jobs that recover, retain and compact, a saved plan that is applied, and what they print."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -44,6 +45,7 @@ from pylog_spark.options.declared import (
 )
 from pylog_spark.options.option import CommandLine
 from pylog_spark.pictures import MOST_ROWS, before_and_after, dirty_ratios
+from pylog_spark.refusals import ways_out
 from pylog_spark.report import (
     CUT_TABLE,
     PLAN_TABLE,
@@ -263,7 +265,11 @@ def _write_tables(call: Call[Any], report: RunReport, rows: list[dict[str, Any]]
     if not is_wide:
         # A note counts them: of a directory without its cluster's metadata they are all of it.
         rows = [row for row in rows if row["reason"] != Reason.CONFIG_UNKNOWN]
-    write_table(console, RESULT_TABLE, rows, is_wide=is_wide, footer=[line, *report.notes])
+    # What notes and the closing line tell the way out of is not said twice.
+    told = {Reason.CONFIG_UNKNOWN, *ALLOWED_BY, None}
+    reasons = Counter(row["reason"] for row in rows if row["reason"] not in told)
+    footer = [line, *ways_out(reasons), *report.notes]
+    write_table(console, RESULT_TABLE, rows, is_wide=is_wide, footer=footer)
 
 
 # A dry run writes no ledger, but asks it what retention the topics had.

@@ -1,5 +1,6 @@
 """Open the root that a person names, by its path, its URL, or that of one of its partitions."""
 
+import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from storage_core.errors import (
     InvalidNameError,
 )
 from storage_core.filenames import (
+    MANAGED_ROOT_FILE,
     MANIFEST_FILE,
     META_PROPERTIES_FILE,
     TopicPartition,
@@ -40,6 +42,8 @@ from storage_core.store.open_objects import MANAGED_PREFIX, is_managed
 from storage_core.store.open_store import split_location
 
 _LOOKS_AT_ONCE: Final = 16
+# So many log directories are named where the folder above them was given.
+_NAMED_DIRECTORIES: Final = 4
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -141,6 +145,7 @@ def find_root(path: str | Path) -> tuple[Root, list[str]]:
         reason = "is not a directory" if local.exists() else "no such directory"
         raise ConfigError("ROOT", path, reason)
     else:
+        check_not_above(path, local)
         name = local.resolve().name
         is_led = local.is_symlink() or local.name != name
         parent = str(local.resolve().parent if is_led else local.parent)
@@ -157,6 +162,28 @@ def find_root(path: str | Path) -> tuple[Root, list[str]]:
     return root, names
 
 
+def check_not_above(root: str | Path, path: Path) -> None:
+    """Refuse the folder above log directories: what lies in it are no partitions.
+
+    Args:
+        root: As it was given, for the message.
+        path: Where it is.
+
+    Raises:
+        ConfigError: It is one.
+        StorageError: It cannot be listed.
+    """
+    if os.path.lexists(path / META_PROPERTIES_FILE) or os.path.lexists(path / MANAGED_ROOT_FILE):
+        return
+    with storage_errors(path):
+        names = folder_names(path)
+    below = [name for name in names if os.path.lexists(path / name / META_PROPERTIES_FILE)]
+    if below:
+        meant = " ".join(quote(str(path / name)) for name in below[:_NAMED_DIRECTORIES])
+        reason = f"did you mean {meant}? {META_PROPERTIES_FILE} lies there"
+        raise ConfigError("ROOT", root, reason)
+
+
 def check_log_directory(root: str | Path, path: Path) -> None:
     """Refuse a local directory that is a part of a log directory, or nothing of one.
 
@@ -171,6 +198,7 @@ def check_log_directory(root: str | Path, path: Path) -> None:
         ConfigError: It is one partition's directory, or nothing of a log directory is in it.
         StorageError: It cannot be listed.
     """
+    check_not_above(root, path)
     with storage_errors(path):
         names = frozenset(entry_names(path, may_be_link=True))
         is_one = META_PROPERTIES_FILE in names or bool(folder_names(path))

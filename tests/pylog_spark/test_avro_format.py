@@ -222,6 +222,15 @@ def test_any_bytes_are_json_or_a_value_error(data: bytes, which: int):
     json.loads(text)
 
 
+def test_a_value_behind_a_registrys_header_names_the_other_format(tmp_path):
+    how = format_of(tmp_path, "string")
+    with pytest.raises(ValueError, match="avro-registry reads it"):
+        how.to_json(b"\x00\x00\x00\x00\x07\x04ab")
+    with pytest.raises(ValueError, match="expected the end") as other:
+        how.to_json(b"\x04ab\x00\x00\x00\x00\x00")
+    assert "registry" not in str(other.value)
+
+
 def test_the_header_of_a_registry_is_passed_over(tmp_path):
     how = format_of(tmp_path, "string", has_registry_header=True)
     value = encoded("string", "x")

@@ -1,0 +1,65 @@
+"""``pylog explain CODE``: what a finding, a reason, a guard's code or an exit status means."""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from rich.console import Console
+
+from pylog_spark.cli.row_lines import RowLines
+from pylog_spark.exit_code import MEANINGS, ExitCode
+from pylog_spark.options.choices import OutputFormat
+from pylog_spark.refusals import GUARDS, REASONS
+from pylog_spark.text_table import write_paragraphs
+from storage_core.catalog.topic_filter import nearest_name
+from storage_core.errors import ConfigError
+from storage_core.maintenance.verification.finding_kinds import KINDS
+
+_CODE: Final = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)*|[0-9]{1,3}")
+_COLUMNS: Final = ("code", "kind", "means", "way_out")
+
+
+def is_code(word: str) -> bool:
+    """Whether a word may be a code, and no place."""
+    return _CODE.fullmatch(word) is not None
+
+
+def all_codes() -> dict[str, list[tuple[str, str, str]]]:
+    """Return kind, meaning and way out of every code; some have several."""
+    codes: dict[str, list[tuple[str, str, str]]] = {}
+    for code, kind in KINDS.items():
+        told = ("finding", kind.meaning, kind.advice)
+        codes.setdefault(code.value, []).append(told)
+    for reason, refusal in REASONS.items():
+        codes.setdefault(reason.value, []).append(("reason", refusal.means, refusal.way))
+    for guard, refusal in GUARDS.items():
+        codes.setdefault(guard, []).append(("refusal", refusal.means, refusal.way))
+    for status, (means, way) in MEANINGS.items():
+        codes.setdefault(str(status.value), []).append(("exit status", means, way))
+    return codes
+
+
+def explain_codes(words: Sequence[str], output: OutputFormat) -> int:
+    """Print what codes mean, and return the exit status.
+
+    Raises:
+        ConfigError: There is no such code.
+    """
+    codes = all_codes()
+    for word in words:
+        if word not in codes:
+            near = nearest_name(word, codes)
+            meant = "" if near is None else f"; did you mean {near}?"
+            raise ConfigError("ROOT", word, f"is no directory, and no code{meant}")
+    told = [
+        dict(zip(_COLUMNS, (word, *each), strict=True)) for word in words for each in codes[word]
+    ]
+    if output is not OutputFormat.TABLE:
+        lines = RowLines(output, "code", _COLUMNS)
+        for row in told:
+            lines.add("code", row)
+        return ExitCode.DONE
+    for row in told:
+        write_paragraphs(Console(), [f"{row['code']} ({row['kind']}): {row['means']}"])
+        write_paragraphs(Console(), [f"  {row['way_out'] or 'nothing has to be done'}"])
+    return ExitCode.DONE

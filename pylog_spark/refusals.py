@@ -1,0 +1,241 @@
+"""The table of refusals: what each code of a guard, or of a partition left alone, means.
+
+``docs/refusals.md`` shows this table, ``pylog explain CODE`` a row of it, and runs a line of it
+below their own tables, for what a person can do something about.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pylog_spark.schemas import Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """What a code means, and the way out.
+
+    Attributes:
+        means: Why something was left alone or refused.
+        way: What to do, and what that claims; empty where nothing is to be done.
+    """
+
+    means: str
+    way: str = ""
+
+
+# Of partitions, in the order of ``schemas.Reason``.
+REASONS: Final[Mapping[Reason, Refusal]] = {
+    Reason.CONFIG_UNKNOWN: Refusal(
+        means="no source says what the topic's config is",
+        way="`pylog config init ROOT > topics.yaml`, fill it in, then `--config topics.yaml`; or "
+        "`--topic-dump FILE`, or `--assume-defaults TOPIC`, which claims Kafka's defaults",
+    ),
+    Reason.NOT_COMPACTED: Refusal(means="the topic's policy is not compact"),
+    Reason.CLEANER_DISABLED: Refusal(
+        means="the broker's config switches its log cleaner off",
+        way="`--set log.cleaner.enable=true`, if this run may clean nevertheless",
+    ),
+    Reason.NOTHING_TO_CLEAN: Refusal(means="nothing new lies between the checkpoint and the head"),
+    Reason.RATIO_BELOW_MINIMUM: Refusal(
+        means="less of the log is dirty than min.cleanable.dirty.ratio",
+        way="wait, or `--set min.cleanable.dirty.ratio=0` to clean it now",
+    ),
+    Reason.NO_HIGH_WATERMARK: Refusal(
+        means="no checkpoint says up to where the log is replicated",
+        way="`--high-watermark log-end`, which claims that all there is was replicated",
+    ),
+    Reason.UNCLEAN_SHUTDOWN: Refusal(
+        means="the log directory was not cleanly shut down",
+        way="`pylog recover ROOT --role broker --salvage DIR --dry-run`, then without --dry-run",
+    ),
+    Reason.RECOVERY_REQUIRED: Refusal(
+        means="this log has to be recovered before anything else: an index is missing, a swap was "
+        "not finished, or it ends too early",
+        way="`pylog recover ROOT --role broker --topics TOPIC --from-start --salvage DIR --dry-run`"
+        ", then without --dry-run",
+    ),
+    Reason.TIERED: Refusal(
+        means="the topic has segments in remote storage, which files do not show",
+        way="none here: its brokers look after it",
+    ),
+    Reason.INTERNAL_METADATA: Refusal(means="it is the cluster's own log, which is never touched"),
+    Reason.FUTURE_DIRECTORY: Refusal(means="it is a copy on its way to another log directory"),
+    Reason.DELETE_DIRECTORY: Refusal(
+        means="its partition was deleted, and the directory waits for that",
+        way="`pylog purge ROOT --role broker`, or the broker's next start",
+    ),
+    Reason.STRAY_DIRECTORY: Refusal(
+        means="its broker found that it does not own the partition, and set it aside",
+        way="look whether anybody misses it, then remove the directory",
+    ),
+    Reason.INVALID_DIRECTORY_NAME: Refusal(
+        means="the directory's name is no partition's; a broker does not start with it",
+        way="with the broker stopped, move it out of the log directory",
+    ),
+    Reason.DUPLICATE_PARTITION: Refusal(
+        means="the partition is in two log directories of one broker",
+        way="`pylog inspect` shows both; move the wrong one away, with the broker stopped",
+    ),
+    Reason.NO_SPACE: Refusal(
+        means="the new segments do not fit beside the old ones",
+        way="make room (`pylog free ROOT`), or lower `--min-free`",
+    ),
+    Reason.SEGMENT_SPLIT: Refusal(
+        means="a segment has to be split before it can be cleaned",
+        way="`pylog recover ROOT --role broker --topics TOPIC --from-start --dry-run`, "
+        "then without --dry-run",
+    ),
+    Reason.BUDGET_SPENT: Refusal(
+        means="--max-bytes or --max-duration was reached before its turn",
+        way="run again, or with a larger `--max-bytes` or `--max-duration`",
+    ),
+    Reason.DELETES_TOO_MUCH: Refusal(
+        means="retention would remove a larger share than --max-delete-ratio by a doubtful limit",
+        way="`--max-delete-ratio 1`, which claims that the topic's limits are right",
+    ),
+    Reason.CLOCK_PAST_RETENTION: Refusal(
+        means="the clock is further from the newest record than the topic's retention.ms",
+        way="`--override CLOCK_PAST_RETENTION`, which claims that the clock is right",
+    ),
+    Reason.SWITCHED_OFF: Refusal(
+        means="the owner put the file pylog-off there",
+        way="remove the file; its first line says why it lies there",
+    ),
+    Reason.REMOTE_STORAGE: Refusal(
+        means="the directory's broker kept segments remotely, and nobody says "
+        "whether this topic did",
+        way="say `remote.storage.enable: false` of the topic in --config, or "
+        "`--override REMOTE_STORAGE`, which claims that it has none there",
+    ),
+    Reason.INCONSISTENT_TOPIC_ID: Refusal(
+        means="the directory is of another topic of the same name",
+        way="compare its id with the topic's (`kafka-topics.sh --describe`); move out the old one",
+    ),
+    Reason.NOTHING_TO_RECOVER: Refusal(means="the log is whole and was closed"),
+    Reason.NOTHING_TO_RETAIN: Refusal(means="nothing has expired"),
+    Reason.COMPACTED: Refusal(means="the topic is compacted: `pylog compact` works on it"),
+    Reason.INPUTS_CHANGED: Refusal(
+        means="a file changed since the plan was made",
+        way="make the plan anew with --dry-run --plan-out, and apply that",
+    ),
+    Reason.CHANGED_SINCE_RUN: Refusal(
+        means="a file is not what the run left, so that undoing would lose what came after",
+        way="none by itself: the trash has the run's files, by name",
+    ),
+    Reason.RUN_NOT_ENDED: Refusal(
+        means="the run that is to be undone did not end",
+        way="start the same job again, which finishes it; then undo",
+    ),
+    Reason.ALREADY_UNDONE: Refusal(means="the run was undone before"),
+    Reason.PURGED: Refusal(means="what the run kept was purged: it cannot be undone any more"),
+    Reason.NOTHING_TO_INGEST: Refusal(means="the managed root has all closed segments"),
+    Reason.OVERLAPPING_SEGMENTS: Refusal(
+        means="a segment of the mirror reaches into the next one",
+        way="let the sync copy one replica alone, into a new prefix, and ingest that",
+    ),
+    Reason.MIXED_REPLICAS: Refusal(
+        means="the segments come from several replicas",
+        way="let the sync copy one replica alone, into a new prefix, and ingest that",
+    ),
+    Reason.MISSING_SEGMENTS: Refusal(
+        means="the mirror lacks segments between the last ingest and what it has",
+        way="let the sync copy them; if the broker deleted them, its log start has to say so",
+    ),
+    Reason.UNFINISHED_SWAP: Refusal(
+        means="the broker was replacing segments while it was copied",
+        way="wait for the next sync, then ingest",
+    ),
+    Reason.NO_SEGMENTS: Refusal(means="the directory has no segment"),
+    Reason.NOTHING_TO_MATERIALIZE: Refusal(means="the target has all of it"),
+    Reason.TARGET_NOT_EMPTY: Refusal(
+        means="the target has files of somebody else", way="name a folder that is empty"
+    ),
+    Reason.TARGET_IS_OLDER: Refusal(
+        means="the target was written from an older generation", way="name a folder that is empty"
+    ),
+    Reason.CUTS_BELOW_HIGH_WATERMARK: Refusal(
+        means="a cut would end the log below what all replicas in sync had",
+        way="take it from another replica; where there is none: `--allow-truncate --salvage DIR`",
+    ),
+    Reason.CUTS_READABLE_RECORDS: Refusal(
+        means="readable records would be cut, and nobody knows whether they were acknowledged",
+        way="`--allow-truncate --salvage DIR`, which keeps what is cut",
+    ),
+    Reason.CUTS_TOO_MUCH: Refusal(
+        means="more than --max-truncate-bytes would be cut",
+        way="look at the dry run, then a larger `--max-truncate-bytes`, with `--salvage DIR`",
+    ),
+    Reason.CUTS_WHOLE_LOG: Refusal(
+        means="nothing would be left of the log",
+        way="take it from another replica; where there is none: `--allow-truncate --salvage DIR`",
+    ),
+}
+# Of whole runs, by the code of the guard. Where one is of partitions too, it stands above.
+GUARDS: Final[Mapping[str, Refusal]] = {
+    "ROLE_NOT_SAID": Refusal(
+        means="nobody said what the root is, and the command writes",
+        way="`--role broker` or `--role managed`",
+    ),
+    "ROLE_IS_READ_ONLY": Refusal(
+        means="the root is a mirror: its sync owns the files",
+        way="`--role broker`, if it is a copy that is yours; or `pylog ingest` into a managed root",
+    ),
+    "NOT_A_MANAGED_ROOT": Refusal(
+        means="the root has no pylog-root.json",
+        way="`--role broker` for a broker's directory; `pylog ingest MIRROR ROOT` makes one",
+    ),
+    "LOG_DIRECTORY_IN_USE": Refusal(
+        means="a broker or another run works there",
+        way="stop it; only `pylog verify --live` looks meanwhile",
+    ),
+    "LOCK_LOST": Refusal(
+        means="the lock of the directory is not this run's any more: nothing was written after",
+        way="run again when nobody else works there",
+    ),
+    "LEASE_HELD": Refusal(means="another run has the managed root", way="wait for its end"),
+    "LEASE_LOST": Refusal(
+        means="the lease ran out or went to another run: nothing was committed after",
+        way="run again",
+    ),
+    "FOREIGN_FORMAT": Refusal(
+        means="the directory is another system's", way="`--override FOREIGN_FORMAT`, if it is not"
+    ),
+    "FILESYSTEM_UNSAFE": Refusal(
+        means="renames, locks and syncs there are not what they are on a disk",
+        way="copy the directory to a local disk",
+    ),
+    "FILESYSTEM_UNKNOWN": Refusal(
+        means="nobody has tried whether the file system keeps its promises",
+        way="copy the directory to a known one, or `--override FILESYSTEM_UNKNOWN`",
+    ),
+    "NOT_THE_OWNER": Refusal(
+        means="this process is neither the directory's owner nor root",
+        way="run as its owner, or `--override NOT_THE_OWNER`",
+    ),
+    "MIXED_DIRECTORIES": Refusal(
+        means="the roots are of several brokers or clusters", way="one run for each of them"
+    ),
+    "CLOCK_BEFORE_CHECKPOINT": Refusal(
+        means="this machine's clock is behind the newest checkpoint",
+        way="set the clock right, or say the time: `--now-ms MS`",
+    ),
+    "RECOVERY_IS_REPORT_ONLY": Refusal(
+        means="logs on object stores and in managed roots are not cut",
+        way="`pylog materialize` them, recover the copy, ingest it into a new root",
+    ),
+    "TRASH_IN_USE": Refusal(means="another command works in the trash", way="wait for its end"),
+}
+
+
+def ways_out(reasons: Mapping[str, int]) -> list[str]:
+    """Return a line for each reason about which a person can do something.
+
+    Args:
+        reasons: How many partitions there are of each.
+    """
+    return [
+        f"{reason} ({reasons[reason]:,}): {REASONS[reason].way}"
+        for reason in Reason
+        if reasons.get(reason) and REASONS[reason].way
+    ]

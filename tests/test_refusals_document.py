@@ -1,0 +1,81 @@
+"""``docs/refusals.md`` and ``pylog explain CODE`` say of every code what the program says of it."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from pylog_spark.cli.explained_codes import all_codes
+from pylog_spark.exit_code import MEANINGS, ExitCode
+from pylog_spark.refusals import GUARDS, REASONS, ways_out
+from pylog_spark.schemas import ALLOWED_BY, Reason
+from storage_core.maintenance.verification.findings import Code
+
+PAGE = Path(__file__).parents[1] / "docs" / "refusals.md"
+ROW = re.compile(r"^\| `([A-Z_]+)` \| (.*) \| (.*) \|$", re.MULTILINE)
+SOURCES = [*Path("pylog_spark").rglob("*.py"), *Path("storage_core").rglob("*.py")]
+
+
+def test_every_reason_has_its_row():
+    assert list(REASONS) == list(Reason)
+    assert set(MEANINGS) == set(ExitCode)
+
+
+def test_the_page_is_the_table():
+    expected = [
+        (str(code), one.means, one.way or "nothing")
+        for table in (REASONS, GUARDS)
+        for code, one in table.items()
+    ]
+    assert ROW.findall(PAGE.read_text("utf-8")) == expected
+
+
+def test_what_lifts_a_deletions_refusal_is_its_way_out():
+    assert all(allowed in REASONS[Reason(reason)].way for reason, allowed in ALLOWED_BY.items())
+
+
+def test_every_guard_of_a_run_over_roots_is_explained():
+    files = ("roots/guards", "catalog/roles", "checkpoint/lock", "run/guards", "roots/managed")
+    told = "".join(p.read_text("utf-8") for p in SOURCES if str(p.with_suffix("")).endswith(files))
+    codes = set(re.findall(r'GuardRefusedError\(\s*"([A-Z_]+)"', told)) - {"LEASE_NOT_HELD"}
+    assert codes
+    assert codes <= set(all_codes())
+
+
+@pytest.mark.parametrize("code", [*Code, *Reason, *GUARDS, "0", "3", "143"])
+def test_every_code_is_explained_offline(code: str):
+    assert all(means for _, means, _ in all_codes()[code])
+
+
+def test_explain_prints_a_code(pylog):
+    result = pylog("explain", "NO_HIGH_WATERMARK", "3")
+    assert result.exit_code == 0
+    assert "--high-watermark log-end" in result.stdout
+    assert "3 (exit status): a guard refused" in result.stdout
+    row = json.loads(
+        pylog("explain", "UNCLEAN_SHUTDOWN", "--output", "json").stdout.splitlines()[0]
+    )
+    assert (row["type"], row["code"]) == ("code", "UNCLEAN_SHUTDOWN")
+    wrong = pylog("explain", "NO_HIGH_WATERMARKS")
+    assert wrong.exit_code == 2
+    assert "did you mean NO_HIGH_WATERMARK?" in wrong.stderr
+
+
+def test_only_what_a_person_can_change_has_a_line():
+    counts = {Reason.NO_HIGH_WATERMARK: 3, Reason.NOTHING_TO_RETAIN: 9}
+    (line,) = ways_out(counts)
+    assert line.startswith("NO_HIGH_WATERMARK (3): `--high-watermark log-end`")
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "doctor", "explain", "survey"])
+def test_the_folder_above_a_log_directory_names_it(pylog, tmp_path, command):
+    below = tmp_path / "kafka-log0"
+    (below / "orders-0").mkdir(parents=True)
+    (below / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=1\n")
+    result = pylog(command, tmp_path)
+    assert result.exit_code == 2
+    assert f"did you mean {below}? meta.properties lies there" in result.stderr
+    managed = pylog("run", below, "--role", "managed", "--dry-run")
+    assert managed.exit_code == 2
+    assert "say --role broker" in managed.stderr
