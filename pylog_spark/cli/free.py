@@ -35,12 +35,13 @@ from storage_core.store.open_store import split_location
 # Of ``_row``.
 _STEP_COLUMNS: Final = (
     *("step", "source", "root", "topic", "partitions", "frees_bytes", "frees_at_most_bytes"),
-    *("total_bytes", "needs_bytes", "refused_by", "losses", "command"),
+    *("total_bytes", "needs_bytes", "refused_by", "losses", "command", "is_after_recovery"),
 )
 # What a purge, and a job, has to be told again to decide the same.
 _TOLD_TO_PURGE: Final = (CONFIG_FILES, SERVER_PROPERTIES, SETTINGS_OF_RUN, NOW_MS)
 _TOLD_TO_JOB: Final = (*_TOLD_TO_PURGE, TOPIC_DUMP, ASSUME_DEFAULTS, HIGH_WATERMARK)
 _NOTES: Final = {
+    Source.RECOVERY: "the directory was not cleanly shut down: the logs are put in order first",
     Source.LEFTOVERS: "brokers have renamed it to delete it: nobody reads it",
     Source.TRASH: "the run cannot be undone any more then",
     Source.GENERATIONS: "no run before the last one can be undone any more then",
@@ -67,10 +68,12 @@ def _operate(call: Call[dict[str, str]], place: Any) -> FreePlan:
 def _show(call: Call[dict[str, str]], plan: FreePlan) -> int:
     """Print the steps, and return the exit status."""
     need = call.line[NEED]
+    # A recovery is no step that frees: it has no number of its own.
+    first = 1 - sum(step.source is Source.RECOVERY for step in plan.steps[:1])
     totals = accumulate(step.frees_bytes for step in plan.steps)
     rows = [
         _row(call, number, step, total)
-        for number, (step, total) in enumerate(zip(plan.steps, totals, strict=True), 1)
+        for number, (step, total) in enumerate(zip(plan.steps, totals, strict=True), first)
     ]
     sure, most = plan.frees_bytes, plan.frees_at_most_bytes
     is_enough = need is None or sure >= need
@@ -124,6 +127,7 @@ def _row(call: Call[dict[str, str]], number: int, step: FreeStep, total: int) ->
             for loss in step.losses
         ],
         "command": _command(call, step),
+        "is_after_recovery": step.is_after_recovery,
     }
 
 
@@ -153,9 +157,12 @@ def _command(call: Call[dict[str, str]], step: FreeStep) -> str:
         wait = ["--older-than", "0s"] if step.source is Source.GENERATIONS else []
         said = _said_again(call.line, _TOLD_TO_PURGE)
         return shlex.join(["pylog", "purge", *where, *wait, *said])
+    if step.source is Source.RECOVERY:
+        said = _said_again(call.line, _TOLD_TO_JOB)
+        return shlex.join(["pylog", "recover", *where, *said])
     job = "retain" if step.source is Source.EXPIRED else "compact"
     # What a guard refuses is to be looked at first; the look says what allows it.
-    look = [] if step.refused_by is None else ["--dry-run"]
+    look = [] if step.refused_by is None and not step.is_after_recovery else ["--dry-run"]
     said = _said_again(call.line, _TOLD_TO_JOB)
     return shlex.join(["pylog", job, *where, "--topics", str(step.topic), *look, *said])
 
@@ -174,7 +181,7 @@ def _footer(call: Call[dict[str, str]], plan: FreePlan, rows: Sequence[Row]) -> 
     if not rows:
         yield "nothing could go: nothing is left over, expired or dirty"
     yield from _verdict(call.line[NEED], rows, sure, most)
-    if any(step.source is Source.EXPIRED for step in plan.steps):
+    if any(step.source is Source.EXPIRED and not step.is_after_recovery for step in plan.steps):
         yield _groups_note(plan)
     yield from (*plan.notes, *call.notes)
     # One command of several runs in a trash.
@@ -239,6 +246,8 @@ def _note(row: Row) -> str:
     parts = [_NOTES[Source(row["source"])]]
     if row["needs_bytes"]:
         parts.append(f"needs up to {size_text(row['needs_bytes'])} meanwhile")
+    if row["is_after_recovery"]:
+        parts.append("once the recovery is done; guards and groups are asked then")
     if row["refused_by"] is not None:
         parts.append(f"a guard refuses it ({row['refused_by']}): look at the dry run first")
     parts += [

@@ -15,8 +15,10 @@ from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
 from pylog_spark.operations.exact import EXACT_NOTE
 from pylog_spark.operations.nightly import run_nightly
+from pylog_spark.operations.survey import survey
 from pylog_spark.options import JobOptions
 from pylog_spark.options.broker import broker_config
+from pylog_spark.run.job import unclean_roots
 from pylog_spark.run.progress import OnProgress
 from pylog_spark.run.run_report import RunReport
 from pylog_spark.schemas import ALLOWED_BY, Action, Status
@@ -35,6 +37,7 @@ _MOST_TOPICS: Final = 5
 class Source(enum.StrEnum):
     """What bytes are freed from, in the order in which they should go."""
 
+    RECOVERY = "recovery"  # frees nothing itself; what follows is of the logs that it leaves
     LEFTOVERS = "leftovers"  # files and directories that a broker would remove itself
     TRASH = "trash"  # what a run kept, to be undone
     GENERATIONS = "generations"  # of managed roots, those that were superseded
@@ -73,6 +76,7 @@ class FreeStep:
         needs_bytes: Disk space that is needed meanwhile, for the partition that needs most.
         refused_by: The guard that would refuse it; None for none.
         losses: Consumer groups that would lose their place.
+        is_after_recovery: Whether a recovery has to come first; groups and guards are asked then.
     """
 
     source: Source
@@ -84,6 +88,7 @@ class FreeStep:
     needs_bytes: int = 0
     refused_by: str | None = None
     losses: tuple[GroupLoss, ...] = ()
+    is_after_recovery: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +149,13 @@ def plan_free_space(
         *_expired(report, losses),
         *_compactions(report),
     ]
+    unclean = unclean_roots(tuple(log_roots))
+    crashed = [
+        root.location for root in log_roots if root.role is Role.BROKER and root.location in unclean
+    ]
+    if crashed:
+        surveyed = survey(place, crashed, look)
+        steps += _after_recovery(crashed, surveyed.details.to_pylist())
     order = list(Source)
     steps.sort(
         key=lambda step: (order.index(step.source), bool(step.losses), -step.frees_at_most_bytes)
@@ -230,6 +242,41 @@ def _compactions(report: RunReport) -> Iterator[FreeStep]:
             frees_at_most_bytes=sure if is_exact else max(sure, dirty),
             needs_bytes=max(row["peak_extra_bytes"] or 0 for row in planned),
         )
+
+
+def _after_recovery(roots: Sequence[str], rows: Sequence[Row]) -> Iterator[FreeStep]:
+    """Yield the recovery of each root that was not closed, and what could go from it then."""
+    for root in roots:
+        own = [row for row in rows if row["root"] == root and row["topic"] is not None]
+        yield FreeStep(
+            source=Source.RECOVERY,
+            root=root,
+            topic=None,
+            partitions=len(own),
+            frees_bytes=0,
+            frees_at_most_bytes=0,
+        )
+        by_topic: dict[str, list[Row]] = defaultdict(list)
+        for row in own:
+            by_topic[row["topic"]].append(row)
+        for topic, of_topic in by_topic.items():
+            removable = [row["removable_bytes"] or 0 for row in of_topic]
+            # What is due and not removed is read to be cleaned.
+            dirty = [(row["due_bytes"] or 0) - (row["removable_bytes"] or 0) for row in of_topic]
+            for source, sizes, sure in (
+                (Source.EXPIRED, removable, sum(removable)),
+                (Source.COMPACTION, dirty, 0),
+            ):
+                if any(sizes):
+                    yield FreeStep(
+                        source=source,
+                        root=root,
+                        topic=topic,
+                        partitions=sum(size > 0 for size in sizes),
+                        frees_bytes=sure,
+                        frees_at_most_bytes=sum(sizes),
+                        is_after_recovery=True,
+                    )
 
 
 def _going(report: RunReport) -> Iterator[Row]:

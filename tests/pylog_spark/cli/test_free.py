@@ -14,6 +14,7 @@ from storage_core.filenames import TopicPartition
 from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.compare import read_tree
 from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.golden_data import Golden
 from tests.pylog_spark.broker_roots import broker_directory
 
 NOW_MS = 1_700_000_000_000
@@ -179,3 +180,24 @@ def test_an_empty_directory_has_nothing_to_give(pylog, tmp_path):
     result = pylog("free", root.path)
     assert result.exit_code == 0, result.stderr
     assert "nothing could go" in result.stdout
+
+
+def test_after_a_crash_the_recovery_is_step_0_and_what_goes_then_follows(
+    pylog: Any, tmp_path: Path
+):
+    root = Golden("broker-dir-unclean").unpack(tmp_path)
+    result = pylog("free", root, "--now-ms", 1_800_000_000_000, "--output", "json")
+    assert result.exit_code == 0, result.stderr
+    steps = [json.loads(line) for line in result.stdout.splitlines()]
+    steps = [step for step in steps if step["type"] == "free_step"]
+    assert [step["step"] for step in steps] == list(range(len(steps)))
+    assert steps[0]["source"] == "recovery"
+    assert steps[0]["command"].startswith(f"pylog recover {root} --role broker")
+    expired = [step for step in steps if step["source"] == "expired"]
+    assert {step["topic"] for step in expired} == {"events", "recompressed", "compacted-delete"}
+    assert all(step["frees_bytes"] > 0 and step["is_after_recovery"] for step in expired)
+    # Guards and groups are asked once the logs are in order: the dry run shows them.
+    assert all("--dry-run" in step["command"] for step in expired)
+    shown = " ".join(pylog("free", root, "--now-ms", 1_800_000_000_000).stdout.split())
+    assert "would lose" not in shown
+    assert "nothing could go" not in shown
