@@ -101,6 +101,7 @@ class Reason(enum.StrEnum):
     CUTS_READABLE_RECORDS = "CUTS_READABLE_RECORDS"
     CUTS_TOO_MUCH = "CUTS_TOO_MUCH"
     CUTS_WHOLE_LOG = "CUTS_WHOLE_LOG"
+    NEGATIVE_TIMESTAMP = "NEGATIVE_TIMESTAMP"
 
 
 # What lifts the refusal of a deletion by a guard, for those that a run should count.

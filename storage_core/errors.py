@@ -321,6 +321,10 @@ class InvalidRecordError(BadBytesError):
     kafka_code = 87
 
 
+class NegativeTimestampError(InvalidRecordError):
+    """A record that would be written anew has a timestamp below -1, which no builder takes."""
+
+
 class UnsupportedFormatError(BadBytesError):
     """Bytes of a format version that this operation does not handle."""
 

@@ -119,7 +119,8 @@ class CleanedLogs:
                     cleanable_ratio=row["cleanable_ratio"],
                     cleanable_bytes=row["cleanable_bytes"],
                     compaction_delay_ms=row["compaction_delay_ms"] or 0,
-                    has_failed=outcome.columns.get("status") == Status.FAILED.value,
+                    has_failed=outcome.columns.get("status") == Status.FAILED.value
+                    or outcome.columns.get("reason") == Reason.NEGATIVE_TIMESTAMP.value,
                     stats=CleanerStats.from_json(outcome.rounds[-1]) if outcome.rounds else None,
                 ),
             )

@@ -28,7 +28,7 @@ from pylog_spark.run.saved_plans import settle_plans
 from pylog_spark.run.store_costs import compaction_notes
 from pylog_spark.run.upkeep import open_upkeep
 from pylog_spark.run.waves import Outcomes, run_waves
-from pylog_spark.schemas import Action, Status
+from pylog_spark.schemas import Action, Reason, Status
 from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.key_folder import shares_files
 from pylog_spark.tasks.observation import Step
@@ -195,10 +195,18 @@ def _clean(run: Run, observation: Observation, logs: CleanedLogs, strategy: Stra
 
 
 def _failed(plans: pa.Table, results: pa.Table) -> frozenset[str]:
-    """Return the directories whose compaction failed; the rows are in the same order."""
+    """Return the directories whose compaction failed; the rows are in the same order.
+
+    Kafka's cleaner does not sweep those either that it gave up.
+    """
     # Where a whole root could not be listed there is a row without any.
-    rows = zip(plans["directory"].to_pylist(), results["status"].to_pylist(), strict=True)
-    return frozenset(place for place, status in rows if place and status == Status.FAILED)
+    places, statuses = plans["directory"].to_pylist(), results["status"].to_pylist()
+    rows = zip(places, statuses, results["reason"].to_pylist(), strict=True)
+    return frozenset(
+        place
+        for place, status, reason in rows
+        if place and (status == Status.FAILED or reason == Reason.NEGATIVE_TIMESTAMP)
+    )
 
 
 def _raise_points(run: Run, retentions: pa.Table) -> None:

@@ -24,6 +24,7 @@ _GUARDS: Final = frozenset(
         Reason.TIERED,
         Reason.INCONSISTENT_TOPIC_ID,
         Reason.SWITCHED_OFF,
+        Reason.NEGATIVE_TIMESTAMP,
     }
 )
 # What no run ever works on; neither done nor refused.

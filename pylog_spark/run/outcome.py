@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pylog_spark.schemas import CommitRow, Failure, Reason, Status, SweptRow
-from storage_core.errors import describe_failure
+from storage_core.errors import NegativeTimestampError, describe_failure
 
 
 @dataclass(slots=True)
@@ -76,8 +76,15 @@ class Outcome:
         )
 
     def fail(self, failure: Failure) -> None:
-        """Take over the error of a row."""
+        """Take over the error of a row.
+
+        Kafka's cleaner gives up a log for a negative timestamp each time: that is no failure of a
+        night, it is a partition that stays as it is.
+        """
         self.columns = {"status": Status.FAILED.value, **asdict(failure)}
+        if failure.error_class == NegativeTimestampError.__name__:
+            reason = Reason.NEGATIVE_TIMESTAMP.value
+            self.columns |= {"status": Status.SKIPPED.value, "reason": reason}
 
     def refuse(self, reason: Reason, why: str) -> None:
         """Leave the partition alone for a reason."""

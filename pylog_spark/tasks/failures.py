@@ -15,7 +15,7 @@ from typing import Any, Final
 from pylog_spark.schemas import Reason, Status
 from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.partition_ref import PartitionRef
-from storage_core.errors import RecoveryRequiredError, describe_failure
+from storage_core.errors import NegativeTimestampError, RecoveryRequiredError, describe_failure
 
 _log: Final = logging.getLogger(__name__)
 
@@ -95,7 +95,9 @@ def attempt_directory(
 
 
 def needs_recovery(error: Exception) -> Reason | None:
-    """Return why a log that has to be recovered first is skipped; None for any other error."""
+    """Return why a log is skipped by which nothing can be done yet; None for any other error."""
+    if isinstance(error, NegativeTimestampError):
+        return Reason.NEGATIVE_TIMESTAMP
     return Reason.RECOVERY_REQUIRED if isinstance(error, RecoveryRequiredError) else None
 
 

@@ -47,6 +47,7 @@ from storage_core.maintenance.compaction.candidates import (
     choose_range,
     rule_out_round,
 )
+from storage_core.maintenance.compaction.negative_timestamps import refuse_negative_timestamps
 from storage_core.maintenance.compaction.partition import load_for_round
 from storage_core.maintenance.compaction.plan import CompactionPlan, group_segments, plan_compaction
 from storage_core.maintenance.partition_state import PartitionState
@@ -169,6 +170,7 @@ def _plan(
         now_ms=context.now_ms,
         hash_key=context.hash_key,
     )
+    refuse_negative_timestamps(store, plan)
     if commits_checkpoints(store):
         observed["checkpoint_reset"] = False  # the round's own commit says where the next begins
     return observed | _describe_plan(store, plan, log.size_bytes)

@@ -143,6 +143,13 @@ class CleanerConfig:
         default=False,
         scope=Scope.PYLOG,
     )
+    keeps_negative_timestamps: bool = _cleaner(
+        "keep.negative.timestamps",
+        boolean(),
+        "rebuild batches with timestamps below -1, too; false: as Kafka, which gives up such a log",
+        default=False,
+        scope=Scope.PYLOG,
+    )
     key_sidecars: str = _cleaner(
         "key.sidecars",
         folder(),

@@ -222,6 +222,7 @@ def write_records(  # arrays side by side
     append_time: int,
     delete_horizon_ms: int,
     rebases: bool,
+    least_timestamp: int,
 ) -> tuple[int, int, int, int, int, int]:
     """Write the kept records of one batch, encoded as Kafka's builder encodes them.
 
@@ -239,6 +240,7 @@ def write_records(  # arrays side by side
         delete_horizon_ms: New base of the timestamp deltas, NO_TIMESTAMP for none: then it is the
             first kept record's timestamp.
         rebases: Whether offsets count from the first kept record.
+        least_timestamp: No kept record may have a lower one; NO_TIMESTAMP as in Kafka.
 
     Returns:
         (end, base_timestamp, max_timestamp, first_delta, last_delta, status): the deltas are the
@@ -265,7 +267,7 @@ def write_records(  # arrays side by side
         timestamp = append_time
         if append_time == NO_TIMESTAMP:
             timestamp = old_base_timestamp + record.timestamp_delta
-        if timestamp < NO_TIMESTAMP:
+        if timestamp < least_timestamp:
             return at, base_timestamp, max_timestamp, first_delta, last_delta, BAD_TIMESTAMP
         if record.offset_delta <= last_delta:
             return at, base_timestamp, max_timestamp, first_delta, last_delta, BAD_ORDER
@@ -312,6 +314,7 @@ def _rebuild(  # arrays side by side
     keep: NDArray[np.uint8],
     first_record: int,
     delete_horizon_ms: int,
+    least_timestamp: int,
 ) -> tuple[int, int, int, int]:
     """Write the kept records of a batch; BASE_OFFSET and LAST_OFFSET of a legacy one become theirs.
 
@@ -338,6 +341,7 @@ def _rebuild(  # arrays side by side
         append_time,
         delete_horizon_ms,
         is_legacy,
+        least_timestamp,
     )
     if status != DONE:
         return at, base_timestamp, max_timestamp, status
@@ -370,6 +374,7 @@ def rebuild_compressed(  # arrays side by side
     raw_end: NDArray[np.int64],
     base_timestamp: NDArray[np.int64],
     max_timestamp: NDArray[np.int64],
+    least_timestamp: int,
 ) -> tuple[int, int, int]:
     """Write the records of REBUILT batches with a codec to raw, end to end, to be compressed.
 
@@ -400,6 +405,7 @@ def rebuild_compressed(  # arrays side by side
             keep,
             first_record[row],
             delete_horizon_ms[row],
+            least_timestamp,
         )
         if status != DONE:
             return row, count, status
@@ -432,6 +438,7 @@ def write_batches(  # arrays side by side
     base_timestamp: NDArray[np.int64],
     out_max_timestamp: NDArray[np.int64],
     out_size: NDArray[np.int64],
+    least_timestamp: int,
 ) -> tuple[int, int, int]:
     """Write rows [first_row, end_row) by their fate.
 
@@ -486,6 +493,7 @@ def write_batches(  # arrays side by side
                     keep,
                     first_record[row],
                     delete_horizon_ms[row],
+                    least_timestamp,
                 )
                 if status != DONE:
                     return at, row, status

@@ -183,6 +183,14 @@ class BatchTable:
         return np.where(self.has_delete_horizon, self.base_timestamp, NO_TIMESTAMP)
 
     @property
+    def has_negative_timestamp(self) -> NDArray[np.bool_]:
+        """Whether the header shows a timestamp below -1: the first record's, or the largest."""
+        is_append_time = _has_bit(self.attributes, TIMESTAMP_TYPE_BIT)
+        tells_first = ~is_append_time & ~self.has_delete_horizon & ~self.is_control
+        is_negative = (self.base_timestamp < NO_TIMESTAMP) & tells_first
+        return is_negative | (self.max_timestamp < NO_TIMESTAMP)
+
+    @property
     def has_producer_id(self) -> NDArray[np.bool_]:
         """Whether an idempotent producer wrote the batch; any id but -1 counts, as in Kafka."""
         return self.producer_id > NO_PRODUCER_ID

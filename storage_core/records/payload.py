@@ -14,6 +14,7 @@ from storage_core.errors import (
     CorruptRecordError,
     DecompressionError,
     InvalidRecordError,
+    NegativeTimestampError,
     UnsupportedCompressionError,
 )
 from storage_core.formats.batch_v2 import HEADER_BYTES, MAGIC_V2, Codec
@@ -261,7 +262,9 @@ class Payload:
     def error(self, status: int, row: int, position: int) -> InvalidRecordError:
         """Return the error for a status of a record kernel, with file and position."""
         inside = position - int(self.start[row])
-        return InvalidRecordError(
+        is_negative = status == batch_filter.BAD_TIMESTAMP
+        kind = NegativeTimestampError if is_negative else InvalidRecordError
+        return kind(
             self.window.file,
             self.window.position_of(row),
             f"batch at offset {self.batches.base_offset[row]}, {_REASONS[status]}, "

@@ -86,6 +86,7 @@ class CompactionPlan:
         verify_crc: Whether a batch with a wrong CRC stops the round.
         recompression: Codec of the batches that are rebuilt; control batches have none.
         recompresses_all: Whether all batches with records are rebuilt.
+        keeps_negative_timestamps: Whether a batch with one can be rebuilt.
     """
 
     location: str
@@ -109,6 +110,7 @@ class CompactionPlan:
     verify_crc: bool
     recompression: Recompression = AS_KAFKA
     recompresses_all: bool = False
+    keeps_negative_timestamps: bool = False
 
     @cached_property
     def dirty_segments(self) -> tuple[SegmentState, ...]:
@@ -278,6 +280,7 @@ def plan_compaction(
         verify_crc=cleaner.verify_crc,
         recompression=cleaner.recompression,
         recompresses_all=cleaner.recompresses_all,
+        keeps_negative_timestamps=cleaner.keeps_negative_timestamps,
     )
 
 

@@ -26,7 +26,7 @@ from storage_core.filenames import (
     TXN_INDEX_SUFFIX,
     segment_file,
 )
-from storage_core.formats.batch_v2 import CODEC_MASK, MAX_BATCH_BYTES, Codec
+from storage_core.formats.batch_v2 import CODEC_MASK, MAX_BATCH_BYTES, NO_TIMESTAMP, Codec
 from storage_core.index.index_builder import IndexBuilder
 from storage_core.index.transaction_index import AbortedTxn, encode_transaction_index
 from storage_core.kernels.batch_write import (
@@ -372,6 +372,7 @@ class _Segment:
 
 
 # What is read of groups: windows, segments with a sidecar, and None where a group ends.
+_LEAST_LONG = -(2**63)
 _Piece = _Noted | _Told | None
 # The same, what is left of windows in place of them.
 _Made = _Filtered | _Told | None
@@ -586,6 +587,7 @@ class _Rebuilding:
         # Of what is rebuilt; None for each batch's own.
         self._codec = CODEC_OF.get(plan.recompression.codec)
         self._level = plan.recompression.level
+        self._least_timestamp = _LEAST_LONG if plan.keeps_negative_timestamps else NO_TIMESTAMP
 
     def build(self, verdict: Verdict, room: Room) -> _Block:
         """Make what is left of a block of batches.
@@ -602,7 +604,7 @@ class _Rebuilding:
         out.clear()
         if self._codec is not None:
             _change_codec(verdict, self._codec)
-        rebuilt = _Rebuilt(verdict, room.raw, room.packed, self._level)
+        rebuilt = _Rebuilt(verdict, room.raw, room.packed, self._level, self._least_timestamp)
         sizes = np.zeros(len(batches), np.int64)
         row = payload.first_row
         while row < payload.end_row:
@@ -640,6 +642,7 @@ class _Rebuilding:
                 rebuilt.base_timestamp,
                 rebuilt.max_timestamp,
                 sizes,
+                self._least_timestamp,
             )
             if status == DONE:
                 status = failure
@@ -953,9 +956,17 @@ class _Rebuilt:
         max_timestamp: int64[], what its header will say.
     """
 
-    def __init__(self, verdict: Verdict, raw: Arena, packed: Arena, level: int | None) -> None:
+    def __init__(
+        self,
+        verdict: Verdict,
+        raw: Arena,
+        packed: Arena,
+        level: int | None,
+        least_timestamp: int,
+    ) -> None:
         self._verdict = verdict
         self._level = level
+        self._least_timestamp = least_timestamp
         self._raw = raw
         self._packed = packed
         count = len(verdict.payload.batches)
@@ -1004,6 +1015,7 @@ class _Rebuilt:
                 ends,
                 self.base_timestamp,
                 self.max_timestamp,
+                self._least_timestamp,
             )
             if end_row > first_row or status != DONE or payload.end_row == first_row:
                 break

@@ -1,16 +1,24 @@
 """Why one partition directory is as it is: cleaning, deletion and size, put together."""
 
+import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.counted import counted
-from storage_core.errors import PylogError, RecoveryRequiredError, StorageError
+from storage_core.errors import (
+    NegativeTimestampError,
+    PylogError,
+    RecoveryRequiredError,
+    StorageError,
+)
 from storage_core.filenames import DELETED_SUFFIX, LOG_SUFFIX, kind_of
 from storage_core.log.log_loader import LogLoader
 from storage_core.log.settled_store import PlannedStore, settle
 from storage_core.maintenance.compaction.candidates import CleanRequest, choose_range
+from storage_core.maintenance.compaction.negative_timestamps import refuse_negative_timestamps
 from storage_core.maintenance.compaction.partition import load_for_round
+from storage_core.maintenance.compaction.plan import plan_compaction
 from storage_core.maintenance.explain.answers import (
     About,
     Explanation,
@@ -67,6 +75,20 @@ def explain_partition(
     cleaning, statements = explain_cleaning(
         loaded, config, request, chosen, producers=log.producers
     )
+    if chosen.is_due and cleaner.enabled:
+        round_ = plan_compaction(
+            log, config, cleaner, chosen, now_ms=request.now_ms, hash_key=secrets.token_bytes(16)
+        )
+        try:
+            refuse_negative_timestamps(store, round_)
+        except NegativeTimestampError as error:
+            negative = blocks(
+                About.CLEANING,
+                "NEGATIVE_TIMESTAMP",
+                f"{error}; Kafka's cleaner gives the log up there",
+                until="the record is gone, or --set keep.negative.timestamps=true is said",
+            )
+            cleaning, statements = held_back(negative), [negative, *statements]
     if config.is_compacted and not cleaner.enabled:
         off = blocks(
             About.CLEANING,

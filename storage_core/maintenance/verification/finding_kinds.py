@@ -187,6 +187,17 @@ KINDS: Final[dict[Code, Kind]] = {
         meaning="A record is newer than its batch says: look-ups by time miss it (--deep).",
         fix="nothing; a producer wrote it so",
     ),
+    Code.NEGATIVE_TIMESTAMP: Kind(
+        severity=Severity.WARN,
+        meaning=(
+            "A record has a timestamp below -1; a broker takes it, and Kafka's cleaner gives up a "
+            "log where it would write such a record anew (in each batch with --deep)."
+        ),
+        fix=(
+            "mend the producer; where a compacted topic is skipped for it (NEGATIVE_TIMESTAMP), "
+            "`--set keep.negative.timestamps=true` compacts it"
+        ),
+    ),
     Code.OFFSETS_NOT_RISING: Kind(
         severity=Severity.ERROR,
         meaning="A batch begins at or below the last offset before it, or ends before it begins.",

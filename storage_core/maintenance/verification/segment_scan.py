@@ -104,6 +104,11 @@ def _check_columns(window: Window, columns: RecordColumns, findings: FindingColl
             int(batch[row]),
             findings,
         )
+    negative = (columns.timestamp < NO_TIMESTAMP) & ~batches.has_negative_timestamp[batch]
+    for row in _first_of_each(batch, negative):
+        _add(
+            Code.NEGATIVE_TIMESTAMP, _negative(int(offset[row])), window, int(batch[row]), findings
+        )
     newer = columns.timestamp > batches.max_timestamp[batch]
     for row in _first_of_each(batch, newer & ~batches.is_legacy[batch]):
         _add(
@@ -114,6 +119,10 @@ def _check_columns(window: Window, columns: RecordColumns, findings: FindingColl
             int(batch[row]),
             findings,
         )
+
+
+def _negative(offset: int) -> str:
+    return f"a record from offset {offset} on has a timestamp below -1"
 
 
 def _first_of_each(batch: NDArray[np.int64], is_bad: NDArray[np.bool_]) -> list[int]:
@@ -317,6 +326,12 @@ class SegmentScan:
             window,
             is_good & (batches.control_type == BAD_CONTROL_RECORD),
             lambda _: "expected a control record's key",
+        )
+        self._add_rows(
+            Code.NEGATIVE_TIMESTAMP,
+            window,
+            is_good & batches.has_negative_timestamp,
+            lambda row: _negative(int(batches.base_offset[row])),
         )
         legacy = is_good & batches.is_legacy
         if legacy.any() and not self._is_legacy:

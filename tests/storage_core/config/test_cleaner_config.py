@@ -81,6 +81,13 @@ ROWS = [
             *("gzip:0", "lz4:18", "snappy:1", "zstd:1:2", "zstd:" + "9" * 5000, "kafka:3"),
         ],
     ),
+    (
+        "keep.negative.timestamps",
+        "keeps_negative_timestamps",
+        False,
+        {"true": True},
+        ["1"],
+    ),
     ("recompress.all", "recompresses_all", False, {"true": True}, ["1"]),
     (
         "key.sidecars",

@@ -107,6 +107,7 @@ def run(
         end_row,
         *packed,
         sizes,
+        NO_TIMESTAMP,
     )
     assert (out[:at] == UNTOUCHED).all()
     return Written(
@@ -387,6 +388,7 @@ def test_timestamps_wrap_around_as_64_bits_do(write_records, base, delta, new_ba
         np.int64(NO_TIMESTAMP),
         np.int64(new_base),
         False,
+        NO_TIMESTAMP,
     )
     if timestamp < NO_TIMESTAMP:
         assert status == BAD_TIMESTAMP
@@ -415,6 +417,7 @@ def test_records_that_no_reader_would_take_are_not_written(write_records):
             np.int64(NO_TIMESTAMP),
             np.int64(NO_TIMESTAMP),
             False,
+            NO_TIMESTAMP,
         )
         return found[-1]
 
@@ -483,6 +486,7 @@ def rebuild(
         ends,
         base_timestamp,
         max_timestamp,
+        NO_TIMESTAMP,
     )
     chosen = rebuilt_rows[:count]
     end[chosen] = ends[:count]

@@ -14,6 +14,7 @@ from storage_core.errors import (
     CorruptIndexError,
     CorruptRecordError,
     InvalidRecordError,
+    NegativeTimestampError,
     OffsetOverflowError,
     PylogError,
     UnsupportedCompressionError,
@@ -22,6 +23,11 @@ from storage_core.errors import (
 from storage_core.filenames import log_file
 from storage_core.formats.batch_v2 import BATCH_LENGTH_AT, HEADER_BYTES, Codec
 from storage_core.log.committed_view import scan_committed_view
+from storage_core.maintenance.compaction.candidates import choose_range
+from storage_core.maintenance.compaction.negative_timestamps import refuse_negative_timestamps
+from storage_core.maintenance.compaction.partition import load_for_round
+from storage_core.maintenance.compaction.plan import plan_compaction
+from storage_core.maintenance.partition_state import PartitionState
 from storage_core.store.local import LocalStore
 from tests.kit.builders import (
     RecordSpec,
@@ -296,9 +302,55 @@ def test_offsets_that_do_not_rise_are_refused(tmp_path, deltas, codec):
 @pytest.mark.parametrize("codec", Codec, ids=lambda codec: codec.name)
 def test_a_negative_timestamp_is_refused(tmp_path, codec):
     bad = rebuilt(record(b"p", timestamp=-2), record(b"q"), codec=codec, base_timestamp=0)
-    error = refused(damaged_log(tmp_path / "t-0", bad), InvalidRecordError)
+    error = refused(damaged_log(tmp_path / "t-0", bad), NegativeTimestampError)
     assert error.position == POSITION
     assert "negative timestamp" in str(error)
+
+
+@pytest.mark.parametrize("codec", Codec, ids=lambda codec: codec.name)
+@pytest.mark.parametrize("base", [0, -7], ids=["inside of a batch", "at its beginning"])
+def test_a_negative_timestamp_is_kept_where_somebody_asks_for_it(tmp_path, codec, base):
+    records = (record(b"p", timestamp=-2), record(b"q", timestamp=-(2**50)))
+    bad = rebuilt(*records, codec=codec, base_timestamp=base)
+    directory = damaged_log(tmp_path / "t-0", bad)
+    settings = {"overrides": DEFAULT_CONFIG, "cleaner_checkpoint": 0}
+    cleaner = CleanerConfig(keeps_negative_timestamps=True)
+    cleaning(**settings, cleaner=cleaner).clean(directory)
+    kept = {
+        entry.key: entry.timestamp
+        for batch_ in batches_in(directory)
+        for entry in batch_.records
+        if entry.key in {b"p", b"q"}
+    }
+    assert kept == {b"p": -2, b"q": -(2**50)}
+
+
+@pytest.mark.parametrize(
+    ("records", "keeps", "is_refused"),
+    [
+        pytest.param((record(b"p", timestamp=-2), record(b"k")), False, True, id="it would end"),
+        pytest.param((record(b"p", timestamp=-2), record(b"k")), True, False, id="asked for"),
+        pytest.param((record(b"p", timestamp=-2), record(b"q")), False, False, id="all stays"),
+        pytest.param((record(b"k", timestamp=-2), record(b"q")), False, False, id="it goes itself"),
+    ],
+)
+def test_a_round_that_would_end_at_one_is_refused_before_it_begins(
+    tmp_path, records, keeps, is_refused
+):
+    directory = write_log(tmp_path / "t-0", [batch(0, *records)], [BEHIND], [batch(30)])
+    store = LocalStore(directory)
+    request = cleaning(overrides=DEFAULT_CONFIG, cleaner_checkpoint=0)
+    cleaner = CleanerConfig(keeps_negative_timestamps=keeps)
+    log = load_for_round(store, request.config, cleaner, request.request)
+    chosen = choose_range(PartitionState.of_log(log), request.config, request.request)
+    plan = plan_compaction(
+        log, request.config, cleaner, chosen, now_ms=request.request.now_ms, hash_key=bytes(16)
+    )
+    if is_refused:
+        with pytest.raises(NegativeTimestampError, match="position 0"):
+            refuse_negative_timestamps(store, plan)
+    else:
+        refuse_negative_timestamps(store, plan)
 
 
 def test_no_timestamp_at_all_is_taken(tmp_path):

@@ -110,6 +110,12 @@ def record_time(root: LogRoot) -> None:
     root.write_batches(dataclasses.replace(spec, max_timestamp=spec.records[0].timestamp))
 
 
+def negative_timestamp(root: LogRoot) -> None:
+    spec = batch(5)
+    old = tuple(dataclasses.replace(record, timestamp=-5_000) for record in spec.records)
+    root.write_batches(batch(0), dataclasses.replace(spec, records=old))
+
+
 def offsets(root: LogRoot) -> None:
     root.write_batches(batch(0), batch(5), batch(3))
 
@@ -297,6 +303,7 @@ ACCIDENTS: dict[Code, Accident] = {
     Code.CODEC_UNKNOWN: codec,
     Code.RECORD_OFFSET_OUTSIDE_BATCH: record_offset,
     Code.RECORD_NEWER_THAN_BATCH: record_time,
+    Code.NEGATIVE_TIMESTAMP: negative_timestamp,
     Code.OFFSETS_NOT_RISING: offsets,
     Code.OFFSET_BELOW_BASE: below_base,
     Code.OFFSET_OVERFLOW: overflow,
