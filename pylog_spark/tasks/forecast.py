@@ -14,6 +14,8 @@ from pylog_spark.tasks.failures import attempt
 from pylog_spark.tasks.verification import NOT_VERIFIED, Target
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import InvalidNameError
+from storage_core.filenames import LOG_SUFFIX, is_file_name, kind_of, log_file, offset_of
+from storage_core.local_files import scan_folder
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.recovery.salvage import count_lost_records
 from storage_core.maintenance.verification.collector import FindingCollector
@@ -47,7 +49,31 @@ def forecast_row(target: Target, now_ms: int) -> dict[str, Any]:
         "directory": target.directory,
     }
     row = names | attempt(lambda: _forecast(target, now_ms))
-    return row if row.get("error") is None else row | {"start": Start.REFUSED.value}
+    if row.get("error") is None:
+        return row
+    if _is_beyond_us(Path(target.directory)):
+        # Kafka loads it; what it then has is not known here, and a finding says why.
+        return names | {"start": Start.UNKNOWN.value, "duration_ms": row["duration_ms"]}
+    return row | {"start": Start.REFUSED.value}
+
+
+def _is_beyond_us(directory: Path) -> bool:
+    """Whether a log has what this program refuses and a broker does not.
+
+    It follows links of files, and takes the number of a segment whose name is not padded.
+    """
+    try:
+        entries = scan_folder(directory)
+    except OSError:
+        return False
+    for entry in entries:
+        offset = offset_of(entry.name)
+        is_log = offset is not None and kind_of(entry.name) == LOG_SUFFIX
+        if (entry.is_link and is_file_name(entry.name)) or (
+            is_log and entry.name != log_file(offset or 0)
+        ):
+            return True
+    return False
 
 
 def to_forecast(row: dict[str, Any]) -> PartitionForecast:
