@@ -73,6 +73,11 @@ REASONS: Final[Mapping[Reason, Refusal]] = {
         means="the directory's name is no partition's; a broker does not start with it",
         way="with the broker stopped, move it out of the log directory",
     ),
+    Reason.LINKED_DIRECTORY: Refusal(
+        means="the directory is a link, and no link is followed; a broker follows it",
+        way="mount the folder in its place (`mount --bind`), or move it into a log directory of "
+        "its own",
+    ),
     Reason.DUPLICATE_PARTITION: Refusal(
         means="the partition is in two log directories of one broker",
         way="`pylog inspect` shows both; move the wrong one away, with the broker stopped",
