@@ -1,12 +1,15 @@
 """What the cluster's metadata says of a broker's log directories; a real broker did each of it."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from storage_core.catalog.cluster_metadata import ClusterMetadata
 from storage_core.catalog.roles import Role
-from storage_core.maintenance.verification.findings import Severity
+from storage_core.maintenance.verification import one_broker
+from storage_core.maintenance.verification.findings import Code, Severity
 from storage_core.maintenance.verification.log_directories import verify_log_directories
 from storage_core.maintenance.verification.observed_root import ObservedRoot, Start
 from tests.kit.golden_data import GOLDEN, unpack_archive
@@ -130,3 +133,28 @@ def test_partitions_in_a_directory_that_was_not_named_are_not_missed(disks):
 def test_a_directory_marked_for_deletion_is_no_partition(disks):
     shutil.copytree(disks["orders-0"], disks.first / f"orders-0{DELETE}")
     assert look(*disks.roots)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("levels", "message"),
+    [
+        ({}, "it is a preview's"),
+        ({"metadata.version": 6}, "Kafka 4.4 knows 7 to 33"),
+        ({"metadata.version": 34}, "Kafka 4.4 knows 7 to 33"),
+        ({"metadata.version": 33, "other.version": 1}, "knows no such feature"),
+    ],
+)
+def test_metadata_of_a_version_that_no_broker_starts_with_is_fatal(
+    disks, monkeypatch, levels, message
+):
+    """Kafka 4.4 on the first of these: Unknown metadata version."""
+    read = one_broker.read_cluster_metadata
+
+    def read_other(path: Path, **options: bool) -> ClusterMetadata:
+        return replace(read(path, **options), feature_levels=levels)
+
+    monkeypatch.setattr(one_broker, "read_cluster_metadata", read_other)
+    _, placed = verify_log_directories([(str(root), Role.BROKER) for root in disks.roots])
+    [found] = [entry.finding for entry in placed if entry.finding.severity is Severity.FATAL]
+    assert found.code is Code.FEATURE_LEVEL_UNKNOWN
+    assert message in found.message
