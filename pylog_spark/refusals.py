@@ -175,6 +175,10 @@ REASONS: Final[Mapping[Reason, Refusal]] = {
         means="nothing would be left of the log",
         way="take it from another replica; where there is none: `--allow-truncate --salvage DIR`",
     ),
+    Reason.NEGATIVE_TIMESTAMP: Refusal(
+        means="a record that stays has a timestamp below -1; Kafka's cleaner gives such a log up",
+        way="`--set keep.negative.timestamps=true`, which does what Kafka would if it did not",
+    ),
 }
 # Of whole runs, by the code of the guard. Where one is of partitions too, it stands above.
 GUARDS: Final[Mapping[str, Refusal]] = {
