@@ -201,3 +201,16 @@ def test_after_a_crash_the_recovery_is_step_0_and_what_goes_then_follows(
     shown = " ".join(pylog("free", root, "--now-ms", 1_800_000_000_000).stdout.split())
     assert "would lose" not in shown
     assert "nothing could go" not in shown
+
+
+def test_what_a_broker_set_aside_is_counted_and_whether_its_topic_lives(pylog: Any, tmp_path: Path):
+    root = Golden("broker-dir-unclean").unpack(tmp_path)
+    (root / "events-1").rename(root / ("events-1." + "a" * 32 + "-stray"))
+    gone = "BBBBBBBBBBBBBBBBBBBBBA"
+    (root / "recompressed-0" / "partition.metadata").write_text(f"version: 0\ntopic_id: {gone}")
+    (root / "recompressed-0").rename(root / ("recompressed-0." + "b" * 32 + "-delete"))
+    size = sum(path.stat().st_size for path in root.glob("events-1.*/*"))
+    shown = " ".join(pylog("free", root, "--now-ms", 1_800_000_000_000).stdout.split())
+    assert f"{root}: events, 1 x -stray, {size:,} bytes: the topic lives, on node 1" in shown
+    assert "recompressed, 1 x -delete, " in shown
+    assert f"the metadata has no topic {gone}: it was deleted" in shown
