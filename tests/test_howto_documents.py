@@ -114,7 +114,9 @@ def test_the_broker_that_will_not_start(reader: Reader):
     reader.pylog = remember
     reader.places["/var/tmp/salvage"] = str(kafka.parent / "salvage")  # noqa: S108  # of the page
     reader.follow("broker-will-not-start")
-    first, look, cut, last = answers
+    first, look, cut, last, shown, back = answers
+    assert (shown[0], back[0]) == (0, 0)
+    assert "clickstream-0" in shown[1]
     assert (first[0], last[0]) == (1, 0)
     assert first[1].startswith("The broker would start and ")
     assert look[0] == 3

@@ -213,6 +213,7 @@ def read_cuts(directory: Path) -> SavedCuts | None:
                 file=cut.file_name("file"),
                 position=cut.integer("position"),
                 size_bytes=cut.integer("size_bytes"),
+                zero_bytes=cut.integer("zero_bytes"),
                 first_offset=cut.integer("first_offset"),
                 is_whole_segment=cut.boolean("is_whole_segment"),
                 reason=cut.text("reason"),

@@ -166,5 +166,5 @@ def test_nor_in_the_directories_of_a_broker_with_two_disks(tmp_path, pylog, name
             start_accidents.ACCIDENTS[name](disks)
     except (start_accidents.NotApplicableError, OSError):
         pytest.skip("one accident took what the other works on")
-    now_ms = int(max(path.stat().st_mtime for path in tmp_path.rglob("*"))) * 1000 + 60_000
+    now_ms = int(max(path.lstat().st_mtime for path in tmp_path.rglob("*"))) * 1000 + 60_000
     follow(tmp_path, disks.roots, pylog, now_ms)
