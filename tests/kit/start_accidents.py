@@ -139,6 +139,13 @@ def _edit(file: str, old: str, new: str, *, is_last: bool = True) -> Happen:
     return happen
 
 
+def _of_another_node(disks: Disks) -> None:
+    """Of one disk nobody knows but the broker's settings, which are no part of it."""
+    if disks.first == disks.last:
+        raise NotApplicableError(disks.first)
+    _edit("meta.properties", "node.id=", "node.id=2\n")(disks)
+
+
 def _same_directory_id(disks: Disks) -> None:
     lines = _require(disks.first / "meta.properties").read_text().splitlines()
     own = next((line for line in lines if line.startswith("directory.id=")), None)
@@ -368,7 +375,7 @@ ACCIDENTS: Final[dict[str, Happen]] = {
     "meta-v0-no-cluster": lambda disks: _to_version_0(disks.roots, has_cluster=False),
     "meta-version-7": _edit("meta.properties", "version=", "version=7\n"),
     "meta-version-7-first": _edit("meta.properties", "version=", "version=7\n", is_last=False),
-    "meta-other-node": _edit("meta.properties", "node.id=", "node.id=2\n"),
+    "meta-other-node": _of_another_node,
     "meta-other-cluster": _edit(
         "meta.properties", "cluster.id=", "cluster.id=AAAAAAAAAAAAAAAAAAAAAg\n"
     ),
