@@ -184,10 +184,12 @@ def find_duplicate_partitions(
     """Return an error for each partition that has several directories of one kind.
 
     A partition and its future copy are no duplicates; two of either are, and concern nobody else.
+    Nor does a broker start with two copies of the cluster's metadata.
     """
+    kinds = _LOG_KINDS | {DirectoryKind.METADATA}
     paths: dict[tuple[TopicPartition, DirectoryKind], list[str]] = {}
     for entry in directories:
-        if entry.topic_partition is not None and entry.kind in _LOG_KINDS:
+        if entry.topic_partition is not None and entry.kind in kinds:
             paths.setdefault((entry.topic_partition, entry.kind), []).append(entry.path)
     return [
         DuplicatePartitionError(str(partition), tuple(places))

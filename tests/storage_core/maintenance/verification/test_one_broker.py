@@ -89,6 +89,7 @@ def test_nothing_is_found_in_both_directories_nor_in_either(disks):
         ("linked", [("PARTITION_LINKED", "orders-0", "warn")], {"orders-0": Start.UNKNOWN}),
         ("moved-to-other-disk", [], {}),
         ("duplicate", [("PARTITION_DUPLICATE", "orders-0", "fatal")], {}),
+        ("metadata-twice", [("PARTITION_DUPLICATE", "__cluster_metadata-0", "fatal")], {}),
         (
             "quorum-empty",
             [("QUORUM_STATE_BROKEN", "__cluster_metadata-0", "fatal")],
