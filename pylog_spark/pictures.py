@@ -341,6 +341,7 @@ def finding_counts(counts: Iterable[tuple[str, str, int]]) -> Picture | None:
     Args:
         counts: Severity, code, how many; worst first.
     """
+    counts = list(counts)
     values = [
         {
             "name": printable(code),
@@ -352,7 +353,7 @@ def finding_counts(counts: Iterable[tuple[str, str, int]]) -> Picture | None:
     ]
     if not values:
         return None
-    most = max(value["count"] for value in values)
+    most = max(count for _, _, count in counts)
     scale, ticks, step = "linear", list(range(0, most + 1, -(-most // 10))), ""
     if most >= _MANY:
         scale, ticks = "symlog", [10**power for power in range(10)]
