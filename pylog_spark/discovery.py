@@ -27,7 +27,7 @@ from storage_core.catalog.roles import Role, guess_role, local_path
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import ConfigError
 from storage_core.filenames import LOG_SUFFIX, META_PROPERTIES_FILE, is_text
-from storage_core.local_files import folder_names
+from storage_core.local_files import folder_names, scan_folder
 from storage_core.roots.open_root import LogRoot, check_log_directory
 from storage_core.store.listing import open_listing
 from storage_core.store.local import plain_path, storage_errors
@@ -200,11 +200,10 @@ def are_few(roots: Sequence[LogRoot], topics: TopicFilter, *, most_bytes: int) -
             continue
         for row in list_partitions(root.location, root.role.value, topics):
             # What cannot be listed is an error of its row later.
-            with suppress(OSError), os.scandir(path / row["directory"].rpartition("/")[2]) as files:
+            with suppress(OSError):
+                entries = scan_folder(path / row["directory"].rpartition("/")[2], may_be_link=True)
                 left -= sum(
-                    file.stat(follow_symlinks=False).st_size
-                    for file in files
-                    if file.name.endswith(LOG_SUFFIX)
+                    entry.facts.st_size for entry in entries if entry.name.endswith(LOG_SUFFIX)
                 )
             if left < 0:
                 return False

@@ -175,9 +175,8 @@ _RECORD_ROOTS: Final = replace(
     ROOTS,
     help="Log directory, copy, managed root or partition directory: path or URL. Several are one.",
 )
-_OF_TOPIC: Final = replace(TOPIC, flag="--topic")
 # `--root` names the roots where an argument names the topic.
-_TOPIC_TO_READ: Final = replace(_OF_TOPIC, is_required=False)
+_TOPIC_TO_READ: Final = replace(TOPIC, is_required=False)
 # Of the four jobs.
 _WHERE_JOBS_WORK: Final = (ROOTS, TOPICS, EXCLUDE, FILE_LIST, ROLE)
 _CONFIG_OF_JOBS: Final = (
@@ -314,7 +313,7 @@ _FIND: Final = Command(
     work="pylog_spark.cli.find:find",
     options=(
         replace(ROOTS, help="Log directories, managed roots or partitions: paths or URLs."),
-        _OF_TOPIC,
+        TOPIC,
         replace(KEYS, is_required=True, help="The key, written as `--key-format` says."),
         PARTITIONS,
         replace(

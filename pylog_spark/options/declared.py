@@ -815,6 +815,7 @@ RUN_ID: Final = Option[str](
 )
 TOPIC: Final = Option[str](
     name="topic",
+    flag="--topic",
     kind=TEXT,
     metavar="TOPIC",
     help="Name of the topic.",
