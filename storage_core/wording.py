@@ -1,4 +1,4 @@
-"""Points and spans of time as a person reads them."""
+"""Counts, points in time and spans as a person reads them."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -35,3 +35,14 @@ def span_text(span_ms: int) -> str:
         return f"{span_ms} ms"
     unit = next(unit for least, unit in _SMALLEST_UNITS if span >= least)
     return precisedelta(span, minimum_unit=unit, format="%d")
+
+
+def count_text(number: int, noun: str, plural: str | None = None) -> str:
+    """Return a count with its noun, in the singular for one.
+
+    Args:
+        number: How many.
+        noun: What, in the singular.
+        plural: The plural, where it is not the noun with an s.
+    """
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

@@ -25,9 +25,8 @@ from pylog_spark.text_table import Column, Row, TextTable, write_table
 from storage_core.catalog.topic_catalog import INTERNAL_TOPICS
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.clock import SystemClock
-from storage_core.counted import counted
 from storage_core.roots.open_root import find_root
-from storage_core.wording import time_text
+from storage_core.wording import count_text, time_text
 
 # Nothing here depends on the clock of a run.
 _NO_CLOCK = 0
@@ -111,7 +110,7 @@ def _entry(topic: TopicEvidence) -> list[str]:
     rows = topic.rows
     size = size_text(sum(row["size_bytes"] or 0 for row in rows))
     segments = sum(row["segments"] or 0 for row in rows)
-    counts = f"{counted(len(rows), 'partition')}, {counted(segments, 'segment')}"
+    counts = f"{count_text(len(rows), 'partition')}, {count_text(segments, 'segment')}"
     facts = [f"{counts}, {size}{_time_span(rows)}"]
     facts.append(
         f"of its partitions {topic.with_checkpoint} are in the cleaner checkpoint, "

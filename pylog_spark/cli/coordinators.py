@@ -38,8 +38,8 @@ from pylog_spark.text_table import (
     write_table,
 )
 from storage_core.catalog.topic_filter import TopicFilter
-from storage_core.counted import counted
 from storage_core.maintenance.inspection import RootView, group_by_broker, inspect_root
+from storage_core.wording import count_text
 
 _BAD: Final = "bold red"
 # Of what is no row of the answer, but the last to be said.
@@ -119,7 +119,7 @@ def _write_groups(call: Call[None], console: Console, rows: dict[str, list[Row]]
         _GROUP_TABLE,
         groups,
         is_wide=is_wide,
-        footer=[counted(len(groups), "group") if groups else "no groups"],
+        footer=[count_text(len(groups), "group") if groups else "no groups"],
     )
     if commits:
         console.print()

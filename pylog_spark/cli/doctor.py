@@ -47,12 +47,12 @@ from pylog_spark.tasks.diagnosis import Diagnosis
 from pylog_spark.text import to_json
 from pylog_spark.text_table import Row, TextTable, write_paragraphs, write_table
 from storage_core.catalog.roles import Role, guess_role, local_path
-from storage_core.counted import counted
 from storage_core.errors import ConfigError
 from storage_core.maintenance.verification.findings import Severity
 from storage_core.maintenance.verification.verdict import Advice, RootState
 from storage_core.roots.open_root import check_log_directory
 from storage_core.store.open_objects import MANAGED_PREFIX, is_managed
+from storage_core.wording import count_text
 
 # Findings for a program, a line each, until the whole of the answer is known; None for a person.
 _Spool = IO[str] | None
@@ -281,17 +281,17 @@ def _start_lines(diagnosis: Diagnosis) -> list[str]:
     start, pace = diagnosis.start, diagnosis.pace
     rate = f"{size_text(round(pace.bytes_per_second))}/s a reader"
     basis = "as measured" if pace.is_measured else "assumed: too little was read to measure"
-    readable = counted(start.cut_records, "readable record")
-    indexed = counted(start.rebuilt_segments, "segment")
+    readable = count_text(start.cut_records, "readable record")
+    indexed = count_text(start.rebuilt_segments, "segment")
     does = [
         (start.read_bytes, f"read {size_text(start.read_bytes)}"),
         (start.rebuilt_segments, f"rebuild the indexes of {indexed}"),
         (start.cut_bytes, f"cut {size_text(start.cut_bytes)} with {readable}"),
-        (start.deleted_segments, f"delete {counted(start.deleted_segments, 'segment')}"),
-        (start.refused, f"refuse {counted(start.refused, 'partition')}"),
+        (start.deleted_segments, f"delete {count_text(start.deleted_segments, 'segment')}"),
+        (start.refused, f"refuse {count_text(start.refused, 'partition')}"),
     ]
     told = ", ".join(text for number, text in does if number)
-    what = counted(start.recovered_partitions, "partition")
+    what = count_text(start.recovered_partitions, "partition")
     lines = [f"A broker's start would recover {what}{': ' if told else ''}{told}."]
     if start.recovered_partitions:
         lines.append(
@@ -316,7 +316,7 @@ def _write_start(diagnosis: Diagnosis, console: Console, *, is_wide: bool) -> No
         left = len(worth) - _SHOWN_FORECASTS
         more = []
         if left > 0 and not is_wide:
-            more = [f"and {counted(left, 'more partition')}; --wide shows them"]
+            more = [f"and {count_text(left, 'more partition')}; --wide shows them"]
         rows = worth if is_wide else worth[:_SHOWN_FORECASTS]
         write_table(console, _FORECAST_TABLE, rows, is_wide=is_wide, footer=more)
 
@@ -328,7 +328,7 @@ def _root_line(root: RootState) -> str:
         pid = root.lock.holder_pid
         lock = "its lock is held" if pid is None else f"its lock is held by process {pid}"
     return (
-        f"{root.location}: {root.role}, {counted(root.partitions, 'partition')}, "
+        f"{root.location}: {root.role}, {count_text(root.partitions, 'partition')}, "
         f"{size_text(root.size_bytes)}, {marker}, {lock}"
     )
 

@@ -28,9 +28,9 @@ from pylog_spark.tasks.export import ExportRequest
 from pylog_spark.text import printable
 from storage_core import kafka_log
 from storage_core.catalog.roles import guess_role, local_path
-from storage_core.counted import counted
 from storage_core.errors import ConfigError
 from storage_core.roots.open_root import LogRoot
+from storage_core.wording import count_text
 
 # What is said of keys and values where nobody says it.
 _UNSAID = {
@@ -97,8 +97,8 @@ def _show(call: Call[ExportRequest], exported: Exported) -> int:
         }
         typer.echo(json_line("export", row))
     else:
-        files = counted(exported.files, "file")
-        records = f"{counted(exported.records, 'record')} of {call.line[TOPIC]}"
+        files = count_text(exported.files, "file")
+        records = f"{count_text(exported.records, 'record')} of {call.line[TOPIC]}"
         size = size_text(exported.size_bytes)
         typer.echo(printable(f"{records} in {exported.out}: {files}, {size}, {to}"))
     return ExitCode.DONE

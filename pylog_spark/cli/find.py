@@ -40,7 +40,6 @@ from pylog_spark.text import escaped, readable_bytes
 from pylog_spark.text_table import NOTHING, Column, Row, TextTable, write_paragraphs, write_table
 from storage_core.catalog.topic_filter import nearest_name
 from storage_core.clock import SystemClock
-from storage_core.counted import counted
 from storage_core.errors import ConfigError
 from storage_core.reading.key_history import (
     DELETED,
@@ -56,6 +55,7 @@ from storage_core.reading.key_history import (
     TRASH as IN_TRASH,
 )
 from storage_core.roots.open_root import find_root
+from storage_core.wording import count_text
 
 # How keys and values are written; None where nobody says it.
 _Formats = tuple[ValueFormat | None, ValueFormat | None]
@@ -275,7 +275,7 @@ def _sentences(
         bool(history.erased_offsets or history.log_start_offset) for _, history in histories
     )
     count = len(histories)
-    what = counted(count, "partition")
+    what = count_text(count, "partition")
     if erased:
         yield (
             f"of {what}, {erased} {'has' if erased == 1 else 'have'} lost offsets to compaction or "

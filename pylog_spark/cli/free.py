@@ -29,8 +29,8 @@ from pylog_spark.options.declared import (
 from pylog_spark.options.option import CommandLine, Option
 from pylog_spark.report import number_text, size_column, size_text
 from pylog_spark.text_table import NOTHING, Column, Row, TextTable, write_paragraphs, write_table
-from storage_core.counted import counted
 from storage_core.store.open_store import split_location
+from storage_core.wording import count_text
 
 # Of ``_row``.
 _STEP_COLUMNS: Final = (
@@ -226,7 +226,7 @@ def _groups_note(plan: FreePlan) -> str:
             "groups would lose their place"
         )
     lost = {loss.group for step in plan.steps for loss in step.losses}
-    who = counted(len(lost), "group") if lost else "no group"
+    who = count_text(len(lost), "group") if lost else "no group"
     what = f"{who} would lose {'their' if len(lost) > 1 else 'its'} place"
     return (
         f"{what}, of those whose commits are in the {plan.offsets_partitions} partitions of "

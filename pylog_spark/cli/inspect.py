@@ -48,7 +48,6 @@ from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.clock import SystemClock
-from storage_core.counted import counted
 from storage_core.errors import PylogError
 from storage_core.filenames import CLUSTER_METADATA_TOPIC
 from storage_core.maintenance.inspection import (
@@ -62,6 +61,7 @@ from storage_core.maintenance.inspection import (
 )
 from storage_core.roots.open_root import LogRoot, map_over_root
 from storage_core.store.open_objects import MANAGED_PREFIX
+from storage_core.wording import count_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,7 +266,7 @@ def _table(table: TextTable, by: InspectOrder | None) -> TextTable:
 def footer(looks: Sequence[Look], rows: Sequence[Row]) -> list[str]:
     """Return the sums of all partitions as a sentence, and what is to be said of single roots."""
     total = _total(rows)
-    text = f"{counted(len(rows), 'directory', 'directories')}, {size_text(total['size_bytes'])}"
+    text = f"{count_text(len(rows), 'directory', 'directories')}, {size_text(total['size_bytes'])}"
     text += f" and {size_text(total['index_bytes'])} of indexes"
     if total["dirty_bytes"]:
         text += f", {size_text(total['dirty_bytes'])} dirty"
@@ -288,7 +288,7 @@ def footer(looks: Sequence[Look], rows: Sequence[Row]) -> list[str]:
             lines.append(
                 f"{root if len(looks) > 1 else 'it'} was not cleanly shut down: the numbers are "
                 "those of the files as they lie; a recovery, which a broker's start makes, would "
-                f"read {size} in {counted(segments, 'segment')} and may cut what is torn there: "
+                f"read {size} in {count_text(segments, 'segment')} and may cut what is torn there: "
                 "`pylog doctor` says where the logs would end"
             )
     return lines

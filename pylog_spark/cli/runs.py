@@ -21,7 +21,7 @@ from pylog_spark.report import (
     time_column,
 )
 from pylog_spark.text_table import NOTHING, Column, Row, TextTable, write_lines, write_table
-from storage_core.counted import counted
+from storage_core.wording import count_text
 
 
 def show_runs(line: CommandLine) -> int:
@@ -73,7 +73,7 @@ def _undo(row: Row) -> str:
         return NOTHING
     kept = row["kept_partitions"]
     return (
-        f"{row['undo']}: {counted(kept, 'partition')}, {size_text(row['kept_bytes'])}"
+        f"{row['undo']}: {count_text(kept, 'partition')}, {size_text(row['kept_bytes'])}"
         if kept
         else row["undo"]
     )

@@ -36,8 +36,8 @@ from pylog_spark.report import PARTITION, error_text, number_column, size_column
 from pylog_spark.schemas import Status
 from pylog_spark.text_table import Column, Row, TextTable, write_paragraphs, write_table
 from storage_core.catalog.topic_filter import TopicFilter
-from storage_core.counted import counted
 from storage_core.kafka_log import open_logs
+from storage_core.wording import count_text
 
 _SHOWN_REASONS: Final = 3
 
@@ -46,7 +46,7 @@ def _why_cut(row: Row) -> str:
     cuts: Sequence[Any] = row["cuts"]
     more = len(cuts) - _SHOWN_REASONS
     reasons = [cut["why"] for cut in cuts[:_SHOWN_REASONS]]
-    return "; ".join([*reasons, *([f"and {counted(more, 'more cut')}"] if more > 0 else [])])
+    return "; ".join([*reasons, *([f"and {count_text(more, 'more cut')}"] if more > 0 else [])])
 
 
 _SALVAGE_TABLE: Final = TextTable(
@@ -141,7 +141,7 @@ def _write_records(line: CommandLine) -> int:
     sys.stdout.flush()
     doubled = sum(each.contents.doubled for each in found)
     if doubled:
-        typer.echo(f"pylog: left out: {counted(doubled, 'record')} that the log has", err=True)
+        typer.echo(f"pylog: left out: {count_text(doubled, 'record')} that the log has", err=True)
     return ExitCode.DONE
 
 
@@ -173,13 +173,13 @@ def _salvage_notes(folder: Path, found: Sequence[SalvagedRow]) -> list[str]:
     missing = sum(each.log is None for each in found)
     notes = []
     if missing:
-        what = counted(missing, "partition")
+        what = count_text(missing, "partition")
         notes.append(f"{what} without a log to compare with: name its log directory behind FOLDER")
     passed = sum(each.contents.passed for each in found)
     if passed:
         notes.append(
-            f"{counted(passed, 'record')} whose offsets the log has gone past: only a producer can "
-            "send them again; `pylog salvage replay FOLDER ROOT --as-records` writes them"
+            f"{count_text(passed, 'record')} whose offsets the log has gone past: only a producer "
+            "can send them again; `pylog salvage replay FOLDER ROOT --as-records` writes them"
         )
     roots = dict.fromkeys(str(each.log.parent) for each in found if each.log is not None)
     if any(each.contents.free for each in found):
@@ -210,12 +210,12 @@ def _replay_notes(line: CommandLine, rows: Sequence[ReplayRow]) -> list[str]:
     appended = sum(row.appended for row in rows if row.status is wanted)
     what = "would be appended" if is_dry else "appended"
     dry = "dry run, nothing was written: " if is_dry else ""
-    doubled = counted(sum(row.doubled for row in rows), "record")
-    notes = [f"{dry}{counted(appended, 'record')} {what}, {doubled} left out that the log has"]
+    doubled = count_text(sum(row.doubled for row in rows), "record")
+    notes = [f"{dry}{count_text(appended, 'record')} {what}, {doubled} left out that the log has"]
     passed = sum(row.passed for row in rows)
     if passed:
         notes.append(
-            f"{counted(passed, 'record')} left out whose offsets the log has gone past: "
+            f"{count_text(passed, 'record')} left out whose offsets the log has gone past: "
             "`--as-records` writes them for a producer"
         )
     return notes

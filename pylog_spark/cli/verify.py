@@ -33,8 +33,8 @@ from pylog_spark.run.guards import check_ledger, check_outside
 from pylog_spark.schemas import RECORDED_FINDING
 from pylog_spark.text import printable
 from pylog_spark.text_table import Row, has_several_roots, write_paragraphs, write_table
-from storage_core.counted import counted
 from storage_core.maintenance.verification.findings import Severity
+from storage_core.wording import count_text
 
 # In tables, where nobody says how many.
 _SHOWN_FINDINGS: Final = 100
@@ -107,9 +107,9 @@ def verify_page(report: VerifyReport, *, ledger: str | None) -> Page:
     return Page(
         title="pylog verify",
         lead=(
-            f"Run {report.run_id}: {counted(report.summary.done, 'partition')}, "
+            f"Run {report.run_id}: {count_text(report.summary.done, 'partition')}, "
             f"{size_text(report.read_bytes)} were read, "
-            f"{counted(total, 'finding') if total else 'nothing found'}."
+            f"{count_text(total, 'finding') if total else 'nothing found'}."
         ),
         notes=[*report.notes, *picture_notes()],
         sections=[
@@ -156,7 +156,7 @@ def _write_tables(call: Call[list[str]], report: VerifyReport) -> None:
     rate = f", {size_text(round(report.read_bytes / seconds))}/s" if seconds else ""
     hint = "nothing found" if not report.counts else "see docs/findings.md for the codes"
     line = (
-        f"run {report.run_id}: {counted(report.summary.done, 'partition')}, "
+        f"run {report.run_id}: {count_text(report.summary.done, 'partition')}, "
         f"{size_text(report.read_bytes)} in {seconds:.1f} s{rate}, "
         f"{engine_text(report, call)}: {hint}"
     )

@@ -23,9 +23,9 @@ from pylog_spark.schemas import (
     Status,
 )
 from pylog_spark.tasks.run_context import RunContext
-from storage_core.counted import counted
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.verification.findings import Severity
+from storage_core.wording import count_text
 
 _ACTION: Final = Action.RECOVER.value
 _OUTCOME: Final = ("status", "reason", "error_class", "error")
@@ -281,7 +281,7 @@ class RecoveredLogs:
                 f"{name.topic}-{name.partition} at {end} instead of {mark}"
             )
         for what, low in by_status.items():
-            yield f"{what.format(logs=counted(len(low), 'log'))}: {_named(low)}"
+            yield f"{what.format(logs=count_text(len(low), 'log'))}: {_named(low)}"
         if others & {True, None}:
             yield (
                 f"{'' if True in others else 'if there are other replicas, '}start the brokers "
@@ -309,7 +309,7 @@ class RecoveredLogs:
                 kept = "nothing keeps them: --salvage DIR does"
                 if salvage is not None:
                     kept = f"{salvage} keeps them"
-                number = counted(sum(cut.values()), "record")
+                number = count_text(sum(cut.values()), "record")
                 yield f"{number} that can be read {what}: {_named(list(cut))}; {kept}"
 
     def guessed_config_notes(self, context: RunContext) -> Iterator[str]:

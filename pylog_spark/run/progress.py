@@ -13,7 +13,7 @@ from typing import Final, Self
 
 from pylog_spark.engines.engine import AnyEngine
 from pylog_spark.report import size_text
-from storage_core.counted import counted
+from storage_core.wording import count_text
 
 _INTERVAL_SECONDS: Final = 0.5
 _SECONDS_PER_MINUTE: Final = 60
@@ -56,7 +56,7 @@ def progress_text(progress: Progress) -> str:
     """Return what is left, how fast it goes and how long it takes, for a person."""
     left = progress.total_bytes - progress.done_bytes
     segments = progress.total_segments - progress.done_segments
-    where = f" in {counted(segments, 'segment')}" if progress.total_segments else ""
+    where = f" in {count_text(segments, 'segment')}" if progress.total_segments else ""
     text = f"about {size_text(left)}{where} left"
     if progress.seconds_left is None:
         return text

@@ -13,10 +13,10 @@ import pyarrow as pa
 from pylog_spark.report import size_text
 from pylog_spark.schemas import Status
 from storage_core.catalog.roles import Role
-from storage_core.counted import counted
 from storage_core.roots.open_root import LogRoot
 from storage_core.store.bucket_settings import RemarkCode, inspect_bucket
 from storage_core.store.object_files import BLOCK_BYTES
+from storage_core.wording import count_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ def cost_of_round(segment_bytes: Sequence[int], dirty_bytes: int, groups: int) -
 def describe_cost(cost: StoreCost) -> str:
     """Return a cost as a line of a report."""
     return (
-        f"compacting {counted(cost.partitions, 'partition')} takes about {cost.gets:,} GET, "
+        f"compacting {count_text(cost.partitions, 'partition')} takes about {cost.gets:,} GET, "
         f"{cost.puts:,} PUT and {cost.heads:,} HEAD requests, {size_text(cost.read_bytes)} to read "
         f"and at most about {size_text(cost.written_bytes)} to write"
     )

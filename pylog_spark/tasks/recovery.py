@@ -42,7 +42,6 @@ from storage_core.checkpoint.checkpoints import RECOVERY_FILES, Checkpoints
 from storage_core.commit import Plan
 from storage_core.commit.scratch import keep_scratch
 from storage_core.config import LogConfig
-from storage_core.counted import counted
 from storage_core.filenames import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -60,6 +59,7 @@ from storage_core.maintenance.recovery.salvage import count_lost_records, salvag
 from storage_core.roots.open_root import partition_checkpoints, root_checkpoints
 from storage_core.roots.root import TOUCHED, Prepared
 from storage_core.store import LocalStore, LogStore, open_store
+from storage_core.wording import count_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -456,7 +456,7 @@ def _refuse(
         return Reason.CUTS_WHOLE_LOG, why
     if mark is None and readable_records and not limits.allow_truncate:
         why = (
-            f"{counted(readable_records, 'record')} that can still be read would be cut, from "
+            f"{count_text(readable_records, 'record')} that can still be read would be cut, from "
             f"offset {log.log_end_offset} on, and no high watermark says whether they were "
             "acknowledged: keep them with --salvage DIR, or take the log from another replica "
             "(override: --allow-truncate)"

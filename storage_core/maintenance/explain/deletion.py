@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from storage_core.counted import counted
 from storage_core.maintenance.explain.answers import (
     About,
     Answer,
@@ -19,7 +18,7 @@ from storage_core.maintenance.retention.plan import (
     RetentionPlan,
     RetentionRules,
 )
-from storage_core.wording import span_text, time_text
+from storage_core.wording import count_text, span_text, time_text
 
 _ABOUT = About.DELETION
 _NAMES = {
@@ -56,7 +55,7 @@ def explain_deletion(
     ]
     if plan.removals:
         text = (
-            f"due: {counted(len(plan.removals), 'segment')} of {plan.removed_bytes} bytes, "
+            f"due: {count_text(len(plan.removals), 'segment')} of {plan.removed_bytes} bytes, "
             f"the log start offset rises from {plan.old_log_start_offset} to "
             f"{plan.log_start_offset}"
         )

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from storage_core.config import CleanerConfig, LogConfig
-from storage_core.counted import counted
 from storage_core.errors import (
     NegativeTimestampError,
     PylogError,
@@ -34,6 +33,7 @@ from storage_core.maintenance.partition_state import PartitionState
 from storage_core.maintenance.retention.observe import observe_retention
 from storage_core.maintenance.retention.plan import RetentionRules, plan_retention
 from storage_core.store.base import FileInfo, LogStore
+from storage_core.wording import count_text
 
 
 def explain_partition(
@@ -146,7 +146,7 @@ def _explain_size(
         tells(
             About.SIZE,
             "RECORDS",
-            f"{records} bytes of records in {counted(len(state.segments), 'segment')}, "
+            f"{records} bytes of records in {count_text(len(state.segments), 'segment')}, "
             f"{others} bytes of indexes and small files beside them",
             records_bytes=records,
             other_bytes=others,
@@ -235,7 +235,7 @@ def explain_after_recovery(
     )
     text = (
         f"a recovery would read {repairs.scanned_bytes} bytes, rebuild the indexes of "
-        f"{counted(len(repairs.rebuilt), 'segment')} and lose {repairs.lost_bytes} bytes "
+        f"{count_text(len(repairs.rebuilt), 'segment')} and lose {repairs.lost_bytes} bytes "
         "of records"
     )
     recovery = tells(

@@ -15,9 +15,9 @@ from typing import Final
 
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.lock import LockState
-from storage_core.counted import counted
 from storage_core.maintenance.verification.observed_root import Start
 from storage_core.maintenance.verification.prescription import recover_command
+from storage_core.wording import count_text
 
 # One thread of Kafka 4.4 checks so many bytes a second where the file cache has them all: what
 # ``make bench`` found on the machine of the design.
@@ -328,7 +328,7 @@ def _in_use(root: RootState, names: str) -> Verdict:
 
 
 def _judge_copy(names: str, start: StartForecast, problems: int) -> Verdict:
-    cut = counted(start.cut_bytes, "byte")
+    cut = count_text(start.cut_bytes, "byte")
     if problems or start.cut_records or start.refused:
         return Verdict(
             advice=Advice.COPY_DAMAGED,
@@ -337,8 +337,8 @@ def _judge_copy(names: str, start: StartForecast, problems: int) -> Verdict:
                 f"findings that are errors or worse: {problems:,}",
                 (
                     f"a broker that starts on it would cut {cut} with "
-                    f"{counted(start.cut_records, 'readable record')}, and refuse "
-                    f"{counted(start.refused, 'partition')}"
+                    f"{count_text(start.cut_records, 'readable record')}, and refuse "
+                    f"{count_text(start.refused, 'partition')}"
                 ),
             ),
             commands=(f"pylog verify {names} --role mirror --deep --output json",),
@@ -361,14 +361,14 @@ def _losing_headline(partitions: Sequence[PartitionForecast], errors: int, low_e
         low[entry.name] += entry.lost_below_high_watermark
     cut, low = +cut, +low
     if cut:
-        number = counted(sum(cut.values()), "readable record")
+        number = count_text(sum(cut.values()), "readable record")
         return f"The broker would start and lose {number} of {_names(cut)}; save them first."
     if low:
-        number = counted(sum(low.values()), "offset")
+        number = count_text(sum(low.values()), "offset")
         return f"The broker would start and end {_names(low)} {number} below the high watermark."
-    what = [counted(low_ends, "log ends", "logs end") + " below the high watermark"]
+    what = [count_text(low_ends, "log ends", "logs end") + " below the high watermark"]
     if errors:
-        what = [counted(errors, "error") + " would stay"]
+        what = [count_text(errors, "error") + " would stay"]
     return f"The broker would start, but {what[0]}."
 
 
@@ -376,7 +376,7 @@ def _names(numbers: Mapping[str, int]) -> str:
     """Return the name with the largest number, and how many more there are."""
     first = max(numbers, key=lambda name: numbers[name])
     more = len(numbers) - 1
-    return first if not more else f"{first} and {counted(more, 'more partition')}"
+    return first if not more else f"{first} and {count_text(more, 'more partition')}"
 
 
 def _do_not_start(
@@ -391,12 +391,13 @@ def _do_not_start(
         reasons.append(f"and {len(refused) - len(reasons)} more partitions")
     if fatal:
         reasons.append(
-            f"{counted(fatal, 'fatal finding')}, listed with what to do about each; then ask again"
+            f"{count_text(fatal, 'fatal finding')}, listed with what to do about each; "
+            "then ask again"
         )
     if start.cut_records:
         reasons.append(_cut_reason(start))
     causes = [
-        counted(number, noun)
+        count_text(number, noun)
         for number, noun in ((start.refused, "partition"), (fatal, "fatal finding"))
         if number
     ]
@@ -414,9 +415,9 @@ def _do_not_start(
 def _cut_reason(start: StartForecast) -> str:
     whole = ""
     if start.deleted_segments:
-        whole = f", {counted(start.deleted_segments, 'whole segment')} among them"
+        whole = f", {count_text(start.deleted_segments, 'whole segment')} among them"
     return (
-        f"a start would cut {counted(start.cut_records, 'record')} that can still be read, "
+        f"a start would cut {count_text(start.cut_records, 'record')} that can still be read, "
         f"{start.cut_bytes:,} bytes{whole}"
     )
 
@@ -435,8 +436,8 @@ def _losses(
         )
     if lost:
         reasons.append(
-            f"afterwards {counted(lost, 'offset')} below a checkpointed high watermark are gone: "
-            f"{replicas}"
+            f"afterwards {count_text(lost, 'offset')} below a checkpointed high watermark are "
+            f"gone: {replicas}"
         )
     if low_ends:
         who = "1 log ends below its" if low_ends == 1 else f"{low_ends} logs end below their"
@@ -464,7 +465,7 @@ def _start(roots: Sequence[RootState], start: StartForecast) -> Verdict:
             headline="Recover first: the broker then starts at once.",
             reasons=(
                 times,
-                f"to be recovered: {counted(start.recovered_partitions, 'partition')}",
+                f"to be recovered: {count_text(start.recovered_partitions, 'partition')}",
             ),
             commands=(recover_command([root.location for root in roots], Role.BROKER),),
         )
@@ -483,8 +484,9 @@ def _start(roots: Sequence[RootState], start: StartForecast) -> Verdict:
         reasons=(
             times,
             (
-                f"it recovers {counted(start.recovered_partitions, 'partition')} and cuts "
-                f"{counted(start.cut_bytes, 'byte')} of torn batches, no readable record among them"
+                f"it recovers {count_text(start.recovered_partitions, 'partition')} and cuts "
+                f"{count_text(start.cut_bytes, 'byte')} of torn batches, no readable record among "
+                "them"
             ),
         ),
         commands=(),
