@@ -487,7 +487,7 @@ KINDS: Final[dict[Code, Kind]] = {
         severity=Severity.FATAL,
         meaning="partition.metadata cannot be parsed; a broker takes the log directory offline.",
         fix=(
-            "write the topic's id into {file} (pylog dump of __cluster_metadata-0 has it); without "
+            "write the topic's id into {file} (a dump of __cluster_metadata-0 has it); without "
             "the file a broker of KRaft sets the log aside"
         ),
         stops=Stops.DIRECTORY,
@@ -496,7 +496,7 @@ KINDS: Final[dict[Code, Kind]] = {
         severity=Severity.FATAL,
         meaning="partition.metadata has no byte: a power cut; a broker does not start with it.",
         fix=(
-            "write the topic's id into {file} (pylog dump of __cluster_metadata-0 has it); without "
+            "write the topic's id into {file} (a dump of __cluster_metadata-0 has it); without "
             "the file a broker sets the log aside"
         ),
         stops=Stops.BROKER,
