@@ -465,13 +465,23 @@ def _record_stream(records: Any, *, has_topic: bool) -> pa.RecordBatchReader:
         raise InvalidColumnError(unknown[0], f"is no column of a record; there are: {there}")
     left_out = _GIVEN_ANEW | ({"topic"} if has_topic else set())
     columns = [name for name in names if name not in left_out]
-    # Polars and others export views, which the batch builder does not read.
-    plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
-    fields = [reader.schema.field(name) for name in columns]
-    schema = pa.schema([field.with_type(plain.get(field.type, field.type)) for field in fields])
+    schema = pa.schema([_without_views(reader.schema.field(name)) for name in columns])
     return pa.RecordBatchReader.from_batches(
         schema, (batch.select(columns).cast(schema) for batch in reader)
     )
+
+
+def _without_views(field: pa.Field) -> pa.Field:
+    """Return a column with plain strings: Polars exports views, which no batch is built of."""
+    kind = field.type
+    plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    if pa.types.is_list(kind):
+        kind = pa.list_(_without_views(kind.value_field))
+    elif pa.types.is_large_list(kind):
+        kind = pa.large_list(_without_views(kind.value_field))
+    elif pa.types.is_struct(kind):
+        kind = pa.struct([_without_views(each) for each in kind])
+    return field.with_type(plain.get(kind, kind))
 
 
 def _table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:

@@ -31,7 +31,7 @@ def as_numbers(array: NDArray[np.integer]) -> NDArray[np.int64]:
     return view
 
 
-def _one_array(array: pa.Array | pa.ChunkedArray) -> pa.Array:
+def _one_array(array: pa.Array | pa.ChunkedArray, column: str) -> pa.Array:
     """Return an array in one piece; several chunks are copied together."""
     if not isinstance(array, pa.ChunkedArray):
         return array
@@ -41,7 +41,7 @@ def _one_array(array: pa.Array | pa.ChunkedArray) -> pa.Array:
         return array.combine_chunks()
     except pa.ArrowInvalid as error:
         raise InvalidColumnError(
-            "array", f"its chunks do not fit one array, append them one by one: {error}"
+            column, f"its chunks do not fit one array, append them one by one: {error}"
         ) from error
 
 
@@ -128,13 +128,19 @@ class ByteColumn:
         )
 
     @classmethod
-    def from_arrow(cls, array: pa.Array | pa.ChunkedArray) -> "ByteColumn":
+    def from_arrow(
+        cls, array: pa.Array | pa.ChunkedArray, *, column: str = "array"
+    ) -> "ByteColumn":
         """Return a binary or string array of Arrow as a column, without copying its bytes.
+
+        Args:
+            array: The array.
+            column: Its name, for messages.
 
         Raises:
             InvalidColumnError: It is an array of something else.
         """
-        array = _one_array(array)
+        array = _one_array(array, column)
         kind = array.type
         if pa.types.is_null(kind):
             return cls.nulls(len(array))
@@ -143,7 +149,7 @@ class ByteColumn:
         elif pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
             is_large = True
         else:
-            raise InvalidColumnError("array", f"expected binary or string, found {kind}")
+            raise InvalidColumnError(column, f"expected binary or string, found {kind}")
         if len(array) == 0:
             return cls.nulls(0)
         _, offset_buffer, data_buffer = array.buffers()
@@ -209,7 +215,7 @@ class HeaderColumn:
         Raises:
             InvalidColumnError: It is an array of something else, or a key is null.
         """
-        array = _one_array(array)
+        array = _one_array(array, "headers")
         if pa.types.is_null(array.type):
             return cls.none(len(array))
         is_list = pa.types.is_list(array.type) or pa.types.is_large_list(array.type)
@@ -220,7 +226,11 @@ class HeaderColumn:
             counts[array.is_null().to_numpy(zero_copy_only=False)] = 0
         first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         keys, values = array.flatten().flatten()
-        return cls.of(first, ByteColumn.from_arrow(keys), ByteColumn.from_arrow(values))
+        return cls.of(
+            first,
+            ByteColumn.from_arrow(keys, column="headers.key"),
+            ByteColumn.from_arrow(values, column="headers.value"),
+        )
 
     def rows(self, first: int, end: int) -> "HeaderColumn":
         """Return the headers of the records [first, end), without copying."""
@@ -287,11 +297,11 @@ class NewRecords:
         count = table.num_rows
         return cls.of(
             keys=(
-                ByteColumn.from_arrow(table.column("key"))
+                ByteColumn.from_arrow(table.column("key"), column="key")
                 if "key" in names
                 else ByteColumn.nulls(count)
             ),
-            values=ByteColumn.from_arrow(table.column("value")),
+            values=ByteColumn.from_arrow(table.column("value"), column="value"),
             timestamps=(
                 _milliseconds(table.column("timestamp"))
                 if "timestamp" in names
@@ -313,7 +323,7 @@ class NewRecords:
 
 
 def _milliseconds(array: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
-    array = _one_array(array)
+    array = _one_array(array, "timestamp")
     if pa.types.is_timestamp(array.type):
         array = array.cast(pa.timestamp("ms", array.type.tz), safe=False).cast(pa.int64())
     if not pa.types.is_int64(array.type):

@@ -233,7 +233,7 @@ class RecordStager:
         count = batch.num_rows
         keys = ByteColumn.nulls(count)
         if "key" in batch.schema.names:
-            keys = ByteColumn.from_arrow(batch.column("key"))
+            keys = ByteColumn.from_arrow(batch.column("key"), column="key")
         asked = np.full(count, partitioner.NOT_ASKED, np.int64)
         if "partition" in batch.schema.names:
             column = batch.column("partition")

@@ -39,6 +39,30 @@ def test_what_was_read_is_written_back_as_it_was(tmp_path):
     assert rows(tmp_path / "b") == rows(tmp_path / "a")
 
 
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def test_a_frame_of_polars_with_headers_is_written_back_as_it_was(tmp_path):
+    headers = pa.array([[("h", b"1"), ("h", None)], None, [("long" * 9, b"x" * 40)], []], HEADERS)
+    kafka_log.write(tmp_path / "a", ORDERS.append_column("headers", headers), partitions=1)
+    records = kafka_log.open_logs(tmp_path / "a").read()
+    assert records.to_table()["headers"][0].as_py() == [
+        {"key": "h", "value": b"1"},
+        {"key": "h", "value": None},
+    ]
+    assert kafka_log.write(tmp_path / "b", records.to_polars(), partitions=1) == 4
+    assert kafka_log.open_logs(tmp_path / "b").read().to_table() == records.to_table()
+
+
+@pytest.mark.parametrize("name", ["key", "value", "headers"])
+def test_a_column_of_another_type_is_named(tmp_path, name):
+    wrong = pa.array([1, 2, 3, 4], pa.int32())
+    table = ORDERS.drop([name] if name in ORDERS.column_names else []).append_column(name, wrong)
+    with pytest.raises(InvalidColumnError, match=f"^{name}: expected .*, found int32"):
+        kafka_log.write(tmp_path / "logs", table, partitions=1)
+    assert not list(tmp_path.rglob("*.log"))
+
+
 def test_a_transaction_is_written_once(tmp_path):
     for version, written in ((1, 4), (1, 0), (0, 0), (2, 4)):
         count = kafka_log.write(tmp_path / "t", ORDERS, partitions=1, transaction=("me", version))
