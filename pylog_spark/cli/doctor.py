@@ -1,6 +1,7 @@
 """``pylog doctor``: what state log directories are in, and what to do next."""
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -27,6 +28,7 @@ from pylog_spark.options.declared import (
     DEEP,
     DRY_RUN,
     FAIL_ON,
+    MAX_TRUNCATE_BYTES,
     OUTPUT,
     REPORT,
     ROOTS,
@@ -48,7 +50,8 @@ from pylog_spark.text import to_json
 from pylog_spark.text_table import Row, TextTable, write_paragraphs, write_table
 from storage_core.catalog.roles import Role, guess_role, local_path
 from storage_core.errors import ConfigError
-from storage_core.maintenance.verification.findings import Severity
+from storage_core.maintenance.verification.finding_kinds import KINDS, Cure, command_of
+from storage_core.maintenance.verification.findings import Code, Severity
 from storage_core.maintenance.verification.verdict import Advice, RootState
 from storage_core.roots.open_root import check_log_directory
 from storage_core.store.open_objects import MANAGED_PREFIX, is_managed
@@ -66,6 +69,7 @@ _STYLES: Final = {
     Advice.COPY_DAMAGED: "bold red",
     Advice.COPY_WHOLE: "bold green",
 }
+_LIMIT: Final = re.compile(rf"{MAX_TRUNCATE_BYTES.label} (\d+)")
 _SHOWN_FORECASTS: Final = 20
 # In tables, where nobody says how many.
 _SHOWN_FINDINGS: Final = 20
@@ -255,7 +259,7 @@ def _write(diagnosis: Diagnosis, shown: int, *, is_wide: bool, are_all: bool) ->
         write_counts(
             console,
             diagnosis.counts,
-            diagnosis.findings,
+            [_without_second_cut(row, verdict.commands) for row in diagnosis.findings],
             all_by=ALL_COMMANDS.label,
             are_all=are_all,
         )
@@ -266,12 +270,24 @@ def _write(diagnosis: Diagnosis, shown: int, *, is_wide: bool, are_all: bool) ->
         say(f"next: {verdict.commands[0]}", "bold")
 
 
+def _without_second_cut(row: Row, commands: Sequence[str]) -> Row:
+    """Return a finding whose fix refers to the plan, if that has the same cut with a limit."""
+    kind = KINDS[Code(row["code"])]
+    command = command_of(Code(row["code"]), row["fix"])
+    is_planned = Severity(row["severity"]).rank >= Severity.ERROR.rank and commands
+    if not is_planned or command is None or kind.cure is not Cure.CUT:
+        return row
+    return {**row, "fix": f"{kind.fix}: what to run stands above, with {MAX_TRUNCATE_BYTES.label}"}
+
+
 def _warnings(commands: Sequence[str]) -> list[str]:
     """Return what has to be known before the commands are run."""
     if any(ALLOW_TRUNCATE.label in each and DRY_RUN.label not in each for each in commands):
+        most = max(int(each) for command in commands for each in _LIMIT.findall(command))
         warning = (
-            f"Each with {ALLOW_TRUNCATE.label} cuts logs: put {DRY_RUN.label} behind it first, and "
-            "cut nothing that another replica can give back."
+            f"Each with {ALLOW_TRUNCATE.label} cuts logs, of a log at most {most:,} bytes: with "
+            f"{DRY_RUN.label} it says which records can be read. Cut nothing that another replica "
+            "can give back."
         )
         return [warning]
     return []

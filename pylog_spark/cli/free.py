@@ -29,6 +29,8 @@ from pylog_spark.options.declared import (
 from pylog_spark.options.option import CommandLine, Option
 from pylog_spark.report import number_text, size_column, size_text
 from pylog_spark.text_table import NOTHING, Column, Row, TextTable, write_paragraphs, write_table
+from storage_core.catalog.roles import Role
+from storage_core.maintenance.verification.prescription import recover_command, recovered_together
 from storage_core.store.open_store import split_location
 from storage_core.wording import count_text
 
@@ -151,7 +153,9 @@ def _command(call: Call[dict[str, str]], step: FreeStep) -> str:
         said = _said_again(call.line, [CONFIG_FILES, NOW_MS])
         trash = ["--trash", str(call.options.trash), "--older-than", "0s"]
         return shlex.join(["pylog", "purge", *trash, *said])
-    where = [step.root, "--role", call.subject[step.root]]
+    roles = {root: Role(role) for root, role in call.subject.items()}
+    together = recovered_together(roles)[step.root]
+    where = [*together, "--role", call.subject[step.root]]
     if step.source in {Source.LEFTOVERS, Source.GENERATIONS}:
         # A broker's own delay is of its topics; generations wait for this.
         wait = ["--older-than", "0s"] if step.source is Source.GENERATIONS else []
@@ -159,7 +163,7 @@ def _command(call: Call[dict[str, str]], step: FreeStep) -> str:
         return shlex.join(["pylog", "purge", *where, *wait, *said])
     if step.source is Source.RECOVERY:
         said = _said_again(call.line, _TOLD_TO_JOB)
-        return shlex.join(["pylog", "recover", *where, *said])
+        return " ".join([recover_command(together, Role.BROKER), *map(shlex.quote, said)])
     job = "retain" if step.source is Source.EXPIRED else "compact"
     # What a guard refuses is to be looked at first; the look says what allows it.
     look = [] if step.refused_by is None and not step.is_after_recovery else ["--dry-run"]

@@ -250,17 +250,19 @@ def _compactions(report: RunReport) -> Iterator[FreeStep]:
 
 
 def _after_recovery(roots: Sequence[str], rows: Sequence[Row]) -> Iterator[FreeStep]:
-    """Yield the recovery of each root that was not closed, and what could go from it then."""
+    """Yield the recovery of the roots that were not closed, and what could go from them then."""
+    named = [row for row in rows if row["topic"] is not None]
+    # One for all: a directory is marked as closed only beside the others of its broker.
+    yield FreeStep(
+        source=Source.RECOVERY,
+        root=roots[0],
+        topic=None,
+        partitions=len(named),
+        frees_bytes=0,
+        frees_at_most_bytes=0,
+    )
     for root in roots:
-        own = [row for row in rows if row["root"] == root and row["topic"] is not None]
-        yield FreeStep(
-            source=Source.RECOVERY,
-            root=root,
-            topic=None,
-            partitions=len(own),
-            frees_bytes=0,
-            frees_at_most_bytes=0,
-        )
+        own = [row for row in named if row["root"] == root]
         by_topic: dict[str, list[Row]] = defaultdict(list)
         for row in own:
             by_topic[row["topic"]].append(row)

@@ -33,6 +33,7 @@ from storage_core.maintenance.recovery.salvaged import (
     find_salvaged,
     replay,
 )
+from storage_core.maintenance.verification.prescription import recover_command
 from storage_core.roots.broker import BrokerRoot, HeldBrokerRoot
 from storage_core.roots.open_root import LogRoot, root_checkpoints
 from storage_core.store.local import LocalStore
@@ -165,7 +166,7 @@ def check_replay(folder: Path, roots: Sequence[LogRoot], options: JobOptions) ->
             raise GuardRefusedError(
                 "UNCLEAN_SHUTDOWN",
                 f"{root.location} was not closed: what its logs end with is not known. Recover it "
-                f"first: pylog recover {root.location} --role broker --salvage DIR",
+                f"first: {recover_command([each.location for each in roots], Role.BROKER)}",
             )
 
 

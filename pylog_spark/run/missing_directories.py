@@ -4,14 +4,17 @@ The marker of a clean shutdown in one directory is a claim about the broker: if 
 it lies elsewhere and was not recovered, the claim would be false.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from pylog_spark.options import JobOptions
 from pylog_spark.run.catalogs import read_meta_properties, read_metadata
-from storage_core.checkpoint.broker_files import is_same_broker
-from storage_core.errors import LogDirectoryNotFoundError
+from storage_core.catalog.roles import Role
+from storage_core.checkpoint.broker_files import MetaProperties, is_same_broker
+from storage_core.errors import LogDirectoryNotFoundError, PylogError
+from storage_core.maintenance.verification.prescription import recover_command
 from storage_core.roots.open_root import LogRoot
 
 _LOG_DIR_KEYS: Final = ("log.dirs", "log.dir")
@@ -50,6 +53,7 @@ def find_missing_directories(roots: Sequence[LogRoot], options: JobOptions) -> d
     missing: dict[str, list[str]] = {}
     for root in roots:
         own = properties[root.location]
+        paths, nowhere = list(by_file), False
         reasons = [f"the broker's log directory {path} was not given" for path in by_file]
         if own is not None:
             here = {
@@ -64,13 +68,43 @@ def find_missing_directories(roots: Sequence[LogRoot], options: JobOptions) -> d
                 ids = () if registered is None else registered.log_directories
                 absent = sorted(set(ids) - here)
                 if absent:
+                    beside = _find_beside(given, own, absent)
+                    places = [
+                        f"{each} (directory.id), which is {beside[each]}"
+                        if each in beside
+                        else f"{each} (directory.id)"
+                        for each in absent
+                    ]
                     reasons.append(
-                        f"log directories of the broker were not given: {', '.join(absent)} "
-                        "(directory.id)"
+                        f"log directories of the broker were not given: {', '.join(places)}"
                     )
+                    paths += [path for path in beside.values() if path not in paths]
+                    nowhere = nowhere or len(beside) < len(absent)
         if reasons:
-            missing[root.location] = reasons
+            whole = recover_command([*(one.location for one in roots), *paths], Role.BROKER)
+            which = "give all of them"
+            if nowhere and not by_file:
+                which += ", those too whose paths only log.dirs of the broker says"
+            missing[root.location] = [*reasons, f"{which}: {whole}"]
     return missing
+
+
+def _find_beside(
+    roots: Collection[Path], broker: MetaProperties, ids: Sequence[str]
+) -> dict[str, str]:
+    """Return, by id, log directories of a broker that lie beside those that were given."""
+    places: dict[str, str] = {}
+    for folder in sorted({root.parent for root in roots}):
+        with suppress(OSError):
+            for path in sorted(folder.iterdir()):
+                # A neighbour may be anything: what cannot be read is none of the broker's.
+                with suppress(PylogError, OSError):
+                    other = read_meta_properties(str(path)) if path.is_dir() else None
+                    if other is None or not is_same_broker(broker, other) or path in roots:
+                        continue
+                    if other.directory_id is not None and other.directory_id in ids:
+                        places.setdefault(other.directory_id, str(path))
+    return places
 
 
 def _paths_of(options: JobOptions) -> list[str]:

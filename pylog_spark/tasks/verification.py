@@ -56,6 +56,7 @@ class Target:
         partition: Its name.
         surroundings: Where it lies.
         checkpoints: What the log directory says of it.
+        roots: The log directories of its broker that the run was given; empty for only ``root``.
     """
 
     ordinal: int
@@ -64,6 +65,7 @@ class Target:
     partition: TopicPartition
     surroundings: Surroundings
     checkpoints: PartitionCheckpoints
+    roots: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +200,7 @@ def finding_rows(target: Target, findings: Iterable[Finding]) -> list[Row]:
             role=target.surroundings.role,
             ordinal=target.ordinal,
             log_start_offset=target.checkpoints.log_start_offset,
+            roots=target.roots,
         )
         for finding in findings
     ]
@@ -212,6 +215,7 @@ def place_finding(  # noqa: PLR0913  # the place of a finding
     role: Role = Role.BROKER,
     ordinal: int | None = None,
     log_start_offset: int | None = None,
+    roots: Sequence[str] = (),
 ) -> Row:
     """Return a finding as a row of ``schemas.VERIFIED``, with its place and what to do.
 
@@ -223,6 +227,7 @@ def place_finding(  # noqa: PLR0913  # the place of a finding
         role: What the log directory is.
         ordinal: Number of the partition in the run.
         log_start_offset: What the checkpoint says of it, None for nothing.
+        roots: The log directories of its broker; empty for only ``root``.
     """
     # A finding about a partition's line in a checkpoint names a file of the log directory.
     is_in_root = directory is None or finding.file in CHECKPOINT_FILES
@@ -250,6 +255,7 @@ def place_finding(  # noqa: PLR0913  # the place of a finding
             topic=None if partition is None else partition.topic,
             log_start_offset=log_start_offset,
             role=role,
+            roots=roots,
         ),
     }
 

@@ -1,6 +1,6 @@
 """The log directories of a verification: what is found in them, and which partitions to look at."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from storage_core.maintenance.verification.log_directories import (
     verify_log_directories,
 )
 from storage_core.maintenance.verification.observed_root import ObservedRoot
+from storage_core.maintenance.verification.prescription import recovered_together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,7 @@ def observe_roots(
     """
     observed, placed = verify_log_directories(roots)
     role_of = dict(roots)
+    together = recovered_together(role_of)
     rows = [
         place_finding(
             found.finding,
@@ -55,6 +57,7 @@ def observe_roots(
             directory=None,
             partition=found.partition,
             role=role_of[found.root],
+            roots=together[found.root],
         )
         for found in placed
         if found.partition is None or topics.admits(found.partition.topic)
@@ -67,9 +70,9 @@ def observe_roots(
             if entry.is_link or name is None or not topics.admits(name.topic):
                 continue
             if entry.kind in VERIFIED_KINDS:
-                targets.append(_target(root, entry, len(targets), is_live=is_live))
+                targets.append(_target(root, entry, len(targets), together, is_live=is_live))
             elif entry.kind in {DirectoryKind.DELETE, DirectoryKind.STRAY}:
-                set_aside.append(_target(root, entry, NOT_VERIFIED, is_live=is_live))
+                set_aside.append(_target(root, entry, NOT_VERIFIED, together, is_live=is_live))
     return VerifiedRoots(
         observed=tuple(observed),
         rows=tuple(rows),
@@ -78,7 +81,14 @@ def observe_roots(
     )
 
 
-def _target(root: ObservedRoot, entry: SubDirectory, ordinal: int, *, is_live: bool) -> Target:
+def _target(
+    root: ObservedRoot,
+    entry: SubDirectory,
+    ordinal: int,
+    together: Mapping[str, tuple[str, ...]],
+    *,
+    is_live: bool,
+) -> Target:
     if entry.topic_partition is None:
         raise ValueError(f"{entry.path} is no partition")
     # A checkpoint that is older than the log is nothing new; the start of the log has to be known.
@@ -91,4 +101,5 @@ def _target(root: ObservedRoot, entry: SubDirectory, ordinal: int, *, is_live: b
         partition=entry.topic_partition,
         surroundings=root.surroundings_of(entry),
         checkpoints=live if is_live else said,
+        roots=together[root.location],
     )

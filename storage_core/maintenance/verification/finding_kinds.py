@@ -5,6 +5,7 @@ harms nobody), the table says so. ``docs/findings.md`` shows this table to peopl
 """
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 from shlex import quote
 from typing import Final
@@ -714,7 +715,7 @@ def severity_of(code: Code) -> Severity:
     return KINDS[code].severity
 
 
-def describe_fix(
+def describe_fix(  # noqa: PLR0913  # all that stands in a command
     finding: Finding,
     *,
     root: str,
@@ -722,6 +723,7 @@ def describe_fix(
     topic: str | None,
     log_start_offset: int | None = None,
     role: Role = Role.BROKER,
+    roots: Sequence[str] = (),
 ) -> str:
     """Return what to do about a finding, with the names of its place as a shell takes them.
 
@@ -732,6 +734,7 @@ def describe_fix(
         topic: The topic; None where none is meant.
         log_start_offset: What the checkpoint says of it; None where it says nothing.
         role: What the log directory is.
+        roots: All log directories that a recovery is given; without any, only ``root``.
     """
     kind = KINDS[finding.code]
     advice = kind.advice
@@ -744,13 +747,13 @@ def describe_fix(
         advice = _COPY_FIX
     start = "" if log_start_offset is None else f" --log-start-offset {log_start_offset}"
     return advice.format(
-        root=quote(root),
+        root=" ".join(map(quote, roots or [root])),
         directory=quote(directory or root),
         topic=topic or "'*'",
         file=quote(finding.file or directory or root),
         start=start,
         role=role.value,
-        salvage=quote(salvage_folder(root)),
+        salvage=quote(salvage_folder(roots[0] if roots else root)),
     )
 
 

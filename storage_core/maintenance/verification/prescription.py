@@ -91,8 +91,11 @@ def prescribe(
     cut_places |= {(cut.root, cut.partition) for cut in cuts}
     # A log of which a start cuts something is not whole: nothing is built anew from it alone. A
     # recovery is told of topics: where one log of a topic may be cut, that is said of all.
-    cutting = {(root, of.topic): _Logs() for root, of in mended & cut_places if of is not None}
-    recovering: dict[tuple[str, str], _Logs] = {}
+    together = recovered_together(roots)
+    cutting = {
+        (together[root], of.topic): _Logs() for root, of in mended & cut_places if of is not None
+    }
+    recovering: dict[tuple[tuple[str, ...], str], _Logs] = {}
     rebuilt: dict[str, dict[str, None]] = {}
     set_aside: dict[str, None] = {}
     recovered = {each.place for each in bad if each.cure is Cure.RECOVER} | cut_places
@@ -105,7 +108,7 @@ def prescribe(
         elif each.partition is None or each.place not in recovered:
             rebuilt.setdefault(last, {}).update({removal: None} if removal else {})
         else:
-            topic = (each.root, each.partition.topic)
+            topic = (together[each.root], each.partition.topic)
             logs = cutting.get(topic) or recovering.setdefault(topic, _Logs())
             logs.removals.update({removal: None} if removal else {})
             logs.most_bytes = max(logs.most_bytes, sizes.get(each.place, 0))
@@ -116,13 +119,16 @@ def prescribe(
     }
     commands = [_THEN.join((*removals, rebuild)) for rebuild, removals in rebuilt.items()]
     for group, limit in ((cutting, _may_cut), (recovering, lambda _: "")):
-        for root, role in roots.items():
-            topics = {topic: logs for (of, topic), logs in group.items() if of == root}
+        for of_broker in dict.fromkeys(together.values()):
+            topics = {topic: logs for (of, topic), logs in group.items() if of == of_broker}
             if topics:
                 named = "".join(f" --topics {topic}" for topic in topics)
                 most = max(logs.most_bytes for logs in topics.values())
-                command = f"{recover_command([root], role)}{named} --from-start{limit(most)}"
+                recover = recover_command(of_broker, roots[of_broker[0]])
+                command = f"{recover}{named} --from-start{limit(most)}"
                 removals = [removal for logs in topics.values() for removal in logs.removals]
+                if group is cutting:
+                    commands.append(f"{command} --dry-run")
                 commands.append(_THEN.join((*removals, command)))
     brokers = [root for root, role in roots.items() if role is Role.BROKER]
     if brokers:
@@ -160,6 +166,16 @@ def _as_a_start(
 
 def _may_cut(most_bytes: int) -> str:
     return f" --allow-truncate --max-truncate-bytes {most_bytes}"
+
+
+def recovered_together(roots: Mapping[str, Role]) -> dict[str, tuple[str, ...]]:
+    """Return, by root, the roots that a command names with it: all that the broker has.
+
+    A directory is marked as closed only where the run was given every other one of its broker, and
+    one without the cluster's metadata knows its topics from the one that has it.
+    """
+    brokers = tuple(root for root, role in roots.items() if role is Role.BROKER)
+    return {root: brokers if role is Role.BROKER else (root,) for root, role in roots.items()}
 
 
 def recover_command(roots: Sequence[str], role: Role) -> str:

@@ -204,8 +204,9 @@ def test_nothing_is_cut_to_rebuild_an_index(root, shell, pylog):
     assert "CUTS_RECORDS" in result.stderr
     assert {path: path.read_bytes() for path in root.partition.iterdir()} == before
     # What puts the log in order builds the index, too.
-    [command] = answer["commands"]
+    look, command = answer["commands"]
     [fix] = commands_in(f for f in answer["findings"] if f["code"] == Code.BATCH_CRC_WRONG)
+    assert look == f"{command} --dry-run"
     assert command == f"{fix} --max-truncate-bytes {root.log_bytes()}"
 
 
@@ -213,7 +214,8 @@ def test_what_no_loader_takes_is_removed_before_the_log_is_put_in_order(root, sh
     ACCIDENTS[Code.BATCH_CRC_WRONG](root)
     ACCIDENTS[Code.EPOCH_FILE_BROKEN](root)
     _, answer = shell.ask(root.path)
-    [command] = answer["commands"]
+    look, command = answer["commands"]
+    assert look.endswith(" --dry-run")
     assert command.startswith(f"rm -f {root.partition / LEADER_EPOCH_FILE} && pylog recover ")
 
 
@@ -243,12 +245,19 @@ def test_damaged_logs_are_in_order_after_what_the_doctor_prints(spark, tmp_path,
     found = {(f["partition"], f["code"]) for f in answer["findings"]}
     assert found >= set(enumerate(code.value for code in codes))
     cuts = [command for command in answer["commands"] if "--allow-truncate" in command]
-    assert [command.split()[-1] for command in cuts[:-1]] == ["--dry-run"] * (len(cuts) - 1)
+    assert [command.split()[-1] == "--dry-run" for command in cuts] == [True, False] * (
+        len(cuts) // 2
+    )
     for command in answer["commands"]:
         shell.run(command)
     status, healed = shell.ask(root.path, "--deep")
     # The overflow is one because offsets are missing before it.
     assert {code for code, _ in bad(healed)} <= {Code.OFFSETS_MISSING}
+    assert (status, healed["advice"]) == (ExitCode.DONE, "look-before-start")
+    for command in healed["commands"]:
+        assert command.startswith("pylog salvage replay ")
+        shell.run(command.removesuffix(" --dry-run"))
+    status, healed = shell.ask(root.path)
     assert (status, healed["advice"]) == (ExitCode.DONE, "start-broker")
     assert list((tmp_path / "log-salvage").rglob("cut-*.raw"))
 

@@ -7,7 +7,6 @@ from storage_core.maintenance.verification.findings import Severity
 from storage_core.maintenance.verification.prescription import Complaint, StartCut, prescribe
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
-RECOVER = "pylog recover /d1 --role broker --salvage /d1-salvage"
 BOTH = "pylog recover /d1 /d2 --role broker --salvage /d1-salvage"
 
 
@@ -36,9 +35,11 @@ def test_what_is_set_aside_goes_after_the_logs_that_are_cut_with_a_word():
         complaint(Cure.REBUILD, "rm -f j && pylog z", B0),
         sizes={("/d1", A0): 900},
     )
+    cut_a = f"{BOTH} --topics a --from-start --allow-truncate --max-truncate-bytes 900"
     assert commands == [
         "rm -f i && rm -f j && pylog z",
-        f"{RECOVER} --topics a --from-start --allow-truncate --max-truncate-bytes 900",
+        f"{cut_a} --dry-run",
+        cut_a,
         f"mv /d1/c /d1/c.broken && {BOTH}",
     ]
 
@@ -65,8 +66,8 @@ def test_a_torn_log_is_not_whole_enough_to_build_an_index_from():
         complaint(Cure.CUT, "pylog y", severity=Severity.WARN),
         complaint(Cure.RECOVER, "pylog w", A1),
     )
-    limit = "--allow-truncate --max-truncate-bytes 0"
-    assert commands == [f"rm -f i && {RECOVER} --topics a --from-start {limit}"]
+    cut_a = f"{BOTH} --topics a --from-start --allow-truncate --max-truncate-bytes 0"
+    assert commands == [f"{cut_a} --dry-run", f"rm -f i && {cut_a}"]
     assert (
         plan(complaint(Cure.REBUILD, "rm -f i && pylog z"), cuts=[cut(is_doubtful=False)])
         == commands
@@ -75,5 +76,18 @@ def test_a_torn_log_is_not_whole_enough_to_build_an_index_from():
 
 def test_a_copy_is_cut_as_a_copy_and_never_started():
     command = complaint(Cure.CUT, "pylog y")
-    [only] = prescribe({"/d1": Role.MIRROR}, [command], [cut()], {})
+    roots = {"/d1": Role.MIRROR, "/d2": Role.BROKER}
+    look, only = prescribe(roots, [command], [cut()], {})
     assert only.startswith("pylog recover /d1 --role mirror --salvage /d1-salvage --topics a ")
+    assert look == f"{only} --dry-run"
+
+
+def test_a_topic_of_several_disks_of_a_broker_is_recovered_by_one_command():
+    commands = plan(
+        complaint(Cure.CUT, "pylog y"),
+        complaint(Cure.RECOVER, "pylog w", A1, root="/d2"),
+        complaint(Cure.RECOVER, "pylog w", B0, root="/d2"),
+        sizes={("/d1", A0): 900, ("/d2", A1): 1000},
+    )
+    cut_a = f"{BOTH} --topics a --from-start --allow-truncate --max-truncate-bytes 1000"
+    assert commands == [f"{cut_a} --dry-run", cut_a, f"{BOTH} --topics b --from-start"]
