@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
+from pylog_spark.operations.salvage import look_at_salvage
 from pylog_spark.operations.verify import (
     OnFindings,
     Verification,
@@ -32,7 +33,10 @@ from pylog_spark.tasks.verified_roots import VerifiedRoots
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import PylogError, StorageError
+from storage_core.maintenance.verification.finding_kinds import salvage_folder
+from storage_core.maintenance.verification.verdict import Waiting
 from storage_core.roots.open_root import LogRoot
 
 _TITLE: Final = "pylog doctor"
@@ -84,7 +88,25 @@ def diagnose(
         threads=Threads(of_broker=broker_threads, ours=run.engine.slots),
         engine=run.engine.name,
         catalogs=_catalogs(log_roots, options),
+        waiting=_waiting(log_roots, options),
     )
+
+
+def _waiting(roots: Sequence[LogRoot], options: JobOptions) -> list[Waiting]:
+    """Return what the folders beside a broker's log directories keep of the ends of its logs."""
+    places = [root.location for root in roots if root.role is Role.BROKER]
+    topics = TopicFilter(topics=options.include, exclude=options.exclude)
+    waiting = []
+    for folder in map(salvage_folder, places):
+        # What is there may be of a run that is under way, or nothing of ours.
+        with suppress(PylogError, OSError):
+            rows = look_at_salvage(Path(folder), places, topics)
+            free = [row for row in rows if row.log is not None and row.contents.free]
+            if free:
+                records = sum(row.contents.free for row in free)
+                logs = len({row.salvaged.partition for row in free})
+                waiting.append(Waiting(folder=folder, records=records, logs=logs))
+    return waiting
 
 
 def _catalogs(roots: Sequence[LogRoot], options: JobOptions) -> dict[str, TopicCatalog]:

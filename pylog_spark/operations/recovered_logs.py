@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from shlex import quote
 from typing import Any, Final
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from pylog_spark.schemas import (
     Status,
 )
 from pylog_spark.tasks.run_context import RunContext
+from storage_core.catalog.roles import Role
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.verification.findings import Severity
 from storage_core.wording import count_text
@@ -298,6 +300,8 @@ class RecoveredLogs:
         Args:
             salvage: Folder that receives what is cut, None for none.
         """
+        roots = self._run.job.roots
+        brokers = " ".join(quote(root.location) for root in roots if root.role is Role.BROKER)
         for status, what in _CUT_BY_STATUS.items():
             cut: dict[str, int] = {}
             for ordinal, outcome in sorted(self.outcomes.items()):
@@ -309,6 +313,11 @@ class RecoveredLogs:
                 kept = "nothing keeps them: --salvage DIR does"
                 if salvage is not None:
                     kept = f"{salvage} keeps them"
+                    if status == Status.DONE and brokers:
+                        kept += (
+                            "; before you start the broker: "
+                            f"pylog salvage replay {quote(salvage)} {brokers} --role broker"
+                        )
                 number = count_text(sum(cut.values()), "record")
                 yield f"{number} that can be read {what}: {_named(list(cut))}; {kept}"
 

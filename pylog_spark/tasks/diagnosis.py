@@ -28,6 +28,7 @@ from storage_core.maintenance.verification.verdict import (
     RootState,
     StartForecast,
     Verdict,
+    Waiting,
     decide,
     forecast_start,
     measure_pace,
@@ -96,6 +97,7 @@ def put_together(  # noqa: PLR0913  # all that a diagnosis is made of
     threads: Threads,
     engine: str,
     catalogs: Mapping[str, TopicCatalog],
+    waiting: Sequence[Waiting],
 ) -> Diagnosis:
     """Return the diagnosis.
 
@@ -108,6 +110,7 @@ def put_together(  # noqa: PLR0913  # all that a diagnosis is made of
         threads: What the forecast counts with.
         engine: What did the tasks.
         catalogs: What is known of the topics of each root; empty where that cannot be read.
+        waiting: What was cut from the logs, and waits to go back.
     """
     ordered = sorted(counts, key=lambda count: (-Severity(count[0]).rank, -count[2], count[1]))
     read_bytes = sum(row.get("read_bytes") or 0 for row in verified)
@@ -142,6 +145,7 @@ def put_together(  # noqa: PLR0913  # all that a diagnosis is made of
             low_ends=low_ends,
             has_replicas=_has_replicas(findings, forecasts, catalogs),
             commands=_commands(states, findings, forecasts, verified),
+            waiting=waiting,
         ),
         roots=states,
         start=start,

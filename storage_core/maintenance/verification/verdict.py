@@ -262,6 +262,21 @@ def forecast_start(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Readable records that were cut and kept, and that go back behind the end of their logs.
+
+    Attributes:
+        folder: Where they are kept.
+        records: How many.
+        logs: Of how many logs.
+    """
+
+    folder: str
+    records: int
+    logs: int
+
+
 def decide(  # noqa: PLR0913  # what was found, what a start would do, and what mends it
     roots: Sequence[RootState],
     partitions: Sequence[PartitionForecast],
@@ -272,6 +287,7 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
     low_ends: int = 0,
     has_replicas: bool | None = None,
     commands: Sequence[str] = (),
+    waiting: Sequence[Waiting] = (),
 ) -> Verdict:
     """Return the verdict on log directories.
 
@@ -285,6 +301,7 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
         has_replicas: Whether logs that lack acknowledged records have other replicas; None where
             nobody knows.
         commands: The plan: what mends what is an error or worse, in order.
+        waiting: What was cut from the logs, and waits to go back.
     """
     names = " ".join(quote(root.location) for root in roots)
     held = [root for root in roots if root.lock.is_held]
@@ -303,12 +320,42 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
             reasons=tuple(reasons),
             commands=tuple(commands),
         )
+    elif waiting:
+        verdict = _wait(roots, waiting)
     else:
         verdict = _start(roots, start)
     return (
         verdict
         if start.has_metadata
         else replace(verdict, reasons=(*verdict.reasons, _NO_METADATA))
+    )
+
+
+def _wait(roots: Sequence[RootState], waiting: Sequence[Waiting]) -> Verdict:
+    """Return the verdict where a start would give new records the offsets of those that wait."""
+    brokers = [root for root in roots if root.role is Role.BROKER]
+    names = [root.location for root in brokers]
+    quoted = " ".join(map(quote, names))
+    records = count_text(sum(each.records for each in waiting), "readable record")
+    commands = []
+    if not all(root.is_clean for root in brokers):
+        commands.append(recover_command(names, Role.BROKER))
+    commands += [
+        f"pylog salvage replay {quote(each.folder)} {quoted} --role broker --dry-run"
+        for each in waiting
+    ]
+    return Verdict(
+        advice=Advice.LOOK_BEFORE_START,
+        headline=(
+            f"Do not start yet: {records} that were cut can go back, and a start gives their "
+            "offsets to new records."
+        ),
+        reasons=tuple(
+            f"{each.folder} keeps {count_text(each.records, 'readable record')} behind the end of "
+            f"{count_text(each.logs, 'log')}; where they are not wanted back, move it away"
+            for each in waiting
+        ),
+        commands=tuple(commands),
     )
 
 

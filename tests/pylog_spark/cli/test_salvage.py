@@ -103,14 +103,51 @@ def test_records_go_back_with_the_offsets_that_they_had_and_the_log_is_closed(py
     assert (root.path / CLEAN_SHUTDOWN_FILE).read_bytes() == b'{"version":0,"brokerEpoch":-1}'
     points = root_checkpoints(str(root.path), (RECOVERY_POINT_FILE,))
     assert points.of(PARTITION).recovery_point == LAST + 1
-    doctor = pylog("doctor", root.path, *CLOCK, "--engine", "local", "--deep", "--output", "json")
-    assert json.loads(doctor.stdout)["advice"] == "start-broker"
+    assert ask(pylog, root, "--deep")["advice"] == "start-broker"
     # What is there is doubled now: a second time nothing goes back.
     assert show(pylog, root)["doubled_records"] == KEPT
     again = replay(pylog, root, "--output", "json")
     row = json.loads(again.stdout)
     assert (again.exit_code, row["status"], row["appended_records"]) == (0, "skipped", 0)
     assert row["doubled_records"] == KEPT
+
+
+def test_the_doctor_sends_nobody_to_a_start_before_the_way_back(pylog, root):
+    """A start would give the offsets of what was cut to new records."""
+    dry_run = f"pylog salvage replay {salvage_of(root)} {root.path} --role broker --dry-run"
+    answer = ask(pylog, root)
+    assert answer["advice"] == "look-before-start"
+    assert f"{KEPT} readable records" in answer["headline"]
+    assert answer["commands"] == [dry_run]
+    assert f"{salvage_of(root)} keeps {KEPT} readable records" in answer["reasons"][0]
+    # A log that was not closed is recovered first: nothing goes back into it.
+    (root.path / CLEAN_SHUTDOWN_FILE).unlink()
+    answer = ask(pylog, root)
+    assert answer["commands"] == [
+        f"pylog recover {root.path} --role broker --salvage {salvage_of(root)}",
+        dry_run,
+    ]
+
+
+def test_who_took_the_offsets_already_may_start(pylog, root):
+    append(root, 20)
+    assert ask(pylog, root)["advice"] == "start-broker"
+
+
+def test_the_recovery_names_the_way_back(pylog, tmp_path):
+    made = log_root(tmp_path / "log")
+    made.change(made.file(20), len(encode_batch(batch(20, leader_epoch=3))) - 1, b"\x55")
+    words = ("--role", "broker", "--from-start", "--allow-truncate", "--engine", "local", *CLOCK)
+    words += ("--salvage", salvage_of(made), "--wide")
+    way = f"before you start the broker: pylog salvage replay {salvage_of(made)} {made.path} "
+    assert way not in " ".join(pylog("recover", made.path, *words, "--dry-run").stdout.split())
+    assert way in " ".join(pylog("recover", made.path, *words).stdout.split())
+
+
+def ask(pylog, root: LogRoot, *words: object) -> dict:
+    """Return the doctor's answer."""
+    result = pylog("doctor", root.path, *CLOCK, "--engine", "local", "--output", "json", *words)
+    return json.loads(result.stdout)
 
 
 def salvaged_partition(root: LogRoot) -> Path:
