@@ -11,6 +11,8 @@ import typer
 from rich.console import Console
 
 from pylog_spark.cli.cat import write_records
+from pylog_spark.cli.chosen_topics import check_topics
+from pylog_spark.cli.error_text import write_line
 from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import load_options
 from pylog_spark.exit_code import ExitCode
@@ -37,6 +39,7 @@ from pylog_spark.schemas import Status
 from pylog_spark.text_table import Column, Row, TextTable, write_paragraphs, write_table
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.kafka_log import open_logs
+from storage_core.maintenance.recovery.salvaged import find_salvaged
 from storage_core.wording import count_text
 
 _SHOWN_REASONS: Final = 3
@@ -82,6 +85,7 @@ def show_salvage(line: CommandLine) -> int:
     Raises:
         PylogError: There is no such folder, or a file cannot be read.
     """
+    _check_topics(line)
     topics = TopicFilter(topics=line[TOPICS], exclude=line[EXCLUDE])
     found = look_at_salvage(line[SALVAGED], line[ROOTS], topics)
     rows = [_salvage_row(each) for each in found]
@@ -102,6 +106,7 @@ def replay(line: CommandLine) -> int:
     Raises:
         PylogError: As ``replay_salvage``, or as ``cat`` where records are written.
     """
+    _check_topics(line)
     if line[AS_RECORDS]:
         return _write_records(line)
     rows = replay_salvage(line[SALVAGED], line[ROOTS], load_options(line))
@@ -117,6 +122,14 @@ def replay(line: CommandLine) -> int:
     if any(row.status is Status.FAILED for row in rows):
         return ExitCode.PARTLY_FAILED
     return ExitCode.FINDINGS if any(row.passed for row in rows) else ExitCode.DONE
+
+
+def _check_topics(line: CommandLine) -> None:
+    """Refuse a name that no topic of the salvage folder has; say which patterns match none."""
+    folder = line[SALVAGED]
+    topics = {each.partition.topic for each in find_salvaged(folder)}
+    for note in check_topics(line[TOPICS], line[EXCLUDE], topics, [str(folder)]):
+        write_line(note)
 
 
 def _write_records(line: CommandLine) -> int:

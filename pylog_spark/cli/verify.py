@@ -1,7 +1,7 @@
 """``pylog verify``: is what lies in log directories whole?"""
 
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -25,7 +25,17 @@ from pylog_spark.operations.verify_report import (
     VerifyReport,
     VerifyRequest,
 )
-from pylog_spark.options.declared import DEEP, FAIL_ON, LIVE, METRICS_FILE, REPORT, ROOTS, SHOW
+from pylog_spark.options.choices import OutputFormat
+from pylog_spark.options.declared import (
+    DEEP,
+    FAIL_ON,
+    LIVE,
+    METRICS_FILE,
+    OUTPUT,
+    REPORT,
+    ROOTS,
+    SHOW,
+)
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import RESULT_TABLE, partition_name, size_text
 from pylog_spark.report_page import Page, write_page
@@ -40,42 +50,55 @@ from storage_core.wording import count_text
 _SHOWN_FINDINGS: Final = 100
 
 
-def _prepare(line: CommandLine) -> Call[list[str]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Subject:
+    """What is verified, and how its findings are written.
+
+    Attributes:
+        locations: The roots.
+        lines: What writes rows for a program, from the first finding on; None for tables.
+    """
+
+    locations: list[str]
+    lines: RowLines | None
+
+
+def _prepare(line: CommandLine) -> Call[_Subject]:
     options = load_options(line)
     roots = resolve_roots(line[ROOTS], said=options.role)
     check_outside(REPORT.label, line[REPORT], roots)
     check_ledger(roots, options.ledger)
     check_outside(METRICS_FILE.label, options.metrics_file, roots)
     notes = topic_notes(options, roots)
-    locations = [root.location for root in roots]
-    return Call(line=line, options=options, subject=locations, roots=roots, notes=notes)
+    lines = None
+    if line[OUTPUT] is not OutputFormat.TABLE:
+        lines = RowLines(line[OUTPUT], "finding", RECORDED_FINDING.names)
+    subject = _Subject(locations=[root.location for root in roots], lines=lines)
+    return Call(line=line, options=options, subject=subject, roots=roots, notes=notes)
 
 
-def _verify(call: Call[list[str]], place: Any) -> VerifyReport:
+def _verify(call: Call[_Subject], place: Any) -> VerifyReport:
     request = VerifyRequest(
         is_deep=call.line[DEEP],
         is_live=call.line[LIVE],
         fail_on=call.line[FAIL_ON].severity,
         shown=_shown(call),
     )
-    lines = None if call.is_for_person else _lines(call)
+    lines = call.subject.lines
     tell = None if lines is None or SHOW in call.line else partial(_write_findings, lines)
     report = verify(place, call.line[ROOTS], call.options, request, on_findings=tell)
     if lines is not None and tell is None:
         _write_findings(lines, report.findings)
-    report = report.with_empty_roots(call.subject, are_topics_chosen=call.are_topics_chosen)
+    locations = call.subject.locations
+    report = report.with_empty_roots(locations, are_topics_chosen=call.are_topics_chosen)
     return report.with_notes(call.notes)
 
 
-def _shown(call: Call[list[str]]) -> int:
+def _shown(call: Call[_Subject]) -> int:
     shown = call.line[SHOW]
     if shown is None:
         shown = _SHOWN_FINDINGS if call.is_for_person else ORDERED_FINDINGS
     return shown
-
-
-def _lines(call: Call[list[str]]) -> RowLines:
-    return RowLines(call.output, "finding", RECORDED_FINDING.names)
 
 
 def _write_findings(lines: RowLines, rows: Iterable[Row]) -> None:
@@ -83,11 +106,12 @@ def _write_findings(lines: RowLines, rows: Iterable[Row]) -> None:
         lines.add("finding", row)
 
 
-def _show(call: Call[list[str]], report: VerifyReport) -> int:
-    if call.is_for_person:
+def _show(call: Call[_Subject], report: VerifyReport) -> int:
+    lines = call.subject.lines
+    if lines is None:
         _write_tables(call, report)
     else:
-        _write_rows(report, _lines(call))
+        _write_rows(report, lines)
     page = call.line[REPORT]
     if page is not None:
         write_page(page, verify_page(report, ledger=call.options.ledger))
@@ -131,7 +155,7 @@ def _write_rows(report: VerifyReport, lines: RowLines) -> None:
     lines.add("run", run)
 
 
-def _write_tables(call: Call[list[str]], report: VerifyReport) -> None:
+def _write_tables(call: Call[_Subject], report: VerifyReport) -> None:
     is_wide = call.is_wide
     console = Console()
     rows = report.results.to_pylist()

@@ -57,9 +57,8 @@ CONTROL_CLASSES = {
 
 def camel_case(name: str) -> str:
     """The name of a field in Kafka's JSON."""
-    if name == "kraft_version_feature":
-        return "kRaftVersionFeature"
-    return re.sub(r"_(\w)", lambda found: found[1].upper(), name)
+    spelled = name.replace("kraft_", "k_raft_")
+    return re.sub(r"_(\w)", lambda found: found[1].upper(), spelled)
 
 
 def class_name(record_type: str) -> str:

@@ -34,6 +34,8 @@ _CALLS: Final = {
     ),
     "materialize": ("materialize", "{managed}", "{plain}", "--engine", "local", "--dry-run"),
     "config init": ("config", "init", "{log}"),
+    "salvage show": ("salvage", "show", "{salvage}"),
+    "salvage replay": ("salvage", "replay", "{salvage}", "{log}", "--role", "broker", "--dry-run"),
 }
 
 
@@ -51,8 +53,13 @@ def places(pylog, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     managed = made / "managed"
     taken = ("--sync-stopped", "--settle", "0s", "--engine", "local")
     assert pylog("ingest", log, managed, *taken).exit_code == 0
+    damaged = Golden("broker-dir").unpack(made / "damaged")
+    log_file = min((damaged / "events-0").glob("*.log"))
+    log_file.write_bytes(log_file.read_bytes()[:-1] + b"?")
+    cut = ("--from-start", "--allow-truncate", "--salvage", made / "salvage", "--role", "broker")
+    assert pylog("recover", damaged, *cut, *_NOW, "--engine", "local").exit_code == 0
     run = next(path.name for path in trash.iterdir() if path.name[0].isdigit())
-    names = {"log": log, "trash": trash, "managed": managed}
+    names = {"log": log, "trash": trash, "managed": managed, "salvage": made / "salvage"}
     return {
         **{name: str(path) for name, path in names.items()},
         **{name: str(made / name) for name in ("new", "plain")},

@@ -162,7 +162,7 @@ def test_every_command_with_a_table_has_csv_and_no_other():
     tested = {name.partition(" ")[0] for name in COMMANDS} - {"config"}
     assert with_csv == tested | {"explain", "doctor", "show"}
     assert {one.name for one in commands if output_of(one) is RecordOutput} == {
-        *("dump", "cat", "export")
+        *("dump", "cat", "export", "replay")
     }
 
 

@@ -23,7 +23,7 @@ LOOKS = [verify.VERIFY, transfer.SURVEY, doctor.DOCTOR]
 ASKS_LEDGER = [*UPKEEP, jobs.APPLY, verify.VERIFY]
 WRITES_LEDGER = [transfer.INGEST, transfer.MATERIALIZE, transfer.SURVEY, doctor.DOCTOR]
 HERE = [upkeep.UNDO, upkeep.PURGE]
-NO_TASKS = [explain.EXPLAIN]
+NO_TASKS = [explain._PARTITIONS]
 WITH_TASKS = [*JOBS, jobs.APPLY, *LOOKS]
 ALL = [*WITH_TASKS, *HERE, *NO_TASKS]
 

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +66,13 @@ class Sweeper:
         )
         self.scratch = root.path.parent / "scratch"
         self.scratch.mkdir(exist_ok=True)
-        access = BrokerAccess(run_id="run", lock=proof_of(root.path), shared=str(self.scratch))
-        self.write = WriteContext(run=self.context.run, roots={location: access})
+
+    @cached_property
+    def write(self) -> WriteContext:
+        """What commits are told; the lock is taken by who asks for it first."""
+        path = self.root.path
+        access = BrokerAccess(run_id="run", lock=proof_of(path), shared=str(self.scratch))
+        return WriteContext(run=self.context.run, roots={str(path): access})
 
     def observe(self) -> dict[str, dict[str, Any]]:
         """Return the rows by the names of their directories."""
