@@ -100,7 +100,11 @@ def test_a_java_that_does_not_start_spark_is_status_5(broker: Path, tmp_path: Pa
     java.parent.mkdir()
     real = environment()["JAVA_HOME"]
     java.write_text(
-        f'#!/bin/sh\ncase "$*" in *-version*) exec {real}/bin/java "$@";; esac\nexit 134\n'
+        "#!/bin/sh\n"
+        # It says that this is its home, so that Spark is started by it, too.
+        f'case "$*" in *-version*) {real}/bin/java "$@" 2>&1 |\n'
+        f"  sed 's|java.home = .*|java.home = {tmp_path}|' >&2; exit 0;; esac\n"
+        "exit 134\n"
     )
     java.chmod(0o755)
     done = subprocess.run(
