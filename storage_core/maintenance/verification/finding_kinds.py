@@ -522,6 +522,17 @@ KINDS: Final[dict[Code, Kind]] = {
         meaning="A checkpoint has entries of partitions that the directory does not have.",
         fix="nothing; a broker drops them",
     ),
+    Code.HIGH_WATERMARKS_UNKNOWN: Kind(
+        severity=Severity.WARN,
+        meaning=(
+            "replication-offset-checkpoint has 0 bytes, but logs were flushed: nobody knows what "
+            "was acknowledged."
+        ),
+        fix=(
+            "a broker begins it anew when it starts; until then no cut is compared with what was "
+            "acknowledged: start the brokers with other replicas first"
+        ),
+    ),
     Code.RECOVERY_POINT_BEYOND_END: Kind(
         severity=Severity.ERROR,
         meaning="Records that were on disk are gone: the log ends below its recovery point.",

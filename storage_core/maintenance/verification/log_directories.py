@@ -15,6 +15,7 @@ from storage_core.checkpoint.broker_files import (
     MetaProperties,
     parse_meta_properties,
 )
+from storage_core.checkpoint.checkpoint_files import MAX_OFFSET_CHECKPOINT_BYTES
 from storage_core.checkpoint.checkpoints import (
     CHECKPOINT_FILES,
     Checkpoints,
@@ -24,6 +25,8 @@ from storage_core.errors import CheckpointError, PylogError, StorageError
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
     META_PROPERTIES_FILE,
+    RECOVERY_POINT_FILE,
+    REPLICATION_FILE,
     TopicPartition,
     is_text,
 )
@@ -40,6 +43,7 @@ from storage_core.maintenance.verification.options import Surroundings
 from storage_core.roots.observation import read_marker
 from storage_core.roots.open_root import map_over_root, open_root
 from storage_core.roots.root import Root
+from storage_core.wording import count_text
 
 _SPECIAL: Final = {
     DirectoryKind.FOREIGN: (Code.DIRECTORY_FOREIGN, "expected <topic>-<partition>"),
@@ -98,7 +102,7 @@ def _observe(files: Root, role: Role, findings: FindingCollector) -> ObservedRoo
         surroundings=surroundings,
         meta_properties=_read_meta_properties(files, role, findings),
         entries=entries,
-        checkpoints=_read_checkpoints(files, owners, findings),
+        checkpoints=_read_checkpoints(files, role, owners, findings),
     )
 
 
@@ -146,7 +150,7 @@ def _read_meta_properties(
 
 
 def _read_checkpoints(
-    files: Root, owners: set[TopicPartition], findings: FindingCollector
+    files: Root, role: Role, owners: set[TopicPartition], findings: FindingCollector
 ) -> Checkpoints:
     entries: dict[str, Mapping[TopicPartition, int]] = {}
     for name in CHECKPOINT_FILES:
@@ -164,6 +168,15 @@ def _read_checkpoints(
         if unknown:
             message = f"{len(unknown)} partitions are not here, {unknown[0]} the first of them"
             findings.add(Code.CHECKPOINT_PARTITION_UNKNOWN, message, file=name)
+    # A broker makes the file without a byte, and writes it long before the first recovery point.
+    flushed = entries.get(RECOVERY_POINT_FILE, {})
+    logs = sum(point > 0 for partition, point in flushed.items() if partition in owners)
+    is_without = REPLICATION_FILE in entries and not entries[REPLICATION_FILE]
+    if role is Role.BROKER and logs and is_without:
+        content = files.read(REPLICATION_FILE, limit_bytes=MAX_OFFSET_CHECKPOINT_BYTES)
+        if content == b"":
+            message = f"it is empty beside {count_text(logs, 'log')} with a recovery point"
+            findings.add(Code.HIGH_WATERMARKS_UNKNOWN, message, file=REPLICATION_FILE)
     return Checkpoints(entries=entries)
 
 

@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from storage_core.catalog.roles import Role
+from storage_core.filenames import RECOVERY_POINT_FILE, REPLICATION_FILE
 from storage_core.maintenance.verification.finding_kinds import KINDS
 from storage_core.maintenance.verification.findings import Code, Severity
+from storage_core.maintenance.verification.log_directories import verify_log_directories
 from storage_core.records import checked_headers
 from tests.storage_core.maintenance.verification.accidents import ACCIDENTS, DEEP, FOLLOWING
 from tests.storage_core.maintenance.verification.log_root import LogRoot, log_root
@@ -70,3 +73,11 @@ def test_every_code_says_what_it_means_and_what_to_do():
         assert code.value == code.name
         assert kind.meaning.endswith(".")
         assert kind.fix
+
+
+def test_a_young_broker_has_no_high_watermarks_yet(root):
+    """It makes the file without a byte, and no log has a recovery point then."""
+    (root.path / REPLICATION_FILE).write_bytes(b"")
+    (root.path / RECOVERY_POINT_FILE).write_bytes(b"")
+    _, placed = verify_log_directories([(str(root.path), Role.BROKER)])
+    assert Code.HIGH_WATERMARKS_UNKNOWN not in {each.finding.code for each in placed}
