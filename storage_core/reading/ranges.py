@@ -5,7 +5,7 @@ Memory is bounded by a window of the file and what one run of its batches expand
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,7 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from storage_core.errors import MissingSegmentError, PylogError
+from storage_core.errors import (
+    BadBytesError,
+    ChangedWhileReadError,
+    CorruptRecordError,
+    MissingSegmentError,
+    PylogError,
+)
 from storage_core.filenames import (
     MAX_OFFSET,
     TopicPartition,
@@ -31,7 +37,7 @@ from storage_core.reading.batch_columns import BATCH_TYPES, batch_column, to_tim
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.columns import RecordColumns, decode_records
 from storage_core.records.payload import Limits
-from storage_core.records.reader import Tail, Window, scan_windows
+from storage_core.records.reader import CrcCheck, Tail, Window, check_crc, scan_windows
 from storage_core.roots.open_root import open_root
 from storage_core.roots.own_catalog import read_own_catalog
 from storage_core.store import FileInfo, LogStore, open_store
@@ -142,12 +148,34 @@ def read_range(wanted: ReadRange) -> Iterator[pa.RecordBatch]:
 def read_on(wanted: ReadRange) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the records of a range, in offset order, each batch with the offset behind it.
 
+    What lies before damage comes first.
+
     Raises:
-        BadBytesError: A batch is corrupt; the text says which file and where.
+        BadBytesError: A batch is corrupt, or its offsets do not rise; the text says which file and
+            where.
         ChangedWhileReadError: A file is not any more the one that the query was planned with.
         MissingSegmentError: Offsets are missing between segments, and that is to be an error.
         StorageError: The disk failed.
     """
+    with _place_named(wanted.directory):
+        yield from _read_records(wanted)
+
+
+@contextmanager
+def _place_named(directory: str) -> Iterator[None]:
+    """Let errors about a file say where it lies: who reads a file knows but its name."""
+    try:
+        yield
+    except PylogError as error:
+        if error.directory is None:
+            error.directory = directory
+        if isinstance(error, BadBytesError | ChangedWhileReadError) and "/" not in error.file:
+            error.file = f"{directory}/{error.file}"
+        raise
+
+
+def _read_records(wanted: ReadRange) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the records, as of ``read_on``."""
     store = SettledStore(open_store(wanted.directory), wanted.files, growing=wanted.growing)
     isolation = _Committed(store, wanted) if wanted.is_committed else None
     watch = GapWatch(wanted.cleaned_to or 0)
@@ -166,7 +194,7 @@ def read_on(wanted: ReadRange) -> Iterator[tuple[int, pa.RecordBatch]]:
             visible &= batches.last_offset >= wanted.start_offset
             if wanted.end_offset is not None:
                 visible &= batches.may_reach_below(wanted.end_offset)
-            for records in decode_records(window, visible, wanted.limits):
+            for records in _decode(window, visible, wanted.limits):
                 chosen = records.select(_is_inside(records.offset, wanted))
                 if keys is not None:
                     has_key = pc.is_in(chosen.keys(), value_set=keys)
@@ -188,6 +216,12 @@ def read_batches(wanted: ReadRange) -> Iterator[pa.RecordBatch]:
         MissingSegmentError: Offsets are missing between segments, and that is to be an error.
         StorageError: The disk failed.
     """
+    with _place_named(wanted.directory):
+        yield from _read_headers(wanted)
+
+
+def _read_headers(wanted: ReadRange) -> Iterator[pa.RecordBatch]:
+    """Yield the batches, as of ``read_batches``."""
     store = SettledStore(open_store(wanted.directory), wanted.files, growing=wanted.growing)
     watch = GapWatch(wanted.cleaned_to or 0)
     for number, segment in enumerate(wanted.segments):
@@ -269,16 +303,22 @@ def _windows(store: LogStore, wanted: ReadRange, number: int, watch: GapWatch) -
     following = wanted.next_base_offset if is_last else wanted.segments[number + 1].base_offset
     with closing(store.open_file(log_file(segment.base_offset))) as reader:
         reached = wanted.start_offset
-        for window in scan_windows(
+        lowest = 0
+        for found in scan_windows(
             reader,
             start=position,
             end=segment.size_bytes,
             window_bytes=_WINDOW_BYTES,
+            crc=CrcCheck.LATER,
             # A batch that is cut off in the middle of a log is damage; at its end, a writer died.
             # Zeros at the end a broker puts there ahead of its batches.
             tail=Tail.ZEROS if following is None and not wanted.is_cut else Tail.RAISE,
         ):
+            damage = _find_damage(found, lowest)
+            window = found if damage is None else _before(found, damage.position)
             batches = window.batches
+            if not len(batches) and damage is not None:
+                raise damage
             if wanted.end_offset is not None:
                 is_behind = not batches.rows(0, 1).may_reach_below(wanted.end_offset).any()
                 if is_behind or reached >= wanted.end_offset:
@@ -286,9 +326,68 @@ def _windows(store: LogStore, wanted: ReadRange, number: int, watch: GapWatch) -
             watch.add(batches)
             yield window
             reached = int(batches.last_offset[-1]) + 1
-            if wanted.is_cut and wanted.end_offset is not None and reached >= wanted.end_offset:
+            lowest = min(reached, MAX_OFFSET)
+            is_done = wanted.end_offset is not None and reached >= wanted.end_offset
+            if is_done and (wanted.is_cut or damage is not None):
                 return  # not a byte further: a torn tail is for the last piece
+            if damage is not None:
+                raise damage
     watch.end_segment(segment.base_offset, following)
+
+
+def _find_damage(window: Window, lowest: int) -> CorruptRecordError | None:
+    """Return what is wrong with the first bad batch of a window, None if all are good.
+
+    Args:
+        window: The window.
+        lowest: No batch has a smaller offset: what comes before has those. No checksum covers the
+            offset of a batch.
+    """
+    damage = None
+    try:
+        check_crc(window)
+    except CorruptRecordError as error:
+        damage = error
+        window = _before(window, error.position)
+    batches = window.batches
+    # An entry of an old format that holds others says its last offset alone.
+    first = np.where(batches.is_legacy, batches.last_offset, batches.base_offset)
+    behind = np.minimum(batches.last_offset, MAX_OFFSET - 1) + 1
+    least = np.concatenate([[lowest], behind])[:-1]
+    (falling,) = np.nonzero(first < least)
+    if not falling.size:
+        return damage
+    row = int(falling[0])
+    return CorruptRecordError(
+        window.file,
+        window.position_of(row),
+        f"the offsets of batches do not rise: expected {least[row]} or more, found {first[row]}",
+        offset=int(first[row]),
+    )
+
+
+def _before(window: Window, position: int) -> Window:
+    """Return the batches of a window that lie before a position of the file."""
+    inside = position - window.file_position
+    count = int(np.searchsorted(window.batches.position, inside))
+    return replace(window, data=window.data[:inside], batches=window.batches.rows(0, count))
+
+
+def _decode(window: Window, wanted: NDArray[np.bool_], limits: Limits) -> Iterator[RecordColumns]:
+    """Decode the records of the wanted batches, those before a bad one before it is an error."""
+    row = 0
+    try:
+        for records in decode_records(window, wanted, limits):
+            yield records
+            row = records.payload.end_row
+    except BadBytesError as error:
+        inside = error.position - window.file_position
+        bad = int(np.searchsorted(window.batches.position, inside))
+        before = np.zeros_like(wanted)
+        before[row:bad] = wanted[row:bad]
+        if before.any():
+            yield from decode_records(window, before, limits)
+        raise
 
 
 class _Committed:

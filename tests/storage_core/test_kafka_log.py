@@ -354,9 +354,9 @@ def test_bad_bytes_are_an_error_with_file_and_position(root: Path):
     data[30] ^= 1
     log.write_bytes(data)
     records = open_logs(root).read("other")
-    with pytest.raises(CorruptRecordError, match=r"00000000000000000000\.log: position 0"):
+    with pytest.raises(CorruptRecordError, match=rf"^{re.escape(str(log))}: position 0"):
         records.to_table()
-    with pytest.raises(Exception, match=r"00000000000000000000\.log: position 0"):
+    with pytest.raises(Exception, match=rf"{re.escape(str(log))}: position 0"):
         pa.table(records)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storage_core.errors import CorruptRecordError, InvalidRecordError
+from storage_core.errors import BadBytesError, CorruptRecordError, InvalidRecordError
 from storage_core.filenames import TopicPartition
 from storage_core.formats.batch_v2 import CRC_AT, Codec, TimestampType
 from storage_core.log.batch_search import ListedSegment
@@ -198,6 +198,47 @@ GOOD = encode_batch(BatchSpec(records=(RecordSpec(key=b"k", value=b"v"),)))
     ids=["wrong CRC", "lying length", "lying count", "endless varint", "bomb"],
 )
 def test_bad_bytes_are_an_error_with_file_and_position(tmp_path: Path, batch: bytes, error):
-    with pytest.raises(error) as raised:
-        read(tmp_path, GOOD + batch)
-    assert (raised.value.file, raised.value.position) == (LOG, len(GOOD))
+    offsets, raised = read_to_damage(tmp_path, GOOD + at(1, GOOD) + at(2, batch) + at(3, GOOD))
+    assert type(raised) is error
+    where = (raised.file, raised.position, raised.directory)
+    assert where == (str(tmp_path / LOG), 2 * len(GOOD), str(tmp_path))
+    assert str(raised).startswith(f"{tmp_path / LOG}: position {2 * len(GOOD)}: ")
+    assert offsets == [0, 1]
+
+
+def at(offset: int, batch: bytes) -> bytes:
+    """Return a batch at another offset, which no checksum covers."""
+    return offset.to_bytes(8, "big") + batch[8:]
+
+
+def read_to_damage(directory: Path, data: bytes, **changes: Any) -> tuple[list[int], BadBytesError]:
+    (directory / LOG).write_bytes(data)
+    offsets: list[int] = []
+    try:
+        for batch in read_range(range_of(directory, **changes)):
+            offsets += batch.column("offset").to_pylist()
+    except BadBytesError as error:
+        return offsets, error
+    pytest.fail("nothing was refused")
+
+
+@pytest.mark.parametrize("window_bytes", [1, 1 << 20])
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_offsets_that_do_not_rise_are_an_error_behind_those_before(
+    tmp_path: Path, monkeypatch, window_bytes: int, is_committed: bool
+):
+    monkeypatch.setattr(ranges, "_WINDOW_BYTES", window_bytes)
+    data = b"".join(at(offset, GOOD) for offset in (5, 6, 6, 7))
+    offsets, error = read_to_damage(tmp_path, data, is_committed=is_committed)
+    assert offsets == [5, 6]
+    assert (error.file, error.position) == (str(tmp_path / LOG), 2 * len(GOOD))
+    assert "expected 7 or more, found 6" in str(error)
+
+
+def test_damage_behind_the_end_of_the_range_is_none_of_its_errors(tmp_path: Path):
+    damaged = bytearray(at(2, GOOD))
+    damaged[-1] ^= 1
+    data = GOOD + at(1, GOOD) + bytes(damaged)
+    assert [row["offset"] for row in read(tmp_path, data, end_offset=2)] == [0, 1]
+    offsets, _ = read_to_damage(tmp_path, data, end_offset=3)
+    assert offsets == [0, 1]
