@@ -68,6 +68,7 @@ _VERSION_COLUMNS: Final = (
     *("transaction", "superseded_by", "copies", "key", "value"),
 )
 _SHOWN_BYTES: Final = 32
+_NEWEST: Final = "the newest"
 _PLACES: Final = {
     LOG: "log",
     DELETED: "deleted file",
@@ -185,6 +186,7 @@ def _write_rows(
         "versions": len(rows),
         "left_out": history.left_out,
         "log_start_offset": history.log_start_offset,
+        "is_whole": history.is_whole,
         "end_offset": history.end_offset,
         "erased_offsets": history.erased_offsets,
         "erased_from_offset": history.erased_from_offset,
@@ -228,6 +230,18 @@ def _write_table(
         text = escaped(whole) if is_json(how) else whole.strip('"')
         return text if is_wide or len(text) <= limit else f"{text[:limit]}..."
 
+    torn = {
+        (root, history.partition.topic, history.partition.partition)
+        for root, history in histories
+        if not history.is_whole
+    }
+
+    def state(row: Row) -> str:
+        told = _state(row)
+        if told.startswith(_NEWEST) and (row["root"], row["topic"], row["partition"]) in torn:
+            return told.replace(_NEWEST, f"{_NEWEST} that was read")
+        return told
+
     table = TextTable(
         columns=(
             Column(heading="partition", cell=partition_name, rank=4),
@@ -240,7 +254,7 @@ def _write_table(
                 folds=is_wide,
                 style=lambda row: "dim" if row["is_tombstone"] else "",
             ),
-            Column(heading="is", cell=_state, style=_state_style),
+            Column(heading="is", cell=state, style=_state_style),
             Column(heading="left in", cell=partial(_places, is_wide=is_wide), rank=1),
         )
     )
@@ -276,10 +290,14 @@ def _sentences(
     )
     count = len(histories)
     what = count_text(count, "partition")
+    torn = sum(not history.is_whole for _, history in histories)
+    if torn:
+        was = "was" if torn == 1 else "were"
+        yield f"of {what}, {torn} {was} not read to the end: versions of the key may be there"
     if erased:
         yield (
-            f"of {what}, {erased} {'has' if erased == 1 else 'have'} lost offsets to compaction or "
-            "deletion: versions of the key may have been among them; --wide says which"
+            f"of {what}, {erased} {'has' if erased == 1 else 'have'} lost offsets to compaction, "
+            "deletion or damage: versions of the key may have been among them; --wide says which"
         )
     elif not any(history.errors for _, history in histories):
         yield f"all of {what} was read, and nothing was ever erased there: there was no such key"
@@ -290,7 +308,7 @@ def _state(row: Row) -> str:
         return str(row["transaction"])
     if row["superseded_by"] is not None:
         return f"superseded by {row['superseded_by']:,}"
-    return "the newest: deleted" if row["is_tombstone"] else "the newest"
+    return f"{_NEWEST}: deleted" if row["is_tombstone"] else _NEWEST
 
 
 def _state_style(row: Row) -> str:

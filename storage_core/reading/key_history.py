@@ -38,7 +38,7 @@ from storage_core.filenames import (
 from storage_core.log.batch_search import ListedSegment
 from storage_core.log.committed_view import find_last_stable_offset, scan_batch_tables
 from storage_core.log.settled_store import SettledStore, settle
-from storage_core.reading.ranges import ReadRange, read_range
+from storage_core.reading.ranges import ReadRange, is_compacted_topic, read_range
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.payload import DEFAULT_LIMITS
 from storage_core.roots.open_root import find_root, partition_checkpoints
@@ -98,8 +98,8 @@ class Version:
         copies: Where it is left; at least one.
         is_visible: Whether a consumer gets it from the log.
         transaction: ABORTED, UNDECIDED where its log is not stable yet, else None.
-        superseded_by: Offset of the next version of the key that is left; None for the newest one,
-            and for one of an aborted transaction, which never was a version.
+        superseded_by: Offset of the next version of the key that is left; None for the newest one
+            that was read, and for one of an aborted transaction, which never was a version.
     """
 
     partition: TopicPartition
@@ -123,11 +123,14 @@ class PartitionHistory:
         left_out: How many records of the keys were read that none of the versions is of.
         log_start_offset: First offset that a consumer may see; None without a log, and where it
             cannot be read.
+        is_whole: Whether the log was read to its end; without a log, all that there is.
         end_offset: Just past the newest of the versions, or the log's end without any: what was
-            erased is counted up to here.
+            erased is counted up to here. None where nothing is known of that.
         erased_offsets: How many offsets from the log start to there have no record any more.
         erased_from_offset: None of them lies below; None where there are none.
         cleaned_to: Entry of the cleaner's checkpoint, None without.
+        is_compacted: Whether it is known that compaction worked here: by that, or by the topic's
+            policy. Else offsets may be missing for another reason.
         errors: What could not be read, each with ``error_class`` and ``error``.
     """
 
@@ -135,34 +138,47 @@ class PartitionHistory:
     versions: tuple[Version, ...] = ()
     left_out: int = 0
     log_start_offset: int | None = None
+    is_whole: bool = True
     end_offset: int | None = None
     erased_offsets: int = 0
     erased_from_offset: int | None = None
     cleaned_to: int | None = None
+    is_compacted: bool = False
     errors: tuple[Mapping[str, str | None], ...] = ()
 
     @property
     def sentence(self) -> str:
         """What is sure about versions that are not there any more, for a person."""
         start, end = self.log_start_offset, self.end_offset
-        if start is None or end is None:
-            return f"{self.partition} has no log that can be read: older versions may be missing"
+        if start is None:
+            return f"{self.partition} has no log that can be read: versions may be missing"
         said = f"{self.partition} starts at offset {start}"
         if start:
             said += ": what lay below was deleted, or never copied"
-        span = end - start
+        torn = (
+            ""
+            if self.is_whole
+            else "; it was not read to its end: newer versions may be there (pylog verify)"
+        )
+        if end is None:
+            return f"{said}{torn or '; its batches could not be counted (pylog verify)'}"
         if not self.erased_offsets:
             whole = f"; nothing from there to offset {end} was erased"
-            return said + whole + ("" if start else ": no version is missing")
+            return said + whole + (torn or ("" if start else ": no version is missing"))
         since = (
             ""
             if self.erased_from_offset in {None, start}
             else (f", none of them below {self.erased_from_offset}")
         )
+        why = (
+            ": compaction has erased them, and"
+            if self.is_compacted
+            else " (compaction, or damage: pylog verify);"
+        )
         return (
-            f"{said}; {self.erased_offsets:,} of the {span:,} offsets from there to {end} have no "
-            f"record any more{since}: compaction has erased them, and older versions of the key "
-            "may have been among them"
+            f"{said}; {self.erased_offsets:,} of the {end - start:,} offsets from there to {end} "
+            f"have no record any more{since}{why} older versions of the key may have been among "
+            f"them{torn}"
         )
 
 
@@ -391,18 +407,29 @@ def _history_of(
             history = replace(history, log_start_offset=start, cleaned_to=own.cleaner_offset)
             places.insert(0, _place_of(LOG, "", settled))
     newest = _NewestVersions(found.partition, keys, most)
+    # A bad copy beside a log hides nothing that the log does not have.
+    needed = {LOG} if found.log is not None else {place.copy.kind for place in places}
+    is_whole = not found.errors
     for place in places:
+        known = len(found.errors)
         with _noted(found):
             newest.add(place)
+        is_whole &= place.copy.kind not in needed or len(found.errors) == known
     versions = newest.all()
-    history = replace(history, left_out=newest.left_out)
+    history = replace(history, left_out=newest.left_out, is_whole=is_whole)
     marked = versions
     if settled is not None and start is not None:
         with _noted(found):
             last = max((version.offset for version in versions), default=None)
             erased = _Erasure(start, last)
             erased.scan(settled)
-            history = erased.told_in(history)
+            if is_whole or last is not None:
+                history = erased.told_in(history)
+            if history.cleaned_to is not None or (
+                history.erased_offsets
+                and is_compacted_topic(settled.location, found.partition.topic)
+            ):
+                history = replace(history, is_compacted=True)
             log = _Log(settled, found.partition, start, now_ms)
             marked = log.mark(versions, keys, has_transactions=erased.has_transactions)
     ordered = sorted(marked, key=lambda one: (one.key is not None, one.key or b"", one.offset))

@@ -267,7 +267,7 @@ def _check_gaps(store: SettledStore, watch: GapWatch, wanted: ReadRange) -> None
     gaps = [gap for gap in watch.gaps if gap.reaches_into(wanted.start_offset, wanted.end_offset)]
     if not gaps or watch.is_compacted:
         return
-    if wanted.cleaned_to is None and _is_compacted_topic(wanted):
+    if wanted.cleaned_to is None and is_compacted_topic(wanted.directory, wanted.partition.topic):
         return
     if _are_compacted(store, wanted):
         return
@@ -286,11 +286,11 @@ def _are_compacted(store: SettledStore, wanted: ReadRange) -> bool:
     return watch.is_compacted
 
 
-def _is_compacted_topic(wanted: ReadRange) -> bool:
-    """Whether the metadata beside a partition says that its topic is compacted."""
+def is_compacted_topic(directory: str, topic: str) -> bool:
+    """Whether the metadata beside a partition's directory says that its topic is compacted."""
     try:
-        root, _ = split_location(wanted.directory)
-        config = read_own_catalog(open_root(root)).config_for(wanted.partition.topic)
+        root, _ = split_location(directory)
+        config = read_own_catalog(open_root(root)).config_for(topic)
     except PylogError:
         return False  # it has other readers, who say what is wrong with it
     return config is not None and config.is_compacted

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from pylog_spark.exit_code import ExitCode
+from tests.kit.builders import BatchSpec, RecordSpec
+from tests.kit.directories import SegmentSpec, write_partition
 from tests.kit.golden_broker import broker_origin, unpack_broker
 
 CLOCK_MS = int(broker_origin()["clock_ms"]) + 3_600_000
@@ -160,3 +162,26 @@ def test_a_partition_that_cannot_be_read_is_a_row_and_the_others_are_told(pylog,
     assert len(lines_of(result, "history")) == 3
     text = pylog("find", root, "--topic", TOPIC, "--key", "k").stdout
     assert log.name in text
+
+
+def test_an_old_version_before_damage_is_not_called_the_newest(pylog, tmp_path):
+    batches = [
+        BatchSpec(base_offset=n, records=(RecordSpec(key=b"k", value=b"v%d" % n),))
+        for n in range(3)
+    ]
+    write_partition(tmp_path / "orders-0", [SegmentSpec(base_offset=0, batches=batches)])
+    log = tmp_path / "orders-0" / "00000000000000000000.log"
+    content = bytearray(log.read_bytes())
+    content[-1] ^= 1
+    log.write_bytes(content)
+    words = ("find", tmp_path, "--topic", "orders", "--key", "k")
+    result = pylog(*words, "--wide")
+    assert result.exit_code == ExitCode.PARTLY_FAILED
+    assert "the newest that was read" in result.stdout
+    assert "no version is missing" not in result.stdout
+    assert str(log) in result.stdout
+    (told,) = lines_of(pylog(*words, "--output", "json"), "history")
+    assert (told["is_whole"], told["end_offset"]) == (False, 2)
+    assert "newer versions may be there" in told["sentence"]
+    nowhere = " ".join(pylog(*words[:-1], "nobody").stdout.split())
+    assert "of 1 partition, 1 was not read to the end" in nowhere

@@ -81,7 +81,9 @@ def test_what_compaction_erased_is_counted_up_to_the_newest_version(tmp_path):
     assert told(found) == [(10, b"v", None)]
     assert (found.erased_offsets, found.erased_from_offset) == (12, 0)
     assert found.end_offset == 11
-    assert "compaction has erased" in found.sentence
+    assert "have no record any more (compaction, or damage: pylog verify)" in found.sentence
+    (root / CLEANER_FILE).write_bytes(encode_offset_checkpoint({ORDERS: 21}))
+    assert "compaction has erased" in history(root).sentence
     nothing = history(root, b"never")
     assert nothing.versions == ()
     assert (nothing.erased_offsets, nothing.end_offset) == (17, 21)
@@ -149,6 +151,31 @@ def test_a_damaged_place_is_an_error_and_hides_no_other(tmp_path):
     found = history(root)
     assert told(found) == [(5, b"new", None)]
     assert [error["error_class"] for error in found.errors] == ["CorruptRecordError"]
+    assert found.is_whole
+
+
+def test_of_a_log_that_was_not_read_to_its_end_nothing_is_said_of_the_rest(tmp_path):
+    batches = [batch(n, record(b"k", b"%d" % n)) for n in range(4)]
+    root = write(tmp_path, *batches)
+    log = root / "orders-0" / LOG_OF_ZERO
+    content = bytearray(log.read_bytes())
+    content[len(content) // 4 * 3 - 1] ^= 1  # of the third batch
+    log.write_bytes(content)
+    found = history(root)
+    assert told(found) == [(0, b"0", 1), (1, b"1", None)]
+    assert (found.is_whole, found.end_offset) == (False, 2)
+    assert "not read to its end: newer versions may be there" in found.sentence
+    assert "no version is missing" not in found.sentence
+    nothing = history(root, b"never")
+    assert (nothing.is_whole, nothing.end_offset, nothing.erased_offsets) == (False, None, 0)
+    assert "erased" not in nothing.sentence
+
+
+def test_offsets_that_a_damaged_header_hides_are_not_called_compacted(tmp_path):
+    root = write(tmp_path, batch(0, record(b"k", b"a")), batch(9, record(b"k", b"b")))
+    found = history(root)
+    assert (found.erased_offsets, found.is_compacted) == (8, False)
+    assert "(compaction, or damage: pylog verify)" in found.sentence
 
 
 def test_only_the_partitions_that_are_asked_for_are_read(tmp_path):
@@ -277,7 +304,8 @@ def test_a_segment_whose_name_kafka_would_not_write_is_an_error_and_hides_no_oth
         (root / "orders-0" / LOG_OF_ZERO).unlink()
     broken, whole = find_history(str(root), "orders", [b"k"], now_ms=SOME_TIME_MS)
     assert {error["error_class"] for error in broken.errors} == {"StorageError"}
-    assert ("no log that can be read" in broken.sentence) == (name == "0.log")
+    assert not broken.is_whole
+    assert "not read to its end" in broken.sentence
     assert (whole.errors, told(whole)) == ((), [(0, b"a", None)])
 
 
