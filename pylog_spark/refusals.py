@@ -234,6 +234,70 @@ GUARDS: Final[Mapping[str, Refusal]] = {
         way="`pylog materialize` them, recover the copy, ingest it into a new root",
     ),
     "TRASH_IN_USE": Refusal(means="another command works in the trash", way="wait for its end"),
+    "TRASH_OF_ANOTHER_USER": Refusal(
+        means="the trash belongs to neither this user, nor root, nor the directory's owner",
+        way="run as the directory's owner, or name another folder: `--trash DIR`",
+    ),
+    "CLAIM_OF_ANOTHER_USER": Refusal(
+        means="another user than this one left word of unfinished work in the directory",
+        way="run as the user who ran it before, or as root",
+    ),
+    "RUN_IS_OVER": Refusal(
+        means="a task was still at work when its run had ended: it committed nothing after",
+        way="run again",
+    ),
+    "UNDO_BEGUN": Refusal(
+        means="an undo of the run was begun and has not ended",
+        way="`pylog undo` the run again, then purge",
+    ),
+    "NOT_KAFKAS": Refusal(
+        means="the directory to be removed is not what Kafka makes of a deleted partition",
+        way="look what it is, and move it out of the log directory",
+    ),
+    "NOT_OURS": Refusal(
+        means="the trash of the run has something that is no regular file",
+        way="look what it is, and move it out of the trash",
+    ),
+    "CUTS_RECORDS": Refusal(
+        means="the log has damage, and making anew what is derived from it would cut records",
+        way="`pylog doctor ROOT` says how to mend the log first",
+    ),
+    "READ_ONLY_STORE": Refusal(
+        means="the place is a mirror on an object store, which is only read",
+        way="`pylog ingest` it into a managed root",
+    ),
+    "UNSAFE_STORE": Refusal(
+        means="the object store does not keep the promises of conditional writes",
+        way="use a store that has If-Match and If-None-Match",
+    ),
+    "LEASE_NOT_HELD": Refusal(
+        means="a change of the managed root was tried without its lease: a mistake of this program",
+        way="run again, and report it",
+    ),
+    "SYNC_MAY_WRITE": Refusal(
+        means="objects are to be adopted in place, and nobody said that their sync has stopped",
+        way="stop the sync, then `--sync-stopped`",
+    ),
+    "TARGET_IN_USE": Refusal(
+        means="another run writes the target at this moment", way="wait for its end"
+    ),
+    "TARGET_IS_A_BROKERS": Refusal(
+        means="the target has meta.properties: new records would be on no other replica",
+        way="write a directory of its own",
+    ),
+    "NO_STAGING": Refusal(
+        means="the target is a mount point, or lies in a broker's log directory: nothing beside it "
+        "can be renamed into it",
+        way="name a folder below the mount point",
+    ),
+    "WRITE_SUPERSEDED": Refusal(
+        means="a later write to the directory has begun, or this host does not see the directory",
+        way="write again when the other has ended, on a disk that all hosts see",
+    ),
+    "LOG_CHANGED": Refusal(
+        means="somebody else has appended to a log that the write would go on with",
+        way="write into a directory of its own, or with mode overwrite",
+    ),
 }
 
 

@@ -16,19 +16,22 @@ from storage_core.errors import ConfigError
 from storage_core.maintenance.verification.finding_kinds import KINDS
 
 _CODE: Final = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)*|[0-9]{1,3}")
+_PLACE: Final = re.compile(r"\{(\w+)\}")
 _COLUMNS: Final = ("code", "kind", "means", "way_out")
 
 
 def is_code(word: str) -> bool:
-    """Whether a word may be a code, and no place."""
-    return _CODE.fullmatch(word) is not None
+    """Whether a word may be a code, and no place; in lower case it has to be one."""
+    return _CODE.fullmatch(word) is not None or word.upper() in all_codes()
 
 
 def all_codes() -> dict[str, list[tuple[str, str, str]]]:
     """Return kind, meaning and way out of every code; some have several."""
     codes: dict[str, list[tuple[str, str, str]]] = {}
     for code, kind in KINDS.items():
-        told = ("finding", kind.meaning, kind.advice)
+        # Of no finding in particular: words in capitals stand for its places, as on the page.
+        advice = _PLACE.sub(lambda match: match[1].upper(), kind.advice.replace("{start}", ""))
+        told = ("finding", kind.meaning, advice)
         codes.setdefault(code.value, []).append(told)
     for reason, refusal in REASONS.items():
         codes.setdefault(reason.value, []).append(("reason", refusal.means, refusal.way))
@@ -46,6 +49,7 @@ def explain_codes(words: Sequence[str], output: OutputFormat) -> int:
         ConfigError: There is no such code.
     """
     codes = all_codes()
+    words = [word.upper() for word in words]
     for word in words:
         if word not in codes:
             near = nearest_name(word, codes)
