@@ -234,7 +234,12 @@ def test_a_partition_that_cannot_be_read_is_a_row_beside_the_others(
 def test_a_root_without_coordinators_has_nothing_to_tell(pylog, tmp_path: Path):
     write_partition(tmp_path / "kafka" / "orders-0", [SegmentSpec(base_offset=0, batches=[])])
     groups = pylog("groups", tmp_path / "kafka")
-    assert (groups.exit_code, groups.stdout) == (0, "no groups\n")
+    assert groups.exit_code == 0
+    assert groups.stdout.startswith("no groups\n")
+    assert "it may lie in the broker's other log directories" in " ".join(groups.stdout.split())
+    lines = pylog("groups", tmp_path / "kafka", "--output", "json")
+    assert (lines.exit_code, lines.stdout) == (0, "")
+    assert "no partition of __consumer_offsets is here" in lines.stderr
     transactions = pylog("transactions", tmp_path / "kafka")
     assert (transactions.exit_code, transactions.stdout) == (
         0,
