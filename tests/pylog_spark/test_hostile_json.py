@@ -212,6 +212,7 @@ def test_every_reader_is_named_above():
     """A new use of Python's parser stands here, or reads what this program alone has written."""
     ours = {
         "pylog_spark/avro_format.py",  # a schema, written anew after it was checked
+        "pylog_spark/cli/doctor.py",  # findings of this run, from a file of its own
         "pylog_spark/cli/jobs.py",  # rows of this run
         "pylog_spark/cli/row_lines.py",  # a text that was just written
         "pylog_spark/operations/cleaned_logs.py",

@@ -373,7 +373,7 @@ def test_what_is_salvaged_or_kept_can_be_read_by_nobody_else(root, tmp_path):
         os.umask(before)
     place = tmp_path / "salvage" / "t-1"
     owner = (KAFKA_USER, KAFKA_GROUP) if os.geteuid() == 0 else (os.getuid(), os.getgid())
-    assert len(list(place.iterdir())) == 8
+    assert len(list(place.iterdir())) == 9
     for path in (*place.iterdir(), tmp_path / "trash" / "0000" / LOG):
         assert facts(path)[1:] == (*owner, 0o640), path
     found = place.stat()

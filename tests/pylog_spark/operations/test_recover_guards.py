@@ -183,7 +183,8 @@ def test_readable_records_wait_for_a_word_where_no_high_watermark_is_known(spark
     report = recover(spark, [root.path], options)
     assert (report.exit_code, row_of(report)["status"]) == (0, "done")
     note = f"{records} records that can be read were cut: {TORN}-0; {salvage} keeps them"
-    assert note in report.notes
+    replay = f"pylog salvage replay {salvage} {root.path} --role broker"
+    assert f"{note}; before you start the broker: {replay}" in report.notes
 
 
 @pytest.mark.item("REC-15", "REC-16")

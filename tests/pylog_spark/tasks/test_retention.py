@@ -158,6 +158,7 @@ def test_a_log_start_that_is_not_the_one_of_the_plan_is_not_written(root):
     sweeper = Sweeper(root)
     row = sweeper.observe()[f"{TOPIC}-0"]
     create_claim(sweeper.claim())
+    assert sweeper.write.roots  # it takes the lock, whose file is there from then on
     before = read_tree(root.path)
     swept = sweeper.commit({**row, "log_start_offset": row["log_start_offset"] + 1})
     assert (swept["error_class"], swept["touched"]) == ("ChangedWhileReadError", False)
