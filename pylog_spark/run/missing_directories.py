@@ -14,6 +14,7 @@ from pylog_spark.run.catalogs import read_meta_properties, read_metadata
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.broker_files import MetaProperties, is_same_broker
 from storage_core.errors import LogDirectoryNotFoundError, PylogError
+from storage_core.local_files import entry_names
 from storage_core.maintenance.verification.prescription import recover_command
 from storage_core.roots.open_root import LogRoot
 
@@ -96,7 +97,7 @@ def _find_beside(
     places: dict[str, str] = {}
     for folder in sorted({root.parent for root in roots}):
         with suppress(OSError):
-            for path in sorted(folder.iterdir()):
+            for path in (folder / name for name in sorted(entry_names(folder, may_be_link=True))):
                 # A neighbour may be anything: what cannot be read is none of the broker's.
                 with suppress(PylogError, OSError):
                     other = read_meta_properties(str(path)) if path.is_dir() else None

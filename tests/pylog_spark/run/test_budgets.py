@@ -39,7 +39,7 @@ def test_after_so_long_nothing_more_is_begun():
     clock.now += 0.1
     assert budget.refusal() == (
         Reason.BUDGET_SPENT,
-        "--max-duration 60000 ms: 60000 ms had passed before it",
+        "--max-duration 1 minute: 1 minute had passed before it",
     )
 
 

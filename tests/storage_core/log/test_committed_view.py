@@ -91,6 +91,7 @@ def test_damage_to_the_batches_themselves_is_an_error(tmp_path: Path):
     batches = some_batches(count=3)
     directory = write_partition(tmp_path / "t-0", [SegmentSpec(base_offset=0, batches=batches)])
     log = directory / "00000000000000000000.log"
-    log.write_bytes(log.read_bytes() + bytes(100))
+    # Zeros alone would be the end of the log.
+    log.write_bytes(log.read_bytes() + bytes(99) + b"\1")
     with pytest.raises(CorruptRecordError):
         load_committed_view(LocalStore(directory), now_ms=NOW_MS)
