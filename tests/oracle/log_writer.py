@@ -26,7 +26,8 @@ LONG_KEY_PARTS: Final = 18
 class Contents:
     """What the records of one step look like; everything else comes out of the seed.
 
-    keys: how many different keys there are. The shares are probabilities.
+    keys: how many different keys there are. The shares are probabilities. negative: of timestamps
+    below -1, which only a builder without its check writes.
     """
 
     record_count: int
@@ -37,6 +38,7 @@ class Contents:
     headers: float = 0.1
     gaps: float = 0.0
     untimed: float = 0.0
+    negative: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +218,8 @@ def _records(contents: Contents, now_ms: int) -> tuple[NewRecord, ...]:
 def _timestamp(dice: random.Random, contents: Contents, now_ms: int) -> int:
     if dice.random() < contents.untimed:
         return NO_TIMESTAMP
+    if contents.negative and dice.random() < contents.negative:
+        return dice.choice((-2, -3, -(2**40), dice.randrange(-(2**50), -1)))
     return now_ms - dice.choice((0, 0, 1, dice.randrange(OLDEST_RECORD_MS)))
 
 

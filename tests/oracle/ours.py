@@ -25,6 +25,7 @@ def clean_by_us(directory: Path, task: CleanTask) -> CleanAnswer:
         offset_map_hash=OffsetMapHash.MD5,
         producer_id_expiration_ms=PRODUCER_ID_EXPIRATION_MS,
         window_bytes=task.window_bytes,
+        keeps_negative_timestamps=task.keeps_negative_timestamps,
     )
     result, log = clean_and_load(
         directory,

@@ -44,7 +44,7 @@ class CleanTask:
     window_bytes concerns only this project, which reads a segment by so many bytes at a time.
     first_dirty_offset None: the range is chosen as Kafka's LogCleanerManager does, from
     cleaner_checkpoint, which is None for a partition that was never cleaned. then_retains: the
-    deletion pass of a cleaner thread follows.
+    deletion pass of a cleaner thread follows. keeps_negative_timestamps is an option of ours.
     """
 
     config: Mapping[str, object]
@@ -57,6 +57,7 @@ class CleanTask:
     cleaner: CleanerSettings
     window_bytes: int
     then_retains: bool = False
+    keeps_negative_timestamps: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
