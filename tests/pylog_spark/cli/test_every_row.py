@@ -8,13 +8,17 @@ from typing import Final
 
 import pytest
 
+from pylog_spark.engines.spark_engine import SparkEngine
 from pylog_spark.operations.verify_report import ORDERED_FINDINGS
 from pylog_spark.text_table import SHOWN_ROWS
 from storage_core.local_files import folder_names
+from tests.kit.builders import BatchSpec, RecordSpec
+from tests.kit.directories import SegmentSpec, write_partition
 
 # More than any bound on rows that a command has.
 _FINDINGS: Final = ORDERED_FINDINGS + 50
 _ROWS: Final = SHOWN_ROWS + 50
+_PARTITIONS: Final = 4
 _ENGINE: Final = ("--now-ms", 2 * 10**12, "--engine", "local")
 _JOB: Final = ("{}", "--role", "broker", "--dry-run", *_ENGINE)
 # By command: its words, and the kind of its rows in JSON.
@@ -79,3 +83,58 @@ def test_a_terminal_says_how_many_more_there_are(pylog, long: Path):
     for command in ("verify", "doctor"):
         result = pylog(command, long, "--role", "broker", *_ENGINE, "--show", 7)
         assert f"{_ROWS - 7:,} more; --show N prints more" in " ".join(result.stdout.split())
+
+
+@pytest.fixture(scope="module")
+def littered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Partitions in which there is more than is put in one order: their tasks find it."""
+    root = tmp_path_factory.mktemp("littered") / "log"
+    batch = BatchSpec(records=(RecordSpec(),))
+    for number in range(_FINDINGS):
+        directory = root / f"t-{number % _PARTITIONS}"
+        if number < _PARTITIONS:
+            write_partition(directory, [SegmentSpec(base_offset=0, batches=[batch])])
+        (directory / f"noise{number:05}.{'txt' if number % 3 else 'log'}").touch()
+    (root / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=1\n")
+    return root
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("output", ["json", "csv"])
+def test_spark_gives_every_row_and_its_driver_never_has_them_all(
+    spark, pylog, littered: Path, monkeypatch, output: str
+):
+    del spark
+    collected: list[int] = []
+    streamed: list[int] = []
+    compute, stream = SparkEngine._compute, SparkEngine.stream
+
+    def counting_compute(*words, **options):
+        table = compute(*words, **options)
+        collected.append(table.num_rows)
+        return table
+
+    def counting_stream(*words):
+        for batch in stream(*words):
+            streamed.append(batch.num_rows)
+            yield batch
+
+    monkeypatch.setattr(SparkEngine, "_compute", counting_compute)
+    monkeypatch.setattr(SparkEngine, "stream", counting_stream)
+    words = (*("verify", littered), *_ENGINE[:2], "--engine", "spark", "--output", output)
+    result = pylog(*words)
+    assert result.exit_code == 1, result.stderr
+    if output == "json":
+        rows = [json.loads(line) for line in result.stdout.splitlines()]
+        rows = [row for row in rows if row["type"] == "finding"]
+    else:
+        rows = list(csv.DictReader(io.StringIO(result.stdout)))
+    files = {Path(row["file"]).name for row in rows if "noise" in row["file"]}
+    assert len(files) == _FINDINGS
+    assert [row["severity"] for row in rows] == sorted(
+        (row["severity"] for row in rows),
+        key=("fatal", "error", "warn", "harmless", "info").index,
+    )
+    assert sum(streamed) == len(rows)
+    assert max(collected) <= ORDERED_FINDINGS < len(rows)
+    assert max(streamed) <= 1000
