@@ -21,6 +21,7 @@ from pylog_spark.operations.verify import (
 )
 from pylog_spark.operations.verify_report import ORDERED_FINDINGS, VerifyRequest
 from pylog_spark.options import JobOptions
+from pylog_spark.options.broker import broker_config
 from pylog_spark.run.catalogs import build_catalogs
 from pylog_spark.run.job import new_job
 from pylog_spark.run.planning import WorkItem, are_read_here, choose_unit_bytes, pack_units
@@ -89,6 +90,7 @@ def diagnose(
         engine=run.engine.name,
         catalogs=_catalogs(log_roots, options),
         waiting=_waiting(log_roots, options),
+        is_only_broker=broker_config(options).process_roles == ("broker",),
     )
 
 

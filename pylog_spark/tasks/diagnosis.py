@@ -98,6 +98,7 @@ def put_together(  # noqa: PLR0913  # all that a diagnosis is made of
     engine: str,
     catalogs: Mapping[str, TopicCatalog],
     waiting: Sequence[Waiting],
+    is_only_broker: bool,
 ) -> Diagnosis:
     """Return the diagnosis.
 
@@ -111,6 +112,7 @@ def put_together(  # noqa: PLR0913  # all that a diagnosis is made of
         engine: What did the tasks.
         catalogs: What is known of the topics of each root; empty where that cannot be read.
         waiting: What was cut from the logs, and waits to go back.
+        is_only_broker: Whether the node is known to be no controller.
     """
     ordered = sorted(counts, key=lambda count: (-Severity(count[0]).rank, -count[2], count[1]))
     read_bytes = sum(row.get("read_bytes") or 0 for row in verified)
@@ -128,6 +130,7 @@ def put_together(  # noqa: PLR0913  # all that a diagnosis is made of
         pace,
         is_up=is_up,
         has_metadata=all(root.has_metadata for root in roots.observed),
+        lacks_metadata=any(root.lacks_metadata for root in roots.observed),
     )
     states = tuple(_root_state(root, verified, offline) for root in roots.observed)
     by_severity: Counter[str] = Counter()
@@ -146,6 +149,7 @@ def put_together(  # noqa: PLR0913  # all that a diagnosis is made of
             has_replicas=_has_replicas(findings, forecasts, catalogs),
             commands=_commands(states, findings, forecasts, verified),
             waiting=waiting,
+            is_only_broker=is_only_broker,
         ),
         roots=states,
         start=start,

@@ -158,7 +158,8 @@ def read_topic_id(location: str) -> str | None:
     store = open_store(location)
     if isinstance(store, LocalStore):
         # A disk is asked for the one file: a listing costs as much as the partition has files.
-        is_there = store.has_file(PARTITION_METADATA_FILE)
+        # What has the name and is no file is refused, as a broker refuses it.
+        is_there = store.has(PARTITION_METADATA_FILE)
     else:
         is_there = any(file.name == PARTITION_METADATA_FILE for file in store.list_files())
     if not is_there:

@@ -45,6 +45,12 @@ class BrokerConfig:
         "log directories where log.dirs is not set",
         default=(),
     )
+    process_roles: tuple[str, ...] = _broker(
+        "process.roles",
+        string_list(),
+        "what the node is; only a broker gets lost cluster metadata back from its controllers",
+        default=(),
+    )
     cordoned_log_dirs: tuple[str, ...] = _broker(
         "cordoned.log.dirs",
         string_list(),

@@ -39,6 +39,7 @@ from storage_core.filenames import (
 from storage_core.local_files import (
     PRIVATE_FILE_MODE,
     PUBLIC_FILE_MODE,
+    Entry,
     create_in,
     facts_in,
     find_data_end,
@@ -327,8 +328,13 @@ class LocalStore(UnsharedStore, OwnedFiles):
 
     def list_unseen(self) -> list[str]:
         """Return the names of all that ``list_files`` leaves out for its name, sorted."""
+        return [entry.name for entry in self.list_others() if not is_text(entry.name)]
+
+    def list_others(self) -> list[Entry]:
+        """Return all that ``list_files`` leaves out, sorted by name."""
         with storage_errors(self.directory), self._folder() as folder:
-            return [entry.name for entry in scan_open(folder) if not is_text(entry.name)]
+            entries = scan_open(folder)
+        return [entry for entry in entries if not (entry.is_file and is_text(entry.name))]
 
     def read_file(self, name: str, *, limit_bytes: int) -> bytes:
         """Return a small file whole."""

@@ -170,6 +170,15 @@ def _as_folder(path: Path) -> None:
     path.mkdir()
 
 
+def _folder_in(partition: str, file: str) -> Happen:
+    return lambda disks: _as_folder(disks[partition] / file)
+
+
+def _as_full_folder(path: Path) -> None:
+    _as_folder(path)
+    (path / "notes.txt").write_bytes(b"mine")
+
+
 def _link(disks: Disks, name: str, *, is_broken: bool = False) -> None:
     place = disks[name]
     target = disks.base / "elsewhere" / name
@@ -392,6 +401,8 @@ ACCIDENTS: Final[dict[str, Happen]] = {
     "marker-missing-last": _last(_MARKER, None),
     "marker-garbage": _every(_MARKER, GARBAGE),
     "marker-empty": _every(_MARKER, b""),
+    "marker-folder": lambda disks: _as_folder(disks.last / _MARKER),
+    "marker-folder-full": lambda disks: _as_full_folder(disks.last / _MARKER),
     "lock-folder": lambda disks: (disks.last / ".lock").mkdir(),
     "file-in-root": _last("notes.txt", b"mine"),
     "lost-and-found": _folder("lost+found"),
@@ -432,6 +443,8 @@ ACCIDENTS: Final[dict[str, Happen]] = {
     "topic-id-garbage": _in("orders-1", "partition.metadata", GARBAGE),
     "topic-id-empty-last": _in("orders-1", "partition.metadata", b""),
     "topic-id-zero-last": lambda disks: _with_id(disks["orders-1"], "AAAAAAAAAAAAAAAAAAAAAA"),
+    "topic-id-folder": lambda disks: _as_folder(disks["orders-0"] / "partition.metadata"),
+    "topic-id-folder-last": lambda disks: _as_folder(disks["orders-1"] / "partition.metadata"),
     "topic-id-zero": lambda disks: _with_id(disks["orders-0"], "AAAAAAAAAAAAAAAAAAAAAA"),
     "partition-unknown": _unknown_partition,
     "topic-unknown": _unknown_topic,
@@ -443,6 +456,8 @@ ACCIDENTS: Final[dict[str, Happen]] = {
     "recovery-version-1": _last(_RECOVERY, b"1\n0\n"),
     "recovery-beyond": _set_point(_RECOVERY, "orders", 0, 500),
     "recovery-folder": lambda disks: _as_folder(disks.last / _RECOVERY),
+    "log-start-folder": lambda disks: _as_folder(disks.last / _LOG_START),
+    "watermark-folder": lambda disks: _as_folder(disks.last / _WATERMARK),
     "log-start-garbage": _last(_LOG_START, GARBAGE),
     "log-start-zeros": _last(_LOG_START, bytes(64)),
     "log-start-beyond": _set_point(_LOG_START, "orders", 0, 500),
@@ -485,6 +500,14 @@ ACCIDENTS: Final[dict[str, Happen]] = {
     "epochs-empty": _in("orders-0", "leader-epoch-checkpoint", b""),
     "epochs-gone": _without("orders-0", "leader-epoch-checkpoint"),
     "epochs-zeros": _in("orders-1", "leader-epoch-checkpoint", bytes(30)),
+    "index-folder": _folder_in("events-0", f"{SECOND}.index"),
+    "index-folder-last": _folder_in("events-0", f"{LAST}.index"),
+    "timeindex-folder": _folder_in("events-0", f"{SECOND}.timeindex"),
+    "timeindex-folder-last": _folder_in("events-0", f"{LAST}.timeindex"),
+    "txnindex-folder": _folder_in("orders-0", f"{LAST}.txnindex"),
+    "txnindex-folder-closed": lambda d: (d["events-0"] / f"{SECOND}.txnindex").mkdir(),
+    "producers-folder": _folder_in("orders-0", f"{408:020d}.snapshot"),
+    "epochs-folder": _folder_in("orders-1", "leader-epoch-checkpoint"),
     "appledouble": _new("events-1", f"._{SECOND}.log", GARBAGE),
     "name-invalid": _new("events-1", "nonsense.log", b""),
     "name-invalid-last": _new("events-0", "nonsense.log", b""),
@@ -500,6 +523,7 @@ ACCIDENTS: Final[dict[str, Happen]] = {
     "quorum-empty": _in(METADATA, "quorum-state", b""),
     "quorum-garbage": _in(METADATA, "quorum-state", GARBAGE),
     "quorum-zeros": _in(METADATA, "quorum-state", bytes(100)),
+    "quorum-folder": _folder_in(METADATA, "quorum-state"),
     "metadata-torn": _cut(METADATA, FIRST, 7),
     "metadata-half": _metadata_half,
     "metadata-crc": lambda disks: _flip(METADATA, FIRST, len(_metadata_batches(disks)) // 2)(disks),

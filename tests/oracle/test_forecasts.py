@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.oracle.forecasts import cases
+from tests.oracle.forecasts import cases, count_lost
 
 pytestmark = pytest.mark.oracle
 
@@ -34,3 +34,10 @@ def test_pairs_are_always_the_same_and_come_after_single_accidents():
     assert some == cases(20)[: len(some)]
     assert all("+" not in case for case in some[:-10])
     assert all("+" in case for case in some[-10:])
+
+
+@pytest.mark.parametrize(("log_start", "lost"), [(0, 2), (10, 1), (20, 2)])
+def test_what_lies_below_the_log_start_is_not_lost_unless_all_of_the_log_does(log_start, lost):
+    before = {(0, b"a"), (10, b"b")}
+    assert count_lost(before, set(), log_start) == lost
+    assert count_lost(before, before, log_start) == 0

@@ -28,7 +28,7 @@ from storage_core.filenames import (
     segment_file,
 )
 from storage_core.maintenance.verification.collector import FindingCollector
-from storage_core.maintenance.verification.findings import Code
+from storage_core.maintenance.verification.findings import Code, Severity
 from storage_core.store.base import FileInfo
 
 _KNOWN_NAMES: Final = frozenset(
@@ -133,6 +133,26 @@ def check_names(files: PartitionFiles, findings: FindingCollector) -> None:
             findings.add(Code.FILE_ANCIENT, "records of Kafka 0.7 or older", file=name)
         else:
             findings.add(Code.FILE_UNKNOWN, "not a name that Kafka gives", file=name)
+
+
+def check_folders(
+    names: Iterable[str], files: PartitionFiles, *, log_end_offset: int, findings: FindingCollector
+) -> None:
+    """Report folders in the place of files.
+
+    A start opens the small files, each transaction index, and the other indexes of the last
+    segment; it writes a snapshot of the producers at the log's end, and looks at no other one.
+    """
+    last = files.segments[-1].base_offset if files.segments else 0
+    opened = {LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, QUORUM_STATE_FILE}
+    opened |= {segment_file(last, suffix) for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)}
+    opened.add(segment_file(log_end_offset, SNAPSHOT_SUFFIX))
+    for name in names:
+        message = "expected a file, found a folder"
+        if name in opened or kind_of(name) == TXN_INDEX_SUFFIX:
+            findings.add(Code.FILE_IS_FOLDER, message, file=name)
+        elif kind_of(name) in {OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX}:
+            findings.add(Code.FILE_IS_FOLDER, message, file=name, severity=Severity.ERROR)
 
 
 def check_side_files(segments: Sequence[SegmentFiles], findings: FindingCollector) -> None:

@@ -470,6 +470,16 @@ KINDS: Final[dict[Code, Kind]] = {
         meaning="The disk or the system refuses to read a file.",
         fix="look at the disk (dmesg) and the owner of {file}",
     ),
+    Code.FILE_IS_FOLDER: Kind(
+        severity=Severity.FATAL,
+        meaning=(
+            "A folder has the name of a file that a broker opens at its start; it takes the log "
+            "directory offline."
+        ),
+        fix="move {file} away, and ask again what the start does without it",
+        elsewhere="error where only look-ups open it",
+        stops=Stops.DIRECTORY,
+    ),
     Code.CHANGED_WHILE_READ: Kind(
         severity=Severity.WARN,
         meaning="A file vanished, shrank or grew while it was looked at: somebody writes here.",

@@ -1,6 +1,7 @@
 """Verifies log directories as a whole: owners, sub-directories, checkpoints."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from storage_core.catalog.log_directories import (
@@ -30,6 +31,7 @@ from storage_core.filenames import (
     TopicPartition,
     is_text,
 )
+from storage_core.local_files import entry_names
 from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.files import NOT_TEXT
 from storage_core.maintenance.verification.findings import Code, Severity
@@ -190,6 +192,11 @@ def _special_directories(root: ObservedRoot) -> Iterable[PlacedFinding]:
         if entry.kind not in _SPECIAL:
             continue
         code, message = _SPECIAL[entry.kind]
+        if entry.name == CLEAN_SHUTDOWN_FILE and root.surroundings.role is Role.BROKER:
+            # A start removes the marker before it looks for logs; only one that is empty goes.
+            if not entry_names(Path(entry.path)):
+                continue
+            code, message = Code.FILE_IS_FOLDER, "expected a file, found a folder with files"
         is_unseen = not is_text(entry.name)
         is_foreign_copy = entry.kind is DirectoryKind.FOREIGN and root.surroundings.is_copy
         severity = Severity.INFO if is_foreign_copy or is_unseen else None

@@ -63,6 +63,8 @@ class ObservedRoot:
             them, by path; of those that are not in it, their logs decide.
         has_metadata: Whether the cluster's metadata was read, here or in another directory of the
             same broker.
+        lacks_metadata: Whether the broker has logs with records, and the cluster's metadata are in
+            none of its directories that were named.
     """
 
     location: str
@@ -72,6 +74,7 @@ class ObservedRoot:
     checkpoints: Checkpoints
     fates: Mapping[str, Start] = field(default_factory=dict)
     has_metadata: bool = False
+    lacks_metadata: bool = False
 
     @property
     def directory_id(self) -> str | None:

@@ -88,6 +88,7 @@ def check_together(
             judged[root.location] = replace(
                 root,
                 has_metadata=broker.has_metadata,
+                lacks_metadata=broker.lacks_metadata,
                 fates={
                     path: fate
                     for path, fate in broker.fates.items()
@@ -105,6 +106,7 @@ class _Broker:
     placed: list[PlacedFinding] = field(default_factory=list)
     fates: dict[str, Start] = field(default_factory=dict)
     has_metadata: bool = False
+    lacks_metadata: bool = False
 
     def judge(self) -> None:
         entries = [entry for root in self.roots for entry in root.entries]
@@ -115,6 +117,10 @@ class _Broker:
         metadata = self._read_metadata()
         node_id = next((r.meta_properties.node_id for r in self.roots if r.meta_properties), None)
         self.has_metadata = metadata is not None
+        # One that is broken or behind a link is there: a finding of its own.
+        self.lacks_metadata = not any(
+            entry.kind is DirectoryKind.METADATA for entry in entries
+        ) and any(entry.kind in _OWN_LOGS and not _is_empty(entry.path) for entry in entries)
         if metadata is not None and node_id is not None:
             self._check_features(metadata)
             self._judge_logs(metadata, node_id)

@@ -17,6 +17,7 @@ from storage_core.filenames import (
     PARTITION_METADATA_FILE,
     RECOVERY_POINT_FILE,
     REPLICATION_FILE,
+    is_text,
     log_file,
 )
 from storage_core.maintenance.verification.collector import FindingCollector
@@ -29,6 +30,7 @@ from storage_core.maintenance.verification.files import (
     NOT_TEXT,
     PartitionFiles,
     SegmentFiles,
+    check_folders,
     check_names,
     check_side_files,
     sort_files,
@@ -135,13 +137,17 @@ def fold_partition(
     """
     findings = FindingCollector()
     check_names(files, findings)
+    whole = _put_together(facts, checkpoints)
     if isinstance(store, LocalStore):
-        for name in store.list_unseen():
-            findings.add(Code.FILE_UNKNOWN, NOT_TEXT, file=name)
+        others = store.list_others()
+        for entry in others:
+            if not is_text(entry.name):
+                findings.add(Code.FILE_UNKNOWN, NOT_TEXT, file=entry.name)
+        folders = [entry.name for entry in others if entry.is_folder]
+        check_folders(folders, files, log_end_offset=whole.log_end_offset, findings=findings)
     check_side_files(files.segments, findings)
     if not files.segments:
         findings.add(Code.NO_SEGMENT, "expected at least one .log file")
-    whole = _put_together(facts, checkpoints)
     _check_overlaps(facts, findings)
     _check_gaps(facts, whole.log_start_offset, checkpoints, surroundings, findings)
     check_epochs(

@@ -48,6 +48,26 @@ _NO_METADATA: Final = (
     "the log directories that were named have no readable __cluster_metadata-0: whether a broker "
     "would set logs aside, or miss some, is not known; an only controller without it sets all aside"
 )
+_METADATA_FETCHED: Final = (
+    "process.roles is broker: the node fetches the cluster's metadata from its controllers; "
+    "whether it would then set logs aside, or miss some, is not known"
+)
+# What a start does without it hangs on what the node is, and no file of a log directory says that.
+_METADATA_ABSENT: Final = (
+    (
+        "a directory of log.dirs or metadata.log.dir that was not named may have "
+        "__cluster_metadata-0: ask again with all of them"
+    ),
+    (
+        "an only controller without it begins an empty cluster, and renames every log to -stray: "
+        "bring __cluster_metadata-0 back from a backup first"
+    ),
+    (
+        "a node that is only a broker fetches it from its controllers, and may start: say so with "
+        "--set process.roles=broker, or with its --server-properties"
+    ),
+    "a broker of ZooKeeper never had it: its own release may start, Kafka 4 may not",
+)
 
 
 class Advice(enum.StrEnum):
@@ -160,6 +180,7 @@ class StartForecast:
         gone_records: Readable records of logs that are set aside, emptied or deleted.
         is_up: Whether a broker serves clients afterwards.
         has_metadata: Whether the cluster's metadata was read, which says whose the logs are.
+        lacks_metadata: Whether it lies in no log directory that was named, and logs do.
     """
 
     recovered_partitions: int
@@ -174,6 +195,7 @@ class StartForecast:
     gone_records: int = 0
     is_up: bool = True
     has_metadata: bool = True
+    lacks_metadata: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +241,7 @@ def forecast_start(
     *,
     is_up: bool = True,
     has_metadata: bool = True,
+    lacks_metadata: bool = False,
 ) -> StartForecast:
     """Sum up what a broker's start would do, and how long it and we would take.
 
@@ -230,6 +253,7 @@ def forecast_start(
         pace: How fast things go.
         is_up: Whether a broker serves clients afterwards.
         has_metadata: Whether the cluster's metadata was read.
+        lacks_metadata: Whether it lies in no log directory that was named.
     """
     broker_rate = min(pace.bytes_per_second, BROKER_BYTES_PER_SECOND)
     by_root: dict[str, list[PartitionForecast]] = {}
@@ -259,6 +283,7 @@ def forecast_start(
         gone_records=sum(entry.gone_records for entry in partitions),
         is_up=is_up,
         has_metadata=has_metadata,
+        lacks_metadata=lacks_metadata,
     )
 
 
@@ -288,6 +313,7 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
     has_replicas: bool | None = None,
     commands: Sequence[str] = (),
     waiting: Sequence[Waiting] = (),
+    is_only_broker: bool = False,
 ) -> Verdict:
     """Return the verdict on log directories.
 
@@ -302,6 +328,7 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
             nobody knows.
         commands: The plan: what mends what is an error or worse, in order.
         waiting: What was cut from the logs, and waits to go back.
+        is_only_broker: Whether the node is known to be no controller.
     """
     names = " ".join(quote(root.location) for root in roots)
     held = [root for root in roots if root.lock.is_held]
@@ -322,13 +349,24 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
         )
     elif waiting:
         verdict = _wait(roots, waiting)
+    elif start.lacks_metadata and not is_only_broker:
+        verdict = Verdict(
+            advice=Advice.LOOK_BEFORE_START,
+            headline=(
+                "Do not start yet: no directory that was named has the cluster's metadata, and an "
+                "only controller without it sets every log aside."
+            ),
+            reasons=(),
+            commands=tuple(commands),
+        )
     else:
         verdict = _start(roots, start)
-    return (
-        verdict
-        if start.has_metadata
-        else replace(verdict, reasons=(*verdict.reasons, _NO_METADATA))
-    )
+    more: tuple[str, ...] = ()
+    if start.lacks_metadata:
+        more = (_METADATA_FETCHED,) if is_only_broker else _METADATA_ABSENT
+    elif not start.has_metadata:
+        more = (_NO_METADATA,)
+    return replace(verdict, reasons=(*verdict.reasons, *more))
 
 
 def _wait(roots: Sequence[RootState], waiting: Sequence[Waiting]) -> Verdict:

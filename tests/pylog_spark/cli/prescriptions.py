@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +28,21 @@ class Shell:
         pylog: Calls the program in this process.
         now_ms: What ``date`` says.
         engine: Where recoveries have their tasks done; None for what they choose.
+        words: What the doctor is told besides.
     """
 
-    def __init__(self, pylog: Any, now_ms: int, *, engine: str | None = None) -> None:
+    def __init__(
+        self, pylog: Any, now_ms: int, *, engine: str | None = None, words: Sequence[str] = ()
+    ) -> None:
         self._pylog = pylog
         self._now_ms = now_ms
         self._engine = engine
+        self._words = words
 
     def ask(self, *arguments: object) -> tuple[int, dict[str, Any]]:
         """Ask the doctor."""
         words = ("doctor", *arguments, "--engine", "local", "--now-ms", self._now_ms)
-        words += ("--output", "json")
+        words += (*self._words, "--output", "json")
         result = self._pylog(*words)
         if not result.stdout:
             assert result.exit_code in {ExitCode.USAGE, ExitCode.REFUSED}, result.stderr

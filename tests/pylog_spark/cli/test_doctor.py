@@ -13,9 +13,15 @@ from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, REPLICATION_FILE
 from tests.kit.builders import encode_batch
 from tests.kit.golden_data import Golden
-from tests.storage_core.maintenance.verification.log_root import NOW_MS, LogRoot, batch, log_root
+from tests.storage_core.maintenance.verification.log_root import (
+    NOW_MS,
+    ONLY_BROKER,
+    LogRoot,
+    batch,
+    log_root,
+)
 
-CLOCK = ("--now-ms", NOW_MS)
+CLOCK = ("--now-ms", NOW_MS, *ONLY_BROKER)
 
 
 @pytest.fixture
@@ -132,6 +138,20 @@ def test_recovery_threads_come_from_the_brokers_own_file(pylog, root, tmp_path):
     assert answer["pace"]["broker_threads"] == 7
     _, answer = ask(pylog, root.path, *CLOCK, "--set", "num.recovery.threads.per.data.dir=3")
     assert answer["pace"]["broker_threads"] == 3
+
+
+def test_who_keeps_no_metadata_says_what_the_node_is(pylog, root, tmp_path):
+    words = (root.path, "--now-ms", NOW_MS)
+    file = tmp_path / "server.properties"
+    for roles, advice in (
+        ("", "look-before-start"),
+        ("broker,controller", "look-before-start"),
+        ("broker", "start-broker"),
+    ):
+        file.write_text(f"process.roles={roles}\n")
+        _, answer = ask(pylog, *words, "--server-properties", file)
+        assert answer["advice"] == advice
+        assert answer["start"]["lacks_metadata"]
 
 
 @pytest.mark.parametrize("twice", [False, True], ids=["missing", "twice"])

@@ -24,6 +24,7 @@ from tests.storage_core.maintenance.verification.accidents import ACCIDENTS, DEE
 from tests.storage_core.maintenance.verification.log_root import (
     END_OFFSET,
     NOW_MS,
+    ONLY_BROKER,
     LogRoot,
     log_root,
 )
@@ -52,6 +53,7 @@ FOR_PEOPLE = {
     Code.FILE_NAME_UNPADDED,
     Code.FILE_NAME_INVALID,
     Code.FILE_UNREADABLE,
+    Code.FILE_IS_FOLDER,
     Code.PARTITION_METADATA_BROKEN,
     Code.PARTITION_METADATA_EMPTY,
     Code.TOPIC_ID_INCONSISTENT,
@@ -99,7 +101,7 @@ def root(tmp_path: Path) -> LogRoot:
 
 @pytest.fixture
 def shell(pylog) -> Shell:
-    return Shell(pylog, NOW_MS)
+    return Shell(pylog, NOW_MS, words=ONLY_BROKER)
 
 
 def bad(answer) -> list[tuple[str, str]]:

@@ -16,6 +16,7 @@ from tests.kit.builders import encode_batch
 from tests.storage_core.maintenance.recovery.test_plan import SETTINGS
 from tests.storage_core.maintenance.verification.log_root import (
     NOW_MS,
+    ONLY_BROKER,
     PARTITION,
     LogRoot,
     batch,
@@ -146,7 +147,9 @@ def test_the_recovery_names_the_way_back(pylog, tmp_path):
 
 def ask(pylog, root: LogRoot, *words: object) -> dict:
     """Return the doctor's answer."""
-    result = pylog("doctor", root.path, *CLOCK, "--engine", "local", "--output", "json", *words)
+    result = pylog(
+        "doctor", root.path, *CLOCK, *ONLY_BROKER, "--engine", "local", "--output", "json", *words
+    )
     return json.loads(result.stdout)
 
 

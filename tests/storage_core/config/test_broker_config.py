@@ -50,7 +50,8 @@ def test_a_broker_number_has_kafkas_default_and_bounds(
 
 def test_every_broker_key_is_tested_here():
     keys = {key for key, known in known_keys().items() if known.scope == "broker"}
-    others = {"node.id", "broker.id", "log.dirs", "log.dir", "cordoned.log.dirs"}
+    others = {"node.id", "broker.id", "log.dirs", "log.dir", "process.roles"}
+    others |= {"cordoned.log.dirs"}
     assert keys == {row[0] for row in NUMBERS} | others
 
 

@@ -87,13 +87,14 @@ ssl.keystore.password=secret
 """
     properties = parse_server_properties(data, file="server.properties")
     assert properties.settings == {
+        "process.roles": "broker,controller",
         "log.dirs": "/data/a, /data/b",
         "log.retention.hours": "5",
         "log.cleaner.dedupe.buffer.size": "4194304",
         "log.cleaner.threads": "2",
         "replica.fetch.max.bytes": "9",
     }
-    assert properties.unknown_keys == ("process.roles", "ssl.keystore.password")
+    assert properties.unknown_keys == ("ssl.keystore.password",)
     assert "secret" not in repr(properties)
     config = LogConfig.from_topic_overrides({}, broker=properties.settings)
     assert config.retention_ms == 18_000_000

@@ -345,6 +345,7 @@ ACCIDENTS: dict[Code, Accident] = {
     Code.FILE_NAME_UNPADDED: written("77.log", ""),
     Code.FILE_NAME_INVALID: written("foo.log", ""),
     Code.FILE_UNREADABLE: unreadable,
+    Code.FILE_IS_FOLDER: lambda root: (root.partition / "00000000000000000020.txnindex").mkdir(),
     Code.CHANGED_WHILE_READ: lambda root: root.file(20).rename(root.partition / "moving"),
     Code.PARTITION_METADATA_MISSING: gone(PARTITION_METADATA_FILE),
     Code.PARTITION_METADATA_BROKEN: written(PARTITION_METADATA_FILE, "version: 0\n"),

@@ -43,6 +43,8 @@ END_OFFSET = 40
 IDEMPOTENT, COMMITS, ABORTS = 7, 8, 9
 # Small, so that indexes have entries.
 INTERVAL_BYTES = 50
+# Words that say whose directory it is: that of a node that gets the cluster's metadata elsewhere.
+ONLY_BROKER = ("--set", "process.roles=broker")
 
 
 def records(count: int, first_ms: int) -> tuple[RecordSpec, ...]:

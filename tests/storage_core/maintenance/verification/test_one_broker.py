@@ -8,10 +8,14 @@ import pytest
 
 from storage_core.catalog.cluster_metadata import ClusterMetadata
 from storage_core.catalog.roles import Role
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.maintenance.verification import one_broker
 from storage_core.maintenance.verification.findings import Code, Severity
 from storage_core.maintenance.verification.log_directories import verify_log_directories
 from storage_core.maintenance.verification.observed_root import ObservedRoot, Start
+from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
+from storage_core.maintenance.verification.partition import verify_partition
+from storage_core.store.local import LocalStore
 from tests.kit.golden_data import GOLDEN, unpack_archive
 from tests.kit.start_accidents import ACCIDENTS, DELETE, FUTURE, Disks
 
@@ -123,6 +127,70 @@ def test_without_metadata_nobody_is_set_aside(disks):
     roots, found = look(*disks.roots)
     assert [(code, severity) for code, _, severity in found] == [("TOPIC_ID_INCONSISTENT", "error")]
     assert fates(roots) == {}
+
+
+def test_metadata_that_are_in_no_directory_are_missed_where_logs_are(disks):
+    def lacks(*paths: Path) -> list[bool]:
+        return [root.lacks_metadata for root in look(*paths)[0]]
+
+    assert lacks(*disks.roots) == [False, False]
+    assert lacks(disks.last) == [True]
+    (disks.first / "__cluster_metadata-0" / "quorum-state").write_bytes(b"")
+    assert lacks(*disks.roots) == [False, False]
+    shutil.rmtree(disks.first / "__cluster_metadata-0")
+    assert lacks(*disks.roots) == [True, True]
+    for path in disks.base.glob("d[0-9]/*/*.log"):
+        path.write_bytes(b"")
+    assert lacks(*disks.roots) == [False, False]
+
+
+def test_metadata_behind_a_link_are_not_missed(disks):
+    ACCIDENTS["linked-metadata"](disks)
+    assert not any(root.lacks_metadata for root in look(*disks.roots)[0])
+
+
+@pytest.mark.parametrize(
+    ("accident", "severities"),
+    [
+        ("topic-id-folder", ["fatal"]),
+        ("epochs-folder", ["fatal"]),
+        ("quorum-folder", ["fatal"]),
+        ("txnindex-folder-closed", ["fatal"]),
+        ("timeindex-folder-last", ["fatal"]),
+        ("index-folder", ["error"]),
+        ("producers-folder", ["fatal"]),
+        ("folder-as-log", []),
+        ("folder-in-partition", []),
+    ],
+)
+def test_a_folder_in_the_place_of_a_file_stops_who_opens_it(disks, accident, severities):
+    ACCIDENTS[accident](disks)
+    options = VerifyOptions(now_ms=0)
+    surroundings = Surroundings(role=Role.BROKER, is_clean=True)
+    found = [
+        finding.severity.value
+        for path in sorted(disks.base.glob("d[0-9]/*-[0-9]"))
+        for finding in verify_partition(
+            LocalStore(path), surroundings, options, PartitionCheckpoints()
+        )[1]
+        if finding.code is Code.FILE_IS_FOLDER
+    ]
+    assert found == severities
+
+
+def test_the_marker_of_a_clean_shutdown_may_be_an_empty_folder(disks):
+    """A broker asks only whether it is there, and removes it."""
+    ACCIDENTS["marker-folder"](disks)
+    roots, found = look(*disks.roots)
+    assert found == []
+    assert [root.surroundings.is_clean for root in roots] == [True, True]
+    (disks.last / ".kafka_cleanshutdown" / "notes.txt").write_bytes(b"mine")
+    assert look(*disks.roots)[1] == [("FILE_IS_FOLDER", None, "fatal")]
+
+
+def test_a_partition_whose_id_is_a_folder_is_not_judged_by_the_metadata(disks):
+    ACCIDENTS["topic-id-folder"](disks)
+    assert fates(look(*disks.roots)[0]) == {}
 
 
 def test_partitions_in_a_directory_that_was_not_named_are_not_missed(disks):

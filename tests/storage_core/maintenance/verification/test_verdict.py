@@ -147,6 +147,21 @@ def test_other_replicas_are_started_first_where_there_are_any(has_replicas, says
     assert says in reason
 
 
+def test_without_the_clusters_metadata_nobody_is_sent_to_a_start():
+    """Kafka 4.4, broker and only controller, renames every log to -stray then."""
+    partitions = [partition()]
+    start = forecast_start(partitions, PACE, has_metadata=False, lacks_metadata=True)
+    found = decide([ROOT], partitions, start, fatal=0, errors=0)
+    assert found.advice is Advice.LOOK_BEFORE_START
+    assert found.headline.startswith("Do not start yet: no directory that was named has")
+    assert "ask again with all of them" in found.reasons[0]
+    fetching = decide([ROOT], partitions, start, fatal=0, errors=0, is_only_broker=True)
+    assert fetching.advice is Advice.START_BROKER
+    assert "fetches the cluster's metadata" in fetching.reasons[-1]
+    worse = decide([ROOT], partitions, start, fatal=1, errors=0)
+    assert worse.advice is Advice.DO_NOT_START
+
+
 def test_the_headline_names_who_loses_most_and_counts_the_others():
     lost = [partition(f"t-{n}", cut_records=n) for n in (1, 3, 2)]
     assert "lose 6 readable records of t-3 and 2 more partitions;" in verdict(*lost).headline
