@@ -67,7 +67,10 @@ REASONS: Final[Mapping[Reason, Refusal]] = {
     ),
     Reason.STRAY_DIRECTORY: Refusal(
         means="its broker found that it does not own the partition, and set it aside",
-        way="look whether anybody misses it, then remove the directory",
+        way=(
+            "`pylog purge ROOT --role broker --dry-run` says whether anybody misses it; then "
+            "remove the directory"
+        ),
     ),
     Reason.INVALID_DIRECTORY_NAME: Refusal(
         means="the directory's name is no partition's; a broker does not start with it",

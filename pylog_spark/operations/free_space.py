@@ -8,15 +8,14 @@ last compaction, which frees what it frees only when it is done, and needs room 
 import enum
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Any, Final
 
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
 from pylog_spark.operations.exact import EXACT_NOTE
 from pylog_spark.operations.nightly import run_nightly
+from pylog_spark.operations.set_aside import describe_set_aside
 from pylog_spark.operations.survey import survey
 from pylog_spark.options import JobOptions
 from pylog_spark.options.broker import broker_config
@@ -25,14 +24,12 @@ from pylog_spark.run.progress import OnProgress
 from pylog_spark.run.run_report import RunReport
 from pylog_spark.schemas import ALLOWED_BY, Action, Status
 from pylog_spark.tasks.coordinators import CoordinatorSettings, observe_groups
-from storage_core.catalog.cluster_metadata import read_cluster_metadata
-from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.roles import Role
+from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import PylogError, describe_failure
 from storage_core.filenames import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from storage_core.maintenance.inspection import group_by_broker, inspect_root
 from storage_core.roots.open_root import LogRoot
-from storage_core.store import open_store
 
 Row = Mapping[str, Any]
 # How many of the largest topics are named.
@@ -166,9 +163,10 @@ def plan_free_space(
         key=lambda step: (order.index(step.source), bool(step.losses), -step.frees_at_most_bytes)
     )
     failed = [row for row in report.results.to_pylist() if row["status"] == Status.FAILED.value]
+    chosen = TopicFilter(topics=options.include, exclude=options.exclude)
     return FreePlan(
         steps=tuple(steps),
-        notes=(*report.notes, *_set_aside(roots)),
+        notes=(*report.notes, *describe_set_aside(roots, chosen)),
         largest=_largest(report),
         offsets_partitions=told,
         failures=(*failed, *failures),
@@ -284,37 +282,6 @@ def _after_recovery(roots: Sequence[str], rows: Sequence[Row]) -> Iterator[FreeS
                         frees_at_most_bytes=sum(sizes),
                         is_after_recovery=True,
                     )
-
-
-def _set_aside(roots: Sequence[str]) -> Iterator[str]:
-    """Yield a line a topic about -stray and -delete directories: their bytes, and who has it."""
-    views = []
-    for root in roots:
-        with suppress(PylogError):  # the report has the error
-            views.append(inspect_root(root))
-    for view in chain.from_iterable(group_by_broker(views)):
-        of_topic: dict[tuple[str, str, str | None], list[int]] = defaultdict(list)
-        for entry in view.entries:
-            place = entry.topic_partition
-            if place is not None and entry.kind in {DirectoryKind.STRAY, DirectoryKind.DELETE}:
-                with suppress(PylogError):
-                    size = sum(file.size_bytes for file in open_store(entry.path).list_files())
-                    of_topic[entry.kind.value, place.topic, entry.topic_id].append(size)
-        known = None
-        if of_topic and view.metadata is not None:
-            with suppress(PylogError):
-                known = read_cluster_metadata(view.metadata).topics
-        for (kind, topic, topic_id), sizes in sorted(of_topic.items(), key=str):
-            what = f"{view.row['root']}: {topic}, {len(sizes)} x -{kind}, {sum(sizes):,} bytes"
-            if known is None or topic_id is None:
-                yield f"{what}: whether anybody misses it only the cluster's metadata can tell"
-            elif topic_id not in known:
-                yield f"{what}: the metadata has no topic {topic_id}: it was deleted"
-            else:
-                parts = known[topic_id].partitions.values()
-                nodes = sorted({node for part in parts for node in part.replicas})
-                on = ", ".join(map(str, nodes))
-                yield f"{what}: the topic lives, on node {on}: look there before this is removed"
 
 
 def _going(report: RunReport) -> Iterator[Row]:

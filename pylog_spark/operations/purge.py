@@ -19,6 +19,7 @@ from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Local, Place
 from pylog_spark.operations.broker_purge import purge_broker
 from pylog_spark.operations.managed_purge import purge_managed
+from pylog_spark.operations.set_aside import describe_set_aside
 from pylog_spark.options import JobOptions
 from pylog_spark.run.catalogs import build_catalogs, dump_notes
 from pylog_spark.run.guards import check_roots
@@ -67,6 +68,9 @@ def purge(
         raise ConfigError("--trash", options.trash, "no such directory")
     check_roots(log_roots, options)
     job = new_job(Action.PURGE.value, log_roots, options, clock=clock)
+    # A purge removes what was deleted, so its owner is looked up before.
+    disks = [root.location for root in log_roots if root.role is Role.BROKER]
+    set_aside = tuple(describe_set_aside(disks, job.topics))
     with Run(place or Local(), job) as run:
         run.notes += dump_notes(options)
         run.hold_roots()
@@ -75,7 +79,7 @@ def purge(
         f"{location}: the disk failed, and nothing more was purged there: {failure}"
         for location, failure in run.failures.items()
     ]
-    return run.report(RunReport, results, notes=failed)
+    return run.report(RunReport, results, notes=(*set_aside, *failed))
 
 
 @log_fields(step=Action.PURGE.value)

@@ -211,6 +211,7 @@ def test_what_a_broker_set_aside_is_counted_and_whether_its_topic_lives(pylog: A
     (root / "recompressed-0").rename(root / ("recompressed-0." + "b" * 32 + "-delete"))
     size = sum(path.stat().st_size for path in root.glob("events-1.*/*"))
     shown = " ".join(pylog("free", root, "--now-ms", 1_800_000_000_000).stdout.split())
-    assert f"{root}: events, 1 x -stray, {size:,} bytes: the topic lives, on node 1" in shown
-    assert "recompressed, 1 x -delete, " in shown
+    told = f"{root}: events, 1 x -stray (partition 1), {size:,} bytes: it is assigned to this node"
+    assert f"{told} (1), and no log here has its place: keep it" in shown
+    assert "recompressed, 1 x -delete (partition 0), " in shown
     assert f"the metadata has no topic {gone}: it was deleted" in shown
