@@ -1,6 +1,6 @@
 """``pylog groups`` and ``pylog transactions``: what coordinators left in log directories."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -38,18 +38,22 @@ from pylog_spark.text_table import (
     write_table,
 )
 from storage_core.catalog.topic_filter import TopicFilter
-from storage_core.filenames import CONSUMER_OFFSETS_TOPIC
+from storage_core.filenames import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from storage_core.maintenance.inspection import RootView, group_by_broker, inspect_root
 from storage_core.wording import count_text
 
 _BAD: Final = "bold red"
 # Of what is no row of the answer, but the last to be said.
 _NOTE: Final = "note"
-_NO_COORDINATOR: Final = (
-    f"no partition of {CONSUMER_OFFSETS_TOPIC} is here, which has the groups: it may lie in the "
-    "broker's other log directories (log.dirs); give all of them, or those of another broker"
-)
 _Observe = Callable[..., Iterator[Told]]
+# The topic of the coordinators that an observer reads, and what only that tells.
+_COORDINATORS: Final[Mapping[_Observe, tuple[str, str]]] = {
+    observe_groups: (CONSUMER_OFFSETS_TOPIC, "which has the groups"),
+    observe_transactions: (
+        TRANSACTION_STATE_TOPIC,
+        "which has the transactional ids, and tells whether an open transaction hangs",
+    ),
+}
 
 
 def _prepare(line: CommandLine) -> Call[None]:
@@ -77,8 +81,13 @@ def _observe(call: Call[None], observe: _Observe) -> Iterator[Told]:
         for error in views[-1].row["errors"]:
             yield "log_directory", {"root": views[-1].row["root"], "error": error}
     there |= topics_of(entry.name for view in views for entry in view.entries)
-    if observe is observe_groups and CONSUMER_OFFSETS_TOPIC not in there:
-        yield _NOTE, {"note": _NO_COORDINATOR}
+    topic, what = _COORDINATORS[observe]
+    if topic not in there:
+        note = (
+            f"no partition of {topic} is here, {what}: it may lie in the broker's other log "
+            "directories (log.dirs); give all of them, or those of another broker"
+        )
+        yield _NOTE, {"note": note}
     for of_broker in group_by_broker(views):
         yield from observe(of_broker, settings, is_asked_for=is_asked_for)
     for note in check_topics(topics.topics, topics.exclude, there, call.line[ROOTS]):

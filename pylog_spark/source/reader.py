@@ -48,7 +48,7 @@ class KafkaLogReader(DataSourceReader):
         view = VIEWS.get(self._options.view)
         if isinstance(view, FileView):
             request = self._options.request
-            parts = plan_parts(request, is_of_root=view.is_of_root, now_ms=now_ms)
+            parts = plan_parts(request, is_of_roots=view.is_of_roots, now_ms=now_ms)
             return [FilesPartition(part) for part in parts]
         tasks = plan_tasks(self._options, now_ms=now_ms)
         return [RangesPartition(ranges) for ranges in tasks]

@@ -1,6 +1,6 @@
 """The tasks of a query: small ranges of many partitions together, large segments in pieces.
 
-Views of files are a task for some dozens of partitions; those of a root a task for each root.
+Views of files are a task for some dozens of partitions; those of whole roots one for all of them.
 """
 
 from collections.abc import Sequence
@@ -46,12 +46,12 @@ def plan_tasks(options: SourceOptions, *, now_ms: int) -> list[tuple[ReadRange, 
     return pack_ranges(ranges, task_bytes=task_bytes, task_offsets=request.range_offsets)
 
 
-def plan_parts(request: ReadRequest, *, is_of_root: bool, now_ms: int) -> list[ViewPart]:
+def plan_parts(request: ReadRequest, *, is_of_roots: bool, now_ms: int) -> list[ViewPart]:
     """Return what each task of a view of files shows, in the order of partitions.
 
     Args:
         request: Of which partitions, and where.
-        is_of_root: Whether the view is of a root as a whole, whatever partitions are chosen.
+        is_of_roots: Whether the view is of roots as a whole, whatever partitions are chosen.
         now_ms: The query's clock, epoch milliseconds.
 
     Raises:
@@ -60,22 +60,22 @@ def plan_parts(request: ReadRequest, *, is_of_root: bool, now_ms: int) -> list[V
     """
     chosen = choose_places(request)
     topics = None if request.choice.is_everything else frozenset(p.topic for p in chosen)
-    by_root: dict[str, list[tuple[TopicPartition, str]]] = {}
-    if is_of_root:
+    if is_of_roots:
         places = find_places(request.paths).values()
-        by_root = {_path_of(place.root): [] for several in places for place in several}
-    else:
-        for partition, place in chosen.items():
-            by_root.setdefault(_path_of(place.root), []).append((partition, place.location))
+        roots = dict.fromkeys(_path_of(place.root) for several in places for place in several)
+        return [ViewPart(roots=tuple(roots), partitions=(), topics=topics, now_ms=now_ms)]
+    by_root: dict[str, list[tuple[TopicPartition, str]]] = {}
+    for partition, place in chosen.items():
+        by_root.setdefault(_path_of(place.root), []).append((partition, place.location))
     return [
         ViewPart(
-            root=root,
+            roots=(root,),
             partitions=tuple(partitions[first : first + _PARTITIONS_A_TASK]),
             topics=topics,
             now_ms=now_ms,
         )
         for root, partitions in by_root.items()
-        for first in range(0, len(partitions) or 1, _PARTITIONS_A_TASK)
+        for first in range(0, len(partitions), _PARTITIONS_A_TASK)
     ]
 
 

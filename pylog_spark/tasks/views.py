@@ -43,7 +43,7 @@ from storage_core.kafka_log import PARTITION_SCHEMA, SEGMENT_SCHEMA, open_logs
 from storage_core.log.batch_search import MAX_INDEX_BYTES
 from storage_core.log.producer_snapshot import MAX_SNAPSHOT_BYTES, parse_snapshot_table
 from storage_core.log.settled_store import SettledStore, settle
-from storage_core.maintenance.inspection import RootView, inspect_root
+from storage_core.maintenance.inspection import RootView, group_by_broker, inspect_root
 from storage_core.reading.batch_columns import to_time
 from storage_core.reading.ranges import BATCH_SCHEMA, ReadRange, read_batches
 from storage_core.store import open_store
@@ -59,14 +59,14 @@ class ViewPart:
     """What a task shows.
 
     Attributes:
-        root: Path or URL of the root; behind ``managed+`` that of a managed one.
+        roots: Path or URL of the root; behind ``managed+`` that of a managed one. Of a view of
+            whole roots all of them: the directories of one broker tell of each other.
         partitions: Partitions of it, each with its own directory.
-        topics: Of which topics there are to be rows, where a view is of a whole root; None for
-            all.
+        topics: Of which topics there are to be rows, where a view is of whole roots; None for all.
         now_ms: The query's clock, epoch milliseconds.
     """
 
-    root: str
+    roots: tuple[str, ...]
     partitions: tuple[tuple[TopicPartition, str], ...]
     topics: frozenset[str] | None
     now_ms: int
@@ -87,26 +87,26 @@ class RangeView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileView:
-    """A view of the files of partitions, or of a root.
+    """A view of the files of partitions, or of whole roots.
 
     Attributes:
         schema: Its columns.
         show: Makes its rows.
-        is_of_root: Whether its rows are made of a root as a whole.
+        is_of_roots: Whether its rows are made of roots as a whole.
     """
 
     schema: pa.Schema
     show: Callable[[ViewPart], Iterator[pa.RecordBatch]]
-    is_of_root: bool = False
+    is_of_roots: bool = False
 
 
 def _show_partitions(part: ViewPart) -> Iterator[pa.RecordBatch]:
-    table = open_logs(part.root).partitions(partitions=[place for place, _ in part.partitions])
+    table = open_logs(*part.roots).partitions(partitions=[place for place, _ in part.partitions])
     yield from table.cast(_PARTITIONS).to_batches()
 
 
 def _show_segments(part: ViewPart) -> Iterator[pa.RecordBatch]:
-    table = open_logs(part.root).segments(partitions=[place for place, _ in part.partitions])
+    table = open_logs(*part.roots).segments(partitions=[place for place, _ in part.partitions])
     yield from table.cast(_SEGMENTS).to_batches()
 
 
@@ -198,30 +198,32 @@ def _show_told(
     part: ViewPart, observe: Callable[..., Iterator[Told]], kind: str, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one kind, and what could not be read as rows with an error."""
-    view = inspect_root(part.root)
     settings = CoordinatorSettings(now_ms=part.now_ms, broker=BrokerConfig())
     topics = part.topics
 
     def is_asked_for(topic: str) -> bool:
         return topics is None or topic in topics
 
-    told = observe([view], settings, is_asked_for=is_asked_for)
-    yield from rows_to_batches(schema, _rows_of(kind, view, told))
+    for views in group_by_broker([inspect_root(root) for root in part.roots]):
+        told = observe(views, settings, is_asked_for=is_asked_for)
+        yield from rows_to_batches(schema, _rows_of(kind, views, told))
 
 
-def _rows_of(kind: str, view: RootView, told: Iterable[Told]) -> Iterator[Mapping[str, Any]]:
-    root = view.row["root"]
-    for error in view.row["errors"]:
-        yield {"root": root, "error": error}
+def _rows_of(
+    kind: str, views: Iterable[RootView], told: Iterable[Told]
+) -> Iterator[Mapping[str, Any]]:
+    for view in views:
+        for error in view.row["errors"]:
+            yield {"root": view.row["root"], "error": error}
     for what, row in told:
         if what == kind:
             yield row
         elif what == "partition":
-            yield {"root": root, "error": f"{row['directory']}: {row['error']}"}
+            yield {"root": row["root"], "error": f"{row['directory']}: {row['error']}"}
         elif what == "undecoded":
             first, count = row["first_offset"], row["count"]
             reason = f"{count} records are not understood, the first at offset {first}"
-            yield {"root": root, "error": f"{row['directory']}: {reason}: {row['reason']}"}
+            yield {"root": row["root"], "error": f"{row['directory']}: {reason}: {row['reason']}"}
 
 
 def _files(
@@ -293,10 +295,10 @@ VIEWS: Final[Mapping[str, RangeView | FileView]] = {
     "aborted_transactions": FileView(schema=_ABORTED, show=_show_aborted),
     "epochs": FileView(schema=_EPOCHS, show=_show_epochs),
     "partitions": FileView(schema=_PARTITIONS, show=_show_partitions),
-    "consumer_offsets": FileView(schema=COMMIT_SCHEMA, show=_show_commits, is_of_root=True),
-    "groups": FileView(schema=GROUP_SCHEMA, show=_show_groups, is_of_root=True),
-    "transactions": FileView(schema=TRANSACTION_SCHEMA, show=_show_transactions, is_of_root=True),
+    "consumer_offsets": FileView(schema=COMMIT_SCHEMA, show=_show_commits, is_of_roots=True),
+    "groups": FileView(schema=GROUP_SCHEMA, show=_show_groups, is_of_roots=True),
+    "transactions": FileView(schema=TRANSACTION_SCHEMA, show=_show_transactions, is_of_roots=True),
     "open_transactions": FileView(
-        schema=HOLDING_SCHEMA, show=_show_open_transactions, is_of_root=True
+        schema=HOLDING_SCHEMA, show=_show_open_transactions, is_of_roots=True
     ),
 }

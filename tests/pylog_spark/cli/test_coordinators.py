@@ -241,7 +241,7 @@ def test_a_root_without_coordinators_has_nothing_to_tell(pylog, tmp_path: Path):
     assert (lines.exit_code, lines.stdout) == (0, "")
     assert "no partition of __consumer_offsets is here" in lines.stderr
     transactions = pylog("transactions", tmp_path / "kafka")
-    assert (transactions.exit_code, transactions.stdout) == (
-        0,
-        "no transaction is open in a log\n",
-    )
+    assert transactions.exit_code == 0
+    assert transactions.stdout.startswith("no transaction is open in a log\n")
+    text = " ".join(transactions.stdout.split())
+    assert "no partition of __transaction_state is here, which has the transactional ids" in text

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from pylog_spark.source.options import parse_options
+from pylog_spark.source.reader import KafkaLogReader
 from tests.kit.golden_data import Golden
 
 NOW_MS = int(Golden("broker-dir").case["clock_ms"])
@@ -53,6 +55,39 @@ def test_two_disks_say_what_one_would(
     assert of_whole
     for order in (disks, disks[::-1]):
         assert rows_of(pylog(command, *order, "--output", "json", *clock)) == of_whole
+
+
+@pytest.mark.parametrize(
+    "view", ["groups", "consumer_offsets", "transactions", "open_transactions"]
+)
+def test_views_in_spark_of_two_disks_say_what_those_of_one_would(
+    view: str, broker_dir: Path, disks: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("storage_core.clock.SystemClock.now_ms", lambda _: NOW_MS)
+
+    def rows(*paths: Path) -> list[str]:
+        said = {"paths": json.dumps(list(map(str, paths))), "view": view}
+        reader = KafkaLogReader(parse_options(said))
+        batches = (batch for part in reader.partitions() for batch in reader.read(part))
+        found = [row for batch in batches for row in batch.to_pylist()]
+        assert not any(row["error"] for row in found)
+        return sorted(str(row | dict.fromkeys(OF_THE_DISK)) for row in found)
+
+    of_whole = rows(broker_dir)
+    assert bool(of_whole) == (view != "open_transactions")
+    for order in (disks, disks[::-1]):
+        assert rows(*order) == of_whole
+
+
+def test_transactions_say_where_what_judges_them_may_lie(pylog: Any, disks: tuple[Path, Path]):
+    holder, other = sorted(disks, key=lambda disk: not list(disk.glob("__transaction_state-*")))
+    for path in other.glob("__transaction_state-*"):
+        path.rename(holder / path.name)
+    alone = pylog("transactions", other, "--now-ms", NOW_MS)
+    text = " ".join(alone.stdout.split())
+    assert "no partition of __transaction_state is here" in text
+    assert "the broker's other log directories (log.dirs)" in text
+    assert "is here" not in pylog("transactions", *disks, "--now-ms", NOW_MS).stdout
 
 
 def test_a_place_whose_log_is_on_a_disk_that_was_not_given_is_said_to_be_unknown(
