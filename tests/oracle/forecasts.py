@@ -90,15 +90,22 @@ class Referee:
         starts = _log_starts(disks)
         before = _served(disks)
         names_before = _marked(disks)
+        # Behind a link the doctor looked at nothing, and says so.
+        unknown = {
+            _partition(row) for row in said.get("partitions", ()) if row["start"] == "unknown"
+        }
         broker = self._starter.start(disks.roots)
         if "error" in said:
             faults = [f"doctor: {said['error']}"] if broker.is_up else []
             return {"case": case, "faults": faults}
+        if unknown and not broker.is_up:
+            return {"case": case, "faults": [], "advice": said["advice"], "is_up": False}
         marked = _marked(disks) - names_before
         after = _served(disks)
         lost = {
             name: count_lost(batches, after.get(name, set()), starts.get(name, 0))
             for name, batches in before.items()
+            if name not in unknown
         }
         faults = list(_compare(said, broker, marked))
         if broker.is_up and any(lost.values()) and said["advice"] in START_ADVICE:
@@ -167,14 +174,15 @@ def _compare_marks(rows: Iterable[Row], marked: set[str]) -> Iterator[str]:
     """Yield where other directories are set aside or deleted than was foretold."""
     foretold: set[str] = set()
     # A move that goes on ends with the deletion of what it has copied; so does that of no record.
-    moving: set[str] = set()
+    # Of what lies behind a link the doctor says only that.
+    open_ended: set[str] = set()
     for row in rows:
         name, start = _partition(row), row["start"]
         if start in {"strayed", "deleted"}:
             foretold.add(f"{Path(row['directory']).parent.name}/{name} {start}")
-        elif row["directory"].endswith("-future"):
-            moving.add(name)
-    others = {mark for mark in marked - foretold if _name_of(mark) not in moving}
+        elif row["directory"].endswith("-future") or start == "unknown":
+            open_ended.add(name)
+    others = {mark for mark in marked - foretold if _name_of(mark) not in open_ended}
     if not foretold <= marked or others:
         yield f"forecast set aside or deleted: {sorted(foretold)}, so are {sorted(marked)}"
 

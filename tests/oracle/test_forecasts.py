@@ -14,6 +14,8 @@ SAMPLE = (
     "two:topic-id-missing",
     "two:recovery-garbage",
     "two:absent+marker-missing",
+    "two:metadata-gone",
+    "two:epochs-folder",
     "one:metadata-half",
     "one:log-torn+marker-missing",
 )

@@ -7,6 +7,7 @@ disks, and makes an empty log where the metadata expects one and there is none. 
 ``ReplicaManager.applyDelta`` of Kafka 4.4.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -214,7 +215,7 @@ class _Broker:
                 name = entry.topic_partition
                 if entry.kind not in _OWN_LOGS or name is None or entry.problem:
                     continue
-                if not entry.is_link and (why := _stray(metadata, node_id, ids, entry)):
+                if why := _stray(metadata, node_id, ids, entry):
                     code, message = why
                     self.fates[entry.path] = Start.STRAYED
                     severity = Severity.WARN if _is_empty(entry.path) else None
@@ -248,11 +249,7 @@ class _Broker:
                 message = f"{name} itself is in no log directory that was named"
                 self._add(Code.FUTURE_ALONE, message, root, entry, severity)
 
-    def _find_absent(
-        self,
-        metadata: ClusterMetadata,
-        node_id: int,
-    ) -> None:
+    def _find_absent(self, metadata: ClusterMetadata, node_id: int) -> None:
         """Find the partitions that the broker has by its metadata, and no directory of."""
         present = {
             entry.topic_partition
@@ -263,31 +260,42 @@ class _Broker:
         by_id = {root.directory_id: root for root in self.roots if root.directory_id is not None}
         broker = metadata.brokers.get(node_id)
         registered = () if broker is None else broker.log_directories
-        is_all = bool(registered) and by_id.keys() >= set(registered)
+        # A directory whose id is lost gets a new one, and is one of the broker's all the same.
+        owned = [root for root in self.roots if root.meta_properties is not None]
+        is_all = bool(registered) and len(owned) >= len(registered)
+        logs = Counter(
+            root.location
+            for root in self.roots
+            for entry in root.entries
+            if entry.kind in _OWN_LOGS and self.fates.get(entry.path) is not Start.STRAYED
+        )
         for topic in metadata.topics.values():
             for number, record in sorted(topic.partitions.items()):
                 name = TopicPartition(topic.name, number)
                 if node_id not in record.replicas or name in present:
                     continue
-                root = by_id.get(_directory(record, node_id) or "")
-                if root is None and not is_all:
-                    continue
-                home = root or self.roots[0]
-                missing = SubDirectory(
-                    path=f"{home.location}/{name}",
-                    kind=DirectoryKind.PARTITION,
-                    topic_partition=name,
-                )
-                message = f"the cluster's metadata gives {name} to this broker"
-                severity: Severity | None = Severity.FATAL
-                if is_there(Path(missing.path), may_be_link=True):
-                    message += ", and what has its name is no directory"
-                else:
-                    self.fates[missing.path] = Start.CREATED
-                    # Others are in sync and this one is not: it fetches what they have.
-                    is_copied = bool(record.isr) and node_id not in record.isr
-                    severity = Severity.WARN if is_copied else None
-                self._add(Code.PARTITION_ABSENT, message, home, missing, severity)
+                assigned = by_id.get(_directory(record, node_id) or "")
+                # Where it is assigned to none of them, a broker tries them one after the other.
+                homes = [assigned] if assigned is not None else owned
+                for home in sorted(homes, key=lambda root: logs[root.location]):
+                    missing = SubDirectory(
+                        path=f"{home.location}/{name}",
+                        kind=DirectoryKind.PARTITION,
+                        topic_partition=name,
+                    )
+                    message = f"the cluster's metadata gives {name} to this broker"
+                    if is_there(Path(missing.path), may_be_link=True):
+                        message += ", and what has its name is no directory"
+                        self._add(Code.PARTITION_ABSENT, message, home, missing, Severity.FATAL)
+                        continue
+                    if assigned is not None or is_all:
+                        self.fates[missing.path] = Start.CREATED
+                        # Others are in sync and this one is not: it fetches what they have.
+                        is_copied = bool(record.isr) and node_id not in record.isr
+                        severity = Severity.WARN if is_copied else None
+                        self._add(Code.PARTITION_ABSENT, message, home, missing, severity)
+                    logs[home.location] += 1
+                    break
 
 
 def _stray(
@@ -297,15 +305,19 @@ def _stray(
     name = entry.topic_partition
     expected = None if name is None else ids.get(name.topic)
     code = Code.PARTITION_STRAYED
-    record = None if name is None else _record(metadata, entry.topic_id, name.partition)
-    if entry.topic_id is None:
+    # Nobody looks behind a link here: at best the id is right.
+    topic_id = expected if entry.is_link else entry.topic_id
+    record = None if name is None else _record(metadata, topic_id, name.partition)
+    if entry.is_link and expected is None:
+        message = "the cluster has no topic of that name"
+    elif topic_id is None:
         hint = f"; the topic's id is {expected}" if expected is not None else ""
         message = f"it has no partition.metadata{hint}"
-    elif entry.topic_id not in metadata.topics and expected is not None:
+    elif topic_id not in metadata.topics and expected is not None:
         code = Code.TOPIC_ID_INCONSISTENT
-        message = f"the topic's id is {expected}, that of the directory {entry.topic_id}"
-    elif entry.topic_id not in metadata.topics:
-        message = f"the cluster has no topic with the id {entry.topic_id}"
+        message = f"the topic's id is {expected}, that of the directory {topic_id}"
+    elif topic_id not in metadata.topics:
+        message = f"the cluster has no topic with the id {topic_id}"
     elif record is None:
         message = "its topic has no such partition"
     elif node_id not in record.replicas:

@@ -361,12 +361,16 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
         )
     else:
         verdict = _start(roots, start)
-    more: tuple[str, ...] = ()
+    unsure: list[str] = []
+    linked = [entry.name for entry in partitions if entry.start is Start.UNKNOWN]
+    if linked:
+        logs = count_text(len(linked), "log")
+        unsure.append(f"nothing was looked at behind a link: {logs}, {linked[0]} the first")
     if start.lacks_metadata:
-        more = (_METADATA_FETCHED,) if is_only_broker else _METADATA_ABSENT
+        unsure += (_METADATA_FETCHED,) if is_only_broker else _METADATA_ABSENT
     elif not start.has_metadata:
-        more = (_NO_METADATA,)
-    return replace(verdict, reasons=(*verdict.reasons, *more))
+        unsure.append(_NO_METADATA)
+    return replace(verdict, reasons=(*verdict.reasons, *unsure))
 
 
 def _wait(roots: Sequence[RootState], waiting: Sequence[Waiting]) -> Verdict:

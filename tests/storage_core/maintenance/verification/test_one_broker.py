@@ -144,6 +144,15 @@ def test_metadata_that_are_in_no_directory_are_missed_where_logs_are(disks):
     assert lacks(*disks.roots) == [False, False]
 
 
+def test_a_link_that_the_metadata_give_to_nobody_is_set_aside(disks):
+    """A broker renames the link itself; what lies behind it only says whether the id is right."""
+    ACCIDENTS["linked"](disks)
+    (disks.first / "orders-0").rename(disks.first / "orders-7")
+    roots, found = look(*disks.roots)
+    assert ("PARTITION_STRAYED", "orders-7", "error") in found
+    assert fates(roots) == {"orders-7": Start.STRAYED, "orders-0": Start.CREATED}
+
+
 def test_metadata_behind_a_link_are_not_missed(disks):
     ACCIDENTS["linked-metadata"](disks)
     assert not any(root.lacks_metadata for root in look(*disks.roots)[0])
@@ -191,6 +200,27 @@ def test_the_marker_of_a_clean_shutdown_may_be_an_empty_folder(disks):
 def test_a_partition_whose_id_is_a_folder_is_not_judged_by_the_metadata(disks):
     ACCIDENTS["topic-id-folder"](disks)
     assert fates(look(*disks.roots)[0]) == {}
+
+
+@pytest.mark.parametrize("accident", ["meta-v0-all", "meta-new-directory-id"])
+def test_a_broken_link_is_no_partition_whatever_ids_the_directories_have(disks, accident):
+    ACCIDENTS["linked-broken-last"](disks)
+    ACCIDENTS[accident](disks)
+    roots, found = look(*disks.roots)
+    assert ("PARTITION_ABSENT", "events-0", "fatal") in found
+    # The broker takes the directory offline, and makes an empty log in the other one.
+    assert ("PARTITION_ABSENT", "events-0", "error") in found
+    assert roots[0].fates == {str(disks.first / "events-0"): Start.CREATED}
+
+
+def test_an_absent_partition_is_made_anew_where_the_ids_of_directories_are_lost(disks):
+    """With fewest logs: a broker that finds no assigned directory looks no further."""
+    ACCIDENTS["absent"](disks)
+    ACCIDENTS["meta-v0-all"](disks)
+    roots, found = look(*disks.roots)
+    assert ("PARTITION_ABSENT", "orders-1", "error") in found
+    assert fates(roots) == {"orders-1": Start.CREATED}
+    assert look(disks.first)[1] == []
 
 
 def test_partitions_in_a_directory_that_was_not_named_are_not_missed(disks):

@@ -6,6 +6,7 @@ import pytest
 
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.lock import LockState
+from storage_core.maintenance.verification.observed_root import Start
 from storage_core.maintenance.verification.verdict import (
     ASSUMED_BYTES_PER_SECOND,
     BROKER_BYTES_PER_SECOND,
@@ -160,6 +161,12 @@ def test_without_the_clusters_metadata_nobody_is_sent_to_a_start():
     assert "fetches the cluster's metadata" in fetching.reasons[-1]
     worse = decide([ROOT], partitions, start, fatal=1, errors=0)
     assert worse.advice is Advice.DO_NOT_START
+
+
+def test_a_log_behind_a_link_is_a_reason_to_know():
+    found = verdict(partition(), partition("t-1", start=Start.UNKNOWN))
+    assert found.advice is Advice.START_BROKER
+    assert found.reasons[-1] == "nothing was looked at behind a link: 1 log, t-1 the first"
 
 
 def test_the_headline_names_who_loses_most_and_counts_the_others():
