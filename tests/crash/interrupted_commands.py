@@ -43,13 +43,24 @@ class Subject:
         name: Of the command, as the test shows it.
         arguments: Of ``pylog``, given the folder with the directories.
         folder: With the log directory ``broker``, and more.
-        writes: Whether each run gets a copy of the folder.
+        changes: The folders in it that are made anew for each run; other ones go. Empty for a
+            command that only looks.
+        originals: What they are made of.
     """
 
     name: str
     arguments: Arguments
     folder: Path
-    writes: bool
+    changes: frozenset[str]
+    originals: Path
+
+    def renew(self) -> None:
+        """Make the folder as it was before any run."""
+        if self.changes:
+            shutil.rmtree(self.folder)
+            self.folder.mkdir()
+        for name in self.changes:
+            shutil.copytree(self.originals / name, self.folder / name, symlinks=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,13 +120,11 @@ def run_interrupted(
     Args:
         subject: The command.
         interruption: When and how.
-        scratch: An empty folder, for copies and temporary files.
+        scratch: An empty folder, for temporary files.
         usual_status: What it ends with where nobody interrupts it; None if this is not known yet.
     """
+    subject.renew()
     folder = subject.folder
-    if subject.writes:
-        folder = scratch / "copy"
-        shutil.copytree(subject.folder, folder, symlinks=True)
     temporary = scratch / "tmp"
     temporary.mkdir()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
