@@ -26,6 +26,7 @@ from tests.jobs.spark_programs import REPOSITORY, environment, plain_environment
 # With N of them for each command this takes its time: hours.
 ROUNDS = int(os.environ.get("PYLOG_INTERRUPTIONS", "0"))
 SEED = os.environ.get("PYLOG_INTERRUPTION_SEED", "1")
+pytestmark = pytest.mark.timeout(900 + 60 * ROUNDS)
 _FEW = 3
 _FEW_COMMANDS = ("inspect", "compact")
 # Spark takes ten times as long as the rest.
