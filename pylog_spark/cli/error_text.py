@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
-from pylog_spark.cli import describe_failure
+from pylog_spark.cli.start import describe_failure
 from pylog_spark.engines.errors import TaskFailedError
 from pylog_spark.exit_code import EXTRAS
 from pylog_spark.structured_logs import is_json_logged, json_line, log_fields

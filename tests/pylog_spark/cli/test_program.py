@@ -307,6 +307,22 @@ def test_a_library_that_logs_an_interruption_is_not_heard(caplog):
     assert [record.exc_info[0] for record in caplog.records] == [ValueError]
 
 
+def test_nothing_is_looked_for_on_a_disk_before_ctrl_c_ends_the_process_silently():
+    code = """
+import sys
+before = set(sys.modules)
+import pylog_spark.cli
+print(sorted(set(sys.modules) - before))
+import signal
+pylog_spark.cli.end_silently()
+print(signal.getsignal(signal.SIGINT) is signal.SIG_DFL)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "['pylog_spark', 'pylog_spark.cli']\nTrue\n"
+
+
 def test_sigterm_ends_a_command_with_143():
     code = """
 import time

@@ -1,0 +1,55 @@
+"""The start of the program: signals, standard streams, and what nobody has expected.
+
+What a signal does is settled before anything is imported that takes its time. Whatever cannot be
+imported is an error as any other: 1, Python's own status for it, means findings.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from storage_core import interruption
+
+# ``ExitCode.FAILED``, whose module may be what cannot be imported.
+_FAILED: Final = 5
+_MAX_MESSAGE: Final = 2000
+_STREAMS: Final = ("stdin", "stdout", "stderr")
+
+
+def start(arguments: Sequence[str] | None) -> None:
+    """Do what ``pylog_spark.cli.main`` does, once Ctrl-C says nothing any more."""
+    _open_closed_streams()
+    interruption.watch()
+    try:
+        from pylog_spark.cli import program  # noqa: PLC0415  # takes its time
+
+        program.main(arguments)
+    except Exception as error:  # noqa: BLE001  # the last place where one can be told
+        words = sys.argv if arguments is None else arguments
+        if os.environ.get("PYLOG_DEBUG") or "--debug" in words:
+            traceback.print_exc()
+        with suppress(OSError):
+            sys.stderr.write(f"pylog: {describe_failure(error)}\n")
+        sys.exit(_FAILED)
+
+
+def describe_failure(error: BaseException) -> str:
+    """Return in one line what nobody has expected, and the way out."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_MESSAGE]
+    if isinstance(error, ImportError):
+        return f"{text}: a library is missing or broken: pip install --force-reinstall pylog-spark"
+    return f"unexpected {text}: this is a bug; `pylog --debug ...` shows where it is"
+
+
+def _open_closed_streams() -> None:
+    """Let a standard stream that is closed lead to nowhere: files would get its number."""
+    for number, name in enumerate(_STREAMS):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
