@@ -97,8 +97,8 @@ test: $(VENV)/.for-all ## Run all tests in WORKERS=2 processes; PYTHON=/path/to/
 crash: $(VENV)/.for-all ## Kill compaction, recovery, retention, undo at every step, or take the power away (three hours)
 	PYLOG_CRASH_ALL=1 $(RUN) pytest $(SHARED) --dist worksteal -m crash $(PYTEST)
 
-prescriptions: $(VENV)/.for-all ## Run what doctor prints after every accident and every pair; no record may go (an hour)
-	PYLOG_PRESCRIPTIONS=1 $(RUN) pytest $(SHARED) --dist worksteal tests/pylog_spark/cli/test_prescribed_plans.py $(PYTEST)
+prescriptions: $(VENV)/.for-all ## Run what doctor prints after every accident and every pair of one directory, N=2000 pairs of two disks, or N=all; SEED=31 (an hour)
+	PYLOG_PRESCRIPTIONS=$(or $(N),2000) PYLOG_PRESCRIPTIONS_SEED=$(or $(SEED),31) $(RUN) pytest $(SHARED) --dist worksteal tests/pylog_spark/cli/test_prescribed_plans.py $(PYTEST)
 
 nights: $(VENV)/.for-all ## Stop whole nightlies at every change of theirs; needs root; PART=1/2 does half (hours)
 	PYLOG_NIGHTS=$(or $(PART),1/1) unshare --mount $(RUN) pytest tests/crash/test_stopped_nights.py -k imaged -s $(PYTEST)

@@ -1,20 +1,26 @@
 """What the doctor prints, run as printed: no readable record is in neither log nor salvage.
 
 One accident at a time, and pairs of them, in a directory that was closed and in one whose broker
-died: all of them with ``PYLOG_PRESCRIPTIONS=1``, a sample with a fixed seed without.
+died. Without ``PYLOG_PRESCRIPTIONS`` it is a sample with a fixed seed. With it, it is all of one
+directory, and so many pairs in the directories of a broker with two disks as it says: ``all``, or a
+number, drawn with ``PYLOG_PRESCRIPTIONS_SEED``.
 """
 
 import os
 import random
+import shutil
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
+from functools import cache, lru_cache
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
+import typer.testing
 
+from pylog_spark.options import load
 from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
@@ -30,7 +36,8 @@ from tests.pylog_spark.cli.prescriptions import NoAnswerError, Shell
 from tests.storage_core.maintenance.verification.accidents import ACCIDENTS, Accident
 from tests.storage_core.maintenance.verification.log_root import NOW_MS, log_root
 
-IS_WHOLE = os.environ.get("PYLOG_PRESCRIPTIONS") == "1"
+PAIRS = os.environ.get("PYLOG_PRESCRIPTIONS")
+SEED = int(os.environ.get("PYLOG_PRESCRIPTIONS_SEED", "31"))
 SAMPLE = 20
 FEW = 6
 TWO_DISKS = GOLDEN / "two-disks" / "before.tar.gz"
@@ -63,28 +70,52 @@ MORE: dict[str, Accident] = {
 HAPPENINGS = {**{code.value: accident for code, accident in ACCIDENTS.items()}, **MORE}
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _quick_commands() -> Iterator[None]:
+    """Let what is the same in every call of the program be made once: some thousand calls follow.
+
+    The options of the commands, and what ``conf/`` says.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.testing, "_get_command", cache(typer.testing._get_command))
+        patch.setattr(load, "read_config_file", cache(load.read_config_file))
+        yield
+
+
+@pytest.fixture(scope="module")
+def two_disks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directories of a broker with two disks, to be copied."""
+    return unpack_archive(TWO_DISKS, tmp_path_factory.mktemp("two-disks"))
+
+
 def die(root: Path) -> None:
     """Let the broker have died before anything was flushed."""
     (root / CLEAN_SHUTDOWN_FILE).unlink(missing_ok=True)
     (root / RECOVERY_POINT_FILE).write_bytes(encode_offset_checkpoint({}))
 
 
-def readable_batches(log: bytes) -> Iterator[bytes]:
-    """Yield the bytes of every batch with a right checksum, wherever in a file it begins."""
-    for at in range(len(log) - MAGIC_AT):
-        magic = log[at + MAGIC_AT]
-        (length,) = struct.unpack_from(">i", log, at + 8)
-        end = at + 12 + length
-        if magic > V2 or length < 10 or end > len(log):
-            continue
-        if magic < FIRST_LEGACY:
+@lru_cache(maxsize=4096)
+def readable_batches(log: bytes) -> tuple[bytes, ...]:
+    """Return the bytes of every batch with a right checksum, wherever in a file it begins."""
+    if len(log) <= MAGIC_AT:
+        return ()
+    data = np.frombuffer(log, np.uint8)
+    lengths = np.lib.stride_tricks.sliding_window_view(data[8:], 4)[: len(log) - MAGIC_AT]
+    ends = np.arange(len(lengths)) + 12 + lengths.copy().view(">i4")[:, 0].astype(np.int64)
+    magics = data[MAGIC_AT:]
+    can_be = (magics <= V2) & (ends >= np.arange(len(lengths)) + 22) & (ends <= len(log))
+    batches = []
+    for at in np.flatnonzero(can_be).tolist():
+        end = int(ends[at])
+        if magics[at] < FIRST_LEGACY:
             (crc,) = struct.unpack_from(">I", log, at + 12)
             is_right = crc == zlib.crc32(log[at + MAGIC_AT : end])
         else:
             (crc,) = struct.unpack_from(">I", log, at + 17)
-            is_right = crc == crc32c_by_table(np.frombuffer(log, np.uint8), at + 21, end)
+            is_right = crc == crc32c_by_table(data, at + 21, end)
         if is_right:
-            yield log[at:end]
+            batches.append(log[at:end])
+    return tuple(batches)
 
 
 def contents(folder: Path, *suffixes: str) -> Iterator[bytes]:
@@ -100,16 +131,36 @@ def lost(before: list[bytes], folder: Path) -> list[bytes]:
     return [batch for batch in before if not any(batch in content for content in after)]
 
 
-def drawn(names: Iterable[str], sample: int, *, all_singles: bool) -> list[Case]:
-    """Return accidents, alone and in pairs, and whether the directory was closed before."""
+def every(names: Iterable[str]) -> list[Case]:
+    """Return accidents, alone and in pairs, each in a directory that was closed and in another."""
     listed = sorted(names)
-    singles = [(name,) for name in listed]
-    pairs = list(combinations(listed, 2))
-    if IS_WHOLE:
-        return [(each, is_closed) for each in (*singles, *pairs) for is_closed in (True, False)]
-    dice = random.Random(31)
-    chosen = singles if all_singles else dice.sample(singles, sample)
-    return [(each, dice.random() < 0.5) for each in (*chosen, *dice.sample(pairs, sample))]
+    happenings = [*((name,) for name in listed), *combinations(listed, 2)]
+    return [(each, is_closed) for each in happenings for is_closed in (True, False)]
+
+
+def drawn(names: Iterable[str], singles: int | None, pairs: int) -> list[Case]:
+    """Return some of the cases; of accidents alone so many, or all, each in one state."""
+    dice = random.Random(SEED)
+    listed = sorted(names)
+    alone = [(name,) for name in listed]
+    chosen = alone if singles is None else dice.sample(alone, singles)
+    chosen += dice.sample(list(combinations(listed, 2)), pairs)
+    return [(each, dice.random() < 0.5) for each in chosen]
+
+
+def of_one_directory() -> list[Case]:
+    chosen = drawn(HAPPENINGS, None, SAMPLE) if PAIRS is None else every(HAPPENINGS)
+    return [*chosen, *((names, False) for names in ONE_POWER_CUT)]
+
+
+def of_two_disks() -> list[Case]:
+    if PAIRS is None:
+        return drawn(start_accidents.ACCIDENTS, FEW, FEW)
+    cases = every(start_accidents.ACCIDENTS)
+    if PAIRS == "all":
+        return cases
+    alone = [case for case in cases if len(case[0]) == 1]
+    return alone + random.Random(SEED).sample(cases[len(alone) :], int(PAIRS))
 
 
 def name_of(value: object) -> str:
@@ -133,14 +184,7 @@ def follow(folder: Path, roots: list[Path], pylog, now_ms: int) -> None:
         assert lost(before, folder) == [], command
 
 
-@pytest.mark.parametrize(
-    ("names", "is_closed"),
-    [
-        *drawn(HAPPENINGS, SAMPLE, all_singles=True),
-        *((names, False) for names in ONE_POWER_CUT),
-    ],
-    ids=name_of,
-)
+@pytest.mark.parametrize(("names", "is_closed"), of_one_directory(), ids=name_of)
 def test_no_record_is_lost_by_what_the_doctor_prints(tmp_path, pylog, names, is_closed):
     root = log_root(tmp_path / "log")
     if not is_closed:
@@ -153,11 +197,12 @@ def test_no_record_is_lost_by_what_the_doctor_prints(tmp_path, pylog, names, is_
     follow(tmp_path, [root.path], pylog, NOW_MS)
 
 
-@pytest.mark.parametrize(
-    ("names", "is_closed"), drawn(start_accidents.ACCIDENTS, FEW, all_singles=False), ids=name_of
-)
-def test_nor_in_the_directories_of_a_broker_with_two_disks(tmp_path, pylog, names, is_closed):
-    disks = start_accidents.Disks(unpack_archive(TWO_DISKS, tmp_path))
+@pytest.mark.parametrize(("names", "is_closed"), of_two_disks(), ids=name_of)
+def test_nor_in_the_directories_of_a_broker_with_two_disks(
+    tmp_path, pylog, two_disks, names, is_closed
+):
+    disks = start_accidents.Disks(tmp_path)
+    shutil.copytree(two_disks, tmp_path, dirs_exist_ok=True)
     if not is_closed:
         for root in disks.roots:
             die(root)
