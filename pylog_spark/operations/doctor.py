@@ -23,6 +23,7 @@ from pylog_spark.operations.verify_report import ORDERED_FINDINGS, VerifyRequest
 from pylog_spark.options import JobOptions
 from pylog_spark.options.broker import broker_config
 from pylog_spark.run.catalogs import build_catalogs
+from pylog_spark.run.guards import check_roots
 from pylog_spark.run.job import new_job
 from pylog_spark.run.planning import WorkItem, are_read_here, choose_unit_bytes, pack_units
 from pylog_spark.run.run import Run
@@ -35,10 +36,12 @@ from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.catalog.topic_filter import TopicFilter
+from storage_core.checkpoint.checkpoints import RECOVERY_FILES
+from storage_core.checkpoint.lock import query_lock
 from storage_core.errors import PylogError, StorageError
 from storage_core.maintenance.verification.finding_kinds import salvage_folder
 from storage_core.maintenance.verification.verdict import Waiting
-from storage_core.roots.open_root import LogRoot
+from storage_core.roots.open_root import LogRoot, root_checkpoints
 
 _TITLE: Final = "pylog doctor"
 
@@ -91,7 +94,25 @@ def diagnose(
         catalogs=_catalogs(log_roots, options),
         waiting=_waiting(log_roots, options),
         is_only_broker=broker_config(options).process_roles == ("broker",),
+        hindrance=_hindrance(log_roots, options),
     )
+
+
+def _hindrance(roots: Sequence[LogRoot], options: JobOptions) -> str:
+    """Return why no recovery of the broker's directories would begin; empty where one would.
+
+    It reads what is of all partitions before it looks at one, and what cannot be read ends it.
+    """
+    brokers = [root for root in roots if root.role is Role.BROKER]
+    try:
+        check_roots(brokers, replace(options, dry_run=True, now_is_said=True))
+        build_catalogs(brokers, options)
+        for root in brokers:
+            root_checkpoints(root.location, RECOVERY_FILES, strict=False)
+            query_lock(Path(root.location))
+    except PylogError as error:
+        return str(error)
+    return ""
 
 
 def _waiting(roots: Sequence[LogRoot], options: JobOptions) -> list[Waiting]:

@@ -11,6 +11,7 @@ from pylog_spark.tasks.forecast import to_forecast
 from pylog_spark.tasks.verification import Target
 from pylog_spark.tasks.verified_roots import VerifiedRoots
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
+from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.checkpoint.lock import LockState, query_lock
 from storage_core.errors import PylogError
@@ -99,6 +100,7 @@ def put_together(  # noqa: PLR0913  # all that a diagnosis is made of
     catalogs: Mapping[str, TopicCatalog],
     waiting: Sequence[Waiting],
     is_only_broker: bool,
+    hindrance: str,
 ) -> Diagnosis:
     """Return the diagnosis.
 
@@ -113,6 +115,7 @@ def put_together(  # noqa: PLR0913  # all that a diagnosis is made of
         catalogs: What is known of the topics of each root; empty where that cannot be read.
         waiting: What was cut from the logs, and waits to go back.
         is_only_broker: Whether the node is known to be no controller.
+        hindrance: Why no recovery of the broker's directories would begin; empty where one would.
     """
     ordered = sorted(counts, key=lambda count: (-Severity(count[0]).rank, -count[2], count[1]))
     read_bytes = sum(row.get("read_bytes") or 0 for row in verified)
@@ -147,9 +150,10 @@ def put_together(  # noqa: PLR0913  # all that a diagnosis is made of
             errors=by_severity[Severity.ERROR] + len(failed),
             low_ends=low_ends,
             has_replicas=_has_replicas(findings, forecasts, catalogs),
-            commands=_commands(states, findings, forecasts, verified),
+            commands=_commands(states, findings, forecasts, verified, is_hindered=bool(hindrance)),
             waiting=waiting,
             is_only_broker=is_only_broker,
+            hindrance=hindrance,
         ),
         roots=states,
         start=start,
@@ -289,6 +293,8 @@ def _commands(
     findings: Iterable[Row],
     forecasts: Iterable[Row],
     verified: Iterable[Row],
+    *,
+    is_hindered: bool,
 ) -> tuple[str, ...]:
     """Return the commands that mend what is an error or worse, in the order to run them."""
     return prescribe(
@@ -300,6 +306,7 @@ def _commands(
                 severity=Severity(row["severity"]),
                 cure=KINDS[Code(row["code"])].cure,
                 command=command_of(Code(row["code"]), row["fix"]) or "",
+                is_unreadable=row["code"] == Code.FILE_UNREADABLE,
             )
             for row in findings
         ],
@@ -314,6 +321,7 @@ def _commands(
             if row["cut_bytes"]
         ],
         {(row["root"], _partition(row)): row["bytes"] or 0 for row in verified},
+        {root.location for root in roots if is_hindered and root.role is Role.BROKER},
     )
 
 

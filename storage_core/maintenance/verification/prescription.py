@@ -5,8 +5,8 @@ put in order from their first segment on, then what no broker parses is set asid
 recovered. Nothing is set aside before the recovery that needs it, and whatever may cut keeps it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from shlex import quote
 from typing import Final
 
@@ -31,6 +31,8 @@ class Complaint:
         severity: How bad.
         cure: The kind of its command.
         command: The command; empty where only a person can mend it.
+        is_unreadable: Whether a file of its place cannot be read: whatever builds files anew there
+            needs it, and ends with that error.
     """
 
     root: str
@@ -38,6 +40,7 @@ class Complaint:
     severity: Severity
     cure: Cure
     command: str
+    is_unreadable: bool = False
 
     @property
     def place(self) -> Place:
@@ -75,6 +78,7 @@ def prescribe(
     complaints: Iterable[Complaint],
     cuts: Sequence[StartCut],
     sizes: Mapping[Place, int],
+    hindered: Set[str] = frozenset(),
 ) -> tuple[str, ...]:
     """Return the commands that mend what is an error or worse, in the order to run them.
 
@@ -83,8 +87,9 @@ def prescribe(
         complaints: What was found, worst first.
         cuts: What a broker's start would cut.
         sizes: Bytes of the logs.
+        hindered: The log directories whose recovery would not begin.
     """
-    listed = list(complaints)
+    listed = _without_vain_rebuilds(list(complaints))
     bad = [each for each in listed if each.severity.rank >= Severity.ERROR.rank]
     mended = {each.place for each in bad if each.command}
     cut_places = {each.place for each in listed if each.cure is Cure.CUT and each.command}
@@ -121,7 +126,7 @@ def prescribe(
     for group, limit in ((cutting, _may_cut), (recovering, lambda _: "")):
         for of_broker in dict.fromkeys(together.values()):
             topics = {topic: logs for (of, topic), logs in group.items() if of == of_broker}
-            if topics:
+            if topics and not hindered & set(of_broker):
                 named = "".join(f" --topics {topic}" for topic in topics)
                 most = max(logs.most_bytes for logs in topics.values())
                 recover = recover_command(of_broker, roots[of_broker[0]])
@@ -131,10 +136,21 @@ def prescribe(
                     commands.append(f"{command} --dry-run")
                 commands.append(_THEN.join((*removals, command)))
     brokers = [root for root, role in roots.items() if role is Role.BROKER]
-    if brokers:
+    if brokers and not hindered & set(brokers):
         doubtful = [cut for cut in cuts if cut.is_doubtful and cut.root in brokers]
         commands += _as_a_start(brokers, doubtful, for_people, list(set_aside))
     return tuple(dict.fromkeys(commands))
+
+
+def _without_vain_rebuilds(complaints: Sequence[Complaint]) -> list[Complaint]:
+    """Return the complaints, without commands that end at a file that cannot be read."""
+    unreadable = {each.place for each in complaints if each.is_unreadable}
+    return [
+        replace(each, command="")
+        if each.cure is Cure.REBUILD and each.place in unreadable
+        else each
+        for each in complaints
+    ]
 
 
 def _as_a_start(

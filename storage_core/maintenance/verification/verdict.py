@@ -314,6 +314,7 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
     commands: Sequence[str] = (),
     waiting: Sequence[Waiting] = (),
     is_only_broker: bool = False,
+    hindrance: str = "",
 ) -> Verdict:
     """Return the verdict on log directories.
 
@@ -329,6 +330,7 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
         commands: The plan: what mends what is an error or worse, in order.
         waiting: What was cut from the logs, and waits to go back.
         is_only_broker: Whether the node is known to be no controller.
+        hindrance: Why no recovery of the broker's directories would begin; empty where one would.
     """
     names = " ".join(quote(root.location) for root in roots)
     held = [root for root in roots if root.lock.is_held]
@@ -336,10 +338,10 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
         return _in_use(held[0], names)
     if all(root.role is Role.MIRROR for root in roots):
         return _judge_copy(names, start, fatal + errors)
-    if fatal or start.refused:
-        return _do_not_start(partitions, start, fatal, commands)
     lost = sum(entry.lost_below_high_watermark for entry in partitions)
-    if start.cut_records or start.gone_records or lost or errors:
+    if fatal or start.refused:
+        verdict = _do_not_start(partitions, start, fatal, commands)
+    elif start.cut_records or start.gone_records or lost or errors:
         reasons = _losses(start, lost, errors - low_ends, low_ends, _REPLICAS[has_replicas])
         verdict = Verdict(
             advice=Advice.LOOK_BEFORE_START,
@@ -361,6 +363,22 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
         )
     else:
         verdict = _start(roots, start)
+    reasons = (*verdict.reasons, *map(_waiting_reason, waiting))
+    if verdict.advice is not Advice.DO_NOT_START:
+        reasons += tuple(_unsure(partitions, start, is_only_broker=is_only_broker))
+    if not hindrance or verdict.advice is Advice.START_BROKER:
+        return replace(verdict, reasons=reasons)
+    first = (
+        f"`pylog recover` does not begin with these log directories: {hindrance}. Mend that first "
+        "and ask again: then the commands of the recovery stand here"
+    )
+    return replace(verdict, reasons=(first, *reasons), commands=tuple(commands))
+
+
+def _unsure(
+    partitions: Sequence[PartitionForecast], start: StartForecast, *, is_only_broker: bool
+) -> list[str]:
+    """Return what a start would do that nobody knows."""
     unsure: list[str] = []
     linked = [entry.name for entry in partitions if entry.start is Start.UNKNOWN]
     if linked:
@@ -370,7 +388,15 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
         unsure += (_METADATA_FETCHED,) if is_only_broker else _METADATA_ABSENT
     elif not start.has_metadata:
         unsure.append(_NO_METADATA)
-    return replace(verdict, reasons=(*verdict.reasons, *unsure))
+    return unsure
+
+
+def _waiting_reason(waiting: Waiting) -> str:
+    return (
+        f"{waiting.folder} keeps {count_text(waiting.records, 'readable record')} behind the end "
+        f"of {count_text(waiting.logs, 'log')}, which can go back (`pylog salvage replay`); where "
+        "they are not wanted back, move it away"
+    )
 
 
 def _wait(roots: Sequence[RootState], waiting: Sequence[Waiting]) -> Verdict:
@@ -392,11 +418,7 @@ def _wait(roots: Sequence[RootState], waiting: Sequence[Waiting]) -> Verdict:
             f"Do not start yet: {records} that were cut can go back, and a start gives their "
             "offsets to new records."
         ),
-        reasons=tuple(
-            f"{each.folder} keeps {count_text(each.records, 'readable record')} behind the end of "
-            f"{count_text(each.logs, 'log')}; where they are not wanted back, move it away"
-            for each in waiting
-        ),
+        reasons=(),
         commands=tuple(commands),
     )
 

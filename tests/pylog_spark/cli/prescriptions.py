@@ -56,7 +56,8 @@ class Shell:
             command: The line.
             may_be_short: Whether a log may have lost its tail before: a recovery ends with a
                 finding then, and says so.
-            may_refuse: Whether a log may be left alone, with a row that says why.
+            may_refuse: Whether a log may be left alone, with a row that says why; the directory
+                may not.
         """
         result = None
         for part in _CLOCK.sub(str(self._now_ms), command).split(" && "):
@@ -79,6 +80,7 @@ class Shell:
                 if may_refuse:
                     accepted |= {ExitCode.REFUSED, ExitCode.PARTLY_FAILED}
                 assert result.exit_code in accepted, f"{command}: {result.output}"
+                assert result.stdout, f"{command}: {result.output}"
         return result
 
 

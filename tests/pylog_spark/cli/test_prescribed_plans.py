@@ -48,6 +48,17 @@ ONE_POWER_CUT = [
     (Code.BATCH_CRC_WRONG.value, "recovery-point-garbage"),
     ("first-batch-bad", "high-watermark-forgotten"),
 ]
+# No index is built anew beside a file that cannot be read.
+UNREADABLE = (Code.FILE_UNREADABLE.value, Code.TXN_INDEX_MISSING.value)
+# What a recovery reads before it looks at the first log, beside a log that has to be recovered.
+HINDRANCES = (
+    "linked-metadata",
+    "lock-folder",
+    "meta-version-7",
+    "meta-other-node",
+    "metadata-snapshot-empty",
+    "recovery-folder",
+)
 # Longer than any log here but one, of which the rest is a hole.
 MOST_BYTES = 1 << 16
 MAGIC_AT, FIRST_LEGACY, V2 = 16, 2, 2
@@ -150,12 +161,13 @@ def drawn(names: Iterable[str], singles: int | None, pairs: int) -> list[Case]:
 
 def of_one_directory() -> list[Case]:
     chosen = drawn(HAPPENINGS, None, SAMPLE) if PAIRS is None else every(HAPPENINGS)
-    return [*chosen, *((names, False) for names in ONE_POWER_CUT)]
+    return [*chosen, *((names, False) for names in (*ONE_POWER_CUT, UNREADABLE))]
 
 
 def of_two_disks() -> list[Case]:
     if PAIRS is None:
-        return drawn(start_accidents.ACCIDENTS, FEW, FEW)
+        chosen = drawn(start_accidents.ACCIDENTS, FEW, FEW)
+        return chosen + [((name, "log-crc-closed"), False) for name in HINDRANCES]
     cases = every(start_accidents.ACCIDENTS)
     if PAIRS == "all":
         return cases

@@ -74,6 +74,22 @@ def test_a_torn_log_is_not_whole_enough_to_build_an_index_from():
     )
 
 
+def test_nothing_is_prescribed_that_ends_at_once():
+    unreadable = Complaint(
+        root="/d1",
+        partition=B0,
+        severity=Severity.ERROR,
+        cure=Cure.NONE,
+        command="",
+        is_unreadable=True,
+    )
+    rebuilt = [complaint(Cure.REBUILD, f"pylog {each}", each) for each in (A0, B0)]
+    assert plan(unreadable, *rebuilt) == [f"pylog {A0}"]
+    of_broker = dict.fromkeys(("/d1", "/d2"), Role.BROKER)
+    crc = complaint(Cure.CUT, "pylog y", A1)
+    assert prescribe(of_broker, [*rebuilt, crc], [cut()], {}, {"/d1", "/d2"}) == (f"pylog {B0}",)
+
+
 def test_a_copy_is_cut_as_a_copy_and_never_started():
     command = complaint(Cure.CUT, "pylog y")
     roots = {"/d1": Role.MIRROR, "/d2": Role.BROKER}

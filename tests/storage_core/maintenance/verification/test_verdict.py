@@ -17,6 +17,7 @@ from storage_core.maintenance.verification.verdict import (
     Pace,
     PartitionForecast,
     RootState,
+    Waiting,
     decide,
     forecast_start,
     measure_pace,
@@ -189,6 +190,29 @@ def test_what_would_stop_a_broker_is_named():
         "and 2 more partitions",
         "2 fatal findings, listed with what to do about each; then ask again",
     )
+
+
+def test_what_keeps_a_recovery_from_beginning_comes_first():
+    lost = partition(cut_records=3)
+    for found in (
+        verdict(lost, hindrance="d1: is a link", commands=["pylog a"]),
+        verdict(partition(error="x"), fatal=1, hindrance="d1: is a link", commands=["pylog a"]),
+    ):
+        assert "does not begin with these log directories: d1: is a link." in found.reasons[0]
+        assert found.commands == ("pylog a",)
+    slow = [partition(f"t-{n}", read_bytes=20 * GB) for n in range(10)]
+    assert verdict(*slow, hindrance="d1: is a link").commands == ()
+    assert verdict(partition(), hindrance="d1: is a link").reasons == verdict(partition()).reasons
+
+
+def test_cut_records_that_can_go_back_are_told_beside_what_is_worse():
+    waiting = [Waiting(folder="/logs-salvage", records=7, logs=1)]
+    for found in (
+        verdict(partition(), waiting=waiting),
+        verdict(partition(cut_records=3), waiting=waiting),
+        verdict(partition(error="x"), fatal=1, waiting=waiting),
+    ):
+        assert "/logs-salvage keeps 7 readable records behind the end of 1 log" in found.reasons[-1]
 
 
 def test_a_directory_in_use_is_left_alone_whatever_was_found():
