@@ -31,8 +31,7 @@ class Complaint:
         severity: How bad.
         cure: The kind of its command.
         command: The command; empty where only a person can mend it.
-        is_unreadable: Whether a file of its place cannot be read: whatever builds files anew there
-            needs it, and ends with that error.
+        is_unreadable: Whether a file of its place cannot be read.
     """
 
     root: str
@@ -143,12 +142,17 @@ def prescribe(
 
 
 def _without_vain_rebuilds(complaints: Sequence[Complaint]) -> list[Complaint]:
-    """Return the complaints, without commands that end at a file that cannot be read."""
-    unreadable = {each.place for each in complaints if each.is_unreadable}
+    """Return the complaints, without commands that end at what only a person can mend.
+
+    What stops a broker that loads the log stops whatever builds files anew from it.
+    """
+    stopped = {
+        each.place
+        for each in complaints
+        if each.is_unreadable or (each.severity is Severity.FATAL and not each.command)
+    }
     return [
-        replace(each, command="")
-        if each.cure is Cure.REBUILD and each.place in unreadable
-        else each
+        replace(each, command="") if each.cure is Cure.REBUILD and each.place in stopped else each
         for each in complaints
     ]
 

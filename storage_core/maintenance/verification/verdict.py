@@ -342,11 +342,11 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
     if fatal or start.refused:
         verdict = _do_not_start(partitions, start, fatal, commands)
     elif start.cut_records or start.gone_records or lost or errors:
-        reasons = _losses(start, lost, errors - low_ends, low_ends, _REPLICAS[has_replicas])
+        losses = _losses(start, lost, errors - low_ends, low_ends, _REPLICAS[has_replicas])
         verdict = Verdict(
             advice=Advice.LOOK_BEFORE_START,
             headline=_losing_headline(partitions, errors - low_ends, low_ends),
-            reasons=tuple(reasons),
+            reasons=tuple(losses),
             commands=tuple(commands),
         )
     elif waiting:

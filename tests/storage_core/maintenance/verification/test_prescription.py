@@ -83,6 +83,8 @@ def test_nothing_is_prescribed_that_ends_at_once():
         command="",
         is_unreadable=True,
     )
+    fatal = complaint(Cure.NONE, "", A1, Severity.FATAL)
+    assert plan(fatal, complaint(Cure.REBUILD, "rm -f i && pylog z", A1)) == []
     rebuilt = [complaint(Cure.REBUILD, f"pylog {each}", each) for each in (A0, B0)]
     assert plan(unreadable, *rebuilt) == [f"pylog {A0}"]
     of_broker = dict.fromkeys(("/d1", "/d2"), Role.BROKER)
