@@ -4,11 +4,13 @@
 below their own tables, for what a person can do something about.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pylog_spark.schemas import Reason
+from pylog_spark.schemas import ALLOWED_BY, Reason
+from storage_core.maintenance.retention.plan import Predicate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,14 +306,83 @@ GUARDS: Final[Mapping[str, Refusal]] = {
 }
 
 
-def ways_out(reasons: Mapping[str, int]) -> list[str]:
+# Of what ``pylog explain`` asks of a log beside these reasons; retention's without the word for the
+# predicate in front, which its codes have.
+PREDICATES: Final[Mapping[str, Refusal]] = {
+    "UNCLEANABLE": Refusal(
+        means="the log cannot be loaded", way="`pylog doctor ROOT` says how to mend it"
+    ),
+    "DIRTY_RATIO": REASONS[Reason.RATIO_BELOW_MINIMUM],
+    "MAX_COMPACTION_LAG": Refusal(
+        means="what is dirty is younger than max.compaction.lag.ms, so that its share decides",
+        way="wait, or `--set max.compaction.lag.ms=MS` with less",
+    ),
+    "MIN_COMPACTION_LAG": Refusal(
+        means="records are younger than min.compaction.lag.ms",
+        way="wait, or `--set min.compaction.lag.ms=0`",
+    ),
+    "OPEN_TRANSACTION": Refusal(
+        means="a transaction is open: nothing from its first record on is cleaned",
+        way="`pylog transactions ROOT` says whether it hangs, and what ends it",
+    ),
+    "HIGH_WATERMARK": Refusal(
+        means="what lies above the high watermark of the checkpoint may be on no other replica",
+        way=REASONS[Reason.NO_HIGH_WATERMARK].way,
+    ),
+    "ACTIVE_SEGMENT": Refusal(
+        means="the active segment is never cleaned",
+        way="wait until a broker rolls it (segment.ms, segment.bytes)",
+    ),
+    "NOT_DELETED": Refusal(means="the topic's policy has no delete"),
+    "NOT_ASKED": Refusal(
+        means="the topic sets no such limit",
+        way="`--set retention.ms=MS` or `--set retention.bytes=BYTES`, where the policy has delete",
+    ),
+    "LAST_SEGMENT": Refusal(
+        means="what is left is the active segment, which stays",
+        way="wait until a broker rolls it (segment.ms, segment.bytes)",
+    ),
+    "ABOVE_LOG_START": Refusal(means="the segment reaches above the log start offset"),
+    "WITHIN_SIZE": Refusal(
+        means="without the segment the log would have less than retention.bytes",
+        way="`--set retention.bytes=BYTES` with less",
+    ),
+    "WITHIN_TIME": Refusal(
+        means="a record of the segment is younger than retention.ms",
+        way="wait, or `--set retention.ms=MS` with less",
+    ),
+    "FUTURE_TIMESTAMP": Refusal(
+        means="a record of the segment has a time that is still to come",
+        way="`--set retention.bytes=BYTES`, which asks no time",
+    ),
+}
+# What notes and the closing line of a run tell the way out of is not said twice.
+_TOLD_ELSEWHERE: Final = frozenset({Reason.CONFIG_UNKNOWN, *ALLOWED_BY})
+
+
+def ways_out(reasons: Iterable[str | None]) -> list[str]:
     """Return a line for each reason about which a person can do something.
 
     Args:
-        reasons: How many partitions there are of each.
+        reasons: Of partitions, each as often as there are some; None for no reason.
     """
+    counts = Counter(reasons)
     return [
-        f"{reason} ({reasons[reason]:,}): {REASONS[reason].way}"
+        f"{reason} ({counts[reason]:,}): {REASONS[reason].way}"
         for reason in Reason
-        if reasons.get(reason) and REASONS[reason].way
+        if counts[reason] and REASONS[reason].way and reason not in _TOLD_ELSEWHERE
     ]
+
+
+def predicate_of(code: str) -> str:
+    """Return the name that PREDICATES has for a code of ``explain``."""
+    words = (f"{word}_" for word in Predicate)
+    return next((code.removeprefix(word) for word in words if code.startswith(word)), code)
+
+
+def way_out_of(code: str) -> str:
+    """Return the way out of what a predicate of ``explain`` says; empty for none."""
+    reason = next((one for one in Reason if one == code), None)
+    if reason is not None:
+        return REASONS[reason].way
+    return PREDICATES[predicate_of(code)].way

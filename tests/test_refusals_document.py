@@ -8,8 +8,9 @@ import pytest
 
 from pylog_spark.cli.explained_codes import all_codes
 from pylog_spark.exit_code import MEANINGS, ExitCode
-from pylog_spark.refusals import GUARDS, REASONS, ways_out
+from pylog_spark.refusals import GUARDS, PREDICATES, REASONS, way_out_of, ways_out
 from pylog_spark.schemas import ALLOWED_BY, Reason
+from storage_core.maintenance.retention.plan import Hold, Predicate
 from storage_core.maintenance.verification.findings import Code
 
 PAGE = Path(__file__).parents[1] / "docs" / "refusals.md"
@@ -25,7 +26,7 @@ def test_every_reason_has_its_row():
 def test_the_page_is_the_table():
     expected = [
         (str(code), one.means, one.way or "nothing")
-        for table in (REASONS, GUARDS)
+        for table in (REASONS, PREDICATES, GUARDS)
         for code, one in table.items()
     ]
     assert ROW.findall(PAGE.read_text("utf-8")) == expected
@@ -42,6 +43,19 @@ def test_every_guard_is_explained():
     codes |= set(re.findall(r'super\(\).__init__\(\s*"([A-Z_]+)"', own))
     assert {"NO_STAGING", "LEASE_HELD"} <= codes
     assert sorted(codes - set(all_codes())) == []
+
+
+def test_every_predicate_of_explain_is_explained():
+    """Those of retention have the word for the predicate in front."""
+    sources = [*Path("storage_core/maintenance/explain").glob("*.py")]
+    sources += [Path("pylog_spark/operations/explain.py")]
+    told = "".join(path.read_text("utf-8") for path in sources)
+    asked = r'(?:blocks|unknowable|_Bound)\(\s*(?:_ABOUT,|About\.CLEANING,|code=)?\s*"([A-Z_]+)"'
+    codes = {*re.findall(asked, told), *re.findall(r'held_by="([A-Z_]+)"', told)}
+    assert {"DIRTY_RATIO", "ACTIVE_SEGMENT", "TIERED", "NEGATIVE_TIMESTAMP"} <= codes
+    codes |= {f"{word}_{hold}" for word in Predicate for hold in Hold}
+    assert all(way_out_of(code) is not None for code in codes)
+    assert way_out_of("TIME_HIGH_WATERMARK") == way_out_of("NO_HIGH_WATERMARK")
 
 
 def test_no_code_is_explained_with_a_hole_in_it():
@@ -66,14 +80,17 @@ def test_explain_prints_a_code(pylog):
     assert lower.exit_code == 0
     assert lower.stdout.startswith("PARTITION_STRAYED (finding): ")
     assert "keep a copy of DIRECTORY" in " ".join(lower.stdout.split())
+    held = pylog("explain", "TIME_WITHIN_TIME")
+    assert held.stdout.startswith("WITHIN_TIME (predicate): ")
+    assert "--set retention.ms=MS" in held.stdout
     wrong = pylog("explain", "NO_HIGH_WATERMARKS")
     assert wrong.exit_code == 2
     assert "did you mean NO_HIGH_WATERMARK?" in wrong.stderr
 
 
 def test_only_what_a_person_can_change_has_a_line():
-    counts = {Reason.NO_HIGH_WATERMARK: 3, Reason.NOTHING_TO_RETAIN: 9}
-    (line,) = ways_out(counts)
+    reasons = [*["NO_HIGH_WATERMARK"] * 3, *["NOTHING_TO_RETAIN"] * 9, None, "CONFIG_UNKNOWN"]
+    (line,) = ways_out(reasons)
     assert line.startswith("NO_HIGH_WATERMARK (3): `--high-watermark log-end`")
 
 

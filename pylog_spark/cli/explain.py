@@ -35,7 +35,7 @@ from storage_core.maintenance.retention.plan import Predicate
 from storage_core.wording import time_text
 
 _PLACE: Final = ("root", "topic", "partition", "directory")
-_STATEMENT_COLUMNS: Final = (*_PLACE, *(field.name for field in fields(Statement)))
+_STATEMENT_COLUMNS: Final = (*_PLACE, *(field.name for field in fields(Statement)), "way_out")
 _STYLES: Final = {"blocks": "yellow", "passes": "green", "tells": "dim"}
 
 
@@ -43,7 +43,9 @@ def _statement_text(row: Row) -> str:
     """Return what a predicate says, and until when or until what."""
     at = [] if row["until_ms"] is None else [time_text(row["until_ms"])]
     until = " or ".join([*at, *([row["until"]] if row["until"] else [])])
-    return f"{row['text']}; until {until}" if until else str(row["text"])
+    when = f"; until {until}" if until else ""
+    way = f"; the way out: {row['way_out']}" if row["way_out"] else ""
+    return f"{row['text']}{when}{way}"
 
 
 def _predicate(code: str) -> str:
@@ -140,8 +142,15 @@ def _write(console: Console, row: Row, *, with_root: bool, is_wide: bool) -> Non
             lines.append(f"    after a recovery: {_answer(later[about])}")
         else:
             lines.append(f"  {about}: {_answer(answer)}")
+        if answer["way_out"]:
+            lines.append(f"    the way out: {answer['way_out']}")
     write_paragraphs(console, lines, is_wide=is_wide)
-    write_table(console, _STATEMENT_TABLE, row["statements"], is_wide=is_wide, footer=[""])
+    # What an answer has told stands there once.
+    told = {answer["held_by"] for answer in row["answers"]}
+    statements = [
+        {**each, "way_out": ""} if each["code"] in told else each for each in row["statements"]
+    ]
+    write_table(console, _STATEMENT_TABLE, statements, is_wide=is_wide, footer=[""])
 
 
 def _answer(answer: Row) -> str:

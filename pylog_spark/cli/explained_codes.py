@@ -9,7 +9,7 @@ from rich.console import Console
 from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.exit_code import MEANINGS, ExitCode
 from pylog_spark.options.choices import OutputFormat
-from pylog_spark.refusals import GUARDS, REASONS
+from pylog_spark.refusals import GUARDS, PREDICATES, REASONS, predicate_of
 from pylog_spark.text_table import write_paragraphs
 from storage_core.catalog.topic_filter import nearest_name
 from storage_core.errors import ConfigError
@@ -35,6 +35,8 @@ def all_codes() -> dict[str, list[tuple[str, str, str]]]:
         codes.setdefault(code.value, []).append(told)
     for reason, refusal in REASONS.items():
         codes.setdefault(reason.value, []).append(("reason", refusal.means, refusal.way))
+    for predicate, refusal in PREDICATES.items():
+        codes.setdefault(predicate, []).append(("predicate", refusal.means, refusal.way))
     for guard, refusal in GUARDS.items():
         codes.setdefault(guard, []).append(("refusal", refusal.means, refusal.way))
     for status, (means, way) in MEANINGS.items():
@@ -50,6 +52,7 @@ def explain_codes(words: Sequence[str], output: OutputFormat) -> int:
     """
     codes = all_codes()
     words = [word.upper() for word in words]
+    words = [word if word in codes else predicate_of(word) for word in words]
     for word in words:
         if word not in codes:
             near = nearest_name(word, codes)

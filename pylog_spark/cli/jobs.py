@@ -1,7 +1,6 @@
 """The jobs that recover, retain and compact, a saved plan that is applied, and what they print."""
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -265,10 +264,7 @@ def _write_tables(call: Call[Any], report: RunReport, rows: list[dict[str, Any]]
     if not is_wide:
         # A note counts them: of a directory without its cluster's metadata they are all of it.
         rows = [row for row in rows if row["reason"] != Reason.CONFIG_UNKNOWN]
-    # What notes and the closing line tell the way out of is not said twice.
-    told = {Reason.CONFIG_UNKNOWN, *ALLOWED_BY, None}
-    reasons = Counter(row["reason"] for row in rows if row["reason"] not in told)
-    footer = [line, *ways_out(reasons), *report.notes]
+    footer = [line, *ways_out(row["reason"] for row in rows), *report.notes]
     write_table(console, RESULT_TABLE, rows, is_wide=is_wide, footer=footer)
 
 

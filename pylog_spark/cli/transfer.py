@@ -30,6 +30,7 @@ from pylog_spark.options.declared import (
 )
 from pylog_spark.options.option import CommandLine
 from pylog_spark.pictures import bytes_by_state, dirty_ratios
+from pylog_spark.refusals import ways_out
 from pylog_spark.report import (
     PARTITION,
     REASON,
@@ -212,7 +213,7 @@ def _write_table(call: Call[Any], report: TransferReport) -> None:
         (details if is_wide else details.slice(0, SHOWN_ROWS)).to_pylist(),
         is_wide=is_wide,
         total=details.num_rows,
-        footer=[line, *report.notes],
+        footer=[line, *ways_out(details["reason"].to_pylist()), *report.notes],
     )
 
 

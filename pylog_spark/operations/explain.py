@@ -11,6 +11,7 @@ from typing import Any, Final
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.options import HighWatermarkSource, JobOptions
 from pylog_spark.options.broker import broker_config
+from pylog_spark.refusals import way_out_of
 from pylog_spark.run.catalogs import build_catalogs
 from pylog_spark.run.job import unclean_roots
 from pylog_spark.run.run_report import config_init_command
@@ -23,7 +24,14 @@ from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import describe_failure
 from storage_core.filenames import RECOVERY_POINT_FILE, TopicPartition
-from storage_core.maintenance.explain.answers import Explanation, held_until_recovery, unknowable
+from storage_core.maintenance.explain.answers import (
+    Answer,
+    Explanation,
+    Statement,
+    Verdict,
+    held_until_recovery,
+    unknowable,
+)
 from storage_core.maintenance.explain.partition import explain_after_recovery, explain_partition
 from storage_core.maintenance.inspection import RootView, inspect_root
 from storage_core.roots.open_root import LogRoot, partition_checkpoints, root_checkpoints
@@ -197,6 +205,11 @@ def _with_age(found: Explanation, checkpoint_ms: int) -> Explanation:
     )
 
 
-def _plain(value: Any) -> Row:
+def _plain(value: Answer | Statement) -> Row:
+    """Return an answer or a predicate as a row, with the way out of what stands in the way."""
     row = asdict(value)
-    return {name: str(item) if name in {"about", "verdict"} else item for name, item in row.items()}
+    row = {name: str(item) if name in {"about", "verdict"} else item for name, item in row.items()}
+    if isinstance(value, Answer):
+        return row | {"way_out": "" if value.held_by is None else way_out_of(value.held_by)}
+    is_blocking = value.verdict is Verdict.BLOCKS
+    return row | {"way_out": way_out_of(value.code) if is_blocking else ""}
