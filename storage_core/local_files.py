@@ -31,7 +31,7 @@ from typing import Final, NamedTuple
 
 # As any program gives it to a file: the rest is the umask's.
 PUBLIC_FILE_MODE: Final = 0o666
-_ROOT_USER: Final = 0
+ROOT_USER: Final = 0
 PRIVATE_FILE_MODE: Final = 0o600
 _OTHERS_MAY_WRITE: Final = 0o022
 # Of a file that grows while it is read.
@@ -188,7 +188,7 @@ def require_ours(facts: os.stat_result, *trusted: int) -> None:
         OSError: It is not ours.
     """
     owner, mode = facts.st_uid, stat.S_IMODE(facts.st_mode)
-    if owner not in {os.geteuid(), _ROOT_USER, *trusted}:
+    if owner not in {os.geteuid(), ROOT_USER, *trusted}:
         raise OSError(
             errno.EPERM,
             f"belongs to user {owner}, expected user {os.geteuid()}: what somebody else wrote is "
@@ -474,4 +474,4 @@ def is_foreign(facts: os.stat_result, folder: os.stat_result) -> bool:
 
     Where that owner is this process's own user, or root, there is nothing to win by it.
     """
-    return facts.st_uid != folder.st_uid and folder.st_uid not in {_ROOT_USER, os.geteuid()}
+    return facts.st_uid != folder.st_uid and folder.st_uid not in {ROOT_USER, os.geteuid()}

@@ -328,13 +328,12 @@ class LocalStore(UnsharedStore, OwnedFiles):
 
     def list_unseen(self) -> list[str]:
         """Return the names of all that ``list_files`` leaves out for its name, sorted."""
-        return [entry.name for entry in self.list_others() if not is_text(entry.name)]
+        return [entry.name for entry in self.scan() if not is_text(entry.name)]
 
-    def list_others(self) -> list[Entry]:
-        """Return all that ``list_files`` leaves out, sorted by name."""
+    def scan(self) -> list[Entry]:
+        """Return all that lies in the folder, sorted by name."""
         with storage_errors(self.directory), self._folder() as folder:
-            entries = scan_open(folder)
-        return [entry for entry in entries if not (entry.is_file and is_text(entry.name))]
+            return scan_open(folder)
 
     def read_file(self, name: str, *, limit_bytes: int) -> bytes:
         """Return a small file whole."""

@@ -4,6 +4,7 @@ The directories are those of ``golden/two-disks``: ``d1`` has the cluster's meta
 events-1, quiet-0; ``d2`` has orders-1 and events-0. Of one disk, ``d1`` has all of them.
 """
 
+import os
 import shutil
 import struct
 from collections.abc import Callable
@@ -47,6 +48,13 @@ class Disks:
     def first(self) -> Path:
         """The one with the cluster's metadata."""
         return self.base / "d1"
+
+    def give_to(self, user: int) -> None:
+        """Make everything a user's own, and let that user come in."""
+        for path in (self.base.parent, self.base):
+            path.chmod(0o755)
+        for path in self.base.rglob("*"):
+            os.chown(path, user, user, follow_symlinks=False)
 
     @property
     def last(self) -> Path:
@@ -555,3 +563,58 @@ def _link_file(disks: Disks, partition: str, file: str) -> None:
     target = disks.base / "elsewhere-file"
     shutil.move(path, target)
     path.symlink_to(target)
+
+
+def _taken(path: Path, mode: int) -> None:
+    os.chown(_require(path), 0, 0)
+    path.chmod(mode)
+
+
+def _taken_in(partition: str, file: str, mode: int = 0o644) -> Happen:
+    return lambda disks: _taken(disks[partition] / file, mode)
+
+
+def _taken_last(file: str, mode: int = 0o644) -> Happen:
+    return lambda disks: _taken(disks.last / file, mode)
+
+
+def _taken_lock(disks: Disks) -> None:
+    (disks.last / ".lock").touch()
+    _taken(disks.last / ".lock", 0o644)
+
+
+# What a command as root leaves behind: files that the broker, as another user, may not open.
+ACCIDENTS_OF_OWNERS: Final[dict[str, Happen]] = {
+    "owner-log": _taken_in("events-0", f"{SECOND}.log"),
+    "owner-log-last": _taken_in("events-0", f"{LAST}.log"),
+    "owner-index": _taken_in("events-0", f"{SECOND}.index"),
+    "owner-index-unreadable": _taken_in("events-0", f"{SECOND}.index", 0o600),
+    "owner-index-last": _taken_in("events-0", f"{LAST}.index"),
+    "owner-snapshot": _taken_in("events-0", f"{400:020d}.snapshot", 0o600),
+    "owner-snapshot-old": _taken_in("events-0", f"{130:020d}.snapshot", 0o600),
+    "owner-txnindex": _taken_in("orders-0", f"{LAST}.txnindex"),
+    "owner-lock": _taken_lock,
+    "owner-delete": lambda disks: _taken(
+        _copy(disks, "events-1", disks.last / f"gone-0{DELETE}"), 0o755
+    ),
+    "owner-epochs": _taken_in("events-0", "leader-epoch-checkpoint"),
+    "owner-epochs-unreadable": _taken_in("events-0", "leader-epoch-checkpoint", 0o600),
+    "owner-topic-id": _taken_in("events-0", "partition.metadata"),
+    "owner-topic-id-unreadable": _taken_in("events-0", "partition.metadata", 0o600),
+    "owner-partition": lambda disks: _taken(disks["events-0"], 0o755),
+    "owner-partition-unreadable": lambda disks: _taken(disks["events-0"], 0o700),
+    "owner-root": lambda disks: _taken(disks.last, 0o755),
+    "owner-root-unreadable": lambda disks: _taken(disks.last, 0o700),
+    "owner-meta": _taken_last("meta.properties"),
+    "owner-meta-unreadable": _taken_last("meta.properties", 0o600),
+    "owner-recovery": _taken_last(_RECOVERY),
+    "owner-recovery-unreadable": _taken_last(_RECOVERY, 0o600),
+    "owner-watermark-unreadable": _taken_last(_WATERMARK, 0o600),
+    "owner-log-start-unreadable": _taken_last(_LOG_START, 0o600),
+    "owner-marker": _taken_last(_MARKER, 0o600),
+    "owner-metadata-log": _taken_in(METADATA, f"{FIRST}.log"),
+    "owner-metadata-snapshot": _taken_in(METADATA, f"{FIRST}-0000000000.checkpoint", 0o600),
+    "owner-quorum": _taken_in(METADATA, "quorum-state"),
+    "owner-quorum-unreadable": _taken_in(METADATA, "quorum-state", 0o600),
+    "owner-metadata": lambda disks: _taken(disks[METADATA], 0o755),
+}

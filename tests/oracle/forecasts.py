@@ -9,10 +9,11 @@ run that was stopped goes on where it was. Exit status 1 where forecast and brok
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
@@ -24,13 +25,22 @@ from pylog_spark.cli.program import app
 from storage_core.formats.batch_v2 import ATTRIBUTES_AT, CRC_AT, MAGIC_AT
 from tests.kit.file_damage import batch_positions
 from tests.kit.golden_data import GOLDEN, unpack_archive
-from tests.kit.start_accidents import ACCIDENTS, METADATA, Disks, NotApplicableError
+from tests.kit.start_accidents import (
+    ACCIDENTS,
+    ACCIDENTS_OF_OWNERS,
+    METADATA,
+    Disks,
+    NotApplicableError,
+)
 from tests.oracle.started_broker import StartedBroker, Starter
 
 ARCHIVE: Final = GOLDEN / "two-disks" / "before.tar.gz"
+NOBODY: Final = 65534
 MARKS: Final = ("stray", "delete", "future")
 # Advice that sends a person to the broker at once.
 START_ADVICE: Final = frozenset({"start-broker", "recover"})
+# Those of owners at last: whoever changes a file may own it.
+EVERY: Final = (*ACCIDENTS, *ACCIDENTS_OF_OWNERS)
 _SERVED: Final = frozenset({"opened", "recovered", "emptied", "created", "unknown"})
 _CHECKPOINTS: Final = (
     "recovery-point-offset-checkpoint",
@@ -47,11 +57,9 @@ def cases(pairs: int) -> list[str]:
 
     Who adds an accident changes few of the pairs: each has a number of its own.
     """
-    alone = [f"{disks}:{name}" for disks in ("two", "one") for name in ACCIDENTS]
+    alone = [f"{disks}:{name}" for disks in ("two", "one") for name in EVERY]
     both = [
-        f"{disks}:{'+'.join(pair)}"
-        for disks in ("two", "one")
-        for pair in combinations(ACCIDENTS, 2)
+        f"{disks}:{'+'.join(pair)}" for disks in ("two", "one") for pair in combinations(EVERY, 2)
     ]
     return [*alone, *sorted(both, key=lambda case: crc32c(case.encode()))[:pairs]]
 
@@ -62,10 +70,12 @@ class Referee:
     Args:
         folder: Where the directories are made.
         starter: Starts the brokers.
+        as_nobody: Starts those that run as another user.
     """
 
-    def __init__(self, folder: Path, starter: Starter) -> None:
+    def __init__(self, folder: Path, starter: Starter, as_nobody: Starter) -> None:
         self._starter = starter
+        self._as_nobody = as_nobody
         self._folder = folder
         self._count = 0
         self._bases = {"two": folder / "two", "one": folder / "one"}
@@ -81,9 +91,11 @@ class Referee:
         self._count += 1
         disks = Disks(self._folder / str(self._count))
         shutil.copytree(self._bases[base], disks.base)
+        is_of_nobody = "owner-" in accidents
+        if is_of_nobody and os.geteuid() != 0:
+            return None  # only root gives files away
         try:
-            for name in accidents.split("+"):
-                ACCIDENTS[name](disks)
+            _let_happen(disks, accidents.split("+"))
         except (NotApplicableError, FileNotFoundError, FileExistsError, NotADirectoryError):
             return None
         said = self._ask(disks)
@@ -94,7 +106,8 @@ class Referee:
         unknown = {
             _partition(row) for row in said.get("partitions", ()) if row["start"] == "unknown"
         }
-        broker = self._starter.start(disks.roots)
+        starter = self._as_nobody if is_of_nobody else self._starter
+        broker = starter.start(disks.roots)
         if "error" in said:
             faults = [f"doctor: {said['error']}"] if broker.is_up else []
             return {"case": case, "faults": faults}
@@ -153,6 +166,17 @@ class Referee:
             return {"error": f"exit {result.exit_code}: {result.stderr[-300:]}"}
         answer: Row = json.loads(result.stdout)
         return answer
+
+
+def _let_happen(disks: Disks, names: Sequence[str]) -> None:
+    for name in names:
+        if name in ACCIDENTS:
+            ACCIDENTS[name](disks)
+    taken = [ACCIDENTS_OF_OWNERS[name] for name in names if name in ACCIDENTS_OF_OWNERS]
+    if taken:
+        disks.give_to(NOBODY)
+    for happen in taken:
+        happen(disks)
 
 
 def _compare(said: Mapping[str, Any], broker: StartedBroker, marked: set[str]) -> Iterator[str]:
@@ -298,8 +322,12 @@ def main() -> int:
     wanted = options.only or cases(options.pairs)[part - 1 :: parts]
     done = _kept(options.results)
     disagreeing = judged = 0
-    with tempfile.TemporaryDirectory(prefix="forecasts-") as folder, Starter() as starter:
-        referee = Referee(Path(folder), starter)
+    with (
+        tempfile.TemporaryDirectory(prefix="forecasts-") as folder,
+        Starter() as starter,
+        Starter(NOBODY) as as_nobody,
+    ):
+        referee = Referee(Path(folder), starter, as_nobody)
         for case in wanted:
             result = done.get(case) or referee.judge(case) or {"case": case, "skipped": True}
             if case not in done and options.results is not None:

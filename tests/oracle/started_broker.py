@@ -61,9 +61,14 @@ class StartedBroker:
 
 
 class Starter:
-    """Starts brokers, one after the other, in a process of its own; a context manager."""
+    """Starts brokers, one after the other, in a process of its own; a context manager.
 
-    def __init__(self) -> None:
+    Args:
+        user: Number of the user, and of the group, that the broker runs as; None for our own.
+    """
+
+    def __init__(self, user: int | None = None) -> None:
+        self._user = () if user is None else (str(user),)
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
@@ -81,7 +86,7 @@ class Starter:
         """Start a broker on log directories, look, and shut it down."""
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.oracle.started_broker"],
+                [sys.executable, "-m", "tests.oracle.started_broker", *self._user],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -112,6 +117,11 @@ class Starter:
 def main() -> None:
     """Start a broker for each line of standard input, and write a line about each."""
     start_jvm(heap=_HEAP, options=QUICK)
+    for user in map(int, sys.argv[1:]):
+        # Only now: where Python and Java lie, another user may not be let in.
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
     for line in sys.stdin:
         broker = start_broker([Path(root) for root in json.loads(line)])
         sys.stdout.write(json.dumps(asdict(broker)) + "\n")

@@ -480,6 +480,18 @@ KINDS: Final[dict[Code, Kind]] = {
         elsewhere="error where only look-ups open it",
         stops=Stops.DIRECTORY,
     ),
+    Code.FILE_FORBIDDEN: Kind(
+        severity=Severity.FATAL,
+        meaning=(
+            "The user who owns most of the log directory may not open a file or folder as a broker "
+            "does at its start; the broker takes the log directory offline."
+        ),
+        fix=(
+            "is the broker that user, give {file} back (chown), with the rights of what lies "
+            "beside it (chmod)"
+        ),
+        stops=Stops.DIRECTORY,
+    ),
     Code.CHANGED_WHILE_READ: Kind(
         severity=Severity.WARN,
         meaning="A file vanished, shrank or grew while it was looked at: somebody writes here.",
@@ -600,6 +612,15 @@ KINDS: Final[dict[Code, Kind]] = {
         severity=Severity.INFO,
         meaning="A move between log directories has not ended; the copy is checked as a log.",
         fix="nothing, a broker goes on with it",
+    ),
+    Code.LOG_DIRECTORY_FORBIDDEN: Kind(
+        severity=Severity.FATAL,
+        meaning=(
+            "The user who owns most of the log directory may not change the directory itself; the "
+            "broker does not start."
+        ),
+        fix="is the broker that user, give the directory back: chown and chmod {file}",
+        stops=Stops.BROKER,
     ),
     Code.PARTITION_DUPLICATE: Kind(
         severity=Severity.FATAL,

@@ -42,6 +42,7 @@ from storage_core.maintenance.verification.observed_root import (
 )
 from storage_core.maintenance.verification.one_broker import check_together
 from storage_core.maintenance.verification.options import Surroundings
+from storage_core.maintenance.verification.permissions import find_forbidden
 from storage_core.roots.observation import read_marker
 from storage_core.roots.open_root import map_over_root, open_root
 from storage_core.roots.root import Root
@@ -86,11 +87,16 @@ def verify_log_directories(
 
 
 def _observe(files: Root, role: Role, findings: FindingCollector) -> ObservedRoot:
-    surroundings = Surroundings(role=role, is_clean=read_marker(files) is not None)
+    names = files.directories()
+    path = local_path(files.location)
+    surroundings = Surroundings(
+        role=role,
+        is_clean=read_marker(files) is not None,
+        user=find_forbidden(path, findings) if role is Role.BROKER and path is not None else None,
+    )
     if role is Role.BROKER and not surroundings.is_clean:
         message = "the broker did not close its logs, or is running"
         findings.add(Code.UNCLEAN_SHUTDOWN, message, file=CLEAN_SHUTDOWN_FILE)
-    names = files.directories()
     entries = tuple(
         map_over_root(files, lambda name: _observe_entry(files.locate(name), name), names)
     )

@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
 from storage_core.checkpoint.broker_files import MetaProperties
@@ -88,7 +88,7 @@ class ObservedRoot:
         shutdown says nothing of that log.
         """
         if entry.kind is DirectoryKind.METADATA:
-            return Surroundings(role=self.surroundings.role, is_clean=False)
+            return replace(self.surroundings, is_clean=False)
         return self.surroundings
 
     def checkpoints_of(self, partition: TopicPartition | None) -> PartitionCheckpoints:

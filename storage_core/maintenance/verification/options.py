@@ -1,8 +1,10 @@
 """Options of a verification, and the surroundings that decide severities."""
 
+import os
 from dataclasses import dataclass
 
 from storage_core.catalog.roles import Role
+from storage_core.local_files import ROOT_USER
 from storage_core.log.open_transactions import MAX_TRANSACTION_TIMEOUT_MS
 from storage_core.maintenance.verification.findings import Severity
 
@@ -33,6 +35,30 @@ class VerifyOptions:
     transaction_timeout_ms: int = MAX_TRANSACTION_TIMEOUT_MS
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerUser:
+    """The user that owns most of a log directory.
+
+    Attributes:
+        number: The system's number of it.
+    """
+
+    number: int
+
+    def may(self, facts: os.stat_result, access: int) -> bool:
+        """Whether the user has these rights; what any group may, the user's may.
+
+        Args:
+            facts: Of a file or folder.
+            access: The bits of one digit of a file's mode.
+        """
+        if self.number == ROOT_USER:
+            return True
+        of_others = facts.st_mode | facts.st_mode >> 3
+        mode = facts.st_mode >> 6 if facts.st_uid == self.number else of_others
+        return mode & access == access
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
     """The role and state of a log directory, which decide some severities.
@@ -40,10 +66,12 @@ class Surroundings:
     Attributes:
         role: What the log directory is.
         is_clean: Whether it has the marker of a clean shutdown.
+        user: Whom a broker's files have to admit; None where nobody has to be asked for.
     """
 
     role: Role
     is_clean: bool
+    user: BrokerUser | None = None
 
     @property
     def is_copy(self) -> bool:

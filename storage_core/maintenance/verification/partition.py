@@ -39,6 +39,7 @@ from storage_core.maintenance.verification.finding_kinds import severity_of
 from storage_core.maintenance.verification.findings import Code, Finding, Severity
 from storage_core.maintenance.verification.indexes import check_transaction_index
 from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
+from storage_core.maintenance.verification.permissions import check_rights
 from storage_core.maintenance.verification.segment import report_unreadable, verify_segment
 from storage_core.maintenance.verification.segment_facts import SegmentFacts
 from storage_core.maintenance.verification.transactions import describe_open, fold_transactions
@@ -139,12 +140,15 @@ def fold_partition(
     check_names(files, findings)
     whole = _put_together(facts, checkpoints)
     if isinstance(store, LocalStore):
-        others = store.list_others()
-        for entry in others:
+        entries = store.scan()
+        for entry in entries:
             if not is_text(entry.name):
                 findings.add(Code.FILE_UNKNOWN, NOT_TEXT, file=entry.name)
-        folders = [entry.name for entry in others if entry.is_folder]
+        folders = [entry.name for entry in entries if entry.is_folder]
         check_folders(folders, files, log_end_offset=whole.log_end_offset, findings=findings)
+        if surroundings.user is not None:
+            last_base = files.segments[-1].base_offset if files.segments else 0
+            check_rights(entries, surroundings.user, last_base=last_base, findings=findings)
     check_side_files(files.segments, findings)
     if not files.segments:
         findings.add(Code.NO_SEGMENT, "expected at least one .log file")
