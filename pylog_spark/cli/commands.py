@@ -957,6 +957,10 @@ _REPLAY_SALVAGE: Final = Command(
     What a log has is left out; so are records whose offsets it has gone past, and the exit status
     is 1 then: `--as-records` writes them as `pylog cat` does, for a producer. The broker is
     stopped, and the directory was closed or recovered.
+
+    There is no undo, and no ledger: for a way back copy the partition directories first. What is
+    appended lies from the log's old end on, and the salvage stays as it is. A replay that was
+    stopped is repeated: recover the directory first, as it says.
     """,
     example=(
         "Example: `pylog salvage replay /var/lib/kafka-salvage /var/lib/kafka --role broker "

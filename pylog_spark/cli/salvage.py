@@ -73,6 +73,7 @@ _REPLAY_TABLE: Final = TextTable(
         number_column("appended", "appended_records", rank=0),
         number_column("in the log", "doubled_records", rank=0),
         number_column("passed", "passed_records", rank=0),
+        number_column("from", "old_log_end_offset", rank=2),
         number_column("log ends at", "log_end_offset", rank=1),
     ),
     note=lambda row: error_text(row) if row["error"] else row["reason"] or "",
@@ -211,6 +212,7 @@ def _replay_row(row: ReplayRow) -> dict[str, Any]:
         "appended_records": row.appended,
         "doubled_records": row.doubled,
         "passed_records": row.passed,
+        "old_log_end_offset": row.old_log_end_offset,
         "log_end_offset": row.log_end_offset,
         "error_class": row.error_class,
         "error": row.error,
@@ -225,6 +227,11 @@ def _replay_notes(line: CommandLine, rows: Sequence[ReplayRow]) -> list[str]:
     dry = "dry run, nothing was written: " if is_dry else ""
     doubled = count_text(sum(row.doubled for row in rows), "record")
     notes = [f"{dry}{count_text(appended, 'record')} {what}, {doubled} left out that the log has"]
+    if is_dry and appended:
+        notes.append(
+            "a replay has no undo: for a way back copy the partition directories first (cp -a). It "
+            "only appends, each log from its end on, and the salvage stays as it is"
+        )
     passed = sum(row.passed for row in rows)
     if passed:
         notes.append(

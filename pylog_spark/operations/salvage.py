@@ -68,6 +68,7 @@ class ReplayRow:
         doubled: Records that the log has.
         appended: Records that went back, or would.
         passed: Records whose offsets the log has gone past.
+        old_log_end_offset: Where the log ends before: what is appended lies from there on.
         log_end_offset: Where the log ends afterwards.
         error_class: Of what went wrong.
         error: What went wrong.
@@ -80,6 +81,7 @@ class ReplayRow:
     doubled: int = 0
     appended: int = 0
     passed: int = 0
+    old_log_end_offset: int | None = None
     log_end_offset: int | None = None
     error_class: str | None = None
     error: str | None = None
@@ -217,7 +219,7 @@ def _compare(row: ReplayRow, logs: Iterable[SalvagedLog], store: LocalStore) -> 
         row.doubled += contents.doubled
         row.appended += contents.free
         row.passed += contents.passed
-        row.log_end_offset = contents.log_end_offset
+        row.old_log_end_offset = row.log_end_offset = contents.log_end_offset
     if not row.appended:
         row.status = Status.SKIPPED
         row.reason = Reason.NOTHING_TO_RECOVER

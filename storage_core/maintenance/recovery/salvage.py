@@ -15,7 +15,7 @@ partition's: nobody can read more than before.
 
 import os
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -23,7 +23,12 @@ from typing import BinaryIO, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.errors import CorruptRecordError, StorageError
+from storage_core.errors import (
+    BadBytesError,
+    CorruptRecordError,
+    DecompressionError,
+    StorageError,
+)
 from storage_core.filenames import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -38,7 +43,15 @@ from storage_core.local_files import create_in, open_folder, open_in, scan_open
 from storage_core.log.loaded_log import Cut
 from storage_core.log.segment_scan import scan_segment
 from storage_core.records.batch_table import BatchTable
-from storage_core.records.reader import CrcCheck, Large, Tail, scan_windows
+from storage_core.records.payload import DEFAULT_LIMITS, open_batches
+from storage_core.records.reader import (
+    CrcCheck,
+    Large,
+    Tail,
+    Window,
+    read_whole,
+    scan_windows,
+)
 from storage_core.store.base import FileReader, LogStore
 from storage_core.store.local import LocalStore, make_folder, storage_errors
 from storage_core.turns import sync
@@ -83,22 +96,54 @@ def lost_batches(store: LogStore, cut: Cut) -> Iterator[tuple[int, BatchTable]]:
                     large=Large.HEADER,
                 ):
                     after = window.file_position + window.data.size
-                    good = np.flatnonzero(window.batches.crc_ok == 1)
-                    if good.size:
-                        columns = window.batches.columns[:, good]
-                        yield window.file_position, BatchTable(columns)
+                    batches = readable_batches(reader, window)
+                    if len(batches):
+                        yield window.file_position, batches
             except CorruptRecordError:
                 pass
             position = _next_start(reader, after, end)
 
 
 def count_lost_records(store: LogStore, cut: Cut) -> int:
-    """Return how many records the readable batches in a cut have; a legacy wrapper counts as one.
+    """Return how many records the readable batches in a cut have.
 
     Raises:
         StorageError: The store failed.
     """
-    return sum(int(batches.counted_records.sum()) for _, batches in lost_batches(store, cut))
+    return sum(int(count_records(batches).sum()) for _, batches in lost_batches(store, cut))
+
+
+def readable_batches(reader: FileReader, window: Window) -> BatchTable:
+    """Return the batches of a window whose checksum is right.
+
+    A compressed message of an old format is opened: only that tells its first offset, and how many
+    messages there are inside. One that cannot be opened counts as one message.
+
+    Args:
+        reader: The open file.
+        window: Of a scan that notes checksums.
+
+    Raises:
+        StorageError: The file cannot be read.
+    """
+    good = np.flatnonzero(window.batches.crc_ok == 1)
+    batches = BatchTable(window.batches.columns[:, good])
+    sets = np.flatnonzero(batches.is_message_set)
+    batches.record_count[sets] = 1
+    for row in sets.tolist():
+        wanted = np.zeros(len(window.batches), np.bool_)
+        wanted[good[row]] = True
+        with suppress(BadBytesError, DecompressionError):
+            whole = read_whole(reader, window)
+            opened = open_batches(whole, wanted, int(good[row]), DEFAULT_LIMITS).batches
+            batches.base_offset[row] = opened.base_offset[good[row]]
+            batches.record_count[row] = opened.record_count[good[row]]
+    return batches
+
+
+def count_records(batches: BatchTable) -> NDArray[np.int64]:
+    """Return how many records each of ``readable_batches`` has."""
+    return np.where(batches.is_message_set, batches.record_count, batches.counted_records)
 
 
 def _next_start(reader: FileReader, position: int, end: int) -> int | None:
@@ -119,7 +164,7 @@ class Salvage:
         directory: Where.
         raw_bytes: Bytes of the raw copies.
         segments: Segments that open.
-        records: Records in them; a legacy wrapper counts as one.
+        records: Records in them.
     """
 
     directory: str

@@ -30,7 +30,9 @@ from storage_core.maintenance.recovery.salvage import (
     CUTS_FILE,
     RAW_SUFFIX,
     SavedCuts,
+    count_records,
     read_cuts,
+    readable_batches,
 )
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.reader import CrcCheck, Large, Tail, scan_windows
@@ -65,7 +67,7 @@ class Contents:
         last_offset: The last one.
         segments: Segments that open.
         raw_bytes: Bytes of the raw copies.
-        records: Records in the segments; a legacy wrapper counts as one.
+        records: Records in the segments.
         doubled: Those that the log has, too.
         free: Those behind the end of the log.
         passed: Those that the log has gone past.
@@ -163,9 +165,9 @@ def _identity(batches: BatchTable) -> tuple[NDArray[np.int64], ...]:
 def _batches(reader: FileReader) -> Iterator[tuple[int, BatchTable]]:
     """Yield the batches of a file whose checksum is right, with where positions count from."""
     for window in scan_windows(reader, crc=CrcCheck.NOTE, tail=Tail.STOP, large=Large.HEADER):
-        good = np.flatnonzero(window.batches.crc_ok == 1)
-        if good.size:
-            yield window.file_position, BatchTable(window.batches.columns[:, good])
+        batches = readable_batches(reader, window)
+        if len(batches):
+            yield window.file_position, batches
 
 
 def _segments(log: SalvagedLog) -> list[int]:
@@ -205,7 +207,7 @@ def describe_salvaged(log: SalvagedLog, of_log: LogStore | None) -> Contents:
 
 
 def _count(contents: Contents, batches: BatchTable, of_log: LogBatches) -> None:
-    records, last = batches.counted_records, batches.last_offset
+    records, last = count_records(batches), batches.last_offset
     is_doubled = of_log.has(batches)
     is_free = ~is_doubled & (batches.base_offset >= of_log.end_offset)
     contents.records += int(records.sum())
@@ -246,7 +248,7 @@ def replay(logs: Iterable[SalvagedLog], log: UnifiedLog) -> int:
                     reader.read_into(position + int(piece.position[0]), data)
                     epoch = int(piece.leader_epoch.max())
                     log.append_as_follower(data, leader_epoch=epoch)
-                    records += int(piece.counted_records.sum())
+                    records += int(count_records(piece).sum())
     return records
 
 

@@ -13,6 +13,8 @@ from storage_core.log.unified_log import UnifiedLog
 from storage_core.roots.open_root import root_checkpoints
 from storage_core.store.local import LocalStore
 from tests.kit.builders import encode_batch
+from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.legacy import LegacyMessage, LegacySet, encode_any
 from tests.storage_core.maintenance.recovery.test_plan import SETTINGS
 from tests.storage_core.maintenance.verification.log_root import (
     NOW_MS,
@@ -91,7 +93,57 @@ def test_a_dry_run_says_what_the_replay_does_and_writes_nothing(pylog, root):
     assert (planned.pop("status"), ran.pop("status")) == ("planned", "done")
     assert (planned.pop("log_end_offset"), ran.pop("log_end_offset")) == (20, LAST + 1)
     assert planned == ran
-    assert ran["appended_records"] == KEPT
+    assert (ran["appended_records"], ran["old_log_end_offset"]) == (KEPT, 20)
+
+
+def test_a_dry_run_says_that_there_is_no_undo_and_what_is_a_way_back(pylog, root):
+    said = " ".join(replay(pylog, root, "--dry-run").stdout.split())
+    assert "a replay has no undo: for a way back copy the partition directories first" in said
+
+
+def old(offset: int, magic: int) -> LegacyMessage:
+    return LegacyMessage(offset=offset, key=b"k", value=b"v%d" % offset, magic=magic)
+
+
+def old_set(first: int, end: int, magic: int) -> LegacySet:
+    messages = tuple(old(offset, magic) for offset in range(first, end))
+    return LegacySet(messages=messages, magic=magic)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("gone_past", [0, 3], ids=["whole", "the log went on"])
+def test_messages_of_old_formats_go_back_but_for_sets_that_the_log_reaches_into(
+    pylog, tmp_path, magic, gone_past
+):
+    """A compressed set has one offset in its header, that of its last message."""
+    made = LogRoot(path=tmp_path / "log")
+    first = [old(0, magic), old_set(1, 10, magic)]
+    damaged = [old(10, magic), old_set(11, 15, magic), old(15, magic), batch(16, 2)]
+    segments = [SegmentSpec(base_offset=0, batches=first)]
+    segments.append(SegmentSpec(base_offset=10, batches=damaged))
+    segments.append(SegmentSpec(base_offset=18, batches=[old_set(18, 22, magic)]))
+    write_partition(made.partition, segments)
+    (made.path / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=a\n")
+    (made.path / CLEAN_SHUTDOWN_FILE).write_text('{"version":0}')
+    before = records_of(pylog, made.path)
+    made.change(made.file(10), len(encode_any(damaged[0])) - 1, b"\x55")
+    words = ("--role", "broker", "--from-start", "--allow-truncate", "--engine", "local", *CLOCK)
+    done = pylog("recover", made.path, *words, "--salvage", salvage_of(made))
+    assert done.exit_code == ExitCode.DONE, done.output
+    append(made, gone_past)
+    ours = records_of(pylog, made.path)[10:]
+    row = show(pylog, made)
+    # What is free: all that follows the bad message, or what follows the set.
+    free = range(11, 22) if not gone_past else range(15, 22)
+    assert (row["first_offset"], row["records"]) == (11, 11)
+    assert (row["free_records"], row["passed_records"]) == (len(free), 11 - len(free))
+    sent = replay(pylog, made, "--as-records", "-f", "%o\n")
+    assert list(map(int, sent.stdout.split())) == list(range(11, 22))
+    result = replay(pylog, made, "--output", "json")
+    assert result.exit_code == (ExitCode.FINDINGS if gone_past else ExitCode.DONE)
+    assert json.loads(result.stdout)["appended_records"] == len(free)
+    expected = [*before[:10], *ours, *(each for each in before if each["offset"] in free)]
+    assert records_of(pylog, made.path) == expected
 
 
 def test_records_go_back_with_the_offsets_that_they_had_and_the_log_is_closed(pylog, root):
