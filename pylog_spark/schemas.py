@@ -459,6 +459,7 @@ class ForecastRow:
     cuts: Text = column("the first cuts, file and position, as JSON")
     start: Text = column("opened, recovered, refused, strayed, emptied, deleted, created, unknown")
     gone_records: Number = column("readable records that are served no more, but for those cut")
+    cut_from_start: Number = column("readable records that a recovery from the log's start cuts")
     duration_ms: int = column("time it took to find out")
     failure: Failure = Failure()
 

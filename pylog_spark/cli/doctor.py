@@ -52,7 +52,7 @@ from storage_core.catalog.roles import Role, guess_role, local_path
 from storage_core.errors import ConfigError
 from storage_core.maintenance.verification.finding_kinds import KINDS, Cure, command_of
 from storage_core.maintenance.verification.findings import Code, Severity
-from storage_core.maintenance.verification.verdict import Advice, RootState
+from storage_core.maintenance.verification.verdict import Advice, RootState, Verdict
 from storage_core.roots.open_root import check_log_directory
 from storage_core.store.open_objects import MANAGED_PREFIX, is_managed
 from storage_core.wording import count_text
@@ -157,7 +157,7 @@ def _write_rows(diagnosis: Diagnosis, findings: Iterable[str], lines: RowLines) 
 def doctor_page(diagnosis: Diagnosis) -> Page:
     """Return the page of a diagnosis."""
     verdict = diagnosis.verdict
-    commands: list[Block] = [*map(Command, verdict.commands), *_warnings(verdict.commands)]
+    commands: list[Block] = [*map(Command, verdict.commands), *_warnings(verdict)]
     failed = [
         f"{partition_name(row)} in {row['root']} could not be verified: {row['error']}"
         for row in diagnosis.failed
@@ -236,7 +236,7 @@ def _write(diagnosis: Diagnosis, shown: int, *, is_wide: bool, are_all: bool) ->
     write_paragraphs(console, [f"    {each}" for each in commands], is_wide=is_wide, style="bold")
     more = len(verdict.commands) - len(commands)
     after = [f"    and {more:,} more; {ALL_COMMANDS.label} shows them"] if more else []
-    after += [f"  {warning}" for warning in _warnings(verdict.commands)]
+    after += [f"  {warning}" for warning in _warnings(verdict)]
     write_paragraphs(console, [*after, ""], is_wide=is_wide)
     for root in diagnosis.roots:
         say(_root_line(root))
@@ -280,14 +280,16 @@ def _without_second_cut(row: Row, commands: Sequence[str]) -> Row:
     return {**row, "fix": f"{kind.fix}: what to run stands above, with {MAX_TRUNCATE_BYTES.label}"}
 
 
-def _warnings(commands: Sequence[str]) -> list[str]:
+def _warnings(verdict: Verdict) -> list[str]:
     """Return what has to be known before the commands are run."""
+    commands = verdict.commands
     if any(ALLOW_TRUNCATE.label in each and DRY_RUN.label not in each for each in commands):
         most = max(int(each) for command in commands for each in _LIMIT.findall(command))
+        readable = count_text(verdict.cut_records, "readable record")
         warning = (
-            f"Each with {ALLOW_TRUNCATE.label} cuts logs, of a log at most {most:,} bytes: with "
-            f"{DRY_RUN.label} it says which records can be read. Cut nothing that another replica "
-            "can give back."
+            f"Each with {ALLOW_TRUNCATE.label} cuts logs, of a log at most {most:,} bytes, with "
+            f"{readable} in all: with {DRY_RUN.label} it says which. Cut nothing that another "
+            "replica can give back."
         )
         return [warning]
     return []

@@ -39,7 +39,8 @@ from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint.checkpoints import RECOVERY_FILES
 from storage_core.checkpoint.lock import query_lock
 from storage_core.errors import PylogError, StorageError
-from storage_core.maintenance.verification.finding_kinds import salvage_folder
+from storage_core.maintenance.verification.finding_kinds import KINDS, Cure, salvage_folder
+from storage_core.maintenance.verification.findings import Code
 from storage_core.maintenance.verification.verdict import Waiting
 from storage_core.roots.open_root import LogRoot, root_checkpoints
 
@@ -190,8 +191,19 @@ def _foretell(
     )
     now_ms = options.now_ms
 
+    cut = {
+        (row["root"], row["topic"], row["partition"])
+        for row in verification.worst
+        if KINDS[Code(row["code"])].cure is Cure.CUT
+    }
+    damaged = frozenset(
+        target.directory
+        for target in targets
+        if (target.root, target.partition.topic, target.partition.partition) in cut
+    )
+
     def work(unit: tuple[Target, ...]) -> Iterator[pa.RecordBatch]:
-        return forecast_partitions(unit, now_ms)
+        return forecast_partitions(unit, now_ms, damaged)
 
     units = [tuple(unit.values) for unit in pack_units(items, unit_bytes=unit_bytes)]
     forecasts = engine.collect(

@@ -21,6 +21,7 @@ from storage_core.maintenance.verification.findings import Code, Severity, Stops
 from storage_core.maintenance.verification.observed_root import ObservedRoot, Start
 from storage_core.maintenance.verification.prescription import (
     Complaint,
+    Plan,
     StartCut,
     prescribe,
 )
@@ -139,6 +140,10 @@ def put_together(  # noqa: PLR0913  # all that a diagnosis is made of
     by_severity: Counter[str] = Counter()
     for severity, _, count in ordered:
         by_severity[severity] += count
+    plan = _plan(states, findings, forecasts, verified, is_hindered=bool(hindrance))
+    planned: Counter[str] = Counter()
+    for (_, partition), records in plan.cut_records.items():
+        planned[str(partition)] += records
     low_ends = sum(count for _, code, count in ordered if code == Code.HIGH_WATERMARK_BEYOND_END)
     failed = [row for row in verified if row.get("error")]
     return Diagnosis(
@@ -150,10 +155,11 @@ def put_together(  # noqa: PLR0913  # all that a diagnosis is made of
             errors=by_severity[Severity.ERROR] + len(failed),
             low_ends=low_ends,
             has_replicas=_has_replicas(findings, forecasts, catalogs),
-            commands=_commands(states, findings, forecasts, verified, is_hindered=bool(hindrance)),
+            commands=plan.commands,
             waiting=waiting,
             is_only_broker=is_only_broker,
             hindrance=hindrance,
+            planned_cuts=planned,
         ),
         roots=states,
         start=start,
@@ -288,14 +294,14 @@ def _has_replicas(
     return True if True in known else (False if known == {False} else None)
 
 
-def _commands(
+def _plan(
     roots: Sequence[RootState],
     findings: Iterable[Row],
     forecasts: Iterable[Row],
     verified: Iterable[Row],
     *,
     is_hindered: bool,
-) -> tuple[str, ...]:
+) -> Plan:
     """Return the commands that mend what is an error or worse, in the order to run them."""
     return prescribe(
         {root.location: root.role for root in roots},
@@ -316,12 +322,14 @@ def _commands(
                 partition=TopicPartition(row["topic"], row["partition"]),
                 size_bytes=row["cut_bytes"],
                 is_doubtful=bool(row["cut_records"] or row["lost_below_high_watermark"]),
+                records=row["cut_records"] or 0,
             )
             for row in forecasts
             if row["cut_bytes"]
         ],
         {(row["root"], _partition(row)): row["bytes"] or 0 for row in verified},
         {root.location for root in roots if is_hindered and root.role is Role.BROKER},
+        {(row["root"], _partition(row)): row["cut_from_start"] or 0 for row in forecasts},
     )
 
 

@@ -1,7 +1,7 @@
 """What a broker's start would do to partitions: Kafka's own loading, planned and not done."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -28,12 +28,21 @@ from storage_core.store import LocalStore
 _SHOWN_CUTS: Final = 10
 
 
-def forecast_partitions(targets: Sequence[Target], now_ms: int) -> Iterator[pa.RecordBatch]:
-    """Yield a row of ``schemas.FORECAST`` for each partition."""
-    yield from rows_to_batches(FORECAST, (forecast_row(target, now_ms) for target in targets))
+def forecast_partitions(
+    targets: Sequence[Target], now_ms: int, damaged: Set[str] = frozenset()
+) -> Iterator[pa.RecordBatch]:
+    """Yield a row of ``schemas.FORECAST`` for each partition.
+
+    Args:
+        targets: The partitions.
+        now_ms: The run's clock, epoch milliseconds.
+        damaged: Directories of those that may have to be recovered from their start.
+    """
+    rows = (forecast_row(each, now_ms, is_damaged=each.directory in damaged) for each in targets)
+    yield from rows_to_batches(FORECAST, rows)
 
 
-def forecast_row(target: Target, now_ms: int) -> dict[str, Any]:
+def forecast_row(target: Target, now_ms: int, *, is_damaged: bool = False) -> dict[str, Any]:
     """Return the row of one partition, whatever is wrong with it.
 
     Nothing of what is foretold depends on a topic's config but which entries rebuilt indexes get.
@@ -41,6 +50,7 @@ def forecast_row(target: Target, now_ms: int) -> dict[str, Any]:
     Args:
         target: The partition.
         now_ms: The run's clock, epoch milliseconds.
+        is_damaged: Whether it may have to be recovered from its start.
     """
     names = {
         "root": target.root,
@@ -48,7 +58,7 @@ def forecast_row(target: Target, now_ms: int) -> dict[str, Any]:
         "partition": target.partition.partition,
         "directory": target.directory,
     }
-    row = names | attempt(lambda: _forecast(target, now_ms))
+    row = names | attempt(lambda: _forecast(target, now_ms, is_damaged=is_damaged))
     if row.get("error") is None:
         return row
     if _is_beyond_us(Path(target.directory)):
@@ -98,7 +108,7 @@ def to_forecast(row: dict[str, Any]) -> PartitionForecast:
     )
 
 
-def _forecast(target: Target, now_ms: int) -> dict[str, Any]:
+def _forecast(target: Target, now_ms: int, *, is_damaged: bool) -> dict[str, Any]:
     store = LocalStore(Path(target.directory))
     if target.ordinal == NOT_VERIFIED:
         names = FindingCollector()
@@ -116,6 +126,16 @@ def _forecast(target: Target, now_ms: int) -> dict[str, Any]:
         log_start_offset=said.log_start_offset or 0,
         clean_shutdown=target.surroundings.is_clean,
     )
+    cut_from_start = None
+    if is_damaged:
+        from_start = plan_recovery(
+            store,
+            config=LogConfig(),
+            cleaner=CleanerConfig(),
+            now_ms=now_ms,
+            log_start_offset=said.log_start_offset or 0,
+        )
+        cut_from_start = sum(count_lost_records(store, cut) for cut in from_start.repairs.cuts)
     repairs = log.repairs
     watermark = said.high_watermark or 0
     # A log that ended below its high watermark before is a finding, and not the start's doing.
@@ -137,5 +157,6 @@ def _forecast(target: Target, now_ms: int) -> dict[str, Any]:
         "deleted_segments": repairs.deleted_segments,
         "lost_below_high_watermark": watermark - log.log_end_offset if is_cut else 0,
         "log_end_offset": log.log_end_offset,
+        "cut_from_start": cut_from_start,
         "cuts": json.dumps([asdict(cut) for cut in repairs.cuts[:_SHOWN_CUTS]]),
     }

@@ -56,12 +56,32 @@ class StartCut:
         partition: Which one.
         size_bytes: Bytes of records.
         is_doubtful: Whether they hold records that can be read, or that were acknowledged.
+        records: Records in them that can be read.
     """
 
     root: str
     partition: TopicPartition
     size_bytes: int
     is_doubtful: bool
+    records: int = 0
+
+    @property
+    def place(self) -> Place:
+        """Where it is."""
+        return self.root, self.partition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to run.
+
+    Attributes:
+        commands: In order.
+        cut_records: Readable records that they cut, by log; none where they cut none.
+    """
+
+    commands: tuple[str, ...]
+    cut_records: Mapping[Place, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -78,7 +98,8 @@ def prescribe(
     cuts: Sequence[StartCut],
     sizes: Mapping[Place, int],
     hindered: Set[str] = frozenset(),
-) -> tuple[str, ...]:
+    from_start: Mapping[Place, int] | None = None,
+) -> Plan:
     """Return the commands that mend what is an error or worse, in the order to run them.
 
     Args:
@@ -87,6 +108,7 @@ def prescribe(
         cuts: What a broker's start would cut.
         sizes: Bytes of the logs.
         hindered: The log directories whose recovery would not begin.
+        from_start: Readable records that a recovery from the start cuts, by log.
     """
     listed = _without_vain_rebuilds(list(complaints))
     bad = [each for each in listed if each.severity.rank >= Severity.ERROR.rank]
@@ -134,11 +156,23 @@ def prescribe(
                 if group is cutting:
                     commands.append(f"{command} --dry-run")
                 commands.append(_THEN.join((*removals, command)))
-    brokers = [root for root, role in roots.items() if role is Role.BROKER]
-    if brokers and not hindered & set(brokers):
-        doubtful = [cut for cut in cuts if cut.is_doubtful and cut.root in brokers]
-        commands += _as_a_start(brokers, doubtful, for_people, list(set_aside))
-    return tuple(dict.fromkeys(commands))
+    brokers = [root for root, role in roots.items() if role is Role.BROKER and root not in hindered]
+    doubtful = [
+        cut
+        for cut in cuts
+        if cut.is_doubtful and cut.root in brokers and cut.partition.topic not in for_people
+    ]
+    if brokers:
+        commands += _as_a_start(brokers, doubtful, list(set_aside), are_all=not for_people)
+    cut_records = {cut.place: cut.records for cut in doubtful} | {
+        (root, of): records
+        for (root, of), records in (from_start or {}).items()
+        if of is not None and (together[root], of.topic) in cutting and root not in hindered
+    }
+    return Plan(
+        commands=tuple(dict.fromkeys(commands)),
+        cut_records={place: records for place, records in cut_records.items() if records},
+    )
 
 
 def _without_vain_rebuilds(complaints: Sequence[Complaint]) -> list[Complaint]:
@@ -158,28 +192,30 @@ def _without_vain_rebuilds(complaints: Sequence[Complaint]) -> list[Complaint]:
 
 
 def _as_a_start(
-    roots: Sequence[str],
-    cuts: Sequence[StartCut],
-    for_people: set[str],
-    set_aside: Sequence[str],
+    roots: Sequence[str], cuts: Sequence[StartCut], set_aside: Sequence[str], *, are_all: bool
 ) -> list[str]:
     """Return the commands that do what a start would do, and keep what it would cut.
 
     Where a person has to decide about a log first, as about one that ends below its start, only
     topics without such a log may be cut.
+
+    Args:
+        roots: The log directories.
+        cuts: What may be cut.
+        set_aside: Removals that go before.
+        are_all: Whether no log waits for a person's decision.
     """
-    allowed = [each for each in cuts if each.partition.topic not in for_people]
-    limit = _may_cut(max((each.size_bytes for each in allowed), default=0))
+    limit = _may_cut(max((each.size_bytes for each in cuts), default=0))
     everything = recover_command(roots, Role.BROKER)
     commands = []
-    if allowed and for_people:
-        topics = "".join(dict.fromkeys(f" --topics {each.partition.topic}" for each in allowed))
+    if cuts and not are_all:
+        topics = "".join(dict.fromkeys(f" --topics {each.partition.topic}" for each in cuts))
         cut_these = f"{everything}{topics}{limit}"
         commands = [f"{cut_these} --dry-run", cut_these]
-    elif allowed:
+    elif cuts:
         everything = f"{everything}{limit}"
         commands = [f"{everything} --dry-run"]
-    if set_aside or (allowed and not for_people):
+    if set_aside or (cuts and are_all):
         commands.append(_THEN.join((*set_aside, everything)))
     return commands
 

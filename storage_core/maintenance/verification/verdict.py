@@ -207,12 +207,14 @@ class Verdict:
         headline: In one sentence.
         reasons: Why, line by line.
         commands: What to run next, in order.
+        cut_records: Readable records that the commands cut; they are kept.
     """
 
     advice: Advice
     headline: str
     reasons: tuple[str, ...]
     commands: tuple[str, ...]
+    cut_records: int = 0
 
 
 def measure_pace(
@@ -315,6 +317,7 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
     waiting: Sequence[Waiting] = (),
     is_only_broker: bool = False,
     hindrance: str = "",
+    planned_cuts: Mapping[str, int] | None = None,
 ) -> Verdict:
     """Return the verdict on log directories.
 
@@ -331,7 +334,9 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
         waiting: What was cut from the logs, and waits to go back.
         is_only_broker: Whether the node is known to be no controller.
         hindrance: Why no recovery of the broker's directories would begin; empty where one would.
+        planned_cuts: Readable records that the plan cuts, by partition.
     """
+    planned = planned_cuts or {}
     names = " ".join(quote(root.location) for root in roots)
     held = [root for root in roots if root.lock.is_held]
     if held:
@@ -345,7 +350,7 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
         losses = _losses(start, lost, errors - low_ends, low_ends, _REPLICAS[has_replicas])
         verdict = Verdict(
             advice=Advice.LOOK_BEFORE_START,
-            headline=_losing_headline(partitions, errors - low_ends, low_ends),
+            headline=_losing_headline(partitions, errors - low_ends, low_ends, planned),
             reasons=tuple(losses),
             commands=tuple(commands),
         )
@@ -363,11 +368,16 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
         )
     else:
         verdict = _start(roots, start)
-    reasons = (*verdict.reasons, *map(_waiting_reason, waiting))
+    reasons = verdict.reasons
+    cutting = f"the commands cut {_planned_text(planned)}, and keep them" if planned else ""
+    if sum(planned.values()) > start.cut_records and cutting not in verdict.headline:
+        reasons += (cutting,)
+    reasons += tuple(map(_waiting_reason, waiting))
     if verdict.advice is not Advice.DO_NOT_START:
         reasons += tuple(_unsure(partitions, start, is_only_broker=is_only_broker))
+    verdict = replace(verdict, reasons=reasons, cut_records=sum(planned.values()))
     if not hindrance or verdict.advice is Advice.START_BROKER:
-        return replace(verdict, reasons=reasons)
+        return verdict
     first = (
         f"`pylog recover` does not begin with these log directories: {hindrance}. Mend that first "
         "and ask again: then the commands of the recovery stand here"
@@ -389,6 +399,10 @@ def _unsure(
     elif not start.has_metadata:
         unsure.append(_NO_METADATA)
     return unsure
+
+
+def _planned_text(planned: Mapping[str, int]) -> str:
+    return f"{count_text(sum(planned.values()), 'readable record')} of {_names(planned)}"
 
 
 def _waiting_reason(waiting: Waiting) -> str:
@@ -462,7 +476,12 @@ def _judge_copy(names: str, start: StartForecast, problems: int) -> Verdict:
     )
 
 
-def _losing_headline(partitions: Sequence[PartitionForecast], errors: int, low_ends: int) -> str:
+def _losing_headline(
+    partitions: Sequence[PartitionForecast],
+    errors: int,
+    low_ends: int,
+    planned: Mapping[str, int],
+) -> str:
     """Return the worst that a start would do, with its number, in one sentence."""
     # A partition and the copy that a move makes of it have one name.
     cut: Counter[str] = Counter()
@@ -480,7 +499,8 @@ def _losing_headline(partitions: Sequence[PartitionForecast], errors: int, low_e
     what = [count_text(low_ends, "log ends", "logs end") + " below the high watermark"]
     if errors:
         what = [count_text(errors, "error") + " would stay"]
-    return f"The broker would start, but {what[0]}."
+    mending = f"; the commands cut {_planned_text(planned)}, and keep them" if planned else ""
+    return f"The broker would start, but {what[0]}{mending}."
 
 
 def _names(numbers: Mapping[str, int]) -> str:

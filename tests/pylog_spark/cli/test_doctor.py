@@ -2,6 +2,7 @@
 
 import html
 import json
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -205,6 +206,25 @@ def test_the_last_lines_are_the_verdict_and_the_next_command(pylog, root):
     result = pylog("doctor", root.path, *CLOCK, "--engine", "local")
     *_, headline, following = result.stdout.splitlines()
     assert (headline, following) == (answer["headline"], f"next: {answer['commands'][0]}")
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_the_records_that_the_plan_cuts_are_those_that_it_then_cuts(pylog, root, is_clean):
+    if not is_clean:
+        crash(root)
+    root.change(root.file(10), 30, b"\x55")
+    status, answer = ask(pylog, root.path, *CLOCK)
+    assert (status, answer["advice"]) == (ExitCode.FINDINGS, "look-before-start")
+    assert answer["cut_records"] > 20
+    assert f"{answer['cut_records']} readable records of t-0" in answer["headline"]
+    assert all("--from-start" in command for command in answer["commands"])
+    result = pylog("doctor", root.path, *CLOCK, "--engine", "local", "--wide")
+    assert f"with {answer['cut_records']} readable records in all" in result.output
+    _, *words = shlex.split(answer["commands"][-1])
+    done = pylog(*words, "--engine", "local", "--output", "json")
+    cuts = [json.loads(line) for line in done.stdout.splitlines()]
+    counted = sum(row["records"] for row in cuts if row["type"] == "cut")
+    assert counted == answer["cut_records"]
 
 
 def test_all_commands_are_shown_to_who_asks_for_them(pylog, root, tmp_path):

@@ -4,7 +4,7 @@ from storage_core.catalog.roles import Role
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.verification.finding_kinds import Cure
 from storage_core.maintenance.verification.findings import Severity
-from storage_core.maintenance.verification.prescription import Complaint, StartCut, prescribe
+from storage_core.maintenance.verification.prescription import Complaint, Plan, StartCut, prescribe
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 BOTH = "pylog recover /d1 /d2 --role broker --salvage /d1-salvage"
@@ -14,13 +14,19 @@ def complaint(cure: Cure, command: str, partition=A0, severity=Severity.ERROR, r
     return Complaint(root=root, partition=partition, severity=severity, cure=cure, command=command)
 
 
-def cut(partition=A0, size_bytes=70, *, is_doubtful=True, root="/d1") -> StartCut:
-    return StartCut(root=root, partition=partition, size_bytes=size_bytes, is_doubtful=is_doubtful)
+def cut(partition=A0, size_bytes=70, *, is_doubtful=True, root="/d1", records=0) -> StartCut:
+    return StartCut(
+        root=root,
+        partition=partition,
+        size_bytes=size_bytes,
+        is_doubtful=is_doubtful,
+        records=records,
+    )
 
 
 def plan(*complaints: Complaint, cuts=(), sizes=None, roots=("/d1", "/d2")) -> list[str]:
     of_broker = dict.fromkeys(roots, Role.BROKER)
-    return list(prescribe(of_broker, complaints, list(cuts), sizes or {}))
+    return list(prescribe(of_broker, complaints, list(cuts), sizes or {}).commands)
 
 
 def test_nothing_is_prescribed_for_warnings():
@@ -89,13 +95,25 @@ def test_nothing_is_prescribed_that_ends_at_once():
     assert plan(unreadable, *rebuilt) == [f"pylog {A0}"]
     of_broker = dict.fromkeys(("/d1", "/d2"), Role.BROKER)
     crc = complaint(Cure.CUT, "pylog y", A1)
-    assert prescribe(of_broker, [*rebuilt, crc], [cut()], {}, {"/d1", "/d2"}) == (f"pylog {B0}",)
+    hindered = prescribe(of_broker, [*rebuilt, crc], [cut(records=3)], {}, {"/d1", "/d2"})
+    assert hindered == Plan(commands=(f"pylog {B0}",))
+
+
+def test_the_readable_records_that_a_plan_cuts_are_counted():
+    of_broker = dict.fromkeys(("/d1", "/d2"), Role.BROKER)
+    crc = complaint(Cure.CUT, "pylog y")
+    cuts = [cut(records=3), cut(B0, records=4, root="/d2"), cut(A1, records=0)]
+    counted = prescribe(of_broker, [crc], cuts, {}, from_start={("/d1", A0): 9, ("/d1", B0): 5})
+    assert counted.cut_records == {("/d1", A0): 9, ("/d2", B0): 4}
+    by_people = complaint(Cure.NONE, "", B0, Severity.FATAL)
+    counted = prescribe(of_broker, [by_people], cuts, {}, from_start={("/d1", A0): 9})
+    assert counted.cut_records == {("/d1", A0): 3}
 
 
 def test_a_copy_is_cut_as_a_copy_and_never_started():
     command = complaint(Cure.CUT, "pylog y")
     roots = {"/d1": Role.MIRROR, "/d2": Role.BROKER}
-    look, only = prescribe(roots, [command], [cut()], {})
+    look, only = prescribe(roots, [command], [cut()], {}).commands
     assert only.startswith("pylog recover /d1 --role mirror --salvage /d1-salvage --topics a ")
     assert look == f"{only} --dry-run"
 

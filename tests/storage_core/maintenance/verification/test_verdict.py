@@ -205,6 +205,23 @@ def test_what_keeps_a_recovery_from_beginning_comes_first():
     assert verdict(partition(), hindrance="d1: is a link").reasons == verdict(partition()).reasons
 
 
+def test_the_readable_records_that_the_commands_cut_are_counted():
+    found = verdict(partition(), errors=1, planned_cuts={"t-0": 250, "t-1": 3})
+    assert found.headline.endswith(
+        "1 error would stay; the commands cut 253 readable records of t-0 and 1 more partition, "
+        "and keep them."
+    )
+    assert (found.cut_records, len(found.reasons)) == (253, 1)
+    for worse in (
+        verdict(partition("t-1", cut_records=3), planned_cuts={"t-0": 250, "t-1": 3}),
+        verdict(partition(error="x"), fatal=1, planned_cuts={"t-0": 253}),
+    ):
+        assert worse.cut_records == 253
+        assert worse.reasons[-1].startswith("the commands cut 253 readable records of t-0")
+    [reason] = verdict(partition("t-1", cut_records=3), planned_cuts={"t-1": 3}).reasons
+    assert reason.startswith("a start would cut 3 records")
+
+
 def test_cut_records_that_can_go_back_are_told_beside_what_is_worse():
     waiting = [Waiting(folder="/logs-salvage", records=7, logs=1)]
     for found in (
