@@ -96,7 +96,11 @@ def init_config(line: CommandLine) -> int:
         lines.append(f"{evidence.known} topics are left out: the cluster's metadata has theirs.")
     if not evidence.unknown:
         lines.append("There is no topic here of which the config is unknown.")
-    lines += [*notes, *(f"Could not be read: {note}" for note in evidence.notes)]
+    lines += [
+        *evidence.elsewhere,
+        *notes,
+        *(f"Could not be read: {note}" for note in evidence.notes),
+    ]
     text = [f"# {printable(one)}" for one in lines]
     text += ["", "topics:"]
     for topic in evidence.unknown:

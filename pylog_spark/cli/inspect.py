@@ -49,7 +49,6 @@ from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.clock import SystemClock
 from storage_core.errors import PylogError
-from storage_core.filenames import CLUSTER_METADATA_TOPIC
 from storage_core.maintenance.inspection import (
     PARTITION_COLUMNS,
     SEGMENT_COLUMNS,
@@ -272,14 +271,7 @@ def footer(looks: Sequence[Look], rows: Sequence[Row]) -> list[str]:
         text += f", {size_text(total['dirty_bytes'])} dirty"
     lines = [text]
     for look in looks:
-        view = look.view
-        # Brokers of ZooKeeper's time, whose file has version 0, have none at all.
-        is_of_kraft = view.properties is not None and view.properties.version > 0
-        if is_of_kraft and view.metadata is None:
-            lines.append(
-                f"{view.row['root']} has no {CLUSTER_METADATA_TOPIC}: policies are not known. It "
-                "lies in one of a broker's log directories (metadata.log.dir): give that one too"
-            )
+        lines += filter(None, [look.view.metadata_note])
         recovery = [row for row in look.rows if row["recovery_bytes"] is not None]
         if look.view.recovery_points is not None and recovery:
             size = size_text(sum(row["recovery_bytes"] for row in recovery))

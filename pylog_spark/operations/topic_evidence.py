@@ -98,11 +98,13 @@ class ConfigEvidence:
         unknown: Topics whose config no file of the roots says, by name.
         known: How many topics have theirs in the cluster's metadata.
         notes: What could not be read.
+        elsewhere: Where the configs may be, root by root, that no file of these says.
     """
 
     unknown: Sequence[TopicEvidence]
     known: int
     notes: Sequence[str] = field(default_factory=tuple)
+    elsewhere: Sequence[str] = field(default_factory=tuple)
 
 
 def gather_evidence(roots: Sequence[str], topics: TopicFilter, *, now_ms: int) -> ConfigEvidence:
@@ -121,12 +123,14 @@ def gather_evidence(roots: Sequence[str], topics: TopicFilter, *, now_ms: int) -
     gaps: dict[str, int] = {}
     known: set[str] = set()
     notes: list[str] = []
+    elsewhere: list[str] = []
     views = []
     for root in roots:
         with said_as("ROOT", root):
             views.append(inspect_root(root))
     for view in chain.from_iterable(group_by_broker(views)):
         notes += view.row["errors"]
+        elsewhere += filter(None, [view.metadata_note])
         partitions = list(_partitions(view, topics))
         known |= {topic for topic, _ in partitions if view.catalog.find(topic) is not None}
         entries = [entry for topic, entry in partitions if topic not in known]
@@ -144,7 +148,7 @@ def gather_evidence(roots: Sequence[str], topics: TopicFilter, *, now_ms: int) -
         for topic, own in sorted(rows.items())
         if topic not in known
     ]
-    return ConfigEvidence(unknown=unknown, known=len(known), notes=notes)
+    return ConfigEvidence(unknown=unknown, known=len(known), notes=notes, elsewhere=elsewhere)
 
 
 def _partitions(view: RootView, topics: TopicFilter) -> Iterator[tuple[str, SubDirectory]]:

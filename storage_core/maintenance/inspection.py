@@ -32,6 +32,7 @@ from storage_core.checkpoint.checkpoints import (
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import BadBytesError, DecompressionError, PylogError, describe_failure
 from storage_core.filenames import (
+    CLUSTER_METADATA_TOPIC,
     INDEX_SUFFIXES,
     LEADER_EPOCH_FILE,
     LOG_SUFFIX,
@@ -143,6 +144,18 @@ class RootView:
     catalog: TopicCatalog = field(default_factory=TopicCatalog)
     metadata: Path | None = None
     properties: MetaProperties | None = None
+
+    @property
+    def metadata_note(self) -> str:
+        """Why the policies of its topics are not known; empty where they are, or have no home."""
+        # Brokers of ZooKeeper's time, whose file has version 0, have none at all.
+        is_of_kraft = self.properties is not None and self.properties.version > 0
+        if not is_of_kraft or self.metadata is not None:
+            return ""
+        return (
+            f"{self.row['root']} has no {CLUSTER_METADATA_TOPIC}: policies are not known. It "
+            "lies in one of a broker's log directories (metadata.log.dir): give that one too"
+        )
 
 
 def group_by_broker(views: Sequence[RootView]) -> list[list[RootView]]:

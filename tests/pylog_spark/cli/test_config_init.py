@@ -12,6 +12,7 @@ import yaml
 from pylog_spark.exit_code import ExitCode
 from tests.kit.compare import read_tree
 from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.golden_data import GOLDEN, unpack_archive
 
 
 @pytest.fixture
@@ -67,6 +68,16 @@ def test_what_was_compacted_and_what_was_deleted_from_is_told(pylog, copy: Path)
     (copy / "cleaner-offset-checkpoint").write_text("0\n1\nevents 0 200\n")
     text = pylog("config", "init", copy).stdout
     assert uncommented(text)["events"]["cleanup.policy"] == ["compact", "delete"]
+
+
+def test_who_names_one_disk_is_told_where_the_policies_lie(pylog, tmp_path: Path):
+    disks = unpack_archive(GOLDEN / "two-disks" / "before.tar.gz", tmp_path)
+    alone = pylog("config", "init", disks / "d2").stdout
+    assert f"# {disks}/d2 has no __cluster_metadata: policies are not known." in alone
+    assert uncommented(alone)["orders"]["cleanup.policy"] == "delete"
+    both = pylog("config", "init", disks / "d1", disks / "d2").stdout
+    assert "policies are not known" not in both
+    assert yaml.safe_load(both) == {"topics": None}
 
 
 @pytest.mark.parametrize(
