@@ -15,7 +15,7 @@ from pylog_spark.cli.chosen_topics import topic_notes, write_notes
 from pylog_spark.cli.finding_tables import FINDING_TABLE, write_counts
 from pylog_spark.cli.page_parts import finding_sections, picture_notes, table_section
 from pylog_spark.cli.row_lines import RowLines
-from pylog_spark.cli.runner import Call, Tasks, Work, load_options
+from pylog_spark.cli.runner import Call, Tasks, Work, engine_text, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.doctor import diagnose
@@ -126,7 +126,7 @@ def _shown(call: Call[_Spool]) -> int:
 def _show(call: Call[_Spool], diagnosis: Diagnosis) -> int:
     shown = _shown(call)
     if call.is_for_person:
-        _write(diagnosis, shown, is_wide=call.is_wide, are_all=call.line[ALL_COMMANDS])
+        _write(call, diagnosis, shown)
     else:
         lines = RowLines(call.output, "finding", _FINDING_COLUMNS)
         if call.subject is None:
@@ -222,8 +222,9 @@ def _describe(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def _write(diagnosis: Diagnosis, shown: int, *, is_wide: bool, are_all: bool) -> None:
+def _write(call: Call[_Spool], diagnosis: Diagnosis, shown: int) -> None:
     console = Console()
+    is_wide, are_all = call.is_wide, call.line[ALL_COMMANDS]
 
     def say(text: str, style: str = "") -> None:
         write_paragraphs(console, [text], is_wide=is_wide, style=style)
@@ -241,6 +242,7 @@ def _write(diagnosis: Diagnosis, shown: int, *, is_wide: bool, are_all: bool) ->
     for root in diagnosis.roots:
         say(_root_line(root))
     _write_start(diagnosis, console, is_wide=is_wide)
+    say(f"Looked at with {engine_text(diagnosis.engine, call)}.")
     for row in diagnosis.failed:
         place = f" in {row['root']}" if len(diagnosis.roots) > 1 else ""
         say(f"{partition_name(row)}{place} could not be verified: {row['error']}", "bold red")

@@ -10,7 +10,7 @@ from rich.console import Console
 from pylog_spark.cli.chosen_topics import topic_notes
 from pylog_spark.cli.progress_line import ProgressLine
 from pylog_spark.cli.row_lines import RowLines
-from pylog_spark.cli.runner import Call, Tasks, Work, load_options
+from pylog_spark.cli.runner import Call, Tasks, Work, engine_text, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.free_space import FreePlan, FreeStep, Source, plan_free_space
@@ -91,6 +91,7 @@ def _show(call: Call[dict[str, str]], plan: FreePlan) -> int:
             "frees_at_most_bytes": most,
             "is_enough": is_enough,
             "offsets_partitions": plan.offsets_partitions,
+            "engine": plan.engine,
             "largest_topics": [{"topic": name, "bytes": size} for name, size in plan.largest],
             "notes": [*plan.notes, *call.notes],
         }
@@ -187,7 +188,7 @@ def _footer(call: Call[dict[str, str]], plan: FreePlan, rows: Sequence[Row]) -> 
     yield from _verdict(call.line[NEED], rows, sure, most)
     if any(step.source is Source.EXPIRED and not step.is_after_recovery for step in plan.steps):
         yield _groups_note(plan)
-    yield from (*plan.notes, *call.notes)
+    yield from (*plan.notes, *call.notes, f"looked at with {engine_text(plan.engine, call)}")
     # One command of several runs in a trash.
     for command in dict.fromkeys(row["command"] for row in rows):
         numbers = ", ".join(str(row["step"]) for row in rows if row["command"] == command)

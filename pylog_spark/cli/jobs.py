@@ -251,7 +251,7 @@ def _write_tables(call: Call[Any], report: RunReport, rows: list[dict[str, Any]]
     seconds = report.summary.duration_ms / 1000
     what = "dry run, nothing was written" if report.dry_run else f"run {report.run_id}"
     line = f"{what}: {summary_line(rows)} in {seconds:.1f} s, "
-    line += f"{engine_text(report, call)}{refusal_text(rows)}"
+    line += f"{engine_text(report.engine, call)}{refusal_text(rows)}"
     console = Console()
     retentions = [row for row in report.retentions.to_pylist() if is_notable_retention(row)]
     for table, of_table in (

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from pylog_spark.engines.choice import Place
     from pylog_spark.options import JobOptions
-    from pylog_spark.run.run_report import Report
     from storage_core.roots.open_root import LogRoot
 
 SubjectT = TypeVar("SubjectT")
@@ -184,10 +183,10 @@ class Work(Generic[SubjectT, ReportT]):
         return are_few(call.roots, topics, most_bytes=MOST_BYTES_HERE)
 
 
-def engine_text(report: "Report", call: Call[Any]) -> str:
+def engine_text(engine: str, call: Call[Any]) -> str:
     """Return what did the tasks of a run, and why, for its closing line."""
     why = f" ({call.engine_note})" if call.engine_note else ""
-    return f"engine {report.engine}{why}"
+    return f"engine {engine}{why}"
 
 
 def _is_written_here(ledger: str | None) -> bool:

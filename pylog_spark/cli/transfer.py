@@ -202,7 +202,7 @@ def _write_table(call: Call[Any], report: TransferReport) -> None:
     counts = summary_line(
         report.results.select(["status", "bytes_before", "bytes_after"]).to_pylist()
     )
-    line = f"{what}: {counts} in {seconds:.1f} s, {engine_text(report, call)}"
+    line = f"{what}: {counts} in {seconds:.1f} s, {engine_text(report.engine, call)}"
     details = report.details
     if not is_wide:
         is_unknown = pc.equal(details["reason"], Reason.CONFIG_UNKNOWN.value)

@@ -182,7 +182,7 @@ def _write_tables(call: Call[_Subject], report: VerifyReport) -> None:
     line = (
         f"run {report.run_id}: {count_text(report.summary.done, 'partition')}, "
         f"{size_text(report.read_bytes)} in {seconds:.1f} s{rate}, "
-        f"{engine_text(report, call)}: {hint}"
+        f"{engine_text(report.engine, call)}: {hint}"
     )
     write_paragraphs(console, [line, *report.notes], is_wide=is_wide)
 

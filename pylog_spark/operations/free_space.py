@@ -103,6 +103,7 @@ class FreePlan:
         largest: The largest topics that retention takes from, with the bytes that it leaves: where
             all of that is not enough, a shorter retention of them frees more.
         offsets_partitions: How many partitions of ``__consumer_offsets`` told of groups.
+        engine: What did the looks: ``spark`` or ``local``, which is this machine.
         failures: Rows of what could not be looked at.
     """
 
@@ -110,6 +111,7 @@ class FreePlan:
     notes: tuple[str, ...]
     largest: tuple[tuple[str, int], ...]
     offsets_partitions: int
+    engine: str
     failures: tuple[Row, ...] = field(default=())
 
     @property
@@ -169,6 +171,7 @@ def plan_free_space(
         notes=(*report.notes, *describe_set_aside(roots, chosen)),
         largest=_largest(report),
         offsets_partitions=told,
+        engine=report.engine,
         failures=(*failed, *failures),
     )
 

@@ -175,6 +175,13 @@ def test_without_a_partition_of_commits_that_is_said(pylog, folder):
     assert "no partition of __consumer_offsets is in these directories" in text
 
 
+def test_which_engine_looked_is_said(pylog, folder):
+    words = ("--engine", "local", "--now-ms", NOW_MS)
+    assert "looked at with engine local" in pylog("free", folder / "log", *words).stdout
+    [whole] = lines_of(free(pylog, folder, "--engine", "local"), "free")
+    assert whole["engine"] == "local"
+
+
 def test_an_empty_directory_has_nothing_to_give(pylog, tmp_path):
     root = broker_directory(tmp_path / "log", [])
     result = pylog("free", root.path)
