@@ -1,7 +1,7 @@
 """Where this user's programs keep files that can be made again: a folder of the user's alone.
 
-Programs are started from these folders and jars loaded, so a folder that others can write to is
-never used.
+Programs are started from these folders and jars loaded, so a folder that others can write to, or
+put another one in the place of, is never used.
 """
 
 import os
@@ -52,5 +52,14 @@ def _make_private(folder: Path) -> Path:
         facts = level.stat()
         if facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) & 0o022:
             raise PermissionError(f"{level}: belongs to somebody else, or others can write to it")
+    # Who may write a folder above may put another one in this place, as sshd's StrictModes knows.
+    for above in dict.fromkeys([*folder.parent.parents, *folder.parent.resolve().parents]):
+        facts = above.stat()
+        is_shared = facts.st_mode & 0o022 and not facts.st_mode & stat.S_ISVTX
+        if is_shared or facts.st_uid not in {os.getuid(), 0}:
+            raise PermissionError(
+                f"{above}: belongs to somebody else, or others can write to it, and so replace "
+                f"{folder.parent}, from which code is run"
+            )
     with tempfile.TemporaryFile(dir=folder):
         return folder
