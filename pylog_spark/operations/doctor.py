@@ -24,7 +24,7 @@ from pylog_spark.options import JobOptions
 from pylog_spark.options.broker import broker_config
 from pylog_spark.run.catalogs import build_catalogs
 from pylog_spark.run.guards import check_roots
-from pylog_spark.run.job import new_job
+from pylog_spark.run.job import new_job, unclean_roots
 from pylog_spark.run.planning import WorkItem, are_read_here, choose_unit_bytes, pack_units
 from pylog_spark.run.run import Run
 from pylog_spark.schemas import FORECAST, Action
@@ -108,6 +108,7 @@ def _hindrance(roots: Sequence[LogRoot], options: JobOptions) -> str:
     try:
         check_roots(brokers, replace(options, dry_run=True, now_is_said=True))
         build_catalogs(brokers, options)
+        unclean_roots(brokers)
         for root in brokers:
             root_checkpoints(root.location, RECOVERY_FILES, strict=False)
             query_lock(Path(root.location))

@@ -54,6 +54,7 @@ UNREADABLE = (Code.FILE_UNREADABLE.value, Code.TXN_INDEX_MISSING.value)
 HINDRANCES = (
     "linked-metadata",
     "lock-folder",
+    "marker-folder",
     "meta-version-7",
     "meta-other-node",
     "metadata-snapshot-empty",
@@ -167,7 +168,7 @@ def of_one_directory() -> list[Case]:
 def of_two_disks() -> list[Case]:
     if PAIRS is None:
         chosen = drawn(start_accidents.ACCIDENTS, FEW, FEW)
-        return chosen + [((name, "log-crc-closed"), False) for name in HINDRANCES]
+        return chosen + [((name, "log-crc-closed"), True) for name in HINDRANCES]
     cases = every(start_accidents.ACCIDENTS)
     if PAIRS == "all":
         return cases
