@@ -10,7 +10,7 @@ from typing import Final
 
 import humanize
 
-from pylog_spark.schemas import ALLOWED_BY, Status
+from pylog_spark.schemas import ALLOWED_BY, Action, Status
 from pylog_spark.text import printable, to_json
 from pylog_spark.text_table import NOTHING, Column, Row, TextTable
 from storage_core.errors import kafka_code_of
@@ -63,6 +63,22 @@ def summary_line(rows: Sequence[Row]) -> str:
     if not before:
         return text
     return f"{text}; {size_text(before)} became {size_text(after)} ({after / before - 1:+.1%})"
+
+
+def growth_note(planned: Iterable[Row]) -> list[str]:
+    """Return a line about the bytes that compaction may add, where its plans have such a bound.
+
+    Args:
+        planned: Rows of ``RunReport.planned_rows``.
+    """
+    growth = sum(max(0, row["bytes_after"] - row["bytes"]) for row in planned)
+    if not growth:
+        return []
+    line = (
+        f"at most the size before, and what rewritten batches may add: up to {size_text(growth)}; "
+        "--dry-run=exact says what comes out"
+    )
+    return [line]
 
 
 def refusal_text(rows: Iterable[Row]) -> str:
@@ -174,6 +190,16 @@ def _reason(row: Row) -> str:
     return row["reason"] or row.get("error_class") or ""
 
 
+def _bytes_after(row: Row) -> int | None:
+    """Return the size afterwards; of what would be compacted at most the size before."""
+    before: int | None = row["bytes_before"]
+    after: int | None = row["bytes_after"]
+    is_bound = row["status"] == Status.PLANNED and row["action"] == Action.COMPACT
+    if is_bound and before is not None and after is not None:
+        return min(before, after)
+    return after
+
+
 PARTITION: Final = Column(heading="partition", cell=partition_name, folds=True)
 STATUS: Final = Column(heading="status", cell=lambda row: row["status"], style=_status_style)
 REASON: Final = Column(heading="reason", cell=_reason, rank=1)
@@ -185,7 +211,13 @@ RESULT_TABLE: Final = TextTable(
         Column(heading="action", cell=lambda row: row["action"], rank=6),
         STATUS,
         size_column("bytes", "bytes_before", rank=2),
-        size_column("bytes after", "bytes_after", rank=3),
+        Column(
+            heading="bytes after",
+            cell=lambda row: size_text(_bytes_after(row)),
+            value=_bytes_after,
+            rank=3,
+            is_number=True,
+        ),
         number_column("records", "records_before", rank=7),
         number_column("records after", "records_after", rank=8),
         Column(
@@ -219,7 +251,13 @@ PLAN_TABLE: Final = TextTable(
             is_number=True,
         ),
         number_column("groups", "groups", rank=8),
-        size_column("after, at most", "bytes_after", rank=3),
+        Column(
+            heading="after, at most",
+            cell=lambda row: size_text(min(row["bytes"], row["bytes_after"])),
+            value=lambda row: min(row["bytes"], row["bytes_after"]),
+            rank=3,
+            is_number=True,
+        ),
         size_column("disk meanwhile", "peak_extra_bytes", rank=5),
     ),
 )

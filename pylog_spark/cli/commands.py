@@ -481,6 +481,7 @@ _VERIFY: Final = Command(
         MASTER,
         OUTPUT,
         WIDE,
+        QUIET,
     ),
     help="""
     Check every batch, index, snapshot and checkpoint; nothing is written, no lock is taken.
@@ -696,6 +697,7 @@ _RUNS: Final = Command(
         replace(CONFIG_FILES, panel=None, help="YAML that may say ledger and trash."),
         replace(OUTPUT, panel=None),
         replace(WIDE, panel=None),
+        replace(QUIET, panel=None, help="No answer: only whether ledger and trash can be read."),
     ),
     help="""
     List the last runs, the newest first: what each did, how it ended, whether it can be undone.

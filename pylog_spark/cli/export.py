@@ -6,7 +6,7 @@ from typing import Any
 import typer
 
 from pylog_spark.cli.progress_line import ProgressLine
-from pylog_spark.cli.record_choice import read_chosen, with_topic_and_roots
+from pylog_spark.cli.record_choice import missing_partitions, read_chosen, with_topic_and_roots
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.cli.value_formats import key_format, value_format
 from pylog_spark.exit_code import ExitCode
@@ -17,6 +17,7 @@ from pylog_spark.options.declared import (
     COLUMNS,
     EXPORT_FORMAT,
     OUT,
+    PARTITIONS,
     ROOTS,
     TOPIC,
 )
@@ -32,6 +33,8 @@ from storage_core.errors import ConfigError
 from storage_core.roots.open_root import LogRoot
 from storage_core.wording import count_text
 
+# So many missing partitions are named.
+_MOST_NAMED = 5
 # What is said of keys and values where nobody says it.
 _UNSAID = {
     ExportFormat.PARQUET: BytesFormat.RAW,
@@ -85,6 +88,8 @@ def _show(call: Call[ExportRequest], exported: Exported) -> int:
             printable(f"pylog: {exported.out}: nothing written: {count} parts failed"), err=True
         )
         return ExitCode.PARTLY_FAILED
+    numbers = call.line[PARTITIONS]
+    missing = [] if numbers else missing_partitions(call.line[ROOTS], call.line[TOPIC])
     if not call.is_for_person:
         row = {
             "topic": call.line[TOPIC],
@@ -94,6 +99,7 @@ def _show(call: Call[ExportRequest], exported: Exported) -> int:
             "records": exported.records,
             "files": exported.files,
             "size_bytes": exported.size_bytes,
+            "missing_partitions": missing,
         }
         typer.echo(json_line("export", row))
     else:
@@ -101,6 +107,16 @@ def _show(call: Call[ExportRequest], exported: Exported) -> int:
         records = f"{count_text(exported.records, 'record')} of {call.line[TOPIC]}"
         size = size_text(exported.size_bytes)
         typer.echo(printable(f"{records} in {exported.out}: {files}, {size}, {to}"))
+        if missing:
+            absent = count_text(len(missing), "partition")
+            names = ", ".join(map(str, missing[:_MOST_NAMED]))
+            more = ", ..." if len(missing) > _MOST_NAMED else ""
+            line = (
+                f"{absent} of {call.line[TOPIC]} not in these directories ({names}{more}), as the "
+                "cluster's metadata knows the topic: give all log directories of the broker "
+                "(log.dirs), and those of brokers that have the others"
+            )
+            typer.echo(printable(line))
     return ExitCode.DONE
 
 

@@ -275,7 +275,7 @@ _TABLE: Final = TextTable(
             is_number=True,
         ),
         Column(heading="frees", cell=_frees, is_number=True),
-        size_column("for sure", "total_bytes", rank=1),
+        size_column("sum for sure", "total_bytes", rank=1),
         Column(
             heading="groups",
             cell=lambda row: number_text(len({loss["group"] for loss in row["losses"]}) or None),

@@ -50,6 +50,7 @@ from pylog_spark.report import (
     PLAN_TABLE,
     RESULT_TABLE,
     RETENTION_TABLE,
+    growth_note,
     is_notable_retention,
     refusal_text,
     refused_deletions,
@@ -254,13 +255,14 @@ def _write_tables(call: Call[Any], report: RunReport, rows: list[dict[str, Any]]
     line += f"{engine_text(report.engine, call)}{refusal_text(rows)}"
     console = Console()
     retentions = [row for row in report.retentions.to_pylist() if is_notable_retention(row)]
-    for table, of_table in (
-        (PLAN_TABLE, report.planned_rows() if report.dry_run else []),
-        (CUT_TABLE, report.cuts.to_pylist()),
-        (RETENTION_TABLE, retentions),
+    planned = report.planned_rows() if report.dry_run else []
+    for table, of_table, footer in (
+        (PLAN_TABLE, planned, growth_note(planned)),
+        (CUT_TABLE, report.cuts.to_pylist(), []),
+        (RETENTION_TABLE, retentions, []),
     ):
         if of_table:
-            write_table(console, table, of_table, is_wide=is_wide, footer=[""])
+            write_table(console, table, of_table, is_wide=is_wide, footer=[*footer, ""])
     if not is_wide:
         # A note counts them: of a directory without its cluster's metadata they are all of it.
         rows = [row for row in rows if row["reason"] != Reason.CONFIG_UNKNOWN]

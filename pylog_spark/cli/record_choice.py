@@ -1,6 +1,7 @@
 """Which records a command line asks for, read by ``storage_core.kafka_log``."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ from pylog_spark.options.declared import (
 )
 from pylog_spark.options.option import CommandLine, Option
 from pylog_spark.record_text import parse_bytes_text
-from storage_core.errors import ConfigError
+from storage_core.catalog.cluster_metadata import read_cluster_metadata
+from storage_core.errors import ConfigError, PylogError
 from storage_core.kafka_log import Logs, Position, Records, TopicPartition, open_logs
+from storage_core.maintenance.inspection import inspect_root
 from storage_core.reading.planning import find_places
 from storage_core.reading.request import DEFAULT_RANGE_BYTES
 
@@ -111,6 +114,24 @@ def read_chosen(
         fail_on_data_loss=not line[ALLOW_DATA_LOSS],
         range_bytes=range_bytes,
     )
+
+
+def missing_partitions(roots: Sequence[str], topic: str) -> list[int]:
+    """Return the partitions of a topic that its cluster knows, and that are in none of some roots.
+
+    Args:
+        roots: Log directories; without the cluster's metadata in one of them nothing is known.
+        topic: Its name.
+    """
+    views = [inspect_root(root) for root in roots]
+    known: set[int] = set()
+    for view in views:
+        if view.metadata is not None:
+            with suppress(PylogError):  # what is wrong with it is no matter of these records
+                found = read_cluster_metadata(view.metadata).topics_by_name().get(topic)
+                known |= set() if found is None else set(found.partitions)
+    present = {partition.partition for partition in find_places(roots) if partition.topic == topic}
+    return sorted(known - present)
 
 
 def keys_of(line: CommandLine) -> list[bytes] | None:

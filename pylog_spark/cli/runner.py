@@ -124,17 +124,20 @@ class Work(Generic[SubjectT, ReportT]):
         """
         for option in (REPORT, PLAN_OUT, METRICS_FILE):
             check_file_place(option.label, line.written(option))
-        call = self.prepare(line)
-        place, note = self._place(call)
-        call = replace(call, engine_note=note)
-        report = self.operate(call, place)
         if not line[QUIET]:
-            return self.show(call, report)
+            return self._run(line)
         with redirect_stdout(io.StringIO()) as answer:
-            status = self.show(call, report)
+            status = self._run(line)
         if status:
             sys.stdout.write(answer.getvalue())
         return status
+
+    def _run(self, line: CommandLine) -> int:
+        """Do all of it, and print the answer."""
+        call = self.prepare(line)
+        place, note = self._place(call)
+        call = replace(call, engine_note=note)
+        return self.show(call, self.operate(call, place))
 
     def _place(self, call: Call[SubjectT]) -> "tuple[Place | None, str]":
         """Return where tasks are done, and what a person is told of the choice."""

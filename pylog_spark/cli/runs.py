@@ -12,7 +12,7 @@ from pylog_spark.cli.runner import load_options
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.past_runs import PastRun, Undo, list_past_runs
 from pylog_spark.options.choices import OutputFormat
-from pylog_spark.options.declared import LAST, OUTPUT, WIDE
+from pylog_spark.options.declared import LAST, OUTPUT, QUIET, WIDE
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import (
     number_column,
@@ -33,6 +33,8 @@ def show_runs(line: CommandLine) -> int:
     """
     options = load_options(line)
     runs = list_past_runs(options.ledger, options.trash, last=line[LAST])
+    if line[QUIET]:
+        return ExitCode.DONE
     rows = [asdict(run) for run in runs]
     if line[OUTPUT] is not OutputFormat.TABLE:
         lines = RowLines(line[OUTPUT], "past_run", [field.name for field in fields(PastRun)])

@@ -28,6 +28,7 @@ _PLAN_COLUMNS: Final = (
     "cleanable_bytes",
     "cleanable_ratio",
     "groups",
+    "bytes",
     "bytes_after",
     "peak_extra_bytes",
 )

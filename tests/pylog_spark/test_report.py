@@ -17,6 +17,7 @@ from pylog_spark.report import (
     RESULT_TABLE,
     RETENTION_TABLE,
     error_text,
+    growth_note,
     is_notable_retention,
     json_line,
     number_text,
@@ -265,3 +266,16 @@ def test_no_line_of_a_log_steers_the_terminal(monkeypatch):
     escape_log_lines()
     record = logging.LogRecord("x", logging.WARNING, "f", 1, "%s: gone", (HOSTILE,), None)
     assert handler.format(record) == f"{SHOWN}: gone"
+
+
+def test_a_bound_is_never_printed_larger_than_the_size_before():
+    planned = {"bytes": 1000, "bytes_after": 3048}
+    (bound,) = [column for column in PLAN_TABLE.columns if column.heading == "after, at most"]
+    assert bound.cell(planned) == "1000 B"
+    (line,) = growth_note([planned, {"bytes": 10, "bytes_after": 10}])
+    assert "up to 2.0 KiB" in line
+    assert growth_note([{"bytes": 10, "bytes_after": 9}]) == []
+    (after,) = [column for column in RESULT_TABLE.columns if column.heading == "bytes after"]
+    row = {"action": "compact", "bytes_before": 1000, "bytes_after": 3048}
+    assert after.cell({**row, "status": "planned"}) == "1000 B"
+    assert after.cell({**row, "status": "done"}) == "3.0 KiB"

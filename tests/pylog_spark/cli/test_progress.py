@@ -69,3 +69,22 @@ def test_a_quiet_job_shows_its_answer_where_it_does_not_end_well(
     quiet = run(pylog, "recover", unclean_broker_dir, tmp_path, *words, "-q")
     assert loud.exit_code == quiet.exit_code == 1
     assert "planned" in quiet.stdout
+
+
+def test_a_quiet_look_shows_its_answer_where_it_does_not_end_well(pylog, unclean_broker_dir):
+    words = ("verify", unclean_broker_dir, "--engine", "local", "--now-ms", NOW_MS)
+    for output in ("table", "json", "csv"):
+        loud = pylog(*words, "--output", output, "--fail-on", "info")
+        quiet = pylog(*words, "--output", output, "--fail-on", "info", "-q")
+        assert (loud.exit_code, quiet.exit_code) == (1, 1)
+        assert len(quiet.stdout.splitlines()) == len(loud.stdout.splitlines()) > 3
+        well = pylog(*words, "--output", output, "--fail-on", "never", "--quiet")
+        assert (well.exit_code, well.stdout) == (0, "")
+
+
+def test_quiet_runs_say_whether_they_can_be_read(pylog, tmp_path):
+    (tmp_path / "trash").mkdir()
+    assert pylog("runs", "--trash", tmp_path / "trash").stdout
+    quiet = pylog("runs", "--trash", tmp_path / "trash", "-q")
+    assert (quiet.exit_code, quiet.stdout) == (0, "")
+    assert pylog("runs", "--trash", tmp_path / "absent", "-q").exit_code != 0

@@ -136,3 +136,22 @@ def test_config_init_asks_the_metadata_of_the_other_disk(pylog: Any, disks: tupl
     of_both = pylog("config", "init", second, first)
     assert "cleanup.policy" in of_second.stdout
     assert "cleanup.policy" not in of_both.stdout
+
+
+def test_an_export_of_one_disk_says_which_partitions_it_does_not_have(
+    pylog: Any, disks: tuple[Path, Path], tmp_path: Path
+):
+    first, _ = disks
+    (there,) = [int(path.name.rpartition("-")[2]) for path in first.glob("events-*")]
+    words = ("--topic", "events", "--to", "csv", "--engine", "local")
+    alone = pylog("export", first, *words, "--out", tmp_path / "alone")
+    assert alone.exit_code == 0, alone.stderr
+    text = " ".join(alone.stdout.split())
+    assert f"1 partition of events not in these directories ({1 - there})" in text
+    told = pylog("export", first, *words, "--out", tmp_path / "json", "--output", "json")
+    assert json.loads(told.stdout)["missing_partitions"] == [1 - there]
+    both = pylog("export", *disks, *words, "--out", tmp_path / "both")
+    assert "not in these directories" not in both.stdout
+    chosen = ("--partition", there)
+    said = pylog("export", first, *words, *chosen, "--out", tmp_path / "chosen")
+    assert "not in these directories" not in said.stdout
