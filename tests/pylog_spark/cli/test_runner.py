@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pylog_spark.cli import doctor, explain, jobs, transfer, upkeep, verify
-from pylog_spark.cli.runner import Call, Work
+from pylog_spark.cli.runner import Call, Work, engine_text
 from pylog_spark.discovery import LogRoot
 from pylog_spark.engines.choice import Local
 from pylog_spark.options import JobOptions
@@ -154,6 +154,29 @@ def test_the_closing_line_says_why_an_engine_was_taken(pylog, few):
     told = " ".join(pylog(*words, "--engine", "local").stdout.split())
     assert "engine local" in told
     assert "takes Spark" not in told
+
+
+@pytest.mark.parametrize(
+    ("most", "engine", "why"),
+    [
+        (2, "local", "up to 2 partitions and 100 GiB of logs here; --engine spark takes Spark"),
+        (1, "spark", "beyond 1 partitions and 100 GiB of logs"),
+    ],
+)
+def test_the_closing_line_names_the_other_engine_whichever_auto_takes(
+    monkeypatch, few, most, engine, why
+):
+    monkeypatch.setattr("pylog_spark.session.has_session", lambda: False)
+    monkeypatch.setattr("pylog_spark.cli.runner.MOST_PARTITIONS_HERE", most)
+    bound = f"{most} partitions and 100 GiB of logs"
+    monkeypatch.setattr("pylog_spark.cli.runner._BOUND", bound)
+    options = JobOptions(now_ms=1)
+    call: Call = Call(line=CommandLine({}), options=options, subject=None, roots=[few])
+    is_here, note = WITH_TASKS[0]._choose(call)
+    assert is_here is (engine == "local")
+    line = engine_text(engine, replace(call, engine_note=note))
+    assert line.startswith(f"engine {engine} ({why}")
+    assert line.endswith("--engine spark takes Spark)" if is_here else "takes this machine)")
 
 
 @names([*WITH_TASKS, *HERE])
