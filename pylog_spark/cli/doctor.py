@@ -52,7 +52,7 @@ from storage_core.catalog.roles import Role, guess_role, local_path
 from storage_core.errors import ConfigError
 from storage_core.maintenance.verification.finding_kinds import KINDS, Cure, command_of
 from storage_core.maintenance.verification.findings import Code, Severity
-from storage_core.maintenance.verification.verdict import Advice, RootState, Verdict
+from storage_core.maintenance.verification.verdict import Advice, RootState, Verdict, seconds_text
 from storage_core.roots.open_root import check_log_directory
 from storage_core.store.open_objects import MANAGED_PREFIX, is_managed
 from storage_core.wording import count_text
@@ -315,9 +315,9 @@ def _start_lines(diagnosis: Diagnosis) -> list[str]:
     lines = [f"A broker's start would recover {what}{': ' if told else ''}{told}."]
     if start.recovered_partitions:
         lines.append(
-            f"That takes it about {start.broker_seconds:.1f} s with {pace.broker_threads} threads "
-            f"a directory; `pylog recover` about {start.our_seconds:.1f} s with {pace.our_tasks} "
-            f"tasks ({rate}, {basis})."
+            f"That takes it {seconds_text(start.broker_seconds)} with {pace.broker_threads} "
+            f"threads a directory; `pylog recover` {seconds_text(start.our_seconds)} with "
+            f"{pace.our_tasks} tasks ({rate}, {basis})."
         )
     return lines
 

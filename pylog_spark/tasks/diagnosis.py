@@ -1,7 +1,7 @@
 """What is wrong with log directories and what to do: findings and forecasts put together."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +15,7 @@ from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.checkpoint.lock import LockState, query_lock
 from storage_core.errors import PylogError
-from storage_core.filenames import CLUSTER_METADATA_TOPIC, TopicPartition
+from storage_core.filenames import CLUSTER_METADATA_TOPIC, LOG_SUFFIX, TopicPartition
 from storage_core.maintenance.verification.finding_kinds import KINDS, command_of
 from storage_core.maintenance.verification.findings import Code, Severity, Stops
 from storage_core.maintenance.verification.observed_root import ObservedRoot, Start
@@ -125,6 +125,7 @@ def put_together(  # noqa: PLR0913  # all that a diagnosis is made of
         read_seconds=sum(row.get("read_ms") or 0 for row in verified) / 1000,
         broker_threads=threads.of_broker,
         our_tasks=threads.ours,
+        is_local=engine == "local",
     )
     is_up, offline = _foresee_roots(roots, findings, forecasts)
     forecasts = _with_fates(roots, verified, forecasts, offline)
@@ -222,7 +223,21 @@ def _with_fates(
             if path not in shown and partition is not None:
                 place = {"root": root.location, **asdict(partition), "directory": path}
                 told.append(nothing | place | {"start": fate.value})
-    return told
+    return [*told, *_made_anew(roots, told, offline)]
+
+
+def _made_anew(
+    roots: VerifiedRoots, forecasts: Iterable[Row], offline: Collection[str]
+) -> Iterator[Row]:
+    """Yield the empty logs that a broker makes: theirs lie elsewhere, where it does not look."""
+    homes = {path: home for root in roots.observed for path, home in root.homes.items()}
+    for row in forecasts:
+        home = homes.get(row["directory"], "")
+        place = home.rpartition("/")[0]
+        if home and row["root"] in offline and place not in offline:
+            names = {"root": place, "topic": row["topic"], "partition": row["partition"]}
+            start = {"directory": home, "start": Start.CREATED.value}
+            yield dict.fromkeys(FORECAST.names) | names | start
 
 
 def _foresee_roots(
@@ -241,12 +256,22 @@ def _foresee_roots(
         if any(entry.kind is DirectoryKind.METADATA for entry in root.entries)
     }
     fatal = [row for row in findings if row["severity"] == Severity.FATAL]
+    # All logs of a partition are opened before any is read: what is in them is not met any more.
+    closed = {
+        _partition_of(row)
+        for row in fatal
+        if row["code"] == Code.FILE_FORBIDDEN and row["file"].endswith(LOG_SUFFIX)
+    }
     # Where a broker cannot read whose a directory is, it does not look into it.
     offline |= {row["root"] for row in fatal if row["code"] == Code.META_PROPERTIES_BROKEN}
     unseen = frozenset(offline)
-    stops = [(row["root"], row["topic"], KINDS[Code(row["code"])].stops) for row in fatal]
+    stops = [
+        (row["root"], row["topic"], KINDS[Code(row["code"])].stops)
+        for row in fatal
+        if row["code"] == Code.FILE_FORBIDDEN or _partition_of(row) not in closed
+    ]
     for row in forecasts:
-        if row["start"] == Start.REFUSED:
+        if row["start"] == Start.REFUSED and _partition_of(row) not in closed:
             is_file = row["error_class"] in _SMALL_FILE_ERRORS
             stops.append((row["root"], None, Stops.DIRECTORY if is_file else Stops.BROKER))
     for root, topic, what in stops:
@@ -258,6 +283,10 @@ def _foresee_roots(
             offline.add(root)
     is_up = is_up and not offline & keepers and len(offline) < len(roots.observed)
     return is_up, offline
+
+
+def _partition_of(row: Row) -> tuple[str, str | None, int | None]:
+    return row["root"], row["topic"], row["partition"]
 
 
 def _root_state(root: ObservedRoot, verified: Sequence[Row], offline: Collection[str]) -> RootState:

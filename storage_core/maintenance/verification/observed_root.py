@@ -61,6 +61,8 @@ class ObservedRoot:
         checkpoints: What its checkpoint files say; one that is broken or missing is empty.
         fates: What a start does with sub-directories for what the cluster's metadata says of
             them, by path; of those that are not in it, their logs decide.
+        homes: By path of a log that lies in another log directory than the metadata says, its path
+            in that one: there a start makes an empty log if this directory is offline.
         has_metadata: Whether the cluster's metadata was read, here or in another directory of the
             same broker.
         lacks_metadata: Whether the broker has logs with records, and the cluster's metadata are in
@@ -73,6 +75,7 @@ class ObservedRoot:
     entries: tuple[SubDirectory, ...]
     checkpoints: Checkpoints
     fates: Mapping[str, Start] = field(default_factory=dict)
+    homes: Mapping[str, str] = field(default_factory=dict)
     has_metadata: bool = False
     lacks_metadata: bool = False
 

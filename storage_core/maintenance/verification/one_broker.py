@@ -95,6 +95,7 @@ def check_together(
                     for path, fate in broker.fates.items()
                     if path.rpartition("/")[0] == root.location.rstrip("/")
                 },
+                homes=broker.homes,
             )
     return [judged[root.location] for root in roots], placed
 
@@ -106,6 +107,7 @@ class _Broker:
     roots: Sequence[ObservedRoot]
     placed: list[PlacedFinding] = field(default_factory=list)
     fates: dict[str, Start] = field(default_factory=dict)
+    homes: dict[str, str] = field(default_factory=dict)
     has_metadata: bool = False
     lacks_metadata: bool = False
 
@@ -222,9 +224,14 @@ class _Broker:
                     self._add(code, message, root, entry, severity)
                 else:
                     own.setdefault(name, []).append((root, entry))
+        by_id = {root.directory_id: root for root in self.roots}
         for name, logs in own.items():
             record = _record(metadata, ids.get(name.topic), name.partition)
-            self._judge_moves(name, logs, None if record is None else _directory(record, node_id))
+            assigned = None if record is None else _directory(record, node_id)
+            self._judge_moves(name, logs, assigned)
+            home = None if assigned is None else by_id.get(assigned)
+            if home is not None and all(root is not home for root, _ in logs):
+                self.homes |= {entry.path: f"{home.location}/{name}" for _, entry in logs}
         self._find_absent(metadata, node_id)
 
     def _judge_moves(

@@ -28,8 +28,9 @@ ASSUMED_BYTES_PER_SECOND: Final = 200e6
 LEAST_MEASURED_BYTES: Final = 64 << 20
 # Opening and closing a segment's files, and its part of producer state.
 SECONDS_A_SEGMENT: Final = 0.002
-# A Spark session and its workers, before the first byte is read.
-OUR_START_SECONDS: Final = 20.0
+# A Spark session and its workers, and processes of this machine, before the first byte is read.
+SPARK_START_SECONDS: Final = 20.0
+LOCAL_START_SECONDS: Final = 2.0
 # Who saves less than this is better off with what he knows.
 _WORTH_SECONDS: Final = 60.0
 # By whether other replicas are known to be, known not to be, or neither.
@@ -155,12 +156,14 @@ class Pace:
         is_measured: Whether it was measured.
         broker_threads: ``num.recovery.threads.per.data.dir``.
         our_tasks: How many tasks we run at a time.
+        our_start_seconds: What they take to begin.
     """
 
     bytes_per_second: float
     is_measured: bool
     broker_threads: int
     our_tasks: int
+    our_start_seconds: float = SPARK_START_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +221,7 @@ class Verdict:
 
 
 def measure_pace(
-    *, read_bytes: int, read_seconds: float, broker_threads: int, our_tasks: int
+    *, read_bytes: int, read_seconds: float, broker_threads: int, our_tasks: int, is_local: bool
 ) -> Pace:
     """Return the pace that a verification showed.
 
@@ -227,6 +230,7 @@ def measure_pace(
         read_seconds: Time of its tasks, summed.
         broker_threads: ``num.recovery.threads.per.data.dir``.
         our_tasks: How many tasks we run at a time.
+        is_local: Whether these are processes of this machine, without Spark.
     """
     is_measured = read_bytes >= LEAST_MEASURED_BYTES and read_seconds > 0
     return Pace(
@@ -234,6 +238,7 @@ def measure_pace(
         is_measured=is_measured,
         broker_threads=max(broker_threads, 1),
         our_tasks=max(our_tasks, 1),
+        our_start_seconds=LOCAL_START_SECONDS if is_local else SPARK_START_SECONDS,
     )
 
 
@@ -281,7 +286,7 @@ def forecast_start(
         deleted_segments=sum(entry.deleted_segments for entry in partitions),
         refused=sum(bool(entry.error) for entry in partitions),
         broker_seconds=broker_seconds,
-        our_seconds=OUR_START_SECONDS + work / pace.our_tasks,
+        our_seconds=pace.our_start_seconds + work / pace.our_tasks,
         gone_records=sum(entry.gone_records for entry in partitions),
         is_up=is_up,
         has_metadata=has_metadata,
@@ -587,8 +592,8 @@ def _losses(
 
 def _start(roots: Sequence[RootState], start: StartForecast) -> Verdict:
     times = (
-        f"a broker recovers in about {_span(start.broker_seconds)}, we in about "
-        f"{_span(start.our_seconds)}"
+        f"a broker recovers in {seconds_text(start.broker_seconds)}, we in "
+        f"{seconds_text(start.our_seconds)}"
     )
     if start.broker_seconds - start.our_seconds > _WORTH_SECONDS:
         return Verdict(
@@ -611,7 +616,7 @@ def _start(roots: Sequence[RootState], start: StartForecast) -> Verdict:
         )
     return Verdict(
         advice=Advice.START_BROKER,
-        headline="Just start the broker: it mends this by itself, and as fast as anybody could.",
+        headline="Just start the broker: it mends this by itself.",
         reasons=(
             times,
             (
@@ -624,10 +629,10 @@ def _start(roots: Sequence[RootState], start: StartForecast) -> Verdict:
     )
 
 
-def _span(seconds: float) -> str:
-    """Return a time as a person says it."""
+def seconds_text(seconds: float) -> str:
+    """Return an estimated time as a person says it."""
     if seconds < 1:
-        return "a second"
+        return "less than a second"
     if seconds < 120:  # noqa: PLR2004 - two minutes
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes"
+        return f"about {count_text(round(seconds), 'second')}"
+    return f"about {seconds / 60:.0f} minutes"

@@ -11,8 +11,9 @@ from storage_core.maintenance.verification.verdict import (
     ASSUMED_BYTES_PER_SECOND,
     BROKER_BYTES_PER_SECOND,
     LEAST_MEASURED_BYTES,
-    OUR_START_SECONDS,
+    LOCAL_START_SECONDS,
     SECONDS_A_SEGMENT,
+    SPARK_START_SECONDS,
     Advice,
     Pace,
     PartitionForecast,
@@ -21,6 +22,7 @@ from storage_core.maintenance.verification.verdict import (
     decide,
     forecast_start,
     measure_pace,
+    seconds_text,
 )
 
 GB = 10**9
@@ -52,7 +54,7 @@ def test_a_start_is_as_slow_as_the_slowest_directory_and_its_biggest_log():
     two_disks = [partition(read_bytes=30 * GB), partition("t-1", "/other", read_bytes=30 * GB)]
     start = forecast_start(two_disks, PACE)
     assert start.broker_seconds == pytest.approx(60)
-    assert start.our_seconds == pytest.approx(OUR_START_SECONDS + 60 / (0.5 * 8))
+    assert start.our_seconds == pytest.approx(SPARK_START_SECONDS + 60 / (0.5 * 8))
 
 
 def test_a_broker_is_no_faster_than_one_of_its_threads():
@@ -64,12 +66,28 @@ def test_a_broker_is_no_faster_than_one_of_its_threads():
 
 def test_a_rate_counts_only_if_enough_was_read():
     little = measure_pace(
-        read_bytes=LEAST_MEASURED_BYTES - 1, read_seconds=1.0, broker_threads=0, our_tasks=0
+        read_bytes=LEAST_MEASURED_BYTES - 1,
+        read_seconds=1.0,
+        broker_threads=0,
+        our_tasks=0,
+        is_local=False,
     )
     assert (little.bytes_per_second, little.is_measured) == (ASSUMED_BYTES_PER_SECOND, False)
     assert (little.broker_threads, little.our_tasks) == (1, 1)
-    much = measure_pace(read_bytes=10**9, read_seconds=4.0, broker_threads=2, our_tasks=2)
+    much = measure_pace(
+        read_bytes=10**9, read_seconds=4.0, broker_threads=2, our_tasks=2, is_local=True
+    )
     assert (much.bytes_per_second, much.is_measured) == (0.25e9, True)
+    starts = (little.our_start_seconds, much.our_start_seconds)
+    assert starts == (SPARK_START_SECONDS, LOCAL_START_SECONDS)
+
+
+def test_a_time_is_told_as_a_person_says_it():
+    said = [seconds_text(seconds) for seconds in (0.0, 0.99, 1.2, 119.6, 120.0, 600.0)]
+    assert said == [
+        *("less than a second", "less than a second", "about 1 second", "about 120 seconds"),
+        *("about 2 minutes", "about 10 minutes"),
+    ]
 
 
 def test_nothing_to_recover_is_a_reason_to_start():
