@@ -124,7 +124,9 @@ REASONS: Final[Mapping[Reason, Refusal]] = {
     ),
     Reason.NOTHING_TO_RECOVER: Refusal(means="the log is whole and was closed"),
     Reason.NOTHING_TO_RETAIN: Refusal(means="nothing has expired"),
-    Reason.COMPACTED: Refusal(means="the topic is compacted: `pylog compact` works on it"),
+    Reason.COMPACTED: Refusal(
+        means="the topic is compacted: `pylog compact` works on it, and takes what has expired"
+    ),
     Reason.INPUTS_CHANGED: Refusal(
         means="a file changed since the plan was made",
         way="make the plan anew with --dry-run --plan-out, and apply that",

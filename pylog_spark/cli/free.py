@@ -165,7 +165,9 @@ def _command(call: Call[dict[str, str]], step: FreeStep) -> str:
     if step.source is Source.RECOVERY:
         said = _said_again(call.line, _TOLD_TO_JOB)
         return " ".join([recover_command(together, Role.BROKER), *map(shlex.quote, said)])
-    job = "retain" if step.source is Source.EXPIRED else "compact"
+    # Of a topic that is compacted, too, compaction takes what has expired.
+    is_retention = step.source is Source.EXPIRED and not step.is_compacted
+    job = "retain" if is_retention else "compact"
     # What a guard refuses is to be looked at first; the look says what allows it.
     look = [] if step.refused_by is None and not step.is_after_recovery else ["--dry-run"]
     said = _said_again(call.line, _TOLD_TO_JOB)

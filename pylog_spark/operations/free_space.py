@@ -22,7 +22,7 @@ from pylog_spark.options.broker import broker_config
 from pylog_spark.run.job import unclean_roots
 from pylog_spark.run.progress import OnProgress
 from pylog_spark.run.run_report import RunReport
-from pylog_spark.schemas import ALLOWED_BY, Action, Status
+from pylog_spark.schemas import ALLOWED_BY, Action, Reason, Status
 from pylog_spark.tasks.coordinators import CoordinatorSettings, observe_groups
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_filter import TopicFilter
@@ -79,6 +79,7 @@ class FreeStep:
         refused_by: The guard that would refuse it; None for none.
         losses: Consumer groups that would lose their place.
         is_after_recovery: Whether a recovery has to come first; groups and guards are asked then.
+        is_compacted: Whether the topic is compacted, too: compaction takes what has expired.
     """
 
     source: Source
@@ -91,6 +92,7 @@ class FreeStep:
     refused_by: str | None = None
     losses: tuple[GroupLoss, ...] = ()
     is_after_recovery: bool = False
+    is_compacted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +207,10 @@ def _expired(
         for row in report.results.to_pylist()
         if row["action"] == Action.RETAIN.value and row["reason"] in ALLOWED_BY
     }
+    plans = report.plans.select(["root", "topic", "reason"]).to_pylist()
+    compacted = {
+        (row["root"], row["topic"]) for row in plans if row["reason"] != Reason.NOT_COMPACTED.value
+    }
     by_topic: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in _going(report):
         by_topic[row["root"], row["topic"]].append(row)
@@ -219,6 +225,7 @@ def _expired(
             frees_bytes=size,
             frees_at_most_bytes=size,
             refused_by=next((reason for reason in reasons if reason is not None), None),
+            is_compacted=(root, topic) in compacted,
             losses=tuple(
                 loss
                 for row in rows
@@ -284,6 +291,7 @@ def _after_recovery(roots: Sequence[str], rows: Sequence[Row]) -> Iterator[FreeS
                         frees_bytes=sure,
                         frees_at_most_bytes=sum(sizes),
                         is_after_recovery=True,
+                        is_compacted="compact" in (of_topic[0]["policy"] or ""),
                     )
 
 

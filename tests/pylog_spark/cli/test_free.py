@@ -169,6 +169,23 @@ def test_what_a_guard_refuses_is_named_and_its_command_is_a_look(pylog, folder):
         assert "CLOCK_PAST_RETENTION" in reasons
 
 
+def test_what_has_expired_of_a_compacted_topic_is_for_the_compaction_that_takes_it(
+    pylog: Any, tmp_path: Path
+):
+    root = Golden("broker-dir").unpack(tmp_path)
+    late = ("--now-ms", 4 * 10**12, "--engine", "local", "--output", "json")
+    [step] = [
+        step
+        for step in lines_of(
+            pylog("free", root, "--topics", "compacted-delete", *late), "free_step"
+        )
+        if step["source"] == "expired"
+    ]
+    words = shlex.split(step["command"])[1:]
+    rows = lines_of(pylog(*words, *late[2:]), "result")
+    assert "CLOCK_PAST_RETENTION" in {row["reason"] for row in rows}
+
+
 def test_without_a_partition_of_commits_that_is_said(pylog, folder):
     words = ("--config", folder / "topics.yaml", "--now-ms", LATE_MS)
     text = " ".join(pylog("free", folder / "log", *words).stdout.split())
