@@ -1,7 +1,7 @@
 """``pylog free``: what could go, in which order, and the commands; nothing is done."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from pylog_spark.options.declared import (
     SERVER_PROPERTIES,
     SETTINGS_OF_RUN,
     TOPIC_DUMP,
+    TRASH,
 )
 from pylog_spark.options.option import CommandLine, Option
 from pylog_spark.report import number_text, size_column, size_text
@@ -74,7 +75,7 @@ def _show(call: Call[dict[str, str]], plan: FreePlan) -> int:
     first = 1 - sum(step.source is Source.RECOVERY for step in plan.steps[:1])
     totals = accumulate(step.frees_bytes for step in plan.steps)
     rows = [
-        _row(call, number, step, total)
+        _row(number, step, total, _command(call, plan, step))
         for number, (step, total) in enumerate(zip(plan.steps, totals, strict=True), first)
     ]
     sure, most = plan.frees_bytes, plan.frees_at_most_bytes
@@ -93,7 +94,7 @@ def _show(call: Call[dict[str, str]], plan: FreePlan) -> int:
             "offsets_partitions": plan.offsets_partitions,
             "engine": plan.engine,
             "largest_topics": [{"topic": name, "bytes": size} for name, size in plan.largest],
-            "notes": [*plan.notes, *call.notes],
+            "notes": [*plan.notes, *_trash_notes(call, plan), *call.notes],
         }
         lines.add("free", whole)
     else:
@@ -107,7 +108,7 @@ def _show(call: Call[dict[str, str]], plan: FreePlan) -> int:
     return ExitCode.DONE if is_enough else ExitCode.FINDINGS
 
 
-def _row(call: Call[dict[str, str]], number: int, step: FreeStep, total: int) -> dict[str, Any]:
+def _row(number: int, step: FreeStep, total: int, command: str) -> dict[str, Any]:
     return {
         "step": number,
         "source": step.source.value,
@@ -129,7 +130,7 @@ def _row(call: Call[dict[str, str]], number: int, step: FreeStep, total: int) ->
             }
             for loss in step.losses
         ],
-        "command": _command(call, step),
+        "command": command,
         "is_after_recovery": step.is_after_recovery,
     }
 
@@ -148,7 +149,7 @@ def _what(row: Row) -> str:
     )
 
 
-def _command(call: Call[dict[str, str]], step: FreeStep) -> str:
+def _command(call: Call[dict[str, str]], plan: FreePlan, step: FreeStep) -> str:
     """Return the command that does a step, as a person types it."""
     if step.source is Source.TRASH:
         said = _said_again(call.line, [CONFIG_FILES, NOW_MS])
@@ -162,16 +163,30 @@ def _command(call: Call[dict[str, str]], step: FreeStep) -> str:
         wait = ["--older-than", "0s"] if step.source is Source.GENERATIONS else []
         said = _said_again(call.line, _TOLD_TO_PURGE)
         return shlex.join(["pylog", "purge", *where, *wait, *said])
+    keeping = _trash_again(call, plan, together)
     if step.source is Source.RECOVERY:
-        said = _said_again(call.line, _TOLD_TO_JOB)
-        return " ".join([recover_command(together, Role.BROKER), *map(shlex.quote, said)])
+        again = [*keeping, *_said_again(call.line, _TOLD_TO_JOB)]
+        return " ".join([recover_command(together, Role.BROKER), *map(shlex.quote, again)])
     # Of a topic that is compacted, too, compaction takes what has expired.
     is_retention = step.source is Source.EXPIRED and not step.is_compacted
     job = "retain" if is_retention else "compact"
     # What a guard refuses is to be looked at first; the look says what allows it.
     look = [] if step.refused_by is None and not step.is_after_recovery else ["--dry-run"]
-    said = _said_again(call.line, _TOLD_TO_JOB)
-    return shlex.join(["pylog", job, *where, "--topics", str(step.topic), *look, *said])
+    again = [*keeping, *_said_again(call.line, _TOLD_TO_JOB)]
+    return shlex.join(["pylog", job, *where, "--topics", str(step.topic), *look, *again])
+
+
+def _trash_again(
+    call: Call[dict[str, str]], plan: FreePlan, roots: Collection[str]
+) -> Sequence[str]:
+    """Return the trash of a job on some roots, as it is typed; none where it fills their disk."""
+    trash = call.options.trash
+    if trash is None or any(call.subject[root] == Role.MANAGED for root in roots):
+        return []
+    if plan.beside_trash.isdisjoint(roots):
+        return [TRASH.label, trash]
+    # A trash that no option names is that of a config file, which the command is told again.
+    return [TRASH.label, ""] if call.line.written(TRASH) is None else []
 
 
 def _said_again(line: CommandLine, options: Sequence[Option[Any]]) -> Iterator[str]:
@@ -190,7 +205,8 @@ def _footer(call: Call[dict[str, str]], plan: FreePlan, rows: Sequence[Row]) -> 
     yield from _verdict(call.line[NEED], rows, sure, most)
     if any(step.source is Source.EXPIRED and not step.is_after_recovery for step in plan.steps):
         yield _groups_note(plan)
-    yield from (*plan.notes, *call.notes, f"looked at with {engine_text(plan.engine, call)}")
+    yield from (*plan.notes, *_trash_notes(call, plan), *call.notes)
+    yield f"looked at with {engine_text(plan.engine, call)}"
     # One command of several runs in a trash.
     for command in dict.fromkeys(row["command"] for row in rows):
         numbers = ", ".join(str(row["step"]) for row in rows if row["command"] == command)
@@ -203,6 +219,7 @@ def _footer(call: Call[dict[str, str]], plan: FreePlan, rows: Sequence[Row]) -> 
         role = next(iter(call.subject.values()))
         words = ["pylog", "retain", *call.line[ROOTS], "--role", role]
         words += ["--topics", plan.largest[0][0], "--set", "retention.ms=86400000", "--dry-run"]
+        words += _trash_again(call, plan, call.subject)
         yield f"  {shlex.join([*words, *_said_again(call.line, _TOLD_TO_JOB)])}"
 
 
@@ -213,7 +230,8 @@ def _verdict(need: int | None, rows: Sequence[Row], sure: int, most: int) -> Ite
         return
     enough = next((row["step"] for row in rows if row["total_bytes"] >= need), None)
     if enough is not None:
-        yield f"{size_text(need)} are needed: step{'s 1 to' if enough > 1 else ''} {enough} free it"
+        which = f"steps 1 to {enough} free" if enough > 1 else f"step {enough} frees"
+        yield f"{size_text(need)} are needed: {which} it"
     elif most >= need:
         yield (
             f"{size_text(need)} are needed: all of it frees {_between(sure, most)}; compaction "
@@ -223,6 +241,21 @@ def _verdict(need: int | None, rows: Sequence[Row], sure: int, most: int) -> Ite
         yield (
             f"{size_text(need)} are needed: all of it frees no more than {size_text(most)}; "
             f"{size_text(need - most)} are missing"
+        )
+
+
+def _trash_notes(call: Call[dict[str, str]], plan: FreePlan) -> Iterator[str]:
+    """Yield why commands leave out the trash that was said, for then they have no way back."""
+    beside = [
+        root
+        for root, role in call.subject.items()
+        if root in plan.beside_trash and role != Role.MANAGED
+    ]
+    jobs = {Source.RECOVERY, Source.EXPIRED, Source.COMPACTION}
+    if beside and any(step.source in jobs for step in plan.steps):
+        yield (
+            f"the trash {call.options.trash} is on the disk of {', '.join(beside)}, and what it "
+            "keeps frees nothing: the commands there keep nothing in it, and cannot be undone"
         )
 
 

@@ -9,6 +9,7 @@ import enum
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
 
 from pylog_spark.discovery import resolve_roots
@@ -22,6 +23,7 @@ from pylog_spark.options.broker import broker_config
 from pylog_spark.run.job import unclean_roots
 from pylog_spark.run.progress import OnProgress
 from pylog_spark.run.run_report import RunReport
+from pylog_spark.run.upkeep import roots_beside_trash
 from pylog_spark.schemas import ALLOWED_BY, Action, Reason, Status
 from pylog_spark.tasks.coordinators import CoordinatorSettings, observe_groups
 from storage_core.catalog.roles import Role
@@ -105,6 +107,7 @@ class FreePlan:
         largest: The largest topics that retention takes from, with the bytes that it leaves: where
             all of that is not enough, a shorter retention of them frees more.
         offsets_partitions: How many partitions of ``__consumer_offsets`` told of groups.
+        beside_trash: The roots on whose filesystem the trash lies: what it keeps frees nothing.
         engine: What did the looks: ``spark`` or ``local``, which is this machine.
         failures: Rows of what could not be looked at.
     """
@@ -113,6 +116,7 @@ class FreePlan:
     notes: tuple[str, ...]
     largest: tuple[tuple[str, int], ...]
     offsets_partitions: int
+    beside_trash: frozenset[str]
     engine: str
     failures: tuple[Row, ...] = field(default=())
 
@@ -150,8 +154,18 @@ def plan_free_space(
     look = replace(options, dry_run=True, purge_after_ms=0, ledger=None, salvage=None)
     report = run_nightly(place, roots, look, on_progress=on_progress)
     losses, told, failures = _losses(roots, options, report)
+    purges = list(_purges(report, log_roots))
+    trash_notes: tuple[str, ...] = ()
+    beside_trash: frozenset[str] = frozenset()
+    if options.trash is not None:
+        beside_trash = roots_beside_trash(log_roots, Path(options.trash))
+    if not beside_trash and any(step.source is Source.TRASH for step in purges):
+        purges = [step for step in purges if step.source is not Source.TRASH]
+        trash_notes = (
+            f"the trash {options.trash} is on another filesystem: emptying it frees nothing here",
+        )
     steps = [
-        *_purges(report, log_roots),
+        *purges,
         *_expired(report, losses),
         *_compactions(report),
     ]
@@ -170,9 +184,10 @@ def plan_free_space(
     chosen = TopicFilter(topics=options.include, exclude=options.exclude)
     return FreePlan(
         steps=tuple(steps),
-        notes=(*report.notes, *describe_set_aside(roots, chosen)),
+        notes=(*report.notes, *trash_notes, *describe_set_aside(roots, chosen)),
         largest=_largest(report),
         offsets_partitions=told,
+        beside_trash=beside_trash,
         engine=report.engine,
         failures=(*failed, *failures),
     )

@@ -1,6 +1,6 @@
 """A run that changes logs: under the locks of all its roots, with a way back, and by a plan."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -10,12 +10,13 @@ from pylog_spark.run.job import Job, run_trash
 from pylog_spark.run.run import Run
 from pylog_spark.run.saved_plans import write_planned
 from pylog_spark.run.store_costs import bucket_notes
-from storage_core.catalog.roles import Role
+from storage_core.catalog.roles import Role, local_path
 from storage_core.checkpoint.broker_files import read_clean_shutdown
 from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES, read_checkpoints
 from storage_core.commit.keep import is_same_filesystem
 from storage_core.commit.trash import RUN_FILE, TrashedRoot, TrashedRun, hold_run
 from storage_core.roots.broker import BrokerRoot
+from storage_core.roots.open_root import LogRoot
 from storage_core.store.local import write_record
 
 
@@ -74,7 +75,20 @@ def begin_trash(job: Job, held: ExitStack) -> tuple[str, ...]:
         f"{root.location}: the trash {job.options.trash} is on another filesystem, so what the run "
         "replaces or removes is copied there, not renamed"
         for root in roots
-        if not is_same_filesystem(Path(root.location), folder)
+        if root.location not in roots_beside_trash(roots, folder)
+    )
+
+
+def roots_beside_trash(roots: Iterable[LogRoot], trash: Path) -> frozenset[str]:
+    """Return the local roots on whose filesystem a trash lies: what it keeps has their space.
+
+    Raises:
+        StorageError: One of them, or the trash, cannot be looked at.
+    """
+    return frozenset(
+        root.location
+        for root in roots
+        if (path := local_path(root.location)) is not None and is_same_filesystem(path, trash)
     )
 
 

@@ -3,7 +3,9 @@
 import json
 import shlex
 import struct
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -64,6 +66,16 @@ def folder(pylog, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.fixture
+def other_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on another filesystem than the log directories of a test."""
+    memory = Path("/dev/shm")  # noqa: S108 - only a parent
+    if not memory.is_dir() or memory.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is one filesystem")
+    with TemporaryDirectory(dir=memory) as made:
+        yield Path(made)
+
+
 def free(pylog, folder: Path, *words: object, now_ms: int = LATE_MS) -> Any:
     config = ("--config", folder / "topics.yaml", "--now-ms", now_ms)
     trash = ("--trash", folder / "trash")
@@ -104,6 +116,50 @@ def test_the_commands_free_what_was_said(pylog, folder):
             freed = run["bytes_before"] - run["bytes_after"]
             assert freed == step["frees_bytes"] == step["frees_at_most_bytes"] > 0
     assert tried == {"leftovers", "trash", "expired", "compaction"}
+
+
+def test_a_trash_on_another_disk_frees_nothing_and_the_commands_keep_what_they_take_in_it(
+    pylog, folder, tmp_path, other_disk
+):
+    root = broker_directory(tmp_path / "log", EXPIRED)
+    said = ("--config", folder / "topics.yaml", "--trash", other_disk / "trash")
+    words = ("retain", root.path, "--role", "broker", "--topics", EXPIRED[1], "--now-ms", NOW_MS)
+    done = pylog(*words, *said, "--engine", "local")
+    assert done.exit_code == 0, done.stderr
+    assert any(path.suffix == ".log" for path in (other_disk / "trash").rglob("*"))
+    late = (*said, "--now-ms", LATE_MS, "--output", "json")
+    result = pylog("free", root.path, *late)
+    steps = lines_of(result, "free_step")
+    assert {step["source"] for step in steps} == {"expired"}
+    assert all(f"--trash {other_disk / 'trash'}" in step["command"] for step in steps)
+    [whole] = lines_of(result, "free")
+    told = "is on another filesystem: emptying it frees nothing here"
+    assert any(told in note for note in whole["notes"])
+    # It is the disk of a second root.
+    broker_directory(other_disk / "log", [])
+    both = pylog("free", root.path, other_disk / "log", *late)
+    assert {step["source"] for step in lines_of(both, "free_step")} == {"trash", "expired"}
+
+
+@pytest.mark.parametrize("is_in_file", [False, True])
+def test_no_command_fills_the_disk_with_a_trash_and_that_is_said(
+    pylog, folder, tmp_path, is_in_file
+):
+    words = ["--trash", folder / "trash"]
+    if is_in_file:
+        words = ["--config", tmp_path / "trash.yaml"]
+        (tmp_path / "trash.yaml").write_text(yaml.safe_dump({"trash": str(folder / "trash")}))
+    config = ("--config", folder / "topics.yaml", "--now-ms", NOW_MS)
+    result = pylog("free", folder / "log", *config, *words, "--output", "json")
+    steps = lines_of(result, "free_step")
+    jobs = [shlex.split(s["command"]) for s in steps if s["source"] in {"expired", "compaction"}]
+    assert jobs
+    for command in jobs:
+        # An empty one is none, whatever a file says.
+        named = command[command.index("--trash") + 1] if "--trash" in command else None
+        assert named == ("" if is_in_file else None)
+    [whole] = lines_of(result, "free")
+    assert any("cannot be undone" in note for note in whole["notes"])
 
 
 def test_groups_that_would_lose_their_place_are_named_and_their_topic_goes_last(
@@ -147,6 +203,11 @@ def test_the_exit_status_says_whether_it_is_enough(pylog, folder):
     (whole,) = lines_of(free(pylog, folder), "free")
     sure, most = whole["frees_bytes"], whole["frees_at_most_bytes"]
     assert 0 < sure < most
+    shown = pylog(
+        *("free", folder / "log", "--config", folder / "topics.yaml", "--now-ms", LATE_MS),
+        *("--trash", folder / "trash", "--need", 1, "--wide"),
+    ).stdout
+    assert "1 B are needed: step 1 frees it" in shown
     for need, status in ((sure, 0), (sure + 1, ExitCode.FINDINGS), (most + 1, ExitCode.FINDINGS)):
         result = free(pylog, folder, "--need", need)
         assert result.exit_code == status
