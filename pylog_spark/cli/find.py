@@ -1,4 +1,4 @@
-"""``pylog find``: every version of a key that is left, and where compaction has erased others."""
+"""``pylog find``: every version of a key that is left, and where others are missing."""
 
 import time
 from collections import Counter
@@ -297,7 +297,7 @@ def _sentences(
     if erased:
         yield (
             f"of {what}, {erased} {'has' if erased == 1 else 'have'} lost offsets to compaction, "
-            "deletion or damage: versions of the key may have been among them; --wide says which"
+            "deletion, damage or a cut: versions of the key may have been among them; --wide says which"
         )
     elif not any(history.errors for _, history in histories):
         yield f"all of {what} was read, and nothing was ever erased there: there was no such key"

@@ -170,10 +170,11 @@ class PartitionHistory:
             if self.erased_from_offset in {None, start}
             else (f", none of them below {self.erased_from_offset}")
         )
+        # A batch that a recovery cut from the middle leaves the same gap as a cleaner's.
         why = (
-            ": compaction has erased them, and"
+            ": compaction or a cut has taken them, and"
             if self.is_compacted
-            else " (compaction, or damage: pylog verify);"
+            else " (compaction, a cut or damage: pylog verify);"
         )
         return (
             f"{said}; {self.erased_offsets:,} of the {end - start:,} offsets from there to {end} "

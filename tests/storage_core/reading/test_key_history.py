@@ -81,9 +81,9 @@ def test_what_compaction_erased_is_counted_up_to_the_newest_version(tmp_path):
     assert told(found) == [(10, b"v", None)]
     assert (found.erased_offsets, found.erased_from_offset) == (12, 0)
     assert found.end_offset == 11
-    assert "have no record any more (compaction, or damage: pylog verify)" in found.sentence
+    assert "have no record any more (compaction, a cut or damage: pylog verify)" in found.sentence
     (root / CLEANER_FILE).write_bytes(encode_offset_checkpoint({ORDERS: 21}))
-    assert "compaction has erased" in history(root).sentence
+    assert "compaction or a cut has taken them" in history(root).sentence
     nothing = history(root, b"never")
     assert nothing.versions == ()
     assert (nothing.erased_offsets, nothing.end_offset) == (17, 21)
@@ -175,7 +175,7 @@ def test_offsets_that_a_damaged_header_hides_are_not_called_compacted(tmp_path):
     root = write(tmp_path, batch(0, record(b"k", b"a")), batch(9, record(b"k", b"b")))
     found = history(root)
     assert (found.erased_offsets, found.is_compacted) == (8, False)
-    assert "(compaction, or damage: pylog verify)" in found.sentence
+    assert "(compaction, a cut or damage: pylog verify)" in found.sentence
 
 
 def test_only_the_partitions_that_are_asked_for_are_read(tmp_path):
