@@ -297,7 +297,8 @@ def _sentences(
     if erased:
         yield (
             f"of {what}, {erased} {'has' if erased == 1 else 'have'} lost offsets to compaction, "
-            "deletion, damage or a cut: versions of the key may have been among them; --wide says which"
+            "deletion, damage or a cut: versions of the key may have been among them; --wide "
+            "says which"
         )
     elif not any(history.errors for _, history in histories):
         yield f"all of {what} was read, and nothing was ever erased there: there was no such key"

@@ -233,9 +233,7 @@ def place_finding(  # noqa: PLR0913  # the place of a finding
     is_in_root = directory is None or finding.file in CHECKPOINT_FILES
     home = root if is_in_root else unpinned(directory or root)
     file = join_location(home, finding.file) if finding.file else home
-    named = Finding(
-        code=finding.code, severity=finding.severity, message=finding.message, file=file
-    )
+    named = replace(finding, file=file)
     return {
         "row": FINDING_ROW,
         "ordinal": ordinal,

@@ -688,8 +688,9 @@ KINDS: Final[dict[Code, Kind]] = {
             "does not start."
         ),
         fix=(
-            "write it again with the cluster.id and node.id of the broker's other log directories "
-            "(kafka-storage.sh format), or copy theirs and leave out directory.id"
+            "write it again with version=1, the cluster.id and node.id of the broker's other log "
+            "directories, and its own directory.id: given all of them, `pylog doctor` prints the "
+            "line; without others, kafka-storage.sh format"
         ),
         elsewhere="info in copies (role mirror)",
         stops=Stops.BROKER,
@@ -700,7 +701,10 @@ KINDS: Final[dict[Code, Kind]] = {
             "meta.properties cannot be parsed, or has not all that its version needs; a broker "
             "takes the log directory offline."
         ),
-        fix="correct {file}",
+        fix=(
+            "correct {file}: given all log directories of the broker, `pylog doctor` prints the "
+            "line that writes it again"
+        ),
         stops=Stops.DIRECTORY,
     ),
     Code.META_PROPERTIES_INCOMPLETE: Kind(
@@ -710,8 +714,9 @@ KINDS: Final[dict[Code, Kind]] = {
             "does not start."
         ),
         fix=(
-            "write it again with the cluster.id and node.id of the broker's other log directories, "
-            "or of its own settings"
+            "write it again with version=1, the cluster.id and node.id of the broker's other log "
+            "directories or of its settings, and its own directory.id: given all of them, `pylog "
+            "doctor` prints the line"
         ),
         stops=Stops.BROKER,
     ),
@@ -778,6 +783,8 @@ def describe_fix(  # noqa: PLR0913  # all that stands in a command
         role: What the log directory is.
         roots: All log directories that a recovery is given; without any, only ``root``.
     """
+    if finding.fix:
+        return finding.fix
     kind = KINDS[finding.code]
     advice = kind.advice
     if finding.code is Code.INDEX_BEYOND_LOG and finding.severity is not Severity.ERROR:

@@ -153,6 +153,7 @@ class Finding:
         file: Name of the file, or of a directory; empty where a whole partition is meant.
         position: Byte position in that file, None where none is meant.
         offset: Offset of a record, None where none is meant.
+        fix: What to do about this one; empty for what the kind of finding says.
     """
 
     code: Code
@@ -161,3 +162,4 @@ class Finding:
     file: str = ""
     position: int | None = None
     offset: int | None = None
+    fix: str = ""

@@ -1,6 +1,7 @@
 """Verifies log directories as a whole: owners, sub-directories, checkpoints."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -54,6 +55,13 @@ _SPECIAL: Final = {
     DirectoryKind.STRAY: (Code.DIRECTORY_STRAY, "marked as stray"),
     DirectoryKind.FUTURE: (Code.DIRECTORY_FUTURE, "a copy that a move was making"),
 }
+_LOST_PROPERTIES: Final = frozenset(
+    {
+        Code.META_PROPERTIES_MISSING,
+        Code.META_PROPERTIES_BROKEN,
+        Code.META_PROPERTIES_INCOMPLETE,
+    }
+)
 # What holds a log that is worth a look.
 VERIFIED_KINDS: Final = frozenset(
     {DirectoryKind.PARTITION, DirectoryKind.FUTURE, DirectoryKind.METADATA}
@@ -83,6 +91,13 @@ def verify_log_directories(
         placed += [PlacedFinding(root=location, finding=finding) for finding in findings.findings()]
         placed += _special_directories(root)
     judged, together = check_together(observed)
+    fixes = {root.location: root.properties_fix for root in judged}
+    placed = [
+        replace(each, finding=replace(each.finding, fix=fixes[each.root]))
+        if each.finding.code in _LOST_PROPERTIES
+        else each
+        for each in placed
+    ]
     return judged, placed + together
 
 

@@ -67,6 +67,8 @@ class ObservedRoot:
             same broker.
         lacks_metadata: Whether the broker has logs with records, and the cluster's metadata are in
             none of its directories that were named.
+        properties_fix: How to write its meta.properties again, with what it has to say; empty
+            where it is not lost, or nobody knows.
     """
 
     location: str
@@ -78,6 +80,7 @@ class ObservedRoot:
     homes: Mapping[str, str] = field(default_factory=dict)
     has_metadata: bool = False
     lacks_metadata: bool = False
+    properties_fix: str = ""
 
     @property
     def directory_id(self) -> str | None:

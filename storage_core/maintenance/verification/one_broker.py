@@ -7,10 +7,13 @@ disks, and makes an empty log where the metadata expects one and there is none. 
 ``ReplicaManager.applyDelta`` of Kafka 4.4.
 """
 
+import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 from storage_core.catalog.cluster_metadata import (
@@ -42,6 +45,7 @@ from storage_core.errors import (
 from storage_core.filenames import (
     BOOTSTRAP_SNAPSHOT_FILE,
     LOG_SUFFIX,
+    META_PROPERTIES_FILE,
     QUORUM_STATE_FILE,
     TopicPartition,
     kind_of,
@@ -81,14 +85,17 @@ def check_together(
     """
     placed = list(_check_owner(roots))
     judged: dict[str, ObservedRoot] = {}
-    for roots_of_broker in _brokers(roots):
-        broker = _Broker(roots_of_broker)
+    brokers = [_Broker(roots_of_broker) for roots_of_broker in _brokers(roots)]
+    for broker in brokers:
         broker.judge()
         placed += broker.placed
-        for root in roots_of_broker:
+    copies = (broker.metadata for broker in brokers if broker.metadata is not None)
+    fixes = _properties_fixes(roots, next(copies, None))
+    for broker in brokers:
+        for root in broker.roots:
             judged[root.location] = replace(
                 root,
-                has_metadata=broker.has_metadata,
+                has_metadata=broker.metadata is not None,
                 lacks_metadata=broker.lacks_metadata,
                 fates={
                     path: fate
@@ -96,6 +103,7 @@ def check_together(
                     if path.rpartition("/")[0] == root.location.rstrip("/")
                 },
                 homes=broker.homes,
+                properties_fix=fixes.get(root.location, ""),
             )
     return [judged[root.location] for root in roots], placed
 
@@ -108,7 +116,7 @@ class _Broker:
     placed: list[PlacedFinding] = field(default_factory=list)
     fates: dict[str, Start] = field(default_factory=dict)
     homes: dict[str, str] = field(default_factory=dict)
-    has_metadata: bool = False
+    metadata: ClusterMetadata | None = None
     lacks_metadata: bool = False
 
     def judge(self) -> None:
@@ -117,9 +125,8 @@ class _Broker:
         for entry in entries:
             if entry.is_link and entry.topic_partition is not None:
                 self.fates[entry.path] = Start.UNKNOWN
-        metadata = self._read_metadata()
+        self.metadata = metadata = self._read_metadata()
         node_id = next((r.meta_properties.node_id for r in self.roots if r.meta_properties), None)
-        self.has_metadata = metadata is not None
         # One that is broken or behind a link is there: a finding of its own.
         self.lacks_metadata = not any(
             entry.kind is DirectoryKind.METADATA for entry in entries
@@ -364,6 +371,92 @@ def _check_owner(roots: Sequence[ObservedRoot]) -> Iterable[PlacedFinding]:
         is_copy = any(root.surroundings.is_copy for root in roots)
         severity = Severity.WARN if is_copy else None
         yield place(error.path, Code.DIRECTORIES_INCONSISTENT, str(error), None, severity)
+
+
+def _properties_fixes(
+    roots: Sequence[ObservedRoot], metadata: ClusterMetadata | None
+) -> dict[str, str]:
+    """Return by path how to write a lost meta.properties again, where its fellows say it.
+
+    A broker's registration has the ids of all its log directories. One is free if none of those
+    that were given has it. A lost directory has the free one that its partitions are assigned to.
+    """
+    whole = [root for root in roots if _owner(root) is not None]
+    owners = {owner for root in roots if (owner := _owner(root)) is not None}
+    if len(owners) != 1:
+        return {}
+    [(cluster_id, node_id)] = owners
+    lost = [
+        root
+        for root in roots
+        if root.surroundings.role is Role.BROKER
+        and _owner(root) is None
+        and _may_be_replaced(Path(root.location, META_PROPERTIES_FILE))
+    ]
+    free: set[str] = set()
+    if metadata is not None and node_id in metadata.brokers:
+        registered = {*metadata.brokers[node_id].log_directories}
+        ids = {root.directory_id for root in whole if root.directory_id is not None}
+        # Else the metadata are older than a directory, or another cluster's.
+        free = registered - ids if ids <= registered else set()
+    assigned = {root.location: _assigned(root, metadata, node_id) & free for root in lost}
+    fixes = {}
+    for root in lost:
+        theirs = {id_ for path, ids in assigned.items() if path != root.location for id_ in ids}
+        likely = sorted(assigned[root.location] or free - theirs)
+        lines = ["version=1", f"node.id={node_id}", f"cluster.id={cluster_id}"]
+        note = ""
+        if likely:
+            lines.append(f"directory.id={likely[0] if len(likely) == 1 else 'ID'}")
+        if len(likely) > 1:
+            note = (
+                f"; ID is the one of {', '.join(likely)} that no other log directory of the broker "
+                "has (give all of log.dirs)"
+            )
+        elif metadata is None:
+            note = (
+                "; it lacks directory.id: give the log directory with the cluster's metadata as "
+                "well, and it is named"
+            )
+        file = quote(f"{root.location.rstrip('/')}/{META_PROPERTIES_FILE}")
+        path = Path(root.location, META_PROPERTIES_FILE)
+        keep = f"cp {file} {file}.broken && " if path.exists() and path.stat().st_size else ""
+        fixes[root.location] = (
+            f"write it again, as the broker's user: {keep}printf '%s\\n' {' '.join(lines)} > {file}"
+            f"{note}"
+        )
+    return fixes
+
+
+def _owner(root: ObservedRoot) -> tuple[str, int] | None:
+    """Return the cluster and the node of KRaft that a directory says it is of, else None."""
+    own = root.meta_properties
+    if own is None or own.version != 1 or own.cluster_id is None or own.node_id is None:
+        return None
+    # Any other id could not stand in a shell's line as it is; Kafka makes none.
+    is_plain = re.fullmatch(r"[\w-]+", own.cluster_id, re.ASCII) is not None
+    return (own.cluster_id, own.node_id) if is_plain else None
+
+
+def _may_be_replaced(path: Path) -> bool:
+    """Whether no link or folder is in the way, and it was not only forbidden to be read."""
+    if not is_there(path, may_be_link=True):
+        return True
+    return path.is_file() and not path.is_symlink() and os.access(path, os.R_OK)
+
+
+def _assigned(root: ObservedRoot, metadata: ClusterMetadata | None, node_id: int) -> set[str]:
+    """Return the ids of the log directories that a directory's partitions are assigned to."""
+    if metadata is None:
+        return set()
+    ids = set()
+    for entry in root.entries:
+        name = entry.topic_partition
+        if entry.kind is DirectoryKind.PARTITION and name is not None:
+            record = _record(metadata, entry.topic_id, name.partition)
+            assigned = None if record is None else _directory(record, node_id)
+            ids |= set() if assigned is None else {assigned}
+    return ids
 
 
 def _brokers(roots: Sequence[ObservedRoot]) -> Iterable[list[ObservedRoot]]:

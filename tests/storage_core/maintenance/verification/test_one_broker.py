@@ -1,6 +1,7 @@
 """What the cluster's metadata says of a broker's log directories; a real broker did each of it."""
 
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,9 +18,14 @@ from storage_core.maintenance.verification.options import Surroundings, VerifyOp
 from storage_core.maintenance.verification.partition import verify_partition
 from storage_core.store.local import LocalStore
 from tests.kit.golden_data import GOLDEN, unpack_archive
-from tests.kit.start_accidents import ACCIDENTS, DELETE, FUTURE, Disks
+from tests.kit.start_accidents import ACCIDENTS, DELETE, FUTURE, OTHER_ID, Disks
 
 ARCHIVE = GOLDEN / "two-disks" / "before.tar.gz"
+META_CODES = {
+    Code.META_PROPERTIES_MISSING,
+    Code.META_PROPERTIES_BROKEN,
+    Code.META_PROPERTIES_INCOMPLETE,
+}
 LEAST = Severity.WARN.rank
 
 
@@ -257,3 +263,71 @@ def test_metadata_of_a_version_that_no_broker_starts_with_is_fatal(
     [found] = [entry.finding for entry in placed if entry.finding.severity is Severity.FATAL]
     assert found.code is Code.FEATURE_LEVEL_UNKNOWN
     assert message in found.message
+
+
+def properties_fix(path: Path, *paths: Path) -> str:
+    """Return what is said about the lost meta.properties of a directory."""
+    _, placed = verify_log_directories([(str(each), Role.BROKER) for each in paths])
+    [fix] = [
+        entry.finding.fix
+        for entry in placed
+        if entry.root == str(path) and entry.finding.code in META_CODES
+    ]
+    return fix
+
+
+def fields_of(path: Path) -> list[str]:
+    lines = (path / "meta.properties").read_text().splitlines()
+    return sorted(line for line in lines if not line.startswith("#"))
+
+
+@pytest.mark.parametrize("which", ["first", "last"])
+@pytest.mark.parametrize("accident", ["meta-empty", "meta-garbage", "meta-missing"])
+def test_the_line_that_writes_lost_properties_again_writes_what_they_were(disks, accident, which):
+    path = getattr(disks, which)
+    before = fields_of(path)
+    ACCIDENTS[f"{accident}-{which}"](disks)
+    fix = properties_fix(path, *disks.roots)
+    _, _, line = fix.partition("write it again, as the broker's user: ")
+    subprocess.run(["/bin/sh", "-c", line], check=True)  # it is to be pasted
+    assert fields_of(path) == before
+    assert (path / "meta.properties.broken").exists() == (accident == "meta-garbage")
+    assert look(*disks.roots)[1] == []
+
+
+def test_lost_properties_have_no_line_where_nobody_says_them(disks):
+    ACCIDENTS["meta-missing-last"](disks)
+    assert properties_fix(disks.last, disks.last) == ""
+    shutil.rmtree(disks.first / "__cluster_metadata-0")
+    fix = properties_fix(disks.last, *disks.roots)
+    assert "directory.id=" not in fix
+    assert "give the log directory with the cluster's metadata" in fix
+    (disks.first / "meta.properties").unlink()
+    assert properties_fix(disks.last, *disks.roots) == ""
+
+
+def test_what_is_no_file_is_not_written_over(disks):
+    ACCIDENTS["meta-folder-last"](disks)
+    assert properties_fix(disks.last, *disks.roots) == ""
+
+
+def test_of_several_free_ids_that_of_the_partitions_is_taken_else_all_are_named(disks, monkeypatch):
+    read = one_broker.read_cluster_metadata
+
+    def read_other(path: Path, **options: bool) -> ClusterMetadata:
+        metadata = read(path, **options)
+        node = metadata.brokers[1]
+        ids = (*node.log_directories, OTHER_ID)
+        return replace(metadata, brokers={1: replace(node, log_directories=ids)})
+
+    monkeypatch.setattr(one_broker, "read_cluster_metadata", read_other)
+    [own] = [line for line in fields_of(disks.last) if line.startswith("directory.id=")]
+    ACCIDENTS["meta-missing-last"](disks)
+    assert f" {own} > " in properties_fix(disks.last, *disks.roots)
+    for path in disks.last.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+    fix = properties_fix(disks.last, *disks.roots)
+    assert " directory.id=ID > " in fix
+    both = ", ".join(sorted([own.removeprefix("directory.id="), OTHER_ID]))
+    assert f"; ID is the one of {both} that no other log directory of the broker has" in fix
