@@ -233,7 +233,7 @@ def test_a_brokers_cleaner_takes_and_refuses_the_same(settings: dict[str, str]):
 def test_the_other_broker_keys_have_kafkas_types_and_defaults():
     keys = java("org.apache.kafka.server.config.AbstractKafkaConfig").CONFIG_DEF.configKeys()
     # Ours are empty: a job is told its roots, and there is no node but the broker's own.
-    not_set_here = {"node.id", "broker.id", "log.dirs", "log.dir"}
+    not_set_here = {"node.id", "broker.id", "process.roles", "log.dirs", "log.dir"}
     for name, known in known_keys().items():
         if known.scope == "broker":
             kafkas = keys.get(name)
