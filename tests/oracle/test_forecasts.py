@@ -16,7 +16,6 @@ SAMPLE = (
     "two:absent+marker-missing",
     "two:metadata-gone",
     "two:epochs-folder",
-    "two:moved-to-other-disk+epochs-zeros",
     "two:log-zeros-last+owner-log-last",
     "one:metadata-half",
     "one:log-torn+marker-missing",
