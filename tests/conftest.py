@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -126,3 +128,13 @@ def pylog() -> Pylog:
         return runner.invoke(app, [str(argument) for argument in arguments], prog_name="pylog")
 
     return call
+
+
+@pytest.fixture
+def other_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on another filesystem than the log directories of a test."""
+    memory = Path("/dev/shm")  # noqa: S108 - only a parent
+    if not memory.is_dir() or memory.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is one filesystem")
+    with TemporaryDirectory(dir=memory) as made:
+        yield Path(made)

@@ -250,25 +250,33 @@ def _expired(
 
 
 def _compactions(report: RunReport) -> Iterator[FreeStep]:
-    """Yield what compaction would give, topic by topic."""
-    names = ["root", "topic", "status", "bytes", "bytes_after", "cleanable_bytes"]
-    rows = report.plans.select([*names, "peak_extra_bytes"]).to_pylist()
-    by_topic: dict[tuple[str, str], list[Row]] = defaultdict(list)
-    for row in rows:
-        if row["status"] == Status.PLANNED.value:
-            by_topic[row["root"], row["topic"]].append(row)
+    """Yield what compaction would give of what retention leaves, topic by topic."""
+    names = ["root", "topic", "directory", "status", "bytes", "bytes_after", "cleanable_bytes"]
+    rows = report.plans.select([*names, "peak_extra_bytes", "segment_bytes"]).to_pylist()
+    going = {(row["root"], row["directory"]): row["deleted_segments"] for row in _going(report)}
     is_exact = EXACT_NOTE in report.notes
+    by_topic: dict[tuple[str, str], list[tuple[int, int, int]]] = defaultdict(list)
+    for row in rows:
+        if row["status"] != Status.PLANNED.value:
+            continue
+        # Both take the oldest segments: what has expired is a step before this one.
+        expired = going.get((row["root"], row["directory"]), 0)
+        taken, left = sum(row["segment_bytes"][:expired]), sum(row["segment_bytes"][expired:])
+        saved = max((row["bytes"] or 0) - (row["bytes_after"] or 0), 0)
+        limit = saved if is_exact else max(saved, row["cleanable_bytes"] or 0)
+        if left:
+            sizes = max(saved - taken, 0), min(limit, left), row["peak_extra_bytes"] or 0
+            by_topic[row["root"], row["topic"]].append(sizes)
     for (root, topic), planned in by_topic.items():
-        sure = sum(max((row["bytes"] or 0) - (row["bytes_after"] or 0), 0) for row in planned)
-        dirty = sum(row["cleanable_bytes"] or 0 for row in planned)
+        sure, most, needs = zip(*planned, strict=True)
         yield FreeStep(
             source=Source.COMPACTION,
             root=root,
             topic=topic,
             partitions=len(planned),
-            frees_bytes=sure,
-            frees_at_most_bytes=sure if is_exact else max(sure, dirty),
-            needs_bytes=max(row["peak_extra_bytes"] or 0 for row in planned),
+            frees_bytes=sum(sure),
+            frees_at_most_bytes=sum(most),
+            needs_bytes=max(needs),
         )
 
 

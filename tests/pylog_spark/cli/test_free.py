@@ -3,9 +3,7 @@
 import json
 import shlex
 import struct
-from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -20,6 +18,7 @@ from tests.kit.golden_data import Golden
 from tests.pylog_spark.broker_roots import broker_directory
 
 NOW_MS = 1_700_000_000_000
+DAY_MS = 86_400_000
 # Files and trash of a test are younger than its logs: by this clock they are old enough to go.
 LATE_MS = 4_000_000_000_000
 EXPIRED = ["retain-size-s501", "retain-logstart-mid-s501"]
@@ -64,16 +63,6 @@ def folder(pylog, tmp_path_factory: pytest.TempPathFactory) -> Path:
     gone.mkdir()
     (gone / "00000000000000000000.log").write_bytes(b"\0" * 5000)
     return made
-
-
-@pytest.fixture
-def other_disk(tmp_path: Path) -> Iterator[Path]:
-    """A folder on another filesystem than the log directories of a test."""
-    memory = Path("/dev/shm")  # noqa: S108 - only a parent
-    if not memory.is_dir() or memory.stat().st_dev == tmp_path.stat().st_dev:
-        pytest.skip("there is one filesystem")
-    with TemporaryDirectory(dir=memory) as made:
-        yield Path(made)
 
 
 def free(pylog, folder: Path, *words: object, now_ms: int = LATE_MS) -> Any:
@@ -245,6 +234,49 @@ def test_what_has_expired_of_a_compacted_topic_is_for_the_compaction_that_takes_
     words = shlex.split(step["command"])[1:]
     rows = lines_of(pylog(*words, *late[2:]), "result")
     assert "CLOCK_PAST_RETENTION" in {row["reason"] for row in rows}
+
+
+@pytest.mark.parametrize("exact", [(), ("--exact",)])
+def test_what_retention_takes_is_not_compacted_as_well(pylog, tmp_path, exact):
+    """Of a log that expires whole nothing is left to compact; of one in part, the younger part."""
+    root = tmp_path / "log"
+    old, young = 2 * DAY_MS, 60_000
+    logs = {"whole": [old] * 4, "part": [old, *[young] * 3], "young": [young] * 4}
+    for name, ages in logs.items():
+        segments = [
+            SegmentSpec(
+                base_offset=10 * number,
+                batches=[
+                    BatchSpec(
+                        base_offset=10 * number,
+                        records=tuple(
+                            RecordSpec(key=b"%d" % n, value=b"v" * 99, timestamp=NOW_MS - age)
+                            for n in range(10)
+                        ),
+                    )
+                ],
+            )
+            for number, age in enumerate(ages)
+        ]
+        write_partition(root / f"{name}-0", segments)
+    (root / ".kafka_cleanshutdown").write_text("{}")
+    words = ("--set", "cleanup.policy=compact,delete", "--set", f"retention.ms={DAY_MS}")
+    words += ("--high-watermark", "log-end")
+    words += ("--assume-defaults", "*", "--now-ms", NOW_MS, "--output", "json", *exact)
+    steps = lines_of(pylog("free", root, "--role", "broker", *words), "free_step")
+    frees = {
+        (step["source"], step["topic"]): (step["frees_bytes"], step["frees_at_most_bytes"])
+        for step in steps
+    }
+    [size] = {log.stat().st_size for log in root.glob("*/*.log")}
+    assert frees == {
+        ("expired", "whole"): (4 * size, 4 * size),
+        ("expired", "part"): (size, size),
+        # All but the active segment is cleaned, and one of three stays.
+        ("compaction", "young"): (2 * size, 2 * size) if exact else (0, 3 * size),
+        # What retention takes may be all that compaction would have saved, or none of it.
+        ("compaction", "part"): (size, 2 * size) if exact else (0, 2 * size),
+    }
 
 
 def test_without_a_partition_of_commits_that_is_said(pylog, folder):
