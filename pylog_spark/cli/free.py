@@ -254,8 +254,8 @@ def _trash_notes(call: Call[dict[str, str]], plan: FreePlan) -> Iterator[str]:
     jobs = {Source.RECOVERY, Source.EXPIRED, Source.COMPACTION}
     if beside and any(step.source in jobs for step in plan.steps):
         yield (
-            f"the trash {call.options.trash} is on the disk of {', '.join(beside)}, and what it "
-            "keeps frees nothing: the commands there keep nothing in it, and cannot be undone"
+            f"the commands for {', '.join(beside)} keep nothing in the trash on its disk, so "
+            "that they free space at once: they cannot be undone"
         )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from shlex import quote
 
 from pylog_spark.engines.choice import Place
 from pylog_spark.run.catalogs import dump_notes
@@ -34,7 +35,8 @@ def open_upkeep(place: Place, job: Job) -> Iterator[Run]:
     with Run(place, job) as run:
         run.notes += (*dump_notes(job.options), *bucket_notes(job.roots))
         run.hold_roots(trash=run_trash(job))
-        run.notes += begin_trash(job, run.held)
+        begin_trash(job, run.held)
+        run.notes += tuple(trash_notes(job))
         yield run
         write_planned(run)
     run.notes += tuple(
@@ -44,7 +46,7 @@ def open_upkeep(place: Place, job: Job) -> Iterator[Run]:
     )
 
 
-def begin_trash(job: Job, held: ExitStack) -> tuple[str, ...]:
+def begin_trash(job: Job, held: ExitStack) -> None:
     """Write down what a run found, so that it can be undone; nothing without a trash.
 
     To be called under the locks of its log directories, before the first file is touched.
@@ -53,16 +55,13 @@ def begin_trash(job: Job, held: ExitStack) -> tuple[str, ...]:
         job: The run.
         held: Keeps the run's trash from a purge and from an undo until it is closed.
 
-    Returns:
-        What a reader of the report should know.
-
     Raises:
         StorageError: A file cannot be read or written.
     """
     folder = run_trash(job)
     roots = [root for root in job.roots if root.role is not Role.MANAGED]
     if folder is None or not roots or job.options.dry_run:
-        return ()
+        return
     run = TrashedRun(
         run_id=job.run_id,
         action=job.action,
@@ -71,12 +70,32 @@ def begin_trash(job: Job, held: ExitStack) -> tuple[str, ...]:
     )
     write_record(folder / RUN_FILE, run.encode())
     held.enter_context(hold_run(folder))
-    return tuple(
-        f"{root.location}: the trash {job.options.trash} is on another filesystem, so what the run "
-        "replaces or removes is copied there, not renamed"
-        for root in roots
-        if root.location not in roots_beside_trash(roots, folder)
-    )
+
+
+def trash_notes(job: Job) -> Iterator[str]:
+    """Yield what a reader of the report should know of the trash: what it copies, what it fills.
+
+    Raises:
+        StorageError: A root, or the trash, cannot be looked at.
+    """
+    folder, trash = run_trash(job), job.options.trash
+    roots = [root for root in job.roots if root.role is not Role.MANAGED]
+    if folder is None or trash is None or not roots:
+        return
+    beside = roots_beside_trash(roots, folder)
+    names = [root.location for root in roots if root.location in beside]
+    if names:
+        disk = "the same disk" if len(names) == len(roots) else f"the disk of {', '.join(names)}"
+        yield (
+            f"the trash {trash} is on {disk}: what goes there frees nothing before "
+            f"`pylog purge --trash {quote(trash)} --older-than 0s`, which ends the way back"
+        )
+    for root in roots:
+        if root.location not in beside:
+            yield (
+                f"{root.location}: the trash {trash} is on another filesystem, so what the run "
+                "replaces or removes is copied there, not renamed"
+            )
 
 
 def roots_beside_trash(roots: Iterable[LogRoot], trash: Path) -> frozenset[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from pylog_spark.options import JobOptions
 from pylog_spark.run.job import Job, run_trash
-from pylog_spark.run.upkeep import begin_trash
+from pylog_spark.run.upkeep import begin_trash, trash_notes
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
 from storage_core.clock import ManualClock
@@ -39,7 +39,7 @@ def job(tmp_path: Path) -> Job:
 def test_what_a_run_found_is_read_back_whatever_its_checkpoints_hold(job, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with ExitStack() as held:
-        assert begin_trash(replace(job, clock=ManualClock(5)), held) == ()
+        begin_trash(replace(job, clock=ManualClock(5)), held)
         (root,) = read_run(tmp_path / "trash" / RUN).roots
         for name in (CLEANER_FILE, LOG_START_FILE):
             assert root.checkpoints[name] == {str(name): ENTRIES[name] for name in ENTRIES}
@@ -55,3 +55,21 @@ def test_what_a_run_found_is_read_back_whatever_its_checkpoints_hold(job, tmp_pa
 def test_tasks_are_told_a_trash_that_is_the_same_wherever_they_work(job, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run_trash(job) == tmp_path / "trash" / RUN
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_trash_on_the_same_disk_is_said_to_free_nothing_yet(job, tmp_path, dry_run):
+    trash = tmp_path / "the trash"
+    options = replace(job.options, trash=str(trash), dry_run=dry_run)
+    [note] = trash_notes(replace(job, options=options))
+    assert note.startswith(f"the trash {trash} is on the same disk: what goes there frees nothing")
+    assert f"`pylog purge --trash '{trash}' --older-than 0s`" in note
+    assert not list(trash_notes(replace(job, options=replace(options, trash=None))))
+
+
+def test_a_trash_on_another_disk_is_said_to_copy(job, tmp_path, other_disk):
+    beside = LogRoot(location=str(other_disk), role=Role.BROKER, is_said=True)
+    options = replace(job.options, trash=str(other_disk / "trash"))
+    [fills, copies] = trash_notes(replace(job, roots=(*job.roots, beside), options=options))
+    assert f"is on the disk of {other_disk}: what goes there frees nothing" in fills
+    assert copies.startswith(f"{tmp_path / 'log'}: the trash {other_disk / 'trash'} is on another")
