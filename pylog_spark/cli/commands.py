@@ -176,7 +176,9 @@ _RECORD_ROOTS: Final = replace(
     help="Log directory, copy, managed root or partition directory: path or URL. Several are one.",
 )
 # `--root` names the roots where an argument names the topic.
-_TOPIC_TO_READ: Final = replace(TOPIC, is_required=False)
+_TOPIC_TO_READ: Final = replace(
+    TOPIC, is_required=False, help="Name of the topic. Needed, except with --root."
+)
 # Of the four jobs.
 _WHERE_JOBS_WORK: Final = (ROOTS, TOPICS, EXCLUDE, FILE_LIST, ROLE)
 _CONFIG_OF_JOBS: Final = (
@@ -231,7 +233,7 @@ _DUMP: Final = Command(
         FULL,
         *(KEY_FORMAT, KEY_SCHEMA),
         *(VALUE_FORMAT, VALUE_SCHEMA),
-        ISOLATION,
+        replace(ISOLATION, help="read_committed leaves out aborted and control records."),
     ),
     help="""
     Print batches and records of a segment, or the entries of an index, snapshot or checkpoint.
@@ -486,9 +488,9 @@ _VERIFY: Final = Command(
     help="""
     Check every batch, index, snapshot and checkpoint; nothing is written, no lock is taken.
 
-    What is found has a stable code, a severity and what to do about it; docs/findings.md lists
-    them. The exit status is 1 for findings as bad as --fail-on says, 4 if a partition could not
-    be looked at.
+    What is found has a stable code, a severity and what to do about it; `pylog explain CODE`
+    says more. The exit status is 1 for findings as bad as --fail-on says, 4 if a partition could
+    not be looked at.
     """,
     example="Example: `pylog verify /var/lib/kafka --deep --fail-on warn`",
 )

@@ -293,6 +293,11 @@ def _warnings(verdict: Verdict) -> list[str]:
             f"{readable} in all: with {DRY_RUN.label} it says which. Cut nothing that another "
             "replica can give back."
         )
+        if verdict.cut_records:
+            warning += (
+                " What can be read goes back by `pylog salvage replay` before the broker is "
+                "started: then only the damaged batches are lost."
+            )
         return [warning]
     return []
 

@@ -48,25 +48,31 @@ def explain_codes(words: Sequence[str], output: OutputFormat) -> int:
     """Print what codes mean, and return the exit status.
 
     Raises:
-        ConfigError: There is no such code.
+        ConfigError: There is no such code; those that are one were printed.
     """
     codes = all_codes()
     words = [word.upper() for word in words]
     words = [word if word in codes else predicate_of(word) for word in words]
-    for word in words:
-        if word not in codes:
-            near = nearest_name(word, codes)
-            meant = "" if near is None else f"; did you mean {near}?"
-            raise ConfigError("ROOT", word, f"is no directory, and no code{meant}")
+    unknown = [word for word in words if word not in codes]
     told = [
-        dict(zip(_COLUMNS, (word, *each), strict=True)) for word in words for each in codes[word]
+        dict(zip(_COLUMNS, (word, *each), strict=True))
+        for word in words
+        for each in codes.get(word, ())
     ]
-    if output is not OutputFormat.TABLE:
+    # CSV begins with a line of names: without a row there is none.
+    if told and output is not OutputFormat.TABLE:
         lines = RowLines(output, "code", _COLUMNS)
         for row in told:
             lines.add("code", row)
-        return ExitCode.DONE
-    for row in told:
-        write_paragraphs(Console(), [f"{row['code']} ({row['kind']}): {row['means']}"])
-        write_paragraphs(Console(), [f"  {row['way_out'] or 'nothing has to be done'}"])
+    else:
+        for row in told:
+            write_paragraphs(Console(), [f"{row['code']} ({row['kind']}): {row['means']}"])
+            write_paragraphs(Console(), [f"  {row['way_out'] or 'nothing has to be done'}"])
+    if unknown:
+        near = [name for word in unknown if (name := nearest_name(word, codes)) is not None]
+        meant = f"; did you mean {', '.join(near)}?" if near else ""
+        what = "is no directory, and no code"
+        if len(unknown) > 1:
+            what = "are no directories, and no codes"
+        raise ConfigError("ROOT", ", ".join(unknown), f"{what}{meant}")
     return ExitCode.DONE

@@ -12,10 +12,11 @@ from pylog_spark.cli.value_formats import key_format, value_format
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.export import Exported, check_out, export
 from pylog_spark.options.arguments import refuse_raw
-from pylog_spark.options.choices import BytesFormat, ExportFormat
+from pylog_spark.options.choices import BytesFormat, ExportFormat, Isolation
 from pylog_spark.options.declared import (
     COLUMNS,
     EXPORT_FORMAT,
+    ISOLATION,
     OUT,
     PARTITIONS,
     ROOTS,
@@ -107,6 +108,11 @@ def _show(call: Call[ExportRequest], exported: Exported) -> int:
         records = f"{count_text(exported.records, 'record')} of {call.line[TOPIC]}"
         size = size_text(exported.size_bytes)
         typer.echo(printable(f"{records} in {exported.out}: {files}, {size}, {to}"))
+        if call.line[ISOLATION] is Isolation.READ_UNCOMMITTED and exported.records:
+            typer.echo(
+                f"{Isolation.READ_UNCOMMITTED}: records of aborted transactions are among them if "
+                f"there are any; {ISOLATION.label} {Isolation.READ_COMMITTED} leaves them out"
+            )
         if missing:
             absent = count_text(len(missing), "partition")
             names = ", ".join(map(str, missing[:_MOST_NAMED]))

@@ -178,7 +178,7 @@ def _write_tables(call: Call[_Subject], report: VerifyReport) -> None:
         console.print()
     seconds = report.summary.duration_ms / 1000
     rate = f", {size_text(round(report.read_bytes / seconds))}/s" if seconds else ""
-    hint = "nothing found" if not report.counts else "see docs/findings.md for the codes"
+    hint = "`pylog explain CODE` says more of each" if report.counts else "nothing found"
     line = (
         f"run {report.run_id}: {count_text(report.summary.done, 'partition')}, "
         f"{size_text(report.read_bytes)} in {seconds:.1f} s{rate}, "

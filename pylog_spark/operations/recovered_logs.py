@@ -313,9 +313,10 @@ class RecoveredLogs:
                 kept = "nothing keeps them: --salvage DIR does"
                 if salvage is not None:
                     kept = f"{salvage} keeps them"
-                    if status == Status.DONE and brokers:
+                    if brokers:
+                        when = "after the run, " if status == Status.PLANNED else ""
                         kept += (
-                            "; before you start the broker: "
+                            f"; what gives them back, {when}before you start the broker: "
                             f"pylog salvage replay {quote(salvage)} {brokers} --role broker"
                         )
                 number = count_text(sum(cut.values()), "record")

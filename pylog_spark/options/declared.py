@@ -589,7 +589,10 @@ ISOLATION: Final = Option[Isolation](
     kind=choice(Isolation),
     default=Isolation.READ_UNCOMMITTED,
     shown=Isolation.READ_UNCOMMITTED,
-    help="read_committed leaves out aborted and control records.",
+    help=(
+        "read_uncommitted takes records of aborted transactions as well, read_committed leaves "
+        "them out."
+    ),
 )
 ORIGIN: Final = Option[bool](
     name="origin",
@@ -826,7 +829,7 @@ OUT: Final = Option[Path](
     flag="--out",
     kind=FILE,
     metavar="DIR",
-    help="A folder that is not there yet.",
+    help="A folder that is not there yet. Needed, except with --root.",
 )
 SALVAGED: Final = Option[Path](
     name="folder",

@@ -38,14 +38,15 @@ from typing import Final
 from storage_core.checkpoint.kafka_uuid import ZERO_UUID, parse_uuid
 from storage_core.errors import CheckpointError, InvalidNameError
 from storage_core.filenames import TopicPartition, validate_topic
+from storage_core.wording import count_text
 
 VERSION: Final = 0
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 # Ten times the partitions, or the leader epochs, that any broker has.
 MAX_ENTRIES: Final = 1 << 21
-# A line of ours has at most a topic name and two numbers; no more of it is worth repeating.
-_QUOTED_CHARACTERS: Final = 200
+# So much of a line says which one it is.
+_QUOTED_CHARACTERS: Final = 40
 
 # The white space of Java's regular expressions, and what its readers take for the end of a line.
 _WHITE_SPACE: Final = re.compile(r"[ \t\n\v\f\r]+")
@@ -173,7 +174,12 @@ def parse_number(text: str, largest: int, *, file: str, line: int) -> int:
 
 
 def quote(text: str) -> str:
-    """Return a text of a file for an error message: escaped, and cut if it is long."""
+    """Return a text of a file for an error message: escaped, and cut if it is long.
+
+    Of zeros alone only the number is said: a crash has left them.
+    """
+    if text and not text.strip("\0"):
+        return count_text(len(text), "zero byte")
     if len(text) > _QUOTED_CHARACTERS:
         return f"{text[:_QUOTED_CHARACTERS]!r}..."
     return repr(text)

@@ -255,6 +255,9 @@ def test_the_page_has_every_warning_that_the_terminal_has(pylog, root, tmp_path)
     text = html.unescape(page.read_text())
     said = " ".join(result.stdout.split())
     warning = "Each with --allow-truncate cuts logs"
+    way_back = "goes back by `pylog salvage replay` before the broker is started"
+    assert way_back in text
+    assert way_back in said
     for each in (answer["headline"], warning, *answer["reasons"], *answer["commands"]):
         assert each in text
         assert each in said

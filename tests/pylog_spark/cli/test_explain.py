@@ -228,3 +228,13 @@ def test_a_log_without_an_index_is_explained_past_its_recovery(pylog, root):
     codes = [statement["code"] for statement in row["statements"]]
     assert codes[:2] == ["RECOVERY_REQUIRED"] * 2
     assert "RECOVERY" in codes
+
+
+@pytest.mark.parametrize("output", ["table", "json", "csv"])
+def test_a_code_that_there_is_not_keeps_no_other_from_its_answer(pylog, output):
+    result = pylog("explain", "TORN_TAIL", "TORN_TALE", "NO_SUCH_WORD", "--output", output)
+    assert result.exit_code == 2
+    assert "TORN_TAIL" in result.stdout
+    assert "TORN_TALE, NO_SUCH_WORD: are no directories, and no codes" in result.stderr
+    nothing = pylog("explain", "TORN_TALE", "--output", output)
+    assert (nothing.exit_code, nothing.stdout) == (2, "")

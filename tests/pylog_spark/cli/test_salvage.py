@@ -193,8 +193,10 @@ def test_the_recovery_names_the_way_back(pylog, tmp_path):
     words = ("--role", "broker", "--from-start", "--allow-truncate", "--engine", "local", *CLOCK)
     words += ("--salvage", salvage_of(made), "--wide")
     way = f"before you start the broker: pylog salvage replay {salvage_of(made)} {made.path} "
-    assert way not in " ".join(pylog("recover", made.path, *words, "--dry-run").stdout.split())
-    assert way in " ".join(pylog("recover", made.path, *words).stdout.split())
+    planned = " ".join(pylog("recover", made.path, *words, "--dry-run").stdout.split())
+    assert f"after the run, {way}" in planned
+    done = " ".join(pylog("recover", made.path, *words).stdout.split())
+    assert f"what gives them back, {way}" in done
 
 
 def ask(pylog, root: LogRoot, *words: object) -> dict:

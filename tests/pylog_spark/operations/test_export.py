@@ -92,7 +92,12 @@ def test_tables_have_every_record_in_its_place(pylog, root, expected, tmp_path, 
 
 def test_topic_and_folder_are_options_as_well(pylog, root, tmp_path):
     words = ("--topic", "orders", "--to", "jsonl")
-    assert pylog("export", root, *words, "--out", tmp_path / "a").exit_code == 0
+    done = pylog("export", root, *words, "--out", tmp_path / "a")
+    assert done.exit_code == 0
+    aborted = "records of aborted transactions are among them if there are any"
+    assert aborted in done.stdout
+    committed = ("--isolation", "read_committed")
+    assert aborted not in pylog("export", root, *words, "--out", tmp_path / "b", *committed).stdout
     refused = pylog("export", root, *words)
     assert refused.exit_code == 2
     assert "expected ROOT... --topic TOPIC --out DIR" in refused.stderr

@@ -180,11 +180,16 @@ def test_readable_records_wait_for_a_word_where_no_high_watermark_is_known(spark
     assert row_of(report)["error"].startswith(f"{records} records that can still be read would be")
     salvage = tmp_path / "salvage"
     options = root.with_options(allow_truncate=True, salvage=str(salvage))
+    said = recover(spark, [root.path], replace(options, dry_run=True))
     report = recover(spark, [root.path], options)
     assert (report.exit_code, row_of(report)["status"]) == (0, "done")
-    note = f"{records} records that can be read were cut: {TORN}-0; {salvage} keeps them"
-    replay = f"pylog salvage replay {salvage} {root.path} --role broker"
-    assert f"{note}; before you start the broker: {replay}" in report.notes
+    of_records = f"{records} records that can be read"
+    where = f"{TORN}-0; {salvage} keeps them; what gives them back,"
+    replay = (
+        f"before you start the broker: pylog salvage replay {salvage} {root.path} --role broker"
+    )
+    assert f"{of_records} were cut: {where} {replay}" in report.notes
+    assert f"{of_records} would be cut: {where} after the run, {replay}" in said.notes
 
 
 @pytest.mark.item("REC-15", "REC-16")

@@ -245,3 +245,14 @@ def test_as_many_entries_as_there_may_be_are_taken_and_one_more_is_not(monkeypat
     assert len(parse_offset_checkpoint(content, file="f")) == 3
     with pytest.raises(CheckpointError, match="expected at most 3 entries"):
         parse_offset_checkpoint("".join(["0\n4\n", *entries]).encode(), file="f")
+
+
+def test_of_a_line_that_is_no_number_a_few_characters_are_quoted_and_zeros_are_counted():
+    for data, quoted in (
+        (bytes(64), "found 64 zero bytes"),
+        (b"x" * 41, f"found '{'x' * 40}'..."),
+        (b"x\x00", r"found 'x\x00'"),
+    ):
+        with pytest.raises(CheckpointError) as raised:
+            parse_offset_checkpoint(data, file="f")
+        assert str(raised.value).endswith(quoted)
