@@ -329,7 +329,7 @@ _FIND: Final = Command(
         replace(WIDE, panel=None),
     ),
     help="""
-    Find every version of a key that is left, what superseded it, and where history was erased.
+    Find every version of a key that is left, what superseded it, and where history is missing.
 
     Looked for in the log, in files and directories that Kafka has renamed to delete them, in former
     generations of a managed root, and in the trash of runs. Every batch of the topic is read.
