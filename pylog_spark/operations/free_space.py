@@ -16,6 +16,7 @@ from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
 from pylog_spark.operations.exact import EXACT_NOTE
 from pylog_spark.operations.nightly import run_nightly
+from pylog_spark.operations.preallocated import describe_preallocated
 from pylog_spark.operations.set_aside import describe_set_aside
 from pylog_spark.operations.survey import survey
 from pylog_spark.options import JobOptions
@@ -184,7 +185,12 @@ def plan_free_space(
     chosen = TopicFilter(topics=options.include, exclude=options.exclude)
     return FreePlan(
         steps=tuple(steps),
-        notes=(*report.notes, *trash_notes, *describe_set_aside(roots, chosen)),
+        notes=(
+            *report.notes,
+            *trash_notes,
+            *describe_preallocated(root.location for root in log_roots if root.role is Role.BROKER),
+            *describe_set_aside(roots, chosen),
+        ),
         largest=_largest(report),
         offsets_partitions=told,
         beside_trash=beside_trash,

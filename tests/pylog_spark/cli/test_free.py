@@ -1,6 +1,7 @@
 """``pylog free``: what could go, in which order, who would miss it; and nothing goes."""
 
 import json
+import os
 import shlex
 import struct
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import yaml
 
 from pylog_spark.exit_code import ExitCode
+from pylog_spark.report import size_text
 from storage_core.filenames import TopicPartition
 from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.compare import read_tree
@@ -332,3 +334,35 @@ def test_what_a_broker_set_aside_is_counted_and_whether_its_topic_lives(pylog: A
     assert f"{told} (1), and no log here has its place: keep it" in shown
     assert "recompressed, 1 x -delete (partition 0), " in shown
     assert f"the metadata has no topic {gone}: it was deleted" in shown
+
+
+def test_indexes_that_a_crashed_broker_left_preallocated_are_named_with_what_trims_them(
+    pylog: Any, tmp_path: Path
+):
+    root = Golden("broker-dir-unclean").unpack(tmp_path)
+    # A sparse one is as long as it may become, and has next to nothing of the disk.
+    (sparse,) = (root / "events-0").glob("*631.index")
+    sparse.write_bytes(b"")
+    os.truncate(sparse, 10 * 2**20)
+    padded = [
+        path
+        for path in root.glob("*/*index")
+        if path.stat().st_size > 60_000 and path.parent.name != "__cluster_metadata-0"
+    ]
+    held = sum(path.stat().st_blocks * 512 for path in padded)
+    assert held < len(padded) * 2**17
+
+    def notes() -> list[str]:
+        result = pylog("free", root, "--now-ms", 1_800_000_000_000, "--output", "json")
+        [whole] = lines_of(result, "free")
+        return [note for note in whole["notes"] if "preallocated" in note]
+
+    of_partitions, of_metadata = notes()
+    told = f"{size_text(held)} of the disk are held by {len(padded)} preallocated indexes of part"
+    assert of_partitions.startswith(told)
+    assert "`pylog recover`" in of_partitions
+    assert "by 2 preallocated indexes of the cluster's metadata" in of_metadata
+    assert "recover" not in of_metadata
+    words = ("recover", root, "--role", "broker", "--now-ms", 1_800_000_000_000)
+    assert pylog(*words, "--engine", "local").exit_code == 0
+    assert notes() == [of_metadata]
