@@ -1,0 +1,229 @@
+"""Judge the replicas of a partition: high watermark, divergence, and the loss under each leader."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from storage_core.maintenance.replication.comparison import compare_logs
+from storage_core.maintenance.replication.offset_ranges import Ranges, clip, count, union
+from storage_core.maintenance.replication.replica import Damage, OpenedLog, Replica
+from storage_core.maintenance.replication.truncation import Leader, LogSpan, find_truncation
+
+_NOTHING: Final = LogSpan(
+    log_start_offset=0, log_end_offset=0, high_watermark=0, epochs=(), first_segment_offset=0
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionState:
+    """A partition by the cluster's metadata, or by who asks.
+
+    Attributes:
+        replicas: Node ids, the preferred leader first.
+        isr: Node ids of the in-sync replicas.
+        elr: Node ids of the eligible leader replicas.
+        last_known_elr: Node ids of the last known ones.
+        leader: Node id, -1 for none.
+        leader_epoch: Number of the leader's reign.
+        min_insync_replicas: Of the topic.
+        is_compacted: Whether the topic's cleanup policy removes records by key.
+    """
+
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    elr: tuple[int, ...]
+    last_known_elr: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    min_insync_replicas: int
+    is_compacted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowerCut:
+    """The change of one replica if a candidate leads.
+
+    Attributes:
+        replica: The follower.
+        offset: New log end offset; the old one if nothing is cut.
+        is_restart: Whether it is emptied and begins at the offset.
+        rounds: Offsets of the cuts, in order.
+        same_until: Up to it the follower agrees with the leader. Below ``offset`` and the leader's
+            log end, Kafka leaves the two different and says nothing.
+    """
+
+    replica: Replica
+    offset: int
+    is_restart: bool
+    rounds: tuple[int, ...]
+    same_until: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A replica if it led next.
+
+    Attributes:
+        replica: The replica.
+        cuts: The followers that would be cut, or would not agree with it.
+        lost: Records that some replica has and this one has not.
+        committed: Those of them that were committed.
+        is_safe: Whether nothing committed is lost, it has no damage, and every replica was read.
+    """
+
+    replica: Replica
+    cuts: tuple[FollowerCut, ...]
+    lost: Ranges
+    committed: Ranges
+    is_safe: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionAudit:
+    """The replicas of one partition together.
+
+    Attributes:
+        high_watermark: First offset not known to be on all in-sync replicas, as far as the
+            directories tell; None without a replica that can be opened.
+        divergence: First offset at which two replicas have other records; None without.
+        damage: Of each replica, as they were given: batches with a wrong checksum and bytes that
+            are no batch, what opening cuts off included.
+        candidates: In the order of the assignment.
+    """
+
+    high_watermark: int | None
+    divergence: int | None
+    damage: tuple[tuple[Damage, ...], ...]
+    candidates: tuple[Candidate, ...]
+
+
+def audit_partition(replicas: Sequence[Replica], state: PartitionState | None) -> PartitionAudit:
+    """Compare the replicas of one partition, and let each of them lead.
+
+    Args:
+        replicas: One a broker; those that are missing too.
+        state: What is known of the partition, None for nothing.
+
+    Raises:
+        PylogError: Records that have to be compared cannot be read.
+    """
+    return _Audit(replicas, state).result()
+
+
+class _Audit:
+    """The replicas of one partition, while they are judged."""
+
+    def __init__(self, replicas: Sequence[Replica], state: PartitionState | None) -> None:
+        self._replicas = replicas
+        self._state = state
+        self._compared = compare_logs([replica.log for replica in replicas])
+        numbers = range(len(replicas))
+        if state is not None:
+            order = {broker: place for place, broker in enumerate(state.replicas)}
+            numbers = sorted(
+                (number for number in numbers if replicas[number].broker in order),
+                key=lambda number: order[replicas[number].broker],
+            )
+        self._is_whole = not any(replicas[number].error for number in numbers)
+        self._usable = [number for number in numbers if not replicas[number].error]
+        self._in_sync = [_span(replica) for replica in self._find_in_sync()]
+        self._watermark = self._estimate_high_watermark()
+
+    def result(self) -> PartitionAudit:
+        differences = [at for at in self._compared.differences.values() if at is not None]
+        return PartitionAudit(
+            high_watermark=self._watermark,
+            divergence=min(differences, default=None),
+            damage=self._compared.damage,
+            candidates=tuple(map(self._candidate, self._usable)),
+        )
+
+    def _find_in_sync(self) -> list[Replica]:
+        """Return the in-sync replicas: ISR, else ELR, else the last known leader, else all."""
+        usable = [self._replicas[number] for number in self._usable]
+        if self._state is not None:
+            for brokers in (self._state.isr, self._state.elr, self._state.last_known_elr):
+                if brokers:
+                    return [replica for replica in usable if replica.broker in brokers]
+        return usable
+
+    def _estimate_high_watermark(self) -> int | None:
+        """Return the smallest log end, but no less than a checkpoint of a log that reaches it.
+
+        Too few replicas in sync commit nothing: then the largest checkpoint counts.
+        """
+        if not self._in_sync:
+            return None
+        state = self._state
+        known = max(min(span.high_watermark, span.log_end_offset) for span in self._in_sync)
+        if state is not None and state.isr:
+            least = min(state.min_insync_replicas, len(state.replicas))
+            if len(state.isr) < least:
+                return known
+        return max(known, min(span.log_end_offset for span in self._in_sync))
+
+    def _candidate(self, number: int) -> Candidate:
+        span = _span(self._replicas[number])
+        leader = Leader(span, self._next_epoch())
+        deleted = max([span.log_start_offset, *(each.log_start_offset for each in self._in_sync)])
+        cuts: list[FollowerCut] = []
+        lost: list[Ranges] = []
+        committed: list[Ranges] = []
+        for other in self._usable:
+            follower = self._replicas[other]
+            if other == number or follower.log is None:
+                continue
+            cut = self._cut(other, follower.log, number, leader)
+            if cut.rounds or cut.same_until < min(cut.offset, span.log_end_offset):
+                cuts.append(cut)
+            start = deleted
+            if self._state is not None and self._state.is_compacted:
+                # What its cleaner removed and the other's did not is not lost.
+                start = max(deleted, cut.offset if cut.rounds else follower.log.log_end_offset)
+            alone = clip(self._compared.missing[number, other], start=start)
+            lost.append(alone)
+            own = follower.checkpoints.high_watermark
+            committed.append(clip(alone, end=self._committed_end(own)))
+        all_committed = union(committed)
+        return Candidate(
+            replica=self._replicas[number],
+            cuts=tuple(cuts),
+            lost=union(lost),
+            committed=all_committed,
+            is_safe=self._is_whole
+            and not self._compared.damage[number]
+            and not count(all_committed),
+        )
+
+    def _committed_end(self, checkpoint: int | None) -> int | None:
+        """Return the offset below which a replica's records count as committed, None for all."""
+        return None if checkpoint is None else max(self._watermark or 0, checkpoint)
+
+    def _next_epoch(self) -> int:
+        known = [entry.epoch for replica in self._replicas for entry in _span(replica).epochs]
+        return 1 + max([-1 if self._state is None else self._state.leader_epoch, *known])
+
+    def _cut(self, number: int, log: OpenedLog, leading: int, leader: Leader) -> FollowerCut:
+        follower = self._replicas[number]
+        truncation = find_truncation(_span(follower), leader)
+        same_until = truncation.offset
+        if not truncation.is_restart:
+            if truncation.rounds:
+                same_until = log.whole_end(truncation.offset)
+            pair = (min(number, leading), max(number, leading))
+            difference = self._compared.differences[pair]
+            if difference is not None:
+                same_until = min(same_until, difference)
+        return FollowerCut(
+            replica=follower,
+            offset=truncation.offset,
+            is_restart=truncation.is_restart,
+            rounds=truncation.rounds,
+            same_until=same_until,
+        )
+
+
+def _span(replica: Replica) -> LogSpan:
+    if replica.log is None:
+        return _NOTHING
+    return replica.log.span(replica.checkpoints.high_watermark or 0)

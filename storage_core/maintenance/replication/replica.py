@@ -1,0 +1,165 @@
+"""One replica of a partition, as its broker has it once it has opened the directory."""
+
+from dataclasses import dataclass, field
+
+from storage_core.checkpoint.checkpoint_files import EpochEntry
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
+from storage_core.config import CleanerConfig, LogConfig
+from storage_core.errors import located
+from storage_core.log.batch_search import find_batch_base_offset
+from storage_core.log.directory_view import DirectoryView
+from storage_core.log.log_loader import LogLoader
+from storage_core.log.producer_snapshot import NO_OFFSET
+from storage_core.maintenance.replication.truncation import LogSpan
+from storage_core.store.base import LogStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTransaction:
+    """A transaction that no marker has ended.
+
+    Attributes:
+        producer_id: Its producer.
+        first_offset: Offset of its first record.
+    """
+
+    producer_id: int
+    first_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """Bytes of a log that are no batch, or a batch whose checksum is wrong.
+
+    Attributes:
+        file: The segment's file, as it is named now.
+        position: Where in the file they begin.
+        reason: What is wrong.
+    """
+
+    file: str
+    position: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedLog:
+    """The log of a replica whose broker has opened it: nothing of that is written.
+
+    Attributes:
+        view: The directory as it then is.
+        log_start_offset: First offset that may be read.
+        log_end_offset: Offset that the next record would get.
+        recovery_point: First offset that is not known to be on the disk.
+        last_stable_offset: First offset that a committed read does not reach.
+        epochs: Leader epochs.
+        base_offsets: Of the segments.
+        size_bytes: Of all segments.
+        open_transactions: Those that are open.
+        cut: What opening cuts off.
+    """
+
+    view: DirectoryView
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+    last_stable_offset: int
+    epochs: tuple[EpochEntry, ...]
+    base_offsets: tuple[int, ...]
+    size_bytes: int
+    open_transactions: tuple[OpenTransaction, ...]
+    cut: tuple[Damage, ...]
+
+    def span(self, high_watermark: int) -> LogSpan:
+        """Return all that truncation goes by."""
+        return LogSpan(
+            log_start_offset=self.log_start_offset,
+            log_end_offset=self.log_end_offset,
+            high_watermark=high_watermark,
+            epochs=self.epochs,
+            first_segment_offset=self.base_offsets[0],
+        )
+
+    def whole_end(self, offset: int) -> int:
+        """Return the end of the whole batches below an offset: a batch across it goes with a cut.
+
+        Raises:
+            PylogError: Bytes on the way are no batches.
+        """
+        base = find_batch_base_offset(self.view, self.base_offsets, offset)
+        return offset if base is None else min(base, offset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """A replica of a partition on one broker's disks.
+
+    Attributes:
+        broker: Node id, None where no file says it.
+        root: The log directory.
+        directory: Its own directory; empty for one that is missing.
+        is_clean: Whether its log directory has the clean-shutdown marker.
+        checkpoints: What its log directory's checkpoints say of it.
+        log: Its log once it is opened; None for a replica that is missing or cannot be opened.
+        error: Why it cannot be opened, else empty.
+        is_missing: Whether the broker is assigned, its log directories were given, and nothing is
+            there: it would lead with an empty log.
+    """
+
+    broker: int | None
+    root: str
+    directory: str
+    is_clean: bool
+    checkpoints: PartitionCheckpoints = field(default_factory=PartitionCheckpoints)
+    log: OpenedLog | None = None
+    error: str = ""
+    is_missing: bool = False
+
+
+@located
+def open_log(
+    store: LogStore, *, checkpoints: PartitionCheckpoints, is_clean: bool, now_ms: int
+) -> OpenedLog:
+    """Open a replica's log as its broker does when it starts; nothing is written.
+
+    Args:
+        store: The partition directory.
+        checkpoints: What the checkpoints of its log directory say of it.
+        is_clean: Whether that has the clean-shutdown marker.
+        now_ms: The run's clock, epoch milliseconds.
+
+    Raises:
+        PylogError: As ``LogLoader.load``: the broker cannot open it either.
+    """
+    loader = LogLoader(
+        store,
+        config=LogConfig(),
+        cleaner=CleanerConfig(),
+        now_ms=now_ms,
+        log_start_checkpoint=checkpoints.log_start_offset or 0,
+        recovery_point=checkpoints.recovery_point or 0,
+        clean_shutdown=is_clean,
+    )
+    loading = loader.load()
+    loaded = loading.close(high_watermark=checkpoints.high_watermark or 0)
+    return OpenedLog(
+        view=loading.view,
+        log_start_offset=loaded.log_start_offset,
+        log_end_offset=loaded.log_end_offset,
+        recovery_point=loaded.recovery_point,
+        last_stable_offset=loaded.last_stable_offset,
+        epochs=loaded.epochs,
+        base_offsets=tuple(loading.base_offsets),
+        size_bytes=loaded.size_bytes,
+        open_transactions=tuple(
+            OpenTransaction(
+                producer_id=entry.producer_id, first_offset=entry.current_txn_first_offset
+            )
+            for entry in loaded.producers
+            if entry.current_txn_first_offset != NO_OFFSET
+        ),
+        cut=tuple(
+            Damage(file=cut.file, position=cut.position, reason=cut.reason)
+            for cut in loaded.repairs.cuts
+        ),
+    )

@@ -1,0 +1,141 @@
+"""The offset at which a follower cuts its log when another replica leads.
+
+A follower of Kafka 4.4 fetches with the epoch of its last batch. The leader looks that epoch up in
+its own history; if the follower's log goes on where the leader's epoch had ended, the answer says
+where, and the follower cuts and fetches again, until nothing diverges. Source:
+``Partition.readRecords``, ``AbstractFetcherThread.truncateOnFetchResponse`` and
+``AbstractFetcherThread.fetchOffsetAndTruncate`` of Kafka 4.4.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from storage_core.checkpoint.checkpoint_files import EpochEntry
+from storage_core.log.leader_epoch_cache import NO_END_OFFSET, NO_EPOCH, LeaderEpochCache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSpan:
+    """The offsets of a log and its epochs: all that truncation goes by.
+
+    Attributes:
+        log_start_offset: First offset that may be read.
+        log_end_offset: Offset that the next record would get.
+        high_watermark: First offset not known to be replicated; 0 where no checkpoint says it.
+        epochs: Leader epochs, oldest first.
+        first_segment_offset: Base offset of the first segment.
+    """
+
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    epochs: Sequence[EpochEntry]
+    first_segment_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truncation:
+    """The change of a follower's log before it fetches from a leader.
+
+    Attributes:
+        offset: New log end offset; the old one if nothing is cut.
+        is_restart: Whether the log is emptied and begins at the offset.
+        rounds: Offsets of each cut in order, the last one is ``offset``; empty if nothing is cut.
+    """
+
+    offset: int
+    is_restart: bool
+    rounds: tuple[int, ...]
+
+
+class Leader:
+    """A replica as if it had just been elected: its next epoch begins at its log end.
+
+    Args:
+        log: Its log.
+        next_epoch: The epoch in which it leads, above every epoch of any replica.
+    """
+
+    def __init__(self, log: LogSpan, next_epoch: int) -> None:
+        self.log_start_offset = log.log_start_offset
+        self.log_end_offset = log.log_end_offset
+        self._epochs = LeaderEpochCache(log.epochs)
+        self._epochs.assign(next_epoch, log.log_end_offset)
+
+    def diverging_end(self, epoch: int, fetch_offset: int) -> tuple[int, int] | None:
+        """Return epoch and end offset that a fetch is refused with, None if nothing diverges.
+
+        Args:
+            epoch: Of the follower's last batch.
+            fetch_offset: Where the follower goes on.
+        """
+        end = self._epochs.end_offset_for(epoch, self.log_end_offset)
+        if end.epoch < epoch or end.end_offset < fetch_offset:
+            return end
+        return None
+
+
+def find_truncation(follower: LogSpan, leader: Leader) -> Truncation:
+    """Return the cut of a follower, as the rounds of its fetches with a leader end.
+
+    Args:
+        follower: The follower's log, once its broker has opened it.
+        leader: Who leads.
+    """
+    epochs = LeaderEpochCache(follower.epochs)
+    end = follower.log_end_offset
+    rounds: list[int] = []
+    is_restart = False
+
+    def cut(offset: int) -> None:
+        nonlocal end, is_restart
+        if offset < end:
+            rounds.append(offset)
+            if offset < follower.first_segment_offset:
+                # The segments below are gone: the log is emptied, its epochs are forgotten.
+                is_restart = True
+                epochs.truncate_from_end(0)
+            end = offset
+        epochs.truncate_from_end(offset)
+
+    fetch_offset = end
+    if epochs.latest_epoch == NO_EPOCH:
+        fetch_offset = max(min(follower.high_watermark, end), follower.log_start_offset)
+        cut(fetch_offset)
+    while True:
+        epoch = epochs.latest_epoch
+        if leader.log_start_offset <= fetch_offset and epoch != NO_EPOCH:
+            diverging = leader.diverging_end(epoch, fetch_offset)
+            if diverging is not None:
+                fetch_offset = _agreed_end(epochs, end, *diverging)
+                cut(fetch_offset)
+                continue
+        if leader.log_end_offset < fetch_offset:
+            fetch_offset = leader.log_end_offset
+            cut(fetch_offset)
+            continue
+        if fetch_offset < leader.log_start_offset:
+            if end < leader.log_start_offset:
+                return Truncation(
+                    offset=leader.log_start_offset,
+                    is_restart=True,
+                    rounds=(*rounds, leader.log_start_offset),
+                )
+            fetch_offset = end
+            if leader.log_start_offset > fetch_offset:
+                continue
+        return Truncation(offset=end, is_restart=is_restart, rounds=tuple(rounds))
+
+
+def _agreed_end(epochs: LeaderEpochCache, end: int, epoch: int, leader_end: int) -> int:
+    """Return the offset up to which follower and leader may agree, by the leader's answer."""
+    if leader_end == NO_END_OFFSET:
+        return end
+    if epoch == NO_EPOCH:
+        return min(leader_end, end)
+    own = epochs.end_offset_for(epoch, end)
+    if own.epoch == NO_EPOCH:
+        return min(leader_end, end)
+    if own.epoch != epoch:
+        return min(own.end_offset, end)
+    return min(own.end_offset, leader_end, end)
