@@ -468,6 +468,27 @@ FORECAST: Final = schema_of(ForecastRow)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRow:
+    """The replicas of one partition together; nothing of them was changed."""
+
+    topic: str = column("topic")
+    partition: Int32 = column("number of the partition")
+    topic_id: Text = column("id of the topic, null where no file says it")
+    replicas: Number = column("replicas that its brokers can open, those that are missing left out")
+    high_watermark: Number = column("estimate: up to it records are on all in-sync replicas")
+    divergence: Number = column("first offset at which two replicas have other records")
+    safe: Numbers = column("brokers that may lead: nothing committed would be lost")
+    lost_records: Number = column("records that are lost where the best candidate leads")
+    lost_committed: Number = column("those of them that were committed")
+    answer: Text = column("all that is known, as JSON: replicas, candidates, what each would lose")
+    duration_ms: int = column("time it took to find out")
+    failure: Failure = Failure()
+
+
+AUDIT: Final = schema_of(AuditRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRow:
     """One row per partition directory: what observation found and what the plan would do."""
 

@@ -85,6 +85,7 @@ from pylog_spark.options.declared import (
     SETTINGS_OF_RUN,
     SETTLE,
     SHOW,
+    STATE,
     STRATEGY,
     SYNC_STOPPED,
     TARGET,
@@ -524,6 +525,32 @@ _DOCTOR: Final = Command(
     says, 4 if a partition could not be looked at.
     """,
     example="Example: `pylog doctor /var/lib/kafka`",
+)
+_AUDIT: Final = Command(
+    name="audit",
+    panel=_LOOK,
+    work="pylog_spark.cli.audit:AUDIT_WORK",
+    options=(
+        replace(ROOTS, help="Log directories of several brokers; several of one count as one."),
+        TOPICS,
+        EXCLUDE,
+        STATE,
+        _GUESSED_ROLE,
+        CONFIG_FILES,
+        SETTINGS_OF_RUN,
+        NOW_MS,
+        replace(ENGINE, panel=None),
+        replace(MASTER, panel=None),
+        replace(OUTPUT, panel=None),
+        replace(WIDE, panel=None),
+    ),
+    help="""
+    Compare the replicas of several brokers: what differs, who may lead, what would be lost.
+
+    Each replica is taken as its broker has it once it has opened the directory. Nothing is
+    written, no lock is taken.
+    """,
+    example="Example: `pylog audit /mnt/b1 /mnt/b2 /mnt/b3`",
 )
 _RUN: Final = Command(
     name="run",
@@ -1036,7 +1063,7 @@ _WARMUP: Final = Command(
 # In the order of the program's help.
 COMMANDS: Final[tuple[Command | Group, ...]] = (
     *(_INSPECT, _DUMP, _CAT, _EXPORT, _FIND, _FREE),
-    *(_GROUPS, _TRANSACTIONS, _EXPLAIN, _SURVEY, _VERIFY, _DOCTOR),
+    *(_GROUPS, _TRANSACTIONS, _EXPLAIN, _SURVEY, _VERIFY, _DOCTOR, _AUDIT),
     *(_RUN, _RECOVER, _RETAIN, _COMPACT),
     *(_APPLY, _RUNS, _UNDO, _PURGE, _SALVAGE),
     *(_INGEST, _MATERIALIZE),

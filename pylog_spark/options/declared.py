@@ -246,6 +246,14 @@ PER_DISK: Final = Option[int | None](
     is_in_files=True,
     doc="tasks that may be at one local disk at once; empty: no limit",
 )
+STATE: Final = Option[Path | None](
+    name="state",
+    flag="--state",
+    kind=FILE,
+    default=None,
+    metavar="FILE",
+    help="ISR, epochs and assignment as JSON. Default: the cluster's metadata in the directories.",
+)
 TOPIC_DUMP: Final = Option[TopicDump | None](
     name="topic_dump",
     flag="--topic-dump",

@@ -6,37 +6,13 @@ from typing import Final
 
 from storage_core.maintenance.replication.comparison import compare_logs
 from storage_core.maintenance.replication.offset_ranges import Ranges, clip, count, union
+from storage_core.maintenance.replication.partition_state import PartitionState
 from storage_core.maintenance.replication.replica import Damage, OpenedLog, Replica
 from storage_core.maintenance.replication.truncation import Leader, LogSpan, find_truncation
 
 _NOTHING: Final = LogSpan(
     log_start_offset=0, log_end_offset=0, high_watermark=0, epochs=(), first_segment_offset=0
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionState:
-    """A partition by the cluster's metadata, or by who asks.
-
-    Attributes:
-        replicas: Node ids, the preferred leader first.
-        isr: Node ids of the in-sync replicas.
-        elr: Node ids of the eligible leader replicas.
-        last_known_elr: Node ids of the last known ones.
-        leader: Node id, -1 for none.
-        leader_epoch: Number of the leader's reign.
-        min_insync_replicas: Of the topic.
-        is_compacted: Whether the topic's cleanup policy removes records by key.
-    """
-
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-    elr: tuple[int, ...]
-    last_known_elr: tuple[int, ...]
-    leader: int
-    leader_epoch: int
-    min_insync_replicas: int
-    is_compacted: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,13 +93,10 @@ class _Audit:
         self._replicas = replicas
         self._state = state
         self._compared = compare_logs([replica.log for replica in replicas])
-        numbers = range(len(replicas))
+        numbers = list(range(len(replicas)))
         if state is not None:
-            order = {broker: place for place, broker in enumerate(state.replicas)}
-            numbers = sorted(
-                (number for number in numbers if replicas[number].broker in order),
-                key=lambda number: order[replicas[number].broker],
-            )
+            by_broker = {replica.broker: number for number, replica in enumerate(replicas)}
+            numbers = [by_broker[broker] for broker in state.replicas if broker in by_broker]
         self._is_whole = not any(replicas[number].error for number in numbers)
         self._usable = [number for number in numbers if not replicas[number].error]
         self._in_sync = [_span(replica) for replica in self._find_in_sync()]
@@ -182,7 +155,7 @@ class _Audit:
                 start = max(deleted, cut.offset if cut.rounds else follower.log.log_end_offset)
             alone = clip(self._compared.missing[number, other], start=start)
             lost.append(alone)
-            own = follower.checkpoints.high_watermark
+            own = follower.place.checkpoints.high_watermark
             committed.append(clip(alone, end=self._committed_end(own)))
         all_committed = union(committed)
         return Candidate(
@@ -226,4 +199,4 @@ class _Audit:
 def _span(replica: Replica) -> LogSpan:
     if replica.log is None:
         return _NOTHING
-    return replica.log.span(replica.checkpoints.high_watermark or 0)
+    return replica.log.span(replica.place.checkpoints.high_watermark or 0)

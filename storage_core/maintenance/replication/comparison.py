@@ -78,7 +78,7 @@ def compare_logs(logs: Sequence[OpenedLog | None]) -> ComparedLogs:
         missing[pair], missing[pair[::-1]] = [], []
     for start, end, parts in _pieces(readers):
         for pair in combinations(range(len(logs)), 2):
-            lowest, lacked = _compare(*(parts[number] for number in pair), start, end)
+            lowest, lacked = _compare(parts[pair[0]], parts[pair[1]], start, end)
             known = differences[pair]
             if lowest is not None and (known is None or lowest < known):
                 differences[pair] = lowest

@@ -1,16 +1,19 @@
 """One replica of a partition, as its broker has it once it has opened the directory."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.checkpoint.checkpoint_files import EpochEntry
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.config import CleanerConfig, LogConfig
-from storage_core.errors import located
+from storage_core.errors import PylogError, located
 from storage_core.log.batch_search import find_batch_base_offset
 from storage_core.log.directory_view import DirectoryView
 from storage_core.log.log_loader import LogLoader
 from storage_core.log.producer_snapshot import NO_OFFSET
+from storage_core.maintenance.replication.places import ReplicaPlace
 from storage_core.maintenance.replication.truncation import LogSpan
+from storage_core.store import open_store
 from storage_core.store.base import LogStore
 
 
@@ -92,28 +95,42 @@ class OpenedLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """A replica of a partition on one broker's disks.
+    """A replica of a partition, opened.
 
     Attributes:
-        broker: Node id, None where no file says it.
-        root: The log directory.
-        directory: Its own directory; empty for one that is missing.
-        is_clean: Whether its log directory has the clean-shutdown marker.
-        checkpoints: What its log directory's checkpoints say of it.
-        log: Its log once it is opened; None for a replica that is missing or cannot be opened.
+        place: Where it lies.
+        log: Its log; None for a replica that is missing or cannot be opened.
         error: Why it cannot be opened, else empty.
-        is_missing: Whether the broker is assigned, its log directories were given, and nothing is
-            there: it would lead with an empty log.
     """
 
-    broker: int | None
-    root: str
-    directory: str
-    is_clean: bool
-    checkpoints: PartitionCheckpoints = field(default_factory=PartitionCheckpoints)
+    place: ReplicaPlace
     log: OpenedLog | None = None
     error: str = ""
-    is_missing: bool = False
+
+    @property
+    def broker(self) -> int | None:
+        """Node id, None where no file says it."""
+        return self.place.broker
+
+
+def open_replica(place: ReplicaPlace, now_ms: int) -> Replica:
+    """Open a replica as its broker does; what keeps the broker from it is its error.
+
+    Args:
+        place: Where it lies.
+        now_ms: The run's clock, epoch milliseconds.
+    """
+    if place.problem or place.is_missing:
+        return Replica(place=place, error=place.problem)
+    # A copy on its way has no entry in the checkpoints: those of its name are another log's.
+    is_own = place.kind is DirectoryKind.PARTITION
+    checkpoints = place.checkpoints if is_own else PartitionCheckpoints()
+    try:
+        store = open_store(place.directory)
+        log = open_log(store, checkpoints=checkpoints, is_clean=place.is_clean, now_ms=now_ms)
+    except PylogError as error:
+        return Replica(place=place, error=str(error))
+    return Replica(place=place, log=log)
 
 
 @located

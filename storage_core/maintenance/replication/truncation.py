@@ -82,49 +82,47 @@ def find_truncation(follower: LogSpan, leader: Leader) -> Truncation:
         follower: The follower's log, once its broker has opened it.
         leader: Who leads.
     """
-    epochs = LeaderEpochCache(follower.epochs)
-    end = follower.log_end_offset
-    rounds: list[int] = []
-    is_restart = False
-
-    def cut(offset: int) -> None:
-        nonlocal end, is_restart
-        if offset < end:
-            rounds.append(offset)
-            if offset < follower.first_segment_offset:
-                # The segments below are gone: the log is emptied, its epochs are forgotten.
-                is_restart = True
-                epochs.truncate_from_end(0)
-            end = offset
-        epochs.truncate_from_end(offset)
-
-    fetch_offset = end
-    if epochs.latest_epoch == NO_EPOCH:
-        fetch_offset = max(min(follower.high_watermark, end), follower.log_start_offset)
-        cut(fetch_offset)
+    log = _Follower(follower)
     while True:
-        epoch = epochs.latest_epoch
-        if leader.log_start_offset <= fetch_offset and epoch != NO_EPOCH:
-            diverging = leader.diverging_end(epoch, fetch_offset)
-            if diverging is not None:
-                fetch_offset = _agreed_end(epochs, end, *diverging)
-                cut(fetch_offset)
-                continue
-        if leader.log_end_offset < fetch_offset:
-            fetch_offset = leader.log_end_offset
-            cut(fetch_offset)
-            continue
-        if fetch_offset < leader.log_start_offset:
-            if end < leader.log_start_offset:
-                return Truncation(
-                    offset=leader.log_start_offset,
-                    is_restart=True,
-                    rounds=(*rounds, leader.log_start_offset),
-                )
-            fetch_offset = end
-            if leader.log_start_offset > fetch_offset:
-                continue
-        return Truncation(offset=end, is_restart=is_restart, rounds=tuple(rounds))
+        epoch = log.epochs.latest_epoch
+        diverging = None
+        if epoch != NO_EPOCH and log.fetch_offset >= leader.log_start_offset:
+            diverging = leader.diverging_end(epoch, log.fetch_offset)
+        if diverging is not None:
+            log.cut(_agreed_end(log.epochs, log.end, *diverging))
+        elif leader.log_end_offset < log.fetch_offset:
+            log.cut(leader.log_end_offset)
+        elif log.end < leader.log_start_offset:
+            start = leader.log_start_offset
+            return Truncation(offset=start, is_restart=True, rounds=(*log.rounds, start))
+        else:
+            return Truncation(offset=log.end, is_restart=log.is_restart, rounds=tuple(log.rounds))
+
+
+class _Follower:
+    """A follower's log, while it is cut."""
+
+    def __init__(self, log: LogSpan) -> None:
+        self._first_segment_offset = log.first_segment_offset
+        self.epochs = LeaderEpochCache(log.epochs)
+        self.end = self.fetch_offset = log.log_end_offset
+        self.rounds: list[int] = []
+        self.is_restart = False
+        if self.epochs.latest_epoch == NO_EPOCH:
+            # Nothing can be asked for: it goes back to what is known to be replicated.
+            self.cut(max(min(log.high_watermark, self.end), log.log_start_offset))
+
+    def cut(self, offset: int) -> None:
+        """Cut the log, and fetch from there."""
+        self.fetch_offset = offset
+        if offset < self.end:
+            self.rounds.append(offset)
+            self.end = offset
+            if offset < self._first_segment_offset:
+                # No segment is left: the log is empty, and knows no epoch.
+                self.is_restart = True
+                self.epochs.truncate_from_end(0)
+        self.epochs.truncate_from_end(offset)
 
 
 def _agreed_end(epochs: LeaderEpochCache, end: int, epoch: int, leader_end: int) -> int:

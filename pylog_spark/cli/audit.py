@@ -1,0 +1,148 @@
+"""``pylog audit``: what the replicas of several brokers have, and who may lead."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from rich.console import Console
+
+from pylog_spark.cli.chosen_topics import topic_notes, write_notes
+from pylog_spark.cli.row_lines import RowLines
+from pylog_spark.cli.runner import Call, Tasks, Work, load_options
+from pylog_spark.discovery import resolve_roots
+from pylog_spark.exit_code import ExitCode
+from pylog_spark.operations.audit import Audit, audit
+from pylog_spark.options.declared import OUTPUT, ROOTS, STATE
+from pylog_spark.options.option import CommandLine
+from pylog_spark.report import number_column, partition_name
+from pylog_spark.schemas import AUDIT
+from pylog_spark.text_table import Column, Row, TextTable, write_paragraphs, write_table
+from storage_core.wording import count_text
+
+_COLUMNS: Final = tuple(name for name in AUDIT.names if name != "answer")
+
+
+def _leaders(row: Row) -> str:
+    """Return the brokers that may lead."""
+    return ", ".join(map(str, row["safe"])) if row["safe"] else "nobody"
+
+
+def _losses(row: Row) -> str:
+    """Return the loss under each leader, and which replicas cannot be read."""
+    answer = row["details"]
+    if answer is None:
+        return f"could not be compared: {row['error']}"
+    said = [
+        f"broker {each['broker']} cannot open its replica: {each['error']}"
+        for each in answer["replicas"]
+        if each.get("error")
+    ]
+    for each in answer["candidates"]:
+        lost = each["lost"]
+        if each["safe"] and not lost["records"]:
+            continue
+        text = f"broker {each['broker']} as leader loses {count_text(lost['records'], 'record')}"
+        if lost["committed"]:
+            text += f", {lost['committed']:,} of them committed"
+        if not lost["records"]:
+            text = f"broker {each['broker']} has damage"
+        said.append(text)
+    if answer["unseen"]:
+        brokers = ", ".join(map(str, answer["unseen"]))
+        said.append(f"of broker {brokers} no directory was given")
+    return "; ".join(said)
+
+
+_TABLE: Final = TextTable(
+    columns=(
+        Column(heading="partition", cell=partition_name, folds=True),
+        number_column("replicas", "replicas", rank=3),
+        number_column("high watermark", "high_watermark", rank=2),
+        number_column("differ from", "divergence", rank=1),
+        Column(
+            heading="may lead",
+            cell=_leaders,
+            style=lambda row: "" if row["safe"] else "bold red",
+        ),
+    ),
+    note=_losses,
+    note_heading="what would be lost",
+)
+
+
+def _prepare(line: CommandLine) -> Call[None]:
+    options = load_options(line)
+    roots = resolve_roots(line[ROOTS], said=options.role)
+    notes = topic_notes(options, roots)
+    return Call(line=line, options=options, subject=None, roots=roots, notes=notes)
+
+
+def _audit(call: Call[None], place: Any) -> Audit:
+    roots = [root.location for root in call.roots]
+    return audit(place, roots, call.options, state=call.line[STATE])
+
+
+def _show(call: Call[None], report: Audit) -> int:
+    rows = report.rows.to_pylist()
+    if call.is_for_person:
+        _write(report, rows, is_wide=call.is_wide)
+    else:
+        lines = RowLines(call.line[OUTPUT], "partition", _COLUMNS)
+        for row, answer in zip(rows, report.answers(), strict=True):
+            if lines.is_csv:
+                lines.add("partition", {name: row[name] for name in _COLUMNS})
+            else:
+                lines.add("partition", answer)
+    write_notes(call.notes, is_for_person=call.is_for_person, is_wide=call.is_wide)
+    failed = any(row["error"] for row in rows)
+    return ExitCode.PARTLY_FAILED if failed else ExitCode.DONE
+
+
+def _write(report: Audit, rows: Sequence[Row], *, is_wide: bool) -> None:
+    console = Console()
+    details = [
+        {**row, "details": None if row["answer"] is None else answer}
+        for row, answer in zip(rows, report.answers(), strict=True)
+    ]
+    verdict, style = _verdict(details)
+    write_paragraphs(console, [verdict], is_wide=is_wide, style=style)
+    write_paragraphs(console, [f"  {report.belief}", ""], is_wide=is_wide)
+    telling = [row for row in details if _losses(row)]
+    others = len(details) - len(telling)
+    alike = f"{count_text(others, 'more partition')}: whoever leads, nothing is lost"
+    footer = [alike] if others else []
+    write_table(console, _TABLE, telling, is_wide=is_wide, footer=footer)
+
+
+def _verdict(rows: Sequence[Row]) -> tuple[str, str]:
+    """Return what a person has to know, and its style."""
+    judged = [row for row in rows if row["details"] is not None and row["details"]["candidates"]]
+    nobody = sum(not row["safe"] for row in judged)
+    some = sum(len(row["safe"] or ()) < len(row["details"]["candidates"]) for row in judged)
+    if not rows:
+        return "No partition is there to be compared.", "bold yellow"
+    if nobody:
+        return (
+            (
+                f"Committed records of {count_text(nobody, 'partition')} are lost whoever leads, or a "
+                "replica cannot be read: heal or copy first."
+            ),
+            "bold red",
+        )
+    if some:
+        return (
+            (
+                f"Of {count_text(some, 'partition')} the wrong leader loses committed records: who may "
+                "lead stands below."
+            ),
+            "bold yellow",
+        )
+    return "Whoever leads, no committed record is lost.", "bold green"
+
+
+AUDIT_WORK: Final = Work(
+    name="audit",
+    prepare=_prepare,
+    operate=_audit,
+    show=_show,
+    tasks=Tasks.HERE_IF_FEW,
+)

@@ -1,0 +1,171 @@
+"""Compare the replicas of several brokers: what differs, who may lead, what would be lost."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from pylog_spark.discovery import resolve_roots
+from pylog_spark.engines.choice import Place
+from pylog_spark.options import JobOptions
+from pylog_spark.rows import spark_frame
+from pylog_spark.run.job import new_job
+from pylog_spark.run.planning import WorkItem, are_read_here, choose_unit_bytes, pack_units
+from pylog_spark.run.run import Run
+from pylog_spark.schemas import AUDIT, Action
+from pylog_spark.tasks.audit import audit_partitions
+from storage_core.catalog.cluster_metadata import ClusterMetadata, read_cluster_metadata
+from storage_core.catalog.log_directories import DirectoryKind
+from storage_core.catalog.roles import local_path
+from storage_core.errors import ConfigError, InconsistentClusterIdError, PylogError
+from storage_core.maintenance.replication.partition_state import (
+    PartitionState,
+    parse_states,
+    states_of,
+)
+from storage_core.maintenance.replication.places import PartitionPlaces, find_places
+from storage_core.maintenance.verification.log_directories import verify_log_directories
+from storage_core.maintenance.verification.observed_root import ObservedRoot
+from storage_core.wording import time_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_TITLE: Final = "pylog audit"
+# A file of states: a person wrote it, or a script for some thousands of partitions.
+_MOST_STATE_BYTES: Final = 1 << 28
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """The answer about partitions.
+
+    Attributes:
+        rows: Of ``schemas.AUDIT``, by topic, partition and topic id.
+        belief: Whose word on ISR, epochs and assignment was taken, and how old it is.
+        engine: What did the tasks: ``spark`` or ``local``, which is this machine.
+    """
+
+    rows: pa.Table
+    belief: str
+    engine: str
+
+    def answers(self) -> Iterator[dict[str, Any]]:
+        """Yield all that is known of each partition; of one that failed, its name and error."""
+        for row in self.rows.to_pylist():
+            if row["answer"] is not None:
+                yield json.loads(row["answer"])
+            else:
+                names = ("topic", "partition", "topic_id", "error_class", "error")
+                yield {name: row[name] for name in names}
+
+    def frame(self, spark: "SparkSession") -> "DataFrame":
+        """Return the rows as a DataFrame."""
+        return spark_frame(spark, self.rows)
+
+
+def audit(
+    place: Place,
+    roots: Sequence[str | Path],
+    options: JobOptions,
+    *,
+    state: Path | None = None,
+) -> Audit:
+    """Compare the replicas in the log directories of several brokers; nothing is written.
+
+    Args:
+        place: Where it runs: a Spark session, or this machine (``Local``).
+        roots: Paths of log directories; several of one broker count as one.
+        options: Which topics, which role.
+        state: A file that says ISR, epochs and assignment; None for the newest metadata of the
+            cluster that lies in the roots.
+
+    Raises:
+        ConfigError: A root is none, is there twice, or the file of states is none.
+        InconsistentClusterIdError: The roots are of several clusters.
+        StorageError: A root cannot be listed.
+        pyspark.errors.PySparkException: Spark failed.
+    """
+    log_roots = resolve_roots(roots, said=options.role)
+    job = new_job(Action.VERIFY.value, log_roots, replace(options, dry_run=True))
+    observed, _ = verify_log_directories([(root.location, root.role) for root in log_roots])
+    _check_one_cluster(observed)
+    states, belief = _find_states(observed, state)
+    places = [each for each in find_places(observed, states) if job.topics.admits(each.topic)]
+    with Run(place, job) as run:
+        rows = _judge(run, places)
+        return Audit(rows=rows, belief=belief, engine=run.engine.name)
+
+
+def _judge(run: Run, places: Sequence[PartitionPlaces]) -> pa.Table:
+    if not places:
+        return AUDIT.empty_table()
+    engine, options = run.engine, run.job.options
+    items = [WorkItem(value=each, size_bytes=0) for each in places]
+    unit_bytes = choose_unit_bytes(
+        0,
+        slots=engine.slots,
+        least_bytes=options.tuning.unit_min_bytes,
+        most_bytes=options.tuning.unit_max_bytes,
+    )
+    now_ms = options.now_ms
+
+    def work(unit: tuple[PartitionPlaces, ...]) -> Iterator[pa.RecordBatch]:
+        return audit_partitions(unit, now_ms)
+
+    units = [tuple(unit.values) for unit in pack_units(items, unit_bytes=unit_bytes)]
+    rows = engine.collect(
+        engine.spread(units, work, AUDIT),
+        AUDIT,
+        f"{_TITLE}: {len(places):,} partitions",
+        is_look=are_read_here(items),
+    )
+    return rows.sort_by([(name, "ascending") for name in ("topic", "partition", "topic_id")])
+
+
+def _check_one_cluster(roots: Sequence[ObservedRoot]) -> None:
+    first: tuple[str, str] | None = None
+    for root in roots:
+        cluster = None if root.meta_properties is None else root.meta_properties.cluster_id
+        if cluster is None:
+            continue
+        if first is not None and cluster != first[1]:
+            raise InconsistentClusterIdError(root.location, first[1], cluster)
+        first = first or (root.location, cluster)
+
+
+def _find_states(
+    roots: Sequence[ObservedRoot], file: Path | None
+) -> tuple[list[PartitionState], str]:
+    """Return what is known of partitions, and who says it."""
+    if file is not None:
+        try:
+            with file.open("rb") as reader:
+                content = reader.read(_MOST_STATE_BYTES)
+        except OSError as error:
+            raise ConfigError("--state", str(file), error.strerror or str(error)) from error
+        return parse_states(content, str(file)), f"ISR, epochs and assignment by {file}"
+    newest: tuple[ClusterMetadata, str] | None = None
+    broken: list[str] = []
+    for root in roots:
+        for entry in root.entries:
+            path = local_path(entry.path)
+            if entry.kind is not DirectoryKind.METADATA or entry.is_link or path is None:
+                continue
+            try:
+                metadata = read_cluster_metadata(path, is_recovered=True)
+            except PylogError as error:
+                broken.append(str(error))
+                continue
+            if newest is None or metadata.end_offset > newest[0].end_offset:
+                newest = metadata, entry.path
+    if newest is None:
+        why = f" ({'; '.join(broken)})" if broken else ""
+        return [], f"nothing says ISR, epochs and assignment{why}: every replica is a candidate"
+    metadata, where = newest
+    at = metadata.last_timestamp_ms
+    belief = f"ISR, epochs and assignment by {where}, offset {metadata.end_offset}"
+    return list(states_of(metadata)), belief + (f", of {time_text(at)}" if at >= 0 else "")

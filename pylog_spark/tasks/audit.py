@@ -1,0 +1,153 @@
+"""Judge the replicas of partitions: a row of ``schemas.AUDIT`` each."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+
+from pylog_spark.rows import rows_to_batches
+from pylog_spark.schemas import AUDIT
+from pylog_spark.tasks.failures import attempt
+from storage_core.catalog.log_directories import DirectoryKind
+from storage_core.maintenance.replication.audit import (
+    Candidate,
+    PartitionAudit,
+    audit_partition,
+)
+from storage_core.maintenance.replication.offset_ranges import Ranges, count
+from storage_core.maintenance.replication.places import PartitionPlaces, ReplicaPlace
+from storage_core.maintenance.replication.replica import Damage, Replica, open_replica
+
+Row = dict[str, Any]
+
+
+def audit_partitions(places: Sequence[PartitionPlaces], now_ms: int) -> Iterator[pa.RecordBatch]:
+    """Yield a row for each partition, whatever is wrong with it.
+
+    Args:
+        places: Where the copies of each lie.
+        now_ms: The run's clock, epoch milliseconds.
+    """
+    yield from rows_to_batches(AUDIT, (_row(each, now_ms) for each in places))
+
+
+def _row(places: PartitionPlaces, now_ms: int) -> Row:
+    name = {
+        "topic": places.topic,
+        "partition": places.partition,
+        "topic_id": places.topic_id,
+    }
+    return name | attempt(lambda: _audit(places, now_ms))
+
+
+def _audit(places: PartitionPlaces, now_ms: int) -> Row:
+    replicas = [open_replica(place, now_ms) for place in places.replicas]
+    beside = [open_replica(place, now_ms) for place in places.beside]
+    audit = audit_partition(replicas, places.state)
+    best = min(audit.candidates, key=_loss, default=None)
+    return {
+        "replicas": sum(replica.log is not None for replica in replicas),
+        "high_watermark": audit.high_watermark,
+        "divergence": audit.divergence,
+        "safe": [each.replica.broker for each in audit.candidates if each.is_safe],
+        "lost_records": None if best is None else count(best.lost),
+        "lost_committed": None if best is None else count(best.committed),
+        "answer": json.dumps(_answer(places, replicas, beside, audit)),
+    }
+
+
+def _loss(candidate: Candidate) -> tuple[bool, int, int]:
+    """Return what the candidates are ranked by, the best one first."""
+    return not candidate.is_safe, count(candidate.committed), count(candidate.lost)
+
+
+def _answer(
+    places: PartitionPlaces,
+    replicas: Sequence[Replica],
+    beside: Sequence[Replica],
+    audit: PartitionAudit,
+) -> Row:
+    offset = audit.divergence
+    return {
+        "topic": places.topic,
+        "partition": places.partition,
+        "topic_id": places.topic_id,
+        "replicas": [
+            *map(_describe_replica, replicas, audit.damage),
+            *(_describe_replica(replica, ()) for replica in beside),
+        ],
+        "unseen": list(places.unseen),
+        "high_watermark": audit.high_watermark,
+        "divergence": None if offset is None else {"offset": offset},
+        "candidates": list(map(_describe_candidate, audit.candidates)),
+    }
+
+
+def _describe_replica(replica: Replica, damage: Sequence[Damage]) -> Row:
+    place = replica.place
+    described: Row = {
+        "broker": place.broker,
+        "root": place.root,
+        "dir": PurePosixPath(place.directory).name,
+        "clean": place.is_clean,
+        "high_watermark": place.checkpoints.high_watermark,
+    }
+    described |= _kind_of(place)
+    if place.is_missing:
+        described |= {"log_start": 0, "log_end": 0, "epochs": [], "damage": []}
+    if replica.error:
+        described["error"] = replica.error
+    log = replica.log
+    if log is not None:
+        described |= {
+            "log_start": log.log_start_offset,
+            "log_end": log.log_end_offset,
+            "recovery_point": place.checkpoints.recovery_point,
+            "last_stable_offset": log.last_stable_offset,
+            "epochs": [[entry.epoch, entry.start_offset] for entry in log.epochs],
+            "segments": len(log.base_offsets),
+            "bytes": log.size_bytes,
+            "open_transactions": [
+                {"producer_id": each.producer_id, "first_offset": each.first_offset}
+                for each in log.open_transactions
+            ],
+            "damage": [f"{each.file} at {each.position}: {each.reason}" for each in damage],
+        }
+    return described
+
+
+def _kind_of(place: ReplicaPlace) -> Row:
+    if place.is_missing:
+        return {"missing": True}
+    if place.kind is DirectoryKind.PARTITION:
+        return {}
+    return {str(place.kind): True}
+
+
+def _describe_candidate(candidate: Candidate) -> Row:
+    return {
+        "broker": candidate.replica.broker,
+        "truncations": [
+            {
+                "broker": cut.replica.broker,
+                "offset": cut.offset,
+                "restart": cut.is_restart,
+                "rounds": list(cut.rounds),
+                "same_until": cut.same_until,
+            }
+            for cut in candidate.cuts
+        ],
+        "lost": {
+            "records": count(candidate.lost),
+            "committed": count(candidate.committed),
+            "ranges": _listed(candidate.lost),
+        },
+        "safe": candidate.is_safe,
+    }
+
+
+def _listed(ranges: Ranges) -> list[list[int]]:
+    listed: list[list[int]] = ranges.tolist()
+    return listed

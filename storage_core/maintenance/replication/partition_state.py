@@ -1,0 +1,122 @@
+"""A partition by the cluster's metadata, or by a file of whoever asks."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from storage_core.catalog.cluster_metadata import ClusterMetadata
+from storage_core.errors import ConfigError
+
+# Beside topics of a cluster without such a setting.
+_MIN_INSYNC: Final = "min.insync.replicas"
+_CLEANUP_POLICY: Final = "cleanup.policy"
+_COMPACT: Final = "compact"
+_WHAT: Final = "the state of partitions"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionState:
+    """The controller's view of a partition.
+
+    Attributes:
+        topic: Name of the topic.
+        partition: Number of the partition.
+        topic_id: Id of the topic.
+        replicas: Node ids, the preferred leader first.
+        isr: Node ids of the in-sync replicas.
+        elr: Node ids of the eligible leader replicas.
+        last_known_elr: Node ids of the last known ones.
+        leader: Node id, -1 for none.
+        leader_epoch: Number of the leader's reign.
+        min_insync_replicas: Of the topic.
+        is_compacted: Whether the topic's cleanup policy removes records by key.
+    """
+
+    topic: str
+    partition: int
+    topic_id: str
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+    leader: int = -1
+    leader_epoch: int = 0
+    min_insync_replicas: int = 1
+    is_compacted: bool = False
+
+
+def states_of(metadata: ClusterMetadata) -> Iterable[PartitionState]:
+    """Yield the partitions of a cluster."""
+    everywhere = metadata.broker_configs.get("", {})
+    for topic in metadata.topics.values():
+        config = metadata.topic_configs.get(topic.name, {})
+        for number, record in sorted(topic.partitions.items()):
+            least = config.get(_MIN_INSYNC, everywhere.get(_MIN_INSYNC, "1"))
+            policy = config.get(_CLEANUP_POLICY, everywhere.get("log.cleanup.policy", ""))
+            yield PartitionState(
+                topic=topic.name,
+                partition=number,
+                topic_id=topic.topic_id,
+                replicas=record.replicas,
+                isr=record.isr,
+                elr=record.eligible_leader_replicas,
+                last_known_elr=record.last_known_eligible_leader_replicas,
+                leader=record.leader,
+                leader_epoch=record.leader_epoch,
+                min_insync_replicas=int(least) if least.isdecimal() else 1,
+                is_compacted=_COMPACT in policy,
+            )
+
+
+def parse_states(content: bytes, file: str) -> list[PartitionState]:
+    """Read a file of states: ``{"partitions": [{topic, partition, topic_id, replicas, ...}]}``.
+
+    Args:
+        content: Its bytes, JSON.
+        file: Its name, for errors.
+
+    Raises:
+        ConfigError: It is no such file, or a value is none.
+    """
+    try:
+        partitions = json.loads(content)["partitions"]
+        return [_parse(row) for row in partitions]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = f"expected {_WHAT} as JSON: {type(error).__name__}: {error}"
+        raise ConfigError("--state", file, reason) from error
+
+
+def _parse(row: Mapping[str, Any]) -> PartitionState:
+    config = row.get("config", {})
+    return PartitionState(
+        topic=_text(row["topic"]),
+        partition=_number(row["partition"]),
+        topic_id=_text(row["topic_id"]),
+        replicas=_numbers(row["replicas"]),
+        isr=_numbers(row["isr"]),
+        elr=_numbers(row.get("elr", [])),
+        last_known_elr=_numbers(row.get("last_known_elr", [])),
+        leader=_number(row.get("leader", -1)),
+        leader_epoch=_number(row.get("leader_epoch", 0)),
+        min_insync_replicas=_number(row.get("min_insync_replicas", 1)),
+        is_compacted=_COMPACT in _text(config.get(_CLEANUP_POLICY, "")),
+    )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected a text, found {value!r:.80}")
+    return value
+
+
+def _number(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"expected a whole number, found {value!r:.80}")
+    return value
+
+
+def _numbers(value: Sequence[Any]) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise TypeError(f"expected a list of node ids, found {value!r:.80}")
+    return tuple(map(_number, value))

@@ -1,0 +1,151 @@
+"""The replicas of each partition in the log directories of several brokers."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
+from storage_core.maintenance.replication.partition_state import PartitionState
+from storage_core.maintenance.verification.observed_root import ObservedRoot
+
+# Topic, partition, topic id.
+_Key = tuple[str, int, str | None]
+
+_REPLICA_KINDS: Final = frozenset({DirectoryKind.PARTITION})
+# Directories that hold a log, but are no replica of their broker as it stands.
+_BESIDE_KINDS: Final = frozenset({DirectoryKind.FUTURE, DirectoryKind.STRAY, DirectoryKind.DELETE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaPlace:
+    """A directory that holds a copy of a partition, or the lack of one.
+
+    Attributes:
+        broker: Node id, None where no file says it.
+        root: The log directory.
+        directory: Its path or URL; empty for a replica that is missing.
+        kind: What it is.
+        is_clean: Whether its log directory has the clean-shutdown marker.
+        checkpoints: What its log directory's checkpoints say of it.
+        problem: Why it cannot be opened, as far as its names tell; else empty.
+    """
+
+    broker: int | None
+    root: str
+    directory: str
+    kind: DirectoryKind
+    is_clean: bool
+    checkpoints: PartitionCheckpoints = field(default_factory=PartitionCheckpoints)
+    problem: str = ""
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether its broker is assigned, its log directories were given, and nothing is there."""
+        return not self.directory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionPlaces:
+    """Where copies of one partition lie.
+
+    Attributes:
+        topic: Name of the topic.
+        partition: Number of the partition.
+        topic_id: Id of the topic; None where no file says it.
+        state: What is known of it; None for nothing.
+        replicas: Of each broker; those that are missing, too.
+        beside: Copies that moves and deletions left.
+        unseen: Node ids of assigned brokers of which no log directory was given.
+    """
+
+    topic: str
+    partition: int
+    topic_id: str | None
+    state: PartitionState | None
+    replicas: tuple[ReplicaPlace, ...]
+    beside: tuple[ReplicaPlace, ...]
+    unseen: tuple[int, ...]
+
+
+def find_places(
+    roots: Sequence[ObservedRoot], states: Iterable[PartitionState]
+) -> list[PartitionPlaces]:
+    """Match directories with partitions, by topic id where there is one.
+
+    Equal names with other ids are other partitions. A directory without an id is of the partition
+    that the cluster has under its name, if it has one.
+
+    Args:
+        roots: The log directories; several of one broker count as one.
+        states: What is known of partitions.
+    """
+    known: dict[_Key, PartitionState] = {
+        (state.topic, state.partition, state.topic_id): state for state in states
+    }
+    ids = {(topic, partition): topic_id for topic, partition, topic_id in known}
+    replicas: dict[_Key, list[ReplicaPlace]] = {}
+    beside: dict[_Key, list[ReplicaPlace]] = {}
+    for root in roots:
+        for entry in root.entries:
+            name = entry.topic_partition
+            if name is None or entry.kind not in _REPLICA_KINDS | _BESIDE_KINDS:
+                continue
+            topic_id = entry.topic_id or ids.get((name.topic, name.partition))
+            key = (name.topic, name.partition, topic_id)
+            groups = replicas if entry.kind in _REPLICA_KINDS else beside
+            groups.setdefault(key, []).append(_place(root, entry))
+    given = {_broker(root): root.location for root in roots}
+    places = []
+    for key in sorted(replicas.keys() | beside.keys() | known.keys(), key=_order):
+        state = known.get(key)
+        own = replicas.get(key, [])
+        unseen: list[int] = []
+        if state is not None:
+            present = {place.broker for place in own}
+            absent = [broker for broker in state.replicas if broker not in present]
+            own += [_missing(broker, given[broker]) for broker in absent if broker in given]
+            unseen = [broker for broker in absent if broker not in given]
+        if own or key in beside:
+            topic, partition, topic_id = key
+            places.append(
+                PartitionPlaces(
+                    topic=topic,
+                    partition=partition,
+                    topic_id=topic_id,
+                    state=state,
+                    replicas=tuple(own),
+                    beside=tuple(beside.get(key, ())),
+                    unseen=tuple(unseen),
+                )
+            )
+    return places
+
+
+def _order(key: _Key) -> tuple[str, int, str]:
+    return (*key[:2], key[2] or "")
+
+
+def _broker(root: ObservedRoot) -> int | None:
+    return None if root.meta_properties is None else root.meta_properties.node_id
+
+
+def _place(root: ObservedRoot, entry: SubDirectory) -> ReplicaPlace:
+    problem = entry.problem
+    if entry.is_link:
+        problem = f"{entry.path}: is a link: it is not followed"
+    return ReplicaPlace(
+        broker=_broker(root),
+        root=root.location,
+        directory=entry.path,
+        kind=entry.kind,
+        is_clean=root.surroundings.is_clean,
+        checkpoints=root.checkpoints_of(entry.topic_partition),
+        problem=problem,
+    )
+
+
+def _missing(broker: int, root: str) -> ReplicaPlace:
+    return ReplicaPlace(
+        broker=broker, root=root, directory="", kind=DirectoryKind.PARTITION, is_clean=True
+    )
