@@ -1,0 +1,100 @@
+"""Replicas of real clusters, judged as Kafka then treated them."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from pylog_spark.engines.choice import Local
+from pylog_spark.operations.audit import audit
+from pylog_spark.options import JobOptions
+from pylog_spark.tasks.audit import audit_partitions
+from storage_core.catalog.roles import Role
+from storage_core.errors import ConfigError, InconsistentClusterIdError
+from storage_core.maintenance.replication.partition_state import parse_states
+from storage_core.maintenance.replication.places import find_places
+from storage_core.maintenance.verification.log_directories import verify_log_directories
+from tests.kit.cluster_truth import CLUSTERS, Cluster
+
+NOW_MS = 1_800_000_000_000
+
+
+def answers_of(cluster: Cluster) -> list[dict]:
+    """Return what the tasks of an audit answer, without an engine."""
+    observed, _ = verify_log_directories([(str(root), Role.BROKER) for root in cluster.roots])
+    states = parse_states(json.dumps({"partitions": cluster.states}).encode(), "states")
+    rows = [
+        row
+        for batch in audit_partitions(find_places(observed, states), NOW_MS)
+        for row in batch.to_pylist()
+    ]
+    assert [row["error"] for row in rows if row["error"]] == []
+    return [json.loads(row["answer"]) for row in rows]
+
+
+def prints(folder: Path) -> dict[str, str]:
+    return {
+        str(path): hashlib.md5(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.mark.item("REP-01", "REP-02", "REP-03", "REP-12", "REP-13", "REP-14")
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_an_audit_says_what_kafka_then_does(name: str, tmp_path: Path):
+    cluster = Cluster(name, tmp_path)
+    before = prints(tmp_path)
+    assert cluster.complaints(answers_of(cluster)) == []
+    assert prints(tmp_path) == before
+
+
+def test_the_referee_notices_another_answer(tmp_path: Path):
+    cluster = Cluster("diverged", tmp_path)
+    for change in (
+        lambda row: row["replicas"][0].update(log_end=7),
+        lambda row: row.update(divergence=None),
+        lambda row: row.update(high_watermark=10_000),
+        lambda row: row["candidates"][0]["lost"].update(records=3),
+        lambda row: row["candidates"][0].update(safe=not row["candidates"][0]["safe"]),
+        lambda row: [each.update(truncations=[]) for each in row["candidates"]],
+        lambda row: row["candidates"].pop(),
+    ):
+        answers = answers_of(cluster)
+        row = next(row for row in answers if (row["topic"], row["partition"]) == ("ledger", 0))
+        change(row)
+        assert cluster.complaints(answers) != []
+
+
+def test_the_newest_metadata_of_the_roots_is_believed(tmp_path: Path):
+    cluster = Cluster("wiped-disk", tmp_path)
+    report = audit(Local.of_master(None), cluster.roots, JobOptions(now_ms=NOW_MS))
+    assert "__cluster_metadata-0, offset " in report.belief
+    rows = {(row["topic"], row["partition"]): row for row in report.answers()}
+    by_file = {(row["topic"], row["partition"]): row for row in answers_of(cluster)}
+    for key, row in by_file.items():
+        assert rows[key]["candidates"] == row["candidates"]
+
+
+def test_roots_of_two_clusters_are_refused(tmp_path: Path):
+    one, two = (Cluster("clean", tmp_path / name) for name in ("one", "two"))
+    file = two.roots[0] / "meta.properties"
+    lines = [
+        "cluster.id=QUFBQUFBQUFBQUFBQUFBQQ" if line.startswith("cluster.id=") else line
+        for line in file.read_text().splitlines()
+    ]
+    file.write_text("\n".join(lines) + "\n")
+    with pytest.raises(InconsistentClusterIdError):
+        audit(Local.of_master(None), [one.roots[0], two.roots[0]], JobOptions(now_ms=NOW_MS))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{}", b'{"partitions": [{"topic": 3}]}', b"[" * 100_000]
+)
+def test_a_file_that_says_no_states_is_refused_by_its_name(tmp_path: Path, content: bytes):
+    cluster = Cluster("clean", tmp_path)
+    file = tmp_path / "states.json"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"states\.json"):
+        audit(Local.of_master(None), cluster.roots, JobOptions(now_ms=NOW_MS), state=file)
