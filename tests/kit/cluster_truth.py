@@ -171,9 +171,8 @@ class _Case:
         truth, lost = self._row["lost"], said["lost"]
         is_damaged = bool(self._there[self._leader]["damage"])
         assigned = self._usable.keys()
-        if all("log_end" in self._there[broker] for broker in assigned) and said["safe"] != (
-            lost["committed"] == 0 and not is_damaged
-        ):
+        is_whole = all("log_end" in replica for replica in self._there.values())
+        if is_whole and said["safe"] != (lost["committed"] == 0 and not is_damaged):
             yield f"safe {said['safe']}, and {lost['committed']} committed records are lost"
         if self._ended or not set(self._row["isr"] or []) >= assigned:
             return
