@@ -11,6 +11,7 @@ import pyarrow as pa
 from pylog_spark.discovery import discover_partitions, discover_segments, resolve_roots
 from pylog_spark.engines.choice import Local, Place
 from pylog_spark.operations.apply import OPERATIONS, ApplyOptions, apply_saved, options_of
+from pylog_spark.operations.audit import Audit, audit
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.doctor import diagnose
 from pylog_spark.operations.explain import explain
@@ -219,6 +220,18 @@ class LogDirectory:
         threads = broker_config(self.options).num_recovery_threads_per_data_dir
         request = VerifyRequest(is_deep=deep)
         return diagnose(self._place, [self.path], self.options, request, broker_threads=threads)
+
+    def audit(self, *others: str | Path, state: Path | None = None) -> Audit:
+        """Compare its replicas with those of other brokers' directories; nothing is written.
+
+        Args:
+            others: Log directories; several of one broker count as one.
+            state: A file of ISR, epochs and assignment; None for the newest metadata among them.
+
+        Raises:
+            PylogError: A directory cannot be listed, or they are of several clusters.
+        """
+        return audit(self._place, [self.path, *others], self.options, state=state)
 
     def explain(self) -> "DataFrame":
         """Return why partitions are cleaned or deleted from, now, later or never.

@@ -22,6 +22,7 @@ _CALLS: Final = {
     "survey": ("survey", "{log}", *_NOW, "--engine", "local"),
     "verify": ("verify", "{log}", *_NOW, "--engine", "local"),
     "doctor": ("doctor", "{log}", *_NOW, "--engine", "local"),
+    "audit": ("audit", "{log}", *_NOW, "--engine", "local"),
     "run": ("run", *_JOB, "--dry-run"),
     "recover": ("recover", *_JOB, "--dry-run"),
     "retain": ("retain", *_JOB, "--dry-run"),

@@ -27,6 +27,7 @@ _LOOKS: Final = {
     "survey": ("survey", "{}", *_ENGINE),
     "verify": ("verify", "{}", *_ENGINE),
     "doctor": ("doctor", "{}", *_ENGINE),
+    "audit": ("audit", "{}", *_ENGINE),
     "config init": ("config", "init", "{}"),
 }
 _WHOLE: Final = frozenset({ExitCode.DONE, ExitCode.FINDINGS})
