@@ -123,8 +123,8 @@ def _verdict(rows: Sequence[Row]) -> tuple[str, str]:
     if nobody:
         return (
             (
-                f"Committed records of {count_text(nobody, 'partition')} are lost whoever leads, or a "
-                "replica cannot be read: heal or copy first."
+                f"Committed records of {count_text(nobody, 'partition')} are lost whoever leads, "
+                "or a replica cannot be read."
             ),
             "bold red",
         )

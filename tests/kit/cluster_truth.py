@@ -84,7 +84,7 @@ class Cluster:
         for outcome in self.truth["outcomes"]:
             row = _row_of(outcome, want)
             leader = None if row is None else _lone_leader(outcome, row)
-            if row is not None and leader in candidates:
+            if row is not None and leader is not None and leader in candidates:
                 case = _Case(outcome, row, there, usable, leader)
                 for each in case.judge(candidates[leader]):
                     yield f"{outcome['outcome']}, broker {leader} leads: {each}"
@@ -240,7 +240,8 @@ def _judge_high_watermark(want: Row, usable: Mapping[int, Row], said: int | None
 
 def _row_of(outcome: Row, want: Row) -> Row | None:
     names = ("topic", "partition", "topic_id")
-    for row in outcome["partitions"]:
+    rows: list[Row] = outcome["partitions"]
+    for row in rows:
         if all(row[name] == want[name] for name in names):
             return row
     return None
