@@ -131,8 +131,8 @@ def _verdict(rows: Sequence[Row]) -> tuple[str, str]:
     if some:
         return (
             (
-                f"Of {count_text(some, 'partition')} the wrong leader loses committed records: who may "
-                "lead stands below."
+                f"Of {count_text(some, 'partition')} the wrong leader loses committed records: "
+                "who may lead stands below."
             ),
             "bold yellow",
         )
