@@ -155,8 +155,7 @@ class _Audit:
                 start = max(deleted, cut.offset if cut.rounds else follower.log.log_end_offset)
             alone = clip(self._compared.missing[number, other], start=start)
             lost.append(alone)
-            own = follower.place.checkpoints.high_watermark
-            committed.append(clip(alone, end=self._committed_end(own)))
+            committed.append(clip(alone, end=self._committed_end(follower)))
         all_committed = union(committed)
         return Candidate(
             replica=self._replicas[number],
@@ -168,9 +167,19 @@ class _Audit:
             and not count(all_committed),
         )
 
-    def _committed_end(self, checkpoint: int | None) -> int | None:
-        """Return the offset below which a replica's records count as committed, None for all."""
-        return None if checkpoint is None else max(self._watermark or 0, checkpoint)
+    def _committed_end(self, replica: Replica) -> int | None:
+        """Return the offset below which a replica's records were committed, None for all.
+
+        The high watermark is that of the in-sync replicas: it binds a log as far as it is theirs.
+        """
+        checkpoint = replica.place.checkpoints.high_watermark
+        if checkpoint is None:
+            return None
+        span = _span(replica)
+        epoch = self._next_epoch()
+        ends = [find_truncation(span, Leader(each, epoch)).offset for each in self._in_sync]
+        shared = max(ends, default=0)
+        return max(checkpoint, min(self._watermark or 0, shared))
 
     def _next_epoch(self) -> int:
         known = [entry.epoch for replica in self._replicas for entry in _span(replica).epochs]

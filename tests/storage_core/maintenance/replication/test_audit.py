@@ -1,0 +1,126 @@
+"""High watermark, candidates and losses of replicas that tests write."""
+
+from pathlib import Path
+
+import pytest
+
+from storage_core.catalog.log_directories import DirectoryKind
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
+from storage_core.maintenance.replication.audit import PartitionAudit, audit_partition
+from storage_core.maintenance.replication.offset_ranges import count
+from storage_core.maintenance.replication.partition_state import PartitionState
+from storage_core.maintenance.replication.places import ReplicaPlace
+from storage_core.maintenance.replication.replica import Replica, open_replica
+from tests.kit.builders import BatchSpec, RecordSpec
+from tests.kit.directories import SegmentSpec, write_partition
+
+
+def replica(
+    folder: Path, broker: int, *epochs: tuple[int, int], end: int, high_watermark: int | None = 0
+) -> Replica:
+    """Write a log of one record a batch, its epochs beginning at offsets, and open it."""
+    starts = dict(epochs) or {0: 0}
+    batches = []
+    for offset in range(end):
+        epoch = max(epoch for epoch, start in starts.items() if start <= offset)
+        record = RecordSpec(key=b"k", value=b"%d in %d" % (offset, epoch))
+        batches.append(BatchSpec(records=(record,), base_offset=offset, leader_epoch=epoch))
+    directory = write_partition(
+        folder / str(broker) / "t-0", [SegmentSpec(base_offset=0, batches=batches)]
+    )
+    place = ReplicaPlace(
+        broker=broker,
+        root=str(directory.parent),
+        directory=str(directory),
+        kind=DirectoryKind.PARTITION,
+        is_clean=True,
+        checkpoints=PartitionCheckpoints(high_watermark=high_watermark),
+    )
+    opened = open_replica(place, 0)
+    assert opened.error == ""
+    return opened
+
+
+def state(**changes: object) -> PartitionState:
+    known = {"replicas": (1, 2, 3), "isr": (1, 2, 3), "leader": 1, "leader_epoch": 1}
+    return PartitionState(topic="t", partition=0, topic_id="", **known | changes)
+
+
+def losses(audit: PartitionAudit) -> dict[int | None, tuple[int, int, bool]]:
+    return {
+        each.replica.broker: (count(each.lost), count(each.committed), each.is_safe)
+        for each in audit.candidates
+    }
+
+
+@pytest.mark.item("REP-03", "REP-04")
+@pytest.mark.parametrize(("ends", "expected"), [((105, 104, 102), 102), ((105, 104, 105), 104)])
+def test_the_high_watermark_is_the_smallest_end_in_sync(tmp_path, ends, expected):
+    replicas = [replica(tmp_path, broker, end=end) for broker, end in enumerate(ends, start=1)]
+    assert audit_partition(replicas, state()).high_watermark == expected
+    assert audit_partition(replicas, None).high_watermark == expected
+
+
+@pytest.mark.item("REP-03")
+def test_it_is_no_less_than_a_checkpoint_and_counts_only_who_is_in_sync(tmp_path):
+    replicas = [
+        replica(tmp_path, 1, end=9),
+        replica(tmp_path, 2, end=8, high_watermark=6),
+        replica(tmp_path, 3, end=2),
+    ]
+    assert audit_partition(replicas, state(isr=(1, 2))).high_watermark == 8
+    assert audit_partition(replicas, state(isr=())).high_watermark == 6
+    assert audit_partition(replicas, state(isr=(), elr=(1,))).high_watermark == 9
+
+
+@pytest.mark.item("REP-05", "CFG-22")
+def test_too_few_in_sync_commit_nothing(tmp_path):
+    replicas = [replica(tmp_path, broker, end=9, high_watermark=4) for broker in (1, 2, 3)]
+    few = state(isr=(1,), min_insync_replicas=2)
+    assert audit_partition(replicas, few).high_watermark == 4
+    # No more replicas are asked for than there are.
+    one = state(replicas=(1,), isr=(1,), min_insync_replicas=2)
+    assert audit_partition(replicas[:1], one).high_watermark == 9
+
+
+@pytest.mark.item("REP-13", "REP-14")
+def test_each_candidate_loses_what_others_have_from_where_they_part(tmp_path):
+    replicas = [
+        replica(tmp_path, 1, (0, 0), (2, 6), end=10, high_watermark=6),
+        replica(tmp_path, 2, (0, 0), end=8, high_watermark=6),
+        replica(tmp_path, 3, (0, 0), end=6, high_watermark=6),
+    ]
+    audit = audit_partition(replicas, state(isr=(1,), leader=1, leader_epoch=2))
+    assert audit.divergence == 6
+    # Broker 2's offsets 6 and 7 are of a branch that nobody was promised.
+    assert losses(audit) == {1: (2, 0, True), 2: (4, 4, False), 3: (6, 4, False)}
+    cuts = {each.replica.broker: (each.offset, each.rounds) for each in audit.candidates[0].cuts}
+    assert cuts == {2: (6, (6,))}
+
+
+@pytest.mark.item("REP-01", "REP-13")
+def test_a_missing_replica_would_lead_with_nothing(tmp_path):
+    place = ReplicaPlace(
+        broker=2, root="/b2", directory="", kind=DirectoryKind.PARTITION, is_clean=True
+    )
+    replicas = [replica(tmp_path, 1, end=5, high_watermark=5), open_replica(place, 0)]
+    audit = audit_partition(replicas, state(replicas=(1, 2), isr=(), elr=(1, 2)))
+    assert losses(audit) == {1: (0, 0, True), 2: (5, 5, False)}
+
+
+@pytest.mark.item("REP-14")
+def test_nobody_is_safe_while_a_replica_cannot_be_read(tmp_path):
+    good = replica(tmp_path, 1, end=5)
+    (tmp_path / "2" / "t-0").mkdir(parents=True)
+    (tmp_path / "2" / "t-0" / "leader-epoch-checkpoint").write_bytes(b"0\n2\n0 0\n")
+    place = ReplicaPlace(
+        broker=2,
+        root=str(tmp_path / "2"),
+        directory=str(tmp_path / "2" / "t-0"),
+        kind=DirectoryKind.PARTITION,
+        is_clean=True,
+    )
+    broken = open_replica(place, 0)
+    assert "leader-epoch-checkpoint" in broken.error
+    audit = audit_partition([good, broken], state(replicas=(1, 2)))
+    assert losses(audit) == {1: (0, 0, False)}
