@@ -1,7 +1,7 @@
 """A line about preallocated indexes: how much of the disk they hold, and what trims them.
 
-A broker makes the indexes of a segment it appends to as long as they may become, and cuts them to
-their entries when it closes them. After a crash they stay as they are, sparse or not.
+A broker makes the indexes of a segment it appends to as long as they may become, and cuts those of
+partitions to their entries when it closes them. After a crash they stay as they are, sparse or not.
 """
 
 from collections.abc import Iterable, Iterator
@@ -32,7 +32,8 @@ _ENTRY_BYTES: Final = {
 }
 _TRIMMED_BY: Final = {
     DirectoryKind.PARTITION: "`pylog recover`, or a broker's start and stop, trims that",
-    DirectoryKind.METADATA: "a broker's start and stop trims that",
+    # Even after a clean stop they may be there.
+    DirectoryKind.METADATA: "that log is its broker's alone, and pylog trims nothing of it",
 }
 # What ``stat`` counts in, whatever the block size of the filesystem is.
 _BLOCK_BYTES: Final = 512
@@ -57,10 +58,7 @@ def describe_preallocated(roots: Iterable[str]) -> Iterator[str]:
         if count[kind]:
             whose = "the cluster's metadata" if kind is DirectoryKind.METADATA else "partitions"
             files = count_text(count[kind], "preallocated index", "preallocated indexes")
-            yield (
-                f"{size_text(held[kind])} of the disk are held by {files} of {whose}, which a "
-                f"broker did not close: {trimmed}"
-            )
+            yield f"{size_text(held[kind])} of the disk are held by {files} of {whose}: {trimmed}"
 
 
 def _held_bytes(directory: str) -> Iterator[int]:
