@@ -10,15 +10,12 @@ from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
-from pylog_spark.operations.audit import Audit, audit
-from pylog_spark.options.declared import OUTPUT, ROOTS, STATE
+from pylog_spark.operations.audit import ANSWER_KEYS, Audit, audit
+from pylog_spark.options.declared import ROOTS, STATE
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import number_column, partition_name
-from pylog_spark.schemas import AUDIT
 from pylog_spark.text_table import Column, Row, TextTable, write_paragraphs, write_table
 from storage_core.wording import count_text
-
-_COLUMNS: Final = tuple(name for name in AUDIT.names if name != "answer")
 
 
 def _leaders(row: Row) -> str:
@@ -86,12 +83,9 @@ def _show(call: Call[None], report: Audit) -> int:
     if call.is_for_person:
         _write(report, rows, is_wide=call.is_wide)
     else:
-        lines = RowLines(call.line[OUTPUT], "partition", _COLUMNS)
-        for row, answer in zip(rows, report.answers(), strict=True):
-            if lines.is_csv:
-                lines.add("partition", {name: row[name] for name in _COLUMNS})
-            else:
-                lines.add("partition", answer)
+        lines = RowLines(call.output, "partition", ANSWER_KEYS)
+        for answer in report.answers():
+            lines.add("partition", answer)
     write_notes(call.notes, is_for_person=call.is_for_person, is_wide=call.is_wide)
     failed = any(row["error"] for row in rows)
     return ExitCode.PARTLY_FAILED if failed else ExitCode.DONE

@@ -35,6 +35,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _TITLE: Final = "pylog audit"
+# Of a row for programs. The last lists are null where a partition could not be compared.
+ANSWER_KEYS: Final = (
+    *("topic", "partition", "topic_id", "high_watermark", "divergence", "unseen", "safe"),
+    *("lost_records", "lost_committed", "error_class", "error", "replicas", "candidates"),
+)
 # A file of states: a person wrote it, or a script for some thousands of partitions.
 _MOST_STATE_BYTES: Final = 1 << 28
 
@@ -54,13 +59,10 @@ class Audit:
     engine: str
 
     def answers(self) -> Iterator[dict[str, Any]]:
-        """Yield all that is known of each partition; of one that failed, its name and error."""
+        """Yield all that is known of each partition, under ``ANSWER_KEYS``."""
         for row in self.rows.to_pylist():
-            if row["answer"] is not None:
-                yield json.loads(row["answer"])
-            else:
-                names = ("topic", "partition", "topic_id", "error_class", "error")
-                yield {name: row[name] for name in names}
+            answer = json.loads(row["answer"] or "{}")
+            yield {name: answer.get(name, row.get(name)) for name in ANSWER_KEYS}
 
     def frame(self, spark: "SparkSession") -> "DataFrame":
         """Return the rows as a DataFrame."""

@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "groups": ("commit", f"groups {{}}/unclean --now-ms {UNCLEAN_MS}"),
     "transactions": ("open_transaction", f"transactions {{}}/unclean --now-ms {UNCLEAN_MS}"),
     "survey": ("survey", f"survey {{}}/log --now-ms {CLOSED_MS} --engine local"),
+    "audit": ("partition", f"audit {{}}/log --now-ms {CLOSED_MS} --engine local"),
     "verify": ("finding", f"verify {{}}/unclean --now-ms {UNCLEAN_MS} --engine local"),
     "run": ("result", f"run {BROKER}"),
     "retain": ("result", f"retain {BROKER}"),

@@ -166,7 +166,8 @@ def test_checkpoints_are_read_once_for_all_deleted_partitions_and_only_those_tha
         *gone,
     ]
     assert rows["events-6"]["reason"] == "SWITCHED_OFF"
-    assert sorted(asked) == sorted([*CHECKPOINTS, str(root)])
+    # Listed once more by what says who has the partitions that were set aside.
+    assert sorted(asked) == sorted([*CHECKPOINTS, str(root), str(root)])
     left = {partition: at for partition, at in entries.items() if str(partition) not in gone}
     assert [read_points(root, name) for name in CHECKPOINTS] == [left] * 4
 
@@ -302,7 +303,7 @@ def test_a_directory_whose_disk_failed_is_left_alone_and_the_others_are_purged(
     assert rows_of(report)["events-0"]["status"] == "done"
     assert {row["root"] for row in report.results.to_pylist()} == {str(root)}
     assert report.exit_code == 4
-    (note,) = report.notes
+    (note,) = [note for note in report.notes if "the disk failed" in note]
     assert note.startswith(f"{other}: the disk failed")
     assert "Input/output error" in note
 

@@ -287,8 +287,12 @@ def test_the_doctor_says_the_same_on_both_engines(spark, tmp_path):
     }
     on_spark, here = found.values()
     assert on_spark.verdict.advice is Advice.START_BROKER
-    timed = {"engine": "", "pace": None, "forecasts": ()}
+    timed = {"engine": "", "pace": None, "forecasts": (), "start": None, "verdict": None}
     assert replace(on_spark, **timed) == replace(here, **timed)
+    # Spark takes longer to begin, which is said, and changes nothing else.
+    assert here.start.our_seconds < on_spark.start.our_seconds
+    assert replace(on_spark.start, our_seconds=0) == replace(here.start, our_seconds=0)
+    assert replace(on_spark.verdict, reasons=()) == replace(here.verdict, reasons=())
     assert (on_spark.engine, here.engine) == ("spark", "local")
     untimed = [[{**row, "duration_ms": 0} for row in each.forecasts] for each in (on_spark, here)]
     assert untimed[0] == untimed[1]
