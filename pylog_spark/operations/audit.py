@@ -22,6 +22,7 @@ from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.roles import local_path
 from storage_core.errors import ConfigError, InconsistentClusterIdError, PylogError
 from storage_core.maintenance.replication.partition_state import (
+    MAX_STATE_BYTES,
     PartitionState,
     parse_states,
     states_of,
@@ -40,8 +41,6 @@ ANSWER_KEYS: Final = (
     *("topic", "partition", "topic_id", "high_watermark", "divergence", "unseen", "safe"),
     *("lost_records", "lost_committed", "error_class", "error", "replicas", "candidates"),
 )
-# A file of states: a person wrote it, or a script for some thousands of partitions.
-_MOST_STATE_BYTES: Final = 1 << 28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +145,7 @@ def _find_states(
     if file is not None:
         try:
             with file.open("rb") as reader:
-                content = reader.read(_MOST_STATE_BYTES)
+                content = reader.read(MAX_STATE_BYTES + 1)
         except OSError as error:
             raise ConfigError("--state", str(file), error.strerror or str(error)) from error
         return parse_states(content, str(file)), f"ISR, epochs and assignment by {file}"

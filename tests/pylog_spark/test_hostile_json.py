@@ -38,6 +38,7 @@ from storage_core.errors import PylogError
 from storage_core.filenames import PURGED_FILE, TopicPartition
 from storage_core.maintenance.compaction.key_files import map_set, write_set
 from storage_core.maintenance.materialize import PIN_FILE, STATE_FILE, read_pin, read_target
+from storage_core.maintenance.replication.partition_state import parse_states
 from storage_core.roots.killed_runs import _read_marker
 from storage_core.store.generations import read_head, read_history
 from storage_core.store.lease import LEASE_FILE, read_lease
@@ -168,6 +169,7 @@ READERS: dict[str, Reader] = {
     "a plan's head in Parquet": _plan_of_parquet(None),
     "a plan's row in Parquet": _plan_of_parquet("plan"),
     "a topic dump": lambda content, _: parse_topic_dump(content.encode(), file="d", modified_ms=1),
+    "states of partitions": lambda content, _: parse_states(content.encode(), "states"),
     "offsets of a query": lambda content, _: parse_options(
         {"path": "/p", "startingOffsets": content}
     ),
@@ -215,6 +217,7 @@ def test_every_reader_is_named_above():
         "pylog_spark/cli/doctor.py",  # findings of this run, from a file of its own
         "pylog_spark/cli/jobs.py",  # rows of this run
         "pylog_spark/cli/row_lines.py",  # a text that was just written
+        "pylog_spark/operations/audit.py",  # from task to driver
         "pylog_spark/operations/cleaned_logs.py",
         "pylog_spark/operations/broker_undo.py",  # from task to driver
         "pylog_spark/operations/managed_purge.py",  # from task to driver

@@ -1,18 +1,19 @@
 """A partition by the cluster's metadata, or by a file of whoever asks."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from storage_core.catalog.cluster_metadata import ClusterMetadata
 from storage_core.errors import ConfigError
+from storage_core.json_text import parse_json
 
 # Beside topics of a cluster without such a setting.
 _MIN_INSYNC: Final = "min.insync.replicas"
 _CLEANUP_POLICY: Final = "cleanup.policy"
 _COMPACT: Final = "compact"
-_WHAT: Final = "the state of partitions"
+# A script wrote it for some hundred thousand partitions, or a person for one.
+MAX_STATE_BYTES: Final = 1 << 27
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +81,11 @@ def parse_states(content: bytes, file: str) -> list[PartitionState]:
         ConfigError: It is no such file, or a value is none.
     """
     try:
-        partitions = json.loads(content)["partitions"]
+        partitions = parse_json(content, limit_bytes=MAX_STATE_BYTES)["partitions"]
         return [_parse(row) for row in partitions]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        reason = f"expected {_WHAT} as JSON: {type(error).__name__}: {error}"
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        what = f"{type(error).__name__}: {error}"
+        reason = f"expected the states of partitions as JSON: {what:.200}"
         raise ConfigError("--state", file, reason) from error
 
 
