@@ -246,7 +246,7 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path, monkeypatch):
     assert cache_folder.__wrapped__() is not None
     someone = os.geteuid() + 1
     monkeypatch.setattr(os, "geteuid", lambda: someone)
-    monkeypatch.setattr(local_files, "_ROOT_USER", someone)
+    monkeypatch.setattr(local_files, "ROOT_USER", someone)
     assert cache_folder.__wrapped__() is None
 
 
