@@ -31,7 +31,7 @@ from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import PylogError, describe_failure
 from storage_core.filenames import CONSUMER_OFFSETS_TOPIC, TopicPartition
-from storage_core.maintenance.inspection import group_by_broker, inspect_root
+from storage_core.maintenance.inspection import RootView, group_by_broker, inspect_root
 from storage_core.roots.open_root import LogRoot
 
 Row = Mapping[str, Any]
@@ -154,7 +154,17 @@ def plan_free_space(
     # Whatever is in the trash could go, however young it is.
     look = replace(options, dry_run=True, purge_after_ms=0, ledger=None, salvage=None)
     report = run_nightly(place, roots, look, on_progress=on_progress)
-    losses, told, failures = _losses(roots, options, report)
+    views: list[RootView] = []
+    of_brokers: list[RootView] = []
+    unseen: list[Row] = []
+    for root, log_root in zip(roots, log_roots, strict=True):
+        try:
+            views.append(inspect_root(root))
+        except PylogError as error:
+            unseen.append({"root": root, **describe_failure(error)})
+        else:
+            of_brokers += views[-1:] if log_root.role is Role.BROKER else []
+    losses, told, failures = _losses(views, options, report)
     purges = list(_purges(report, log_roots))
     trash_notes: tuple[str, ...] = ()
     beside_trash: frozenset[str] = frozenset()
@@ -188,14 +198,14 @@ def plan_free_space(
         notes=(
             *report.notes,
             *trash_notes,
-            *describe_preallocated(root.location for root in log_roots if root.role is Role.BROKER),
-            *describe_set_aside(roots, chosen),
+            *describe_preallocated(of_brokers),
+            *describe_set_aside(views, chosen),
         ),
         largest=_largest(report),
         offsets_partitions=told,
         beside_trash=beside_trash,
         engine=report.engine,
-        failures=(*failed, *failures),
+        failures=(*failed, *(unseen if any(_going(report)) else ()), *failures),
     )
 
 
@@ -332,7 +342,7 @@ def _going(report: RunReport) -> Iterator[Row]:
 
 
 def _losses(
-    roots: Sequence[str], options: JobOptions, report: RunReport
+    views: Sequence[RootView], options: JobOptions, report: RunReport
 ) -> tuple[dict[TopicPartition, list[GroupLoss]], int, list[Row]]:
     """Return who would lose a place, by how many partitions of commits, and what failed.
 
@@ -344,13 +354,7 @@ def _losses(
     topics = {partition.topic for partition in going}
     partitions = 0
     failures: list[Row] = []
-    views = []
-    for root in roots if going else ():
-        try:
-            views.append(inspect_root(root))
-        except PylogError as error:
-            failures.append({"root": root, **describe_failure(error)})
-    for of_broker in group_by_broker(views):
+    for of_broker in group_by_broker(views) if going else ():
         partitions += sum(
             entry.topic_partition is not None
             and entry.topic_partition.topic == CONSUMER_OFFSETS_TOPIC

@@ -21,7 +21,7 @@ from storage_core.filenames import (
     offset_of,
 )
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
-from storage_core.maintenance.inspection import inspect_root
+from storage_core.maintenance.inspection import RootView
 from storage_core.store.base import FileInfo, LogStore
 from storage_core.store.open_store import open_store
 from storage_core.wording import count_text
@@ -39,21 +39,20 @@ _TRIMMED_BY: Final = {
 _BLOCK_BYTES: Final = 512
 
 
-def describe_preallocated(roots: Iterable[str]) -> Iterator[str]:
+def describe_preallocated(views: Iterable[RootView]) -> Iterator[str]:
     """Yield a line for the preallocated indexes of partitions, and one for those of the metadata.
 
     Args:
-        roots: Paths of brokers' log directories.
+        views: Brokers' log directories.
     """
     count = dict.fromkeys(_TRIMMED_BY, 0)
     held = dict.fromkeys(_TRIMMED_BY, 0)
-    for root in roots:
-        with suppress(PylogError):  # the report has the error
-            for entry in inspect_root(root).entries:
-                if entry.kind in _TRIMMED_BY:
-                    for size in _held_bytes(entry.path):
-                        count[entry.kind] += 1
-                        held[entry.kind] += size
+    for view in views:
+        for entry in view.entries:
+            if entry.kind in _TRIMMED_BY:
+                for size in _held_bytes(entry.path):
+                    count[entry.kind] += 1
+                    held[entry.kind] += size
     for kind, trimmed in _TRIMMED_BY.items():
         if count[kind]:
             whose = "the cluster's metadata" if kind is DirectoryKind.METADATA else "partitions"

@@ -7,7 +7,7 @@ Tasks do it for managed roots; what lies on this host's disks goes from here.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -35,7 +35,8 @@ from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.clock import Clock
 from storage_core.commit.purge import find_runs, plan_purge_trash
 from storage_core.commit.trash import hold_run
-from storage_core.errors import ConfigError
+from storage_core.errors import ConfigError, PylogError
+from storage_core.maintenance.inspection import inspect_root
 
 
 def purge(
@@ -69,7 +70,11 @@ def purge(
     check_roots(log_roots, options)
     job = new_job(Action.PURGE.value, log_roots, options, clock=clock)
     # A purge removes what was deleted, so its owner is looked up before.
-    disks = [root.location for root in log_roots if root.role is Role.BROKER]
+    disks = []
+    for root in log_roots:
+        if root.role is Role.BROKER:
+            with suppress(PylogError):  # the report has the error
+                disks.append(inspect_root(root.location))
     set_aside = tuple(describe_set_aside(disks, job.topics))
     with Run(place or Local(), job) as run:
         run.notes += dump_notes(options)

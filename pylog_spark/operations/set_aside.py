@@ -15,7 +15,7 @@ from storage_core.catalog.metadata_image import TopicMetadata
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import PylogError
 from storage_core.filenames import TopicPartition
-from storage_core.maintenance.inspection import RootView, group_by_broker, inspect_root
+from storage_core.maintenance.inspection import RootView, group_by_broker
 from storage_core.store import open_store
 
 _SET_ASIDE: Final = frozenset({DirectoryKind.STRAY, DirectoryKind.DELETE})
@@ -23,17 +23,13 @@ _SET_ASIDE: Final = frozenset({DirectoryKind.STRAY, DirectoryKind.DELETE})
 _MOST_NAMED: Final = 5
 
 
-def describe_set_aside(roots: Sequence[str], topics: TopicFilter) -> Iterator[str]:
+def describe_set_aside(views: Sequence[RootView], topics: TopicFilter) -> Iterator[str]:
     """Yield a line for the directories of a topic that share one answer.
 
     Args:
-        roots: Locations of log directories; those of one broker share what its metadata says.
+        views: Log directories; those of one broker share what its metadata says.
         topics: Which are asked for.
     """
-    views = []
-    for root in roots:
-        with suppress(PylogError):  # the report has the error
-            views.append(inspect_root(root))
     for broker in group_by_broker(views):
         logs = {
             (entry.topic_id, entry.topic_partition): entry.path

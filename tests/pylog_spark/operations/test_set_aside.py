@@ -12,6 +12,7 @@ from pylog_spark.operations import set_aside
 from pylog_spark.operations.set_aside import describe_set_aside
 from storage_core.catalog.cluster_metadata import ClusterMetadata
 from storage_core.catalog.topic_filter import TopicFilter
+from storage_core.maintenance.inspection import inspect_root
 from tests.kit.golden_data import GOLDEN, unpack_archive
 from tests.kit.start_accidents import DELETE, STRAY, Disks
 
@@ -27,7 +28,7 @@ def disks(tmp_path: Path) -> Disks:
 
 
 def lines(disks: Disks, *roots: Path, **choice: Any) -> list[str]:
-    told = describe_set_aside([str(root) for root in roots], TopicFilter(**choice))
+    told = describe_set_aside([inspect_root(root) for root in roots], TopicFilter(**choice))
     return [line.replace(str(disks.base), "") for line in told]
 
 
