@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
-from typing import Final
+from typing import Final, TypeVar
 
 from storage_core.catalog.cluster_metadata import (
     ClusterMetadata,
@@ -61,6 +61,8 @@ from storage_core.maintenance.verification.observed_root import (
 )
 from storage_core.store.local import LocalStore
 
+T = TypeVar("T")
+
 METADATA_VERSION: Final = "metadata.version"
 # Levels that a broker of Kafka 4.4 starts with: of its ``MetadataVersion`` and ``Feature``.
 FEATURE_LEVELS: Final[Mapping[str, range]] = {
@@ -97,15 +99,17 @@ def check_together(
                 root,
                 has_metadata=broker.metadata is not None,
                 lacks_metadata=broker.lacks_metadata,
-                fates={
-                    path: fate
-                    for path, fate in broker.fates.items()
-                    if path.rpartition("/")[0] == root.location.rstrip("/")
-                },
-                homes=broker.homes,
+                fates=_in_root(root, broker.fates),
+                homes=_in_root(root, broker.homes),
                 properties_fix=fixes.get(root.location, ""),
             )
     return [judged[root.location] for root in roots], placed
+
+
+def _in_root(root: ObservedRoot, by_path: Mapping[str, T]) -> dict[str, T]:
+    """Return what is of the sub-directories of one log directory."""
+    home = root.location.rstrip("/")
+    return {path: value for path, value in by_path.items() if path.rpartition("/")[0] == home}
 
 
 @dataclass(slots=True)
@@ -118,6 +122,10 @@ class _Broker:
     homes: dict[str, str] = field(default_factory=dict)
     metadata: ClusterMetadata | None = None
     lacks_metadata: bool = False
+
+    @property
+    def _by_id(self) -> dict[str, ObservedRoot]:
+        return {root.directory_id: root for root in self.roots if root.directory_id is not None}
 
     def judge(self) -> None:
         entries = [entry for root in self.roots for entry in root.entries]
@@ -231,7 +239,7 @@ class _Broker:
                     self._add(code, message, root, entry, severity)
                 else:
                     own.setdefault(name, []).append((root, entry))
-        by_id = {root.directory_id: root for root in self.roots}
+        by_id = self._by_id
         for name, logs in own.items():
             record = _record(metadata, ids.get(name.topic), name.partition)
             assigned = None if record is None else _directory(record, node_id)
@@ -271,7 +279,7 @@ class _Broker:
             for entry in root.entries
             if entry.kind in _OWN_LOGS
         }
-        by_id = {root.directory_id: root for root in self.roots if root.directory_id is not None}
+        by_id = self._by_id
         broker = metadata.brokers.get(node_id)
         registered = () if broker is None else broker.log_directories
         # A directory whose id is lost gets a new one, and is one of the broker's all the same.
