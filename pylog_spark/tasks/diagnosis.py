@@ -21,7 +21,7 @@ from storage_core.maintenance.verification.findings import Code, Severity, Stops
 from storage_core.maintenance.verification.observed_root import ObservedRoot, Start
 from storage_core.maintenance.verification.prescription import (
     Complaint,
-    Plan,
+    Prescription,
     StartCut,
     prescribe,
 )
@@ -330,7 +330,7 @@ def _plan(
     verified: Iterable[Row],
     *,
     is_hindered: bool,
-) -> Plan:
+) -> Prescription:
     """Return the commands that mend what is an error or worse, in the order to run them."""
     return prescribe(
         {root.location: root.role for root in roots},

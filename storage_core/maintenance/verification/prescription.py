@@ -72,7 +72,7 @@ class StartCut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Prescription:
     """What to run.
 
     Attributes:
@@ -99,7 +99,7 @@ def prescribe(
     sizes: Mapping[Place, int],
     hindered: Set[str] = frozenset(),
     from_start: Mapping[Place, int] | None = None,
-) -> Plan:
+) -> Prescription:
     """Return the commands that mend what is an error or worse, in the order to run them.
 
     Args:
@@ -169,7 +169,7 @@ def prescribe(
         for (root, of), records in (from_start or {}).items()
         if of is not None and (together[root], of.topic) in cutting and root not in hindered
     }
-    return Plan(
+    return Prescription(
         commands=tuple(dict.fromkeys(commands)),
         cut_records={place: records for place, records in cut_records.items() if records},
     )

@@ -4,7 +4,12 @@ from storage_core.catalog.roles import Role
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.verification.finding_kinds import Cure
 from storage_core.maintenance.verification.findings import Severity
-from storage_core.maintenance.verification.prescription import Complaint, Plan, StartCut, prescribe
+from storage_core.maintenance.verification.prescription import (
+    Complaint,
+    Prescription,
+    StartCut,
+    prescribe,
+)
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 BOTH = "pylog recover /d1 /d2 --role broker --salvage /d1-salvage"
@@ -96,7 +101,7 @@ def test_nothing_is_prescribed_that_ends_at_once():
     of_broker = dict.fromkeys(("/d1", "/d2"), Role.BROKER)
     crc = complaint(Cure.CUT, "pylog y", A1)
     hindered = prescribe(of_broker, [*rebuilt, crc], [cut(records=3)], {}, {"/d1", "/d2"})
-    assert hindered == Plan(commands=(f"pylog {B0}",))
+    assert hindered == Prescription(commands=(f"pylog {B0}",))
 
 
 def test_the_readable_records_that_a_plan_cuts_are_counted():
