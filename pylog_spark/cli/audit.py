@@ -133,7 +133,7 @@ def _verdict(rows: Sequence[Row]) -> tuple[str, str]:
     return "Whoever leads, no committed record is lost.", "bold green"
 
 
-AUDIT_WORK: Final = Work(
+AUDIT: Final = Work(
     name="audit",
     prepare=_prepare,
     operate=_audit,

@@ -529,7 +529,7 @@ _DOCTOR: Final = Command(
 _AUDIT: Final = Command(
     name="audit",
     panel=_LOOK,
-    work="pylog_spark.cli.audit:AUDIT_WORK",
+    work="pylog_spark.cli.audit:AUDIT",
     options=(
         replace(ROOTS, help="Log directories of several brokers; several of one count as one."),
         TOPICS,

@@ -20,10 +20,11 @@ from pylog_spark.tasks.audit import audit_partitions
 from storage_core.catalog.cluster_metadata import ClusterMetadata, read_cluster_metadata
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.roles import local_path
-from storage_core.errors import ConfigError, InconsistentClusterIdError, PylogError
-from storage_core.maintenance.replication.partition_state import (
+from storage_core.checkpoint.broker_files import validate_one_cluster
+from storage_core.errors import ConfigError, PylogError
+from storage_core.maintenance.replication.partition_registration import (
     MAX_STATE_BYTES,
-    PartitionState,
+    PartitionRegistration,
     parse_states,
     states_of,
 )
@@ -93,7 +94,9 @@ def audit(
     log_roots = resolve_roots(roots, said=options.role)
     job = new_job(Action.VERIFY.value, log_roots, replace(options, dry_run=True))
     observed, _ = verify_log_directories([(root.location, root.role) for root in log_roots])
-    _check_one_cluster(observed)
+    validate_one_cluster(
+        {root.location: root.meta_properties for root in observed if root.meta_properties}
+    )
     states, belief = _find_states(observed, state)
     places = [each for each in find_places(observed, states) if job.topics.admits(each.topic)]
     with Run(place, job) as run:
@@ -127,20 +130,9 @@ def _judge(run: Run, places: Sequence[PartitionPlaces]) -> pa.Table:
     return rows.sort_by([(name, "ascending") for name in ("topic", "partition", "topic_id")])
 
 
-def _check_one_cluster(roots: Sequence[ObservedRoot]) -> None:
-    first: tuple[str, str] | None = None
-    for root in roots:
-        cluster = None if root.meta_properties is None else root.meta_properties.cluster_id
-        if cluster is None:
-            continue
-        if first is not None and cluster != first[1]:
-            raise InconsistentClusterIdError(root.location, first[1], cluster)
-        first = first or (root.location, cluster)
-
-
 def _find_states(
     roots: Sequence[ObservedRoot], file: Path | None
-) -> tuple[list[PartitionState], str]:
+) -> tuple[list[PartitionRegistration], str]:
     """Return what is known of partitions, and who says it."""
     if file is not None:
         try:

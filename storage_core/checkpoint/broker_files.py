@@ -115,20 +115,33 @@ def validate_one_broker(directories: Mapping[str, MetaProperties]) -> None:
         InconsistentDirectoriesError: They name different nodes, two have the same directory id,
             or one has an id that Kafka reserves.
     """
-    cluster: tuple[str, str] | None = None
+    validate_one_cluster(directories)
     node: tuple[str, int] | None = None
     owners: dict[str, str] = {}
     for path, meta in sorted(directories.items()):
-        if meta.cluster_id is not None:
-            cluster = cluster if cluster is not None else (path, meta.cluster_id)
-            if meta.cluster_id != cluster[1]:
-                raise InconsistentClusterIdError(path, cluster[1], meta.cluster_id)
         if meta.node_id is not None:
             node = node if node is not None else (path, meta.node_id)
             if meta.node_id != node[1]:
                 reason = f"belongs to node {meta.node_id}, but {node[0]} to node {node[1]}"
                 raise InconsistentDirectoriesError(path, reason)
         _validate_directory_id(path, meta.directory_id, owners)
+
+
+def validate_one_cluster(directories: Mapping[str, MetaProperties]) -> None:
+    """Check that log directories belong to one cluster.
+
+    Args:
+        directories: What each directory's file says, by path; directories without one left out.
+
+    Raises:
+        InconsistentClusterIdError: They name different clusters.
+    """
+    known: str | None = None
+    for path, meta in sorted(directories.items()):
+        if meta.cluster_id is not None:
+            known = known or meta.cluster_id
+            if meta.cluster_id != known:
+                raise InconsistentClusterIdError(path, known, meta.cluster_id)
 
 
 def _validate_directory_id(path: str, directory_id: str | None, owners: dict[str, str]) -> None:

@@ -38,7 +38,7 @@ from storage_core.errors import PylogError
 from storage_core.filenames import PURGED_FILE, TopicPartition
 from storage_core.maintenance.compaction.key_files import map_set, write_set
 from storage_core.maintenance.materialize import PIN_FILE, STATE_FILE, read_pin, read_target
-from storage_core.maintenance.replication.partition_state import parse_states
+from storage_core.maintenance.replication.partition_registration import parse_states
 from storage_core.roots.killed_runs import _read_marker
 from storage_core.store.generations import read_head, read_history
 from storage_core.store.lease import LEASE_FILE, read_lease

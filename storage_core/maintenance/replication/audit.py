@@ -6,7 +6,7 @@ from typing import Final
 
 from storage_core.maintenance.replication.comparison import compare_logs
 from storage_core.maintenance.replication.offset_ranges import Ranges, clip, count, union
-from storage_core.maintenance.replication.partition_state import PartitionState
+from storage_core.maintenance.replication.partition_registration import PartitionRegistration
 from storage_core.maintenance.replication.replica import Damage, OpenedLog, Replica
 from storage_core.maintenance.replication.truncation import Leader, LogSpan, find_truncation
 
@@ -73,7 +73,9 @@ class PartitionAudit:
     candidates: tuple[Candidate, ...]
 
 
-def audit_partition(replicas: Sequence[Replica], state: PartitionState | None) -> PartitionAudit:
+def audit_partition(
+    replicas: Sequence[Replica], state: PartitionRegistration | None
+) -> PartitionAudit:
     """Compare the replicas of one partition, and let each of them lead.
 
     Args:
@@ -89,7 +91,7 @@ def audit_partition(replicas: Sequence[Replica], state: PartitionState | None) -
 class _Audit:
     """The replicas of one partition, while they are judged."""
 
-    def __init__(self, replicas: Sequence[Replica], state: PartitionState | None) -> None:
+    def __init__(self, replicas: Sequence[Replica], state: PartitionRegistration | None) -> None:
         self._replicas = replicas
         self._state = state
         self._compared = compare_logs([replica.log for replica in replicas])

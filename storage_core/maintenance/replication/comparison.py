@@ -18,17 +18,15 @@ from numpy.typing import NDArray
 
 from storage_core.errors import BadBytesError
 from storage_core.filenames import log_file
-from storage_core.formats.batch_v2 import MAX_BATCH_BYTES
 from storage_core.kernels import batch_scan
 from storage_core.maintenance.replication.offset_ranges import Ranges, clip, of_offsets, union
 from storage_core.maintenance.replication.replica import Damage, OpenedLog
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.checked_headers import scan_checked_headers
 from storage_core.records.columns import decode_records
-from storage_core.records.payload import Limits
+from storage_core.records.payload import DEFAULT_LIMITS
 from storage_core.records.reader import CrcCheck, Window, scan_windows
 
-_LIMITS: Final = Limits(max_record_bytes=MAX_BATCH_BYTES, max_batch_bytes=MAX_BATCH_BYTES)
 # Records of so many bytes of batches are held at once, of each log.
 _MOST_BYTES: Final = 16 << 20
 _MOST_OFFSET: Final = 2**63 - 1
@@ -77,8 +75,14 @@ def compare_logs(logs: Sequence[OpenedLog | None]) -> ComparedLogs:
         differences[pair] = None
         missing[pair], missing[pair[::-1]] = [], []
     for start, end, parts in _pieces(readers):
+        told = [_identity(part.batches) for part in parts]
         for pair in combinations(range(len(logs)), 2):
-            lowest, lacked = _compare(parts[pair[0]], parts[pair[1]], start, end)
+            one, two = pair
+            alone = (
+                parts[one].take(~np.isin(told[one], told[two])),
+                parts[two].take(~np.isin(told[two], told[one])),
+            )
+            lowest, lacked = _compare(alone, start, end)
             known = differences[pair]
             if lowest is not None and (known is None or lowest < known):
                 differences[pair] = lowest
@@ -186,7 +190,6 @@ class _LogReader:
         columns = np.empty((batch_scan.COLUMN_COUNT, 0), np.int64)
         self.rows = _Rows(log, BatchTable(columns), empty, empty)
         self.is_at_end = False
-        self._log = log
         self._next = 0
         self._windows = iter(()) if log is None else self._scan(log)
 
@@ -238,7 +241,8 @@ def _pieces(readers: Sequence[_LogReader]) -> Iterator[tuple[int, int, list[_Row
         for reader in readers:
             reader.fill()
         ends = [
-            int(reader.rows.batches.last_offset[-1]) + 1
+            # Of a log whose offsets do not rise, too, a window is used at once.
+            int(reader.rows.batches.last_offset.max()) + 1
             for reader in readers
             if not reader.is_at_end
         ]
@@ -251,16 +255,19 @@ def _pieces(readers: Sequence[_LogReader]) -> Iterator[tuple[int, int, list[_Row
 
 
 def _compare(
-    first: _Rows, second: _Rows, start: int, end: int
+    alone: tuple[_Rows, _Rows], start: int, end: int
 ) -> tuple[int | None, tuple[Ranges, Ranges]]:
     """Compare two logs between two offsets.
+
+    Args:
+        alone: Of each log the batches that have no twin in the other.
+        start: From here on.
+        end: Below it.
 
     Returns:
         The first offset at which they differ, and what the first lacks of the second, and the
         other way round.
     """
-    one, two = _identity(first.batches), _identity(second.batches)
-    alone = first.take(~np.isin(one, two)), second.take(~np.isin(two, one))
     is_met = alone[0].that_meet(alone[1]), alone[1].that_meet(alone[0])
     lacked: tuple[list[Ranges], list[Ranges]] = ([], [])
     lowest: int | None = None
@@ -297,7 +304,7 @@ def _between(rows: _Rows, start: int, end: int) -> pa.Table:
 
 def _decode(window: Window) -> Iterator[pa.Table]:
     wanted = np.ones(len(window.batches), np.bool_)
-    for records in decode_records(window, wanted, _LIMITS):
+    for records in decode_records(window, wanted, DEFAULT_LIMITS):
         columns = [
             pa.array(records.offset),
             pa.array(window.batches.leader_epoch[records.batch]),

@@ -1,23 +1,24 @@
 """A partition by the cluster's metadata, or by a file of whoever asks."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
 from storage_core.catalog.cluster_metadata import ClusterMetadata
+from storage_core.config import LogConfig
 from storage_core.errors import ConfigError
 from storage_core.json_text import parse_json
 
-# Beside topics of a cluster without such a setting.
-_MIN_INSYNC: Final = "min.insync.replicas"
 _CLEANUP_POLICY: Final = "cleanup.policy"
-_COMPACT: Final = "compact"
+# Of a topic's settings, and of those of all brokers, what is asked here.
+_TOPIC_KEYS: Final = frozenset({_CLEANUP_POLICY, "min.insync.replicas"})
+_BROKER_KEYS: Final = frozenset({"log.cleanup.policy", "min.insync.replicas"})
 # A script wrote it for some hundred thousand partitions, or a person for one.
 MAX_STATE_BYTES: Final = 1 << 27
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionState:
+class PartitionRegistration:
     """The controller's view of a partition.
 
     Attributes:
@@ -47,15 +48,18 @@ class PartitionState:
     is_compacted: bool = False
 
 
-def states_of(metadata: ClusterMetadata) -> Iterable[PartitionState]:
-    """Yield the partitions of a cluster."""
-    everywhere = metadata.broker_configs.get("", {})
+def states_of(metadata: ClusterMetadata) -> Iterable[PartitionRegistration]:
+    """Yield the partitions of a cluster.
+
+    Raises:
+        ConfigError: A setting that is asked for is malformed.
+    """
+    broker = _chosen(metadata.broker_configs.get("", {}), _BROKER_KEYS)
     for topic in metadata.topics.values():
-        config = metadata.topic_configs.get(topic.name, {})
+        settings = _chosen(metadata.topic_configs.get(topic.name, {}), _TOPIC_KEYS)
+        config = LogConfig.from_topic_overrides(settings, broker=broker)
         for number, record in sorted(topic.partitions.items()):
-            least = config.get(_MIN_INSYNC, everywhere.get(_MIN_INSYNC, "1"))
-            policy = config.get(_CLEANUP_POLICY, everywhere.get("log.cleanup.policy", ""))
-            yield PartitionState(
+            yield PartitionRegistration(
                 topic=topic.name,
                 partition=number,
                 topic_id=topic.topic_id,
@@ -65,12 +69,16 @@ def states_of(metadata: ClusterMetadata) -> Iterable[PartitionState]:
                 last_known_elr=record.last_known_eligible_leader_replicas,
                 leader=record.leader,
                 leader_epoch=record.leader_epoch,
-                min_insync_replicas=int(least) if least.isdecimal() else 1,
-                is_compacted=_COMPACT in policy,
+                min_insync_replicas=config.min_insync_replicas,
+                is_compacted=config.is_compacted,
             )
 
 
-def parse_states(content: bytes, file: str) -> list[PartitionState]:
+def _chosen(settings: Mapping[str, str], keys: Set[str]) -> dict[str, str]:
+    return {key: settings[key] for key in sorted(keys & settings.keys())}
+
+
+def parse_states(content: bytes, file: str) -> list[PartitionRegistration]:
     """Read a file of states: ``{"partitions": [{topic, partition, topic_id, replicas, ...}]}``.
 
     Args:
@@ -83,15 +91,16 @@ def parse_states(content: bytes, file: str) -> list[PartitionState]:
     try:
         partitions = parse_json(content, limit_bytes=MAX_STATE_BYTES)["partitions"]
         return [_parse(row) for row in partitions]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ConfigError, ValueError, KeyError, TypeError, AttributeError) as error:
         what = f"{type(error).__name__}: {error}"
         reason = f"expected the states of partitions as JSON: {what:.200}"
         raise ConfigError("--state", file, reason) from error
 
 
-def _parse(row: Mapping[str, Any]) -> PartitionState:
-    config = row.get("config", {})
-    return PartitionState(
+def _parse(row: Mapping[str, Any]) -> PartitionRegistration:
+    policy = row.get("config", {}).get(_CLEANUP_POLICY)
+    settings = {} if policy is None else {_CLEANUP_POLICY: _text(policy)}
+    return PartitionRegistration(
         topic=_text(row["topic"]),
         partition=_number(row["partition"]),
         topic_id=_text(row["topic_id"]),
@@ -102,7 +111,7 @@ def _parse(row: Mapping[str, Any]) -> PartitionState:
         leader=_number(row.get("leader", -1)),
         leader_epoch=_number(row.get("leader_epoch", 0)),
         min_insync_replicas=_number(row.get("min_insync_replicas", 1)),
-        is_compacted=_COMPACT in _text(config.get(_CLEANUP_POLICY, "")),
+        is_compacted=LogConfig.from_topic_overrides(settings).is_compacted,
     )
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
-from storage_core.maintenance.replication.partition_state import PartitionState
+from storage_core.maintenance.replication.partition_registration import PartitionRegistration
 from storage_core.maintenance.verification.observed_root import ObservedRoot
 
 # Topic, partition, topic id.
@@ -62,14 +62,14 @@ class PartitionPlaces:
     topic: str
     partition: int
     topic_id: str | None
-    state: PartitionState | None
+    state: PartitionRegistration | None
     replicas: tuple[ReplicaPlace, ...]
     beside: tuple[ReplicaPlace, ...]
     unseen: tuple[int, ...]
 
 
 def find_places(
-    roots: Sequence[ObservedRoot], states: Iterable[PartitionState]
+    roots: Sequence[ObservedRoot], states: Iterable[PartitionRegistration]
 ) -> list[PartitionPlaces]:
     """Match directories with partitions, by topic id where there is one.
 
@@ -80,7 +80,7 @@ def find_places(
         roots: The log directories; several of one broker count as one.
         states: What is known of partitions.
     """
-    known: dict[_Key, PartitionState] = {
+    known: dict[_Key, PartitionRegistration] = {
         (state.topic, state.partition, state.topic_id): state for state in states
     }
     ids = {(topic, partition): topic_id for topic, partition, topic_id in known}

@@ -10,24 +10,11 @@ from storage_core.errors import PylogError, located
 from storage_core.log.batch_search import find_batch_base_offset
 from storage_core.log.directory_view import DirectoryView
 from storage_core.log.log_loader import LogLoader
-from storage_core.log.producer_snapshot import NO_OFFSET
+from storage_core.log.open_transactions import OpenTransaction, list_open_transactions
 from storage_core.maintenance.replication.places import ReplicaPlace
 from storage_core.maintenance.replication.truncation import LogSpan
 from storage_core.store import open_store
 from storage_core.store.base import LogStore
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenTransaction:
-    """A transaction that no marker has ended.
-
-    Attributes:
-        producer_id: Its producer.
-        first_offset: Offset of its first record.
-    """
-
-    producer_id: int
-    first_offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +45,7 @@ class OpenedLog:
         epochs: Leader epochs.
         base_offsets: Of the segments.
         size_bytes: Of all segments.
-        open_transactions: Those that are open.
+        open_transactions: Those that are open, the oldest first.
         cut: What opening cuts off.
     """
 
@@ -168,13 +155,7 @@ def open_log(
         epochs=loaded.epochs,
         base_offsets=tuple(loading.base_offsets),
         size_bytes=loaded.size_bytes,
-        open_transactions=tuple(
-            OpenTransaction(
-                producer_id=entry.producer_id, first_offset=entry.current_txn_first_offset
-            )
-            for entry in loaded.producers
-            if entry.current_txn_first_offset != NO_OFFSET
-        ),
+        open_transactions=list_open_transactions(loaded.producers, now_ms=now_ms),
         cut=tuple(
             Damage(file=cut.file, position=cut.position, reason=cut.reason)
             for cut in loaded.repairs.cuts

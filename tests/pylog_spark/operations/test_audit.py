@@ -12,7 +12,7 @@ from pylog_spark.options import JobOptions
 from pylog_spark.tasks.audit import audit_partitions
 from storage_core.catalog.roles import Role
 from storage_core.errors import ConfigError, InconsistentClusterIdError
-from storage_core.maintenance.replication.partition_state import parse_states
+from storage_core.maintenance.replication.partition_registration import parse_states
 from storage_core.maintenance.replication.places import find_places
 from storage_core.maintenance.verification.log_directories import verify_log_directories
 from tests.kit.cluster_truth import CLUSTERS, Cluster
@@ -98,3 +98,12 @@ def test_a_file_that_says_no_states_is_refused_by_its_name(tmp_path: Path, conte
     file.write_bytes(content)
     with pytest.raises(ConfigError, match=r"states\.json"):
         audit(Local.of_master(None), cluster.roots, JobOptions(now_ms=NOW_MS), state=file)
+
+
+@pytest.mark.spark
+def test_spark_answers_as_this_machine_does(spark, tmp_path: Path):
+    cluster = Cluster("diverged", tmp_path)
+    options = JobOptions(now_ms=NOW_MS)
+    here, there = (audit(place, cluster.roots, options) for place in (Local(2), spark))
+    assert list(there.answers()) == list(here.answers())
+    assert (here.engine, there.engine) == ("local", "spark")

@@ -8,7 +8,7 @@ from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.maintenance.replication.audit import PartitionAudit, audit_partition
 from storage_core.maintenance.replication.offset_ranges import count
-from storage_core.maintenance.replication.partition_state import PartitionState
+from storage_core.maintenance.replication.partition_registration import PartitionRegistration
 from storage_core.maintenance.replication.places import ReplicaPlace
 from storage_core.maintenance.replication.replica import Replica, open_replica
 from tests.kit.builders import BatchSpec, RecordSpec
@@ -41,9 +41,9 @@ def replica(
     return opened
 
 
-def state(**changes: object) -> PartitionState:
+def state(**changes: object) -> PartitionRegistration:
     known = {"replicas": (1, 2, 3), "isr": (1, 2, 3), "leader": 1, "leader_epoch": 1}
-    return PartitionState(topic="t", partition=0, topic_id="", **known | changes)
+    return PartitionRegistration(topic="t", partition=0, topic_id="", **known | changes)
 
 
 def losses(audit: PartitionAudit) -> dict[int | None, tuple[int, int, bool]]:

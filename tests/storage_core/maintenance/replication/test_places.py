@@ -8,7 +8,10 @@ from storage_core.checkpoint.broker_files import MetaProperties
 from storage_core.checkpoint.checkpoints import Checkpoints
 from storage_core.errors import ConfigError
 from storage_core.filenames import TopicPartition
-from storage_core.maintenance.replication.partition_state import PartitionState, parse_states
+from storage_core.maintenance.replication.partition_registration import (
+    PartitionRegistration,
+    parse_states,
+)
 from storage_core.maintenance.replication.places import find_places
 from storage_core.maintenance.verification.observed_root import ObservedRoot
 from storage_core.maintenance.verification.options import Surroundings
@@ -31,8 +34,10 @@ def root(location: str, broker: int, *entries: tuple[str, str | None, DirectoryK
     )
 
 
-def state(topic_id: str, *replicas: int) -> PartitionState:
-    return PartitionState(topic="t", partition=0, topic_id=topic_id, replicas=replicas, isr=())
+def state(topic_id: str, *replicas: int) -> PartitionRegistration:
+    return PartitionRegistration(
+        topic="t", partition=0, topic_id=topic_id, replicas=replicas, isr=()
+    )
 
 
 @pytest.mark.item("REP-01")
