@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
-from storage_core.maintenance.replication import comparison
+from storage_core.maintenance.replication import log_batches
 from storage_core.maintenance.replication.comparison import ComparedLogs, compare_logs
 from storage_core.maintenance.replication.replica import OpenedLog, open_log
 from storage_core.store import LocalStore
@@ -110,7 +110,7 @@ def test_pieces_tell_what_all_records_tell(data: st.DataObject):
     logs = [first, data.draw(records(first)), data.draw(records(first))]
     borders = st.sets(st.integers(1, END), max_size=6)
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(comparison, "_MOST_BYTES", data.draw(st.sampled_from([1, 200, 1 << 20])))
+        patch.setattr(log_batches, "MOST_BYTES", data.draw(st.sampled_from([1, 200, 1 << 20])))
         opened = [
             open_records(
                 Path(folder, f"{number}/t-0"), kept, data.draw(borders), data.draw(borders)

@@ -1,0 +1,385 @@
+"""The batches of several logs of a partition side by side, in pieces of offsets.
+
+Each log is read once, from end to end or in some ranges of offsets. What a piece holds of each is
+little, however long the logs are.
+"""
+
+import enum
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from storage_core.errors import BadBytesError
+from storage_core.filenames import OFFSET_INDEX_SUFFIX, log_file, segment_file
+from storage_core.formats.batch_v2 import HEADER_BYTES
+from storage_core.kernels import batch_scan
+from storage_core.kernels.batch_digest import digest_batches
+from storage_core.log.batch_search import ListedSegment, find_start_position
+from storage_core.log.directory_view import DirectoryView
+from storage_core.maintenance.replication.offset_ranges import Ranges, of_offsets, union
+from storage_core.maintenance.replication.replica import Damage
+from storage_core.records.batch_table import BatchTable
+from storage_core.records.checked_headers import scan_checked_headers
+from storage_core.records.columns import decode_records
+from storage_core.records.payload import DEFAULT_LIMITS
+from storage_core.records.reader import (
+    DEFAULT_WINDOW_BYTES,
+    CrcCheck,
+    Large,
+    Tail,
+    Window,
+    scan_headers,
+    scan_windows,
+)
+from storage_core.store.base import FileReader
+
+# Records of so many bytes of batches are held at once, of each log.
+MOST_BYTES: Final = 16 << 20
+MOST_OFFSET: Final = 2**63 - 1
+RECORDS: Final = pa.schema(
+    [
+        ("offset", pa.int64()),
+        ("epoch", pa.int64()),
+        ("is_control", pa.bool_()),
+        ("timestamp", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+# Bytes that a digest has just looked at stay in a core's own cache.
+_PIECE_BYTES: Final = 1 << 20
+
+
+class Look(enum.Enum):
+    """How much of each batch is looked at."""
+
+    HEADERS = enum.auto()
+    CHECKSUMS = enum.auto()
+    DIGESTS = enum.auto()  # all of its bytes, and its checksum
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRows:
+    """Batches of a log, in order of offsets.
+
+    Attributes:
+        view: The log's directory, None for a log without a record.
+        batches: Their headers; ``position`` is that in the file of the segment.
+        segment: int64[n], base offset of the segment of each.
+        lowest: int64[n], lowest offset that each may hold: a compressed legacy message does not
+            tell it.
+        digests: uint64[2, n], the halves of their digests, zeros where none were asked for.
+    """
+
+    view: DirectoryView | None
+    batches: BatchTable
+    segment: NDArray[np.int64]
+    lowest: NDArray[np.int64]
+    digests: NDArray[np.uint64]
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> "BatchRows":
+        """Return some of them."""
+        return BatchRows(
+            self.view,
+            BatchTable(self.batches.columns[:, rows]),
+            self.segment[rows],
+            self.lowest[rows],
+            self.digests[:, rows],
+        )
+
+    def join(self, others: "BatchRows") -> "BatchRows":
+        """Return these and those behind them."""
+        columns = np.concatenate([self.batches.columns, others.batches.columns], axis=1)
+        return BatchRows(
+            self.view,
+            BatchTable(columns),
+            np.concatenate([self.segment, others.segment]),
+            np.concatenate([self.lowest, others.lowest]),
+            np.concatenate([self.digests, others.digests], axis=1),
+        )
+
+    def that_meet(self, others: "BatchRows") -> NDArray[np.bool_]:
+        """Return which of them may have records at the offsets of others."""
+        if not len(others):
+            return np.zeros(len(self), np.bool_)
+        ends = np.maximum.accumulate(others.batches.last_offset)
+        at = np.searchsorted(ends, self.lowest)
+        is_met: NDArray[np.bool_] = (
+            np.append(others.lowest, MOST_OFFSET)[at] <= self.batches.last_offset
+        )
+        return is_met
+
+    def records(self) -> pa.Table:
+        """Return their records.
+
+        Raises:
+            PylogError: They cannot be read.
+        """
+        parts = [RECORDS.empty_table()]
+        for base_offset in np.unique(self.segment).tolist():
+            assert self.view is not None  # noqa: S101  # it has rows
+            with closing(self.view.open(log_file(base_offset))) as reader:
+                for row in np.flatnonzero(self.segment == base_offset).tolist():
+                    start = int(self.batches.position[row])
+                    end = start + int(self.batches.size[row])
+                    for window in scan_windows(reader, start=start, end=end, crc=CrcCheck.SKIP):
+                        parts += _decode(window)
+        return pa.concat_tables(parts)
+
+    def offsets(self) -> Ranges:
+        """Return the offsets of their records, control records left out."""
+        data = self.take(~self.batches.is_control)
+        batches = data.batches
+        span = batches.last_offset - batches.base_offset + 1
+        is_dense = (batches.counted_records == span) & ~batches.is_message_set
+        columns = [batches.base_offset, batches.last_offset, batches.leader_epoch]
+        parts = [np.column_stack(columns)[is_dense]]
+        for group in data.take(~is_dense).groups():
+            table = group.records()
+            parts.append(of_offsets(table["offset"].to_numpy(), table["epoch"].to_numpy()))
+        return union(parts)
+
+    def groups(self) -> Iterator["BatchRows"]:
+        """Yield them so many at a time as are held at once."""
+        if len(self):
+            piece = np.cumsum(self.batches.size) // MOST_BYTES
+            ends = [*(np.flatnonzero(np.diff(piece)) + 1).tolist(), len(self)]
+            first = 0
+            for end in ends:
+                yield self.take(np.arange(first, end))
+                first = end
+
+
+class LogReader:
+    """Reads the batches of a log from end to end.
+
+    Args:
+        view: Its directory, None for a log without a record.
+        base_offsets: Of its segments, rising.
+        look: How much to look at.
+        ranges: Only batches that begin in one of these, first and end offset, rising; None for all.
+
+    Attributes:
+        damage: What is damaged, as far as it has read.
+        rows: Batches that were read and not yet used.
+        is_at_end: Whether no batch follows them.
+        read_bytes: Bytes of batches that it has looked at.
+    """
+
+    def __init__(
+        self,
+        view: DirectoryView | None,
+        base_offsets: Sequence[int],
+        look: Look,
+        *,
+        ranges: Sequence[tuple[int, int]] | None = None,
+    ) -> None:
+        self.damage: list[Damage] = []
+        empty = np.empty(0, np.int64)
+        columns = np.empty((batch_scan.COLUMN_COUNT, 0), np.int64)
+        self.rows = BatchRows(view, BatchTable(columns), empty, empty, np.empty((2, 0), np.uint64))
+        self.is_at_end = False
+        self.read_bytes = 0
+        self._look = look
+        self._ranges = ranges
+        self._next = 0
+        self._windows = iter(()) if view is None else self._scan(view, base_offsets)
+
+    def fill(self) -> None:
+        """Read batches until there are some, or the log ends."""
+        while not len(self.rows) and not self.is_at_end:
+            rows = next(self._windows, None)
+            if rows is None:
+                self.is_at_end = True
+            else:
+                self.rows = self.rows.join(rows)
+
+    def _scan(self, view: DirectoryView, base_offsets: Sequence[int]) -> Iterator[BatchRows]:
+        for number, base_offset in enumerate(base_offsets):
+            is_last = number + 1 == len(base_offsets)
+            end_offset = MOST_OFFSET if is_last else base_offsets[number + 1]
+            name = log_file(base_offset)
+            file = view.place(name)[0]
+            for first, end in self._ranges or [(0, MOST_OFFSET)]:
+                if first >= end_offset or end <= base_offset:
+                    continue
+                start = position = self._find(view, base_offset, first)
+                with closing(view.open(name)) as reader:
+                    try:
+                        for window, digests in self._look_at(reader, start):
+                            rows = self._rows(view, base_offset, end_offset, window, digests)
+                            position = window.file_position + window.size_bytes
+                            self.read_bytes += self._looked_at(window)
+                            if self._ranges is not None:
+                                base = rows.batches.base_offset
+                                is_behind = bool((base >= end).any())
+                                rows = rows.take((base >= first) & (base < end))
+                            self._note_damage(file, rows)
+                            yield rows
+                            if self._ranges is not None and is_behind:
+                                break
+                        else:
+                            self._note_tail(file, position, reader.size_bytes)
+                    except BadBytesError as error:
+                        bad = Damage(file=file, position=error.position, reason=str(error))
+                        self.damage.append(bad)
+
+    def _find(self, view: DirectoryView, base_offset: int, offset: int) -> int:
+        """Return where to begin reading a segment for the batches from an offset on."""
+        names = log_file(base_offset), segment_file(base_offset, OFFSET_INDEX_SUFFIX)
+        if offset <= base_offset or names[1] not in view:
+            return 0
+        segment = ListedSegment(
+            base_offset=base_offset,
+            size_bytes=view.source(names[0]).size_bytes,
+            has_offset_index=True,
+            has_time_index=False,
+        )
+        return find_start_position(view.store, segment, offset)
+
+    def _look_at(
+        self, reader: FileReader, start: int
+    ) -> Generator[tuple[Window, NDArray[np.uint64]]]:
+        if self._look is Look.DIGESTS:
+            yield from scan_digests(reader, start=start, crc=CrcCheck.NOTE)
+            return
+        scan = scan_headers if self._look is Look.HEADERS else scan_checked_headers
+        for window in scan(reader, start=start):
+            yield window, np.zeros((2, len(window.batches)), np.uint64)
+
+    def _rows(
+        self,
+        view: DirectoryView,
+        base_offset: int,
+        end_offset: int,
+        window: Window,
+        digests: NDArray[np.uint64],
+    ) -> BatchRows:
+        """Return the batches of a window, each where it stands among its neighbours.
+
+        One whose offsets do not fit between theirs has been damaged outside of its checksum: it
+        gets the offsets between theirs, and counts as damaged.
+        """
+        columns = window.batches.columns.copy()
+        columns[batch_scan.POSITION] += window.file_position
+        batches = BatchTable(columns)
+        base, last = batches.base_offset, batches.last_offset
+        before = np.concatenate([[self._next - 1], last[:-1]])
+        after = np.concatenate([base[1:], [end_offset]])
+        fits = (before < base) & (base <= last) & (last < after)
+        is_odd = ~fits & (before + 1 < after) & ~batches.is_legacy
+        length = np.clip(last - base, 0, after - before - 2)
+        base[is_odd] = before[is_odd] + 1
+        last[is_odd] = base[is_odd] + length[is_odd]
+        columns[batch_scan.CRC_OK, is_odd] = 0
+        self._next = int(last[-1]) + 1
+        lowest = np.where(batches.is_message_set, before + 1, base)
+        segment = np.full(len(batches), base_offset, np.int64)
+        return BatchRows(view, batches, segment, lowest, digests)
+
+    def _looked_at(self, window: Window) -> int:
+        if self._look is Look.HEADERS:
+            return HEADER_BYTES * len(window.batches)
+        return window.size_bytes
+
+    def _note_damage(self, file: str, rows: BatchRows) -> None:
+        for at in rows.batches.position[rows.batches.crc_ok == 0].tolist():
+            reason = "its checksum is wrong, or its offsets do not fit"
+            self.damage.append(Damage(file=file, position=at, reason=reason))
+
+    def _note_tail(self, file: str, position: int, size_bytes: int) -> None:
+        if position < size_bytes:
+            reason = f"{size_bytes - position} bytes that are no whole batch"
+            self.damage.append(Damage(file=file, position=position, reason=reason))
+
+
+def scan_digests(
+    reader: FileReader, *, start: int = 0, crc: CrcCheck
+) -> Generator[tuple[Window, NDArray[np.uint64]]]:
+    """Read a file from a position on, and yield windows with the digests of their batches.
+
+    A batch that is larger than a window has its header digested, and its checksum checked.
+
+    Args:
+        reader: The open .log file.
+        start: Position of a batch.
+        crc: Whether the other checksums are checked, too.
+
+    Raises:
+        CorruptRecordError: A batch's length is impossible.
+        StorageError: The file cannot be read.
+    """
+    for window in scan_windows(
+        reader,
+        start=start,
+        window_bytes=_PIECE_BYTES,
+        mapped_bytes=DEFAULT_WINDOW_BYTES,
+        crc=crc,
+        tail=Tail.STOP,
+        large=Large.HEADER,
+    ):
+        checked = window
+        if not window.is_whole and crc is CrcCheck.SKIP:
+            end = window.file_position + window.size_bytes
+            checked = next(
+                scan_windows(
+                    reader,
+                    start=window.file_position,
+                    end=end,
+                    crc=CrcCheck.NOTE,
+                    large=Large.HEADER,
+                )
+            )
+        digests = np.empty((2, len(checked.batches)), np.uint64)
+        columns = checked.batches.columns
+        if not checked.is_whole:
+            columns = columns.copy()
+            columns[batch_scan.SIZE] = np.minimum(columns[batch_scan.SIZE], HEADER_BYTES)
+        digest_batches(checked.data, columns, digests)
+        yield checked, digests
+
+
+def pieces(
+    readers: Sequence[LogReader],
+) -> Iterator[tuple[int, int, list[BatchRows]]]:
+    """Yield ranges of offsets that follow each other, and the batches of each log that reach in."""
+    start = 0
+    while start < MOST_OFFSET:
+        for reader in readers:
+            reader.fill()
+        ends = [
+            # Of a log whose offsets do not rise, too, a window is used at once.
+            int(reader.rows.batches.last_offset.max()) + 1
+            for reader in readers
+            if not reader.is_at_end
+        ]
+        end = max(min(ends, default=MOST_OFFSET), start + 1)
+        parts = [reader.rows.take(reader.rows.lowest < end) for reader in readers]
+        yield start, end, parts
+        for reader in readers:
+            reader.rows = reader.rows.take(reader.rows.batches.last_offset >= end)
+        start = end
+
+
+def _decode(window: Window) -> Iterator[pa.Table]:
+    wanted = np.ones(len(window.batches), np.bool_)
+    for records in decode_records(window, wanted, DEFAULT_LIMITS):
+        columns = [
+            pa.array(records.offset),
+            pa.array(window.batches.leader_epoch[records.batch]),
+            pa.array(window.batches.is_control[records.batch]),
+            pa.array(records.timestamp),
+            records.keys(),
+            records.values(),
+            records.headers(),
+        ]
+        yield pa.table(columns, names=RECORDS.names).cast(RECORDS)
