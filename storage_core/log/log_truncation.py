@@ -1,5 +1,6 @@
 """Truncating a loaded log to an offset, with all that belongs to it."""
 
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 
 import numpy as np
@@ -32,6 +33,29 @@ from storage_core.records.reader import scan_headers
 _WINDOW_BYTES = 1 << 20
 
 
+def follow_leader(log: LoadingLog, offsets: Iterable[int]) -> None:
+    """Cut a loaded log as a follower's broker does, round by round.
+
+    Args:
+        log: The log.
+        offsets: Of the rounds, in order. One above the log's end empties the log, which begins
+            there: its leader has nothing older.
+
+    Raises:
+        ValueError: An offset is negative.
+        PylogError: As ``truncate_log``.
+    """
+    ages: dict[int, bool] = {}
+    for offset in offsets:
+        if offset > log.log_end_offset:
+            log.view.cut_last()
+            _start_over(log, offset, f"the log starts over at the leader's first offset {offset}")
+            _finish(log, offset)
+        else:
+            _cut(log, offset, ages)
+    _close_time_index(log, ages)
+
+
 def truncate_log(log: LoadingLog, offset: int) -> bool:
     """Cut a loaded log, as a replica does that follows a new leader.
 
@@ -46,6 +70,14 @@ def truncate_log(log: LoadingLog, offset: int) -> bool:
         ValueError: The offset is negative.
         PylogError: As ``LogLoader.load``, for what has to be replayed.
     """
+    ages: dict[int, bool] = {}
+    is_cut = _cut(log, offset, ages)
+    _close_time_index(log, ages)
+    return is_cut
+
+
+def _cut(log: LoadingLog, offset: int, ages: dict[int, bool]) -> bool:
+    """Cut a log once; note of the segment that is cut whether Kafka then knows its age."""
     if offset < 0:
         raise ValueError(f"expected an offset of at least 0, found {offset}")
     if offset >= log.log_end_offset:
@@ -58,9 +90,14 @@ def truncate_log(log: LoadingLog, offset: int) -> bool:
     else:
         for base_offset in [base for base in log.base_offsets if base > offset]:
             log.remove_segment(base_offset, reason)
-        _truncate_active(log, offset, reason)
+        _truncate_active(log, offset, ages, reason)
         log.truncate_epochs(end=offset)
         log.log_start_offset = min(offset, log.log_start_offset)
+    _finish(log, offset)
+    return True
+
+
+def _finish(log: LoadingLog, offset: int) -> None:
     log.log_end_offset = offset
     log.recovery_point = min(log.recovery_point, offset)
     log.producers.rebuild(
@@ -69,7 +106,6 @@ def truncate_log(log: LoadingLog, offset: int) -> bool:
         end_offset=offset,
         after_clean_shutdown=False,
     )
-    return True
 
 
 def _start_over(log: LoadingLog, offset: int, reason: str) -> None:
@@ -81,7 +117,7 @@ def _start_over(log: LoadingLog, offset: int, reason: str) -> None:
     log.log_start_offset = offset
 
 
-def _truncate_active(log: LoadingLog, offset: int, reason: str) -> None:
+def _truncate_active(log: LoadingLog, offset: int, ages: dict[int, bool], reason: str) -> None:
     base_offset = log.base_offsets[-1]
     index_name = segment_file(base_offset, OFFSET_INDEX_SUFFIX)
     time_name = segment_file(base_offset, TIME_INDEX_SUFFIX)
@@ -91,9 +127,10 @@ def _truncate_active(log: LoadingLog, offset: int, reason: str) -> None:
     offsets = log.view.read(index_name, limit_bytes=MAX_INDEX_BYTES)
     log.view.write(index_name, truncate_offset_index(base_offset, offsets, offset), reason)
     times = log.view.read(time_name, limit_bytes=MAX_INDEX_BYTES)
-    # Kafka knows the age of a segment that it has just rebuilt, of any other what the index says.
-    is_age_known = (
-        log.is_rebuilt(base_offset) and TimeIndex.parse(base_offset, times).last_timestamp >= 0
+    # Kafka knows the age of a segment that it has just rebuilt or cut, else what the index says.
+    is_age_known = ages.get(
+        base_offset,
+        log.is_rebuilt(base_offset) and TimeIndex.parse(base_offset, times).last_timestamp >= 0,
     )
     times = truncate_time_index(base_offset, times, offset)
     if txn_name in log.view:
@@ -104,17 +141,48 @@ def _truncate_active(log: LoadingLog, offset: int, reason: str) -> None:
             log.view.write(txn_name, encode_transaction_index(kept), reason)
     if position is not None:
         log.cut_segment(base_offset, position, offset, reason)
-    if is_age_known or TimeIndex.parse(base_offset, times).last_timestamp >= 0:
-        times += _last_time_entry(log, base_offset, times)
     log.view.write(time_name, times, reason)
+    last_ms = TimeIndex.parse(base_offset, times).last_timestamp
+    if is_age_known or (base_offset not in ages and last_ms >= 0):
+        newest_ms, _ = _newest_batch(log, base_offset, times)
+        ages[base_offset] = newest_ms >= 0
 
 
-def _last_time_entry(log: LoadingLog, base_offset: int, times: bytes) -> bytes:
-    """Return the entry that closing adds for batches newer than what the time index says.
+def _close_time_index(log: LoadingLog, ages: Mapping[int, bool]) -> None:
+    """Add the entry that closing adds for batches newer than what the time index says.
+
+    Raises:
+        IndexFullError: The time index has no room for the entry.
+    """
+    base_offset = log.base_offsets[-1]
+    if not ages.get(base_offset):
+        return
+    time_name = segment_file(base_offset, TIME_INDEX_SUFFIX)
+    times = log.view.read(time_name, limit_bytes=MAX_INDEX_BYTES)
+    newest_ms, last_offset = _newest_batch(log, base_offset, times)
+    if newest_ms == TimeIndex.parse(base_offset, times).last_timestamp:
+        return
+    most = log.config.segment_index_bytes
+    if len(times) + TIME_INDEX_ENTRY.itemsize > most:
+        raise IndexFullError(
+            time_name,
+            len(times),
+            f"no room for the last entry in the {most} bytes of segment.index.bytes",
+        )
+    entry = np.zeros(1, TIME_INDEX_ENTRY)
+    entry["timestamp"] = newest_ms
+    entry["relative_offset"] = last_offset - base_offset
+    reason = "the newest batch of the segment that was cut"
+    log.view.write(time_name, times + entry.tobytes(), reason)
+
+
+def _newest_batch(log: LoadingLog, base_offset: int, times: bytes) -> tuple[int, int]:
+    """Return the newest timestamp of a segment and its batch's last offset.
+
+    The offset is -1 where no batch is newer than what the time index says.
 
     Raises:
         CorruptIndexError: The offset index leads to a position before the file.
-        IndexFullError: The time index has no room for the entry.
     """
     time_index = TimeIndex.parse(base_offset, times)
     log_name, index_name = log_file(base_offset), segment_file(base_offset, OFFSET_INDEX_SUFFIX)
@@ -131,16 +199,4 @@ def _last_time_entry(log: LoadingLog, base_offset: int, times: bytes) -> bytes:
             timestamp = int(window.batches.max_timestamp[row])
             if timestamp > newest_ms:
                 newest_ms, last_offset = timestamp, int(window.batches.last_offset[row])
-    if newest_ms == time_index.last_timestamp:
-        return b""
-    most = log.config.segment_index_bytes
-    if len(times) + TIME_INDEX_ENTRY.itemsize > most:
-        raise IndexFullError(
-            segment_file(base_offset, TIME_INDEX_SUFFIX),
-            len(times),
-            f"no room for the last entry in the {most} bytes of segment.index.bytes",
-        )
-    entry = np.zeros(1, TIME_INDEX_ENTRY)
-    entry["timestamp"] = newest_ms
-    entry["relative_offset"] = last_offset - base_offset
-    return entry.tobytes()
+    return newest_ms, last_offset

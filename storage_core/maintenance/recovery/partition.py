@@ -1,6 +1,6 @@
 """Recovery of one partition directory, in process."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import located
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import LogLoader
+from storage_core.log.log_truncation import follow_leader
 from storage_core.log.segment_scan import SegmentScan
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
@@ -62,6 +63,7 @@ def plan_recovery(  # noqa: PLR0913  # the inputs of Kafka's loader
     log_start_offset: int = 0,
     clean_shutdown: bool = False,
     high_watermark: int | None = None,
+    truncations: Sequence[int] = (),
     scans: Mapping[int, SegmentScan] | None = None,
     threads: int = 1,
     on_bytes: Callable[[int], None] | None = None,
@@ -77,6 +79,8 @@ def plan_recovery(  # noqa: PLR0913  # the inputs of Kafka's loader
         log_start_offset: Its entry in the log-start checkpoint, 0 without one.
         clean_shutdown: Whether its log directory has the clean-shutdown marker.
         high_watermark: Clamped into the log; None for the log end offset.
+        truncations: Where the log, once it is loaded, is cut to follow a leader, one after the
+            other; as ``follow_leader``.
         scans: Segments that were scanned before, by base offset.
         threads: How many threads scan a segment.
         on_bytes: Told how many bytes of segments were scanned, window by window.
@@ -96,7 +100,9 @@ def plan_recovery(  # noqa: PLR0913  # the inputs of Kafka's loader
         threads=threads,
         on_bytes=on_bytes,
     )
-    return loader.load().close(high_watermark=high_watermark)
+    log = loader.load()
+    follow_leader(log, truncations)
+    return log.close(high_watermark=high_watermark)
 
 
 @located
