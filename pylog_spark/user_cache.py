@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from storage_core.local_files import require_fixed_place
+
 CACHE_VARIABLE: Final = "PYLOG_CACHE"
 
 
@@ -52,14 +54,6 @@ def _make_private(folder: Path) -> Path:
         facts = level.stat()
         if facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) & 0o022:
             raise PermissionError(f"{level}: belongs to somebody else, or others can write to it")
-    # Who may write a folder above may put another one in this place, as sshd's StrictModes knows.
-    for above in dict.fromkeys([*folder.parent.parents, *folder.parent.resolve().parents]):
-        facts = above.stat()
-        is_shared = facts.st_mode & 0o022 and not facts.st_mode & stat.S_ISVTX
-        if is_shared or facts.st_uid not in {os.getuid(), 0}:
-            raise PermissionError(
-                f"{above}: belongs to somebody else, or others can write to it, and so replace "
-                f"{folder.parent}, from which code is run"
-            )
+    require_fixed_place(folder.parent)
     with tempfile.TemporaryFile(dir=folder):
         return folder

@@ -202,6 +202,25 @@ def require_ours(facts: os.stat_result, *trusted: int) -> None:
         )
 
 
+def require_fixed_place(folder: Path) -> None:
+    """Refuse a folder that others can put another one in the place of.
+
+    Whoever may write a folder above it can do that, as sshd's StrictModes knows. With the sticky
+    bit, as in /tmp, only the owner of what lies there can.
+
+    Raises:
+        PermissionError: A folder above is somebody else's, or others can write to it.
+    """
+    for above in dict.fromkeys([*folder.absolute().parents, *folder.resolve().parents]):
+        facts = above.stat()
+        is_shared = facts.st_mode & _OTHERS_MAY_WRITE and not facts.st_mode & stat.S_ISVTX
+        if is_shared or facts.st_uid not in {os.geteuid(), ROOT_USER}:
+            raise PermissionError(
+                f"{above}: belongs to somebody else, or others can write to it, and so replace "
+                f"{folder}, from which code is run"
+            )
+
+
 @contextmanager
 def open_own_folder(path: Path) -> Iterator[int]:
     """Open a folder that is ours, and that nobody else may write, for the time of a block.

@@ -36,7 +36,13 @@ from pathlib import Path
 from typing import Final
 
 from storage_core.kernels._cpu import common_cpu, host_cpu, target_cpu
-from storage_core.local_files import create_in, open_in, open_own_folder, open_own_in
+from storage_core.local_files import (
+    create_in,
+    open_in,
+    open_own_folder,
+    open_own_in,
+    require_fixed_place,
+)
 
 CACHE_VARIABLE: Final = "PYLOG_KERNEL_CACHE"
 _SOURCE_PACKAGES: Final = ("storage_core.formats", "storage_core.kernels")
@@ -108,6 +114,7 @@ def _is_usable(folder: Path) -> bool:
     """Whether folder is ours alone and can be written: it holds code that will be run."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        require_fixed_place(folder)
         with open_own_folder(folder), tempfile.TemporaryFile(dir=folder):
             return True
     except OSError:

@@ -241,6 +241,19 @@ def test_a_folder_that_others_may_write_is_refused(tmp_path, monkeypatch, mode):
     assert cache_folder.__wrapped__() == folder
 
 
+def test_a_folder_that_others_can_replace_is_refused(tmp_path, monkeypatch):
+    shared = tmp_path / "shared"
+    (shared / "ours").mkdir(parents=True)
+    monkeypatch.setenv(CACHE_VARIABLE, str(shared / "ours"))
+    shared.chmod(0o777)
+    assert cache_folder.__wrapped__() is None
+    # With the sticky bit only its owner renames a folder, as in /tmp.
+    shared.chmod(0o1777)
+    folder = cache_folder.__wrapped__()
+    assert folder is not None
+    assert folder.parent == shared / "ours"
+
+
 def test_a_folder_of_somebody_else_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     assert cache_folder.__wrapped__() is not None
