@@ -50,6 +50,7 @@ from pylog_spark.text import to_json
 from pylog_spark.text_table import Row, TextTable, write_paragraphs, write_table
 from storage_core.catalog.roles import Role, guess_role, local_path
 from storage_core.errors import ConfigError
+from storage_core.interruption import ending_in_order
 from storage_core.maintenance.verification.finding_kinds import KINDS, Cure, command_of
 from storage_core.maintenance.verification.findings import Code, Severity
 from storage_core.maintenance.verification.verdict import Advice, RootState, Verdict, seconds_text
@@ -68,6 +69,11 @@ _STYLES: Final = {
     Advice.START_BROKER: "bold green",
     Advice.COPY_DAMAGED: "bold red",
     Advice.COPY_WHOLE: "bold green",
+}
+# Of a verdict that keeps a broker from starting, whatever was found.
+_AS_SEVERE: Final = {
+    Advice.DO_NOT_START: Severity.FATAL,
+    Advice.LOOK_BEFORE_START: Severity.ERROR,
 }
 _LIMIT: Final = re.compile(rf"{MAX_TRUNCATE_BYTES.label} (\d+)")
 _SHOWN_FORECASTS: Final = 20
@@ -98,7 +104,9 @@ def _prepare(line: CommandLine) -> Call[_Spool]:
     check_outside(REPORT.label, line[REPORT], roots)
     notes = topic_notes(options, roots)
     is_for_program = line[OUTPUT] is not OutputFormat.TABLE and SHOW not in line
-    spool = TemporaryFile("w+", encoding="utf-8") if is_for_program else None  # noqa: SIM115  # of the call
+    # A signal in between would leave the file by which Python tries the folder.
+    with ending_in_order():
+        spool = TemporaryFile("w+", encoding="utf-8") if is_for_program else None  # noqa: SIM115  # of the call
     return Call(line=line, options=options, subject=spool, roots=roots, notes=notes)
 
 
@@ -200,7 +208,12 @@ def _exit_code(diagnosis: Diagnosis, fail_on: FailOn) -> int:
         return ExitCode.PARTLY_FAILED
     if fail_on.severity is None:
         return ExitCode.DONE
-    worst = max((Severity(severity).rank for severity, _, _ in diagnosis.counts), default=-1)
+    ranks = [Severity(severity).rank for severity, _, _ in diagnosis.counts]
+    # `pylog doctor DIR && systemctl start kafka` starts no broker that has to wait.
+    advice = _AS_SEVERE.get(diagnosis.verdict.advice)
+    if advice is not None:
+        ranks.append(advice.rank)
+    worst = max(ranks, default=-1)
     return ExitCode.FINDINGS if worst >= fail_on.severity.rank else ExitCode.DONE
 
 

@@ -146,15 +146,20 @@ def test_recovery_threads_come_from_the_brokers_own_file(pylog, root, tmp_path):
 def test_who_keeps_no_metadata_says_what_the_node_is(pylog, root, tmp_path):
     words = (root.path, "--now-ms", NOW_MS)
     file = tmp_path / "server.properties"
-    for roles, advice in (
-        ("", "look-before-start"),
-        ("broker,controller", "look-before-start"),
-        ("broker", "start-broker"),
+    # Nothing is found; the exit status keeps a script from starting the broker all the same.
+    for roles, advice, expected in (
+        ("", "look-before-start", ExitCode.FINDINGS),
+        ("broker,controller", "look-before-start", ExitCode.FINDINGS),
+        ("broker", "start-broker", ExitCode.DONE),
     ):
         file.write_text(f"process.roles={roles}\n")
-        _, answer = ask(pylog, *words, "--server-properties", file)
-        assert answer["advice"] == advice
+        status, answer = ask(pylog, *words, "--server-properties", file)
+        assert (status, answer["advice"]) == (expected, advice)
         assert answer["start"]["lacks_metadata"]
+    for fail_on, expected in (("fatal", ExitCode.DONE), ("never", ExitCode.DONE)):
+        file.write_text("process.roles=\n")
+        status, _ = ask(pylog, *words, "--server-properties", file, "--fail-on", fail_on)
+        assert status == expected
 
 
 @pytest.mark.parametrize("twice", [False, True], ids=["missing", "twice"])

@@ -258,7 +258,7 @@ def test_damaged_logs_are_in_order_after_what_the_doctor_prints(spark, tmp_path,
     status, healed = shell.ask(root.path, "--deep")
     # The overflow is one because offsets are missing before it.
     assert {code for code, _ in bad(healed)} <= {Code.OFFSETS_MISSING}
-    assert (status, healed["advice"]) == (ExitCode.DONE, "look-before-start")
+    assert (status, healed["advice"]) == (ExitCode.FINDINGS, "look-before-start")
     for command in healed["commands"]:
         assert command.startswith("pylog salvage replay ")
         shell.run(command.removesuffix(" --dry-run"))

@@ -28,7 +28,7 @@ from tests.pylog_spark.broker_roots import (
     broker_directory,
     differences_from_kafka,
 )
-from tests.storage_core.maintenance.verification.log_root import NOW_MS, log_root
+from tests.storage_core.maintenance.verification.log_root import NOW_MS, ONLY_BROKER, log_root
 
 # A flag of a process, from Linux's include/linux/sched.h: it is being ended.
 PF_EXITING = 0x4
@@ -378,7 +378,7 @@ def test_what_looks_or_repairs_takes_this_machine_by_itself(tmp_path):
         tmp_path,
         ["verify", root, "--deep", "--ledger", ledger, *now],
         ["survey", root, "--assume-defaults", "*", *now],
-        ["doctor", root, *now],
+        ["doctor", root, *ONLY_BROKER, *now],
         ["explain", root, "--assume-defaults", "*", *now],
         ["ingest", root, tmp_path / "managed", "--dry-run", "--settle", "0s", "--output", "json"],
         ["compact", root, "--role", "broker", "--dry-run", "--assume-defaults", "*", *now],
