@@ -7,7 +7,6 @@ renamed. Processes that want the same set at the same time wait for the first on
 import fcntl
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from xml.sax.saxutils import quoteattr
 
 from pylog_spark.java import MissingSoftwareError, find_java
 from pylog_spark.java_trust import TRUST_STORE_PASSWORD, write_trust_store
-from storage_core.interruption import removed_at_end
+from storage_core.temporary_folder import temporary_folder
 
 _FETCH_TIMEOUT_S: Final = 900
 _FILE_PATTERN: Final = "[artifact]-[revision](-[classifier]).[ext]"
@@ -104,11 +103,7 @@ def _fetch(
     ivy_settings: Path | None,
 ) -> None:
     names = ", ".join(map(str, libraries))
-    with (
-        tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as name,
-        removed_at_end(name),
-    ):
-        scratch = Path(name)
+    with temporary_folder(f".{folder.name}-", folder.parent) as scratch:
         (scratch / "ivy.xml").write_text(_ivy_module(libraries, exclusions))
         command = [
             str(find_java().executable),

@@ -15,7 +15,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Final
 
 from pylog_spark.user_cache import cache_folder
 from storage_core.errors import PylogError
+from storage_core.temporary_folder import temporary_folder
 
 WHEEL_HOME: Path | None
 try:
@@ -167,8 +167,8 @@ def _stand_in(runtime: Path) -> Path:
 
 
 def _write_stand_in(home: Path, runtime: Path, script: str) -> None:
-    with tempfile.TemporaryDirectory(dir=home.parent, prefix=".new-") as scratch:
-        new = Path(scratch, home.name)
+    with temporary_folder(".new-", home.parent) as scratch:
+        new = scratch / home.name
         (new / "bin").mkdir(parents=True)
         (new / "bin" / "java").write_text(script)
         (new / "bin" / "java").chmod(0o755)

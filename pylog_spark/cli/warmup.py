@@ -3,7 +3,6 @@
 import pkgutil
 import time
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +20,6 @@ from storage_core.clock import ManualClock
 from storage_core.config import CleanerConfig, CleanupPolicy, LogConfig, OffsetMapHash
 from storage_core.filenames import log_file
 from storage_core.formats.batch_v2 import Codec
-from storage_core.interruption import removed_at_end
 from storage_core.kernels._code_files import cache_folder
 from storage_core.kernels._jit import kernels_of
 from storage_core.log.committed_view import load_committed_view
@@ -44,6 +42,7 @@ from storage_core.records.batch_builder import BatchSettings, build_all
 from storage_core.records.codecs import Arena, Blocks, compress_blocks, decompress_blocks
 from storage_core.records.new_records import NewRecords
 from storage_core.store import LocalStore, LogStore
+from storage_core.temporary_folder import temporary_folder
 from storage_core.writing.request import WriteRequest, WriteRun
 from storage_core.writing.staging import stage_records
 
@@ -69,17 +68,17 @@ def warmup(_line: CommandLine) -> int:
 def warm_up() -> str:
     """Compile every kernel and return a line that says so."""
     started = time.perf_counter()
-    with TemporaryDirectory(prefix="pylog-warmup-") as folder, removed_at_end(folder):
+    with temporary_folder("pylog-warmup-") as folder:
         for hash_kind in OffsetMapHash:
             for first_dirty_offset in (0, _SECOND_SEGMENT):
-                directory = Path(folder) / f"{hash_kind}-{first_dirty_offset}" / _PARTITION
+                directory = folder / f"{hash_kind}-{first_dirty_offset}" / _PARTITION
                 directory.parent.mkdir()
                 write_sample(directory)
                 _read(directory)
                 _index_apart(directory)
                 _clean(directory, hash_kind, first_dirty_offset)
-        _clean_twice(Path(folder))
-        _append(Path(folder) / "appended" / _PARTITION)
+        _clean_twice(folder)
+        _append(folder / "appended" / _PARTITION)
     _pack()
     _grow_map()
     seconds = time.perf_counter() - started

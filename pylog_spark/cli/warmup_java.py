@@ -1,6 +1,5 @@
 """The part of ``pylog warmup`` that is Spark's: its Java classes, kept for the JVMs of jobs."""
 
-import tempfile
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +14,7 @@ from pylog_spark.session import (
     is_delta_installed,
     is_spark_installed,
 )
-from storage_core.interruption import removed_at_end
+from storage_core.temporary_folder import temporary_folder
 
 _MEGA: Final = 1e6
 
@@ -42,11 +41,8 @@ def keep_java_classes() -> str | None:
 
 
 def _make(archive: Path, *, delta: bool) -> None:
-    with (
-        tempfile.TemporaryDirectory(dir=archive.parent, prefix=".new-") as scratch,
-        removed_at_end(scratch),
-    ):
-        new = Path(scratch, archive.name)
+    with temporary_folder(".new-", archive.parent) as scratch:
+        new = scratch / archive.name
         record_classes(new, delta=delta)
         if new.exists():
             # Those of another Java or Spark: they are large, and can be made again.
@@ -81,7 +77,7 @@ def record_classes(archive: Path, *, delta: bool) -> None:
     frame.groupBy("id").count().orderBy("id").toArrow()
     spark.sparkContext.broadcast([1]).destroy()
     format_of_tables = "delta" if delta else "parquet"
-    with tempfile.TemporaryDirectory() as folder, removed_at_end(folder):
+    with temporary_folder("pylog-warmup-") as folder:
         frame.write.format(format_of_tables).save(f"{folder}/table")
         spark.read.format(format_of_tables).load(f"{folder}/table").filter("id > 5").collect()
     spark.stop()

@@ -37,7 +37,7 @@ from pylog_spark.engines.local_tasks import (
     to_driver,
 )
 from pylog_spark.structured_logs import TaskLogs
-from storage_core.interruption import removed_at_end
+from storage_core.interruption import ending_in_order, removed_at_end
 from storage_core.threads import count_processors
 
 _FOLDER_PREFIX: Final = "pylog-engine-"
@@ -287,8 +287,10 @@ class LocalEngine(Engine[LocalRows]):
     def _scratch(self) -> Path:
         with self._lock:
             if self._folder is None:
-                self._folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX))
-                self._removal.enter_context(removed_at_end(str(self._folder)))
+                # A signal in between would leave it.
+                with ending_in_order():
+                    self._folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX))
+                    self._removal.enter_context(removed_at_end(str(self._folder)))
             return self._folder
 
     def _new_file(self, kind: str, value: object) -> Path:

@@ -22,7 +22,6 @@ import os
 import shutil
 import socket
 import sys
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -72,6 +71,7 @@ from storage_core.store.uploads import (
     upload_companions,
     upload_file,
 )
+from storage_core.temporary_folder import temporary_folder
 
 _log: Final = logging.getLogger(__name__)
 
@@ -524,5 +524,5 @@ def _local_scratch() -> Iterator[Path]:
     named = os.environ.get(_SPARK_LOCAL_DIRECTORIES, "").split(",")
     places = [Path(name) for name in named if name and Path(name).is_dir()]
     chosen = max(places, key=lambda place: shutil.disk_usage(place).free, default=None)
-    with tempfile.TemporaryDirectory(prefix="pylog-scratch-", dir=chosen) as folder:
-        yield Path(folder)
+    with temporary_folder("pylog-scratch-", chosen) as folder:
+        yield folder

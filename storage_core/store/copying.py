@@ -5,13 +5,13 @@ copies. Not every server obeys; where the copy's own tag does not show that it h
 and on other stores, the original is asked once more.
 """
 
-import tempfile
 from pathlib import Path
 from typing import Final
 
 from storage_core.errors import ChangedWhileReadError, StorageError
 from storage_core.store.local_objects import LocalObjectStore
 from storage_core.store.object_store import ObjectStore, validate_key
+from storage_core.temporary_folder import temporary_folder
 
 # Ranged reads of this size; what is copied is never held whole.
 WINDOW_BYTES: Final = 16 << 20
@@ -47,8 +47,8 @@ def copy_object(
     elif isinstance(source, LocalObjectStore):
         tag = target.put_file(target_key, str(Path(source.url) / validate_key(key)))
     else:
-        with tempfile.TemporaryDirectory(prefix="pylog-copy-") as folder:
-            path = Path(folder) / "object"
+        with temporary_folder("pylog-copy-") as folder:
+            path = folder / "object"
             _download(source, key, etag, path)
             tag = target.put_file(target_key, str(path))
     if etag:

@@ -1,0 +1,27 @@
+"""A temporary folder that is gone however the process ends: at its block's end, or by a signal."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from storage_core.interruption import ending_in_order, removed_at_end
+
+
+@contextmanager
+def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
+    """Make a folder for the time of a block.
+
+    Args:
+        prefix: What its name begins with.
+        parent: Where it is made; None for the system's folder for temporary files.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    with ExitStack() as stack:
+        # A signal in between would leave it, or the file by which Python tries the parent.
+        with ending_in_order():
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix, dir=parent))
+            stack.enter_context(removed_at_end(folder))
+        yield Path(folder)
