@@ -177,9 +177,13 @@ def _read(reader: int) -> None:
 def _end(number: int) -> None:
     """End the process, whatever it is at."""
     for path in list(_watch.scratch):
-        shutil.rmtree(path, ignore_errors=True)
+        # Our workers may still put files into it, by its name: then it would not get empty.
+        gone = f"{path}.gone"
         with suppress(OSError):
-            os.unlink(path)  # noqa: PTH108  # a file
+            os.rename(path, gone)  # noqa: PTH104  # no pathlib in the process of a lock
+        shutil.rmtree(gone, ignore_errors=True)
+        with suppress(OSError):
+            os.unlink(gone)  # noqa: PTH108  # a file
     line = _watch.line("interrupted" if number == signal.SIGINT else "terminated")
     # Nobody may read it any more, and the process would not end.
     with suppress(OSError, ValueError):

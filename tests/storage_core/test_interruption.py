@@ -179,6 +179,25 @@ with interruption.ending_in_order(), interruption.removed_at_end(folder), \\
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_goes_that_another_process_still_fills(tmp_path: Path):
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    for number in range(300):
+        (folder / f"old-{number}").touch()
+    code = f"""
+import subprocess
+fill = "i=0; while [ $i -lt 200000 ] && : > {folder}/$i; do i=$((i+1)); done"
+writer = subprocess.Popen(["/bin/bash", "-c", fill], stderr=subprocess.DEVNULL)
+while not os.path.exists({str(folder / "100")!r}):
+    pass
+with interruption.removed_at_end({str(folder)!r}):
+    ready()
+    threading.Event().wait()
+"""
+    assert run(code, signal.SIGTERM) == (143, "", "pylog: terminated\n")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_signal_that_is_ignored_stays_ignored():
     code = """
 interruption.take_signals()
