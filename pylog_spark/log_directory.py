@@ -1,6 +1,6 @@
 """The public face: a log directory, and what can be done with it."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -221,17 +221,20 @@ class LogDirectory:
         request = VerifyRequest(is_deep=deep)
         return diagnose(self._place, [self.path], self.options, request, broker_threads=threads)
 
-    def audit(self, *others: str | Path, state: Path | None = None) -> Audit:
+    def audit(
+        self, *others: str | Path, state: Path | None = None, up: Sequence[int] = ()
+    ) -> Audit:
         """Compare its replicas with those of other brokers' directories; nothing is written.
 
         Args:
             others: Log directories; several of one broker count as one.
             state: A file of ISR, epochs and assignment; None for the newest metadata among them.
+            up: Node ids of brokers that start, in this order; the answers then have elections.
 
         Raises:
             PylogError: A directory cannot be listed, or they are of several clusters.
         """
-        return audit(self._place, [self.path, *others], self.options, state=state)
+        return audit(self._place, [self.path, *others], self.options, state=state, up=up)
 
     def explain(self) -> "DataFrame":
         """Return why partitions are cleaned or deleted from, now, later or never.

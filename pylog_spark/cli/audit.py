@@ -11,7 +11,8 @@ from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.audit import ANSWER_KEYS, Audit, audit
-from pylog_spark.options.declared import ROOTS, STATE
+from pylog_spark.operations.elections import Starts, describe_loss, describe_start
+from pylog_spark.options.declared import ROOTS, STATE, UP
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import number_column, partition_name
 from pylog_spark.text_table import Column, Row, TextTable, write_paragraphs, write_table
@@ -28,7 +29,8 @@ def _losses(row: Row) -> str:
     answer = row["details"]
     if answer is None:
         return f"could not be compared: {row['error']}"
-    said = [
+    said = [_elected(answer["elections"])] if answer["elections"] else []
+    said += [
         f"broker {each['broker']} cannot open its replica: {each['error']}"
         for each in answer["replicas"]
         if each.get("error")
@@ -49,6 +51,27 @@ def _losses(row: Row) -> str:
     return "; ".join(said)
 
 
+def _elected(elections: Row) -> str:
+    """Return whom the controller elects, and what is lost then."""
+    leader = elections["leader"]
+    if leader is None:
+        brokers = " or ".join(map(str, elections["waits_for"]))
+        return f"no leader before broker {brokers} starts"
+    lost = elections["lost"]
+    text = f"broker {leader} leads {_WAYS[elections['by']]}"
+    if lost is None:
+        return f"{text}; what that loses is not known"
+    if not lost["records"]:
+        return f"{text}, and nothing is lost"
+    return f"{text}, and {describe_loss(lost['records'], lost['committed'])}"
+
+
+_WAYS: Final = {
+    "isr": "by a clean election",
+    "elr": "by a clean election from the ELR",
+    "last_known_leader": "as the last known leader, with unclean elections off",
+    "unclean": "by an unclean election",
+}
 _TABLE: Final = TextTable(
     columns=(
         Column(heading="partition", cell=partition_name, folds=True),
@@ -75,7 +98,7 @@ def _prepare(line: CommandLine) -> Call[None]:
 
 def _audit(call: Call[None], place: Any) -> Audit:
     roots = [root.location for root in call.roots]
-    return audit(place, roots, call.options, state=call.line[STATE])
+    return audit(place, roots, call.options, state=call.line[STATE], up=call.line[UP])
 
 
 def _show(call: Call[None], report: Audit) -> int:
@@ -97,14 +120,34 @@ def _write(report: Audit, rows: Sequence[Row], *, is_wide: bool) -> None:
         {**row, "details": None if row["answer"] is None else answer}
         for row, answer in zip(rows, report.answers(), strict=True)
     ]
-    verdict, style = _verdict(details)
+    starts = report.starts
+    if starts is None:
+        verdict, style = _verdict(details)
+    else:
+        verdict, style = _verdict_of_starts(starts)
     write_paragraphs(console, [verdict], is_wide=is_wide, style=style)
-    write_paragraphs(console, [f"  {report.belief}", ""], is_wide=is_wide)
+    notes = [f"  {note}" for note in ([] if starts is None else starts.notes)]
+    write_paragraphs(console, [f"  {report.belief}", *notes, ""], is_wide=is_wide)
     telling = [row for row in details if _losses(row)]
     others = len(details) - len(telling)
     alike = f"{count_text(others, 'more partition')}: whoever leads, nothing is lost"
     footer = [alike] if others else []
     write_table(console, _TABLE, telling, is_wide=is_wide, footer=footer)
+
+
+def _verdict_of_starts(starts: Starts) -> tuple[str, str]:
+    """Return what the brokers that start lose, the best order first."""
+    least = describe_start(starts.least)
+    if starts.least.brokers == starts.asked.brokers:
+        verdict = f"{least}."
+    else:
+        verdict = f"{least}. But: {describe_start(starts.asked)}."
+    style = "bold green"
+    if starts.least.lost_committed:
+        style = "bold red"
+    elif any(starts.least.loss) or any(starts.asked.loss):
+        style = "bold yellow"
+    return verdict[0].upper() + verdict[1:], style
 
 
 def _verdict(rows: Sequence[Row]) -> tuple[str, str]:

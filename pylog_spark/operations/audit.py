@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
+from pylog_spark.operations.elections import Starts, add_elections, controller_of, find_starting
 from pylog_spark.options import JobOptions
 from pylog_spark.rows import spark_frame
 from pylog_spark.run.job import new_job
@@ -41,6 +42,7 @@ _TITLE: Final = "pylog audit"
 ANSWER_KEYS: Final = (
     *("topic", "partition", "topic_id", "high_watermark", "divergence", "unseen", "safe"),
     *("lost_records", "lost_committed", "error_class", "error", "replicas", "candidates"),
+    "elections",
 )
 
 
@@ -52,11 +54,13 @@ class Audit:
         rows: Of ``schemas.AUDIT``, by topic, partition and topic id.
         belief: Whose word on ISR, epochs and assignment was taken, and how old it is.
         engine: What did the tasks: ``spark`` or ``local``, which is this machine.
+        starts: What the brokers lose that start, None where no start was asked about.
     """
 
     rows: pa.Table
     belief: str
     engine: str
+    starts: Starts | None = None
 
     def answers(self) -> Iterator[dict[str, Any]]:
         """Yield all that is known of each partition, under ``ANSWER_KEYS``."""
@@ -75,6 +79,7 @@ def audit(
     options: JobOptions,
     *,
     state: Path | None = None,
+    up: Sequence[int] = (),
 ) -> Audit:
     """Compare the replicas in the log directories of several brokers; nothing is written.
 
@@ -84,6 +89,7 @@ def audit(
         options: Which topics, which role.
         state: A file that says ISR, epochs and assignment; None for the newest metadata of the
             cluster that lies in the roots.
+        up: Node ids of brokers that start, in this order; empty for no elections.
 
     Raises:
         ConfigError: A root is none, is there twice, or the file of states is none.
@@ -97,11 +103,16 @@ def audit(
     validate_one_cluster(
         {root.location: root.meta_properties for root in observed if root.meta_properties}
     )
-    states, belief = _find_states(observed, state)
-    places = [each for each in find_places(observed, states) if job.topics.admits(each.topic)]
+    known = find_known(observed, state)
+    places = [each for each in find_places(observed, known.states) if job.topics.admits(each.topic)]
+    starts = None
     with Run(place, job) as run:
         rows = _judge(run, places)
-        return Audit(rows=rows, belief=belief, engine=run.engine.name)
+        if up:
+            controller = controller_of(known.metadata, known.states, is_by_file=state is not None)
+            starting, notes = find_starting(up, observed, known.metadata)
+            rows, starts = add_elections(rows, known.states, controller, starting, notes)
+        return Audit(rows=rows, belief=known.belief, engine=run.engine.name, starts=starts)
 
 
 def _judge(run: Run, places: Sequence[PartitionPlaces]) -> pa.Table:
@@ -130,17 +141,51 @@ def _judge(run: Run, places: Sequence[PartitionPlaces]) -> pa.Table:
     return rows.sort_by([(name, "ascending") for name in ("topic", "partition", "topic_id")])
 
 
-def _find_states(
-    roots: Sequence[ObservedRoot], file: Path | None
-) -> tuple[list[PartitionRegistration], str]:
-    """Return what is known of partitions, and who says it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known of the cluster.
+
+    Attributes:
+        states: Its partitions.
+        metadata: The newest of its metadata that lie in the roots.
+        belief: Who says what is known of partitions.
+    """
+
+    states: Sequence[PartitionRegistration]
+    metadata: ClusterMetadata | None
+    belief: str
+
+
+def find_known(roots: Sequence[ObservedRoot], file: Path | None) -> Known:
+    """Return what a file says of partitions, or the newest metadata that lie in roots.
+
+    Raises:
+        ConfigError: The file says no states.
+    """
+    newest, where, broken = _find_metadata(roots)
     if file is not None:
         try:
             with file.open("rb") as reader:
                 content = reader.read(MAX_STATE_BYTES + 1)
         except OSError as error:
             raise ConfigError("--state", str(file), error.strerror or str(error)) from error
-        return parse_states(content, str(file)), f"ISR, epochs and assignment by {file}"
+        states = parse_states(content, str(file))
+        belief = f"ISR, epochs and assignment by {file}"
+        return Known(states=states, metadata=newest, belief=belief)
+    if newest is None:
+        why = f" ({'; '.join(broken)})" if broken else ""
+        belief = f"nothing says ISR, epochs and assignment{why}: every replica is a candidate"
+        return Known(states=(), metadata=None, belief=belief)
+    at = newest.last_timestamp_ms
+    belief = f"ISR, epochs and assignment by {where}, offset {newest.end_offset}"
+    belief += f", of {time_text(at)}" if at >= 0 else ""
+    return Known(states=list(states_of(newest)), metadata=newest, belief=belief)
+
+
+def _find_metadata(
+    roots: Sequence[ObservedRoot],
+) -> tuple[ClusterMetadata | None, str, list[str]]:
+    """Return the newest metadata of the cluster, where they lie, and what cannot be read."""
     newest: tuple[ClusterMetadata, str] | None = None
     broken: list[str] = []
     for root in roots:
@@ -156,9 +201,5 @@ def _find_states(
             if newest is None or metadata.end_offset > newest[0].end_offset:
                 newest = metadata, entry.path
     if newest is None:
-        why = f" ({'; '.join(broken)})" if broken else ""
-        return [], f"nothing says ISR, epochs and assignment{why}: every replica is a candidate"
-    metadata, where = newest
-    at = metadata.last_timestamp_ms
-    belief = f"ISR, epochs and assignment by {where}, offset {metadata.end_offset}"
-    return list(states_of(metadata)), belief + (f", of {time_text(at)}" if at >= 0 else "")
+        return None, "", broken
+    return *newest, broken

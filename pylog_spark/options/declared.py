@@ -36,6 +36,7 @@ from pylog_spark.options.kinds import (
     FILES,
     HTTP_URL,
     NEW_FILE,
+    NUMBER_LIST,
     NUMBERS,
     OFFSET,
     POSITION,
@@ -253,6 +254,14 @@ STATE: Final = Option[Path | None](
     default=None,
     metavar="FILE",
     help="ISR, epochs and assignment as JSON. Default: the cluster's metadata in the directories.",
+)
+UP: Final = Option[tuple[int, ...]](
+    name="up",
+    flag="--up",
+    kind=NUMBER_LIST,
+    default=(),
+    metavar="2,3",
+    help="Node ids of brokers that start, in this order: whom the controller then elects.",
 )
 TOPIC_DUMP: Final = Option[TopicDump | None](
     name="topic_dump",

@@ -111,6 +111,15 @@ def _read_topic_dump(label: str, file: str | Path) -> "TopicDump":
         raise ConfigError(label, path, str(error)) from error
 
 
+def _read_number_list(label: str, text: str) -> tuple[int, ...]:
+    numbers = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) <= _MAX_INT32 for part in numbers):
+        raise ConfigError(label, text, "expected node ids with commas between: 2,3")
+    if len(set(map(int, numbers))) < len(numbers):
+        raise ConfigError(label, text, "expected each node id once")
+    return tuple(map(int, numbers))
+
+
 def _parse_factor(text: str) -> float:
     try:
         factor = float(text)
@@ -137,6 +146,8 @@ DURATION_OR_NONE: Final = _amount(parse_duration_ms, may_be_empty=True)
 RATIO: Final = _amount(parse_ratio)
 # An offset, one counted from the log's end, or a time.
 POSITION: Final = Kind(written=str, read=parse_position)
+# Numbers with commas between, each once: ``2,3``.
+NUMBER_LIST: Final = Kind(written=str, read=_read_number_list)
 NUMBERS: Final = Kind(written=list[int], read=lambda _, numbers: tuple(numbers))
 # A file, in a YAML file relative to that.
 FILE: Final = Kind(written=Path, in_file=str)

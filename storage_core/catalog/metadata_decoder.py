@@ -103,7 +103,11 @@ _BROKER: Final = (("broker_id", "id"), ("broker_epoch", "epoch"))
 # By type; MetadataRecordType has the numbers.
 _MEANINGS: Final[Mapping[int, _Meaning]] = {
     0: _Meaning(
-        RegisterBrokerRecord, (*_same("broker_id", "broker_epoch", "fenced"), *_DIRECTORIES)
+        RegisterBrokerRecord,
+        (
+            *_same("broker_id", "broker_epoch", "fenced", "in_controlled_shutdown"),
+            *_DIRECTORIES,
+        ),
     ),
     1: _Meaning(UnregisterBrokerRecord, _same("broker_id")),
     2: _Meaning(TopicRecord, _same("name", "topic_id")),
@@ -118,7 +122,11 @@ _MEANINGS: Final[Mapping[int, _Meaning]] = {
     12: _Meaning(FeatureLevelRecord, (("name", "name"), ("level", "feature_level"))),
     17: _Meaning(
         BrokerRegistrationChangeRecord,
-        (*_same("broker_id", "broker_epoch"), ("fencing", "fenced"), *_DIRECTORIES),
+        (
+            *_same("broker_id", "broker_epoch", "in_controlled_shutdown"),
+            ("fencing", "fenced"),
+            *_DIRECTORIES,
+        ),
     ),
     23: _Meaning(TransactionRecord, preset={"mark": TransactionMark.BEGIN}),
     24: _Meaning(TransactionRecord, preset={"mark": TransactionMark.END}),

@@ -159,6 +159,7 @@ class RegisterBrokerRecord:
         fenced: Whether it is kept from leading.
         log_directories: Ids of its directories; empty where none is known.
         cordoned_log_directories: Ids of those that take no new partitions; None: not known.
+        in_controlled_shutdown: Whether it has begun to stop, and leads nothing any more.
     """
 
     broker_id: int
@@ -166,17 +167,19 @@ class RegisterBrokerRecord:
     fenced: bool
     log_directories: tuple[str, ...] = ()
     cordoned_log_directories: tuple[str, ...] | None = None
+    in_controlled_shutdown: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistrationChangeRecord:
-    """What changed of a broker; empty or None where nothing did."""
+    """What changed of a broker; empty, 0 or None where nothing did."""
 
     broker_id: int
     broker_epoch: int
     fencing: int
     log_directories: tuple[str, ...] = ()
     cordoned_log_directories: tuple[str, ...] | None = None
+    in_controlled_shutdown: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -393,6 +396,8 @@ class MetadataImage:
             changed["log_directories"] = change.log_directories
         if change.cordoned_log_directories is not None:
             changed["cordoned_log_directories"] = change.cordoned_log_directories
+        if change.in_controlled_shutdown:
+            changed["in_controlled_shutdown"] = True
         self.brokers[change.broker_id] = dataclasses.replace(before, **changed)
 
 

@@ -8,6 +8,11 @@ UUID_BYTES: Final = 16
 # Topic ids below this one, directory ids below the hundredth: reserved for special meanings.
 ZERO_UUID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 _RESERVED_DIRECTORY_IDS: Final = 100
+# Where a replica lies, in the cluster's metadata: nobody has said it since an older version had no
+# such ids; nobody has said it yet; in a directory that is gone.
+MIGRATING_DIRECTORY: Final = ZERO_UUID
+UNASSIGNED_DIRECTORY: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
+LOST_DIRECTORY: Final = "AAAAAAAAAAAAAAAAAAAAAg"
 # 16 bytes make 22 characters; Java's decoder takes the two characters of padding as well.
 _TEXT: Final = re.compile(r"[A-Za-z0-9_-]{22}(?:==)?")
 

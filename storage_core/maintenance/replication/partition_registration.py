@@ -10,9 +10,10 @@ from storage_core.errors import ConfigError
 from storage_core.json_text import parse_json
 
 _CLEANUP_POLICY: Final = "cleanup.policy"
+_UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
 # Of a topic's settings, and of those of all brokers, what is asked here.
-_TOPIC_KEYS: Final = frozenset({_CLEANUP_POLICY, "min.insync.replicas"})
-_BROKER_KEYS: Final = frozenset({"log.cleanup.policy", "min.insync.replicas"})
+_TOPIC_KEYS: Final = frozenset({_CLEANUP_POLICY, "min.insync.replicas", _UNCLEAN_ELECTION})
+_BROKER_KEYS: Final = frozenset({"log.cleanup.policy", "min.insync.replicas", _UNCLEAN_ELECTION})
 # A script wrote it for some hundred thousand partitions, or a person for one.
 MAX_STATE_BYTES: Final = 1 << 27
 
@@ -31,8 +32,10 @@ class PartitionRegistration:
         last_known_elr: Node ids of the last known ones.
         leader: Node id, -1 for none.
         leader_epoch: Number of the leader's reign.
-        min_insync_replicas: Of the topic.
+        min_insync_replicas: Of the topic, but no more than its first partition has replicas.
         is_compacted: Whether the topic's cleanup policy removes records by key.
+        is_unclean_election_enabled: Whether a replica may lead that is neither in ISR nor ELR.
+        directories: Id of the log directory of each replica; empty where nothing says it.
     """
 
     topic: str
@@ -46,6 +49,8 @@ class PartitionRegistration:
     leader_epoch: int = 0
     min_insync_replicas: int = 1
     is_compacted: bool = False
+    is_unclean_election_enabled: bool = False
+    directories: tuple[str, ...] = ()
 
 
 def states_of(metadata: ClusterMetadata) -> Iterable[PartitionRegistration]:
@@ -58,6 +63,9 @@ def states_of(metadata: ClusterMetadata) -> Iterable[PartitionRegistration]:
     for topic in metadata.topics.values():
         settings = _chosen(metadata.topic_configs.get(topic.name, {}), _TOPIC_KEYS)
         config = LogConfig.from_topic_overrides(settings, broker=broker)
+        least = config.min_insync_replicas
+        if 0 in topic.partitions:
+            least = min(least, len(topic.partitions[0].replicas))
         for number, record in sorted(topic.partitions.items()):
             yield PartitionRegistration(
                 topic=topic.name,
@@ -69,8 +77,10 @@ def states_of(metadata: ClusterMetadata) -> Iterable[PartitionRegistration]:
                 last_known_elr=record.last_known_eligible_leader_replicas,
                 leader=record.leader,
                 leader_epoch=record.leader_epoch,
-                min_insync_replicas=config.min_insync_replicas,
+                min_insync_replicas=least,
                 is_compacted=config.is_compacted,
+                is_unclean_election_enabled=config.unclean_leader_election_enable,
+                directories=record.directories,
             )
 
 
@@ -98,20 +108,25 @@ def parse_states(content: bytes, file: str) -> list[PartitionRegistration]:
 
 
 def _parse(row: Mapping[str, Any]) -> PartitionRegistration:
-    policy = row.get("config", {}).get(_CLEANUP_POLICY)
-    settings = {} if policy is None else {_CLEANUP_POLICY: _text(policy)}
+    settings = {
+        key: _text(value)
+        for key, value in row.get("config", {}).items()
+        if key in {_CLEANUP_POLICY, _UNCLEAN_ELECTION}
+    }
+    config = LogConfig.from_topic_overrides(settings)
     return PartitionRegistration(
         topic=_text(row["topic"]),
         partition=_number(row["partition"]),
         topic_id=_text(row["topic_id"]),
-        replicas=_numbers(row["replicas"]),
+        replicas=(replicas := _numbers(row["replicas"])),
         isr=_numbers(row["isr"]),
         elr=_numbers(row.get("elr", [])),
         last_known_elr=_numbers(row.get("last_known_elr", [])),
         leader=_number(row.get("leader", -1)),
         leader_epoch=_number(row.get("leader_epoch", 0)),
-        min_insync_replicas=_number(row.get("min_insync_replicas", 1)),
-        is_compacted=LogConfig.from_topic_overrides(settings).is_compacted,
+        min_insync_replicas=min(_number(row.get("min_insync_replicas", 1)), len(replicas)),
+        is_compacted=config.is_compacted,
+        is_unclean_election_enabled=config.unclean_leader_election_enable,
     )
 
 

@@ -104,9 +104,10 @@ def verify_log_directories(
 def _observe(files: Root, role: Role, findings: FindingCollector) -> ObservedRoot:
     names = files.directories()
     path = local_path(files.location)
+    marker = read_marker(files)
     surroundings = Surroundings(
         role=role,
-        is_clean=read_marker(files) is not None,
+        is_clean=marker is not None,
         user=find_forbidden(path, findings) if role is Role.BROKER and path is not None else None,
     )
     if role is Role.BROKER and not surroundings.is_clean:
@@ -126,6 +127,7 @@ def _observe(files: Root, role: Role, findings: FindingCollector) -> ObservedRoo
         meta_properties=_read_meta_properties(files, role, findings),
         entries=entries,
         checkpoints=_read_checkpoints(files, role, owners, findings),
+        marker=marker,
     )
 
 

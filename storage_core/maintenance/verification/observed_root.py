@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
-from storage_core.checkpoint.broker_files import MetaProperties
+from storage_core.checkpoint.broker_files import CleanShutdown, MetaProperties
 from storage_core.checkpoint.checkpoints import Checkpoints, PartitionCheckpoints
 from storage_core.filenames import META_PROPERTIES_FILE, TopicPartition
 from storage_core.maintenance.verification.collector import FindingCollector
@@ -59,6 +59,7 @@ class ObservedRoot:
         meta_properties: Whose it is, None where nothing says so.
         entries: Its sub-directories, sorted by name.
         checkpoints: What its checkpoint files say; one that is broken or missing is empty.
+        marker: Its marker of a clean shutdown, None without one.
         fates: What a start does with sub-directories for what the cluster's metadata says of
             them, by path; of those that are not in it, their logs decide.
         homes: By path of a log that lies in another log directory than the metadata says, its path
@@ -76,6 +77,7 @@ class ObservedRoot:
     meta_properties: MetaProperties | None
     entries: tuple[SubDirectory, ...]
     checkpoints: Checkpoints
+    marker: CleanShutdown | None = None
     fates: Mapping[str, Start] = field(default_factory=dict)
     homes: Mapping[str, str] = field(default_factory=dict)
     has_metadata: bool = False

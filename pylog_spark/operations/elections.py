@@ -1,0 +1,329 @@
+"""Elections of audited partitions, and the order of starts that loses least."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
+from typing import Any, Final
+
+import pyarrow as pa
+
+from storage_core.catalog.cluster_metadata import ClusterMetadata
+from storage_core.maintenance.replication.elections import (
+    ELR_FEATURE,
+    NO_LEADER,
+    Controller,
+    Election,
+    StartingBroker,
+    order_of_sessions,
+    predict_election,
+)
+from storage_core.maintenance.replication.partition_registration import PartitionRegistration
+from storage_core.maintenance.verification.observed_root import ObservedRoot
+from storage_core.wording import count_text
+
+# Five brokers have 120 orders, of which each partition has at most 60 of its own.
+_MOST_COMPARED: Final = 5
+_ANSWER: Final = "answer"
+# Marks of copies that are no replica of their broker.
+_BESIDE: Final = ("future", "stray", "delete")
+
+_Key = tuple[str, int, str | None]
+_Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartOrder:
+    """What all partitions together lose if brokers start in an order.
+
+    Attributes:
+        brokers: Node ids, the first to start first.
+        lost_committed: Records lost that were committed.
+        lost_records: Records lost.
+        unknown: Partitions whose leader's loss is not known.
+        offline: Partitions that get no leader.
+    """
+
+    brokers: tuple[int, ...]
+    lost_committed: int = 0
+    lost_records: int = 0
+    unknown: int = 0
+    offline: int = 0
+
+    @property
+    def loss(self) -> tuple[int, int, int, int]:
+        """What orders are compared by, the best one first."""
+        return self.lost_committed, self.lost_records, self.unknown, self.offline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starts:
+    """The start that was asked about, and the best one of the same brokers.
+
+    Attributes:
+        asked: In the order that was asked about.
+        least: The order that loses least; the one asked about where no other is better.
+        notes: What a person should know about the brokers.
+    """
+
+    asked: StartOrder
+    least: StartOrder
+    notes: tuple[str, ...]
+
+
+def controller_of(
+    metadata: ClusterMetadata | None,
+    states: Sequence[PartitionRegistration],
+    *,
+    is_by_file: bool,
+) -> Controller:
+    """Return the controller's view of brokers.
+
+    Args:
+        metadata: The newest metadata that were found.
+        states: The partitions.
+        is_by_file: Whether these are not the metadata's, but a file's: then exactly the brokers
+            that are in sync of a partition with a leader are not fenced.
+    """
+    brokers = {} if metadata is None else metadata.brokers
+    unfenced = order_of_sessions(list(brokers.values()))
+    if is_by_file or metadata is None:
+        alive = {broker for state in states if state.leader != NO_LEADER for broker in state.isr}
+        known = [replace(each, fenced=each.broker_id not in alive) for each in brokers.values()]
+        unfenced = (*order_of_sessions(known), *sorted(alive - brokers.keys()))
+    # Every 4.x cluster that was formatted as such has an ELR.
+    level = 1 if metadata is None else metadata.feature_levels.get(ELR_FEATURE, 0)
+    return Controller(
+        is_elr_enabled=level >= 1,
+        unfenced=unfenced,
+        stopping=frozenset(
+            broker.broker_id for broker in brokers.values() if broker.in_controlled_shutdown
+        ),
+        directories={broker.broker_id: broker.log_directories for broker in brokers.values()},
+    )
+
+
+def find_starting(
+    up: Sequence[int], roots: Sequence[ObservedRoot], metadata: ClusterMetadata | None
+) -> tuple[list[StartingBroker], list[str]]:
+    """Return the brokers that start as the controller will see them, and notes about them."""
+    starting, notes = [], []
+    for broker in up:
+        registered = None if metadata is None else metadata.brokers.get(broker)
+        own = [
+            root
+            for root in roots
+            if root.meta_properties is not None and root.meta_properties.node_id == broker
+        ]
+        epochs = {None if root.marker is None else root.marker.broker_epoch for root in own}
+        if not own:
+            is_clean = True
+            notes.append(
+                f"broker {broker}: no directory was given; taken as one that stopped cleanly"
+            )
+        elif registered is None:
+            is_clean = None not in epochs
+            notes.append(
+                f"broker {broker}: its last broker epoch is not known; its markers are believed"
+            )
+        else:
+            is_clean = epochs == {registered.broker_epoch}
+            if not is_clean:
+                found = ", ".join("none" if each is None else str(each) for each in epochs)
+                notes.append(
+                    f"broker {broker} counts as killed: it leaves ISR and ELR when it registers "
+                    f"(marker of a clean shutdown: {found}, expected broker epoch "
+                    f"{registered.broker_epoch})"
+                )
+        expected = () if registered is None else registered.log_directories
+        ids = [root.directory_id for root in own]
+        directories = tuple(each for each in ids if each is not None)
+        if len(ids) < len(expected):
+            # The others are taken as being there as well.
+            directories += tuple(each for each in expected if each not in directories)
+            if own:
+                notes.append(
+                    f"broker {broker}: {len(own)} of its {len(expected)} log directories were given"
+                )
+        elif None in ids:
+            directories = ()
+        starting.append(StartingBroker(broker=broker, is_clean=is_clean, directories=directories))
+    return starting, notes
+
+
+def add_elections(
+    rows: pa.Table,
+    states: Sequence[PartitionRegistration],
+    controller: Controller,
+    starting: Sequence[StartingBroker],
+    notes: Sequence[str],
+) -> tuple[pa.Table, Starts]:
+    """Return rows of ``schemas.AUDIT`` whose answers have elections, and what starts lose.
+
+    Args:
+        rows: Without elections.
+        states: What is known of partitions.
+        controller: What it knows of brokers.
+        starting: The brokers that start, in order.
+        notes: What is known about them.
+    """
+    table = rows.to_pylist()
+    answers = [None if row[_ANSWER] is None else json.loads(row[_ANSWER]) for row in table]
+    failed = _failed_roots(answers)
+    stopped = [each.broker for each in starting if failed.get(each.broker, False)]
+    starting = [each for each in starting if each.broker not in stopped]
+    all_notes = [*notes, *(f"broker {broker} cannot open its logs: it ends" for broker in stopped)]
+    known: dict[_Key, PartitionRegistration] = {
+        (state.topic, state.partition, state.topic_id): state for state in states
+    }
+    partitions = []
+    for row, answer in zip(table, answers, strict=True):
+        state = known.get(_key(row))
+        if answer is not None and state is not None:
+            partitions.append((answer, _Partition(answer, state, controller, starting)))
+    order = tuple(each.broker for each in starting)
+    asked = _sum(order, [partition for _, partition in partitions])
+    least = asked
+    if len(order) <= _MOST_COMPARED:
+        for other in permutations(order):
+            total = _sum(other, [partition for _, partition in partitions])
+            least = min(least, total, key=lambda each: each.loss)
+    else:
+        all_notes.append(f"orders of more than {_MOST_COMPARED} brokers are not compared")
+    for answer, partition in partitions:
+        answer["elections"] = {
+            "up": list(order),
+            **partition.describe(order),
+            "steps": _steps(partition.election(order)),
+            "least": {"up": list(least.brokers), **partition.describe(least.brokers)},
+        }
+    column = pa.array(
+        [None if answer is None else json.dumps(answer) for answer in answers], pa.string()
+    )
+    place = rows.schema.get_field_index(_ANSWER)
+    changed = rows.set_column(place, rows.schema.field(place), column)
+    return changed, Starts(asked=asked, least=least, notes=tuple(all_notes))
+
+
+class _Partition:
+    """One partition under every order of starts."""
+
+    def __init__(
+        self,
+        answer: _Row,
+        state: PartitionRegistration,
+        controller: Controller,
+        starting: Sequence[StartingBroker],
+    ) -> None:
+        unreadable = {
+            each["broker"]
+            for each in answer["replicas"]
+            if each.get("error") and not any(each.get(kind) for kind in _BESIDE)
+        }
+        self._state = state
+        self._controller = controller
+        self._starting = {
+            each.broker: replace(each, is_readable=each.broker not in unreadable)
+            for each in starting
+            if each.broker in state.replicas
+        }
+        self._losses = {each["broker"]: each["lost"] for each in answer["candidates"]}
+        self._elections: dict[tuple[int, ...], Election] = {}
+
+    def election(self, order: Sequence[int]) -> Election:
+        """Return the election if brokers start in an order; others than its own change nothing."""
+        own = tuple(broker for broker in order if broker in self._starting)
+        if own not in self._elections:
+            start = [self._starting[broker] for broker in own]
+            self._elections[own] = predict_election(self._state, self._controller, start)
+        return self._elections[own]
+
+    def lost(self, order: Sequence[int]) -> Mapping[str, int] | None:
+        """Return what the leader loses, None where that is not known."""
+        return self._losses.get(self.election(order).leader)
+
+    def describe(self, order: Sequence[int]) -> _Row:
+        election, lost = self.election(order), self.lost(order)
+        return {
+            "leader": None if election.leader == NO_LEADER else election.leader,
+            "by": str(election.way),
+            "waits_for": list(election.missing),
+            "lost": None
+            if lost is None
+            else {name: lost[name] for name in ("records", "committed")},
+        }
+
+
+def _sum(order: tuple[int, ...], partitions: Sequence[_Partition]) -> StartOrder:
+    committed = records = unknown = offline = 0
+    for partition in partitions:
+        lost = partition.lost(order)
+        if partition.election(order).leader == NO_LEADER:
+            offline += 1
+        elif lost is None:
+            unknown += 1
+        else:
+            committed += lost["committed"]
+            records += lost["records"]
+    return StartOrder(
+        brokers=order,
+        lost_committed=committed,
+        lost_records=records,
+        unknown=unknown,
+        offline=offline,
+    )
+
+
+def _failed_roots(answers: Sequence[_Row | None]) -> dict[int, bool]:
+    """Return, by broker, whether each of its log directories has a log that it cannot open."""
+    roots: dict[int, dict[str, bool]] = {}
+    for answer in answers:
+        for replica in () if answer is None else answer["replicas"]:
+            places = roots.setdefault(replica["broker"], {})
+            places[replica["root"]] = places.get(replica["root"], False) or "error" in replica
+    return {broker: all(places.values()) for broker, places in roots.items()}
+
+
+def _steps(election: Election) -> list[_Row]:
+    return [
+        {
+            "event": str(step.event),
+            "broker": step.broker,
+            "leader": step.state.leader,
+            "leader_epoch": step.state.leader_epoch,
+            "isr": list(step.state.isr),
+            "elr": list(step.state.elr),
+            "last_known_elr": list(step.state.last_known_elr),
+        }
+        for step in election.steps
+    ]
+
+
+def _key(row: _Row) -> _Key:
+    return row["topic"], row["partition"], row["topic_id"]
+
+
+def describe_loss(records: int, committed: int) -> str:
+    """Return the loss of some records, and whether they had been promised."""
+    be = "is" if records == 1 else "are"
+    lost = f"{count_text(records, 'record')} {be} lost"
+    if not committed:
+        return f"{lost} that nobody was promised"
+    if committed == records:
+        return f"{lost}, committed"
+    return f"{lost}, {committed:,} of them committed"
+
+
+def describe_start(order: StartOrder) -> str:
+    """Return an order and its loss as a person reads them."""
+    first, *others = order.brokers or (None,)
+    text = "nobody starts" if first is None else f"start {first}"
+    text += "".join(f", then {broker}" for broker in others)
+    lost = "nothing is lost"
+    if order.lost_records:
+        lost = describe_loss(order.lost_records, order.lost_committed)
+    if order.offline:
+        lost += f"; {count_text(order.offline, 'partition')} without a leader"
+    if order.unknown:
+        lost += f"; the loss of {count_text(order.unknown, 'partition')} is not known"
+    return f"{text}: {lost}"

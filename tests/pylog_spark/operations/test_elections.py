@@ -1,0 +1,157 @@
+"""Elections as the controllers of real clusters held them when their brokers came back."""
+
+import json
+from collections.abc import Sequence
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+
+from pylog_spark.engines.choice import Local
+from pylog_spark.operations.audit import Audit, audit, find_known
+from pylog_spark.operations.elections import controller_of, find_starting
+from pylog_spark.options import JobOptions
+from storage_core.catalog.roles import Role
+from storage_core.maintenance.replication.elections import Election, Prediction, predict_election
+from storage_core.maintenance.verification.log_directories import verify_log_directories
+from tests.kit.cluster_truth import CLUSTERS, Cluster
+
+_UNCLEAN = "unclean.leader.election.enable"
+
+Change = tuple[int, int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+
+
+def truth_of(row: dict) -> list[Change]:
+    """Return the controller's changes of a partition, without the order inside of sets."""
+    return [
+        (
+            each["leader"],
+            each["leader_epoch"],
+            *(tuple(sorted(each[name])) for name in ("isr", "elr", "last_known_elr")),
+        )
+        for each in row["elections"]
+    ]
+
+
+def changes_of(election: Election) -> list[Change]:
+    """Return our changes of a partition, without the order inside of sets."""
+    states = [step.state for step in election.steps]
+    return [
+        (
+            state.leader,
+            state.leader_epoch,
+            *(tuple(sorted(each)) for each in (state.isr, state.elr, state.last_known_elr)),
+        )
+        for state in states
+    ]
+
+
+@pytest.mark.item("REP-13", "REP-15", "CFG-22", "CFG-23")
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_elections_are_those_of_kafkas_controller(name: str, tmp_path: Path):
+    cluster = Cluster(name, tmp_path)
+    observed, _ = verify_log_directories([(str(root), Role.BROKER) for root in cluster.roots])
+    brokers = {root.meta_properties.node_id for root in observed if root.meta_properties}
+    compared = 0
+    for outcome in cluster.truth["outcomes"]:
+        first = set(outcome["led_alone"].values())
+        assert len(first) <= 1
+        up = brokers - {int(broker) for broker in outcome["ended_at_start"]}
+        # All started at once, in an order that nobody knows; or one alone with unclean elections.
+        orders = [order for order in permutations(sorted(up)) if not first or {order[0]} == first]
+        states = [
+            {**row, "config": {**row["config"], _UNCLEAN: "true" if first else "false"}}
+            for row in cluster.states
+        ]
+        state_file = tmp_path / "state.json"
+        state_file.write_text(json.dumps({"partitions": states}))
+        known = find_known(observed, state_file)
+        controller = controller_of(known.metadata, known.states, is_by_file=True)
+        by_key = {(each.topic, each.partition, each.topic_id): each for each in known.states}
+        for row in outcome["partitions"]:
+            state = by_key[row["topic"], row["partition"], row["topic_id"]]
+            truth = truth_of(row)
+            elections = []
+            for order in orders:
+                starting, _ = find_starting(order, observed, known.metadata)
+                elections.append(predict_election(state, controller, starting))
+                if not first:
+                    # All may have registered before the first of them was unfenced.
+                    together = Prediction(state, controller)
+                    for each in starting:
+                        together.register(each)
+                    for each in starting:
+                        together.unfence(each)
+                    elections.append(together.result())
+            same = [each for each in elections if truth[: len(each.steps)] == changes_of(each)]
+            story = (outcome["outcome"], state, truth, [changes_of(each) for each in elections])
+            assert same, story
+            assert {each.leader for each in same} == {row["leader"]}, story
+            compared += 1
+    assert compared
+
+
+def audit_of(cluster: Cluster, folder: Path, up: Sequence[int], *, unclean: bool = False) -> Audit:
+    states = [
+        {**row, "config": {**row["config"], _UNCLEAN: str(unclean).lower()}}
+        for row in cluster.states
+    ]
+    state = folder / "state.json"
+    state.write_text(json.dumps({"partitions": states}))
+    options = JobOptions(now_ms=1_800_000_000_000)
+    return audit(Local.of_master(None), cluster.roots, options, state=state, up=up)
+
+
+def test_an_election_that_nobody_calls_unclean_loses_what_a_wiped_disk_had(tmp_path: Path):
+    report = audit_of(Cluster("wiped-disk", tmp_path), tmp_path, [3, 2, 1])
+    rows = {(row["topic"], row["partition"]): row["elections"] for row in report.answers()}
+    for number, records in enumerate((189, 133, 212)):
+        election = rows["ledger", number]
+        assert (election["leader"], election["by"]) == (3, "last_known_leader")
+        assert election["lost"] == {"records": records, "committed": records}
+        assert (rows["stock_levels", number]["leader"], rows["stock_levels", number]["by"]) == (
+            2,
+            "elr",
+        )
+    assert report.starts is not None
+    assert report.starts.asked.loss == (534, 534, 0, 0)
+    assert "broker 3 counts as killed" in report.starts.notes[0]
+
+
+def test_an_unclean_election_that_loses_nothing_is_known_as_that(tmp_path: Path):
+    report = audit_of(Cluster("killed", tmp_path), tmp_path, [2], unclean=True)
+    elections = [row["elections"] for row in report.answers() if row["topic"] == "stock_levels"]
+    assert [(each["leader"], each["by"]) for each in elections] == [(2, "unclean")] * 3
+    assert [each["lost"]["records"] for each in elections] == [0, 0, 0]
+
+
+def test_the_order_that_loses_least_is_told_from_the_one_asked_about(tmp_path: Path):
+    report = audit_of(Cluster("diverged", tmp_path), tmp_path, [1, 3], unclean=True)
+    assert report.starts is not None
+    asked, least = report.starts.asked, report.starts.least
+    assert (asked.brokers, least.brokers) == ((1, 3), (3, 1))
+    assert least.loss < asked.loss
+    for row in report.answers():
+        assert row["elections"]["up"] == [1, 3]
+        assert row["elections"]["least"]["up"] == [3, 1]
+
+
+def test_a_partition_without_a_leader_names_whom_it_waits_for(tmp_path: Path):
+    report = audit_of(Cluster("diverged", tmp_path), tmp_path, [1])
+    for row in report.answers():
+        election = row["elections"]
+        assert (election["leader"], election["by"], election["lost"]) == (None, "none", None)
+        assert election["waits_for"] == ([2] if row["topic"] == "ledger" else [2, 3])
+
+
+def test_a_broker_that_cannot_open_its_logs_does_not_start(tmp_path: Path):
+    report = audit_of(Cluster("epoch-file-corrupt", tmp_path), tmp_path, [1, 2, 3])
+    assert report.starts is not None
+    assert report.starts.asked.brokers == (2, 3)
+    assert "broker 1 cannot open its logs: it ends" in report.starts.notes
+
+
+def test_without_a_start_there_are_no_elections(tmp_path: Path):
+    report = audit_of(Cluster("clean", tmp_path), tmp_path, [])
+    assert report.starts is None
+    assert {row["elections"] for row in report.answers()} == {None}
