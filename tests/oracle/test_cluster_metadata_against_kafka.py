@@ -167,6 +167,7 @@ def test_brokers_of_every_version_are_decoded():
             fenced=True,
             log_directories=tuple(DIRECTORIES) if version >= 3 else (),
             cordoned_log_directories=(DIRECTORIES[1],) if version >= 4 else None,
+            in_controlled_shutdown=version >= 1,
         )
 
 
@@ -188,6 +189,7 @@ def test_changes_of_brokers_of_every_version_are_decoded():
                 fencing=fencing,
                 log_directories=tuple(DIRECTORIES) if version >= 2 else (),
                 cordoned_log_directories=() if version >= 3 else None,
+                in_controlled_shutdown=1 if version >= 1 else 0,
             )
 
 

@@ -29,7 +29,7 @@ READ_BY_COMMANDS = {
     *("allow_data_loss", "columns", "end", "format", "full", "key_format", "keys", "max_records"),
     *("need", "null", "out", "partitions", "start", "to", "topic", "value_format"),
     *("key_schema", "value_schema"),
-    *("all_commands", "as_records", "folder", "quiet", "root_of_topic", "state"),
+    *("all_commands", "as_records", "folder", "quiet", "root_of_topic", "state", "up"),
 }
 
 
