@@ -1,7 +1,8 @@
 """The public face: a log directory, and what can be done with it."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self
@@ -24,6 +25,7 @@ from pylog_spark.operations.recover import recover
 from pylog_spark.operations.retain import retain
 from pylog_spark.operations.survey import survey
 from pylog_spark.operations.transfer import TransferReport
+from pylog_spark.operations.truncate import plan_followers
 from pylog_spark.operations.undo import undo
 from pylog_spark.operations.verify import verify
 from pylog_spark.operations.verify_report import VerifyReport, VerifyRequest
@@ -262,10 +264,27 @@ class LogDirectory:
         operation = OPERATIONS.get(action)
         if operation is None:
             raise ConfigError("ACTION", action, f"expected one of {', '.join(OPERATIONS)}")
+        return self._plan([self.path], operation)
+
+    def plan_followers(self, *others: str | Path, leader: int, state: Path | None = None) -> Plan:
+        """Return the cuts that let the replicas of all other brokers follow one.
+
+        Args:
+            others: Log directories of other brokers.
+            leader: Node id of the broker that is to lead; one of these directories is its.
+            state: As for ``audit``.
+
+        Raises:
+            PylogError: The broker has no replica that can lead, or as for ``audit``.
+        """
+        operation = partial(plan_followers, leader=leader, state=state)
+        return self._plan([self.path, *others], operation)
+
+    def _plan(self, roots: Sequence[str | Path], operation: Callable[..., RunReport]) -> Plan:
         with TemporaryDirectory(prefix="pylog-plan-") as folder:
             file = Path(folder, "plan.json")
             options = replace(self.options, dry_run=True, plan_out=str(file))
-            report = operation(self._place, [self.path], options)
+            report = operation(self._place, roots, options)
             saved = read_plan_file(file)
         return Plan(report=report, saved=saved, ledger=self.options.ledger, _place=self._place)
 

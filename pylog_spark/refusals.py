@@ -170,6 +170,11 @@ REASONS: Final[Mapping[Reason, Refusal]] = {
         means="a cut would end the log below what all replicas in sync had",
         way="take it from another replica; where there is none: `--allow-truncate --salvage DIR`",
     ),
+    Reason.CUTS_COMMITTED_RECORDS: Refusal(
+        means="a follower would lose committed records that its leader does not have",
+        way="choose another leader by `pylog audit`; where there is none: plan with "
+        "`--allow-committed-loss --salvage DIR`",
+    ),
     Reason.CUTS_READABLE_RECORDS: Refusal(
         means="readable records would be cut, and nobody knows whether they were acknowledged",
         way="`--allow-truncate --salvage DIR`, which keeps what is cut",

@@ -36,6 +36,7 @@ class Action(enum.StrEnum):
     COMPACT = "compact"
     RECOVER = "recover"
     RETAIN = "retain"
+    TRUNCATE = "truncate"
     VERIFY = "verify"
     UNDO = "undo"
     PURGE = "purge"
@@ -98,6 +99,7 @@ class Reason(enum.StrEnum):
     TARGET_NOT_EMPTY = "TARGET_NOT_EMPTY"
     TARGET_IS_OLDER = "TARGET_IS_OLDER"
     CUTS_BELOW_HIGH_WATERMARK = "CUTS_BELOW_HIGH_WATERMARK"
+    CUTS_COMMITTED_RECORDS = "CUTS_COMMITTED_RECORDS"
     CUTS_READABLE_RECORDS = "CUTS_READABLE_RECORDS"
     CUTS_TOO_MUCH = "CUTS_TOO_MUCH"
     CUTS_WHOLE_LOG = "CUTS_WHOLE_LOG"
@@ -840,6 +842,10 @@ class RecoveryWorkRow:
     high_watermark: Number = column("entry of the replication checkpoint, null without")
     scan_offsets: Numbers = column("base offsets of the segments to be read")
     scan_bytes: Numbers = column("their sizes")
+    leader: Int32 = column("broker that it is cut to follow, null where it is only recovered")
+    truncations: Numbers = column("offsets of these cuts, in order")
+    committed_records: Number = column("committed records that the cuts take")
+    cleaner_offset: Number = column("entry of the cleaner checkpoint before them, null without")
     duration_ms: int = column("time it took to look")
     failure: Failure = Failure()
 
@@ -878,6 +884,7 @@ class RecoveredRow:
     cuts: Text = column("what is lost, as JSON: file, position, bytes, records, reason")
     salvage: Text = column("where the cuts were set aside, as JSON; null if nowhere")
     is_repaired: Truth = column("whether anything is cut, split or built anew")
+    next_offset: Number = column("entry of the cleaner checkpoint afterwards, null if it stays")
     steps: Number = column("operations on files")
     operations: Text = column("the operations, as JSON")
     touched: Truth = column("whether files may have been changed before the error")

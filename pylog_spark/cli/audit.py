@@ -6,17 +6,32 @@ from typing import Any, Final
 from rich.console import Console
 
 from pylog_spark.cli.chosen_topics import topic_notes, write_notes
+from pylog_spark.cli.jobs import show_run
 from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.audit import ANSWER_KEYS, Audit, audit
 from pylog_spark.operations.elections import Starts, describe_loss, describe_start
-from pylog_spark.options.declared import ROOTS, STATE, UP
+from pylog_spark.operations.truncate import plan_followers
+from pylog_spark.options.declared import (
+    ALLOW_TRUNCATE,
+    LEADER,
+    PLAN_OUT,
+    ROOTS,
+    SALVAGE,
+    STATE,
+    UP,
+)
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import number_column, partition_name
+from pylog_spark.run.run_report import RunReport
 from pylog_spark.text_table import Column, Row, TextTable, write_paragraphs, write_table
+from storage_core.errors import ConfigError
 from storage_core.wording import count_text
+
+# Of the cuts under a leader.
+_OF_CUTS: Final = (PLAN_OUT, SALVAGE, ALLOW_TRUNCATE)
 
 
 def _leaders(row: Row) -> str:
@@ -91,17 +106,28 @@ _TABLE: Final = TextTable(
 
 def _prepare(line: CommandLine) -> Call[None]:
     options = load_options(line)
+    if line[LEADER] is None and any(option in line for option in _OF_CUTS):
+        reason = "is needed beside --plan-out, --salvage and --allow-committed-loss"
+        raise ConfigError(LEADER.label, None, reason)
+    if line[LEADER] is not None and UP in line:
+        raise ConfigError(UP.label, None, f"is about elections; {LEADER.label} says who leads")
     roots = resolve_roots(line[ROOTS], said=options.role)
     notes = topic_notes(options, roots)
     return Call(line=line, options=options, subject=None, roots=roots, notes=notes)
 
 
-def _audit(call: Call[None], place: Any) -> Audit:
+def _audit(call: Call[None], place: Any) -> Audit | RunReport:
     roots = [root.location for root in call.roots]
-    return audit(place, roots, call.options, state=call.line[STATE], up=call.line[UP])
+    leader, state = call.line[LEADER], call.line[STATE]
+    if leader is None:
+        return audit(place, roots, call.options, state=state, up=call.line[UP])
+    report = plan_followers(place, roots, call.options, leader=leader, state=state)
+    return report.with_notes(call.notes)
 
 
-def _show(call: Call[None], report: Audit) -> int:
+def _show(call: Call[None], report: Audit | RunReport) -> int:
+    if isinstance(report, RunReport):
+        return show_run(call, report)
     rows = report.rows.to_pylist()
     if call.is_for_person:
         _write(report, rows, is_wide=call.is_wide)

@@ -40,6 +40,7 @@ from pylog_spark.options.declared import (
     KEY_SIDECARS,
     KEYS,
     LAST,
+    LEADER,
     LEDGER,
     LIVE,
     MANAGED,
@@ -156,6 +157,13 @@ _DRY_RUN_OR_EXACT: Final = replace(
     DRY_RUN,
     help="Show what would be done; write nothing. `--dry-run=exact` also reads what would be "
     "cleaned, so that the figures are exact.",
+)
+# Of an audit that plans cuts.
+_ALLOW_COMMITTED_LOSS: Final = replace(
+    ALLOW_TRUNCATE,
+    flag="--allow-committed-loss",
+    panel=None,
+    help="With --salvage: cut even committed records that the leader does not have.",
 )
 # Of the jobs that recover.
 _FAIL_ON_CUT: Final = replace(
@@ -537,6 +545,10 @@ _AUDIT: Final = Command(
         EXCLUDE,
         STATE,
         UP,
+        LEADER,
+        replace(PLAN_OUT, panel=None, help="With --leader: save the cuts, for `pylog apply`."),
+        replace(SALVAGE, panel=None, help="Copy what is cut there first, as segments that open."),
+        _ALLOW_COMMITTED_LOSS,
         _GUESSED_ROLE,
         CONFIG_FILES,
         SETTINGS_OF_RUN,
@@ -550,7 +562,8 @@ _AUDIT: Final = Command(
     Compare the replicas of several brokers: what differs, who may lead, what would be lost.
 
     Each replica is taken as its broker has it once it has opened the directory. Nothing is
-    written, no lock is taken.
+    written, no lock is taken. With --leader the answer is what `pylog apply` would cut from the
+    others, so that they follow that broker.
     """,
     example="Example: `pylog audit /mnt/b1 /mnt/b2 /mnt/b3`",
 )

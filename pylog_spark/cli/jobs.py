@@ -57,11 +57,11 @@ from pylog_spark.report import (
     summary_line,
 )
 from pylog_spark.report_page import Page, Section, write_page
-from pylog_spark.run.guards import check_outside, check_recovery, check_roots
+from pylog_spark.run.guards import check_outside, check_recovery, check_roots, check_truncation
 from pylog_spark.run.plan_file import SavedPlan, read_plan_file
 from pylog_spark.run.plan_table import RowKey, row_key
 from pylog_spark.run.run_report import RunReport
-from pylog_spark.schemas import ALLOWED_BY, Reason, Status
+from pylog_spark.schemas import ALLOWED_BY, Action, Reason, Status
 from pylog_spark.text_table import write_table
 from storage_core.catalog.roles import require_role
 from storage_core.errors import GuardRefusedError
@@ -148,9 +148,10 @@ def _prepare_plan(line: CommandLine) -> Call[SavedPlan]:
     plan = read_plan_file(path)
     options = options_of(plan, path, anew)
     check_outside(REPORT.label, line[REPORT], plan.roots)
-    if plan.action != "recover":
+    if plan.action != Action.RECOVER:
+        check = check_truncation if plan.action == Action.TRUNCATE else check_roots
         roots = [root.location for root in plan.roots]
-        check_roots(resolve_roots(roots, said=options.role), options)
+        check(resolve_roots(roots, said=options.role), options)
     return Call(line=line, options=options, subject=plan, roots=plan.roots)
 
 

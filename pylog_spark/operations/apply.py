@@ -10,6 +10,7 @@ from pylog_spark.operations.compact import compact
 from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.recover import recover
 from pylog_spark.operations.retain import retain
+from pylog_spark.operations.truncate import truncate
 from pylog_spark.options import JobOptions
 from pylog_spark.options.choices import EngineChoice
 from pylog_spark.run.plan_file import SavedPlan, read_plan_file
@@ -24,6 +25,7 @@ OPERATIONS: Final[Mapping[str, Callable[..., RunReport]]] = {
     Action.RECOVER: recover,
     Action.RETAIN: retain,
     Action.RUN: run_nightly,
+    Action.TRUNCATE: truncate,
 }
 
 

@@ -17,11 +17,11 @@ from pylog_spark.operations.run_changes import find_undos, moved_checkpoints
 from pylog_spark.operations.undo_marker import remember_marker
 from pylog_spark.run.planning import count_look_tasks
 from pylog_spark.run.run import Run
-from pylog_spark.schemas import STEPS, UNDONE, Reason, Status
+from pylog_spark.schemas import STEPS, UNDONE, Action, Reason, Status
 from pylog_spark.tasks.undo import PartitionUndo, check_undos, undo_partitions
 from storage_core.commit.trash import TrashedRoot
 from storage_core.errors import CheckpointError, StorageError, describe_failure
-from storage_core.filenames import TopicPartition
+from storage_core.filenames import LOG_START_FILE, TopicPartition
 from storage_core.roots.broker import HeldBrokerRoot
 from storage_core.roots.open_root import root_checkpoints
 
@@ -165,7 +165,7 @@ class BrokerUndo:
         # believe the marker until all are, neither at the end of this run nor after a kill.
         root.claim_unclean()
         root.allow_commits(due)
-        root.write_checkpoints(_entries_before(before, due.values()))
+        root.write_checkpoints(_entries_before(before, due.values(), _not_above))
         if root.failure is not None:
             return False
         work = partial(undo_partitions, access=root.access)
@@ -175,6 +175,8 @@ class BrokerUndo:
                 # By an attempt of this run that could not say so any more.
                 ended[place] = checked[place] | {"status": Status.DONE.value}
         self.rows |= ended
+        back = [each for place, each in due.items() if ended[place]["status"] == Status.DONE]
+        root.write_checkpoints(_entries_before(before, back, _above))
         is_whole = all(row["status"] == Status.DONE.value for row in ended.values())
         root.settle_commits({}, is_whole=is_whole)
         if is_clean and before.was_clean:
@@ -240,19 +242,37 @@ class BrokerUndo:
 
 
 def _entries_before(
-    root: TrashedRoot, due: Iterable[PartitionUndo]
+    root: TrashedRoot, due: Iterable[PartitionUndo], names_of: Callable[[PartitionUndo], set[str]]
 ) -> dict[str, dict[TopicPartition, int | None]]:
     """Return the entries of checkpoints as they were before the run, by file.
 
-    They are put back first: with the former points, of which none is above the present one, the
-    log is in order as the run left it, too. A file that was malformed then has no former entries.
+    A file that was malformed then has no former entries.
+
+    Args:
+        root: The log directory before the run.
+        due: The partitions.
+        names_of: Which files are meant.
     """
     entries: dict[str, dict[TopicPartition, int | None]] = {}
     for undo in due:
-        for name in moved_checkpoints(undo) & root.checkpoints.keys():
+        for name in names_of(undo) & root.checkpoints.keys():
             before = root.checkpoints[name].get(str(undo.partition))
             entries.setdefault(name, {})[undo.partition] = before
     return entries
+
+
+def _not_above(undo: PartitionUndo) -> set[str]:
+    """Return the checkpoints that are put back before the files.
+
+    With these former points the log is in order as the run left it, too.
+    """
+    names = moved_checkpoints(undo)
+    return names & {LOG_START_FILE} if Action.TRUNCATE in undo.actions else names
+
+
+def _above(undo: PartitionUndo) -> set[str]:
+    """Return the others: their former points may lie above the log as the run left it."""
+    return moved_checkpoints(undo) - _not_above(undo)
 
 
 def _name_row(undo: PartitionUndo) -> dict[str, Any]:

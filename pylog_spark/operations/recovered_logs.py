@@ -29,7 +29,6 @@ from storage_core.filenames import TopicPartition
 from storage_core.maintenance.verification.findings import Severity
 from storage_core.wording import count_text
 
-_ACTION: Final = Action.RECOVER.value
 _OUTCOME: Final = ("status", "reason", "error_class", "error")
 # What results tell of a partition beside its outcome; not its segments, of which all have too many.
 _KEPT_NAMES: Final = ("root", "topic", "partition", "directory", *_OUTCOME)
@@ -67,14 +66,16 @@ class RecoveredLogs:
     Args:
         run: The run; its record is told of what has ended, unless it is dry.
         partitions: Rows of ``schemas.RECOVERY_WORK``; their numbers are the ordinals.
+        action: What is done to them.
 
     Attributes:
         partitions: The same.
         outcomes: By ordinal; of what was begun, with the columns of ``schemas.RECOVERED``.
     """
 
-    def __init__(self, run: Run, partitions: pa.Table) -> None:
+    def __init__(self, run: Run, partitions: pa.Table, action: Action = Action.RECOVER) -> None:
         self._run = run
+        self._action = action.value
         self.partitions = partitions
         self.outcomes: Outcomes = {}
         self._recorded: set[int] = set()
@@ -105,7 +106,7 @@ class RecoveredLogs:
             for ordinal, outcome in ended.items()
             if "operations" in outcome.columns
         }
-        note_operations(self._run, _ACTION, texts)
+        note_operations(self._run, self._action, texts)
         if not self._run.job.options.dry_run:
             self.record(ended)
 
@@ -182,7 +183,7 @@ class RecoveredLogs:
             row = {name: partition[name] for name in _KEPT_NAMES}
             row |= {
                 "run_id": self._run.job.run_id,
-                "action": _ACTION,
+                "action": self._action,
                 "bytes_before": partition["bytes"],
                 "bytes_after": partition["bytes"],
                 "segments_before": partition["segments"],
@@ -313,7 +314,8 @@ class RecoveredLogs:
                 kept = "nothing keeps them: --salvage DIR does"
                 if salvage is not None:
                     kept = f"{salvage} keeps them"
-                    if brokers:
+                    # A follower's go back by an undo: replayed, they would be another branch again.
+                    if brokers and self._action == Action.RECOVER:
                         when = "after the run, " if status == Status.PLANNED else ""
                         kept += (
                             f"; what gives them back, {when}before you start the broker: "

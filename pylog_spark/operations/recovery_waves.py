@@ -1,5 +1,6 @@
 """What a recovery does in a wave: how its partitions are spread over tasks, and what is written."""
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -291,7 +292,55 @@ class RecoveryStages:
             self._changed.add(root.location)
         if root.location not in self._changed:
             root.own_marker()
-        root.settle_commits({}, is_whole=not touched)
+        points = {
+            work.ref.partition: row["next_offset"]
+            for work, row in done
+            if row["next_offset"] is not None
+        }
+        root.settle_commits(points, is_whole=not touched)
+
+
+class TruncationStages(RecoveryStages):
+    """Cuts the followers of a wave side by side, each after its recovery."""
+
+    def title(self, due: Sequence[DueRecovery]) -> str:
+        """Return what the wave does."""
+        return f"{self._run.job.title} {self._run.job.places}: cut {len(due)} followers"
+
+    def prepare(self, root: HeldRoot, due: Sequence[DueRecovery]) -> None:
+        """Let no checkpoint claim what the cuts take, before the first byte goes."""
+        super().prepare(root, due)
+        self._write_points(root, [(each.work, min(each.work.truncations)) for each in due])
+
+    def settle(
+        self, root: HeldRoot, due: Sequence[DueRecovery], outcomes: Mapping[int, Outcome]
+    ) -> None:
+        """Write the checkpoints of what was cut; what was left alone has its own back."""
+        super().settle(root, due, outcomes)
+        alone = [
+            each.work
+            for each in due
+            if outcomes[each.ref.ordinal].columns["status"] != Status.DONE
+            and not outcomes[each.ref.ordinal].was_touched
+        ]
+        self._write_points(root, [(work, sys.maxsize) for work in alone])
+
+    def _write_points(self, root: HeldRoot, works: Sequence[tuple[RecoveryWork, int]]) -> None:
+        """Write recovery points and high watermarks, none of them above an offset."""
+        root.write_checkpoints(
+            {
+                RECOVERY_POINT_FILE: {
+                    work.ref.partition: min(work.recovery_point, most)
+                    for work, most in works
+                    if work.recovery_point
+                },
+                REPLICATION_FILE: {
+                    work.ref.partition: min(work.high_watermark, most)
+                    for work, most in works
+                    if work.high_watermark is not None
+                },
+            }
+        )
 
 
 def find_due_logs(partitions: pa.Table) -> list[DueRecovery]:

@@ -23,6 +23,9 @@ _CHECKPOINTS: Final[Mapping[str, Sequence[str]]] = {
     Action.COMPACT.value: (CLEANER_FILE,),
     Action.RETAIN.value: (LOG_START_FILE, CLEANER_FILE, RECOVERY_POINT_FILE),
     Action.RECOVER.value: (RECOVERY_POINT_FILE, LOG_START_FILE, REPLICATION_FILE),
+    Action.TRUNCATE.value: (
+        *(RECOVERY_POINT_FILE, LOG_START_FILE, REPLICATION_FILE, CLEANER_FILE),
+    ),
 }
 
 

@@ -434,6 +434,14 @@ MAX_TRUNCATE_BYTES: Final = Option[int](
     help="Leave a partition alone that would lose more. Default: 64 MiB.",
     doc="how many bytes recovery may cut from one partition",
 )
+LEADER: Final = Option[int | None](
+    name="leader",
+    flag="--leader",
+    kind=OFFSET,
+    default=None,
+    metavar="N",
+    help="Show the cuts that let all others follow broker N; --plan-out saves them.",
+)
 SALVAGE: Final = Option[str | None](
     name="salvage",
     flag="--salvage",

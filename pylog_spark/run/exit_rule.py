@@ -41,6 +41,7 @@ _NOT_ASKED_FOR: Final = frozenset(
 _CUTS: Final = frozenset(
     {
         Reason.CUTS_BELOW_HIGH_WATERMARK,
+        Reason.CUTS_COMMITTED_RECORDS,
         Reason.CUTS_READABLE_RECORDS,
         Reason.CUTS_TOO_MUCH,
         Reason.CUTS_WHOLE_LOG,
@@ -62,6 +63,7 @@ _TRANSFERS: Final = frozenset(
 _FOR_A_PERSON: Final[Mapping[str, frozenset[Reason]]] = {
     Action.RECOVER: _CUTS,
     Action.RUN: _CUTS,
+    Action.TRUNCATE: _CUTS,
     Action.INGEST: _TRANSFERS,
     Action.MATERIALIZE: _TRANSFERS,
     Action.UNDO: frozenset({Reason.CHANGED_SINCE_RUN, Reason.RUN_NOT_ENDED, Reason.PURGED}),

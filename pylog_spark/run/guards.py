@@ -50,7 +50,11 @@ _CLOCK_TOLERANCE_MS: Final = 120_000
 
 
 def check_roots(
-    roots: Sequence[LogRoot], options: JobOptions, *, may_write_mirror: bool = False
+    roots: Sequence[LogRoot],
+    options: JobOptions,
+    *,
+    may_write_mirror: bool = False,
+    are_of_brokers: bool = False,
 ) -> None:
     """Refuse a run that may not be made on these roots.
 
@@ -58,6 +62,7 @@ def check_roots(
         roots: The log directories.
         options: What is to be done.
         may_write_mirror: Whether the owner allowed even a mirror to be changed.
+        are_of_brokers: Whether they may be of several brokers.
 
     Raises:
         ConfigError: The ledger, the trash or the plan's file would lie inside a log directory, or
@@ -84,7 +89,8 @@ def check_roots(
     _check_trash(roots, options.trash)
     check_key_sidecars(options.cleaner.key_sidecars, roots)
     check_outside("--plan-out", options.plan_out, roots)
-    _check_one_broker([root for root in roots if root.role is Role.BROKER])
+    if not are_of_brokers:
+        _check_one_broker([root for root in roots if root.role is Role.BROKER])
 
 
 def _check_clock(root: LogRoot, options: JobOptions) -> None:
@@ -244,6 +250,25 @@ def check_recovery(
     check_roots(roots, options, may_write_mirror=may_cut_mirror)
     check_salvage(roots, options)
     return options, notes
+
+
+def check_truncation(roots: Sequence[LogRoot], options: JobOptions) -> None:
+    """Refuse to cut followers where that may not be done.
+
+    Raises:
+        ConfigError: A root is no broker's directory, or the ledger, the trash, the plan or what is
+            salvaged would lie inside one.
+        GuardRefusedError: As `check_roots`.
+    """
+    for root in roots:
+        if root.role is not Role.BROKER:
+            reason = (
+                f"is a {root.role.value} root; only replicas in a broker's directory are cut to "
+                "follow a leader"
+            )
+            raise ConfigError("ROOT", root.location, reason)
+    check_roots(roots, options, are_of_brokers=True)
+    check_salvage(roots, options)
 
 
 def _refuse_to_cut_objects(roots: Iterable[LogRoot]) -> None:

@@ -15,6 +15,7 @@ from pylog_spark.run.catalogs import build_catalogs, read_meta_properties
 from pylog_spark.run.listeners import open_listeners
 from pylog_spark.run.plan_file import SavedPlan, expected_operations, saved_plan
 from pylog_spark.run.recording import Recorder
+from pylog_spark.schemas import Action
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_filter import TopicFilter
@@ -28,6 +29,8 @@ from storage_core.roots.open_root import LogRoot
 from storage_core.store.local import plain_path
 
 _SHOWN_ROOTS: Final = 3
+# Whose plans have operations: they are known once the tasks of the dry run have read.
+_PLANNED_STEPS: Final = frozenset({Action.RECOVER, Action.TRUNCATE})
 _NOT_RECORDED: Final = frozenset({"spark_conf", "metrics_file", "metrics_push"})
 
 
@@ -135,7 +138,7 @@ def run_context(job: Job, unclean: frozenset[str]) -> RunContext:
         hash_key=secrets.token_bytes(HASH_KEY_BYTES),
         cleaner=options.cleaner,
         catalogs=build_catalogs(job.roots, options) if saved is None else saved.catalogs,
-        expected_recoveries=None if saved is None else expected_operations(saved, "recover"),
+        expected_recoveries=None if saved is None else expected_operations(saved, _PLANNED_STEPS),
         unclean_roots=unclean,
         high_watermark=options.high_watermark,
         remote_roots=_remote_roots(job),

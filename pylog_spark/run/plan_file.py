@@ -11,7 +11,7 @@ exactly the plan that was saved.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
@@ -253,12 +253,12 @@ def saved_plan(options: JobOptions) -> SavedPlan | None:
     return None if options.plan_in is None else read_plan_file(options.plan_in)
 
 
-def expected_operations(saved: SavedPlan, action: str) -> dict[str, str]:
-    """Return digests of the operations that a saved plan has, by directory."""
+def expected_operations(saved: SavedPlan, actions: Collection[str]) -> dict[str, str]:
+    """Return digests of the operations that a saved plan has for some actions, by directory."""
     return {
         partition.directory: digest_operations(json.dumps(partition.plan["operations"]))
         for partition in saved.partitions
-        if partition.action == action and "operations" in partition.plan
+        if partition.action in actions and "operations" in partition.plan
     }
 
 

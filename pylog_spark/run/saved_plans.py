@@ -70,6 +70,11 @@ _RECOVERY_NAMES: Final = (
     "scan_bytes",
 )
 
+_TRUNCATION_NAMES: Final = (
+    *_RECOVERY_NAMES,
+    *("leader", "truncations", "committed_records", "cleaner_offset"),
+)
+
 Row = Mapping[str, Any]
 
 
@@ -338,6 +343,11 @@ def _recovery_plan_of(row: Row) -> dict[str, Any]:
     return {name: row[name] for name in _RECOVERY_NAMES}
 
 
+def _truncation_plan_of(row: Row) -> dict[str, Any]:
+    """Return what was decided of a row of ``schemas.RECOVERY_WORK`` that follows a leader."""
+    return {name: row[name] for name in _TRUNCATION_NAMES}
+
+
 def _recovery_figures_of(row: Row) -> dict[str, Any]:
     """Return the bounds of a row of ``schemas.RECOVERY_WORK``."""
     return {"bytes_before": row["bytes"], "read_bytes_at_most": sum(row["scan_bytes"])}
@@ -349,4 +359,5 @@ _TOLD_OF: Final[Mapping[str, tuple[Callable[[Row], Row], Callable[[Row], Row]]]]
     Action.RETAIN.value: (_retention_plan_of, _retention_figures_of),
     SWEEP: (_retention_plan_of, _retention_figures_of),
     Action.RECOVER.value: (_recovery_plan_of, _recovery_figures_of),
+    Action.TRUNCATE.value: (_truncation_plan_of, _recovery_figures_of),
 }

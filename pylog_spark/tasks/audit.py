@@ -132,10 +132,12 @@ def _describe_candidate(candidate: Candidate) -> Row:
         "truncations": [
             {
                 "broker": cut.replica.broker,
+                "root": cut.replica.place.root,
                 "offset": cut.offset,
                 "restart": cut.is_restart,
                 "rounds": list(cut.rounds),
                 "same_until": cut.same_until,
+                "committed": count(cut.committed),
             }
             for cut in candidate.cuts
         ],

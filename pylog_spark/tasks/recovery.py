@@ -51,7 +51,7 @@ from storage_core.filenames import (
     offset_of,
     segment_file,
 )
-from storage_core.log.loaded_log import LoadedLog
+from storage_core.log.loaded_log import FollowerEnd, LoadedLog
 from storage_core.log.log_segment import segments_from
 from storage_core.log.segment_scan import SegmentScan, scan_segment
 from storage_core.maintenance.recovery.partition import plan_recovery
@@ -73,6 +73,9 @@ class RecoveryWork:
             is not believed.
         log_start_offset: Its entry in the log-start checkpoint, 0 without one.
         high_watermark: Its entry in the replication checkpoint, None without one.
+        truncations: Where it is cut to follow a leader, once it is recovered; none for a recovery.
+        committed_records: Committed records that these cuts take.
+        cleaner_offset: Its entry in the cleaner checkpoint before them, None without one.
     """
 
     ref: PartitionRef
@@ -80,6 +83,14 @@ class RecoveryWork:
     recovery_point: int
     log_start_offset: int
     high_watermark: int | None
+    truncations: tuple[int, ...] = ()
+    committed_records: int = 0
+    cleaner_offset: int | None = None
+
+    @property
+    def action(self) -> Action:
+        """What is done to it."""
+        return Action.TRUNCATE if self.truncations else Action.RECOVER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +188,8 @@ def _look(
         "high_watermark": checkpoints.high_watermark,
         "scan_offsets": chosen,
         "scan_bytes": [logs[base] for base in chosen],
+        "truncations": [],
+        "committed_records": 0,
     }
 
 
@@ -355,9 +368,7 @@ def _commit(
         )
 
     access = write.roots[work.ref.root]
-    row = {"status": Status.FAILED} | access.commit(
-        work.ref.directory, Action.RECOVER.value, prepare
-    )
+    row = {"status": Status.FAILED} | access.commit(work.ref.directory, work.action.value, prepare)
     is_untouched = row.get(TOUCHED) is False
     return {**row, **failed} if failed is not None and is_untouched else row
 
@@ -391,6 +402,7 @@ def _load(
         recovery_point=work.recovery_point,
         log_start_offset=work.log_start_offset,
         clean_shutdown=work.is_clean,
+        truncations=work.truncations,
         scans=scans,
         threads=context.threads,
     )
@@ -414,19 +426,24 @@ def _describe(
     cuts = [asdict(cut) | {"records": count_lost_records(store, cut)} for cut in lost]
     steps = Plan(location=store.location, operations=log.operations)
     repairs = log.repairs
-    refusal = _refuse(
-        work, log, context.limits, readable_records=sum(cut["records"] for cut in cuts)
-    )
+    if work.truncations:
+        refusal = _refuse_truncation(store, work, context)
+    else:
+        readable = sum(cut["records"] for cut in cuts)
+        refusal = _refuse(work, log, context.limits, readable_records=readable)
+    end = log.follower_end or FollowerEnd(log_end_offset=log.log_end_offset, clean_end_offset=None)
+    points = [point for point in (work.cleaner_offset, end.clean_end_offset) if point is not None]
     return {
         "reason": None if refusal is None else refusal[0].value,
         "error": None if refusal is None else refusal[1],
         "log_start_offset": log.log_start_offset,
-        "log_end_offset": log.log_end_offset,
+        "log_end_offset": end.log_end_offset,
         "first_base_offset": log.segments[0].base_offset,
         "bytes_after": log.size_bytes,
         "segments_after": len(log.segments),
         "rebuilt_segments": len(log.repairs.rebuilt),
         "cuts": json.dumps(cuts),
+        "next_offset": min(points) if len(points) > 1 else None,
         "is_repaired": bool(repairs.cuts or repairs.rebuilt or repairs.split),
         "steps": len(steps.operations),
         "operations": json.dumps(list(steps.describe())),
@@ -468,6 +485,29 @@ def _refuse(
             f"(override: --max-truncate-bytes {cut_bytes})"
         )
         return Reason.CUTS_TOO_MUCH, why
+    return None
+
+
+def _refuse_truncation(
+    store: LogStore, work: RecoveryWork, context: RecoveryContext
+) -> tuple[Reason, str] | None:
+    """Return why a guard does not let a replica be cut to follow a leader, None if all do."""
+    limits = context.limits
+    if not work.is_clean:
+        # What opening cuts is judged as a recovery's: the audit saw only what that leaves.
+        opened = _load(store, replace(work, truncations=()), {}, context)
+        readable = sum(count_lost_records(store, cut) for cut in opened.repairs.cuts)
+        refusal = _refuse(work, opened, limits, readable_records=readable)
+        if refusal is not None:
+            why = f"its log was not closed, and `pylog recover` refuses it: {refusal[1]}"
+            return Reason.RECOVERY_REQUIRED, why
+    if work.committed_records and not (limits.allow_truncate and limits.salvage is not None):
+        why = (
+            f"{count_text(work.committed_records, 'committed record')} would be cut that the "
+            "leader does not have: let another replica lead, or make the plan with "
+            "--allow-committed-loss and --salvage DIR"
+        )
+        return Reason.CUTS_COMMITTED_RECORDS, why
     return None
 
 

@@ -10,9 +10,10 @@ filesystem may keep names that were not synced in any order; they lose the suffi
 indexes and the lowest first. The epochs, of which the former ones are never fewer, come back before
 that moment, producer snapshots after it.
 
-What recovery had cut comes back in place: such a segment may end in bytes that no loader could
-swap in. The log directory is unclean then, by its recovery point and its missing marker, and until
-all is back every start would cut the same again.
+What a recovery or a truncation had cut comes back in place: such a segment may end in bytes that no
+loader could swap in. The log directory is unclean then, by its recovery point and its missing
+marker. Until all is back every start would read again what has come back, and cut the same again
+where it is bad.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -57,7 +58,8 @@ from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 
 _NOTHING: Final = "no such file"
-_RECOVER: Final = "recover"
+# What cuts segments, and leaves the others of their files as they are.
+_CUTS: Final = frozenset({"recover", "truncate"})
 _TRANSIENT: Final = (CLEANED_SUFFIX, SWAP_SUFFIX)
 # Plans what a log loader does with a swap that was killed. Loading lies above this floor, for what
 # it finds out becomes operations of this one.
@@ -245,7 +247,7 @@ def _plan_undo(store: LogStore, trashed: TrashedCommit, files: Files) -> Plan:
     back = [file for file in trashed.kept if not file.matches(files.get(file.name))]
     added = sorted(files.keys() - set(trashed.before))
     has_new_log = any(kind_of(name) == LOG_SUFFIX for name in added)
-    is_cut = trashed.action == _RECOVER and not has_new_log
+    is_cut = trashed.action in _CUTS and not has_new_log
     steps = (_put_back if is_cut else _swap_back)(trashed, back, added, is_copy=is_copy)
     path = str(trashed.folder / UNDO_FILE)
     begun = WriteRecord(path=path, content=encode_undo(BEGUN), reason="from here on it is finished")

@@ -72,6 +72,20 @@ class LogRepairs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FollowerEnd:
+    """The end of a log that was cut to follow a leader.
+
+    Attributes:
+        log_end_offset: Where the log ends once it is opened again; below the cut's offset if that
+            lay inside of a batch, which goes as a whole.
+        clean_end_offset: Highest cleaner point that is still true; None where any is.
+    """
+
+    log_end_offset: int
+    clean_end_offset: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedLog:
     """A log that has been loaded.
 
@@ -88,6 +102,7 @@ class LoadedLog:
         snapshot_offsets: Offsets of the producer snapshots, as the operations will leave them.
         operations: What Kafka changes in the directory when it loads and cleanly closes this log.
         repairs: What recovery did.
+        follower_end: Where it ends after its cuts; None without any.
     """
 
     location: str
@@ -102,6 +117,7 @@ class LoadedLog:
     snapshot_offsets: frozenset[int]
     operations: tuple[Operation, ...]
     repairs: LogRepairs = LogRepairs()
+    follower_end: FollowerEnd | None = None
 
     @property
     def active_segment(self) -> SegmentState:

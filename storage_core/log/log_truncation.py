@@ -25,6 +25,7 @@ from storage_core.log.batch_search import (
     find_position,
     read_offset_index,
 )
+from storage_core.log.loaded_log import FollowerEnd
 from storage_core.log.loading_log import LoadingLog
 from storage_core.log.log_segment import read_aborted
 from storage_core.records.reader import scan_headers
@@ -33,7 +34,7 @@ from storage_core.records.reader import scan_headers
 _WINDOW_BYTES = 1 << 20
 
 
-def follow_leader(log: LoadingLog, offsets: Iterable[int]) -> None:
+def follow_leader(log: LoadingLog, offsets: Iterable[int]) -> FollowerEnd:
     """Cut a loaded log as a follower's broker does, round by round.
 
     Args:
@@ -46,14 +47,22 @@ def follow_leader(log: LoadingLog, offsets: Iterable[int]) -> None:
         PylogError: As ``truncate_log``.
     """
     ages: dict[int, bool] = {}
+    # Kafka's cleaner begins again at the active segment after each cut below the one before.
+    clean_ends: list[int] = []
     for offset in offsets:
+        active = log.base_offsets[-1]
         if offset > log.log_end_offset:
             log.view.cut_last()
             _start_over(log, offset, f"the log starts over at the leader's first offset {offset}")
             _finish(log, offset)
-        else:
-            _cut(log, offset, ages)
+            clean_ends.append(offset)
+        elif _cut(log, offset, ages) and offset < active:
+            clean_ends.append(log.base_offsets[-1])
     _close_time_index(log, ages)
+    return FollowerEnd(
+        log_end_offset=min(log.log_end_offset, log.read_next_offset()),
+        clean_end_offset=min(clean_ends, default=None),
+    )
 
 
 def truncate_log(log: LoadingLog, offset: int) -> bool:

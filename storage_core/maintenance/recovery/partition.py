@@ -1,7 +1,7 @@
 """Recovery of one partition directory, in process."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from storage_core.commit import Plan, commit
@@ -101,8 +101,10 @@ def plan_recovery(  # noqa: PLR0913  # the inputs of Kafka's loader
         on_bytes=on_bytes,
     )
     log = loader.load()
-    follow_leader(log, truncations)
-    return log.close(high_watermark=high_watermark)
+    if not truncations:
+        return log.close(high_watermark=high_watermark)
+    end = follow_leader(log, truncations)
+    return replace(log.close(high_watermark=high_watermark), follower_end=end)
 
 
 @located

@@ -1,11 +1,11 @@
 """Judge the replicas of a partition: high watermark, divergence, and the loss under each leader."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from storage_core.maintenance.replication.comparison import compare_logs
-from storage_core.maintenance.replication.offset_ranges import Ranges, clip, count, union
+from storage_core.maintenance.replication.offset_ranges import Ranges, clip, count, no_ranges, union
 from storage_core.maintenance.replication.partition_registration import PartitionRegistration
 from storage_core.maintenance.replication.replica import Damage, OpenedLog, Replica
 from storage_core.maintenance.replication.truncation import Leader, LogSpan, find_truncation
@@ -26,6 +26,7 @@ class FollowerCut:
         rounds: Offsets of the cuts, in order.
         same_until: Up to it the follower agrees with the leader. Below ``offset`` and the leader's
             log end, Kafka leaves the two different and says nothing.
+        committed: Committed records that the cut takes, and that the leader lacks.
     """
 
     replica: Replica
@@ -33,6 +34,7 @@ class FollowerCut:
     is_restart: bool
     rounds: tuple[int, ...]
     same_until: int
+    committed: Ranges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +151,6 @@ class _Audit:
             if other == number or follower.log is None:
                 continue
             cut = self._cut(other, follower.log, number, leader)
-            if cut.rounds or cut.same_until < min(cut.offset, span.log_end_offset):
-                cuts.append(cut)
             start = deleted
             if self._state is not None and self._state.is_compacted:
                 # What its cleaner removed and the other's did not is not lost.
@@ -158,6 +158,9 @@ class _Audit:
             alone = clip(self._compared.missing[number, other], start=start)
             lost.append(alone)
             committed.append(clip(alone, end=self._committed_end(follower)))
+            if cut.rounds or cut.same_until < min(cut.offset, span.log_end_offset):
+                end = 0 if cut.is_restart else follower.log.whole_end(cut.offset)
+                cuts.append(replace(cut, committed=clip(committed[-1], start=end)))
         all_committed = union(committed)
         return Candidate(
             replica=self._replicas[number],
@@ -204,6 +207,7 @@ class _Audit:
             is_restart=truncation.is_restart,
             rounds=truncation.rounds,
             same_until=same_until,
+            committed=no_ranges(),
         )
 
 

@@ -1,0 +1,223 @@
+"""Bring replicas in line with a leader: cut them as they would cut themselves when they follow it.
+
+An audit says where each follower is cut. The plan holds the cuts; what applies it works as a
+recovery does, which comes first where a log was not closed.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from pylog_spark.discovery import resolve_roots
+from pylog_spark.engines.choice import Place
+from pylog_spark.operations.audit import Audit, audit
+from pylog_spark.operations.recovered_logs import RecoveredLogs
+from pylog_spark.operations.recovery_waves import TruncationStages, find_due_logs
+from pylog_spark.options import JobOptions
+from pylog_spark.options.declared import LEADER
+from pylog_spark.run.guards import check_truncation
+from pylog_spark.run.job import new_job, run_context
+from pylog_spark.run.plan_file import SavedPlan
+from pylog_spark.run.run import Run
+from pylog_spark.run.run_report import RunReport
+from pylog_spark.run.saved_plans import settle_plans
+from pylog_spark.run.upkeep import open_upkeep
+from pylog_spark.run.waves import NO_LIMIT, run_waves
+from pylog_spark.schemas import RECOVERY_WORK, Action
+from pylog_spark.tasks.recovery import observe_recovery
+from pylog_spark.tasks.run_context import RunContext
+from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES
+from storage_core.clock import Clock
+from storage_core.errors import ConfigError
+from storage_core.filenames import CLEANER_FILE, TopicPartition
+from storage_core.roots.open_root import root_checkpoints
+
+_ACTION: Final = Action.TRUNCATE.value
+_NAMES: Final = ("root", "topic", "partition")
+# Of these names.
+_Key = tuple[str, str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowerTruncation:
+    """The cuts that let one replica follow a leader.
+
+    Attributes:
+        leader: Node id of the leader.
+        truncations: Offsets of the cuts, in order.
+        committed_records: Committed records that they take.
+    """
+
+    leader: int
+    truncations: tuple[int, ...]
+    committed_records: int
+
+
+def plan_followers(
+    place: Place,
+    roots: Sequence[str | Path],
+    options: JobOptions,
+    *,
+    leader: int,
+    state: Path | None = None,
+) -> RunReport:
+    """Plan the cuts that let all other replicas follow a broker; no log is changed.
+
+    Args:
+        place: Where it runs: a Spark session, or this machine (``Local``).
+        roots: Paths of log directories of several brokers.
+        options: Which topics; what may be cut, and what keeps it; the file that gets the plan.
+        leader: Node id of the broker that is to lead.
+        state: As for ``audit``.
+
+    Raises:
+        ConfigError: The broker has no replica that can lead, or a follower is in a root that is
+            no broker's directory.
+        PylogError: As ``audit``, and as the dry run of ``truncate``.
+        pyspark.errors.PySparkException: Spark failed.
+    """
+    found = audit(place, roots, replace(options, plan_out=None), state=state)
+    cuts, notes = _find_cuts(found, leader)
+    touched = dict.fromkeys(root for root, _, _ in cuts)
+    report = truncate(place, list(touched) or roots, replace(options, dry_run=True), followers=cuts)
+    return report.with_notes([found.belief, *notes])
+
+
+def truncate(
+    place: Place,
+    roots: Sequence[str | Path],
+    options: JobOptions,
+    *,
+    clock: Clock | None = None,
+    saved: SavedPlan | None = None,
+    followers: Mapping[_Key, FollowerTruncation] | None = None,
+) -> RunReport:
+    """Cut replicas to follow a leader, as a plan has it; a dry run only says what goes.
+
+    Args:
+        place: Where it runs: a Spark session, or this machine (``Local``).
+        roots: Paths of the log directories of the followers.
+        options: What may be cut, and what keeps it.
+        clock: For the times in the ledger; what is decided follows ``options.now_ms``.
+        saved: The plan that is applied.
+        followers: The cuts that are planned, by root, topic and partition.
+
+    Raises:
+        ConfigError: There is no plan; or a root is no broker's directory.
+        GuardRefusedError: A root's role was not said, or it is locked, by a broker perhaps.
+        PylogError: A root's own files cannot be read.
+        pyspark.errors.PySparkException: Spark failed.
+    """
+    log_roots = resolve_roots(roots, said=options.role)
+    check_truncation(log_roots, options)
+    job = new_job(_ACTION, log_roots, options, clock=clock, saved=saved)
+    if followers is None:
+        followers = _saved_cuts(job.saved)
+    with open_upkeep(place, job) as run:
+        context = run_context(job, run.unclean_roots)
+        observed = _observe(run, context, followers)
+        partitions = settle_plans(run, context, observed, action=_ACTION)
+        logs = RecoveredLogs(run, partitions, Action.TRUNCATE)
+        stages = TruncationStages(run, context, may_write=not options.dry_run)
+        budget = replace(NO_LIMIT, read_bytes=options.tuning.wave_max_bytes)
+        for ended in run_waves(run, stages, find_due_logs(partitions), budget=budget):
+            logs.end(ended)
+        if not options.dry_run:
+            logs.record(range(partitions.num_rows))
+    leaders = sorted({follower.leader for follower in followers.values()})
+    return run.report(
+        RunReport,
+        logs.results(),
+        notes=[
+            *logs.readable_cut_notes(options.salvage),
+            *(f"start broker {leader} first, then the others" for leader in leaders),
+        ],
+        cuts=logs.cuts(),
+        recoveries=logs.recoveries(),
+    )
+
+
+def _observe(
+    run: Run, context: RunContext, followers: Mapping[_Key, FollowerTruncation]
+) -> pa.Table:
+    """Return the rows of ``schemas.RECOVERY_WORK`` of the replicas that are cut."""
+
+    def observe(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return observe_recovery(batches, context)
+
+    observed = run.observe(observe, RECOVERY_WORK, f"look at followers in {run.job.places}")
+    checkpoints = {
+        root.location: root_checkpoints(root.location, CHECKPOINT_FILES, strict=False)
+        for root in run.job.roots
+    }
+    keys = list(zip(*(observed[name].to_pylist() for name in _NAMES), strict=True))
+    rows = []
+    for row in observed.filter(pa.array([key in followers for key in keys])).to_pylist():
+        follower = followers[row["root"], row["topic"], row["partition"]]
+        entries = checkpoints[row["root"]].entries.get(CLEANER_FILE, {})
+        rows.append(
+            row
+            | {
+                "leader": follower.leader,
+                "truncations": list(follower.truncations),
+                "committed_records": follower.committed_records,
+                "cleaner_offset": entries.get(TopicPartition(row["topic"], row["partition"])),
+            }
+        )
+    return pa.Table.from_pylist(rows, schema=RECOVERY_WORK)
+
+
+def _saved_cuts(saved: SavedPlan | None) -> dict[_Key, FollowerTruncation]:
+    if saved is None:
+        raise ConfigError(
+            "ACTION", _ACTION, f"is planned by an audit: pylog audit ROOT... {LEADER.flag} N"
+        )
+    try:
+        return {
+            (noted.root, str(noted.topic), int(noted.partition or 0)): FollowerTruncation(
+                leader=int(noted.plan["leader"]),
+                truncations=tuple(map(int, noted.plan["truncations"])),
+                committed_records=int(noted.plan["committed_records"]),
+            )
+            for noted in saved.partitions
+            if noted.action == _ACTION and noted.plan
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError("PLAN", saved.run_id, f"is no saved plan: {error}") from error
+
+
+def _find_cuts(found: Audit, leader: int) -> tuple[dict[_Key, FollowerTruncation], list[str]]:
+    """Return the cuts under a leader, and what a reader should know of replicas left alone."""
+    cuts: dict[_Key, FollowerTruncation] = {}
+    notes = []
+    candidates: set[int] = set()
+    for answer in found.answers():
+        name = f"{answer['topic']}-{answer['partition']}"
+        if answer["candidates"] is None:
+            notes.append(f"{name} stays as it is: {answer['error']}")
+            continue
+        candidates |= {each["broker"] for each in answer["candidates"]} - {None}
+        chosen = next((each for each in answer["candidates"] if each["broker"] == leader), None)
+        if chosen is None:
+            notes.append(f"{name} stays as it is: broker {leader} has no replica that could lead")
+            continue
+        notes += [
+            f"{each['root']}: {name} stays as it is: {each['error']}"
+            for each in answer["replicas"]
+            if each.get("error")
+        ]
+        for each in chosen["truncations"]:
+            if each["rounds"]:
+                cuts[each["root"], answer["topic"], answer["partition"]] = FollowerTruncation(
+                    leader=leader,
+                    truncations=tuple(each["rounds"]),
+                    committed_records=each["committed"],
+                )
+    if leader not in candidates:
+        others = ", ".join(map(str, sorted(candidates))) or "none"
+        reason = f"has no replica that could lead; brokers that have one: {others}"
+        raise ConfigError(LEADER.label, leader, reason)
+    return cuts, notes

@@ -1,0 +1,278 @@
+"""Replicas of real clusters, brought in line with a leader, and back."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pylog_spark.engines.choice import Local
+from pylog_spark.log_directory import LogDirectory
+from pylog_spark.operations.apply import ApplyOptions, apply_plan
+from pylog_spark.operations.audit import audit
+from pylog_spark.operations.salvage import look_at_salvage
+from pylog_spark.operations.truncate import plan_followers, truncate
+from pylog_spark.operations.undo import undo
+from pylog_spark.options import JobOptions
+from pylog_spark.options.choices import EngineChoice
+from pylog_spark.run.guards import check_truncation
+from pylog_spark.run.run_report import RunReport
+from storage_core.catalog.roles import Role
+from storage_core.catalog.topic_filter import TopicFilter
+from storage_core.checkpoint.checkpoints import read_checkpoints
+from storage_core.checkpoint.lock import LogDirectoryLock
+from storage_core.commit import Plan, commit
+from storage_core.config import CleanerConfig, LogConfig
+from storage_core.errors import ConfigError, GuardRefusedError
+from storage_core.filenames import CLEAN_SHUTDOWN_FILE, TopicPartition
+from storage_core.maintenance.recovery.partition import plan_recovery
+from storage_core.roots.broker import BrokerRoot
+from storage_core.roots.open_root import LogRoot
+from storage_core.store.local import LocalStore
+from tests.kit.cluster_truth import Cluster
+from tests.kit.compare import read_tree
+
+NOW_MS = 1_800_000_000_000
+HERE = Local.of_master(None)
+
+
+class Lab:
+    """A cluster whose replicas are to follow one broker."""
+
+    def __init__(self, name: str, folder: Path, **options: Any) -> None:
+        self.cluster = Cluster(name, folder / "brokers")
+        self.plan = folder / "plan.json"
+        self.trash = folder / "trash"
+        self.state = folder / "state.json"
+        self.state.write_text(json.dumps({"partitions": self.cluster.states}))
+        self.options = JobOptions(
+            now_ms=NOW_MS, now_is_said=True, role=Role.BROKER, plan_out=str(self.plan), **options
+        )
+
+    def plan_for(self, leader: int) -> RunReport:
+        return plan_followers(
+            HERE, self.cluster.roots, self.options, leader=leader, state=self.state
+        )
+
+    def apply(self) -> RunReport:
+        return apply_plan(HERE, self.plan, ApplyOptions(trash=str(self.trash)))
+
+    def undo(self, run: RunReport) -> RunReport:
+        options = replace(self.options, plan_out=None, trash=str(self.trash))
+        return undo(run.run_id, options)
+
+    def candidate(self, answer: Any, leader: int) -> Any:
+        return next((c for c in answer["candidates"] if c["broker"] == leader), None)
+
+    def answers(self) -> list[Any]:
+        options = replace(self.options, plan_out=None)
+        return list(audit(HERE, self.cluster.roots, options, state=self.state).answers())
+
+    def cuts(self, leader: int) -> Iterator[tuple[Path, list[int], Any]]:
+        """Yield the directory and the rounds of each follower that is cut."""
+        for answer in self.answers():
+            candidate = self.candidate(answer, leader)
+            for cut in candidate["truncations"] if candidate else ():
+                if cut["rounds"]:
+                    name = f"{answer['topic']}-{answer['partition']}"
+                    yield Path(cut["root"], name), cut["rounds"], cut
+
+    def trees(self) -> dict[Path, dict[str, bytes]]:
+        return {
+            place: read_tree(place)
+            for root in self.cluster.roots
+            for place in sorted(root.iterdir())
+            if place.is_dir()
+        }
+
+    def checkpoints(self) -> dict[Path, Any]:
+        return {root: read_checkpoints(BrokerRoot(root)).entries for root in self.cluster.roots}
+
+
+def _partition(place: Path) -> TopicPartition:
+    topic, _, number = place.name.rpartition("-")
+    return TopicPartition(topic, int(number))
+
+
+def expected_trees(lab: Lab, leader: int, *, folder: Path) -> dict[Path, dict[str, bytes]]:
+    """Return the files of each follower once it is cut, by a twin of the cluster."""
+    configs = {row["topic"]: row["config"] for row in lab.cluster.states}
+    trees = {}
+    for place, rounds, _ in lab.cuts(leader):
+        twin = folder / place.parent.name / place.name
+        shutil.copytree(place, twin)
+        entries = read_checkpoints(BrokerRoot(place.parent)).of(_partition(place))
+        store = LocalStore(twin)
+        log = plan_recovery(
+            store,
+            config=LogConfig.from_topic_overrides(configs[_partition(place).topic]),
+            cleaner=CleanerConfig(),
+            now_ms=NOW_MS,
+            recovery_point=entries.recovery_point or 0,
+            log_start_offset=entries.log_start_offset or 0,
+            clean_shutdown=(place.parent / CLEAN_SHUTDOWN_FILE).exists(),
+            truncations=rounds,
+        )
+        commit(Plan(location=store.location, operations=log.operations), store)
+        trees[place] = read_tree(twin)
+    return trees
+
+
+@pytest.mark.item("REP-11", "CMP-44")
+@pytest.mark.parametrize(
+    ("name", "leader"), [("diverged", 2), ("killed", 2), ("log-start", 1), ("compacted", 3)]
+)
+def test_followers_are_cut_and_come_back(name: str, leader: int, tmp_path: Path):
+    lab = Lab(name, tmp_path, allow_truncate=True, salvage=str(tmp_path / "salvage"))
+    before, points = lab.trees(), lab.checkpoints()
+    expected = expected_trees(lab, leader, folder=tmp_path / "twins")
+    cuts = {place: rounds[-1] for place, rounds, _ in lab.cuts(leader)}
+    marked = [root for root in lab.cluster.roots if (root / CLEAN_SHUTDOWN_FILE).exists()]
+    assert expected
+    planned = lab.plan_for(leader)
+    assert (planned.exit_code, planned.summary.planned) == (0, len(expected))
+    assert lab.trees() == before
+    run = lab.apply()
+    assert (run.exit_code, run.summary.done) == (0, len(expected))
+    assert lab.trees() == before | expected
+    assert list(lab.cuts(leader)) == []
+    for place, offset in cuts.items():
+        now = read_checkpoints(BrokerRoot(place.parent)).of(_partition(place))
+        assert max(now.recovery_point or 0, now.high_watermark or 0) <= offset
+        assert now.cleaner_offset is None or now.cleaner_offset <= offset
+        marker = place.parent / CLEAN_SHUTDOWN_FILE
+        assert not marker.exists() or '"brokerEpoch":-1' in marker.read_text()
+    assert [root for root in lab.cluster.roots if (root / CLEAN_SHUTDOWN_FILE).exists()] == marked
+    undone = lab.undo(run)
+    assert (undone.exit_code, undone.summary.done) == (0, len(expected))
+    assert lab.trees() == before
+    assert lab.checkpoints() == points
+
+
+@pytest.mark.item("REP-11")
+def test_committed_records_are_cut_only_where_that_is_allowed_and_they_are_kept(tmp_path: Path):
+    lab = Lab("diverged", tmp_path)
+    before, points = lab.trees(), lab.checkpoints()
+    lost = sum(cut["committed"] for _, _, cut in lab.cuts(2))
+    for options in (
+        lab.options,
+        replace(lab.options, allow_truncate=True),
+        replace(lab.options, salvage=str(tmp_path / "salvage")),
+    ):
+        lab.options = options
+        for report in (lab.plan_for(2), lab.apply()):
+            assert report.exit_code == 3
+            reasons = {row["reason"] for row in report.results.to_pylist()}
+            assert reasons == {"CUTS_COMMITTED_RECORDS"}
+    assert (lab.trees(), lab.checkpoints()) == (before, points)
+    assert not (tmp_path / "salvage").exists()
+    lab.options = replace(lab.options, allow_truncate=True)
+    lab.plan_for(2)
+    assert lab.apply().exit_code == 0
+    kept = look_at_salvage(tmp_path / "salvage", [], TopicFilter())
+    assert sum(row.contents.records for row in kept) == lost
+
+
+def test_cuts_that_take_nothing_committed_need_no_leave(tmp_path: Path):
+    lab = Lab("log-start", tmp_path)
+    assert [cut["committed"] for _, _, cut in lab.cuts(1)] == [0]
+    lab.plan_for(1)
+    assert lab.apply().exit_code == 0
+
+
+def test_a_follower_that_changed_since_is_left_alone(tmp_path: Path):
+    lab = Lab("log-start", tmp_path)
+    (place,) = [place for place, _, _ in lab.cuts(1)]
+    lab.plan_for(1)
+    with next(iter(sorted(place.glob("*.log")))).open("ab") as file:
+        file.write(bytes(7))
+    before = lab.trees()
+    run = lab.apply()
+    assert run.exit_code == 3
+    assert [row["reason"] for row in run.results.to_pylist()] == ["INPUTS_CHANGED"]
+    assert lab.trees() == before
+
+
+def test_a_plan_of_other_cuts_than_its_operations_is_refused(tmp_path: Path):
+    lab = Lab("log-start", tmp_path)
+    lab.plan_for(1)
+    plan = json.loads(lab.plan.read_text())
+    (partition,) = plan["partitions"]
+    partition["plan"]["truncations"] = [5]
+    lab.plan.write_text(json.dumps(plan))
+    before = lab.trees()
+    run = lab.apply()
+    assert (run.exit_code, run.summary.done) == (3, 0)
+    assert lab.trees() == before
+
+
+def test_a_replica_that_cannot_be_opened_is_named_and_stays(tmp_path: Path):
+    lab = Lab("epoch-file-corrupt", tmp_path, allow_truncate=True, salvage=str(tmp_path / "s"))
+    (bad,) = [
+        Path(replica["root"], replica["dir"])
+        for answer in lab.answers()
+        for replica in answer["replicas"]
+        if replica.get("error")
+    ]
+    before = read_tree(bad)
+    leader = next(n for n in (1, 2, 3) if not bad.is_relative_to(lab.cluster.roots[n - 1]))
+    planned = lab.plan_for(leader)
+    assert any(f"{bad.name} stays as it is" in note for note in planned.notes)
+    assert lab.apply().exit_code == 0
+    assert read_tree(bad) == before
+
+
+def test_a_directory_that_a_broker_holds_is_refused(tmp_path: Path):
+    lab = Lab("log-start", tmp_path)
+    ((place, _, _),) = lab.cuts(1)
+    lab.plan_for(1)
+    before = lab.trees()
+    with LogDirectoryLock(place.parent), pytest.raises(GuardRefusedError):
+        lab.apply()
+    assert lab.trees() == before
+
+
+def test_only_replicas_of_brokers_are_cut(tmp_path: Path):
+    for role in (Role.MANAGED, Role.MIRROR):
+        root = LogRoot(location=str(tmp_path), role=role, is_said=True)
+        with pytest.raises(ConfigError, match="broker's directory"):
+            check_truncation([root], JobOptions(now_ms=NOW_MS))
+
+
+def test_who_has_no_replica_cannot_lead(tmp_path: Path):
+    lab = Lab("clean", tmp_path)
+    with pytest.raises(ConfigError, match=r"brokers that have one: 1, 2, 3"):
+        lab.plan_for(4)
+
+
+def test_a_plan_in_python_is_applied(tmp_path: Path):
+    lab = Lab("log-start", tmp_path)
+    first, *others = lab.cluster.roots
+    options = replace(lab.options, plan_out=None)
+    directory = LogDirectory.for_path(HERE, first, options=options)
+    plan = directory.plan_followers(*others, leader=1, state=lab.state)
+    assert plan.summary().planned == 1
+    assert plan.apply(trash=str(lab.trash)).exit_code == 0
+    assert list(lab.cuts(1)) == []
+
+
+def test_cuts_are_planned_by_an_audit_alone(tmp_path: Path):
+    lab = Lab("clean", tmp_path)
+    with pytest.raises(ConfigError, match="planned by an audit"):
+        truncate(HERE, lab.cluster.roots, lab.options)
+
+
+@pytest.mark.spark
+def test_spark_plans_what_this_machine_plans(spark: Any, tmp_path: Path):
+    lab = Lab("log-start", tmp_path)
+    plans = []
+    for place in (HERE, spark):
+        plan_followers(place, lab.cluster.roots, lab.options, leader=1, state=lab.state)
+        plans.append(json.loads(lab.plan.read_text())["partitions"])
+    assert plans[0] == plans[1]
+    run = apply_plan(spark, lab.plan, ApplyOptions(trash=str(lab.trash), engine=EngineChoice.SPARK))
+    assert (run.exit_code, run.summary.done, run.engine) == (0, 1, "spark")
+    assert list(lab.cuts(1)) == []
