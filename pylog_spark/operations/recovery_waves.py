@@ -308,9 +308,12 @@ class TruncationStages(RecoveryStages):
         return f"{self._run.job.title} {self._run.job.places}: cut {len(due)} followers"
 
     def prepare(self, root: HeldRoot, due: Sequence[DueRecovery]) -> None:
-        """Let no checkpoint claim what the cuts take, before the first byte goes."""
+        """Let no recovery point lie above what is left, before the first byte goes.
+
+        High watermarks stay until then: they say what was committed, should nothing be cut.
+        """
         super().prepare(root, due)
-        self._write_points(root, [(each.work, min(each.work.truncations)) for each in due])
+        self._write_points(root, {each.work: min(each.work.truncations) for each in due})
 
     def settle(
         self, root: HeldRoot, due: Sequence[DueRecovery], outcomes: Mapping[int, Outcome]
@@ -323,24 +326,16 @@ class TruncationStages(RecoveryStages):
             if outcomes[each.ref.ordinal].columns["status"] != Status.DONE
             and not outcomes[each.ref.ordinal].was_touched
         ]
-        self._write_points(root, [(work, sys.maxsize) for work in alone])
+        self._write_points(root, dict.fromkeys(alone, sys.maxsize))
 
-    def _write_points(self, root: HeldRoot, works: Sequence[tuple[RecoveryWork, int]]) -> None:
-        """Write recovery points and high watermarks, none of them above an offset."""
-        root.write_checkpoints(
-            {
-                RECOVERY_POINT_FILE: {
-                    work.ref.partition: min(work.recovery_point, most)
-                    for work, most in works
-                    if work.recovery_point
-                },
-                REPLICATION_FILE: {
-                    work.ref.partition: min(work.high_watermark, most)
-                    for work, most in works
-                    if work.high_watermark is not None
-                },
-            }
-        )
+    def _write_points(self, root: HeldRoot, most: Mapping[RecoveryWork, int]) -> None:
+        """Write the recovery points of logs that have one, each at most at an offset."""
+        points = {
+            work.ref.partition: min(work.recovery_point, offset)
+            for work, offset in most.items()
+            if work.recovery_point
+        }
+        root.write_checkpoints({RECOVERY_POINT_FILE: points})
 
 
 def find_due_logs(partitions: pa.Table) -> list[DueRecovery]:

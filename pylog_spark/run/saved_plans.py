@@ -70,9 +70,10 @@ _RECOVERY_NAMES: Final = (
     "scan_bytes",
 )
 
+# Not the recovery point: a run that was killed has lowered it, and may be made again.
 _TRUNCATION_NAMES: Final = (
-    *_RECOVERY_NAMES,
-    *("leader", "truncations", "committed_records", "cleaner_offset"),
+    *("is_clean", "log_start_offset", "high_watermark", "cleaner_offset"),
+    *("leader", "truncations", "committed_records"),
 )
 
 Row = Mapping[str, Any]
