@@ -24,11 +24,18 @@ from pylog_spark.options.declared import (
     UP,
 )
 from pylog_spark.options.option import CommandLine
-from pylog_spark.report import number_column, partition_name
+from pylog_spark.report import number_column, partition_name, size_text
 from pylog_spark.run.run_report import RunReport
 from pylog_spark.text_table import Column, Row, TextTable, write_paragraphs, write_table
 from storage_core.errors import ConfigError
-from storage_core.wording import count_text
+from storage_core.wording import count_text, time_text
+
+# Of a loss, in the order in which they hurt.
+_KINDS_OF_LOSS: Final = {
+    "committed": "committed",
+    "uncommitted": "never committed",
+    "unknown": "perhaps committed",
+}
 
 # Of the cuts under a leader.
 _OF_CUTS: Final = (PLAN_OUT, SALVAGE, ALLOW_TRUNCATE)
@@ -50,16 +57,16 @@ def _losses(row: Row) -> str:
         for each in answer["replicas"]
         if each.get("error")
     ]
+    leaders: dict[str, list[int]] = {}
     for each in answer["candidates"]:
-        lost = each["lost"]
-        if each["safe"] and not lost["records"]:
-            continue
-        text = f"broker {each['broker']} as leader loses {count_text(lost['records'], 'record')}"
-        if lost["committed"]:
-            text += f", {lost['committed']:,} of them committed"
-        if not lost["records"]:
-            text = f"broker {each['broker']} has damage"
-        said.append(text)
+        if each["lost"]["records"]:
+            leaders.setdefault(_loss_text(each["lost"]), []).append(each["broker"])
+        elif not each["safe"]:
+            said.append(f"broker {each['broker']} has damage")
+    said += [
+        f"broker {' or '.join(map(str, brokers))} as leader loses {loss}"
+        for loss, brokers in leaders.items()
+    ]
     if answer["unseen"]:
         brokers = ", ".join(map(str, answer["unseen"]))
         said.append(f"of broker {brokers} no directory was given")
@@ -87,6 +94,21 @@ _WAYS: Final = {
     "last_known_leader": "as the last known leader, with unclean elections off",
     "unclean": "by an unclean election",
 }
+
+
+def _loss_text(lost: Row) -> str:
+    """Return how much is lost, of which kind, and since when."""
+    kinds = {text: lost[name] for name, text in _KINDS_OF_LOSS.items() if lost[name]}
+    if len(kinds) == 1:
+        parts = [f"all {text}" for text in kinds]
+    else:
+        parts = [f"{records:,} {text}" for text, records in kinds.items()]
+    parts.append(size_text(lost["bytes"]))
+    if lost["first_timestamp_ms"] is not None:
+        parts.append(f"from {time_text(lost['first_timestamp_ms'])} on")
+    return f"{count_text(lost['records'], 'record')} ({', '.join(parts)})"
+
+
 _TABLE: Final = TextTable(
     columns=(
         Column(heading="partition", cell=partition_name, folds=True),

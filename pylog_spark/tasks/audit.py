@@ -45,7 +45,7 @@ def _row(places: PartitionPlaces, now_ms: int) -> Row:
 def _audit(places: PartitionPlaces, now_ms: int) -> Row:
     replicas = [open_replica(place, now_ms) for place in places.replicas]
     beside = [open_replica(place, now_ms) for place in places.beside]
-    audit = audit_partition(replicas, places.state)
+    audit = audit_partition(replicas, places.state, beside)
     best = min(audit.candidates, key=_loss, default=None)
     return {
         "replicas": sum(replica.log is not None for replica in replicas),
@@ -144,6 +144,21 @@ def _describe_candidate(candidate: Candidate) -> Row:
         "lost": {
             "records": count(candidate.lost),
             "committed": count(candidate.committed),
+            "uncommitted": count(candidate.uncommitted),
+            "unknown": count(candidate.lost)
+            - count(candidate.committed)
+            - count(candidate.uncommitted),
+            "bytes": candidate.weight.size_bytes,
+            "first_timestamp_ms": candidate.weight.first_timestamp_ms,
+            "last_timestamp_ms": candidate.weight.last_timestamp_ms,
+            "held_by": [
+                {
+                    "broker": holder.replica.broker,
+                    "directory": holder.replica.place.directory,
+                    "records": holder.records,
+                }
+                for holder in candidate.holders
+            ],
             "ranges": _listed(candidate.lost),
         },
         "safe": candidate.is_safe,

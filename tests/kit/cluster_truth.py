@@ -14,6 +14,8 @@ from tests.kit.golden_data import GOLDEN, unpack_archive
 CLUSTERS: Final = sorted(path.name for path in (GOLDEN / "clusters").iterdir() if path.is_dir())
 
 Row = Mapping[str, Any]
+_LOSS_CLASSES: Final = ("committed", "uncommitted", "unknown")
+_MOST_RECORD_OVERHEAD: Final = 12
 
 
 class Cluster:
@@ -184,6 +186,13 @@ class _Case:
         if not truth.get("committed_at_least", 0) <= lost["committed"] <= truth["records"]:
             least = truth["committed_at_least"]
             yield f"{lost['committed']} committed, outside {least} to {truth['records']}"
+        # Kafka's measure has a few bytes of each record beside its key and its value.
+        if not 0 <= truth["bytes"] - lost["bytes"] <= _MOST_RECORD_OVERHEAD * truth["records"]:
+            yield f"loses {lost['bytes']} bytes, Kafka lost {truth['bytes']}"
+        if sum(lost[part] for part in _LOSS_CLASSES) != lost["records"]:
+            yield f"{lost} does not add up"
+        if lost["records"] and not any(each["records"] for each in lost["held_by"]):
+            yield "nobody has what is lost"
         if not truth["records"] and not is_damaged and not said["safe"]:
             yield "not safe, but nothing was lost"
 

@@ -5,7 +5,16 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from storage_core.maintenance.replication.comparison import compare_logs
-from storage_core.maintenance.replication.offset_ranges import Ranges, clip, count, no_ranges, union
+from storage_core.maintenance.replication.losses import Holder, Weight, weigh
+from storage_core.maintenance.replication.offset_ranges import (
+    Ranges,
+    clip,
+    count,
+    intersect,
+    no_ranges,
+    subtract,
+    union,
+)
 from storage_core.maintenance.replication.partition_registration import PartitionRegistration
 from storage_core.maintenance.replication.replica import Damage, OpenedLog, Replica
 from storage_core.maintenance.replication.truncation import Leader, LogSpan, find_truncation
@@ -45,7 +54,11 @@ class Candidate:
         replica: The replica.
         cuts: The followers that would be cut, or would not agree with it.
         lost: Records that some replica has and this one has not.
-        committed: Those of them that were committed.
+        committed: Those of them that were committed on the branch on which they are.
+        uncommitted: Those that were not, as an in-sync replica that was closed never had them. Of
+            the others nobody knows: they are younger than the last checkpoint.
+        weight: Their size and time.
+        holders: The copies that have them; those that moves and deletions left, too.
         is_safe: Whether nothing committed is lost, it has no damage, and every replica was read.
     """
 
@@ -53,6 +66,9 @@ class Candidate:
     cuts: tuple[FollowerCut, ...]
     lost: Ranges
     committed: Ranges
+    uncommitted: Ranges
+    weight: Weight
+    holders: tuple[Holder, ...]
     is_safe: bool
 
 
@@ -76,42 +92,58 @@ class PartitionAudit:
 
 
 def audit_partition(
-    replicas: Sequence[Replica], state: PartitionRegistration | None
+    replicas: Sequence[Replica],
+    state: PartitionRegistration | None,
+    beside: Sequence[Replica] = (),
 ) -> PartitionAudit:
     """Compare the replicas of one partition, and let each of them lead.
 
     Args:
         replicas: One a broker; those that are missing too.
         state: What is known of the partition, None for nothing.
+        beside: Copies that moves and deletions left: none of them leads or follows.
 
     Raises:
         PylogError: Records that have to be compared cannot be read.
     """
-    return _Audit(replicas, state).result()
+    return _Audit(replicas, state, beside).result()
 
 
 class _Audit:
     """The replicas of one partition, while they are judged."""
 
-    def __init__(self, replicas: Sequence[Replica], state: PartitionRegistration | None) -> None:
+    def __init__(
+        self,
+        replicas: Sequence[Replica],
+        state: PartitionRegistration | None,
+        beside: Sequence[Replica],
+    ) -> None:
         self._replicas = replicas
+        self._beside = beside
         self._state = state
-        self._compared = compare_logs([replica.log for replica in replicas])
+        self._compared = compare_logs([copy.log for copy in (*replicas, *beside)])
         numbers = list(range(len(replicas)))
         if state is not None:
             by_broker = {replica.broker: number for number, replica in enumerate(replicas)}
             numbers = [by_broker[broker] for broker in state.replicas if broker in by_broker]
         self._is_whole = not any(replicas[number].error for number in numbers)
         self._usable = [number for number in numbers if not replicas[number].error]
-        self._in_sync = [_span(replica) for replica in self._find_in_sync()]
+        in_sync = self._find_in_sync()
+        self._in_sync = list(map(_span, in_sync))
+        self._witnesses = [_span(replica) for replica in in_sync if self._is_witness(replica)]
         self._watermark = self._estimate_high_watermark()
 
     def result(self) -> PartitionAudit:
-        differences = [at for at in self._compared.differences.values() if at is not None]
+        replicas = len(self._replicas)
+        differences = [
+            at
+            for (_, two), at in self._compared.differences.items()
+            if two < replicas and at is not None
+        ]
         return PartitionAudit(
             high_watermark=self._watermark,
             divergence=min(differences, default=None),
-            damage=self._compared.damage,
+            damage=self._compared.damage[:replicas],
             candidates=tuple(map(self._candidate, self._usable)),
         )
 
@@ -146,6 +178,8 @@ class _Audit:
         cuts: list[FollowerCut] = []
         lost: list[Ranges] = []
         committed: list[Ranges] = []
+        uncommitted: list[Ranges] = []
+        holders: list[tuple[Replica, OpenedLog, Ranges]] = []
         for other in self._usable:
             follower = self._replicas[other]
             if other == number or follower.log is None:
@@ -157,16 +191,31 @@ class _Audit:
                 start = max(deleted, cut.offset if cut.rounds else follower.log.log_end_offset)
             alone = clip(self._compared.missing[number, other], start=start)
             lost.append(alone)
-            committed.append(clip(alone, end=self._committed_end(follower)))
+            holders.append((follower, follower.log, alone))
+            end = self._committed_end(follower)
+            committed.append(clip(alone, end=end))
             if cut.rounds or cut.same_until < min(cut.offset, span.log_end_offset):
-                end = 0 if cut.is_restart else follower.log.whole_end(cut.offset)
-                cuts.append(replace(cut, committed=clip(committed[-1], start=end)))
-        all_committed = union(committed)
+                whole = 0 if cut.is_restart else follower.log.whole_end(cut.offset)
+                cuts.append(replace(cut, committed=clip(committed[-1], start=whole)))
+            if end is not None:
+                uncommitted.append(self._refuted(follower, clip(alone, start=end)))
+        all_lost, all_committed = union(lost), union(committed)
+        for other, copy in enumerate(self._beside, start=len(self._replicas)):
+            if copy.log is not None:
+                alone = self._compared.missing[number, other]
+                holders.append((copy, copy.log, intersect(alone, all_lost)))
         return Candidate(
             replica=self._replicas[number],
             cuts=tuple(cuts),
-            lost=union(lost),
+            lost=all_lost,
             committed=all_committed,
+            uncommitted=subtract(union(uncommitted), all_committed),
+            weight=weigh([(log, ranges) for _, log, ranges in holders]),
+            holders=tuple(
+                Holder(replica=copy, records=count(ranges))
+                for copy, _, ranges in holders
+                if count(ranges)
+            ),
             is_safe=self._is_whole
             and not self._compared.damage[number]
             and not count(all_committed),
@@ -185,6 +234,33 @@ class _Audit:
         ends = [find_truncation(span, Leader(each, epoch)).offset for each in self._in_sync]
         shared = max(ends, default=0)
         return max(checkpoint, min(self._watermark or 0, shared))
+
+    def _is_witness(self, replica: Replica) -> bool:
+        """Whether a replica had all that was committed, and has all that it had."""
+        state = self._state
+        return (
+            state is not None
+            and replica.broker in state.isr
+            and replica.place.is_clean
+            and replica.log is not None
+            and not replica.log.cut
+        )
+
+    def _refuted(self, replica: Replica, ranges: Ranges) -> Ranges:
+        """Return which records of a replica were not committed.
+
+        What a leader wrote is committed once all of the ISR has it. A member that was closed and
+        lacks it has not had it, unless an epoch followed in which it was cut.
+        """
+        if self._state is None:
+            return no_ranges()
+        is_known = ranges[:, 2] <= self._state.leader_epoch
+        parts: list[Ranges] = []
+        for witness in self._witnesses:
+            shared = find_truncation(_span(replica), Leader(witness, self._next_epoch())).offset
+            latest = max((entry.epoch for entry in witness.epochs), default=0)
+            parts.append(clip(ranges[is_known & (ranges[:, 2] >= latest)], start=shared))
+        return union(parts)
 
     def _next_epoch(self) -> int:
         known = [entry.epoch for replica in self._replicas for entry in _span(replica).epochs]

@@ -1,11 +1,14 @@
 """Sets of offsets with their epochs, as ranges."""
 
 from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 Ranges = NDArray[np.int64]
+_LEAST: Final = -(2**63)
+_MOST: Final = 2**63 - 1
 
 
 def no_ranges() -> Ranges:
@@ -50,3 +53,39 @@ def clip(ranges: Ranges, *, start: int | None = None, end: int | None = None) ->
 def count(ranges: Ranges) -> int:
     """Return how many offsets a set has whose ranges do not overlap within an epoch."""
     return int((ranges[:, 1] - ranges[:, 0] + 1).sum())
+
+
+def subtract(ranges: Ranges, others: Ranges) -> Ranges:
+    """Return what is in the first set and not in the second; both are as ``union`` makes them."""
+    parts = [ranges[~np.isin(ranges[:, 2], others[:, 2])]]
+    for epoch in np.intersect1d(ranges[:, 2], others[:, 2]).tolist():
+        own, taken = (rows[rows[:, 2] == epoch] for rows in (ranges, others))
+        # What is free of the second set, before, between and after its ranges.
+        first = np.concatenate([[_LEAST], taken[:, 1] + 1])
+        last = np.concatenate([taken[:, 0] - 1, [_MOST]])
+        begin = np.searchsorted(last, own[:, 0])
+        counts = np.maximum(np.searchsorted(first, own[:, 1], side="right") - begin, 0)
+        row = np.repeat(np.arange(len(own)), counts)
+        free = begin[row] + np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+        bounds = np.maximum(own[row, 0], first[free]), np.minimum(own[row, 1], last[free])
+        left = np.column_stack([*bounds, np.full(len(row), epoch)])
+        parts.append(left[left[:, 0] <= left[:, 1]])
+    return union(parts)
+
+
+def intersect(ranges: Ranges, others: Ranges) -> Ranges:
+    """Return what is in both sets; both are as ``union`` makes them."""
+    return subtract(ranges, subtract(ranges, others))
+
+
+def contain(
+    ranges: Ranges, offsets: NDArray[np.int64], epochs: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Return which offsets, with their epochs, are in a set."""
+    is_in = np.zeros(len(offsets), np.bool_)
+    for epoch in np.unique(ranges[:, 2]).tolist():
+        own = ranges[ranges[:, 2] == epoch]
+        rows = np.flatnonzero(epochs == epoch)
+        at = np.searchsorted(own[:, 0], offsets[rows], side="right") - 1
+        is_in[rows] = (at >= 0) & (offsets[rows] <= own[at, 1])
+    return is_in

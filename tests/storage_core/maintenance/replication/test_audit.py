@@ -1,5 +1,6 @@
 """High watermark, candidates and losses of replicas that tests write."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,11 +8,12 @@ import pytest
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.maintenance.replication.audit import PartitionAudit, audit_partition
-from storage_core.maintenance.replication.offset_ranges import count
+from storage_core.maintenance.replication.losses import Weight
+from storage_core.maintenance.replication.offset_ranges import clip, count, subtract
 from storage_core.maintenance.replication.partition_registration import PartitionRegistration
 from storage_core.maintenance.replication.places import ReplicaPlace
 from storage_core.maintenance.replication.replica import Replica, open_replica
-from tests.kit.builders import BatchSpec, RecordSpec
+from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec
 from tests.kit.directories import SegmentSpec, write_partition
 
 
@@ -96,6 +98,54 @@ def test_each_candidate_loses_what_others_have_from_where_they_part(tmp_path):
     assert losses(audit) == {1: (2, 0, True), 2: (4, 4, False), 3: (6, 4, False)}
     cuts = {each.replica.broker: (each.offset, each.rounds) for each in audit.candidates[0].cuts}
     assert cuts == {2: (6, (6,))}
+
+
+@pytest.mark.item("REP-13")
+@pytest.mark.parametrize(
+    ("epoch", "is_clean", "leader_epoch", "expected"),
+    [
+        pytest.param(0, True, 1, (2, 0), id="who was in sync never had them"),
+        pytest.param(0, False, 1, (0, 2), id="it may have lost them in its own crash"),
+        pytest.param(0, True, -1, (0, 2), id="the state is older than the records"),
+        pytest.param(3, True, 4, (0, 2), id="it may have been cut in a later epoch"),
+    ],
+)
+def test_what_an_in_sync_replica_never_had_was_not_committed(
+    tmp_path, epoch, is_clean, leader_epoch, expected
+):
+    """Broker 1 has two records more than broker 2, which is in sync."""
+    one = replica(tmp_path, 1, (0, 0), end=10, high_watermark=6)
+    epochs = [(0, 0), (epoch, 7)] if epoch else [(0, 0)]
+    two = replica(tmp_path, 2, *epochs, end=8, high_watermark=6)
+    two = replace(two, place=replace(two.place, is_clean=is_clean))
+    known = state(replicas=(1, 2), isr=(1, 2), leader_epoch=leader_epoch)
+    audit = audit_partition([one, two], known)
+    lead = audit.candidates[1]
+    above = clip(lead.lost, start=8)
+    assert (count(above), count(clip(lead.committed, start=8))) == (2, 0)
+    assert count(clip(lead.uncommitted, start=8)) == expected[0]
+    assert count(subtract(above, lead.uncommitted)) == expected[1]
+
+
+@pytest.mark.item("REP-13")
+def test_a_loss_has_a_size_a_time_and_those_who_hold_it(tmp_path):
+    replicas = [
+        replica(tmp_path, 1, end=10, high_watermark=6),
+        replica(tmp_path, 2, end=8, high_watermark=6),
+        replica(tmp_path, 3, end=6, high_watermark=6),
+    ]
+    stray = replica(tmp_path / "stray", 3, end=7, high_watermark=6)
+    [_, two, three] = audit_partition(replicas, state(), [stray]).candidates
+    # A key of one byte, and a value such as "8 in 0".
+    assert two.weight == Weight(
+        size_bytes=14, first_timestamp_ms=SOME_TIME_MS, last_timestamp_ms=SOME_TIME_MS
+    )
+    assert three.weight.size_bytes == 4 * 7
+    assert [(each.replica.place, each.records) for each in three.holders] == [
+        (replicas[0].place, 4),
+        (replicas[1].place, 2),
+        (stray.place, 1),
+    ]
 
 
 @pytest.mark.item("REP-01", "REP-13")

@@ -7,9 +7,12 @@ from hypothesis import strategies as st
 from storage_core.maintenance.replication.offset_ranges import (
     Ranges,
     clip,
+    contain,
     count,
+    intersect,
     no_ranges,
     of_offsets,
+    subtract,
     union,
 )
 
@@ -46,6 +49,17 @@ def test_a_clip_leaves_what_lies_between(rows, start, end):
     whole = union([ranges(rows)])
     expected = {(offset, epoch) for offset, epoch in members(whole) if start <= offset < end}
     assert members(clip(whole, start=start, end=end)) == expected
+
+
+@given(one=ROWS, two=ROWS)
+def test_sets_are_cut_as_those_of_python(one, two):
+    first, second = union([ranges(one)]), union([ranges(two)])
+    assert members(subtract(first, second)) == members(first) - members(second)
+    assert members(intersect(first, second)) == members(first) & members(second)
+    pairs = [(offset, epoch) for offset in range(40) for epoch in range(5)]
+    columns = np.array(pairs, np.int64).T
+    is_in = contain(first, *columns)
+    assert is_in.tolist() == [pair in members(first) for pair in pairs]
 
 
 def test_offsets_become_ranges():
