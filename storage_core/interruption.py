@@ -115,6 +115,19 @@ def removed_at_end(path: str) -> Iterator[None]:
         _watch.scratch.discard(path)
 
 
+def remove_scratch(path: str) -> None:
+    """Remove a folder or file of this process; a worker that ends may still write to it.
+
+    Workers put files into a folder by its name, and it would not get empty: so it loses that first.
+    """
+    gone = f"{path}.gone"
+    with suppress(OSError):
+        os.rename(path, gone)  # noqa: PTH104  # no pathlib in the process of a lock
+    shutil.rmtree(gone, ignore_errors=True)
+    with suppress(OSError):
+        os.unlink(gone)  # noqa: PTH108  # a file
+
+
 def check() -> None:
     """Raise what the process was asked to end by: in the main thread, once.
 
@@ -177,13 +190,7 @@ def _read(reader: int) -> None:
 def _end(number: int) -> None:
     """End the process, whatever it is at."""
     for path in list(_watch.scratch):
-        # Our workers may still put files into it, by its name: then it would not get empty.
-        gone = f"{path}.gone"
-        with suppress(OSError):
-            os.rename(path, gone)  # noqa: PTH104  # no pathlib in the process of a lock
-        shutil.rmtree(gone, ignore_errors=True)
-        with suppress(OSError):
-            os.unlink(gone)  # noqa: PTH108  # a file
+        remove_scratch(path)
     line = _watch.line("interrupted" if number == signal.SIGINT else "terminated")
     # Nobody may read it any more, and the process would not end.
     with suppress(OSError, ValueError):

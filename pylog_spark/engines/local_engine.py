@@ -7,7 +7,6 @@ there: a lock of the driver's process on a file is lost when any of its threads 
 """
 
 import os
-import shutil
 import tempfile
 import threading
 import uuid
@@ -37,7 +36,7 @@ from pylog_spark.engines.local_tasks import (
     to_driver,
 )
 from pylog_spark.structured_logs import TaskLogs
-from storage_core.interruption import ending_in_order, removed_at_end
+from storage_core.interruption import ending_in_order, remove_scratch, removed_at_end
 from storage_core.threads import count_processors
 
 _FOLDER_PREFIX: Final = "pylog-engine-"
@@ -153,7 +152,7 @@ class LocalEngine(Engine[LocalRows]):
         self._own.close()
         self._processes.close()
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            remove_scratch(str(self._folder))
         self._removal.close()
 
     @property
