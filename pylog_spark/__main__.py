@@ -4,11 +4,14 @@ Python looks for modules in the working directory here, which ``pylog`` does not
 but what lies in this package is imported before that has ended.
 """
 
-from pylog_spark.cli import end_silently, main
+import _signal  # type: ignore[import-not-found]  # built in; `signal` imports others
 
-end_silently()
+# As ``cli.end_silently``, before anything of ours is looked for on a disk.
+if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
-from storage_core.import_path import leave_working_directory  # noqa: E402
+from pylog_spark.cli import main
+from storage_core.import_path import leave_working_directory
 
 leave_working_directory()
 
