@@ -224,7 +224,11 @@ class LogDirectory:
         return diagnose(self._place, [self.path], self.options, request, broker_threads=threads)
 
     def audit(
-        self, *others: str | Path, state: Path | None = None, up: Sequence[int] = ()
+        self,
+        *others: str | Path,
+        state: Path | None = None,
+        up: Sequence[int] = (),
+        leader_epoch: int | None = None,
     ) -> Audit:
         """Compare its replicas with those of other brokers' directories; nothing is written.
 
@@ -232,11 +236,15 @@ class LogDirectory:
             others: Log directories; several of one broker count as one.
             state: A file of ISR, epochs and assignment; None for the newest metadata among them.
             up: Node ids of brokers that start, in this order; the answers then have elections.
+            leader_epoch: Epoch that the next leader is to have.
 
         Raises:
             PylogError: A directory cannot be listed, or they are of several clusters.
         """
-        return audit(self._place, [self.path, *others], self.options, state=state, up=up)
+        roots = [self.path, *others]
+        return audit(
+            self._place, roots, self.options, state=state, up=up, leader_epoch=leader_epoch
+        )
 
     def explain(self) -> "DataFrame":
         """Return why partitions are cleaned or deleted from, now, later or never.

@@ -1,5 +1,6 @@
 """``pylog audit``: what the replicas of several brokers have, and who may lead."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -12,11 +13,13 @@ from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.audit import ANSWER_KEYS, Audit, audit
+from pylog_spark.operations.audit_remarks import Remark
 from pylog_spark.operations.elections import Starts, describe_loss, describe_start
 from pylog_spark.operations.truncate import plan_followers
 from pylog_spark.options.declared import (
     ALLOW_TRUNCATE,
     LEADER,
+    LEADER_EPOCH,
     PLAN_OUT,
     ROOTS,
     SALVAGE,
@@ -57,6 +60,9 @@ def _losses(row: Row) -> str:
         for each in answer["replicas"]
         if each.get("error")
     ]
+    said += [
+        each["message"] for each in answer["remarks"] if each["code"] in _REMARKS_ABOUT_IDENTITY
+    ]
     leaders: dict[str, list[int]] = {}
     for each in answer["candidates"]:
         if each["lost"]["records"]:
@@ -88,6 +94,24 @@ def _elected(elections: Row) -> str:
     return f"{text}, and {describe_loss(lost['records'], lost['committed'])}"
 
 
+# What a person has to know of a partition before its losses.
+_REMARKS_ABOUT_IDENTITY: Final = frozenset(
+    {
+        Remark.LEADER_EPOCH_UNKNOWN,
+        Remark.LEADER_EPOCH_FENCED,
+        Remark.TOPIC_ID_INCONSISTENT,
+        Remark.TOPIC_ID_UNKNOWN,
+    }
+)
+# What is counted in a line above the table.
+_COUNTED_REMARKS: Final = {
+    Remark.OFFLINE: "without a leader",
+    Remark.UNDER_MIN_ISR: "under min.insync.replicas",
+    Remark.UNDER_REPLICATED: "under-replicated",
+    Remark.REPLICA_OFFLINE: "with a replica that cannot be opened",
+    Remark.HIGH_WATERMARK_STALE: "with a stale high watermark",
+    Remark.BROKER_UNCLEAN: "whose ISR or ELR loses a broker that counts as killed",
+}
 _WAYS: Final = {
     "isr": "by a clean election",
     "elr": "by a clean election from the ELR",
@@ -142,7 +166,14 @@ def _audit(call: Call[None], place: Any) -> Audit | RunReport:
     roots = [root.location for root in call.roots]
     leader, state = call.line[LEADER], call.line[STATE]
     if leader is None:
-        return audit(place, roots, call.options, state=state, up=call.line[UP])
+        return audit(
+            place,
+            roots,
+            call.options,
+            state=state,
+            up=call.line[UP],
+            leader_epoch=call.line[LEADER_EPOCH],
+        )
     report = plan_followers(place, roots, call.options, leader=leader, state=state)
     return report.with_notes(call.notes)
 
@@ -175,12 +206,27 @@ def _write(report: Audit, rows: Sequence[Row], *, is_wide: bool) -> None:
         verdict, style = _verdict_of_starts(starts)
     write_paragraphs(console, [verdict], is_wide=is_wide, style=style)
     notes = [f"  {note}" for note in ([] if starts is None else starts.notes)]
+    counted = _count_remarks(details)
+    notes += [f"  partitions: {counted}"] if counted else []
     write_paragraphs(console, [f"  {report.belief}", *notes, ""], is_wide=is_wide)
     telling = [row for row in details if _losses(row)]
     others = len(details) - len(telling)
     alike = f"{count_text(others, 'more partition')}: whoever leads, nothing is lost"
     footer = [alike] if others else []
     write_table(console, _TABLE, telling, is_wide=is_wide, footer=footer)
+
+
+def _count_remarks(rows: Sequence[Row]) -> str:
+    """Return how many partitions have which remark."""
+    counts = Counter(
+        code
+        for row in rows
+        if row["details"] is not None
+        for code in {each["code"] for each in row["details"]["remarks"]}
+    )
+    return ", ".join(
+        f"{counts[code]:,} {text}" for code, text in _COUNTED_REMARKS.items() if counts[code]
+    )
 
 
 def _verdict_of_starts(starts: Starts) -> tuple[str, str]:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
+from pylog_spark.operations.audit_remarks import Surroundings, find_remarks
 from pylog_spark.operations.elections import Starts, add_elections, controller_of, find_starting
 from pylog_spark.options import JobOptions
 from pylog_spark.rows import spark_frame
@@ -42,7 +43,7 @@ _TITLE: Final = "pylog audit"
 ANSWER_KEYS: Final = (
     *("topic", "partition", "topic_id", "high_watermark", "divergence", "unseen", "safe"),
     *("lost_records", "lost_committed", "error_class", "error", "replicas", "candidates"),
-    "elections",
+    *("remarks", "elections"),
 )
 
 
@@ -80,6 +81,7 @@ def audit(
     *,
     state: Path | None = None,
     up: Sequence[int] = (),
+    leader_epoch: int | None = None,
 ) -> Audit:
     """Compare the replicas in the log directories of several brokers; nothing is written.
 
@@ -90,6 +92,7 @@ def audit(
         state: A file that says ISR, epochs and assignment; None for the newest metadata of the
             cluster that lies in the roots.
         up: Node ids of brokers that start, in this order; empty for no elections.
+        leader_epoch: Epoch that the next leader is to have; one that is known already is a remark.
 
     Raises:
         ConfigError: A root is none, is there twice, or the file of states is none.
@@ -108,11 +111,48 @@ def audit(
     starts = None
     with Run(place, job) as run:
         rows = _judge(run, places)
+        texts = rows["answer"].to_pylist()
+        answers = [None if text is None else json.loads(text) for text in texts]
+        found = [answer for answer in answers if answer is not None]
+        beside = _beside(observed, places, known, leader_epoch)
+        for answer in found:
+            answer["remarks"] = find_remarks(answer, beside)
         if up:
             controller = controller_of(known.metadata, known.states, is_by_file=state is not None)
             starting, notes = find_starting(up, observed, known.metadata)
-            rows, starts = add_elections(rows, known.states, controller, starting, notes)
+            starts = add_elections(found, known.states, controller, starting, notes)
+        texts = [None if answer is None else json.dumps(answer) for answer in answers]
+        column = rows.schema.get_field_index("answer")
+        rows = rows.set_column(column, rows.schema.field(column), pa.array(texts, pa.string()))
         return Audit(rows=rows, belief=known.belief, engine=run.engine.name, starts=starts)
+
+
+def _beside(
+    observed: Sequence[ObservedRoot],
+    places: Sequence[PartitionPlaces],
+    known: "Known",
+    leader_epoch: int | None,
+) -> Surroundings:
+    states: dict[tuple[str, int, str | None], PartitionRegistration] = {
+        (each.topic, each.partition, each.topic_id): each for each in known.states
+    }
+    topics = {} if known.metadata is None else known.metadata.topics
+    ids_of: dict[tuple[str, int], set[str]] = {}
+    found = [(each.topic, each.partition, each.topic_id) for each in places if each.replicas]
+    for topic, partition, topic_id in (*states, *found):
+        if topic_id is not None:
+            ids_of.setdefault((topic, partition), set()).add(topic_id)
+    nodes = {root.meta_properties.node_id for root in observed if root.meta_properties}
+    starting, _ = find_starting(
+        [node for node in nodes if node is not None], observed, known.metadata
+    )
+    return Surroundings(
+        states=states,
+        topic_ids=frozenset((*topics, *(state.topic_id for state in known.states))),
+        ids_of=ids_of,
+        unclean=frozenset(each.broker for each in starting if not each.is_clean),
+        leader_epoch=leader_epoch,
+    )
 
 
 def _judge(run: Run, places: Sequence[PartitionPlaces]) -> pa.Table:

@@ -1,13 +1,11 @@
 """Elections of audited partitions, and the order of starts that loses least."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Any, Final
 
-import pyarrow as pa
-
+from pylog_spark.operations.audit_remarks import BESIDE
 from storage_core.catalog.cluster_metadata import ClusterMetadata
 from storage_core.maintenance.replication.elections import (
     ELR_FEATURE,
@@ -24,9 +22,6 @@ from storage_core.wording import count_text
 
 # Five brokers have 120 orders, of which each partition has at most 60 of its own.
 _MOST_COMPARED: Final = 5
-_ANSWER: Final = "answer"
-# Marks of copies that are no replica of their broker.
-_BESIDE: Final = ("future", "stray", "delete")
 
 _Key = tuple[str, int, str | None]
 _Row = dict[str, Any]
@@ -152,23 +147,21 @@ def find_starting(
 
 
 def add_elections(
-    rows: pa.Table,
+    answers: Sequence[_Row],
     states: Sequence[PartitionRegistration],
     controller: Controller,
     starting: Sequence[StartingBroker],
     notes: Sequence[str],
-) -> tuple[pa.Table, Starts]:
-    """Return rows of ``schemas.AUDIT`` whose answers have elections, and what starts lose.
+) -> Starts:
+    """Write elections into the answers about partitions, and return what starts lose.
 
     Args:
-        rows: Without elections.
+        answers: What tasks have found of each partition.
         states: What is known of partitions.
         controller: What it knows of brokers.
         starting: The brokers that start, in order.
         notes: What is known about them.
     """
-    table = rows.to_pylist()
-    answers = [None if row[_ANSWER] is None else json.loads(row[_ANSWER]) for row in table]
     failed = _failed_roots(answers)
     stopped = [each.broker for each in starting if failed.get(each.broker, False)]
     starting = [each for each in starting if each.broker not in stopped]
@@ -177,9 +170,9 @@ def add_elections(
         (state.topic, state.partition, state.topic_id): state for state in states
     }
     partitions = []
-    for row, answer in zip(table, answers, strict=True):
-        state = known.get(_key(row))
-        if answer is not None and state is not None:
+    for answer in answers:
+        state = known.get((answer["topic"], answer["partition"], answer["topic_id"]))
+        if state is not None:
             partitions.append((answer, _Partition(answer, state, controller, starting)))
     order = tuple(each.broker for each in starting)
     asked = _sum(order, [partition for _, partition in partitions])
@@ -197,12 +190,7 @@ def add_elections(
             "steps": _steps(partition.election(order)),
             "least": {"up": list(least.brokers), **partition.describe(least.brokers)},
         }
-    column = pa.array(
-        [None if answer is None else json.dumps(answer) for answer in answers], pa.string()
-    )
-    place = rows.schema.get_field_index(_ANSWER)
-    changed = rows.set_column(place, rows.schema.field(place), column)
-    return changed, Starts(asked=asked, least=least, notes=tuple(all_notes))
+    return Starts(asked=asked, least=least, notes=tuple(all_notes))
 
 
 class _Partition:
@@ -218,7 +206,7 @@ class _Partition:
         unreadable = {
             each["broker"]
             for each in answer["replicas"]
-            if each.get("error") and not any(each.get(kind) for kind in _BESIDE)
+            if each.get("error") and not any(each.get(kind) for kind in BESIDE)
         }
         self._state = state
         self._controller = controller
@@ -274,11 +262,11 @@ def _sum(order: tuple[int, ...], partitions: Sequence[_Partition]) -> StartOrder
     )
 
 
-def _failed_roots(answers: Sequence[_Row | None]) -> dict[int, bool]:
+def _failed_roots(answers: Sequence[_Row]) -> dict[int, bool]:
     """Return, by broker, whether each of its log directories has a log that it cannot open."""
     roots: dict[int, dict[str, bool]] = {}
     for answer in answers:
-        for replica in () if answer is None else answer["replicas"]:
+        for replica in answer["replicas"]:
             places = roots.setdefault(replica["broker"], {})
             places[replica["root"]] = places.get(replica["root"], False) or "error" in replica
     return {broker: all(places.values()) for broker, places in roots.items()}
@@ -297,10 +285,6 @@ def _steps(election: Election) -> list[_Row]:
         }
         for step in election.steps
     ]
-
-
-def _key(row: _Row) -> _Key:
-    return row["topic"], row["partition"], row["topic_id"]
 
 
 def describe_loss(records: int, committed: int) -> str:

@@ -263,6 +263,14 @@ UP: Final = Option[tuple[int, ...]](
     metavar="2,3",
     help="Node ids of brokers that start, in this order: whom the controller then elects.",
 )
+LEADER_EPOCH: Final = Option[int | None](
+    name="leader_epoch",
+    flag="--leader-epoch",
+    kind=OFFSET,
+    default=None,
+    metavar="EPOCH",
+    help="Epoch that the next leader is to have: a remark where that is known already.",
+)
 TOPIC_DUMP: Final = Option[TopicDump | None](
     name="topic_dump",
     flag="--topic-dump",

@@ -219,7 +219,6 @@ def test_every_reader_is_named_above():
         "pylog_spark/cli/row_lines.py",  # a text that was just written
         "pylog_spark/operations/audit.py",  # from task to driver
         "pylog_spark/operations/cleaned_logs.py",
-        "pylog_spark/operations/elections.py",  # from task to driver
         "pylog_spark/operations/broker_undo.py",  # from task to driver
         "pylog_spark/operations/managed_purge.py",  # from task to driver
         "pylog_spark/operations/managed_undo.py",  # from task to driver

@@ -77,6 +77,7 @@ def test_the_newest_metadata_of_the_roots_is_believed(tmp_path: Path):
         assert rows[key]["candidates"] == row["candidates"]
 
 
+@pytest.mark.item("ERR-13")
 def test_roots_of_two_clusters_are_refused(tmp_path: Path):
     one, two = (Cluster("clean", tmp_path / name) for name in ("one", "two"))
     file = two.roots[0] / "meta.properties"

@@ -1,0 +1,160 @@
+"""What an audit has to say about a partition beside its losses: replication, epochs, ids."""
+
+import enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from storage_core.formats.error_codes import KafkaErrorCode
+from storage_core.maintenance.replication.partition_registration import PartitionRegistration
+from storage_core.wording import count_text
+
+_NO_LEADER: Final = -1
+# Marks of copies that are no replica of their broker.
+BESIDE: Final = ("future", "stray", "delete")
+
+
+class Remark(enum.StrEnum):
+    """Stable codes of remarks."""
+
+    UNDER_REPLICATED = "UNDER_REPLICATED"
+    UNDER_MIN_ISR = "UNDER_MIN_ISR"
+    OFFLINE = "OFFLINE"
+    REPLICA_OFFLINE = "REPLICA_OFFLINE"
+    HIGH_WATERMARK_STALE = "HIGH_WATERMARK_STALE"
+    BROKER_UNCLEAN = "BROKER_UNCLEAN"
+    LEADER_EPOCH_UNKNOWN = "LEADER_EPOCH_UNKNOWN"
+    LEADER_EPOCH_FENCED = "LEADER_EPOCH_FENCED"
+    TOPIC_ID_INCONSISTENT = "TOPIC_ID_INCONSISTENT"
+    TOPIC_ID_UNKNOWN = "TOPIC_ID_UNKNOWN"
+
+
+_KAFKA_ERRORS: Final = {
+    Remark.OFFLINE: KafkaErrorCode.LEADER_NOT_AVAILABLE,
+    Remark.REPLICA_OFFLINE: KafkaErrorCode.KAFKA_STORAGE_ERROR,
+    Remark.HIGH_WATERMARK_STALE: KafkaErrorCode.OFFSET_NOT_AVAILABLE,
+    Remark.LEADER_EPOCH_UNKNOWN: KafkaErrorCode.UNKNOWN_LEADER_EPOCH,
+    Remark.LEADER_EPOCH_FENCED: KafkaErrorCode.FENCED_LEADER_EPOCH,
+    Remark.TOPIC_ID_INCONSISTENT: KafkaErrorCode.INCONSISTENT_TOPIC_ID,
+    Remark.TOPIC_ID_UNKNOWN: KafkaErrorCode.UNKNOWN_TOPIC_ID,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What is known beside one partition.
+
+    Attributes:
+        states: Partitions by topic, number and id.
+        topic_ids: Ids of all topics that somebody knows.
+        ids_of: Ids under each topic's name and number, in directories and in what is known.
+        unclean: Node ids of brokers whose markers lack their last broker epoch.
+        leader_epoch: Epoch that the next leader is to have; None where nobody says one.
+    """
+
+    states: dict[tuple[str, int, str | None], PartitionRegistration]
+    topic_ids: frozenset[str]
+    ids_of: dict[tuple[str, int], set[str]]
+    unclean: frozenset[int]
+    leader_epoch: int | None
+
+
+def find_remarks(answer: dict[str, Any], known: Surroundings) -> list[dict[str, Any]]:
+    """Return what has to be said about a partition.
+
+    Args:
+        answer: What its task has found.
+        known: What is known beside it.
+    """
+    key = answer["topic"], answer["partition"], answer["topic_id"]
+    replicas = [each for each in answer["replicas"] if not any(map(each.get, BESIDE))]
+    state = known.states.get(key)
+    found = [*_of_ids(key, known, replicas), *_of_epochs(replicas, state, known.leader_epoch)]
+    found += [*_of_replicas(replicas)]
+    if state is not None:
+        found += _of_state(state, known.unclean)
+    remarks = []
+    for remark, broker, message in found:
+        error = _KAFKA_ERRORS.get(remark)
+        remarks.append(
+            {
+                "code": str(remark),
+                "broker": broker,
+                "message": message,
+                "kafka_code": None if error is None else int(error),
+                "kafka_error": None if error is None else error.name,
+            }
+        )
+    return remarks
+
+
+_Found = tuple[Remark, int | None, str]
+
+
+def _of_ids(
+    key: tuple[str, int, str | None], known: Surroundings, replicas: Sequence[dict[str, Any]]
+) -> Iterator[_Found]:
+    topic, partition, topic_id = key
+    ids = known.ids_of.get((topic, partition), set())
+    if len(ids) > 1:
+        text = f"{topic}-{partition} is the name of {len(ids)} topic ids: {', '.join(sorted(ids))}"
+        yield Remark.TOPIC_ID_INCONSISTENT, None, text
+    if known.topic_ids and topic_id is not None and topic_id not in known.topic_ids and replicas:
+        text = f"the cluster's metadata lack topic id {topic_id}: a start makes it a stray"
+        yield Remark.TOPIC_ID_UNKNOWN, None, text
+
+
+def _of_epochs(
+    replicas: Sequence[dict[str, Any]],
+    state: PartitionRegistration | None,
+    leader_epoch: int | None,
+) -> Iterator[_Found]:
+    newest = -1 if state is None else state.leader_epoch
+    for each in replicas:
+        epochs = each.get("epochs") or []
+        above = [(epoch, start) for epoch, start in epochs if state and epoch > state.leader_epoch]
+        if state is not None and above:
+            epoch, start = above[0]
+            text = (
+                f"broker {each['broker']} has epoch {epoch} from offset {start} on, above leader "
+                f"epoch {state.leader_epoch} of the metadata: these are older than the log"
+            )
+            yield Remark.LEADER_EPOCH_UNKNOWN, each["broker"], text
+        newest = max([newest, *(epoch for epoch, _ in epochs)])
+    if leader_epoch is not None and leader_epoch <= newest:
+        text = f"leader epoch {leader_epoch} is not above epoch {newest}, which is known: fenced"
+        yield Remark.LEADER_EPOCH_FENCED, None, text
+
+
+def _of_replicas(replicas: Sequence[dict[str, Any]]) -> Iterator[_Found]:
+    longest = max((each["log_end"] for each in replicas if "log_end" in each), default=0)
+    for each in replicas:
+        broker = each["broker"]
+        if "log_end" not in each:
+            text = f"broker {broker} cannot open its replica: {each['error']}"
+            yield Remark.REPLICA_OFFLINE, broker, text
+            continue
+        behind = longest - each["log_end"]
+        if behind:
+            text = f"broker {broker} ends {count_text(behind, 'offset')} before the longest log"
+            yield Remark.UNDER_REPLICATED, broker, text
+        high_watermark, epochs = each["high_watermark"] or 0, each["epochs"]
+        if epochs and high_watermark < epochs[-1][1]:
+            epoch, start = epochs[-1]
+            text = (
+                f"broker {broker} has high watermark {high_watermark}, below the start of its "
+                f"epoch {epoch} at {start}: as a leader it answers no offset until it rises"
+            )
+            yield Remark.HIGH_WATERMARK_STALE, broker, text
+
+
+def _of_state(state: PartitionRegistration, unclean: frozenset[int]) -> Iterator[_Found]:
+    if state.leader == _NO_LEADER:
+        yield Remark.OFFLINE, None, "it has no leader"
+    if len(state.isr) < state.min_insync_replicas:
+        text = f"{count_text(len(state.isr), 'replica')} in sync, min.insync.replicas is "
+        yield Remark.UNDER_MIN_ISR, None, f"{text}{state.min_insync_replicas}"
+    for broker in (*state.isr, *state.elr):
+        if broker in unclean:
+            text = f"broker {broker} leaves ISR and ELR when it registers: it counts as killed"
+            yield Remark.BROKER_UNCLEAN, broker, text
