@@ -11,6 +11,7 @@ from typing import Any, Final
 import pytest
 
 from pylog_spark.run.store_costs import cost_of_round
+from tests.kit.cluster_truth import Cluster
 from tests.kit.golden_broker import unpack_broker
 
 FOLDER: Final = Path(__file__).resolve().parents[1] / "docs" / "howto"
@@ -95,7 +96,7 @@ def archivist(reader: Reader, tmp_path: Path) -> Reader:
 def test_every_page_is_followed_here():
     text = Path(__file__).read_text()
     assert [page for page in PAGES if f'"{page}"' not in text] == []
-    assert len(PAGES) == 7
+    assert len(PAGES) == 8
 
 
 def test_the_broker_that_will_not_start(reader: Reader):
@@ -125,6 +126,26 @@ def test_the_broker_that_will_not_start(reader: Reader):
     assert "clickstream-0" in cut[1]
     assert last[1].startswith("Just start the broker")
     assert list((kafka.parent / "salvage").rglob("clickstream-0/cut-*.raw"))
+
+
+def test_the_disks_that_are_gone(reader: Reader, tmp_path: Path):
+    disks = tmp_path / "disks"
+    Cluster("wiped-disk", disks)
+    reader.places["/disks/"] = f"{disks}/"
+    reader.follow("disks-are-gone")
+    assert [status for status, _ in reader.ended.values()] == [0] * 6
+    who, formatted, waiting, planned, cut, left = [text for _, text in reader.ended.values()]
+    assert "Committed records of 3 partitions are lost whoever leads" in who
+    assert "Start 3, then 2, then 1: 534 records are lost, committed" in formatted
+    assert "Start 1, then 2: nothing is lost; 3 partitions without a leader" in waiting
+    assert "3 planned" in planned
+    assert "3 done" in cut
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == [
+        "cuts.json",
+        "salvage",
+        "trash",
+    ]
+    assert "whoever leads" not in left
 
 
 def test_the_disk_that_is_full(reader: Reader):

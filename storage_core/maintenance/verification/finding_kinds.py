@@ -723,7 +723,7 @@ KINDS: Final[dict[Code, Kind]] = {
     Code.DIRECTORIES_INCONSISTENT: Kind(
         severity=Severity.FATAL,
         meaning="The log directories are not of one broker of one cluster.",
-        fix="give each broker its own directories",
+        fix="give each broker its own directories; `pylog audit` compares those of several brokers",
         elsewhere="warn in copies (role mirror)",
         stops=Stops.BROKER,
     ),
