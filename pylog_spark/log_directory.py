@@ -14,6 +14,7 @@ from pylog_spark.engines.choice import Local, Place
 from pylog_spark.operations.apply import OPERATIONS, ApplyOptions, apply_saved, options_of
 from pylog_spark.operations.audit import Audit, audit
 from pylog_spark.operations.compact import compact
+from pylog_spark.operations.differences import DifferenceReport, list_differences
 from pylog_spark.operations.doctor import diagnose
 from pylog_spark.operations.explain import explain
 from pylog_spark.operations.ingest import ingest
@@ -31,6 +32,7 @@ from pylog_spark.operations.verify import verify
 from pylog_spark.operations.verify_report import VerifyReport, VerifyRequest
 from pylog_spark.options import JobOptions
 from pylog_spark.options.broker import broker_config
+from pylog_spark.options.choices import Level
 from pylog_spark.rows import spark_frame, table_of
 from pylog_spark.run.plan_file import SavedPlan, read_plan_file, write_plan_file
 from pylog_spark.run.run_report import RunReport, RunSummary
@@ -245,6 +247,25 @@ class LogDirectory:
         return audit(
             self._place, roots, self.options, state=state, up=up, leader_epoch=leader_epoch
         )
+
+    def differences(
+        self,
+        *others: str | Path,
+        level: Level | str = Level.OFFSETS,
+        state: Path | None = None,
+    ) -> DifferenceReport:
+        """List the differences between its replicas and those of other brokers.
+
+        Args:
+            others: Log directories; several of one broker count as one.
+            level: How much to read: ``offsets``, ``headers`` or ``bytes``.
+            state: As for ``audit``.
+
+        Raises:
+            PylogError: As ``audit``.
+        """
+        roots = [self.path, *others]
+        return list_differences(self._place, roots, self.options, level=Level(level), state=state)
 
     def explain(self) -> "DataFrame":
         """Return why partitions are cleaned or deleted from, now, later or never.

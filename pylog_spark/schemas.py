@@ -491,6 +491,69 @@ AUDIT: Final = schema_of(AuditRow)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DifferenceRow:
+    """A difference between two replicas, a finding in one, or the cost of a comparison."""
+
+    topic: str = column("topic")
+    partition: Int32 = column("number of the partition")
+    topic_id: Text = column("id of the topic, null where no file says it")
+    kind: str = column("missing, epoch, bytes, record, compaction; finding, unreadable, compared")
+    code: Text = column("stable code of a finding")
+    severity: Text = column("of a finding: info, harmless, warn, error, fatal")
+    first_offset: Number = column("where it begins")
+    last_offset: Number = column("the last offset of it")
+    broker: Number = column("node id of the replica that lacks or differs")
+    directory: Text = column("its directory, or the log directory that has none")
+    epoch: Number = column("leader epoch of the first batch there")
+    file: Text = column("segment's file, or that of a finding")
+    position: Number = column("byte position of that batch, or of where it would be")
+    other_broker: Number = column("node id of the replica that it is compared with")
+    other_directory: Text = column("directory of that one")
+    other_epoch: Number = column("leader epoch of the first batch there")
+    other_file: Text = column("segment's file there")
+    other_position: Number = column("byte position of that batch there")
+    message: Text = column("what more is to be said")
+    undecided: Number = column("batches that a cleaner may have left apart, of a comparison")
+    untold: Number = column("ranges that differ beyond those that have a row, of a comparison")
+    read_bytes: Number = column("bytes of batches that were read, of a comparison")
+    crossed_bytes: Number = column("bytes of digests that went from task to task, of a comparison")
+    duration_ms: Number = column("time it took, of a comparison")
+    failure: Failure = Failure()
+
+
+DIFFERENCE: Final = schema_of(DifferenceRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizedPlacesRow:
+    """The size of a partition's replicas."""
+
+    ordinal: int = column(_ORDINAL)
+    bytes: int = column("bytes of the segments of all replicas")
+    most_bytes: int = column("bytes of the segments of the largest one")
+    first_offset: int = column("smallest log start offset")
+    end_offset: int = column("largest log end offset")
+
+
+SIZED_PLACES: Final = schema_of(SizedPlacesRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaDigestRow:
+    """The digests of one replica, of ranges of offsets."""
+
+    ordinal: int = column(_ORDINAL)
+    replica: int = column("number of the replica")
+    sums: Binary = column("two 64-bit sums a range, little-endian")
+    read_bytes: int = column("bytes of batches that were read")
+    findings: Text = column("what was found in it, rows of differences as JSON")
+    failure: Failure = Failure()
+
+
+REPLICA_DIGEST: Final = schema_of(ReplicaDigestRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRow:
     """One row per partition directory: what observation found and what the plan would do."""
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from pylog_spark.cli.chosen_topics import topic_notes, write_notes
+from pylog_spark.cli.differences import show_differences
 from pylog_spark.cli.jobs import show_run
 from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
@@ -14,12 +15,14 @@ from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.audit import ANSWER_KEYS, Audit, audit
 from pylog_spark.operations.audit_remarks import Remark
+from pylog_spark.operations.differences import DifferenceReport, list_differences
 from pylog_spark.operations.elections import Starts, describe_loss, describe_start
 from pylog_spark.operations.truncate import plan_followers
 from pylog_spark.options.declared import (
     ALLOW_TRUNCATE,
     LEADER,
     LEADER_EPOCH,
+    LEVEL,
     PLAN_OUT,
     ROOTS,
     SALVAGE,
@@ -157,14 +160,19 @@ def _prepare(line: CommandLine) -> Call[None]:
         raise ConfigError(LEADER.label, None, reason)
     if line[LEADER] is not None and UP in line:
         raise ConfigError(UP.label, None, f"is about elections; {LEADER.label} says who leads")
+    for option in (LEADER, LEADER_EPOCH, UP):
+        if line[LEVEL] is not None and option in line:
+            raise ConfigError(option.label, None, f"{LEVEL.label} lists differences and no more")
     roots = resolve_roots(line[ROOTS], said=options.role)
     notes = topic_notes(options, roots)
     return Call(line=line, options=options, subject=None, roots=roots, notes=notes)
 
 
-def _audit(call: Call[None], place: Any) -> Audit | RunReport:
+def _audit(call: Call[None], place: Any) -> Audit | DifferenceReport | RunReport:
     roots = [root.location for root in call.roots]
-    leader, state = call.line[LEADER], call.line[STATE]
+    leader, state, level = call.line[LEADER], call.line[STATE], call.line[LEVEL]
+    if level is not None:
+        return list_differences(place, roots, call.options, level=level, state=state)
     if leader is None:
         return audit(
             place,
@@ -178,9 +186,13 @@ def _audit(call: Call[None], place: Any) -> Audit | RunReport:
     return report.with_notes(call.notes)
 
 
-def _show(call: Call[None], report: Audit | RunReport) -> int:
+def _show(call: Call[None], report: Audit | DifferenceReport | RunReport) -> int:
     if isinstance(report, RunReport):
         return show_run(call, report)
+    if isinstance(report, DifferenceReport):
+        status = show_differences(call, report)
+        write_notes(call.notes, is_for_person=call.is_for_person, is_wide=call.is_wide)
+        return status
     rows = report.rows.to_pylist()
     if call.is_for_person:
         _write(report, rows, is_wide=call.is_wide)

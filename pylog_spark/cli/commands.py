@@ -43,6 +43,7 @@ from pylog_spark.options.declared import (
     LEADER,
     LEADER_EPOCH,
     LEDGER,
+    LEVEL,
     LIVE,
     MANAGED,
     MARK_CLEAN,
@@ -545,6 +546,7 @@ _AUDIT: Final = Command(
         TOPICS,
         EXCLUDE,
         STATE,
+        LEVEL,
         UP,
         LEADER,
         replace(PLAN_OUT, panel=None, help="With --leader: save the cuts, for `pylog apply`."),
@@ -565,7 +567,8 @@ _AUDIT: Final = Command(
 
     Each replica is taken as its broker has it once it has opened the directory. Nothing is
     written, no lock is taken. With --leader the answer is what `pylog apply` would cut from the
-    others, so that they follow that broker.
+    others, so that they follow that broker. With --level the replicas are compared as they lie,
+    and their differences listed: the exit status is 1 if there are any.
     """,
     example="Example: `pylog audit /mnt/b1 /mnt/b2 /mnt/b3`",
 )

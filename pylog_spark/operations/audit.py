@@ -14,7 +14,7 @@ from pylog_spark.operations.audit_remarks import Surroundings, find_remarks
 from pylog_spark.operations.elections import Starts, add_elections, controller_of, find_starting
 from pylog_spark.options import JobOptions
 from pylog_spark.rows import spark_frame
-from pylog_spark.run.job import new_job
+from pylog_spark.run.job import Job, new_job
 from pylog_spark.run.planning import WorkItem, are_read_here, choose_unit_bytes, pack_units
 from pylog_spark.run.run import Run
 from pylog_spark.schemas import AUDIT, Action
@@ -100,14 +100,7 @@ def audit(
         StorageError: A root cannot be listed.
         pyspark.errors.PySparkException: Spark failed.
     """
-    log_roots = resolve_roots(roots, said=options.role)
-    job = new_job(Action.VERIFY.value, log_roots, replace(options, dry_run=True))
-    observed, _ = verify_log_directories([(root.location, root.role) for root in log_roots])
-    validate_one_cluster(
-        {root.location: root.meta_properties for root in observed if root.meta_properties}
-    )
-    known = find_known(observed, state)
-    places = [each for each in find_places(observed, known.states) if job.topics.admits(each.topic)]
+    job, places, observed, known = open_places(roots, options, state)
     starts = None
     with Run(place, job) as run:
         rows = _judge(run, places)
@@ -125,6 +118,24 @@ def audit(
         column = rows.schema.get_field_index("answer")
         rows = rows.set_column(column, rows.schema.field(column), pa.array(texts, pa.string()))
         return Audit(rows=rows, belief=known.belief, engine=run.engine.name, starts=starts)
+
+
+def open_places(
+    roots: Sequence[str | Path], options: JobOptions, state: Path | None
+) -> "tuple[Job, list[PartitionPlaces], Sequence[ObservedRoot], Known]":
+    """Return a job that writes nothing, its partitions, the roots, and what is known of them.
+
+    Arguments and errors as of ``audit``.
+    """
+    log_roots = resolve_roots(roots, said=options.role)
+    job = new_job(Action.VERIFY.value, log_roots, replace(options, dry_run=True))
+    observed, _ = verify_log_directories([(root.location, root.role) for root in log_roots])
+    validate_one_cluster(
+        {root.location: root.meta_properties for root in observed if root.meta_properties}
+    )
+    known = find_known(observed, state)
+    places = [each for each in find_places(observed, known.states) if job.topics.admits(each.topic)]
+    return job, places, observed, known
 
 
 def _beside(

@@ -50,6 +50,14 @@ class Strategy(enum.StrEnum):
     SHUFFLE = "shuffle"  # never in one place: keys meet by hash, survivors come back as bitmaps
 
 
+class Level(enum.StrEnum):
+    """How much of replicas is read to compare them."""
+
+    OFFSETS = "offsets"  # epoch files, checkpoints and the last batches
+    HEADERS = "headers"  # of all batches
+    BYTES = "bytes"  # everything
+
+
 class EngineChoice(enum.StrEnum):
     """Where the tasks of a run run."""
 

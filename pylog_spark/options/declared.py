@@ -22,6 +22,7 @@ from pylog_spark.options.choices import (
     HighWatermarkSource,
     InspectOrder,
     Isolation,
+    Level,
     Order,
     OutputFormat,
     Strategy,
@@ -270,6 +271,13 @@ LEADER_EPOCH: Final = Option[int | None](
     default=None,
     metavar="EPOCH",
     help="Epoch that the next leader is to have: a remark where that is known already.",
+)
+LEVEL: Final = Option[Level | None](
+    name="level",
+    flag="--level",
+    kind=choice(Level),
+    default=None,
+    help="List the differences between replicas, and read so much of them to find these.",
 )
 TOPIC_DUMP: Final = Option[TopicDump | None](
     name="topic_dump",

@@ -4,7 +4,7 @@ A digest tells equal bytes from others: a stored checksum may be as wrong as the
 batches may have the same one. Four lanes take a word each, one multiplication a word, so that a
 core digests as fast as it checks CRCs. Each step is a bijection of the lane, and the state of 256
 bits is merged twice, in two orders of the lanes. Primes and last steps are those of xxHash
-(XXH64). Nobody's lie is found out by that who knows how it is made: it tells damage, not attacks.
+(XXH64). It finds damage; it does not stop whoever forges a log.
 """
 
 from typing import Final

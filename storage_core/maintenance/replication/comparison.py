@@ -5,7 +5,7 @@ are told by their headers: offsets, epoch, checksum, size. Records are decoded o
 has no such twin, and both logs have batches at its offsets, as where a cleaner went over one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
@@ -101,15 +101,11 @@ def _compare(
     for number in (0, 1):
         lacked[1 - number].append(alone[number].take(~is_met[number]).offsets())
     met = alone[0].take(is_met[0]), alone[1].take(is_met[1])
-    groups = [int(group.batches.last_offset.max()) + 1 for group in met[0].groups()]
-    bounds = [start, *groups[:-1], end] if groups else []
-    for low, high in pairwise(bounds):
-        tables = [_between(rows, low, high) for rows in met]
-        same, other = match_records(*tables)
-        if len(other) and lowest is None:
-            lowest = int(other.min())
-        for number, table in enumerate(tables):
-            lacked[1 - number].append(_without(table, same))
+    for matched in match_batches(met, start, end):
+        if len(matched.other) and lowest is None:
+            lowest = int(matched.other.min())
+        for number, table in enumerate(matched.tables):
+            lacked[1 - number].append(without(table, matched.same))
     ranges = [clip(union(parts), start=start, end=end) for parts in lacked]
     return lowest, (ranges[0], ranges[1])
 
@@ -129,7 +125,41 @@ def _between(rows: BatchRows, start: int, end: int) -> pa.Table:
     return table.filter(pc.and_(pc.greater_equal(offset, start), pc.less(offset, end)))
 
 
-def match_records(first: pa.Table, second: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+@dataclass(frozen=True, slots=True)
+class MatchedRecords:
+    """Records of two logs, at the same offsets.
+
+    Attributes:
+        tables: Of each log the records that were compared, of ``log_batches.RECORDS``.
+        same: int64[], offsets at which both have the same record; its epoch may be another.
+        other: int64[], offsets at which anything differs, be it the epoch alone.
+    """
+
+    tables: tuple[pa.Table, pa.Table]
+    same: NDArray[np.int64]
+    other: NDArray[np.int64]
+
+
+def match_batches(
+    rows: tuple[BatchRows, BatchRows], start: int, end: int
+) -> Iterator[MatchedRecords]:
+    """Read the records of batches of two logs between two offsets, and match them by offset.
+
+    Args:
+        rows: Of each log; those of the first say how many are held at once.
+        start: From here on.
+        end: Below it.
+
+    Raises:
+        PylogError: Records cannot be read.
+    """
+    groups = [int(group.batches.last_offset.max()) + 1 for group in rows[0].groups()]
+    for low, high in pairwise([start, *groups[:-1], end] if groups else []):
+        tables = (_between(rows[0], low, high), _between(rows[1], low, high))
+        yield MatchedRecords(tables, *_match(*tables))
+
+
+def _match(first: pa.Table, second: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the offsets at which both have the same record, and those at which anything differs.
 
     A record in another epoch is still the same one to whoever reads it.
@@ -165,7 +195,7 @@ def _have_same_headers(first: pa.ChunkedArray, second: pa.ChunkedArray) -> NDArr
     return is_same
 
 
-def _without(table: pa.Table, same: NDArray[np.int64]) -> Ranges:
+def without(table: pa.Table, same: NDArray[np.int64]) -> Ranges:
     """Return the records of a table at other offsets, control records left out."""
     offsets = table["offset"].to_numpy()
     is_other = ~np.isin(offsets, same) & ~np.asarray(table["is_control"], np.bool_)

@@ -5,9 +5,10 @@ little, however long the logs are.
 """
 
 import enum
+import zlib
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -23,6 +24,7 @@ from storage_core.log.batch_search import ListedSegment, find_start_position
 from storage_core.log.directory_view import DirectoryView
 from storage_core.maintenance.replication.offset_ranges import Ranges, of_offsets, union
 from storage_core.maintenance.replication.replica import Damage
+from storage_core.maintenance.verification.segment_facts import EpochRun
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.checked_headers import scan_checked_headers
 from storage_core.records.columns import decode_records
@@ -33,6 +35,7 @@ from storage_core.records.reader import (
     Large,
     Tail,
     Window,
+    find_zeros,
     scan_headers,
     scan_windows,
 )
@@ -54,6 +57,9 @@ RECORDS: Final = pa.schema(
 )
 # Bytes that a digest has just looked at stay in a core's own cache.
 _PIECE_BYTES: Final = 1 << 20
+# A log has a handful of epochs; bytes that lie may claim one a batch.
+_MOST_EPOCHS: Final = 100_000
+_MOST_FALLS: Final = 100
 
 
 class Look(enum.Enum):
@@ -62,6 +68,7 @@ class Look(enum.Enum):
     HEADERS = enum.auto()
     CHECKSUMS = enum.auto()
     DIGESTS = enum.auto()  # all of its bytes, and its checksum
+    SUMS = enum.auto()  # all of its bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +166,23 @@ class BatchRows:
                 first = end
 
 
+@dataclass(frozen=True, slots=True)
+class EpochFall:
+    """A batch with a lower leader epoch than one before it.
+
+    Attributes:
+        file: Name of the segment's file.
+        position: Of the batch in it.
+        run: The batch, and those of its epoch behind it.
+        before: The epoch before.
+    """
+
+    file: str
+    position: int
+    run: EpochRun
+    before: int
+
+
 class LogReader:
     """Reads the batches of a log from end to end.
 
@@ -173,6 +197,9 @@ class LogReader:
         rows: Batches that were read and not yet used.
         is_at_end: Whether no batch follows them.
         read_bytes: Bytes of batches that it has looked at.
+        epochs: Leader epochs of batches with a right checksum, as they follow each other.
+        falls: Where an epoch is lower than one before it.
+        sparse_end: Just past the last batch with fewer records than offsets: a cleaner was there.
     """
 
     def __init__(
@@ -189,6 +216,9 @@ class LogReader:
         self.rows = BatchRows(view, BatchTable(columns), empty, empty, np.empty((2, 0), np.uint64))
         self.is_at_end = False
         self.read_bytes = 0
+        self.epochs: list[EpochRun] = []
+        self.falls: list[EpochFall] = []
+        self.sparse_end = 0
         self._look = look
         self._ranges = ranges
         self._next = 0
@@ -223,12 +253,14 @@ class LogReader:
                                 base = rows.batches.base_offset
                                 is_behind = bool((base >= end).any())
                                 rows = rows.take((base >= first) & (base < end))
-                            self._note_damage(file, rows)
+                            if self._look is Look.CHECKSUMS:
+                                self._note_damage(file, rows)
+                            self._note_epochs(file, rows.batches)
                             yield rows
                             if self._ranges is not None and is_behind:
                                 break
                         else:
-                            self._note_tail(file, position, reader.size_bytes)
+                            self._note_tail(file, position, reader)
                     except BadBytesError as error:
                         bad = Damage(file=file, position=error.position, reason=str(error))
                         self.damage.append(bad)
@@ -249,11 +281,16 @@ class LogReader:
     def _look_at(
         self, reader: FileReader, start: int
     ) -> Generator[tuple[Window, NDArray[np.uint64]]]:
-        if self._look is Look.DIGESTS:
-            yield from scan_digests(reader, start=start, crc=CrcCheck.NOTE)
+        if self._look in {Look.DIGESTS, Look.SUMS}:
+            crc = CrcCheck.NOTE if self._look is Look.DIGESTS else CrcCheck.SKIP
+            yield from scan_digests(reader, start=start, crc=crc)
             return
-        scan = scan_headers if self._look is Look.HEADERS else scan_checked_headers
-        for window in scan(reader, start=start):
+        windows = (
+            scan_headers(reader, start=start, tail=Tail.ZEROS)
+            if self._look is Look.HEADERS
+            else scan_checked_headers(reader, start=start)
+        )
+        for window in windows:
             yield window, np.zeros((2, len(window.batches)), np.uint64)
 
     def _rows(
@@ -280,6 +317,11 @@ class LogReader:
         length = np.clip(last - base, 0, after - before - 2)
         base[is_odd] = before[is_odd] + 1
         last[is_odd] = base[is_odd] + length[is_odd]
+        if not window.is_whole and window.batches.crc_ok[0] == 0 and window.data.size:
+            is_odd[:] = True  # what its bytes are nobody knows
+        # Nobody's batch is like one that nobody knows: not even in a log with the same damage.
+        digests[0, is_odd] = np.uint64(zlib.crc32(view.store.location.encode()))
+        digests[1, is_odd] = columns[batch_scan.POSITION, is_odd].astype(np.uint64)
         columns[batch_scan.CRC_OK, is_odd] = 0
         self._next = int(last[-1]) + 1
         lowest = np.where(batches.is_message_set, before + 1, base)
@@ -296,10 +338,39 @@ class LogReader:
             reason = "its checksum is wrong, or its offsets do not fit"
             self.damage.append(Damage(file=file, position=at, reason=reason))
 
-    def _note_tail(self, file: str, position: int, size_bytes: int) -> None:
-        if position < size_bytes:
-            reason = f"{size_bytes - position} bytes that are no whole batch"
-            self.damage.append(Damage(file=file, position=position, reason=reason))
+    def _note_epochs(self, file: str, batches: BatchTable) -> None:
+        span = batches.last_offset - batches.base_offset + 1
+        is_good = batches.crc_ok != 0
+        is_sparse = is_good & ~batches.is_legacy & (batches.record_count < span)
+        if is_sparse.any():
+            self.sparse_end = int(batches.last_offset[is_sparse].max()) + 1
+        rows = np.flatnonzero(is_good & (batches.leader_epoch >= 0))
+        if not rows.size:
+            return
+        epochs = batches.leader_epoch[rows]
+        starts = np.flatnonzero(np.append(True, epochs[1:] != epochs[:-1]))
+        ends = np.append(starts[1:], rows.size) - 1
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            run = EpochRun(
+                epoch=int(epochs[start]),
+                first_offset=int(batches.base_offset[rows[start]]),
+                last_offset=int(batches.last_offset[rows[end]]),
+            )
+            before = self.epochs[-1] if self.epochs else run
+            if run.epoch < before.epoch and len(self.falls) < _MOST_FALLS:
+                position = int(batches.position[rows[start]])
+                self.falls.append(EpochFall(file, position, run, before.epoch))
+            if self.epochs and run.epoch == before.epoch:
+                self.epochs[-1] = replace(before, last_offset=run.last_offset)
+            elif len(self.epochs) < _MOST_EPOCHS:
+                self.epochs.append(run)
+
+    def _note_tail(self, file: str, position: int, reader: FileReader) -> None:
+        size_bytes = reader.size_bytes - position
+        if size_bytes and find_zeros(reader, position, reader.size_bytes) > position:
+            reason = f"{size_bytes} bytes that are no whole batch"
+            bad = Damage(file=file, position=position, reason=reason, is_tail=True)
+            self.damage.append(bad)
 
 
 def scan_digests(
@@ -324,7 +395,7 @@ def scan_digests(
         window_bytes=_PIECE_BYTES,
         mapped_bytes=DEFAULT_WINDOW_BYTES,
         crc=crc,
-        tail=Tail.STOP,
+        tail=Tail.ZEROS,
         large=Large.HEADER,
     ):
         checked = window

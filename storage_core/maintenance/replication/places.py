@@ -74,7 +74,7 @@ def find_places(
     """Match directories with partitions, by topic id where there is one.
 
     Equal names with other ids are other partitions. A directory without an id is of the partition
-    that the cluster has under its name, if it has one.
+    that the cluster has under its name; if nobody says that, of the only one of that name.
 
     Args:
         roots: The log directories; several of one broker count as one.
@@ -83,7 +83,14 @@ def find_places(
     known: dict[_Key, PartitionRegistration] = {
         (state.topic, state.partition, state.topic_id): state for state in states
     }
-    ids = {(topic, partition): topic_id for topic, partition, topic_id in known}
+    seen: dict[tuple[str, int], set[str]] = {}
+    for root in roots:
+        for entry in root.entries:
+            name = entry.topic_partition
+            if name is not None and entry.kind in _REPLICA_KINDS and entry.topic_id is not None:
+                seen.setdefault((name.topic, name.partition), set()).add(entry.topic_id)
+    ids = {key: next(iter(some)) for key, some in seen.items() if len(some) == 1}
+    ids |= {(state.topic, state.partition): state.topic_id for state in known.values()}
     replicas: dict[_Key, list[ReplicaPlace]] = {}
     beside: dict[_Key, list[ReplicaPlace]] = {}
     for root in roots:

@@ -25,11 +25,13 @@ class Damage:
         file: The segment's file, as it is named now.
         position: Where in the file they begin.
         reason: What is wrong.
+        is_tail: Whether the file ends inside of a batch there.
     """
 
     file: str
     position: int
     reason: str
+    is_tail: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -169,7 +169,9 @@ def fold_partition(
         findings.add(Code.SNAPSHOT_MISSING, message)
     _check_metadata(store, files, findings)
     if not options.is_live:
-        _check_checkpoints(whole, checkpoints, surroundings, findings)
+        check_checkpoints(
+            whole.log_start_offset, whole.log_end_offset, checkpoints, surroundings, findings
+        )
     return whole, findings.findings()
 
 
@@ -292,13 +294,22 @@ def _check_metadata(store: LogStore, files: PartitionFiles, findings: FindingCol
         findings.add(Code.PARTITION_METADATA_BROKEN, str(error), file=name)
 
 
-def _check_checkpoints(
-    whole: PartitionFacts,
+def check_checkpoints(
+    start: int,
+    end: int,
     checkpoints: PartitionCheckpoints,
     surroundings: Surroundings,
     findings: FindingCollector,
 ) -> None:
-    end = whole.log_end_offset
+    """Report entries of the checkpoints that lie outside of the log.
+
+    Args:
+        start: Where the log starts.
+        end: Where it ends.
+        checkpoints: What is said of it.
+        surroundings: Where it lies.
+        findings: Where to report.
+    """
     for code, file, offset in (
         (Code.RECOVERY_POINT_BEYOND_END, RECOVERY_POINT_FILE, checkpoints.recovery_point),
         (Code.LOG_START_BEYOND_END, LOG_START_FILE, checkpoints.log_start_offset),
@@ -313,12 +324,12 @@ def _check_checkpoints(
                 severity=surroundings.copy_severity(severity_of(code)),
             )
     point = checkpoints.cleaner_offset
-    if point is not None and not whole.log_start_offset <= point <= end:
+    if point is not None and not start <= point <= end:
         # Deletion overtakes the cleaner every day where a topic has both policies.
         findings.add(
             Code.CLEANER_POINT_OUTSIDE_LOG,
-            f"the checkpoint says {point}, the log is {whole.log_start_offset} to {end}",
+            f"the checkpoint says {point}, the log is {start} to {end}",
             file=CLEANER_FILE,
             offset=point,
-            severity=Severity.INFO if point < whole.log_start_offset else None,
+            severity=Severity.INFO if point < start else None,
         )

@@ -1,0 +1,223 @@
+"""List the differences between replicas of several brokers; nothing is written.
+
+Small partitions are compared as a whole, a unit of them a task. Big ones are digested a replica a
+task, and one task compares the digests and reads again where they differ.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pylog_spark.engines.choice import Place
+from pylog_spark.operations.audit import open_places
+from pylog_spark.options import JobOptions
+from pylog_spark.options.choices import Level
+from pylog_spark.rows import spark_frame
+from pylog_spark.run.planning import (
+    LOOK_TASKS_PER_SLOT,
+    WorkItem,
+    are_looked_at_here,
+    are_read_here,
+    choose_unit_bytes,
+    pack_units,
+)
+from pylog_spark.run.run import Run
+from pylog_spark.schemas import DIFFERENCE, REPLICA_DIGEST, SIZED_PLACES
+from pylog_spark.tasks.cells import PART
+from pylog_spark.tasks.differences import (
+    COMPARED,
+    DigestTarget,
+    compare_digests,
+    compare_partitions,
+    digest_replicas,
+    measure_places,
+)
+from storage_core.maintenance.replication.differences import Kind
+from storage_core.maintenance.replication.places import PartitionPlaces
+from storage_core.maintenance.replication.range_digests import OffsetRanges
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_TITLE: Final = "pylog audit"
+# Of a row for programs.
+DIFFERENCE_KEYS: Final = (
+    *("topic", "partition", "topic_id", "kind", "code", "severity", "first_offset", "last_offset"),
+    *("broker", "directory", "epoch", "file", "position", "other_broker", "other_directory"),
+    *("other_epoch", "other_file", "other_position", "message", "error_class", "error"),
+)
+# Headers are about so small a part of the bytes.
+_HEADER_SHARE: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DifferenceReport:
+    """The differences between the replicas of partitions.
+
+    Attributes:
+        rows: Of ``schemas.DIFFERENCE``: differences, findings, replicas that cannot be read.
+        compared: Of ``schemas.DIFFERENCE``: a row a partition, of what the comparison cost.
+        level: How much was read.
+        belief: Whose word on the leaders was taken, and how old it is.
+        engine: What did the tasks: ``spark`` or ``local``, which is this machine.
+    """
+
+    rows: pa.Table
+    compared: pa.Table
+    level: Level
+    belief: str
+    engine: str
+
+    def total(self, column: str) -> int:
+        """Return the sum of a column over all partitions."""
+        return int(pc.sum(self.compared[column]).as_py() or 0)
+
+    def count_differences(self) -> int:
+        """Return how many rows are of a difference, not of a finding in one replica."""
+        kinds = pa.array([kind.value for kind in Kind])
+        return int(pc.sum(pc.is_in(self.rows["kind"], kinds)).as_py() or 0)
+
+    @property
+    def failed(self) -> int:
+        """How many partitions could not be compared."""
+        return int(len(self.compared) - self.compared["error"].null_count)
+
+    def frame(self, spark: "SparkSession") -> "DataFrame":
+        """Return the rows as a DataFrame."""
+        return spark_frame(spark, self.rows)
+
+
+def list_differences(
+    place: Place,
+    roots: Sequence[str | Path],
+    options: JobOptions,
+    *,
+    level: Level = Level.OFFSETS,
+    state: Path | None = None,
+) -> DifferenceReport:
+    """List the differences between replicas; arguments and errors as of ``audit``.
+
+    Args:
+        place: Where it runs.
+        roots: Paths of log directories.
+        options: Which topics, which role.
+        level: How much to read.
+        state: A file that says leaders and cleanup policies.
+    """
+    job, places, _, known = open_places(roots, options, state)
+    with Run(place, job) as run:
+        found = _compare(run, places, level) if places else DIFFERENCE.empty_table()
+        engine = run.engine.name
+    found = found.sort_by(
+        [(name, "ascending") for name in ("topic", "partition", "topic_id", "first_offset")]
+    )
+    is_compared = pc.equal(found["kind"], COMPARED)
+    return DifferenceReport(
+        rows=found.filter(pc.invert(is_compared)),
+        compared=found.filter(is_compared),
+        level=level,
+        belief=known.belief,
+        engine=engine,
+    )
+
+
+def _compare(run: Run, places: Sequence[PartitionPlaces], level: Level) -> pa.Table:
+    engine = run.engine
+    if level is Level.OFFSETS:
+        items = [WorkItem(value=each, size_bytes=0) for each in places]
+        return engine.collect(
+            _compare_whole(run, items, level),
+            DIFFERENCE,
+            f"{_TITLE}: {len(places):,} partitions",
+            is_look=are_looked_at_here(sum(len(each.replicas) for each in places)),
+        )
+    sizes = _measure(run, places)
+    unit_bytes = _unit_bytes(run, sum(int(row["bytes"]) for row in sizes))
+    whole = [
+        WorkItem(
+            value=each,
+            size_bytes=row["bytes"] // (_HEADER_SHARE if level is Level.HEADERS else 1),
+        )
+        for each, row in zip(places, sizes, strict=True)
+        if level is Level.HEADERS or row["bytes"] <= unit_bytes
+    ]
+    big = {
+        ordinal: (each, OffsetRanges.of(row["first_offset"], row["end_offset"], row["most_bytes"]))
+        for ordinal, (each, row) in enumerate(zip(places, sizes, strict=True))
+        if level is Level.BYTES and row["bytes"] > unit_bytes
+    }
+    rows = [_compare_whole(run, whole, level)] if whole else []
+    if big:
+        rows.append(_compare_by_digests(run, big, {o: sizes[o]["most_bytes"] for o in big}))
+    both = rows[0] if len(rows) == 1 else rows[0].union(rows[1])
+    return engine.collect(
+        both,
+        DIFFERENCE,
+        f"{_TITLE}: {len(places):,} partitions",
+        is_look=not big and are_read_here(whole),
+    )
+
+
+def _measure(run: Run, places: Sequence[PartitionPlaces]) -> list[dict[str, Any]]:
+    items = list(enumerate(places))
+    tasks = max(1, min(len(items), LOOK_TASKS_PER_SLOT * run.engine.slots))
+    units = [items[number::tasks] for number in range(tasks)]
+    rows = run.engine.collect(
+        run.engine.spread(units, measure_places, SIZED_PLACES),
+        SIZED_PLACES,
+        f"{_TITLE}: measure {len(places):,} partitions",
+        is_look=are_looked_at_here(sum(len(each.replicas) for each in places)),
+    )
+    sizes: list[dict[str, Any]] = rows.sort_by("ordinal").to_pylist()
+    return sizes
+
+
+def _compare_whole(run: Run, items: Sequence[WorkItem[PartitionPlaces]], level: Level) -> Any:
+    unit_bytes = _unit_bytes(run, sum(item.size_bytes for item in items))
+
+    def work(unit: tuple[PartitionPlaces, ...]) -> Iterator[pa.RecordBatch]:
+        return compare_partitions(unit, level)
+
+    units = [tuple(unit.values) for unit in pack_units(items, unit_bytes=unit_bytes)]
+    return run.engine.spread(units, work, DIFFERENCE)
+
+
+def _compare_by_digests(
+    run: Run,
+    big: Mapping[int, tuple[PartitionPlaces, OffsetRanges]],
+    sizes: Mapping[int, int],
+) -> Any:
+    engine = run.engine
+    items = [
+        WorkItem(
+            value=DigestTarget(ordinal=ordinal, replica=number, places=places, ranges=ranges),
+            size_bytes=sizes[ordinal],
+        )
+        for ordinal, (places, ranges) in big.items()
+        for number in range(len(places.replicas))
+    ]
+    unit_bytes = _unit_bytes(run, sum(item.size_bytes for item in items))
+    units = [tuple(unit.values) for unit in pack_units(items, unit_bytes=unit_bytes)]
+    digests = engine.spread(units, digest_replicas, REPLICA_DIGEST)
+    known = engine.publish(big)
+
+    def compare(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return compare_digests(batches, known.value)
+
+    tasks = min(len(big), LOOK_TASKS_PER_SLOT * engine.slots)
+    dealt = digests.deal_by(["ordinal"], tasks).sort_within("ordinal", "replica", PART)
+    return engine.map_rows(dealt, compare, DIFFERENCE)
+
+
+def _unit_bytes(run: Run, total_bytes: int) -> int:
+    tuning = run.job.options.tuning
+    return choose_unit_bytes(
+        total_bytes,
+        slots=run.engine.slots,
+        least_bytes=tuning.unit_min_bytes,
+        most_bytes=tuning.unit_max_bytes,
+    )
