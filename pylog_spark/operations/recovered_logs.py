@@ -311,7 +311,10 @@ class RecoveredLogs:
                     name = self._name(ordinal)
                     cut[f"{name.topic}-{name.partition}"] = records
             if cut:
+                trash = self._run.job.options.trash
                 kept = "nothing keeps them: --salvage DIR does"
+                if trash is not None:
+                    kept = f"the trash {trash} keeps them until it is purged"
                 if salvage is not None:
                     kept = f"{salvage} keeps them"
                     # A follower's go back by an undo: replayed, they would be another branch again.

@@ -49,11 +49,18 @@ class FollowerTruncation:
         leader: Node id of the leader.
         truncations: Offsets of the cuts, in order.
         committed_records: Committed records that they take.
+
+    Raises:
+        ValueError: There is no cut.
     """
 
     leader: int
     truncations: tuple[int, ...]
     committed_records: int
+
+    def __post_init__(self) -> None:
+        if not self.truncations:
+            raise ValueError("a follower has no cuts")
 
 
 def plan_followers(
@@ -83,6 +90,8 @@ def plan_followers(
     cuts, notes = _find_cuts(found, leader)
     touched = dict.fromkeys(root for root, _, _ in cuts)
     report = truncate(place, list(touched) or roots, replace(options, dry_run=True), followers=cuts)
+    if not cuts:
+        notes.append(f"no other replica has to be cut to follow broker {leader}")
     return report.with_notes([found.belief, *notes])
 
 

@@ -22,12 +22,18 @@ from pylog_spark.run.guards import check_truncation
 from pylog_spark.run.run_report import RunReport
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_filter import TopicFilter
+from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
 from storage_core.checkpoint.checkpoints import read_checkpoints
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.commit import Plan, commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import ConfigError, GuardRefusedError
-from storage_core.filenames import CLEAN_SHUTDOWN_FILE, TopicPartition
+from storage_core.filenames import (
+    CLEAN_SHUTDOWN_FILE,
+    CLEANER_FILE,
+    REPLICATION_FILE,
+    TopicPartition,
+)
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.roots.broker import BrokerRoot
 from storage_core.roots.open_root import LogRoot
@@ -92,6 +98,10 @@ class Lab:
         return {root: read_checkpoints(BrokerRoot(root)).entries for root in self.cluster.roots}
 
 
+def active_of(tree: dict[str, bytes]) -> int:
+    return max(int(Path(name).stem) for name in tree if name.endswith(".log"))
+
+
 def _partition(place: Path) -> TopicPartition:
     topic, _, number = place.name.rpartition("-")
     return TopicPartition(topic, int(number))
@@ -142,7 +152,12 @@ def test_followers_are_cut_and_come_back(name: str, leader: int, tmp_path: Path)
     for place, offset in cuts.items():
         now = read_checkpoints(BrokerRoot(place.parent)).of(_partition(place))
         assert max(now.recovery_point or 0, now.high_watermark or 0) <= offset
-        assert now.cleaner_offset is None or now.cleaner_offset <= offset
+        was = points[place.parent].get(CLEANER_FILE, {}).get(_partition(place))
+        # As Kafka: a cut in the active segment leaves it, a deeper one begins at the new one.
+        is_deeper = offset < active_of(before[place])
+        if was is not None and is_deeper:
+            was = min(was, active_of(expected[place]))
+        assert now.cleaner_offset == was
         marker = place.parent / CLEAN_SHUTDOWN_FILE
         assert not marker.exists() or '"brokerEpoch":-1' in marker.read_text()
     assert [root for root in lab.cluster.roots if (root / CLEAN_SHUTDOWN_FILE).exists()] == marked
@@ -209,6 +224,26 @@ def test_a_plan_of_other_cuts_than_its_operations_is_refused(tmp_path: Path):
     assert lab.trees() == before
 
 
+@pytest.mark.parametrize("value", ["x", [None], {}, [], 3])
+def test_a_plan_with_other_offsets_than_numbers_is_none(value: object, tmp_path: Path):
+    lab = Lab("log-start", tmp_path)
+    lab.plan_for(1)
+    plan = json.loads(lab.plan.read_text())
+    plan["partitions"][0]["plan"]["truncations"] = value
+    lab.plan.write_text(json.dumps(plan))
+    before = lab.trees()
+    with pytest.raises(ConfigError, match="is no saved plan"):
+        lab.apply()
+    assert lab.trees() == before
+
+
+def test_where_nothing_is_cut_the_answer_says_so(tmp_path: Path):
+    lab = Lab("clean", tmp_path)
+    planned = lab.plan_for(1)
+    assert "no other replica has to be cut to follow broker 1" in planned.notes
+    assert lab.apply().exit_code == 0
+
+
 def test_a_replica_that_cannot_be_opened_is_named_and_stays(tmp_path: Path):
     lab = Lab("epoch-file-corrupt", tmp_path, allow_truncate=True, salvage=str(tmp_path / "s"))
     (bad,) = [
@@ -223,6 +258,29 @@ def test_a_replica_that_cannot_be_opened_is_named_and_stays(tmp_path: Path):
     assert any(f"{bad.name} stays as it is" in note for note in planned.notes)
     assert lab.apply().exit_code == 0
     assert read_tree(bad) == before
+
+
+@pytest.mark.parametrize("is_allowed", [False, True])
+def test_what_opening_would_lose_is_refused_as_a_recovery_is(is_allowed: bool, tmp_path: Path):
+    allowed = {"allow_truncate": True, "salvage": str(tmp_path / "salvage")} if is_allowed else {}
+    lab = Lab("killed", tmp_path, **allowed)
+    # Of the log that is longest, the last batch is torn: opening ends it below its high watermark.
+    place, _, _ = max(lab.cuts(2), key=lambda cut: cut[1][-1])
+    log = max(place.glob("*.log"))
+    marks = read_checkpoints(BrokerRoot(place.parent)).entries[REPLICATION_FILE]
+    end = log.stat().st_size - 40
+    log.write_bytes(log.read_bytes()[:end])
+    marks = {**marks, _partition(place): 10_000}
+    (place.parent / REPLICATION_FILE).write_bytes(encode_offset_checkpoint(marks))
+    before = read_tree(place)
+    lab.plan_for(2)
+    rows = {row["directory"]: row for row in lab.apply().results.to_pylist()}
+    if is_allowed:
+        assert rows[str(place)]["status"] == "done"
+    else:
+        assert rows[str(place)]["reason"] == "RECOVERY_REQUIRED"
+        assert "below its checkpointed high watermark 10000" in rows[str(place)]["error"]
+        assert read_tree(place) == before
 
 
 def test_a_directory_that_a_broker_holds_is_refused(tmp_path: Path):
