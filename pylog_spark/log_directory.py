@@ -231,6 +231,7 @@ class LogDirectory:
         state: Path | None = None,
         up: Sequence[int] = (),
         leader_epoch: int | None = None,
+        election_out: Path | None = None,
     ) -> Audit:
         """Compare its replicas with those of other brokers' directories; nothing is written.
 
@@ -239,13 +240,20 @@ class LogDirectory:
             state: A file of ISR, epochs and assignment; None for the newest metadata among them.
             up: Node ids of brokers that start, in this order; the answers then have elections.
             leader_epoch: Epoch that the next leader is to have.
+            election_out: A new folder for the files of Kafka's own commands.
 
         Raises:
             PylogError: A directory cannot be listed, or they are of several clusters.
         """
         roots = [self.path, *others]
         return audit(
-            self._place, roots, self.options, state=state, up=up, leader_epoch=leader_epoch
+            self._place,
+            roots,
+            self.options,
+            state=state,
+            up=up,
+            leader_epoch=leader_epoch,
+            election_out=election_out,
         )
 
     def differences(

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
@@ -16,10 +17,12 @@ from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.audit import ANSWER_KEYS, Audit, audit
 from pylog_spark.operations.audit_remarks import Remark
 from pylog_spark.operations.differences import DifferenceReport, list_differences
+from pylog_spark.operations.election_files import ELECTION_FILE, REASSIGNMENT_FILE
 from pylog_spark.operations.elections import Starts, describe_loss, describe_start
 from pylog_spark.operations.truncate import plan_followers
 from pylog_spark.options.declared import (
     ALLOW_TRUNCATE,
+    ELECTION_OUT,
     LEADER,
     LEADER_EPOCH,
     LEVEL,
@@ -181,6 +184,7 @@ def _audit(call: Call[None], place: Any) -> Audit | DifferenceReport | RunReport
             state=state,
             up=call.line[UP],
             leader_epoch=call.line[LEADER_EPOCH],
+            election_out=call.line[ELECTION_OUT],
         )
     report = plan_followers(place, roots, call.options, leader=leader, state=state)
     return report.with_notes(call.notes)
@@ -196,6 +200,9 @@ def _show(call: Call[None], report: Audit | DifferenceReport | RunReport) -> int
     rows = report.rows.to_pylist()
     if call.is_for_person:
         _write(report, rows, is_wide=call.is_wide)
+        folder = call.line[ELECTION_OUT]
+        if folder is not None:
+            write_paragraphs(Console(), ["", _next_commands(report, folder)], is_wide=call.is_wide)
     else:
         lines = RowLines(call.output, "partition", ANSWER_KEYS)
         for answer in report.answers():
@@ -226,6 +233,20 @@ def _write(report: Audit, rows: Sequence[Row], *, is_wide: bool) -> None:
     alike = f"{count_text(others, 'more partition')}: whoever leads, nothing is lost"
     footer = [alike] if others else []
     write_table(console, _TABLE, telling, is_wide=is_wide, footer=footer)
+
+
+def _next_commands(report: Audit, folder: Path) -> str:
+    """Return what to do with the files for Kafka's commands."""
+    if not report.leaders:
+        return f"{folder} was not made: no other leader loses less."
+    brokers = ", ".join(map(str, sorted(set(report.leaders.values()))))
+    return (
+        f"{folder} has the order of replicas in which the best candidates (brokers {brokers}) come "
+        f"first, for {count_text(len(report.leaders), 'partition')}. While these have no leader: "
+        f"kafka-reassign-partitions.sh --execute --reassignment-json-file "
+        f"{folder}/{REASSIGNMENT_FILE}, then kafka-leader-election.sh --election-type UNCLEAN "
+        f"--path-to-json-file {folder}/{ELECTION_FILE}"
+    )
 
 
 def _count_remarks(rows: Sequence[Row]) -> str:

@@ -1,8 +1,8 @@
 """Compare the replicas of several brokers: what differs, who may lead, what would be lost."""
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,10 +10,12 @@ import pyarrow as pa
 
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
-from pylog_spark.operations.audit_remarks import Surroundings, find_remarks
+from pylog_spark.operations.audit_remarks import PartitionKey, Surroundings, find_remarks
+from pylog_spark.operations.election_files import find_better_leaders, write_election_files
 from pylog_spark.operations.elections import Starts, add_elections, controller_of, find_starting
 from pylog_spark.options import JobOptions
 from pylog_spark.rows import spark_frame
+from pylog_spark.run.guards import check_outside
 from pylog_spark.run.job import Job, new_job
 from pylog_spark.run.planning import WorkItem, are_read_here, choose_unit_bytes, pack_units
 from pylog_spark.run.run import Run
@@ -56,12 +58,14 @@ class Audit:
         belief: Whose word on ISR, epochs and assignment was taken, and how old it is.
         engine: What did the tasks: ``spark`` or ``local``, which is this machine.
         starts: What the brokers lose that start, None where no start was asked about.
+        leaders: Node id of the leader that files for Kafka's commands choose, by partition.
     """
 
     rows: pa.Table
     belief: str
     engine: str
     starts: Starts | None = None
+    leaders: Mapping[PartitionKey, int] = field(default_factory=dict)
 
     def answers(self) -> Iterator[dict[str, Any]]:
         """Yield all that is known of each partition, under ``ANSWER_KEYS``."""
@@ -74,7 +78,7 @@ class Audit:
         return spark_frame(spark, self.rows)
 
 
-def audit(
+def audit(  # noqa: PLR0913 - each is a word of the command line
     place: Place,
     roots: Sequence[str | Path],
     options: JobOptions,
@@ -82,6 +86,7 @@ def audit(
     state: Path | None = None,
     up: Sequence[int] = (),
     leader_epoch: int | None = None,
+    election_out: Path | None = None,
 ) -> Audit:
     """Compare the replicas in the log directories of several brokers; nothing is written.
 
@@ -93,14 +98,21 @@ def audit(
             cluster that lies in the roots.
         up: Node ids of brokers that start, in this order; empty for no elections.
         leader_epoch: Epoch that the next leader is to have; one that is known already is a remark.
+        election_out: A folder that is not there yet: files for Kafka's commands, by which the best
+            candidate leads where another one would lose more. Not made where there is none.
 
     Raises:
-        ConfigError: A root is none, is there twice, or the file of states is none.
+        ConfigError: A root is none, is there twice, the file of states is none, or the folder is
+            there.
         InconsistentClusterIdError: The roots are of several clusters.
         StorageError: A root cannot be listed.
         pyspark.errors.PySparkException: Spark failed.
     """
     job, places, observed, known = open_places(roots, options, state)
+    if election_out is not None:
+        check_outside("--election-out", election_out, job.roots)
+        if election_out.exists():
+            raise ConfigError("--election-out", election_out, "expected a folder that is not there")
     starts = None
     with Run(place, job) as run:
         rows = _judge(run, places)
@@ -114,10 +126,17 @@ def audit(
             controller = controller_of(known.metadata, known.states, is_by_file=state is not None)
             starting, notes = find_starting(up, observed, known.metadata)
             starts = add_elections(found, known.states, controller, starting, notes)
+        better = {}
+        if election_out is not None:
+            better = find_better_leaders(found, beside.states, up)
+            if better:
+                write_election_files(election_out, better, beside.states)
         texts = [None if answer is None else json.dumps(answer) for answer in answers]
         column = rows.schema.get_field_index("answer")
         rows = rows.set_column(column, rows.schema.field(column), pa.array(texts, pa.string()))
-        return Audit(rows=rows, belief=known.belief, engine=run.engine.name, starts=starts)
+        return Audit(
+            rows=rows, belief=known.belief, engine=run.engine.name, starts=starts, leaders=better
+        )
 
 
 def open_places(
@@ -144,7 +163,7 @@ def _beside(
     known: "Known",
     leader_epoch: int | None,
 ) -> Surroundings:
-    states: dict[tuple[str, int, str | None], PartitionRegistration] = {
+    states: dict[PartitionKey, PartitionRegistration] = {
         (each.topic, each.partition, each.topic_id): each for each in known.states
     }
     topics = {} if known.metadata is None else known.metadata.topics

@@ -10,6 +10,8 @@ from storage_core.maintenance.replication.partition_registration import Partitio
 from storage_core.wording import count_text
 
 _NO_LEADER: Final = -1
+# Topic, partition, topic id.
+PartitionKey = tuple[str, int, str | None]
 # Marks of copies that are no replica of their broker.
 BESIDE: Final = ("future", "stray", "delete")
 
@@ -52,7 +54,7 @@ class Surroundings:
         leader_epoch: Epoch that the next leader is to have; None where nobody says one.
     """
 
-    states: dict[tuple[str, int, str | None], PartitionRegistration]
+    states: dict[PartitionKey, PartitionRegistration]
     topic_ids: frozenset[str]
     ids_of: dict[tuple[str, int], set[str]]
     unclean: frozenset[int]
@@ -92,7 +94,7 @@ _Found = tuple[Remark, int | None, str]
 
 
 def _of_ids(
-    key: tuple[str, int, str | None], known: Surroundings, replicas: Sequence[dict[str, Any]]
+    key: PartitionKey, known: Surroundings, replicas: Sequence[dict[str, Any]]
 ) -> Iterator[_Found]:
     topic, partition, topic_id = key
     ids = known.ids_of.get((topic, partition), set())

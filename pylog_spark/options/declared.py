@@ -264,6 +264,14 @@ UP: Final = Option[tuple[int, ...]](
     metavar="2,3",
     help="Node ids of brokers that start, in this order: whom the controller then elects.",
 )
+ELECTION_OUT: Final = Option[Path | None](
+    name="election_out",
+    flag="--election-out",
+    kind=FILE,
+    default=None,
+    metavar="DIR",
+    help="A new folder: files for Kafka's own commands, by which the best candidate leads.",
+)
 LEADER_EPOCH: Final = Option[int | None](
     name="leader_epoch",
     flag="--leader-epoch",

@@ -12,6 +12,7 @@ from pylog_spark.operations.audit import Audit, audit, find_known
 from pylog_spark.operations.elections import controller_of, find_starting
 from pylog_spark.options import JobOptions
 from storage_core.catalog.roles import Role
+from storage_core.errors import ConfigError
 from storage_core.maintenance.replication.elections import Election, Prediction, predict_election
 from storage_core.maintenance.verification.log_directories import verify_log_directories
 from tests.kit.cluster_truth import CLUSTERS, Cluster
@@ -91,7 +92,14 @@ def test_elections_are_those_of_kafkas_controller(name: str, tmp_path: Path):
     assert compared
 
 
-def audit_of(cluster: Cluster, folder: Path, up: Sequence[int], *, unclean: bool = False) -> Audit:
+def audit_of(
+    cluster: Cluster,
+    folder: Path,
+    up: Sequence[int],
+    *,
+    unclean: bool = False,
+    out: Path | None = None,
+) -> Audit:
     states = [
         {**row, "config": {**row["config"], _UNCLEAN: str(unclean).lower()}}
         for row in cluster.states
@@ -99,7 +107,9 @@ def audit_of(cluster: Cluster, folder: Path, up: Sequence[int], *, unclean: bool
     state = folder / "state.json"
     state.write_text(json.dumps({"partitions": states}))
     options = JobOptions(now_ms=1_800_000_000_000)
-    return audit(Local.of_master(None), cluster.roots, options, state=state, up=up)
+    return audit(
+        Local.of_master(None), cluster.roots, options, state=state, up=up, election_out=out
+    )
 
 
 def test_an_election_that_nobody_calls_unclean_loses_what_a_wiped_disk_had(tmp_path: Path):
@@ -155,3 +165,59 @@ def test_without_a_start_there_are_no_elections(tmp_path: Path):
     report = audit_of(Cluster("clean", tmp_path), tmp_path, [])
     assert report.starts is None
     assert {row["elections"] for row in report.answers()} == {None}
+
+
+def test_files_for_kafkas_commands_put_the_best_candidate_first(tmp_path: Path):
+    cluster = Cluster("diverged", tmp_path)
+    out = tmp_path / "out"
+    report = audit_of(cluster, tmp_path, [1, 3], unclean=True, out=out)
+    reassignment, election = (
+        json.loads((out / name).read_text()) for name in ("reassignment.json", "election.json")
+    )
+    assert reassignment["version"] == 1
+    names = [(each["topic"], each["partition"]) for each in reassignment["partitions"]]
+    assert names == [(each["topic"], each["partition"]) for each in election["partitions"]]
+    assert names
+    replicas = {(row["topic"], row["partition"]): row["replicas"] for row in cluster.states}
+    better = {key[:2]: leader for key, leader in report.leaders.items()}
+    for row in reassignment["partitions"]:
+        key = row["topic"], row["partition"]
+        assert row["replicas"][0] == better[key]
+        assert sorted(row["replicas"]) == sorted(replicas[key])
+        assert row["log_dirs"] == ["any"] * len(row["replicas"])
+    # In that order the best candidate leads.
+    cluster.states = [
+        {
+            **row,
+            "replicas": next(
+                (
+                    each["replicas"]
+                    for each in reassignment["partitions"]
+                    if (each["topic"], each["partition"]) == (row["topic"], row["partition"])
+                ),
+                row["replicas"],
+            ),
+        }
+        for row in cluster.states
+    ]
+    for row in audit_of(cluster, tmp_path, [1, 3], unclean=True).answers():
+        leader = better.get((row["topic"], row["partition"]))
+        if leader == 1:
+            assert row["elections"]["leader"] == leader
+
+
+def test_a_folder_that_is_there_is_not_written_to(tmp_path: Path):
+    cluster = Cluster("diverged", tmp_path)
+    out = tmp_path / "out"
+    out.mkdir()
+    with pytest.raises(ConfigError, match="election-out"):
+        audit_of(cluster, tmp_path, [1, 3], unclean=True, out=out)
+    with pytest.raises(ConfigError, match="election-out"):
+        audit_of(cluster, tmp_path, [1, 3], unclean=True, out=cluster.roots[0] / "out")
+    assert list(out.iterdir()) == []
+
+
+def test_no_folder_is_made_where_nobody_is_better(tmp_path: Path):
+    report = audit_of(Cluster("clean", tmp_path), tmp_path, [3], out=tmp_path / "out")
+    assert report.leaders == {}
+    assert not (tmp_path / "out").exists()
