@@ -128,6 +128,13 @@ class _Audit:
             numbers = [by_broker[broker] for broker in state.replicas if broker in by_broker]
         self._is_whole = not any(replicas[number].error for number in numbers)
         self._usable = [number for number in numbers if not replicas[number].error]
+        # Copies that no file says to be a broker's, as mirrors and managed roots: they neither lead
+        # nor follow where brokers are known, and what only they have would be lost.
+        self._copies = [
+            number
+            for number, replica in enumerate(replicas)
+            if number not in numbers and replica.broker is None and replica.log is not None
+        ]
         in_sync = self._find_in_sync()
         self._in_sync = list(map(_span, in_sync))
         self._witnesses = [_span(replica) for replica in in_sync if self._is_witness(replica)]
@@ -180,7 +187,7 @@ class _Audit:
         committed: list[Ranges] = []
         uncommitted: list[Ranges] = []
         holders: list[tuple[Replica, OpenedLog, Ranges]] = []
-        for other in self._usable:
+        for other in (*self._usable, *self._copies):
             follower = self._replicas[other]
             if other == number or follower.log is None:
                 continue
@@ -194,7 +201,8 @@ class _Audit:
             holders.append((follower, follower.log, alone))
             end = self._committed_end(follower)
             committed.append(clip(alone, end=end))
-            if cut.rounds or cut.same_until < min(cut.offset, span.log_end_offset):
+            is_cut = cut.rounds or cut.same_until < min(cut.offset, span.log_end_offset)
+            if is_cut and other not in self._copies:
                 whole = 0 if cut.is_restart else follower.log.whole_end(cut.offset)
                 cuts.append(replace(cut, committed=clip(committed[-1], start=whole)))
             if end is not None:

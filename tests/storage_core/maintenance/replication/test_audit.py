@@ -149,6 +149,19 @@ def test_a_loss_has_a_size_a_time_and_those_who_hold_it(tmp_path):
 
 
 @pytest.mark.item("REP-01", "REP-13")
+def test_what_only_a_copy_of_no_broker_has_is_lost_too(tmp_path):
+    replicas = [replica(tmp_path, broker, end=end) for broker, end in ((1, 9), (2, 6), (3, 6))]
+    copy = replace(replicas[0], place=replace(replicas[0].place, broker=None))
+    audit = audit_partition([copy, *replicas[1:]], state(isr=(2, 3)))
+    assert losses(audit) == {2: (3, 0, True), 3: (3, 0, True)}
+    lead = audit.candidates[0]
+    assert [each.replica.broker for each in lead.holders] == [None]
+    assert [each.replica.broker for each in lead.cuts] == []
+    # Nothing says who the brokers are: then it may be one of them.
+    assert len(audit_partition([copy, *replicas[1:]], None).candidates) == 3
+
+
+@pytest.mark.item("REP-01", "REP-13")
 def test_a_missing_replica_would_lead_with_nothing(tmp_path):
     place = ReplicaPlace(
         broker=2, root="/b2", directory="", kind=DirectoryKind.PARTITION, is_clean=True
