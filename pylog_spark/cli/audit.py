@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from pylog_spark.cli.audit_timeline import show_timeline
 from pylog_spark.cli.chosen_topics import topic_notes, write_notes
 from pylog_spark.cli.differences import show_differences
 from pylog_spark.cli.jobs import show_run
@@ -19,6 +20,7 @@ from pylog_spark.operations.audit_remarks import Remark
 from pylog_spark.operations.differences import DifferenceReport, list_differences
 from pylog_spark.operations.election_files import ELECTION_FILE, REASSIGNMENT_FILE
 from pylog_spark.operations.elections import Starts, describe_loss, describe_start
+from pylog_spark.operations.timeline import Timeline, read_timeline
 from pylog_spark.operations.truncate import plan_followers
 from pylog_spark.options.declared import (
     ALLOW_TRUNCATE,
@@ -30,9 +32,10 @@ from pylog_spark.options.declared import (
     ROOTS,
     SALVAGE,
     STATE,
+    TIMELINE,
     UP,
 )
-from pylog_spark.options.option import CommandLine
+from pylog_spark.options.option import CommandLine, Option
 from pylog_spark.report import number_column, partition_name, size_text
 from pylog_spark.run.run_report import RunReport
 from pylog_spark.text_table import Column, Row, TextTable, write_paragraphs, write_table
@@ -161,18 +164,32 @@ def _prepare(line: CommandLine) -> Call[None]:
     if line[LEADER] is None and any(option in line for option in _OF_CUTS):
         reason = "is needed beside --plan-out, --salvage and --allow-committed-loss"
         raise ConfigError(LEADER.label, None, reason)
-    if line[LEADER] is not None and UP in line:
-        raise ConfigError(UP.label, None, f"is about elections; {LEADER.label} says who leads")
-    for option in (LEADER, LEADER_EPOCH, UP):
-        if line[LEVEL] is not None and option in line:
-            raise ConfigError(option.label, None, f"{LEVEL.label} lists differences and no more")
+    if line[LEADER] is not None:
+        _refuse_beside(line, LEADER, (UP, ELECTION_OUT), "says who leads")
+    if line[LEVEL] is not None:
+        options_of_losses = (LEADER, LEADER_EPOCH, UP, ELECTION_OUT)
+        _refuse_beside(line, LEVEL, options_of_losses, "lists differences and no more")
+    if line[TIMELINE]:
+        others = (LEADER, LEADER_EPOCH, LEVEL, STATE, UP, ELECTION_OUT)
+        _refuse_beside(line, TIMELINE, others, "shows changes and no more")
     roots = resolve_roots(line[ROOTS], said=options.role)
     notes = topic_notes(options, roots)
     return Call(line=line, options=options, subject=None, roots=roots, notes=notes)
 
 
-def _audit(call: Call[None], place: Any) -> Audit | DifferenceReport | RunReport:
+def _refuse_beside(
+    line: CommandLine, option: Option[Any], others: Sequence[Option[Any]], reason: str
+) -> None:
+    """Refuse options that another one leaves no room for."""
+    for other in others:
+        if other in line:
+            raise ConfigError(other.label, None, f"{option.label} {reason}")
+
+
+def _audit(call: Call[None], place: Any) -> Audit | DifferenceReport | RunReport | Timeline:
     roots = [root.location for root in call.roots]
+    if call.line[TIMELINE]:
+        return read_timeline(roots, call.options)
     leader, state, level = call.line[LEADER], call.line[STATE], call.line[LEVEL]
     if level is not None:
         return list_differences(place, roots, call.options, level=level, state=state)
@@ -190,7 +207,11 @@ def _audit(call: Call[None], place: Any) -> Audit | DifferenceReport | RunReport
     return report.with_notes(call.notes)
 
 
-def _show(call: Call[None], report: Audit | DifferenceReport | RunReport) -> int:
+def _show(call: Call[None], report: Audit | DifferenceReport | RunReport | Timeline) -> int:
+    if isinstance(report, Timeline):
+        show_timeline(call, report)
+        write_notes(call.notes, is_for_person=call.is_for_person, is_wide=call.is_wide)
+        return ExitCode.DONE
     if isinstance(report, RunReport):
         return show_run(call, report)
     if isinstance(report, DifferenceReport):

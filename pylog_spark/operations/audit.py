@@ -218,11 +218,13 @@ class Known:
     Attributes:
         states: Its partitions.
         metadata: The newest of its metadata that lie in the roots.
+        directory: Where these lie; empty without them.
         belief: Who says what is known of partitions.
     """
 
     states: Sequence[PartitionRegistration]
     metadata: ClusterMetadata | None
+    directory: str
     belief: str
 
 
@@ -241,15 +243,15 @@ def find_known(roots: Sequence[ObservedRoot], file: Path | None) -> Known:
             raise ConfigError("--state", str(file), error.strerror or str(error)) from error
         states = parse_states(content, str(file))
         belief = f"ISR, epochs and assignment by {file}"
-        return Known(states=states, metadata=newest, belief=belief)
+        return Known(states=states, metadata=newest, directory=where, belief=belief)
     if newest is None:
         why = f" ({'; '.join(broken)})" if broken else ""
         belief = f"nothing says ISR, epochs and assignment{why}: every replica is a candidate"
-        return Known(states=(), metadata=None, belief=belief)
+        return Known(states=(), metadata=None, directory="", belief=belief)
     at = newest.last_timestamp_ms
     belief = f"ISR, epochs and assignment by {where}, offset {newest.end_offset}"
     belief += f", of {time_text(at)}" if at >= 0 else ""
-    return Known(states=list(states_of(newest)), metadata=newest, belief=belief)
+    return Known(states=list(states_of(newest)), metadata=newest, directory=where, belief=belief)
 
 
 def _find_metadata(

@@ -272,6 +272,13 @@ ELECTION_OUT: Final = Option[Path | None](
     metavar="DIR",
     help="A new folder: files for Kafka's own commands, by which the best candidate leads.",
 )
+TIMELINE: Final = Option[bool](
+    name="timeline",
+    flag="--timeline",
+    kind=SWITCH,
+    default=False,
+    help="Leaders, ISR and ELR over time, by the cluster's metadata log, and no more.",
+)
 LEADER_EPOCH: Final = Option[int | None](
     name="leader_epoch",
     flag="--leader-epoch",

@@ -15,7 +15,15 @@ from typing import Final
 import numpy as np
 
 from storage_core.catalog.metadata_decoder import decode_metadata_record
-from storage_core.catalog.metadata_image import MetadataImage, RegisterBrokerRecord, TopicMetadata
+from storage_core.catalog.metadata_image import (
+    ClearElrRecord,
+    MetadataImage,
+    MetadataRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    TopicMetadata,
+)
 from storage_core.errors import CorruptClusterMetadataError, CorruptRecordError
 from storage_core.filenames import (
     CLUSTER_METADATA_TOPIC,
@@ -206,6 +214,12 @@ def read_cluster_metadata(directory: Path, *, is_recovered: bool = False) -> Clu
         StorageError: A file cannot be read.
     """
     replay = _Replay(directory)
+    snapshot = _read_files(replay, directory, is_recovered=is_recovered)
+    return replay.result(snapshot)
+
+
+def _read_files(replay: "_Replay", directory: Path, *, is_recovered: bool) -> str | None:
+    """Replay the newest snapshot and the log behind it, and return the name of the snapshot."""
     names = [file.name for file in LocalStore(directory).list_files()]
     snapshot = _newest_snapshot(names)
     segments = sorted(
@@ -218,7 +232,38 @@ def read_cluster_metadata(directory: Path, *, is_recovered: bool = False) -> Clu
     if snapshot is not None:
         replay.read_snapshot(*snapshot, may_be_empty=is_recovered)
     replay.read_segments(segments, is_recovered=is_recovered)
-    return replay.result(None if snapshot is None else snapshot[0])
+    return None if snapshot is None else snapshot[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionVersion:
+    """A partition as a record of the metadata log made it.
+
+    Attributes:
+        topic: Name of the topic.
+        state: The partition from then on.
+        offset: Offset of the record; None for what a snapshot has, whose past is not known.
+        timestamp_ms: Time of the record's batch, epoch milliseconds, -1 for none.
+    """
+
+    topic: str
+    state: PartitionRecord
+    offset: int | None
+    timestamp_ms: int
+
+
+def list_partition_versions(directory: Path) -> list[PartitionVersion]:
+    """Return every version of every partition that a node's metadata have, in log order.
+
+    Args:
+        directory: A ``__cluster_metadata-0``.
+
+    Raises:
+        PylogError: As ``read_cluster_metadata``.
+    """
+    history = _History(directory)
+    _read_files(history, directory, is_recovered=True)
+    return history.versions
 
 
 def _newest_snapshot(names: list[str]) -> tuple[str, int] | None:
@@ -303,10 +348,55 @@ class _Replay:
             notes=tuple(self._notes),
         )
 
+    def _note(self, record: MetadataRecord, offset: int, timestamp_ms: int) -> None:
+        """Take note of a record that was applied."""
+
     def _apply(self, batch: MetadataBatch, path: Path, *, first_offset: int) -> None:
         file = str(path)
         for offset, value in batch.values:
             if offset >= first_offset:
                 record = decode_metadata_record(value, file=file, offset=offset)
                 self._image.apply(record, file=file, offset=offset)
+                self._note(record, offset, batch.timestamp_ms)
         self._last_timestamp_ms = max(self._last_timestamp_ms, batch.timestamp_ms)
+
+
+class _History(_Replay):
+    """Keeps every version of the partitions.
+
+    Args:
+        directory: A ``__cluster_metadata-0``.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.versions: list[PartitionVersion] = []
+        self._last: dict[tuple[str, int], PartitionRecord] = {}
+        self._touched: dict[tuple[str, int], None] = {}
+        self._is_in_snapshot = False
+
+    def read_snapshot(self, name: str, end_offset: int, *, may_be_empty: bool = False) -> None:
+        """Replay a snapshot: its records have no offsets in the log."""
+        self._is_in_snapshot = True
+        super().read_snapshot(name, end_offset, may_be_empty=may_be_empty)
+        self._is_in_snapshot = False
+
+    def _note(self, record: MetadataRecord, offset: int, timestamp_ms: int) -> None:
+        if isinstance(record, PartitionRecord | PartitionChangeRecord):
+            self._touched[record.topic_id, record.partition] = None
+        elif isinstance(record, ClearElrRecord):
+            self._touched |= dict.fromkeys(self._last)
+        if self._image.in_transaction:
+            return
+        for key in self._touched:
+            found = self._image.partition(*key)
+            if found is not None and found[1] != self._last.get(key):
+                self._last[key] = found[1]
+                version = PartitionVersion(
+                    topic=found[0],
+                    state=found[1],
+                    offset=None if self._is_in_snapshot else offset,
+                    timestamp_ms=timestamp_ms,
+                )
+                self.versions.append(version)
+        self._touched.clear()

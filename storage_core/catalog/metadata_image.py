@@ -285,6 +285,12 @@ class MetadataImage:
             for topic_id, topic in self._topics.items()
         }
 
+    def partition(self, topic_id: str, number: int) -> tuple[str, PartitionRecord] | None:
+        """Return a topic's name and one of its partitions, None where there is none."""
+        topic = self._topics.get(topic_id)
+        record = None if topic is None else topic.partitions.get(number)
+        return None if topic is None or record is None else (topic.name, record)
+
     def apply(self, record: MetadataRecord, *, file: str, offset: int) -> None:
         """Take the next record.
 
