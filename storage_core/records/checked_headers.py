@@ -39,8 +39,8 @@ from storage_core.threads import in_order
 # read ahead only by requests of at least this size.
 _PIECE_BYTES: Final = 1 << 20
 # What is handed on at once, at most: rows for the memory they take, bytes for those who wait.
-_MOST_ROWS: Final = 1 << 15
-_MOST_BYTES: Final = 64 << 20
+MOST_ROWS: Final = 1 << 15
+MOST_BYTES: Final = 64 << 20
 # What a thread looks at in one go: some milliseconds of work, beside which handing it over is
 # little. Batches of format v2 that have a record are no more than the rows, 36 MiB of them; a
 # thread that finds more leaves the rest to be read in order.
@@ -159,27 +159,27 @@ def _scan(
             tail=Tail.STOP,
             large=large,
         ):
-            pieces.append(_headers_of(piece))
+            pieces.append(headers_of(piece))
             size_bytes += piece.size_bytes
             rows += len(piece.batches)
-            if rows >= _MOST_ROWS or size_bytes >= _MOST_BYTES:
-                yield _join(pieces)
+            if rows >= MOST_ROWS or size_bytes >= MOST_BYTES:
+                yield join_headers(pieces)
                 pieces, size_bytes, rows = [], 0, 0
     except PylogError:
         if pieces:
-            yield _join(pieces)
+            yield join_headers(pieces)
         raise
     if pieces:
-        yield _join(pieces)
+        yield join_headers(pieces)
 
 
-def _headers_of(piece: Window) -> Window:
+def headers_of(piece: Window) -> Window:
     """Return a copy of what will be overwritten, without the records."""
     batches = BatchTable(piece.batches.columns.copy())
     return Window(piece.file, piece.file_position, _NO_BYTES, batches, is_whole=False)
 
 
-def _join(pieces: list[Window]) -> Window:
+def join_headers(pieces: list[Window]) -> Window:
     """Return neighbours as one."""
     first = pieces[0]
     for piece in pieces[1:]:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from storage_core.errors import BadBytesError
+from storage_core.errors import BadBytesError, PylogError
 from storage_core.filenames import OFFSET_INDEX_SUFFIX, log_file, segment_file
 from storage_core.formats.batch_v2 import HEADER_BYTES
 from storage_core.kernels import batch_scan
@@ -26,7 +26,15 @@ from storage_core.maintenance.replication.offset_ranges import Ranges, of_offset
 from storage_core.maintenance.replication.replica import Damage
 from storage_core.maintenance.verification.segment_facts import EpochRun
 from storage_core.records.batch_table import BatchTable
-from storage_core.records.checked_headers import scan_checked_headers
+from storage_core.records.checked_headers import (
+    MOST_BYTES as MOST_HEADER_BYTES,
+)
+from storage_core.records.checked_headers import (
+    MOST_ROWS,
+    headers_of,
+    join_headers,
+    scan_checked_headers,
+)
 from storage_core.records.columns import decode_records
 from storage_core.records.payload import DEFAULT_LIMITS
 from storage_core.records.reader import (
@@ -317,7 +325,7 @@ class LogReader:
         length = np.clip(last - base, 0, after - before - 2)
         base[is_odd] = before[is_odd] + 1
         last[is_odd] = base[is_odd] + length[is_odd]
-        if not window.is_whole and window.batches.crc_ok[0] == 0 and window.data.size:
+        if not window.is_whole and window.data.size and window.batches.crc_ok[0] == 0:
             is_odd[:] = True  # what its bytes are nobody knows
         # Nobody's batch is like one that nobody knows: not even in a log with the same damage.
         digests[0, is_odd] = np.uint64(zlib.crc32(view.store.location.encode()))
@@ -389,34 +397,52 @@ def scan_digests(
         CorruptRecordError: A batch's length is impossible.
         StorageError: The file cannot be read.
     """
-    for window in scan_windows(
-        reader,
-        start=start,
-        window_bytes=_PIECE_BYTES,
-        mapped_bytes=DEFAULT_WINDOW_BYTES,
-        crc=crc,
-        tail=Tail.ZEROS,
-        large=Large.HEADER,
-    ):
-        checked = window
-        if not window.is_whole and crc is CrcCheck.SKIP:
-            end = window.file_position + window.size_bytes
-            checked = next(
-                scan_windows(
-                    reader,
-                    start=window.file_position,
-                    end=end,
-                    crc=CrcCheck.NOTE,
-                    large=Large.HEADER,
-                )
-            )
-        digests = np.empty((2, len(checked.batches)), np.uint64)
-        columns = checked.batches.columns
-        if not checked.is_whole:
-            columns = columns.copy()
-            columns[batch_scan.SIZE] = np.minimum(columns[batch_scan.SIZE], HEADER_BYTES)
-        digest_batches(checked.data, columns, digests)
-        yield checked, digests
+    held: list[Window] = []
+    digests: list[NDArray[np.uint64]] = []
+    try:
+        for window in scan_windows(
+            reader,
+            start=start,
+            window_bytes=_PIECE_BYTES,
+            mapped_bytes=DEFAULT_WINDOW_BYTES,
+            crc=crc,
+            tail=Tail.ZEROS,
+            large=Large.HEADER,
+        ):
+            if not window.is_whole:
+                if held:
+                    yield join_headers(held), np.concatenate(digests, axis=1)
+                    held, digests = [], []
+                yield _digest_large(reader, window)
+                continue
+            halves = np.empty((2, len(window.batches)), np.uint64)
+            digest_batches(window.data, window.batches.columns, halves)
+            held.append(headers_of(window))
+            digests.append(halves)
+            size_bytes = window.file_position + window.size_bytes - held[0].file_position
+            rows = sum(len(each.batches) for each in held)
+            if rows >= MOST_ROWS or size_bytes >= MOST_HEADER_BYTES:
+                yield join_headers(held), np.concatenate(digests, axis=1)
+                held, digests = [], []
+    except PylogError:
+        if held:
+            yield join_headers(held), np.concatenate(digests, axis=1)
+        raise
+    if held:
+        yield join_headers(held), np.concatenate(digests, axis=1)
+
+
+def _digest_large(reader: FileReader, window: Window) -> tuple[Window, NDArray[np.uint64]]:
+    """Return a large batch with its checksum checked, and the digest of its header."""
+    end = window.file_position + window.size_bytes
+    (checked,) = scan_windows(
+        reader, start=window.file_position, end=end, crc=CrcCheck.NOTE, large=Large.HEADER
+    )
+    columns = checked.batches.columns.copy()
+    columns[batch_scan.SIZE] = np.minimum(columns[batch_scan.SIZE], HEADER_BYTES)
+    digests = np.empty((2, 1), np.uint64)
+    digest_batches(checked.data, columns, digests)
+    return checked, digests
 
 
 def pieces(
