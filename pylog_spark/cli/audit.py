@@ -165,7 +165,7 @@ def _prepare(line: CommandLine) -> Call[None]:
         reason = "is needed beside --plan-out, --salvage and --allow-committed-loss"
         raise ConfigError(LEADER.label, None, reason)
     if line[LEADER] is not None:
-        _refuse_beside(line, LEADER, (UP, ELECTION_OUT), "says who leads")
+        _refuse_beside(line, LEADER, (LEADER_EPOCH, UP, ELECTION_OUT), "says who leads")
     if line[LEVEL] is not None:
         options_of_losses = (LEADER, LEADER_EPOCH, UP, ELECTION_OUT)
         _refuse_beside(line, LEVEL, options_of_losses, "lists differences and no more")
