@@ -30,7 +30,7 @@ from tests.oracle.jvm import kafka_failures
 
 pytestmark = [pytest.mark.oracle, pytest.mark.usefixtures("kafka_jvm")]
 
-ROUNDS = int(os.environ.get("PYLOG_ELECTION_ROUNDS", "250"))
+ROUNDS = int(os.environ.get("PYLOG_ELECTION_ROUNDS", "400"))
 SEED = 11
 TOPIC_ID = encode_uuid(bytes(range(1, 17)))
 
@@ -79,8 +79,8 @@ def _night(chance: random.Random) -> Night:
     elr, last_known = [], []
     if is_elr_enabled and len(isr) < least:
         elr = [b for b in replicas if b not in isr and chance.random() < 1 / 2]
-    if is_elr_enabled and leader == NO_LEADER:
-        last_known = [chance.choice(replicas)] if chance.random() < 7 / 8 else replicas[:2]
+    if is_elr_enabled and (leader == NO_LEADER or chance.random() < 1 / 8):
+        last_known = [chance.choice(replicas)] if chance.random() < 3 / 4 else replicas[:2]
     if leader != NO_LEADER:
         for broker in isr:
             registered[broker] = _unfenced(registered[broker])

@@ -210,7 +210,7 @@ class Prediction:
         self._directories[broker] = starting.directories
         if not starting.is_readable:
             self._unreadable.add(broker)
-        elif not self._has_directory(broker):
+        elif starting.directories and self._directory(broker) not in {None, *starting.directories}:
             state = self._state
             self._change(Event.DIRECTORY_ASSIGNED, broker, isr=state.isr, may_be_unclean=False)
             places = zip(state.replicas, state.directories, strict=True)
@@ -239,13 +239,17 @@ class Prediction:
     def _isr_without(self, broker: int) -> tuple[int, ...]:
         return tuple(member for member in self._state.isr if member != broker)
 
-    def _has_directory(self, broker: int) -> bool:
-        """Whether the log directory of a replica is one of those that its broker has."""
+    def _directory(self, broker: int) -> str | None:
+        """Return the log directory of a replica, None where nothing says it."""
         state = self._state
         if broker not in state.replicas or not state.directories:
-            return True
-        directory = state.directories[state.replicas.index(broker)]
-        if directory in {UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY}:
+            return None
+        return state.directories[state.replicas.index(broker)]
+
+    def _has_directory(self, broker: int) -> bool:
+        """Whether the log directory of a replica may be one of those that its broker has."""
+        directory = self._directory(broker)
+        if directory in {None, UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY}:
             return True
         own = self._directories.get(broker, ())
         return directory != LOST_DIRECTORY and (not own or directory in own)
