@@ -291,7 +291,9 @@ class LogReader:
     ) -> Generator[tuple[Window, NDArray[np.uint64]]]:
         if self._look in {Look.DIGESTS, Look.SUMS}:
             crc = CrcCheck.NOTE if self._look is Look.DIGESTS else CrcCheck.SKIP
-            yield from scan_digests(reader, start=start, crc=crc)
+            # Behind a range there is nothing to look for.
+            most = MOST_HEADER_BYTES if self._ranges is None else _PIECE_BYTES
+            yield from scan_digests(reader, start=start, crc=crc, most_bytes=most)
             return
         windows = (
             scan_headers(reader, start=start, tail=Tail.ZEROS)
@@ -382,7 +384,7 @@ class LogReader:
 
 
 def scan_digests(
-    reader: FileReader, *, start: int = 0, crc: CrcCheck
+    reader: FileReader, *, start: int = 0, crc: CrcCheck, most_bytes: int = MOST_HEADER_BYTES
 ) -> Generator[tuple[Window, NDArray[np.uint64]]]:
     """Read a file from a position on, and yield windows with the digests of their batches.
 
@@ -392,6 +394,7 @@ def scan_digests(
         reader: The open .log file.
         start: Position of a batch.
         crc: Whether the other checksums are checked, too.
+        most_bytes: How much of the file one of them stands for, about.
 
     Raises:
         CorruptRecordError: A batch's length is impossible.
@@ -421,7 +424,7 @@ def scan_digests(
             digests.append(halves)
             size_bytes = window.file_position + window.size_bytes - held[0].file_position
             rows = sum(len(each.batches) for each in held)
-            if rows >= MOST_ROWS or size_bytes >= MOST_HEADER_BYTES:
+            if rows >= MOST_ROWS or size_bytes >= most_bytes:
                 yield join_headers(held), np.concatenate(digests, axis=1)
                 held, digests = [], []
     except PylogError:
