@@ -184,7 +184,8 @@ def _read(reader: int) -> None:
                 _watch.requested = time.monotonic()
                 _watch.number = number
                 continue
-        _end(number)
+            # Nobody begins a block any more: what it made would be left.
+            _end(number)
 
 
 def _end(number: int) -> None:

@@ -136,6 +136,7 @@ class LocalEngine(Engine[LocalRows]):
         self.can_broadcast = True
         self._slots = slots or count_processors()
         self._folder: Path | None = None
+        self._is_closed = False
         self._removal = ExitStack()
         self._published: list[Path] = []
         self._kept: list[list[Piece]] = []
@@ -151,6 +152,9 @@ class LocalEngine(Engine[LocalRows]):
     def __exit__(self, *_error: object) -> None:
         self._own.close()
         self._processes.close()
+        with self._lock:
+            # Work beside the main thread's may ask for the folder only now.
+            self._is_closed = True
         if self._folder is not None:
             remove_scratch(str(self._folder))
         self._removal.close()
@@ -285,6 +289,8 @@ class LocalEngine(Engine[LocalRows]):
 
     def _scratch(self) -> Path:
         with self._lock:
+            if self._is_closed:
+                raise RuntimeError("the engine was closed")
             if self._folder is None:
                 # A signal in between would leave it.
                 with ending_in_order():

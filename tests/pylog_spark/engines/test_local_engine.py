@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -410,3 +411,13 @@ def test_threads_of_looks_load_values_while_others_are_freed(tmp_path, hasty_thr
 def test_idle_slots_are_the_threads_of_the_tasks_that_run(slots, tasks, threads):
     with LocalEngine(slots) as engine:
         assert engine.threads_of(tasks) == threads
+
+
+def test_work_that_outlives_its_engine_leaves_no_folder(tmp_path, monkeypatch):
+    """A signal ends the run while a thread beside the main one begins a stage."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with LocalEngine(1) as engine:
+        pass
+    with pytest.raises(RuntimeError, match="the engine was closed"):
+        engine.publish(1)
+    assert list(tmp_path.iterdir()) == []
