@@ -100,7 +100,7 @@ def _elected(elections: Row) -> str:
         return f"{text}; what that loses is not known"
     if not lost["records"]:
         return f"{text}, and nothing is lost"
-    return f"{text}, and {describe_loss(lost['records'], lost['committed'])}"
+    return f"{text}, and {describe_loss(lost['records'], lost['committed'], lost['unknown'])}"
 
 
 # What a person has to know of a partition before its losses.

@@ -17,10 +17,18 @@ from pylog_spark.options import JobOptions
 from pylog_spark.rows import spark_frame
 from pylog_spark.run.guards import check_outside
 from pylog_spark.run.job import Job, new_job
-from pylog_spark.run.planning import WorkItem, are_read_here, choose_unit_bytes, pack_units
+from pylog_spark.run.planning import (
+    LOOK_TASKS_PER_SLOT,
+    WorkItem,
+    are_looked_at_here,
+    are_read_here,
+    choose_unit_bytes,
+    pack_units,
+)
 from pylog_spark.run.run import Run
-from pylog_spark.schemas import AUDIT, Action
+from pylog_spark.schemas import AUDIT, SIZED_PLACES, Action
 from pylog_spark.tasks.audit import audit_partitions
+from pylog_spark.tasks.differences import measure_places
 from storage_core.catalog.cluster_metadata import ClusterMetadata, read_cluster_metadata
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.roles import local_path
@@ -189,13 +197,11 @@ def _judge(run: Run, places: Sequence[PartitionPlaces]) -> pa.Table:
     if not places:
         return AUDIT.empty_table()
     engine, options = run.engine, run.job.options
-    items = [WorkItem(value=each, size_bytes=0) for each in places]
-    unit_bytes = choose_unit_bytes(
-        0,
-        slots=engine.slots,
-        least_bytes=options.tuning.unit_min_bytes,
-        most_bytes=options.tuning.unit_max_bytes,
-    )
+    sizes = [row["bytes"] for row in measure(run, places)]
+    items = [
+        WorkItem(value=each, size_bytes=size) for each, size in zip(places, sizes, strict=True)
+    ]
+    unit_bytes = unit_bytes_of(run, sum(sizes))
     now_ms = options.now_ms
 
     def work(unit: tuple[PartitionPlaces, ...]) -> Iterator[pa.RecordBatch]:
@@ -209,6 +215,32 @@ def _judge(run: Run, places: Sequence[PartitionPlaces]) -> pa.Table:
         is_look=are_read_here(items),
     )
     return rows.sort_by([(name, "ascending") for name in ("topic", "partition", "topic_id")])
+
+
+def measure(run: Run, places: Sequence[PartitionPlaces]) -> list[dict[str, Any]]:
+    """Return how large partitions are: rows of ``schemas.SIZED_PLACES``, in their order."""
+    items = list(enumerate(places))
+    tasks = max(1, min(len(items), LOOK_TASKS_PER_SLOT * run.engine.slots))
+    units = [items[number::tasks] for number in range(tasks)]
+    rows = run.engine.collect(
+        run.engine.spread(units, measure_places, SIZED_PLACES),
+        SIZED_PLACES,
+        f"{_TITLE}: measure {len(places):,} partitions",
+        is_look=are_looked_at_here(sum(len(each.replicas) for each in places)),
+    )
+    sizes: list[dict[str, Any]] = rows.sort_by("ordinal").to_pylist()
+    return sizes
+
+
+def unit_bytes_of(run: Run, total_bytes: int) -> int:
+    """Return how many bytes one task should be given of so many."""
+    tuning = run.job.options.tuning
+    return choose_unit_bytes(
+        total_bytes,
+        slots=run.engine.slots,
+        least_bytes=tuning.unit_min_bytes,
+        most_bytes=tuning.unit_max_bytes,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pylog_spark.engines.choice import Place
-from pylog_spark.operations.audit import open_places
+from pylog_spark.operations.audit import measure, open_places, unit_bytes_of
 from pylog_spark.options import JobOptions
 from pylog_spark.options.choices import Level
 from pylog_spark.rows import spark_frame
@@ -22,11 +22,10 @@ from pylog_spark.run.planning import (
     WorkItem,
     are_looked_at_here,
     are_read_here,
-    choose_unit_bytes,
     pack_units,
 )
 from pylog_spark.run.run import Run
-from pylog_spark.schemas import DIFFERENCE, REPLICA_DIGEST, SIZED_PLACES
+from pylog_spark.schemas import DIFFERENCE, REPLICA_DIGEST
 from pylog_spark.tasks.cells import PART
 from pylog_spark.tasks.differences import (
     COMPARED,
@@ -34,7 +33,6 @@ from pylog_spark.tasks.differences import (
     compare_digests,
     compare_partitions,
     digest_replicas,
-    measure_places,
 )
 from storage_core.maintenance.replication.differences import Kind
 from storage_core.maintenance.replication.places import PartitionPlaces
@@ -135,8 +133,8 @@ def _compare(run: Run, places: Sequence[PartitionPlaces], level: Level) -> pa.Ta
             f"{_TITLE}: {len(places):,} partitions",
             is_look=are_looked_at_here(sum(len(each.replicas) for each in places)),
         )
-    sizes = _measure(run, places)
-    unit_bytes = _unit_bytes(run, sum(int(row["bytes"]) for row in sizes))
+    sizes = measure(run, places)
+    unit_bytes = unit_bytes_of(run, sum(int(row["bytes"]) for row in sizes))
     whole = [
         WorkItem(
             value=each,
@@ -162,22 +160,8 @@ def _compare(run: Run, places: Sequence[PartitionPlaces], level: Level) -> pa.Ta
     )
 
 
-def _measure(run: Run, places: Sequence[PartitionPlaces]) -> list[dict[str, Any]]:
-    items = list(enumerate(places))
-    tasks = max(1, min(len(items), LOOK_TASKS_PER_SLOT * run.engine.slots))
-    units = [items[number::tasks] for number in range(tasks)]
-    rows = run.engine.collect(
-        run.engine.spread(units, measure_places, SIZED_PLACES),
-        SIZED_PLACES,
-        f"{_TITLE}: measure {len(places):,} partitions",
-        is_look=are_looked_at_here(sum(len(each.replicas) for each in places)),
-    )
-    sizes: list[dict[str, Any]] = rows.sort_by("ordinal").to_pylist()
-    return sizes
-
-
 def _compare_whole(run: Run, items: Sequence[WorkItem[PartitionPlaces]], level: Level) -> Any:
-    unit_bytes = _unit_bytes(run, sum(item.size_bytes for item in items))
+    unit_bytes = unit_bytes_of(run, sum(item.size_bytes for item in items))
 
     def work(unit: tuple[PartitionPlaces, ...]) -> Iterator[pa.RecordBatch]:
         return compare_partitions(unit, level)
@@ -200,7 +184,7 @@ def _compare_by_digests(
         for ordinal, (places, ranges) in big.items()
         for number in range(len(places.replicas))
     ]
-    unit_bytes = _unit_bytes(run, sum(item.size_bytes for item in items))
+    unit_bytes = unit_bytes_of(run, sum(item.size_bytes for item in items))
     units = [tuple(unit.values) for unit in pack_units(items, unit_bytes=unit_bytes)]
     digests = engine.spread(units, digest_replicas, REPLICA_DIGEST)
     known = engine.publish(big)
@@ -211,13 +195,3 @@ def _compare_by_digests(
     tasks = min(len(big), LOOK_TASKS_PER_SLOT * engine.slots)
     dealt = digests.deal_by(["ordinal"], tasks).sort_within("ordinal", "replica", PART)
     return engine.map_rows(dealt, compare, DIFFERENCE)
-
-
-def _unit_bytes(run: Run, total_bytes: int) -> int:
-    tuning = run.job.options.tuning
-    return choose_unit_bytes(
-        total_bytes,
-        slots=run.engine.slots,
-        least_bytes=tuning.unit_min_bytes,
-        most_bytes=tuning.unit_max_bytes,
-    )

@@ -35,6 +35,7 @@ class StartOrder:
         brokers: Node ids, the first to start first.
         lost_committed: Records lost that were committed.
         lost_records: Records lost.
+        lost_unknown: Records lost of which nobody knows whether they were committed.
         unknown: Partitions whose leader's loss is not known.
         offline: Partitions that get no leader.
     """
@@ -42,6 +43,7 @@ class StartOrder:
     brokers: tuple[int, ...]
     lost_committed: int = 0
     lost_records: int = 0
+    lost_unknown: int = 0
     unknown: int = 0
     offline: int = 0
 
@@ -238,12 +240,12 @@ class _Partition:
             "waits_for": list(election.missing),
             "lost": None
             if lost is None
-            else {name: lost[name] for name in ("records", "committed")},
+            else {name: lost[name] for name in ("records", "committed", "unknown")},
         }
 
 
 def _sum(order: tuple[int, ...], partitions: Sequence[_Partition]) -> StartOrder:
-    committed = records = unknown = offline = 0
+    committed = records = unsure = unknown = offline = 0
     for partition in partitions:
         lost = partition.lost(order)
         if partition.election(order).leader == NO_LEADER:
@@ -253,10 +255,12 @@ def _sum(order: tuple[int, ...], partitions: Sequence[_Partition]) -> StartOrder
         else:
             committed += lost["committed"]
             records += lost["records"]
+            unsure += lost["unknown"]
     return StartOrder(
         brokers=order,
         lost_committed=committed,
         lost_records=records,
+        lost_unknown=unsure,
         unknown=unknown,
         offline=offline,
     )
@@ -287,12 +291,20 @@ def _steps(election: Election) -> list[_Row]:
     ]
 
 
-def describe_loss(records: int, committed: int) -> str:
-    """Return the loss of some records, and whether they had been promised."""
+def describe_loss(records: int, committed: int, unknown: int) -> str:
+    """Return the loss of some records, and whether they had been promised.
+
+    Args:
+        records: How many are lost.
+        committed: Those that had been committed.
+        unknown: Those of which nobody knows it.
+    """
     be = "is" if records == 1 else "are"
     lost = f"{count_text(records, 'record')} {be} lost"
-    if not committed:
+    if not committed and not unknown:
         return f"{lost} that nobody was promised"
+    if not committed:
+        return f"{lost}, {unknown:,} of them perhaps committed"
     if committed == records:
         return f"{lost}, committed"
     return f"{lost}, {committed:,} of them committed"
@@ -305,7 +317,7 @@ def describe_start(order: StartOrder) -> str:
     text += "".join(f", then {broker}" for broker in others)
     lost = "nothing is lost"
     if order.lost_records:
-        lost = describe_loss(order.lost_records, order.lost_committed)
+        lost = describe_loss(order.lost_records, order.lost_committed, order.lost_unknown)
     if order.offline:
         lost += f"; {count_text(order.offline, 'partition')} without a leader"
     if order.unknown:

@@ -118,7 +118,7 @@ def test_an_election_that_nobody_calls_unclean_loses_what_a_wiped_disk_had(tmp_p
     for number, records in enumerate((189, 133, 212)):
         election = rows["ledger", number]
         assert (election["leader"], election["by"]) == (3, "last_known_leader")
-        assert election["lost"] == {"records": records, "committed": records}
+        assert election["lost"] == {"records": records, "committed": records, "unknown": 0}
         assert (rows["stock_levels", number]["leader"], rows["stock_levels", number]["by"]) == (
             2,
             "elr",
