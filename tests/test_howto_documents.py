@@ -1,5 +1,6 @@
 """``docs/howto``: the commands of each page run one after the other, as they stand."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -133,8 +134,8 @@ def test_the_disks_that_are_gone(reader: Reader, tmp_path: Path):
     Cluster("wiped-disk", disks)
     reader.places["/disks/"] = f"{disks}/"
     reader.follow("disks-are-gone")
-    assert [status for status, _ in reader.ended.values()] == [0] * 6
-    who, formatted, waiting, planned, cut, left = [text for _, text in reader.ended.values()]
+    assert [status for status, _ in reader.ended.values()] == [0] * 7
+    who, formatted, waiting, planned, cut, left, _ = [text for _, text in reader.ended.values()]
     assert "Committed records of 3 partitions are lost whoever leads" in who
     assert "Start 3, then 2, then 1: 534 records are lost, committed" in formatted
     assert "Start 1, then 2: nothing is lost; 3 partitions without a leader" in waiting
@@ -142,10 +143,13 @@ def test_the_disks_that_are_gone(reader: Reader, tmp_path: Path):
     assert "3 done" in cut
     assert sorted(path.name for path in (tmp_path / "data").iterdir()) == [
         "cuts.json",
+        "election",
         "salvage",
         "trash",
     ]
     assert "whoever leads" not in left
+    chosen = json.loads((tmp_path / "data" / "election" / "reassignment.json").read_text())
+    assert [each["replicas"][0] for each in chosen["partitions"]] == [1, 1, 1]
 
 
 def test_the_disk_that_is_full(reader: Reader):
