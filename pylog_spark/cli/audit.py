@@ -220,7 +220,7 @@ def _show(call: Call[None], report: Audit | DifferenceReport | RunReport | Timel
         return status
     rows = report.rows.to_pylist()
     if call.is_for_person:
-        _write(report, rows, is_wide=call.is_wide)
+        _write(report, is_wide=call.is_wide)
         folder = call.line[ELECTION_OUT]
         if folder is not None:
             write_paragraphs(Console(), ["", _next_commands(report, folder)], is_wide=call.is_wide)
@@ -233,12 +233,9 @@ def _show(call: Call[None], report: Audit | DifferenceReport | RunReport | Timel
     return ExitCode.PARTLY_FAILED if failed else ExitCode.DONE
 
 
-def _write(report: Audit, rows: Sequence[Row], *, is_wide: bool) -> None:
+def _write(report: Audit, *, is_wide: bool) -> None:
     console = Console()
-    details = [
-        {**row, "details": None if row["answer"] is None else answer}
-        for row, answer in zip(rows, report.answers(), strict=True)
-    ]
+    details = details_of(report)
     starts = report.starts
     if starts is None:
         verdict, style = _verdict(details)
@@ -249,6 +246,20 @@ def _write(report: Audit, rows: Sequence[Row], *, is_wide: bool) -> None:
     counted = _count_remarks(details)
     notes += [f"  partitions: {counted}"] if counted else []
     write_paragraphs(console, [f"  {report.belief}", *notes, ""], is_wide=is_wide)
+    write_losses(console, details, is_wide=is_wide)
+
+
+def details_of(report: Audit) -> list[Row]:
+    """Return the rows of an audit, each with its whole answer as ``details``."""
+    rows = report.rows.to_pylist()
+    return [
+        {**row, "details": None if row["answer"] is None else answer}
+        for row, answer in zip(rows, report.answers(), strict=True)
+    ]
+
+
+def write_losses(console: Console, details: Sequence[Row], *, is_wide: bool) -> None:
+    """Write the partitions of which a leader loses something; the others are counted."""
     telling = [row for row in details if _losses(row)]
     others = len(details) - len(telling)
     alike = f"{count_text(others, 'more partition')}: whoever leads, nothing is lost"

@@ -2,8 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -11,6 +11,7 @@ from typing import IO, Any, Final
 
 from rich.console import Console
 
+from pylog_spark.cli.audit import details_of, write_losses
 from pylog_spark.cli.chosen_topics import topic_notes, write_notes
 from pylog_spark.cli.finding_tables import FINDING_TABLE, write_counts
 from pylog_spark.cli.page_parts import finding_sections, picture_notes, table_section
@@ -18,6 +19,11 @@ from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import Call, Tasks, Work, engine_text, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
+from pylog_spark.operations.cluster_doctor import (
+    ClusterDiagnosis,
+    diagnose_cluster,
+    split_by_broker,
+)
 from pylog_spark.operations.doctor import diagnose
 from pylog_spark.operations.verify_report import VerifyRequest
 from pylog_spark.options.broker import broker_config
@@ -54,12 +60,26 @@ from storage_core.interruption import ending_in_order
 from storage_core.maintenance.verification.finding_kinds import KINDS, Cure, command_of
 from storage_core.maintenance.verification.findings import Code, Severity
 from storage_core.maintenance.verification.verdict import Advice, RootState, Verdict, seconds_text
-from storage_core.roots.open_root import check_log_directory
+from storage_core.roots.open_root import LogRoot, check_log_directory
 from storage_core.store.open_objects import MANAGED_PREFIX, is_managed
 from storage_core.wording import count_text
 
 # Findings for a program, a line each, until the whole of the answer is known; None for a person.
 _Spool = IO[str] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Subject:
+    """What is diagnosed.
+
+    Attributes:
+        brokers: The log directories by node id, if they are of several brokers.
+        spools: Where the findings of each go; one, under None, where there is one broker.
+    """
+
+    brokers: Mapping[int, Sequence[LogRoot]]
+    spools: Mapping[int | None, _Spool]
+
 
 _STYLES: Final = {
     Advice.IN_USE: "bold yellow",
@@ -97,28 +117,40 @@ _FORECAST_TABLE: Final = TextTable(
 )
 
 
-def _prepare(line: CommandLine) -> Call[_Spool]:
+def _prepare(line: CommandLine) -> Call[_Subject]:
     options = load_options(line)
     places = _check_places(line[ROOTS], options.role)
     roots = resolve_roots(places, said=options.role)
     check_outside(REPORT.label, line[REPORT], roots)
     notes = topic_notes(options, roots)
     is_for_program = line[OUTPUT] is not OutputFormat.TABLE and SHOW not in line
+    brokers = split_by_broker(roots)
     # A signal in between would leave the file by which Python tries the folder.
     with ending_in_order():
-        spool = TemporaryFile("w+", encoding="utf-8") if is_for_program else None  # noqa: SIM115  # of the call
-    return Call(line=line, options=options, subject=spool, roots=roots, notes=notes)
+        spools = {
+            broker: TemporaryFile("w+", encoding="utf-8") if is_for_program else None  # noqa: SIM115  # of the call
+            for broker in brokers or (None,)
+        }
+    subject = _Subject(brokers=brokers, spools=spools)
+    return Call(line=line, options=options, subject=subject, roots=roots, notes=notes)
 
 
-def _diagnose(call: Call[_Spool], place: Any) -> Diagnosis:
-    return diagnose(
-        place,
-        [root.location for root in call.roots],
-        call.options,
-        VerifyRequest(is_deep=call.line[DEEP], shown=_shown(call)),
-        broker_threads=broker_config(call.options).num_recovery_threads_per_data_dir,
-        on_findings=None if call.subject is None else partial(_spool, call.subject),
-    )
+def _diagnose(call: Call[_Subject], place: Any) -> Diagnosis | ClusterDiagnosis:
+    def diagnose_one(broker: int | None, roots: Sequence[str]) -> Diagnosis:
+        spool = call.subject.spools[broker]
+        return diagnose(
+            place,
+            roots,
+            call.options,
+            VerifyRequest(is_deep=call.line[DEEP], shown=_shown(call)),
+            broker_threads=broker_config(call.options).num_recovery_threads_per_data_dir,
+            on_findings=None if spool is None else partial(_spool, spool),
+        )
+
+    brokers = call.subject.brokers
+    if not brokers:
+        return diagnose_one(None, [root.location for root in call.roots])
+    return diagnose_cluster(place, brokers, call.options, diagnose_one)
 
 
 def _spool(spool: IO[str], findings: Iterable[Row]) -> None:
@@ -126,35 +158,47 @@ def _spool(spool: IO[str], findings: Iterable[Row]) -> None:
         spool.write(f"{to_json(finding, separators=(',', ':'), default=str)}\n")
 
 
-def _shown(call: Call[_Spool]) -> int:
+def _shown(call: Call[_Subject]) -> int:
     shown = call.line[SHOW]
     return _SHOWN_FINDINGS if shown is None else shown
 
 
-def _show(call: Call[_Spool], diagnosis: Diagnosis) -> int:
-    shown = _shown(call)
+def _show(call: Call[_Subject], report: Diagnosis | ClusterDiagnosis) -> int:
+    cluster = report if isinstance(report, ClusterDiagnosis) else None
+    diagnoses: list[tuple[int | None, Diagnosis]] = (
+        [(None, report)] if isinstance(report, Diagnosis) else [*report.brokers.items()]
+    )
     if call.is_for_person:
-        _write(call, diagnosis, shown)
+        _write_all(call, diagnoses, cluster)
     else:
         lines = RowLines(call.output, "finding", _FINDING_COLUMNS)
-        if call.subject is None:
-            findings = [to_json(one, default=str) for one in diagnosis.findings[:shown]]
-            _write_rows(diagnosis, findings, lines)
-        else:
-            call.subject.seek(0)
-            _write_rows(diagnosis, map(str.rstrip, call.subject), lines)
-            call.subject.close()
+        for broker, diagnosis in diagnoses:
+            spool = call.subject.spools[broker]
+            of_broker = {} if broker is None else {"broker": broker}
+            if spool is None:
+                shown = diagnosis.findings[: _shown(call)]
+                findings = [to_json(one, default=str) for one in shown]
+                _write_rows(diagnosis, of_broker, findings, lines)
+            else:
+                spool.seek(0)
+                _write_rows(diagnosis, of_broker, map(str.rstrip, spool), lines)
+                spool.close()
+        if cluster is not None and not lines.is_csv:
+            answers = (to_json(each, default=str) for each in cluster.audit.answers())
+            lines.add_list("cluster", _describe_cluster(cluster), "partitions", answers)
     write_notes(call.notes, is_for_person=call.is_for_person, is_wide=call.is_wide)
     page = call.line[REPORT]
     if page is not None:
-        write_page(page, doctor_page(diagnosis))
-    return _exit_code(diagnosis, call.line[FAIL_ON])
+        write_page(page, doctor_page(report))
+    return _exit_code([diagnosis for _, diagnosis in diagnoses], cluster, call.line[FAIL_ON])
 
 
-def _write_rows(diagnosis: Diagnosis, findings: Iterable[str], lines: RowLines) -> None:
+def _write_rows(
+    diagnosis: Diagnosis, of_broker: Mapping[str, int], findings: Iterable[str], lines: RowLines
+) -> None:
     """Write the diagnosis: one object as JSON; as CSV its findings, a row each."""
     if not lines.is_csv:
-        lines.add_list("diagnosis", _describe(diagnosis), "findings", findings)
+        lines.add_list("diagnosis", {**of_broker, **_describe(diagnosis)}, "findings", findings)
     else:
         for finding in findings:
             lines.add("finding", json.loads(finding))
@@ -162,28 +206,41 @@ def _write_rows(diagnosis: Diagnosis, findings: Iterable[str], lines: RowLines) 
             lines.add("failed", failed)
 
 
-def doctor_page(diagnosis: Diagnosis) -> Page:
-    """Return the page of a diagnosis."""
-    verdict = diagnosis.verdict
+def doctor_page(report: Diagnosis | ClusterDiagnosis) -> Page:
+    """Return the page of a diagnosis, of one broker or of several."""
+    verdict = report.verdict
     commands: list[Block] = [*map(Command, verdict.commands), *_warnings(verdict)]
-    failed = [
-        f"{partition_name(row)} in {row['root']} could not be verified: {row['error']}"
-        for row in diagnosis.failed
-    ]
+    sections = [Section(heading="What to run", blocks=commands)]
+    if isinstance(report, Diagnosis):
+        sections += _sections(report)
+    else:
+        for broker, diagnosis in report.brokers.items():
+            sections += [
+                replace(section, heading=f"Broker {broker}: {section.heading}")
+                for section in _sections(diagnosis)
+            ]
     return Page(
         title="pylog doctor",
         lead=verdict.headline,
         notes=[*verdict.reasons, *picture_notes()],
-        sections=[
-            Section(heading="What to run", blocks=commands),
-            Section(heading="Log directories", blocks=[*map(_root_line, diagnosis.roots), *failed]),
-            Section(heading="What a broker's start would do", blocks=_start_lines(diagnosis)),
-            table_section(
-                "Partition by partition", _FORECAST_TABLE, _worth_telling(diagnosis.forecasts)
-            ),
-            *finding_sections(diagnosis.counts, diagnosis.findings),
-        ],
+        sections=sections,
     )
+
+
+def _sections(diagnosis: Diagnosis) -> list[Section]:
+    """Return all of the page that is of one broker."""
+    failed = [
+        f"{partition_name(row)} in {row['root']} could not be verified: {row['error']}"
+        for row in diagnosis.failed
+    ]
+    return [
+        Section(heading="Log directories", blocks=[*map(_root_line, diagnosis.roots), *failed]),
+        Section(heading="What a broker's start would do", blocks=_start_lines(diagnosis)),
+        table_section(
+            "Partition by partition", _FORECAST_TABLE, _worth_telling(diagnosis.forecasts)
+        ),
+        *finding_sections(diagnosis.counts, diagnosis.findings),
+    ]
 
 
 def _check_places(roots: Sequence[str], role: Role | None) -> list[Path]:
@@ -203,16 +260,21 @@ def _check_places(roots: Sequence[str], role: Role | None) -> list[Path]:
     return places
 
 
-def _exit_code(diagnosis: Diagnosis, fail_on: FailOn) -> int:
-    if diagnosis.failed:
+def _exit_code(
+    diagnoses: Sequence[Diagnosis], cluster: ClusterDiagnosis | None, fail_on: FailOn
+) -> int:
+    is_compared = cluster is None or not any(cluster.audit.rows["error"].to_pylist())
+    if not is_compared or any(diagnosis.failed for diagnosis in diagnoses):
         return ExitCode.PARTLY_FAILED
     if fail_on.severity is None:
         return ExitCode.DONE
-    ranks = [Severity(severity).rank for severity, _, _ in diagnosis.counts]
+    ranks = [
+        Severity(severity).rank for diagnosis in diagnoses for severity, _, _ in diagnosis.counts
+    ]
     # `pylog doctor DIR && systemctl start kafka` starts no broker that has to wait.
-    advice = _AS_SEVERE.get(diagnosis.verdict.advice)
-    if advice is not None:
-        ranks.append(advice.rank)
+    verdicts = [diagnosis.verdict for diagnosis in diagnoses]
+    verdicts += [] if cluster is None else [cluster.verdict]
+    ranks += [severity.rank for verdict in verdicts if (severity := _AS_SEVERE.get(verdict.advice))]
     worst = max(ranks, default=-1)
     return ExitCode.FINDINGS if worst >= fail_on.severity.rank else ExitCode.DONE
 
@@ -235,7 +297,59 @@ def _describe(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def _write(call: Call[_Spool], diagnosis: Diagnosis, shown: int) -> None:
+def _describe_cluster(cluster: ClusterDiagnosis) -> dict[str, Any]:
+    starts = cluster.audit.starts
+    return {
+        **asdict(cluster.verdict),
+        "brokers": list(cluster.brokers),
+        "starts": None if starts is None else asdict(starts),
+        "partitions": [],
+        "engine": cluster.audit.engine,
+    }
+
+
+def _write_all(
+    call: Call[_Subject],
+    diagnoses: Sequence[tuple[int | None, Diagnosis]],
+    cluster: ClusterDiagnosis | None,
+) -> None:
+    console, shown = Console(), _shown(call)
+    if cluster is None:
+        for _, diagnosis in diagnoses:
+            _write(call, diagnosis, shown)
+        return
+
+    def say(text: str, style: str = "") -> None:
+        write_paragraphs(console, [text], is_wide=call.is_wide, style=style)
+
+    verdict = cluster.verdict
+    _write_verdict(call, console, verdict)
+    for broker, diagnosis in diagnoses:
+        # Of a broker that just starts all is said above.
+        if diagnosis.verdict.advice not in {Advice.START_BROKER, Advice.COPY_WHOLE}:
+            say(f"Broker {broker}", "bold")
+            _write(call, diagnosis, shown)
+            say("")
+    write_losses(console, details_of(cluster.audit), is_wide=call.is_wide)
+    say("")
+    say(verdict.headline, _STYLES[verdict.advice])
+    if verdict.commands:
+        say(f"next: {verdict.commands[0]}", "bold")
+
+
+def _write_verdict(call: Call[_Subject], console: Console, verdict: Verdict) -> None:
+    is_wide, are_all = call.is_wide, call.line[ALL_COMMANDS]
+    write_paragraphs(console, [verdict.headline], is_wide=is_wide, style=_STYLES[verdict.advice])
+    write_paragraphs(console, [f"  - {each}" for each in verdict.reasons], is_wide=is_wide)
+    commands = verdict.commands if are_all else verdict.commands[:_SHOWN_COMMANDS]
+    write_paragraphs(console, [f"    {each}" for each in commands], is_wide=is_wide, style="bold")
+    more = len(verdict.commands) - len(commands)
+    after = [f"    and {more:,} more; {ALL_COMMANDS.label} shows them"] if more else []
+    after += [f"  {warning}" for warning in _warnings(verdict)]
+    write_paragraphs(console, [*after, ""], is_wide=is_wide)
+
+
+def _write(call: Call[_Subject], diagnosis: Diagnosis, shown: int) -> None:
     console = Console()
     is_wide, are_all = call.is_wide, call.line[ALL_COMMANDS]
 
@@ -243,15 +357,7 @@ def _write(call: Call[_Spool], diagnosis: Diagnosis, shown: int) -> None:
         write_paragraphs(console, [text], is_wide=is_wide, style=style)
 
     verdict = diagnosis.verdict
-    say(verdict.headline, _STYLES[verdict.advice])
-    for reason in verdict.reasons:
-        say(f"  - {reason}")
-    commands = verdict.commands if are_all else verdict.commands[:_SHOWN_COMMANDS]
-    write_paragraphs(console, [f"    {each}" for each in commands], is_wide=is_wide, style="bold")
-    more = len(verdict.commands) - len(commands)
-    after = [f"    and {more:,} more; {ALL_COMMANDS.label} shows them"] if more else []
-    after += [f"  {warning}" for warning in _warnings(verdict)]
-    write_paragraphs(console, [*after, ""], is_wide=is_wide)
+    _write_verdict(call, console, verdict)
     for root in diagnosis.roots:
         say(_root_line(root))
     _write_start(diagnosis, console, is_wide=is_wide)

@@ -1,0 +1,171 @@
+"""The doctor of several brokers: a diagnosis of each, then what they lose if they start."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import Final
+
+from pylog_spark.engines.choice import Place
+from pylog_spark.operations.audit import Audit, audit
+from pylog_spark.operations.elections import Starts, describe_start
+from pylog_spark.options import JobOptions
+from pylog_spark.run.catalogs import read_meta_properties
+from pylog_spark.tasks.diagnosis import Diagnosis
+from storage_core.catalog.log_directories import DirectoryKind, classify_directory
+from storage_core.catalog.roles import local_path
+from storage_core.checkpoint.broker_files import MetaProperties
+from storage_core.errors import PylogError
+from storage_core.filenames import TopicPartition
+from storage_core.maintenance.verification.verdict import Advice, Verdict
+from storage_core.roots.open_root import LogRoot, open_root
+
+# Of a broker's own verdict: what keeps all from starting, the worst first.
+_WORST_FIRST: Final = (
+    Advice.IN_USE,
+    Advice.DO_NOT_START,
+    Advice.COPY_DAMAGED,
+    Advice.LOOK_BEFORE_START,
+    Advice.RECOVER,
+    Advice.START_BROKER,
+    Advice.COPY_WHOLE,
+)
+_ANOTHER_LEADER: Final = (
+    "another leader may lose less: `pylog audit` says which, and brings the others in line with it"
+)
+_BLOCKS: Final = frozenset({Advice.IN_USE, Advice.DO_NOT_START, Advice.COPY_DAMAGED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterDiagnosis:
+    """What the doctor says of several brokers.
+
+    Attributes:
+        verdict: What to do with all of them.
+        brokers: The diagnosis of each, by node id.
+        audit: Their replicas compared, and what is lost if all of them start.
+    """
+
+    verdict: Verdict
+    brokers: Mapping[int, Diagnosis]
+    audit: Audit
+
+
+def split_by_broker(roots: Sequence[LogRoot]) -> dict[int, list[LogRoot]]:
+    """Return the log directories by node id where they are of several brokers; else nothing.
+
+    They are if each says whose it is, all of one cluster, and two nodes have a replica of the same
+    partition: one broker has one in a single directory. Otherwise one broker has a directory that
+    is not its own, which is a finding.
+
+    Args:
+        roots: Local log directories.
+    """
+    by_broker: dict[int, list[LogRoot]] = {}
+    clusters = set()
+    for root in roots:
+        meta = _owner(root)
+        if meta is None or meta.node_id is None:
+            return {}
+        clusters.add(meta.cluster_id)
+        by_broker.setdefault(meta.node_id, []).append(root)
+    if len(clusters) > 1:
+        return {}
+    seen: set[TopicPartition] = set()
+    for own in by_broker.values():
+        replicas = {each for root in own for each in _replicas(root)}
+        if seen & replicas:
+            return dict(sorted(by_broker.items()))
+        seen |= replicas
+    return {}
+
+
+def diagnose_cluster(
+    place: Place,
+    brokers: Mapping[int, Sequence[LogRoot]],
+    options: JobOptions,
+    diagnose_one: Callable[[int, Sequence[str]], Diagnosis],
+) -> ClusterDiagnosis:
+    """Diagnose brokers one after another, and compare their replicas; nothing is written.
+
+    Args:
+        place: Where it runs: a Spark session, or this machine (``Local``).
+        brokers: Their log directories, by node id.
+        options: Which topics, which role.
+        diagnose_one: Diagnoses the log directories of one broker, by its node id.
+
+    Raises:
+        PylogError: As ``diagnose`` and ``audit``.
+        pyspark.errors.PySparkException: Spark failed.
+    """
+    diagnoses = {
+        broker: diagnose_one(broker, [root.location for root in roots])
+        for broker, roots in brokers.items()
+    }
+    places = [root.location for roots in brokers.values() for root in roots]
+    compared = audit(place, places, options, up=list(brokers))
+    assert compared.starts is not None  # noqa: S101  # brokers start
+    verdict = decide_for_all(places, diagnoses, compared.starts, compared.belief)
+    return ClusterDiagnosis(verdict=verdict, brokers=diagnoses, audit=compared)
+
+
+def decide_for_all(
+    places: Sequence[str], diagnoses: Mapping[int, Diagnosis], starts: Starts, belief: str
+) -> Verdict:
+    """Return the verdict on several brokers.
+
+    Args:
+        places: All their log directories.
+        diagnoses: What is to be said of each, by node id.
+        starts: What they lose if they start, and the best order.
+        belief: Whose word on ISR and epochs was taken.
+    """
+    least = starts.least
+    order = [*least.brokers, *(broker for broker in diagnoses if broker not in least.brokers)]
+    advice = min((each.verdict.advice for each in diagnoses.values()), key=_WORST_FIRST.index)
+    if any(least.loss) and advice not in _BLOCKS:
+        advice = Advice.LOOK_BEFORE_START
+    blocked = [broker for broker in order if diagnoses[broker].verdict.advice in _BLOCKS]
+    start = describe_start(least)
+    if blocked:
+        names = " or ".join(map(str, blocked))
+        headline = f"Do not start broker {names} as it is. Afterwards {start}."
+    elif least.lost_committed:
+        headline = f"Do not start yet. What loses least is to {start}."
+    else:
+        headline = f"{start[0].upper()}{start[1:]}."
+    commands = [command for broker in order for command in diagnoses[broker].verdict.commands]
+    up = ",".join(map(str, least.brokers))
+    if any(least.loss):
+        commands.append(f"pylog audit {' '.join(map(quote, places))} --up {up}")
+    return Verdict(
+        advice=advice,
+        headline=headline,
+        reasons=(
+            *(f"broker {broker}: {diagnoses[broker].verdict.headline}" for broker in order),
+            *starts.notes,
+            *([_ANOTHER_LEADER] if least.lost_records else []),
+            belief,
+        ),
+        commands=tuple(commands),
+        cut_records=sum(each.verdict.cut_records for each in diagnoses.values()),
+    )
+
+
+def _owner(root: LogRoot) -> MetaProperties | None:
+    try:
+        return read_meta_properties(root.location)
+    except PylogError:
+        return None  # which is a finding
+
+
+def _replicas(root: LogRoot) -> set[TopicPartition]:
+    path = local_path(root.location)
+    if path is None:
+        return set()
+    found = map(classify_directory, open_root(Path(path), role=root.role).directories())
+    return {
+        partition
+        for kind, partition in found
+        if kind is DirectoryKind.PARTITION and partition is not None
+    }

@@ -1,0 +1,88 @@
+"""``pylog doctor`` of several brokers: each of them, and what they lose together."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pylog_spark.discovery import resolve_roots
+from pylog_spark.exit_code import ExitCode
+from pylog_spark.operations.cluster_doctor import split_by_broker
+from storage_core.catalog.roles import Role
+from tests.kit.cluster_truth import Cluster
+
+
+def ask(pylog, *arguments: object) -> tuple[int, list[dict[str, Any]]]:
+    result = pylog("doctor", *arguments, "--engine", "local", "--output", "json")
+    return result.exit_code, [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def brokers_of(*roots: Path) -> dict[int, list[str]]:
+    found = split_by_broker(resolve_roots(roots, said=Role.BROKER))
+    return {broker: [root.location for root in own] for broker, own in found.items()}
+
+
+def test_a_loss_under_the_best_order_keeps_all_from_starting(pylog, tmp_path):
+    roots = Cluster("wiped-disk", tmp_path).roots
+    status, rows = ask(pylog, *roots)
+    assert [row["type"] for row in rows] == ["diagnosis", "diagnosis", "diagnosis", "cluster"]
+    assert [row["broker"] for row in rows[:3]] == [1, 2, 3]
+    cluster = rows[-1]
+    assert (status, cluster["advice"]) == (ExitCode.FINDINGS, "look-before-start")
+    # What Kafka lost when all three were started.
+    assert cluster["headline"].startswith("Do not start yet. What loses least is to start ")
+    assert cluster["headline"].endswith(": 534 records are lost, committed.")
+    assert cluster["starts"]["least"]["lost_committed"] == 534
+    places = " ".join(map(str, roots))
+    order = ",".join(map(str, cluster["starts"]["least"]["brokers"]))
+    assert cluster["commands"][-1] == f"pylog audit {places} --up {order}"
+    assert len(cluster["partitions"]) == 6
+
+
+def test_brokers_that_lose_nothing_just_start(pylog, tmp_path):
+    status, rows = ask(pylog, *Cluster("clean", tmp_path).roots)
+    cluster = rows[-1]
+    assert cluster["headline"].startswith("Start ")
+    assert cluster["headline"].endswith(": nothing is lost.")
+    assert cluster["commands"] == []
+    assert (status, cluster["advice"]) == (ExitCode.DONE, "start-broker")
+
+
+def test_a_broker_that_cannot_start_is_named_first(pylog, tmp_path):
+    roots = Cluster("epoch-file-corrupt", tmp_path / "c").roots
+    status, rows = ask(pylog, *roots)
+    stopped = [row["broker"] for row in rows[:-1] if row["advice"] == "do-not-start"]
+    assert stopped
+    assert (status, rows[-1]["advice"]) == (ExitCode.FINDINGS, "do-not-start")
+    assert rows[-1]["headline"].startswith(f"Do not start broker {stopped[0]} as it is. ")
+    page = tmp_path / "page.html"
+    said = pylog("doctor", *roots, "--engine", "local", "--report", page).stdout
+    assert said.startswith(f"Do not start broker {stopped[0]} as it is. ")
+    assert f"Broker {stopped[0]}\n" in said
+    assert f"Broker {stopped[0]}: Log directories" in page.read_text()
+
+
+def test_directories_are_of_several_brokers_if_these_share_a_partition(tmp_path):
+    one, two, three = Cluster("clean", tmp_path).roots
+    assert brokers_of(three, one, two) == {1: [str(one)], 2: [str(two)], 3: [str(three)]}
+    assert brokers_of(one) == {}
+    # Who holds nothing in common with another one has a directory that is not its own.
+    for path in two.iterdir():
+        if path.is_dir():
+            path.rename(path.with_name(f"{path.name}-not-a-log"))
+    assert brokers_of(one, two) == {}
+    (three / "meta.properties").unlink()
+    assert brokers_of(one, three) == {}
+
+
+@pytest.mark.parametrize("change", ["node.id=x", "cluster.id=QUFBQUFBQUFBQUFBQUFBQQ"])
+def test_who_does_not_say_whose_it_is_is_one_brokers(tmp_path, change):
+    one, two, _ = Cluster("clean", tmp_path).roots
+    file = two / "meta.properties"
+    key = change.partition("=")[0]
+    lines = [
+        change if line.startswith(f"{key}=") else line for line in file.read_text().splitlines()
+    ]
+    file.write_text("\n".join(lines) + "\n")
+    assert brokers_of(one, two) == {}
