@@ -7,11 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 
-from pylog_spark.cli.audit import details_of, write_losses
 from pylog_spark.cli.chosen_topics import topic_notes, write_notes
 from pylog_spark.cli.finding_tables import FINDING_TABLE, write_counts
 from pylog_spark.cli.page_parts import finding_sections, picture_notes, table_section
@@ -19,11 +18,6 @@ from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import Call, Tasks, Work, engine_text, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
-from pylog_spark.operations.cluster_doctor import (
-    ClusterDiagnosis,
-    diagnose_cluster,
-    split_by_broker,
-)
 from pylog_spark.operations.doctor import diagnose
 from pylog_spark.operations.verify_report import VerifyRequest
 from pylog_spark.options.broker import broker_config
@@ -50,6 +44,7 @@ from pylog_spark.report import (
 )
 from pylog_spark.report_page import Block, Command, Page, Section, write_page
 from pylog_spark.run.guards import check_outside
+from pylog_spark.run.several_brokers import split_by_broker
 from pylog_spark.schemas import FINDING
 from pylog_spark.tasks.diagnosis import Diagnosis
 from pylog_spark.text import to_json
@@ -63,6 +58,9 @@ from storage_core.maintenance.verification.verdict import Advice, RootState, Ver
 from storage_core.roots.open_root import LogRoot, check_log_directory
 from storage_core.store.open_objects import MANAGED_PREFIX, is_managed
 from storage_core.wording import count_text
+
+if TYPE_CHECKING:
+    from pylog_spark.operations.cluster_doctor import ClusterDiagnosis
 
 # Findings for a program, a line each, until the whole of the answer is known; None for a person.
 _Spool = IO[str] | None
@@ -135,7 +133,7 @@ def _prepare(line: CommandLine) -> Call[_Subject]:
     return Call(line=line, options=options, subject=subject, roots=roots, notes=notes)
 
 
-def _diagnose(call: Call[_Subject], place: Any) -> Diagnosis | ClusterDiagnosis:
+def _diagnose(call: Call[_Subject], place: Any) -> "Diagnosis | ClusterDiagnosis":
     def diagnose_one(broker: int | None, roots: Sequence[str]) -> Diagnosis:
         spool = call.subject.spools[broker]
         return diagnose(
@@ -150,6 +148,8 @@ def _diagnose(call: Call[_Subject], place: Any) -> Diagnosis | ClusterDiagnosis:
     brokers = call.subject.brokers
     if not brokers:
         return diagnose_one(None, [root.location for root in call.roots])
+    from pylog_spark.operations.cluster_doctor import diagnose_cluster  # noqa: PLC0415 - takes its time
+
     return diagnose_cluster(place, brokers, call.options, diagnose_one)
 
 
@@ -163,8 +163,8 @@ def _shown(call: Call[_Subject]) -> int:
     return _SHOWN_FINDINGS if shown is None else shown
 
 
-def _show(call: Call[_Subject], report: Diagnosis | ClusterDiagnosis) -> int:
-    cluster = report if isinstance(report, ClusterDiagnosis) else None
+def _show(call: Call[_Subject], report: "Diagnosis | ClusterDiagnosis") -> int:
+    cluster = None if isinstance(report, Diagnosis) else report
     diagnoses: list[tuple[int | None, Diagnosis]] = (
         [(None, report)] if isinstance(report, Diagnosis) else [*report.brokers.items()]
     )
@@ -206,7 +206,7 @@ def _write_rows(
             lines.add("failed", failed)
 
 
-def doctor_page(report: Diagnosis | ClusterDiagnosis) -> Page:
+def doctor_page(report: "Diagnosis | ClusterDiagnosis") -> Page:
     """Return the page of a diagnosis, of one broker or of several."""
     verdict = report.verdict
     commands: list[Block] = [*map(Command, verdict.commands), *_warnings(verdict)]
@@ -261,7 +261,7 @@ def _check_places(roots: Sequence[str], role: Role | None) -> list[Path]:
 
 
 def _exit_code(
-    diagnoses: Sequence[Diagnosis], cluster: ClusterDiagnosis | None, fail_on: FailOn
+    diagnoses: Sequence[Diagnosis], cluster: "ClusterDiagnosis | None", fail_on: FailOn
 ) -> int:
     is_compared = cluster is None or not any(cluster.audit.rows["error"].to_pylist())
     if not is_compared or any(diagnosis.failed for diagnosis in diagnoses):
@@ -297,7 +297,7 @@ def _describe(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def _describe_cluster(cluster: ClusterDiagnosis) -> dict[str, Any]:
+def _describe_cluster(cluster: "ClusterDiagnosis") -> dict[str, Any]:
     starts = cluster.audit.starts
     return {
         **asdict(cluster.verdict),
@@ -311,7 +311,7 @@ def _describe_cluster(cluster: ClusterDiagnosis) -> dict[str, Any]:
 def _write_all(
     call: Call[_Subject],
     diagnoses: Sequence[tuple[int | None, Diagnosis]],
-    cluster: ClusterDiagnosis | None,
+    cluster: "ClusterDiagnosis | None",
 ) -> None:
     console, shown = Console(), _shown(call)
     if cluster is None:
@@ -321,6 +321,8 @@ def _write_all(
 
     def say(text: str, style: str = "") -> None:
         write_paragraphs(console, [text], is_wide=call.is_wide, style=style)
+
+    from pylog_spark.cli.audit import details_of, write_losses  # noqa: PLC0415 - takes its time
 
     verdict = cluster.verdict
     _write_verdict(call, console, verdict)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from shlex import quote
 from typing import Final
 
@@ -10,15 +9,9 @@ from pylog_spark.engines.choice import Place
 from pylog_spark.operations.audit import Audit, audit
 from pylog_spark.operations.elections import Starts, describe_start
 from pylog_spark.options import JobOptions
-from pylog_spark.run.catalogs import read_meta_properties
 from pylog_spark.tasks.diagnosis import Diagnosis
-from storage_core.catalog.log_directories import DirectoryKind, classify_directory
-from storage_core.catalog.roles import local_path
-from storage_core.checkpoint.broker_files import MetaProperties
-from storage_core.errors import PylogError
-from storage_core.filenames import TopicPartition
 from storage_core.maintenance.verification.verdict import Advice, Verdict
-from storage_core.roots.open_root import LogRoot, open_root
+from storage_core.roots.open_root import LogRoot
 
 # Of a broker's own verdict: what keeps all from starting, the worst first.
 _WORST_FIRST: Final = (
@@ -49,35 +42,6 @@ class ClusterDiagnosis:
     verdict: Verdict
     brokers: Mapping[int, Diagnosis]
     audit: Audit
-
-
-def split_by_broker(roots: Sequence[LogRoot]) -> dict[int, list[LogRoot]]:
-    """Return the log directories by node id where they are of several brokers; else nothing.
-
-    They are if each says whose it is, all of one cluster, and two nodes have a replica of the same
-    partition: one broker has one in a single directory. Otherwise one broker has a directory that
-    is not its own, which is a finding.
-
-    Args:
-        roots: Local log directories.
-    """
-    by_broker: dict[int, list[LogRoot]] = {}
-    clusters = set()
-    for root in roots:
-        meta = _owner(root)
-        if meta is None or meta.node_id is None:
-            return {}
-        clusters.add(meta.cluster_id)
-        by_broker.setdefault(meta.node_id, []).append(root)
-    if len(clusters) > 1:
-        return {}
-    seen: set[TopicPartition] = set()
-    for own in by_broker.values():
-        replicas = {each for root in own for each in _replicas(root)}
-        if seen & replicas:
-            return dict(sorted(by_broker.items()))
-        seen |= replicas
-    return {}
 
 
 def diagnose_cluster(
@@ -150,22 +114,3 @@ def decide_for_all(
         commands=tuple(commands),
         cut_records=sum(each.verdict.cut_records for each in diagnoses.values()),
     )
-
-
-def _owner(root: LogRoot) -> MetaProperties | None:
-    try:
-        return read_meta_properties(root.location)
-    except PylogError:
-        return None  # which is a finding
-
-
-def _replicas(root: LogRoot) -> set[TopicPartition]:
-    path = local_path(root.location)
-    if path is None:
-        return set()
-    found = map(classify_directory, open_root(Path(path), role=root.role).directories())
-    return {
-        partition
-        for kind, partition in found
-        if kind is DirectoryKind.PARTITION and partition is not None
-    }
