@@ -16,6 +16,7 @@ from pylog_spark.cli.warmup_log import write_sample
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.option import CommandLine
 from storage_core import kafka_log, kernels
+from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.clock import ManualClock
 from storage_core.config import CleanerConfig, CleanupPolicy, LogConfig, OffsetMapHash
 from storage_core.filenames import log_file
@@ -38,6 +39,9 @@ from storage_core.maintenance.compaction.partial import index_segment
 from storage_core.maintenance.compaction.partition import HASH_KEY_BYTES, clean_partition
 from storage_core.maintenance.compaction.plan import CompactionPlan, plan_compaction
 from storage_core.maintenance.partition_state import PartitionState
+from storage_core.maintenance.replication.places import ReplicaPlace
+from storage_core.maintenance.replication.range_digests import OffsetRanges, digest_log
+from storage_core.maintenance.replication.resting_log import observe_log
 from storage_core.records.batch_builder import BatchSettings, build_all
 from storage_core.records.codecs import Arena, Blocks, compress_blocks, decompress_blocks
 from storage_core.records.new_records import NewRecords
@@ -75,6 +79,7 @@ def warm_up() -> str:
                 directory.parent.mkdir()
                 write_sample(directory)
                 _read(directory)
+                _digest(directory)
                 _index_apart(directory)
                 _clean(directory, hash_kind, first_dirty_offset)
         _clean_twice(folder)
@@ -107,6 +112,21 @@ def _read(directory: Path) -> None:
         if isinstance(block, DecodedBatches):
             list(JsonLines(log_file(0)).batches(block))
     kafka_log.open_logs(directory).read().to_table()
+
+
+def _digest(directory: Path) -> None:
+    """Digest a log as a replica, as a comparison with others does."""
+    log = observe_log(
+        ReplicaPlace(
+            broker=None,
+            root=str(directory.parent),
+            directory=str(directory),
+            kind=DirectoryKind.PARTITION,
+            is_clean=True,
+        )
+    )
+    ranges = OffsetRanges.of(log.log_start_offset, log.log_end_offset, log.size_bytes)
+    digest_log(log, ranges)
 
 
 def _index_apart(directory: Path) -> None:

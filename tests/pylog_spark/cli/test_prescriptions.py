@@ -173,7 +173,7 @@ def test_a_person_copies_whole_lines_to_a_shell(root, tmp_path):
     def ask() -> subprocess.CompletedProcess[str]:
         environment = {"PATH": f"{bin_path}:/usr/bin:/bin", "COLUMNS": "40", "FORCE_COLOR": "1"}
         environment |= {"HOME": str(tmp_path), "TERM": "xterm"}
-        command = f"pylog doctor {root.path} --now-ms {NOW_MS}"
+        command = f"pylog doctor {root.path} --now-ms {NOW_MS} {' '.join(ONLY_BROKER)}"
         return subprocess.run(
             ["sh", "-c", command],
             env=environment,
