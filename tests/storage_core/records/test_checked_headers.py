@@ -104,7 +104,7 @@ def test_pieces_are_read_in_turn_and_handed_on_together(monkeypatch):
     assert window.batches.crc_ok.tolist() == [1] * 53
 
 
-@pytest.mark.parametrize(("limit", "most"), [("_MOST_ROWS", 10), ("_MOST_BYTES", 5000)])
+@pytest.mark.parametrize(("limit", "most"), [("MOST_ROWS", 10), ("MOST_BYTES", 5000)])
 def test_no_more_than_so_much_is_handed_on_at_once(monkeypatch, limit, most):
     monkeypatch.setattr(checked_headers, "_PIECE_BYTES", 500)
     monkeypatch.setattr(checked_headers, limit, most)
@@ -213,7 +213,7 @@ def test_batches_in_the_value_of_a_record_are_no_place_to_begin():
 
 @pytest.mark.usefixtures("short_stretches")
 def test_a_thread_that_finds_too_many_batches_leaves_the_rest(monkeypatch):
-    monkeypatch.setattr(checked_headers, "_MOST_ROWS", 2)
+    monkeypatch.setattr(checked_headers, "MOST_ROWS", 2)
     monkeypatch.setattr(checked_headers, "_STRETCH_ROWS", 3)
     assert_same(LOG, threads=2)
 
