@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
-from pylog_spark.operations.audit_remarks import PartitionKey, Surroundings, find_remarks
+from pylog_spark.operations.audit_remarks import Surroundings, find_remarks
 from pylog_spark.operations.election_files import find_better_leaders, write_election_files
 from pylog_spark.operations.elections import Starts, add_elections, controller_of, find_starting
 from pylog_spark.options import JobOptions
@@ -22,7 +22,6 @@ from pylog_spark.run.planning import (
     WorkItem,
     are_looked_at_here,
     are_read_here,
-    choose_unit_bytes,
     pack_units,
 )
 from pylog_spark.run.run import Run
@@ -37,6 +36,7 @@ from storage_core.errors import ConfigError, PylogError
 from storage_core.maintenance.replication.partition_registration import (
     MAX_STATE_BYTES,
     PartitionRegistration,
+    TopicIdPartition,
     parse_states,
     states_of,
 )
@@ -73,7 +73,7 @@ class Audit:
     belief: str
     engine: str
     starts: Starts | None = None
-    leaders: Mapping[PartitionKey, int] = field(default_factory=dict)
+    leaders: Mapping[TopicIdPartition, int] = field(default_factory=dict)
 
     def answers(self) -> Iterator[dict[str, Any]]:
         """Yield all that is known of each partition, under ``ANSWER_KEYS``."""
@@ -171,8 +171,8 @@ def _beside(
     known: "Known",
     leader_epoch: int | None,
 ) -> Surroundings:
-    states: dict[PartitionKey, PartitionRegistration] = {
-        (each.topic, each.partition, each.topic_id): each for each in known.states
+    states: dict[TopicIdPartition, PartitionRegistration] = {
+        each.key: each for each in known.states
     }
     topics = {} if known.metadata is None else known.metadata.topics
     ids_of: dict[tuple[str, int], set[str]] = {}
@@ -201,7 +201,7 @@ def _judge(run: Run, places: Sequence[PartitionPlaces]) -> pa.Table:
     items = [
         WorkItem(value=each, size_bytes=size) for each, size in zip(places, sizes, strict=True)
     ]
-    unit_bytes = unit_bytes_of(run, sum(sizes))
+    unit_bytes = run.unit_bytes(sum(sizes))
     now_ms = options.now_ms
 
     def work(unit: tuple[PartitionPlaces, ...]) -> Iterator[pa.RecordBatch]:
@@ -230,17 +230,6 @@ def measure(run: Run, places: Sequence[PartitionPlaces]) -> list[dict[str, Any]]
     )
     sizes: list[dict[str, Any]] = rows.sort_by("ordinal").to_pylist()
     return sizes
-
-
-def unit_bytes_of(run: Run, total_bytes: int) -> int:
-    """Return how many bytes one task should be given of so many."""
-    tuning = run.job.options.tuning
-    return choose_unit_bytes(
-        total_bytes,
-        slots=run.engine.slots,
-        least_bytes=tuning.unit_min_bytes,
-        most_bytes=tuning.unit_max_bytes,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

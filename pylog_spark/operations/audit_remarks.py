@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from storage_core.formats.error_codes import KafkaErrorCode
-from storage_core.maintenance.replication.partition_registration import PartitionRegistration
+from storage_core.maintenance.replication.partition_registration import (
+    PartitionRegistration,
+    TopicIdPartition,
+)
 from storage_core.wording import count_text
 
 _NO_LEADER: Final = -1
 # Topic, partition, topic id.
-PartitionKey = tuple[str, int, str | None]
 # Marks of copies that are no replica of their broker.
 BESIDE: Final = ("future", "stray", "delete")
 
@@ -54,7 +56,7 @@ class Surroundings:
         leader_epoch: Epoch that the next leader is to have; None where nobody says one.
     """
 
-    states: dict[PartitionKey, PartitionRegistration]
+    states: dict[TopicIdPartition, PartitionRegistration]
     topic_ids: frozenset[str]
     ids_of: dict[tuple[str, int], set[str]]
     unclean: frozenset[int]
@@ -94,7 +96,7 @@ _Found = tuple[Remark, int | None, str]
 
 
 def _of_ids(
-    key: PartitionKey, known: Surroundings, replicas: Sequence[dict[str, Any]]
+    key: TopicIdPartition, known: Surroundings, replicas: Sequence[dict[str, Any]]
 ) -> Iterator[_Found]:
     topic, partition, topic_id = key
     ids = known.ids_of.get((topic, partition), set())

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pylog_spark.engines.choice import Place
-from pylog_spark.operations.audit import measure, open_places, unit_bytes_of
+from pylog_spark.operations.audit import measure, open_places
 from pylog_spark.options import JobOptions
 from pylog_spark.options.choices import Level
 from pylog_spark.rows import spark_frame
@@ -134,7 +134,7 @@ def _compare(run: Run, places: Sequence[PartitionPlaces], level: Level) -> pa.Ta
             is_look=are_looked_at_here(sum(len(each.replicas) for each in places)),
         )
     sizes = measure(run, places)
-    unit_bytes = unit_bytes_of(run, sum(int(row["bytes"]) for row in sizes))
+    unit_bytes = run.unit_bytes(sum(int(row["bytes"]) for row in sizes))
     whole = [
         WorkItem(
             value=each,
@@ -161,7 +161,7 @@ def _compare(run: Run, places: Sequence[PartitionPlaces], level: Level) -> pa.Ta
 
 
 def _compare_whole(run: Run, items: Sequence[WorkItem[PartitionPlaces]], level: Level) -> Any:
-    unit_bytes = unit_bytes_of(run, sum(item.size_bytes for item in items))
+    unit_bytes = run.unit_bytes(sum(item.size_bytes for item in items))
 
     def work(unit: tuple[PartitionPlaces, ...]) -> Iterator[pa.RecordBatch]:
         return compare_partitions(unit, level)
@@ -184,7 +184,7 @@ def _compare_by_digests(
         for ordinal, (places, ranges) in big.items()
         for number in range(len(places.replicas))
     ]
-    unit_bytes = unit_bytes_of(run, sum(item.size_bytes for item in items))
+    unit_bytes = run.unit_bytes(sum(item.size_bytes for item in items))
     units = [tuple(unit.values) for unit in pack_units(items, unit_bytes=unit_bytes)]
     digests = engine.spread(units, digest_replicas, REPLICA_DIGEST)
     known = engine.publish(big)

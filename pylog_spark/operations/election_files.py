@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pylog_spark.operations.audit_remarks import PartitionKey
 from storage_core.errors import ConfigError
-from storage_core.maintenance.replication.partition_registration import PartitionRegistration
+from storage_core.maintenance.replication.partition_registration import (
+    PartitionRegistration,
+    TopicIdPartition,
+)
 
 # What kafka-reassign-partitions.sh and kafka-leader-election.sh take.
 REASSIGNMENT_FILE: Final = "reassignment.json"
@@ -18,9 +20,9 @@ _Row = dict[str, Any]
 
 def find_better_leaders(
     answers: Sequence[_Row],
-    states: Mapping[PartitionKey, PartitionRegistration],
+    states: Mapping[TopicIdPartition, PartitionRegistration],
     up: Sequence[int],
-) -> dict[PartitionKey, int]:
+) -> dict[TopicIdPartition, int]:
     """Return the best candidate of each partition that would else lose more.
 
     Args:
@@ -52,8 +54,8 @@ def _loss(candidate: _Row) -> tuple[bool, int, int]:
 
 def write_election_files(
     folder: Path,
-    leaders: Mapping[PartitionKey, int],
-    states: Mapping[PartitionKey, PartitionRegistration],
+    leaders: Mapping[TopicIdPartition, int],
+    states: Mapping[TopicIdPartition, PartitionRegistration],
 ) -> None:
     """Write the order of replicas in which each leader is first, and whom to hold elections for.
 

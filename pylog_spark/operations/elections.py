@@ -16,14 +16,16 @@ from storage_core.maintenance.replication.elections import (
     order_of_sessions,
     predict_election,
 )
-from storage_core.maintenance.replication.partition_registration import PartitionRegistration
+from storage_core.maintenance.replication.partition_registration import (
+    PartitionRegistration,
+    TopicIdPartition,
+)
 from storage_core.maintenance.verification.observed_root import ObservedRoot
 from storage_core.wording import count_text
 
 # Five brokers have 120 orders, of which each partition has at most 60 of its own.
 _MOST_COMPARED: Final = 5
 
-_Key = tuple[str, int, str | None]
 _Row = dict[str, Any]
 
 
@@ -168,9 +170,7 @@ def add_elections(
     stopped = [each.broker for each in starting if failed.get(each.broker, False)]
     starting = [each for each in starting if each.broker not in stopped]
     all_notes = [*notes, *(f"broker {broker} cannot open its logs: it ends" for broker in stopped)]
-    known: dict[_Key, PartitionRegistration] = {
-        (state.topic, state.partition, state.topic_id): state for state in states
-    }
+    known: dict[TopicIdPartition, PartitionRegistration] = {state.key: state for state in states}
     partitions = []
     for answer in answers:
         state = known.get((answer["topic"], answer["partition"], answer["topic_id"]))

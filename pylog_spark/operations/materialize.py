@@ -21,7 +21,6 @@ from pylog_spark.run.job import new_job
 from pylog_spark.run.planning import (
     WorkItem,
     are_looked_at_here,
-    choose_unit_bytes,
     count_look_tasks,
     pack_units,
 )
@@ -142,7 +141,6 @@ def _write(run: Run, path: Path, details: pa.Table) -> pa.Table:
     if not rows.num_rows:
         return details
     wanted = rows.to_pylist()
-    tuning = job.options.tuning
     total = sum(row["all_bytes"] for row in wanted)
     units = pack_units(
         [
@@ -152,12 +150,7 @@ def _write(run: Run, path: Path, details: pa.Table) -> pa.Table:
             )
             for row in wanted
         ],
-        unit_bytes=choose_unit_bytes(
-            total,
-            slots=engine.slots,
-            least_bytes=tuning.unit_min_bytes,
-            most_bytes=tuning.unit_max_bytes,
-        ),
+        unit_bytes=run.unit_bytes(total),
     )
     context = MaterializeContext(root=job.roots[0].location, directory=str(path), present={})
 

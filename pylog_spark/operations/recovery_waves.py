@@ -17,7 +17,6 @@ from pylog_spark.run.planning import (
     Demand,
     WorkItem,
     WorkUnit,
-    choose_unit_bytes,
     pack_units,
 )
 from pylog_spark.run.progress import ProgressMeter, progress_text
@@ -121,12 +120,7 @@ class RecoveryStages:
             max_truncate_bytes=options.max_truncate_bytes,
             salvage=options.salvage,
         )
-        unit_bytes = choose_unit_bytes(
-            sum(each.size_bytes + _PARTITION_BYTES for each in due),
-            slots=self._run.engine.slots,
-            least_bytes=options.tuning.unit_min_bytes,
-            most_bytes=options.tuning.unit_max_bytes,
-        )
+        unit_bytes = self._run.unit_bytes(sum(each.size_bytes + _PARTITION_BYTES for each in due))
         spread = [
             each
             for each in due

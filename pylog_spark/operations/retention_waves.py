@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from pylog_spark.rows import read_rows
 from pylog_spark.run.outcome import Outcome
-from pylog_spark.run.planning import Demand, WorkItem, choose_unit_bytes, pack_units
+from pylog_spark.run.planning import Demand, WorkItem, pack_units
 from pylog_spark.run.run import Run
 from pylog_spark.run.waves import Outcomes
 from pylog_spark.schemas import SWEPT, Reason, Status, SweptRow
@@ -65,7 +65,7 @@ class SweepStages:
 
     def _units(self, due: Sequence[SweepWork]) -> list[list[SweepWork]]:
         """Return what each task is given."""
-        tuning, disks = self._run.job.options.tuning, self._run.disks
+        disks = self._run.disks
         items = [
             WorkItem(
                 value=work,
@@ -74,12 +74,7 @@ class SweepStages:
             )
             for work in due
         ]
-        unit_bytes = choose_unit_bytes(
-            sum(item.size_bytes for item in items),
-            slots=self._run.engine.slots,
-            least_bytes=tuning.unit_min_bytes,
-            most_bytes=tuning.unit_max_bytes,
-        )
+        unit_bytes = self._run.unit_bytes(sum(item.size_bytes for item in items))
         units = pack_units(items, unit_bytes=unit_bytes, per_disk=disks.per_disk)
         return [unit.values for unit in units]
 

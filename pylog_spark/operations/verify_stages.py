@@ -20,7 +20,6 @@ from pylog_spark.run.planning import (
     WorkUnit,
     are_looked_at_here,
     are_read_here,
-    choose_unit_bytes,
     pack_units,
 )
 from pylog_spark.run.run import Run
@@ -141,7 +140,7 @@ def _cut(run: Run, targets: Sequence[Target]) -> list[WorkItem[Stretch]]:
             strict=True,
         )
     )
-    unit_bytes = _unit_bytes(run, sum(sum(of) for *_, of in known.values()))
+    unit_bytes = run.unit_bytes(sum(sum(of) for *_, of in known.values()))
     return [
         WorkItem(value=stretch, size_bytes=size, disk=run.disks.of(target.root))
         for target in targets
@@ -191,16 +190,6 @@ def cut_partition(
     ]
 
 
-def _unit_bytes(run: Run, total_bytes: int) -> int:
-    tuning = run.job.options.tuning
-    return choose_unit_bytes(
-        total_bytes,
-        slots=run.engine.slots,
-        least_bytes=tuning.unit_min_bytes,
-        most_bytes=tuning.unit_max_bytes,
-    )
-
-
 def _units(run: Run, items: Sequence[WorkItem[Stretch]]) -> list[WorkUnit[Stretch]]:
-    unit_bytes = _unit_bytes(run, sum(item.size_bytes for item in items))
+    unit_bytes = run.unit_bytes(sum(item.size_bytes for item in items))
     return pack_units(items, unit_bytes=unit_bytes, per_disk=run.disks.per_disk)

@@ -24,7 +24,7 @@ from pylog_spark.run.exit_rule import exit_code_of
 from pylog_spark.run.job import Job, brokers_of, open_recorder, unclean_roots
 from pylog_spark.run.plan_file import PlannedPartition
 from pylog_spark.run.plan_table import refuse_duplicates
-from pylog_spark.run.planning import WorkUnit, are_looked_at_here, count_busy
+from pylog_spark.run.planning import WorkUnit, are_looked_at_here, choose_unit_bytes, count_busy
 from pylog_spark.run.recording import Recorder
 from pylog_spark.run.run_report import Report, RunSummary, summarise
 from pylog_spark.schemas import PARTITION
@@ -270,6 +270,16 @@ class Run:
         """Return what tasks need to write."""
         access = {place: root.access for place, root in self.roots.items()}
         return WriteContext(run=context, roots=access)
+
+    def unit_bytes(self, total_bytes: int) -> int:
+        """Return how many bytes one task is given where so many are read in all."""
+        tuning = self.job.options.tuning
+        return choose_unit_bytes(
+            total_bytes,
+            slots=self.engine.slots,
+            least_bytes=tuning.unit_min_bytes,
+            most_bytes=tuning.unit_max_bytes,
+        )
 
     def readers_of(self, units: Sequence[WorkUnit[Any]]) -> int:
         """Return at how many places the task of each of some units may read a segment at once.

@@ -11,6 +11,8 @@ from storage_core.json_text import parse_json
 
 _CLEANUP_POLICY: Final = "cleanup.policy"
 _UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
+# Of a partition: equal names with other ids are other partitions; None where no file says the id.
+TopicIdPartition = tuple[str, int, str | None]
 # Of a topic's settings, and of those of all brokers, what is asked here.
 _TOPIC_KEYS: Final = frozenset({_CLEANUP_POLICY, "min.insync.replicas", _UNCLEAN_ELECTION})
 _BROKER_KEYS: Final = frozenset({"log.cleanup.policy", "min.insync.replicas", _UNCLEAN_ELECTION})
@@ -51,6 +53,11 @@ class PartitionRegistration:
     is_compacted: bool = False
     is_unclean_election_enabled: bool = False
     directories: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> TopicIdPartition:
+        """What tells it from other partitions."""
+        return self.topic, self.partition, self.topic_id
 
 
 def states_of(metadata: ClusterMetadata) -> Iterable[PartitionRegistration]:

@@ -6,11 +6,11 @@ from typing import Final
 
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
-from storage_core.maintenance.replication.partition_registration import PartitionRegistration
+from storage_core.maintenance.replication.partition_registration import (
+    PartitionRegistration,
+    TopicIdPartition,
+)
 from storage_core.maintenance.verification.observed_root import ObservedRoot
-
-# Topic, partition, topic id.
-_Key = tuple[str, int, str | None]
 
 _REPLICA_KINDS: Final = frozenset({DirectoryKind.PARTITION})
 # Directories that hold a log, but are no replica of their broker as it stands.
@@ -80,9 +80,7 @@ def find_places(
         roots: The log directories; several of one broker count as one.
         states: What is known of partitions.
     """
-    known: dict[_Key, PartitionRegistration] = {
-        (state.topic, state.partition, state.topic_id): state for state in states
-    }
+    known = {state.key: state for state in states}
     seen: dict[tuple[str, int], set[str]] = {}
     for root in roots:
         for entry in root.entries:
@@ -91,8 +89,8 @@ def find_places(
                 seen.setdefault((name.topic, name.partition), set()).add(entry.topic_id)
     ids = {key: next(iter(some)) for key, some in seen.items() if len(some) == 1}
     ids |= {(state.topic, state.partition): state.topic_id for state in known.values()}
-    replicas: dict[_Key, list[ReplicaPlace]] = {}
-    beside: dict[_Key, list[ReplicaPlace]] = {}
+    replicas: dict[TopicIdPartition, list[ReplicaPlace]] = {}
+    beside: dict[TopicIdPartition, list[ReplicaPlace]] = {}
     for root in roots:
         for entry in root.entries:
             name = entry.topic_partition
@@ -129,7 +127,7 @@ def find_places(
     return places
 
 
-def _order(key: _Key) -> tuple[str, int, str]:
+def _order(key: TopicIdPartition) -> tuple[str, int, str]:
     return (*key[:2], key[2] or "")
 
 

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from pylog_spark.run.budgets import RunBudget
 from pylog_spark.run.disks import Disks
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.planning import Demand
+from pylog_spark.run.run import Run
 from pylog_spark.run.waves import NO_LIMIT, Outcomes, run_wave, run_waves
 from pylog_spark.schemas import PLAN, SWEPT
 from pylog_spark.tasks.cells import MOST_CELL_BYTES
@@ -95,7 +97,7 @@ class Disk:
 
     def run(self, engine: Any = None, **limits: Any) -> Any:
         """A run over the two directories: all that waves ask of it."""
-        return SimpleNamespace(
+        run = SimpleNamespace(
             roots=self.roots,
             failures=Failures(self.roots),
             budget=RunBudget(RunLimits(**limits)),
@@ -109,6 +111,8 @@ class Disk:
                 run=ANY, roots={place: root.access for place, root in self.roots.items()}
             ),
         )
+        run.unit_bytes = partial(Run.unit_bytes, run)
+        return run
 
 
 @pytest.fixture
