@@ -50,7 +50,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup kernels aarch64 run fmt lint types imports test crash prescriptions nights kills interruptions locks fuzz brokers forecasts sparks notebooks airflow docs pex deploy python314 bench scale s3 spread check wheel lock clean
+.PHONY: help setup kernels aarch64 run fmt lint types imports test crash prescriptions nights kills interruptions locks fuzz brokers forecasts sparks notebooks airflow docs pex deploy python314 bench scale s3 spread mass check wheel lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -159,7 +159,10 @@ s3: $(VENV)/.for-all ## Ask versitygw too, a server that people run; built the f
 spread: $(VENV)/.for-all ## Measure memory of 50 million keys by shuffle, and a skewed directory on two slots
 	$(RUN) pytest -m bench -s tests/bench/test_bench_spread.py $(PYTEST)
 
-check: lint types imports test ## Everything that has to pass before a change goes in
+mass: $(VENV)/.for-run ## Count concepts, compare with main, keep the numbers in docs/mass.json; LIST="class names with two meanings"
+	$(VENV)/bin/python docs/mass.py $(LIST)
+
+check: lint types imports mass test ## Everything that has to pass before a change goes in
 
 # Both of these files: a wheel that is made of the archive has no machine code.
 wheel: $(VENV)/.for-all kernels ## Write the wheel and the source archive to dist
