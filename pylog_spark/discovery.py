@@ -7,7 +7,7 @@ time; an inventory takes the place of listing. One row is one sub-directory, wha
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +25,7 @@ from pylog_spark.tasks.listing import LISTING_COLUMNS, list_partitions, list_roo
 from pylog_spark.tasks.root_listing import ListingOpener, list_run_partitions, list_runs
 from storage_core.catalog.roles import Role, guess_role, local_path
 from storage_core.catalog.topic_filter import TopicFilter
-from storage_core.errors import ConfigError
+from storage_core.errors import ConfigError, StorageError
 from storage_core.filenames import LOG_SUFFIX, META_PROPERTIES_FILE, is_text
 from storage_core.local_files import folder_names, scan_folder
 from storage_core.roots.open_root import LogRoot, check_log_directory
@@ -40,28 +40,33 @@ _INVENTORY_TASKS: Final = 256
 _DIRECTORY_KEYS: Final = ("root", "role", "directory")
 
 
-def resolve_roots(roots: Sequence[str | Path], *, said: Role | None) -> list[LogRoot]:
+def resolve_roots(
+    roots: Sequence[str | Path], *, said: Role | None, must_open: bool = True
+) -> list[LogRoot]:
     """Check the log directories that a run is given and say what they are.
 
     Args:
         roots: Paths or URLs, at least one.
         said: The role that the owner named, None if nobody did.
+        must_open: False where one that cannot be listed is told of later.
 
     Raises:
         ConfigError: One of them is no log directory of this machine, is no URL of a root or one
             that nothing installed here can open, or is there twice.
+        StorageError: One of them cannot be listed.
         PylogError: A URL was given without a role, and its store cannot be asked.
     """
     found: dict[str, LogRoot] = {}
     for root in roots:
-        location, identity = _locate(root)
+        location, identity = _locate(root, must_open=must_open)
         if identity in found:
             raise ConfigError("ROOT", root, f"is the same directory as {found[identity].location}")
         is_managed = str(root).startswith(MANAGED_PREFIX)
         role = said or (Role.MANAGED if is_managed else guess_role(location))
         path = local_path(location)
         if path is not None and role is not Role.MANAGED:
-            check_log_directory(root, path)
+            with nullcontext() if must_open else suppress(StorageError):
+                check_log_directory(root, path)
         elif path is not None and os.path.lexists(path / META_PROPERTIES_FILE):
             reason = f"{META_PROPERTIES_FILE} lies there: it is a broker's, say --role broker"
             raise ConfigError("ROOT", root, reason)
@@ -73,7 +78,7 @@ def resolve_roots(roots: Sequence[str | Path], *, said: Role | None) -> list[Log
     return list(found.values())
 
 
-def _locate(root: str | Path) -> tuple[str, str]:
+def _locate(root: str | Path, *, must_open: bool) -> tuple[str, str]:
     """Return location and identity of a root: two of one identity are the same."""
     text = str(root).removeprefix(MANAGED_PREFIX)
     path = local_path(Path(text) if isinstance(root, Path) and "://" not in text else text)
@@ -86,9 +91,11 @@ def _locate(root: str | Path) -> tuple[str, str]:
         with said_as("ROOT", root):
             open_object_store(location)  # asks nothing of the store
         return location, location
-    if not path.is_dir():
-        reason = "is not a directory" if path.exists() else "no such directory"
-        raise ConfigError("ROOT", root, reason)
+    # Who may not look into the folder above it does not know whether it is there.
+    with storage_errors(path) if must_open else suppress(PermissionError):
+        if not path.is_dir():
+            reason = "is not a directory" if path.exists() else "no such directory"
+            raise ConfigError("ROOT", root, reason)
     plain = str(plain_path(path))
     if not is_text(plain):
         reason = "its path is not UTF-8, which Spark cannot be told; give it a link that is"
@@ -178,7 +185,8 @@ def count_directories(roots: Sequence[LogRoot]) -> int | None:
             return None
         # A managed root that is to be made is not there yet.
         if path.exists() or root.role is not Role.MANAGED:
-            with storage_errors(path):
+            # What cannot be listed is an error of whoever opens it.
+            with suppress(OSError):
                 count += len(folder_names(path))
     return count
 

@@ -84,7 +84,7 @@ def _losses(row: Row) -> str:
     ]
     if answer["unseen"]:
         brokers = ", ".join(map(str, answer["unseen"]))
-        said.append(f"of broker {brokers} no directory was given")
+        said.append(f"of broker {brokers} no directory was read")
     return "; ".join(said)
 
 
@@ -172,7 +172,7 @@ def _prepare(line: CommandLine) -> Call[None]:
     if line[TIMELINE]:
         others = (LEADER, LEADER_EPOCH, LEVEL, STATE, UP, ELECTION_OUT)
         _refuse_beside(line, TIMELINE, others, "shows changes and no more")
-    roots = resolve_roots(line[ROOTS], said=options.role)
+    roots = resolve_roots(line[ROOTS], said=options.role, must_open=False)
     notes = topic_notes(options, roots)
     return Call(line=line, options=options, subject=None, roots=roots, notes=notes)
 
@@ -211,7 +211,7 @@ def _show(call: Call[None], report: Audit | DifferenceReport | RunReport | Timel
     if isinstance(report, Timeline):
         show_timeline(call, report)
         write_notes(call.notes, is_for_person=call.is_for_person, is_wide=call.is_wide)
-        return ExitCode.DONE
+        return ExitCode.PARTLY_FAILED if report.unread else ExitCode.DONE
     if isinstance(report, RunReport):
         return show_run(call, report)
     if isinstance(report, DifferenceReport):
@@ -228,8 +228,9 @@ def _show(call: Call[None], report: Audit | DifferenceReport | RunReport | Timel
         lines = RowLines(call.output, "partition", ANSWER_KEYS)
         for answer in report.answers():
             lines.add("partition", answer)
+        write_notes(report.notes, is_for_person=False, is_wide=call.is_wide)
     write_notes(call.notes, is_for_person=call.is_for_person, is_wide=call.is_wide)
-    failed = any(row["error"] for row in rows)
+    failed = report.unread or any(row["error"] for row in rows)
     return ExitCode.PARTLY_FAILED if failed else ExitCode.DONE
 
 
@@ -241,8 +242,12 @@ def _write(report: Audit, *, is_wide: bool) -> None:
         verdict, style = _verdict(details)
     else:
         verdict, style = _verdict_of_starts(starts)
+    if report.unread:
+        unread = count_text(len(report.unread), "log directory", "log directories")
+        text = f"{unread} cannot be read: nothing of what follows counts what is there."
+        write_paragraphs(console, [text], is_wide=is_wide, style="bold red")
     write_paragraphs(console, [verdict], is_wide=is_wide, style=style)
-    notes = [f"  {note}" for note in ([] if starts is None else starts.notes)]
+    notes = [f"  {note}" for note in (*report.notes, *(() if starts is None else starts.notes))]
     counted = _count_remarks(details)
     notes += [f"  partitions: {counted}"] if counted else []
     write_paragraphs(console, [f"  {report.belief}", *notes, ""], is_wide=is_wide)

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from pylog_spark.cli.chosen_topics import write_notes
 from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import Call
 from pylog_spark.operations.timeline import TIMELINE_KEYS, Timeline
@@ -47,9 +48,11 @@ def show_timeline(call: Call[None], timeline: Timeline) -> None:
     """Write the versions of partitions, for a person or a program."""
     if call.is_for_person:
         console = Console()
-        write_paragraphs(console, [f"  {timeline.belief}", ""], is_wide=call.is_wide)
+        notes = [f"  {note}" for note in (timeline.belief, *timeline.notes)]
+        write_paragraphs(console, [*notes, ""], is_wide=call.is_wide)
         write_table(console, _TABLE, list(timeline.rows()), is_wide=call.is_wide)
         return
     lines = RowLines(call.output, "change", TIMELINE_KEYS)
     for row in timeline.rows():
         lines.add("change", row)
+    write_notes(timeline.notes, is_for_person=False, is_wide=call.is_wide)

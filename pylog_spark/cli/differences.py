@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from pylog_spark.cli.chosen_topics import write_notes
 from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import Call
 from pylog_spark.exit_code import ExitCode
@@ -91,7 +92,8 @@ def show_differences(call: Call[None], report: DifferenceReport) -> int:
         for row in [*rows, *failed]:
             lines.add("difference", {name: row[name] for name in DIFFERENCE_KEYS})
         lines.add("compared", _summary(report))
-    if report.failed or any(row["kind"] == UNREADABLE for row in rows):
+        write_notes(report.notes, is_for_person=False, is_wide=call.is_wide)
+    if report.unread or report.failed or any(row["kind"] == UNREADABLE for row in rows):
         return ExitCode.PARTLY_FAILED
     return ExitCode.FINDINGS if rows else ExitCode.DONE
 
@@ -115,7 +117,8 @@ def _write(report: DifferenceReport, rows: list[Row], *, is_wide: bool) -> None:
     console = Console()
     verdict, style = _verdict(report)
     write_paragraphs(console, [verdict], is_wide=is_wide, style=style)
-    write_paragraphs(console, [f"  {report.belief}", ""], is_wide=is_wide)
+    notes = [f"  {note}" for note in (report.belief, *report.notes)]
+    write_paragraphs(console, [*notes, ""], is_wide=is_wide)
     read = size_text(report.total("read_bytes"))
     crossed = size_text(report.total("crossed_bytes"))
     footer = [f"{read} of batches read, {crossed} of digests from task to task"]

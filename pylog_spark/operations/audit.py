@@ -30,9 +30,10 @@ from pylog_spark.tasks.audit import audit_partitions
 from pylog_spark.tasks.differences import measure_places
 from storage_core.catalog.cluster_metadata import ClusterMetadata, read_cluster_metadata
 from storage_core.catalog.log_directories import DirectoryKind
-from storage_core.catalog.roles import local_path
+from storage_core.catalog.roles import Role, local_path
 from storage_core.checkpoint.broker_files import validate_one_cluster
-from storage_core.errors import ConfigError, PylogError
+from storage_core.checkpoint.lock import query_lock
+from storage_core.errors import ConfigError, PylogError, StorageError
 from storage_core.maintenance.replication.partition_registration import (
     MAX_STATE_BYTES,
     PartitionRegistration,
@@ -41,7 +42,7 @@ from storage_core.maintenance.replication.partition_registration import (
     states_of,
 )
 from storage_core.maintenance.replication.places import PartitionPlaces, find_places
-from storage_core.maintenance.verification.log_directories import verify_log_directories
+from storage_core.maintenance.verification.log_directories import observe_each
 from storage_core.maintenance.verification.observed_root import ObservedRoot
 from storage_core.wording import time_text
 
@@ -64,6 +65,8 @@ class Audit:
     Attributes:
         rows: Of ``schemas.AUDIT``, by topic, partition and topic id.
         belief: Whose word on ISR, epochs and assignment was taken, and how old it is.
+        notes: What else a person should know of the log directories.
+        unread: The reason, by location, of each log directory that cannot be read.
         engine: What did the tasks: ``spark`` or ``local``, which is this machine.
         starts: What the brokers lose that start, None where no start was asked about.
         leaders: Node id of the leader that files for Kafka's commands choose, by partition.
@@ -72,6 +75,8 @@ class Audit:
     rows: pa.Table
     belief: str
     engine: str
+    notes: Sequence[str] = ()
+    unread: Mapping[str, str] = field(default_factory=dict)
     starts: Starts | None = None
     leaders: Mapping[TopicIdPartition, int] = field(default_factory=dict)
 
@@ -98,6 +103,8 @@ def audit(  # noqa: PLR0913 - each is a word of the command line
 ) -> Audit:
     """Compare the replicas in the log directories of several brokers; nothing is written.
 
+    A log directory that cannot be read counts as one that was not given; the answer names it.
+
     Args:
         place: Where it runs: a Spark session, or this machine (``Local``).
         roots: Paths of log directories; several of one broker count as one.
@@ -113,7 +120,7 @@ def audit(  # noqa: PLR0913 - each is a word of the command line
         ConfigError: A root is none, is there twice, the file of states is none, or the folder is
             there.
         InconsistentClusterIdError: The roots are of several clusters.
-        StorageError: A root cannot be listed.
+        StorageError: No root can be read.
         pyspark.errors.PySparkException: Spark failed.
     """
     job, places, observed, known = open_places(roots, options, state)
@@ -143,7 +150,13 @@ def audit(  # noqa: PLR0913 - each is a word of the command line
         column = rows.schema.get_field_index("answer")
         rows = rows.set_column(column, rows.schema.field(column), pa.array(texts, pa.string()))
         return Audit(
-            rows=rows, belief=known.belief, engine=run.engine.name, starts=starts, leaders=better
+            rows=rows,
+            belief=known.belief,
+            notes=known.notes,
+            unread=known.unread,
+            engine=run.engine.name,
+            starts=starts,
+            leaders=better,
         )
 
 
@@ -154,14 +167,26 @@ def open_places(
 
     Arguments and errors as of ``audit``.
     """
-    log_roots = resolve_roots(roots, said=options.role)
+    log_roots = resolve_roots(roots, said=options.role, must_open=False)
+    observed, unread = observe_each([(root.location, root.role) for root in log_roots])
+    if not observed:
+        raise StorageError(", ".join(unread), f"cannot be read: {'; '.join(unread.values())}")
+    log_roots = [root for root in log_roots if root.location not in unread]
     job = new_job(Action.VERIFY.value, log_roots, replace(options, dry_run=True))
-    observed, _ = verify_log_directories([(root.location, root.role) for root in log_roots])
     validate_one_cluster(
         {root.location: root.meta_properties for root in observed if root.meta_properties}
     )
-    known = find_known(observed, state)
-    places = [each for each in find_places(observed, known.states) if job.topics.admits(each.topic)]
+    known = find_known(observed, state, unread)
+    metadata = known.metadata
+    places = find_places(
+        observed,
+        known.states,
+        registered=None
+        if metadata is None
+        else {broker.broker_id: broker.log_directories for broker in metadata.brokers.values()},
+        are_all_read=not unread,
+    )
+    places = [each for each in places if job.topics.admits(each.topic)]
     return job, places, observed, known
 
 
@@ -190,6 +215,8 @@ def _beside(
         ids_of=ids_of,
         unclean=frozenset(each.broker for each in starting if not each.is_clean),
         leader_epoch=leader_epoch,
+        unread=known.unread,
+        in_use=known.in_use,
     )
 
 
@@ -241,21 +268,41 @@ class Known:
         metadata: The newest of its metadata that lie in the roots.
         directory: Where these lie; empty without them.
         belief: Who says what is known of partitions.
+        notes: What else a person should know of the log directories.
+        unread: The reason, by location, of each log directory that cannot be read.
+        in_use: Log directories whose lock somebody holds.
     """
 
     states: Sequence[PartitionRegistration]
     metadata: ClusterMetadata | None
     directory: str
     belief: str
+    notes: Sequence[str] = ()
+    unread: Mapping[str, str] = field(default_factory=dict)
+    in_use: frozenset[str] = frozenset()
 
 
-def find_known(roots: Sequence[ObservedRoot], file: Path | None) -> Known:
+def find_known(
+    roots: Sequence[ObservedRoot], file: Path | None, unread: Mapping[str, str]
+) -> Known:
     """Return what a file says of partitions, or the newest metadata that lie in roots.
+
+    Args:
+        roots: The log directories.
+        file: Of whoever asks; None for the metadata.
+        unread: The reason, by location, of each log directory that cannot be read.
 
     Raises:
         ConfigError: The file says no states.
     """
-    newest, where, broken = _find_metadata(roots)
+    newest, broken = _find_metadata(roots)
+    states: Sequence[PartitionRegistration] = ()
+    in_use = {root.location for root in roots if _is_in_use(root)}
+    notes = [f"{reason}: nothing of it was compared" for reason in unread.values()]
+    notes += [f"{each} is in use: what is written meanwhile may be missing" for each in in_use]
+    notes += broken
+    if newest is not None:
+        notes += [f"{newest.directory}: {note}" for note in newest.metadata.notes]
     if file is not None:
         try:
             with file.open("rb") as reader:
@@ -264,22 +311,53 @@ def find_known(roots: Sequence[ObservedRoot], file: Path | None) -> Known:
             raise ConfigError("--state", str(file), error.strerror or str(error)) from error
         states = parse_states(content, str(file))
         belief = f"ISR, epochs and assignment by {file}"
-        return Known(states=states, metadata=newest, directory=where, belief=belief)
-    if newest is None:
-        why = f" ({'; '.join(broken)})" if broken else ""
-        belief = f"nothing says ISR, epochs and assignment{why}: every replica is a candidate"
-        return Known(states=(), metadata=None, directory="", belief=belief)
-    at = newest.last_timestamp_ms
-    belief = f"ISR, epochs and assignment by {where}, offset {newest.end_offset}"
-    belief += f", of {time_text(at)}" if at >= 0 else ""
-    return Known(states=list(states_of(newest)), metadata=newest, directory=where, belief=belief)
+    elif newest is not None:
+        states = newest.states
+        at = newest.metadata.last_timestamp_ms
+        belief = f"ISR, epochs and assignment by {newest.directory}, "
+        belief += f"offset {newest.metadata.end_offset}"
+        belief += f", of {time_text(at)}" if at >= 0 else ""
+    else:
+        belief = "nothing says ISR, epochs and assignment: every replica is a candidate"
+    return Known(
+        states=states,
+        metadata=None if newest is None else newest.metadata,
+        directory="" if newest is None else newest.directory,
+        belief=belief,
+        notes=notes,
+        unread=unread,
+        in_use=frozenset(in_use),
+    )
 
 
-def _find_metadata(
-    roots: Sequence[ObservedRoot],
-) -> tuple[ClusterMetadata | None, str, list[str]]:
-    """Return the newest metadata of the cluster, where they lie, and what cannot be read."""
-    newest: tuple[ClusterMetadata, str] | None = None
+def _is_in_use(root: ObservedRoot) -> bool:
+    path = local_path(root.location)
+    if root.surroundings.role is not Role.BROKER or path is None:
+        return False
+    try:
+        return query_lock(path).is_held
+    except StorageError:
+        return False  # who may not look at the lock file is told what else it may not
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Copy:
+    """A copy of the cluster's metadata.
+
+    Attributes:
+        directory: Where it lies.
+        metadata: What it says.
+        states: The partitions.
+    """
+
+    directory: str
+    metadata: ClusterMetadata
+    states: Sequence[PartitionRegistration]
+
+
+def _find_metadata(roots: Sequence[ObservedRoot]) -> tuple[_Copy | None, list[str]]:
+    """Return the newest metadata of the cluster, and why copies say nothing."""
+    copies: list[_Copy] = []
     broken: list[str] = []
     for root in roots:
         for entry in root.entries:
@@ -288,11 +366,13 @@ def _find_metadata(
                 continue
             try:
                 metadata = read_cluster_metadata(path, is_recovered=True)
+                states = list(states_of(metadata))
             except PylogError as error:
-                broken.append(str(error))
+                broken.append(f"{entry.path}: {error}")
                 continue
-            if newest is None or metadata.end_offset > newest[0].end_offset:
-                newest = metadata, entry.path
-    if newest is None:
-        return None, "", broken
-    return *newest, broken
+            if metadata.end_offset:
+                copies.append(_Copy(directory=entry.path, metadata=metadata, states=states))
+            else:
+                notes = metadata.notes or ("it has no record",)
+                broken += [f"{entry.path}: {note}" for note in notes]
+    return max(copies, key=lambda copy: copy.metadata.end_offset, default=None), broken

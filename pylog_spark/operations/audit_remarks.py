@@ -1,7 +1,7 @@
 """What an audit has to say about a partition beside its losses: replication, epochs, ids."""
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,6 +31,8 @@ class Remark(enum.StrEnum):
     LEADER_EPOCH_FENCED = "LEADER_EPOCH_FENCED"
     TOPIC_ID_INCONSISTENT = "TOPIC_ID_INCONSISTENT"
     TOPIC_ID_UNKNOWN = "TOPIC_ID_UNKNOWN"
+    ROOT_UNREADABLE = "ROOT_UNREADABLE"
+    ROOT_IN_USE = "ROOT_IN_USE"
 
 
 _KAFKA_ERRORS: Final = {
@@ -41,6 +43,7 @@ _KAFKA_ERRORS: Final = {
     Remark.LEADER_EPOCH_FENCED: KafkaErrorCode.FENCED_LEADER_EPOCH,
     Remark.TOPIC_ID_INCONSISTENT: KafkaErrorCode.INCONSISTENT_TOPIC_ID,
     Remark.TOPIC_ID_UNKNOWN: KafkaErrorCode.UNKNOWN_TOPIC_ID,
+    Remark.ROOT_UNREADABLE: KafkaErrorCode.KAFKA_STORAGE_ERROR,
 }
 
 
@@ -54,6 +57,8 @@ class Surroundings:
         ids_of: Ids under each topic's name and number, in directories and in what is known.
         unclean: Node ids of brokers whose markers lack their last broker epoch.
         leader_epoch: Epoch that the next leader is to have; None where nobody says one.
+        unread: The reason, by location, of each log directory that cannot be read.
+        in_use: Log directories whose lock somebody holds.
     """
 
     states: dict[TopicIdPartition, PartitionRegistration]
@@ -61,6 +66,8 @@ class Surroundings:
     ids_of: dict[tuple[str, int], set[str]]
     unclean: frozenset[int]
     leader_epoch: int | None
+    unread: Mapping[str, str]
+    in_use: frozenset[str]
 
 
 def find_remarks(answer: dict[str, Any], known: Surroundings) -> list[dict[str, Any]]:
@@ -75,6 +82,14 @@ def find_remarks(answer: dict[str, Any], known: Surroundings) -> list[dict[str, 
     state = known.states.get(key)
     found = [*_of_ids(key, known, replicas), *_of_epochs(replicas, state, known.leader_epoch)]
     found += [*_of_replicas(replicas)]
+    if state is None or answer["unseen"]:
+        for reason in known.unread.values():
+            text = f"{reason}: a replica may lie there, which was not compared"
+            found.append((Remark.ROOT_UNREADABLE, None, text))
+    for each in replicas:
+        if each["root"] in known.in_use:
+            text = f"{each['root']} is in use: what is written meanwhile may be missing"
+            found.append((Remark.ROOT_IN_USE, each["broker"], text))
     if state is not None:
         found += _of_state(state, known.unclean)
     remarks = []

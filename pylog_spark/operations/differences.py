@@ -5,7 +5,7 @@ task, and one task compares the digests and reads again where they differ.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -61,6 +61,8 @@ class DifferenceReport:
         compared: Of ``schemas.DIFFERENCE``: a row a partition, of what the comparison cost.
         level: How much was read.
         belief: Whose word on the leaders was taken, and how old it is.
+        notes: What else a person should know of the log directories.
+        unread: The reason, by location, of each log directory that cannot be read.
         engine: What did the tasks: ``spark`` or ``local``, which is this machine.
     """
 
@@ -69,6 +71,8 @@ class DifferenceReport:
     level: Level
     belief: str
     engine: str
+    notes: Sequence[str] = ()
+    unread: Mapping[str, str] = field(default_factory=dict)
 
     def total(self, column: str) -> int:
         """Return the sum of a column over all partitions."""
@@ -119,6 +123,8 @@ def list_differences(
         compared=found.filter(is_compared),
         level=level,
         belief=known.belief,
+        notes=known.notes,
+        unread=known.unread,
         engine=engine,
     )
 

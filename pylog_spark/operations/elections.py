@@ -118,7 +118,7 @@ def find_starting(
         if not own:
             is_clean = True
             notes.append(
-                f"broker {broker}: no directory was given; taken as one that stopped cleanly"
+                f"broker {broker}: no directory was read; taken as one that stopped cleanly"
             )
         elif registered is None:
             is_clean = None not in epochs

@@ -1,7 +1,7 @@
 """Leaders, ISR and ELR of partitions over time, by the cluster's metadata log."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,10 +24,14 @@ class Timeline:
     Attributes:
         versions: By partition, then in the order of the log.
         belief: Whose metadata they are, and how old.
+        notes: What else a person should know of the log directories.
+        unread: The reason, by location, of each log directory that cannot be read.
     """
 
     versions: Sequence[PartitionVersion]
     belief: str
+    notes: Sequence[str] = ()
+    unread: Mapping[str, str] = field(default_factory=dict)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield each version under ``TIMELINE_KEYS``."""
@@ -62,11 +66,12 @@ def read_timeline(roots: Sequence[str | Path], options: JobOptions) -> Timeline:
     """
     job, _, _, known = open_places(roots, options, None)
     if known.metadata is None:
-        raise ConfigError("--timeline", None, f"expected metadata of the cluster: {known.belief}")
+        reasons = "; ".join([known.belief, *known.notes])
+        raise ConfigError("--timeline", None, f"expected metadata of the cluster: {reasons}")
     versions = [
         version
         for version in list_partition_versions(Path(known.directory))
         if job.topics.admits(version.topic)
     ]
     versions.sort(key=lambda each: (each.topic, each.state.topic_id, each.state.partition))
-    return Timeline(versions=versions, belief=known.belief)
+    return Timeline(versions=versions, belief=known.belief, notes=known.notes, unread=known.unread)

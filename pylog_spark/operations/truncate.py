@@ -31,7 +31,7 @@ from pylog_spark.tasks.recovery import observe_recovery
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES
 from storage_core.clock import Clock
-from storage_core.errors import ConfigError
+from storage_core.errors import ConfigError, StorageError
 from storage_core.filenames import CLEANER_FILE, TopicPartition
 from storage_core.roots.open_root import root_checkpoints
 
@@ -83,10 +83,14 @@ def plan_followers(
     Raises:
         ConfigError: The broker has no replica that can lead, or a follower is in a root that is
             no broker's directory.
+        StorageError: A root cannot be read: what it has nobody would count.
         PylogError: As ``audit``, and as the dry run of ``truncate``.
         pyspark.errors.PySparkException: Spark failed.
     """
     found = audit(place, roots, replace(options, plan_out=None), state=state)
+    if found.unread:
+        reason = f"no replica is cut while this is so: {'; '.join(found.unread.values())}"
+        raise StorageError(", ".join(found.unread), reason)
     cuts, notes = _find_cuts(found, leader)
     touched = dict.fromkeys(root for root, _, _ in cuts)
     report = truncate(place, list(touched) or roots, replace(options, dry_run=True), followers=cuts)

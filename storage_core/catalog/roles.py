@@ -5,6 +5,7 @@ enough for reading only.
 """
 
 import enum
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -45,10 +46,12 @@ def guess_role(root: str | Path) -> Role:
     directory = local_path(root)
     if directory is None:
         return Role.MANAGED if _has_object(str(root), MANAGED_ROOT_FILE) else Role.MIRROR
-    if (directory / MANAGED_ROOT_FILE).is_file():
-        return Role.MANAGED
-    if (directory / META_PROPERTIES_FILE).is_file():
-        return Role.BROKER
+    # One that may not be opened is told of by whoever lists it.
+    with suppress(PermissionError):
+        if (directory / MANAGED_ROOT_FILE).is_file():
+            return Role.MANAGED
+        if (directory / META_PROPERTIES_FILE).is_file():
+            return Role.BROKER
     return Role.MIRROR
 
 

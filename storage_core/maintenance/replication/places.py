@@ -1,6 +1,6 @@
 """The replicas of each partition in the log directories of several brokers."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -56,7 +56,7 @@ class PartitionPlaces:
         state: What is known of it; None for nothing.
         replicas: Of each broker; those that are missing, too.
         beside: Copies that moves and deletions left.
-        unseen: Node ids of assigned brokers of which no log directory was given.
+        unseen: Node ids of assigned brokers whose replica may lie where nobody looked.
     """
 
     topic: str
@@ -69,7 +69,11 @@ class PartitionPlaces:
 
 
 def find_places(
-    roots: Sequence[ObservedRoot], states: Iterable[PartitionRegistration]
+    roots: Sequence[ObservedRoot],
+    states: Iterable[PartitionRegistration],
+    *,
+    registered: Mapping[int, Sequence[str]] | None = None,
+    are_all_read: bool = True,
 ) -> list[PartitionPlaces]:
     """Match directories with partitions, by topic id where there is one.
 
@@ -79,16 +83,12 @@ def find_places(
     Args:
         roots: The log directories; several of one broker count as one.
         states: What is known of partitions.
+        registered: Ids of the log directories that brokers registered, by node id; None where
+            nothing says it.
+        are_all_read: Whether no log directory was given that cannot be read.
     """
     known = {state.key: state for state in states}
-    seen: dict[tuple[str, int], set[str]] = {}
-    for root in roots:
-        for entry in root.entries:
-            name = entry.topic_partition
-            if name is not None and entry.kind in _REPLICA_KINDS and entry.topic_id is not None:
-                seen.setdefault((name.topic, name.partition), set()).add(entry.topic_id)
-    ids = {key: next(iter(some)) for key, some in seen.items() if len(some) == 1}
-    ids |= {(state.topic, state.partition): state.topic_id for state in known.values()}
+    ids = _ids_of(roots, known.values())
     replicas: dict[TopicIdPartition, list[ReplicaPlace]] = {}
     beside: dict[TopicIdPartition, list[ReplicaPlace]] = {}
     for root in roots:
@@ -100,7 +100,9 @@ def find_places(
             key = (name.topic, name.partition, topic_id)
             groups = replicas if entry.kind in _REPLICA_KINDS else beside
             groups.setdefault(key, []).append(_place(root, entry))
-    given = {_broker(root): root.location for root in roots}
+    given: dict[int | None, list[ObservedRoot]] = {}
+    for root in roots:
+        given.setdefault(_broker(root), []).append(root)
     places = []
     for key in sorted(replicas.keys() | beside.keys() | known.keys(), key=_order):
         state = known.get(key)
@@ -109,8 +111,12 @@ def find_places(
         if state is not None:
             present = {place.broker for place in own}
             absent = [broker for broker in state.replicas if broker not in present]
-            own += [_missing(broker, given[broker]) for broker in absent if broker in given]
-            unseen = [broker for broker in absent if broker not in given]
+            for broker in absent:
+                own_roots, directories = given.get(broker, []), (registered or {}).get(broker, ())
+                if _is_seen(state, broker, own_roots, directories, are_all_read=are_all_read):
+                    own.append(_missing(broker, own_roots[-1].location))
+                else:
+                    unseen.append(broker)
         if own or key in beside:
             topic, partition, topic_id = key
             places.append(
@@ -131,8 +137,39 @@ def _order(key: TopicIdPartition) -> tuple[str, int, str]:
     return (*key[:2], key[2] or "")
 
 
+def _is_seen(
+    state: PartitionRegistration,
+    broker: int,
+    roots: Sequence[ObservedRoot],
+    registered: Sequence[str],
+    *,
+    are_all_read: bool,
+) -> bool:
+    """Whether a replica that is in no log directory of its broker is in none at all."""
+    if not roots or not registered:
+        return bool(roots) and are_all_read
+    if len(roots) >= len(registered):
+        return True
+    places = dict(zip(state.replicas, state.directories, strict=False))
+    return places.get(broker) in {root.directory_id for root in roots} - {None}
+
+
 def _broker(root: ObservedRoot) -> int | None:
     return None if root.meta_properties is None else root.meta_properties.node_id
+
+
+def _ids_of(
+    roots: Sequence[ObservedRoot], states: Iterable[PartitionRegistration]
+) -> dict[tuple[str, int], str]:
+    """Return the topic id of a directory that says none, by topic and partition."""
+    seen: dict[tuple[str, int], set[str]] = {}
+    for root in roots:
+        for entry in root.entries:
+            name = entry.topic_partition
+            if name is not None and entry.kind in _REPLICA_KINDS and entry.topic_id is not None:
+                seen.setdefault((name.topic, name.partition), set()).add(entry.topic_id)
+    ids = {key: next(iter(some)) for key, some in seen.items() if len(some) == 1}
+    return ids | {(state.topic, state.partition): state.topic_id for state in states}
 
 
 def _place(root: ObservedRoot, entry: SubDirectory) -> ReplicaPlace:

@@ -101,6 +101,27 @@ def verify_log_directories(
     return judged, placed + together
 
 
+def observe_each(
+    roots: Sequence[tuple[str, Role]],
+) -> tuple[list[ObservedRoot], dict[str, str]]:
+    """Look at log directories that are not one broker's, each by itself.
+
+    Args:
+        roots: Path or URL, and role of each.
+
+    Returns:
+        Those that can be read, and the reason, by location, of each that cannot.
+    """
+    observed: list[ObservedRoot] = []
+    unread: dict[str, str] = {}
+    for location, role in roots:
+        try:
+            observed.append(_observe(open_root(location, role=role), role, FindingCollector()))
+        except (PylogError, OSError) as error:
+            unread[location] = str(error)
+    return observed, unread
+
+
 def _observe(files: Root, role: Role, findings: FindingCollector) -> ObservedRoot:
     names = files.directories()
     path = local_path(files.location)
