@@ -908,6 +908,7 @@ class RecoveryWorkRow:
     leader: Int32 = column("broker that it is cut to follow, null where it is only recovered")
     truncations: Numbers = column("offsets of these cuts, in order")
     committed_records: Number = column("committed records that the cuts take")
+    stays_eligible: Truth = column("whether its broker may stay in ISR and ELR after them")
     cleaner_offset: Number = column("entry of the cleaner checkpoint before them, null without")
     duration_ms: int = column("time it took to look")
     failure: Failure = Failure()

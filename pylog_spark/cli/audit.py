@@ -1,8 +1,9 @@
 """``pylog audit``: what the replicas of several brokers have, and who may lead."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final
 
 from rich.console import Console
@@ -10,7 +11,7 @@ from rich.console import Console
 from pylog_spark.cli.audit_timeline import show_timeline
 from pylog_spark.cli.chosen_topics import topic_notes, write_notes
 from pylog_spark.cli.differences import show_differences
-from pylog_spark.cli.jobs import show_run
+from pylog_spark.cli.jobs import role_notes, show_run
 from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
@@ -19,7 +20,7 @@ from pylog_spark.operations.audit import ANSWER_KEYS, Audit, audit
 from pylog_spark.operations.audit_remarks import Remark
 from pylog_spark.operations.differences import DifferenceReport, list_differences
 from pylog_spark.operations.election_files import ELECTION_FILE, REASSIGNMENT_FILE
-from pylog_spark.operations.elections import Starts, describe_loss, describe_start
+from pylog_spark.operations.elections import Starts, describe_start, rank_of
 from pylog_spark.operations.timeline import Timeline, read_timeline
 from pylog_spark.operations.truncate import plan_followers
 from pylog_spark.options.declared import (
@@ -63,7 +64,10 @@ def _losses(row: Row) -> str:
     answer = row["details"]
     if answer is None:
         return f"could not be compared: {row['error']}"
-    said = [_elected(answer["elections"])] if answer["elections"] else []
+    elections = answer["elections"]
+    elected = elections and elections["leader"]
+    texts = {each["broker"]: _loss_text(each["lost"]) for each in answer["candidates"]}
+    said = [_elected(elections, texts)] if elections else []
     said += [
         f"broker {each['broker']} cannot open its replica: {each['error']}"
         for each in answer["replicas"]
@@ -73,10 +77,10 @@ def _losses(row: Row) -> str:
         each["message"] for each in answer["remarks"] if each["code"] in _REMARKS_ABOUT_IDENTITY
     ]
     leaders: dict[str, list[int]] = {}
-    for each in answer["candidates"]:
-        if each["lost"]["records"]:
-            leaders.setdefault(_loss_text(each["lost"]), []).append(each["broker"])
-        elif not each["safe"]:
+    for each in sorted(answer["candidates"], key=rank_of):
+        if each["lost"]["records"] and each["broker"] != elected:
+            leaders.setdefault(texts[each["broker"]], []).append(each["broker"])
+        elif not each["lost"]["records"] and not each["safe"]:
             said.append(f"broker {each['broker']} has damage")
     said += [
         f"broker {' or '.join(map(str, brokers))} as leader loses {loss}"
@@ -88,8 +92,13 @@ def _losses(row: Row) -> str:
     return "; ".join(said)
 
 
-def _elected(elections: Row) -> str:
-    """Return whom the controller elects, and what is lost then."""
+def _elected(elections: Row, texts: Mapping[int, str]) -> str:
+    """Return whom the controller elects, and what is lost then.
+
+    Args:
+        elections: Of a partition.
+        texts: What each candidate loses.
+    """
     leader = elections["leader"]
     if leader is None:
         brokers = " or ".join(map(str, elections["waits_for"]))
@@ -100,7 +109,7 @@ def _elected(elections: Row) -> str:
         return f"{text}; what that loses is not known"
     if not lost["records"]:
         return f"{text}, and nothing is lost"
-    return f"{text}, and {describe_loss(lost['records'], lost['committed'], lost['unknown'])}"
+    return f"{text} and loses {texts[leader]}"
 
 
 # What a person has to know of a partition before its losses.
@@ -127,6 +136,13 @@ _WAYS: Final = {
     "last_known_leader": "as the last known leader, with unclean elections off",
     "unclean": "by an unclean election",
 }
+# What the words of a loss mean, where they occur.
+_MEANINGS: Final = {
+    "committed": "committed: below the high watermark, so that acks=all was answered",
+    "uncommitted": "never committed: an in-sync replica never had them; only acks=1 was answered",
+    "unknown": "perhaps committed: after the last checkpoint; nobody can tell from the disks",
+}
+_OF_LEADERS: Final = "may lead: who loses nothing that was committed for sure, and has no damage"
 
 
 def _loss_text(lost: Row) -> str:
@@ -204,7 +220,10 @@ def _audit(call: Call[None], place: Any) -> Audit | DifferenceReport | RunReport
             election_out=call.line[ELECTION_OUT],
         )
     report = plan_followers(place, roots, call.options, leader=leader, state=state)
-    return report.with_notes(call.notes)
+    planned = {result["root"] for result in report.results.to_pylist()}
+    return report.with_notes(
+        [*call.notes, *role_notes(root for root in call.roots if root.location in planned)]
+    )
 
 
 def _show(call: Call[None], report: Audit | DifferenceReport | RunReport | Timeline) -> int:
@@ -223,7 +242,7 @@ def _show(call: Call[None], report: Audit | DifferenceReport | RunReport | Timel
         _write(report, is_wide=call.is_wide)
         folder = call.line[ELECTION_OUT]
         if folder is not None:
-            write_paragraphs(Console(), ["", _next_commands(report, folder)], is_wide=call.is_wide)
+            write_paragraphs(Console(), ["", *_next_commands(report, folder)], is_wide=call.is_wide)
     else:
         lines = RowLines(call.output, "partition", ANSWER_KEYS)
         for answer in report.answers():
@@ -269,21 +288,34 @@ def write_losses(console: Console, details: Sequence[Row], *, is_wide: bool) -> 
     others = len(details) - len(telling)
     alike = f"{count_text(others, 'more partition')}: whoever leads, nothing is lost"
     footer = [alike] if others else []
+    losses = [
+        each["lost"] for row in telling if row["details"] for each in row["details"]["candidates"]
+    ]
+    meanings = [text for kind, text in _MEANINGS.items() if any(lost[kind] for lost in losses)]
+    footer += [_OF_LEADERS, *meanings] if meanings else []
     write_table(console, _TABLE, telling, is_wide=is_wide, footer=footer)
 
 
-def _next_commands(report: Audit, folder: Path) -> str:
-    """Return what to do with the files for Kafka's commands."""
+def _next_commands(report: Audit, folder: Path) -> Iterator[str]:
+    """Yield what to do with the files for Kafka's commands."""
     if not report.leaders:
-        return f"{folder} was not made: no other leader loses less."
-    brokers = ", ".join(map(str, sorted(set(report.leaders.values()))))
-    return (
-        f"{folder} has the order of replicas in which the best candidates (brokers {brokers}) come "
-        f"first, for {count_text(len(report.leaders), 'partition')}. While these have no leader: "
-        f"kafka-reassign-partitions.sh --execute --reassignment-json-file "
-        f"{folder}/{REASSIGNMENT_FILE}, then kafka-leader-election.sh --election-type UNCLEAN "
-        f"--path-to-json-file {folder}/{ELECTION_FILE}"
-    )
+        yield f"{folder} was not made: no other leader loses less."
+        return
+    counts = sorted(Counter(report.leaders.values()).items())
+    leaders = ", ".join(f"{broker} of {count_text(of, 'partition')}" for broker, of in counts)
+    yield f"{folder} has files that make the best candidate the leader: broker {leaders}."
+    manual = None if report.starts is None else report.starts.manual
+    while_none = "While these have no leader, run Kafka's commands (with --bootstrap-server):"
+    if manual is not None:
+        first = ", then ".join(map(str, manual.start.brokers))
+        while_none = f"Start {first}. {while_none}"
+    yield while_none
+    file = quote(str(folder / REASSIGNMENT_FILE))
+    yield f"    kafka-reassign-partitions.sh --execute --reassignment-json-file {file}"
+    file = quote(str(folder / ELECTION_FILE))
+    yield f"    kafka-leader-election.sh --election-type UNCLEAN --path-to-json-file {file}"
+    if manual is not None and manual.later:
+        yield f"Then start {', then '.join(map(str, manual.later))}, and not before."
 
 
 def _count_remarks(rows: Sequence[Row]) -> str:
@@ -301,11 +333,17 @@ def _count_remarks(rows: Sequence[Row]) -> str:
 
 def _verdict_of_starts(starts: Starts) -> tuple[str, str]:
     """Return what the brokers that start lose, the best order first."""
-    least = describe_start(starts.least)
-    if starts.least.brokers == starts.asked.brokers:
-        verdict = f"{least}."
-    else:
-        verdict = f"{least}. But: {describe_start(starts.asked)}."
+    least, manual = describe_start(starts.least), starts.manual
+    verdicts = [f"{least}."]
+    if starts.least.brokers != starts.asked.brokers:
+        verdicts.append(f"But: {describe_start(starts.asked)}.")
+    if manual is not None:
+        by_hand = describe_start(manual.start, manual)
+        if manual.loses_less_than(starts.least):
+            verdicts = [f"{by_hand}.", "Without that:", *verdicts]
+        else:
+            verdicts.append(f"Or: {by_hand}.")
+    verdict = " ".join(verdicts)
     style = "bold green"
     if starts.least.lost_committed:
         style = "bold red"

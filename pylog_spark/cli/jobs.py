@@ -1,7 +1,7 @@
 """The jobs that recover, retain and compact, a saved plan that is applied, and what they print."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -119,12 +119,12 @@ def _compact(call: Call[list[str]], place: Any) -> RunReport:
 def _with_notes(report: RunReport, call: Call[list[str]]) -> RunReport:
     report = report.with_empty_roots(call.subject, are_topics_chosen=call.are_topics_chosen)
     report = report.with_unknown_configs(call.line[CONFIG_FILES]).with_notes(call.notes)
-    return report.with_notes(_role_notes(call) if call.options.dry_run else ())
+    return report.with_notes(role_notes(call.roots) if call.options.dry_run else ())
 
 
-def _role_notes(call: Call[list[str]]) -> Iterator[str]:
-    """Yield why a dry run's work would be refused: roots whose role nobody said."""
-    for root in call.roots:
+def role_notes(roots: Iterable[LogRoot]) -> Iterator[str]:
+    """Yield why the work of a dry run or a plan is refused: roots whose role nobody said."""
+    for root in roots:
         if not root.is_said:
             try:
                 require_role(None, root.location)

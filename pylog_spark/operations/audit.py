@@ -33,6 +33,7 @@ from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.roles import Role, local_path
 from storage_core.checkpoint.broker_files import validate_one_cluster
 from storage_core.checkpoint.lock import query_lock
+from storage_core.config import merge_broker_layers
 from storage_core.errors import ConfigError, PylogError, StorageError
 from storage_core.maintenance.replication.partition_registration import (
     MAX_STATE_BYTES,
@@ -176,7 +177,7 @@ def open_places(
     validate_one_cluster(
         {root.location: root.meta_properties for root in observed if root.meta_properties}
     )
-    known = find_known(observed, state, unread)
+    known = find_known(observed, state, options, unread)
     metadata = known.metadata
     places = find_places(
         observed,
@@ -283,19 +284,23 @@ class Known:
 
 
 def find_known(
-    roots: Sequence[ObservedRoot], file: Path | None, unread: Mapping[str, str]
+    roots: Sequence[ObservedRoot],
+    file: Path | None,
+    options: JobOptions,
+    unread: Mapping[str, str],
 ) -> Known:
     """Return what a file says of partitions, or the newest metadata that lie in roots.
 
     Args:
         roots: The log directories.
         file: Of whoever asks; None for the metadata.
+        options: Settings that the metadata lack, and those that come before them.
         unread: The reason, by location, of each log directory that cannot be read.
 
     Raises:
         ConfigError: The file says no states.
     """
-    newest, broken = _find_metadata(roots)
+    newest, broken = _find_metadata(roots, options)
     states: Sequence[PartitionRegistration] = ()
     in_use = {root.location for root in roots if _is_in_use(root)}
     notes = [f"{reason}: nothing of it was compared" for reason in unread.values()]
@@ -309,7 +314,7 @@ def find_known(
                 content = reader.read(MAX_STATE_BYTES + 1)
         except OSError as error:
             raise ConfigError("--state", str(file), error.strerror or str(error)) from error
-        states = parse_states(content, str(file))
+        states = parse_states(content, str(file), options.topic_settings)
         belief = f"ISR, epochs and assignment by {file}"
     elif newest is not None:
         states = newest.states
@@ -355,8 +360,11 @@ class _Copy:
     states: Sequence[PartitionRegistration]
 
 
-def _find_metadata(roots: Sequence[ObservedRoot]) -> tuple[_Copy | None, list[str]]:
+def _find_metadata(
+    roots: Sequence[ObservedRoot], options: JobOptions
+) -> tuple[_Copy | None, list[str]]:
     """Return the newest metadata of the cluster, and why copies say nothing."""
+    broker = merge_broker_layers(options.broker_settings, options.broker_overrides)
     copies: list[_Copy] = []
     broken: list[str] = []
     for root in roots:
@@ -366,7 +374,7 @@ def _find_metadata(roots: Sequence[ObservedRoot]) -> tuple[_Copy | None, list[st
                 continue
             try:
                 metadata = read_cluster_metadata(path, is_recovered=True)
-                states = list(states_of(metadata))
+                states = list(states_of(metadata, broker, options.topic_settings))
             except PylogError as error:
                 broken.append(f"{entry.path}: {error}")
                 continue

@@ -23,9 +23,8 @@ _WORST_FIRST: Final = (
     Advice.START_BROKER,
     Advice.COPY_WHOLE,
 )
-_ANOTHER_LEADER: Final = (
-    "another leader may lose less: `pylog audit` says which, and brings the others in line with it"
-)
+_ELECTION_FOLDER: Final = "elections"
+_STARTS: Final = frozenset({Advice.START_BROKER, Advice.COPY_WHOLE})
 _BLOCKS: Final = frozenset({Advice.IN_USE, Advice.DO_NOT_START, Advice.COPY_DAMAGED})
 
 
@@ -84,31 +83,45 @@ def decide_for_all(
         starts: What they lose if they start, and the best order.
         belief: Whose word on ISR and epochs was taken.
     """
-    least = starts.least
+    least, manual = starts.least, starts.manual
+    best, others = describe_start(least), []
+    if manual is not None:
+        by_hand = describe_start(manual.start, manual)
+        if manual.loses_less_than(least):
+            best, others = by_hand, [f"without elections by hand: {best}"]
+        else:
+            others = [f"if nobody else can come: {by_hand}"]
     order = [*least.brokers, *(broker for broker in diagnoses if broker not in least.brokers)]
     advice = min((each.verdict.advice for each in diagnoses.values()), key=_WORST_FIRST.index)
     if any(least.loss) and advice not in _BLOCKS:
         advice = Advice.LOOK_BEFORE_START
     blocked = [broker for broker in order if diagnoses[broker].verdict.advice in _BLOCKS]
-    start = describe_start(least)
     if blocked:
         names = " or ".join(map(str, blocked))
-        headline = f"Do not start broker {names} as it is. Afterwards {start}."
+        headline = f"Do not start broker {names} as it is. Afterwards {best}."
     elif least.lost_committed:
-        headline = f"Do not start yet. What loses least is to {start}."
+        headline = f"Do not start yet. What loses least: {best}."
     else:
-        headline = f"{start[0].upper()}{start[1:]}."
+        headline = f"{best[0].upper()}{best[1:]}."
     commands = [command for broker in order for command in diagnoses[broker].verdict.commands]
-    up = ",".join(map(str, least.brokers))
     if any(least.loss):
-        commands.append(f"pylog audit {' '.join(map(quote, places))} --up {up}")
+        brokers = least.brokers if manual is None else (*manual.start.brokers, *manual.later)
+        command = f"pylog audit {' '.join(map(quote, places))} --up {','.join(map(str, brokers))}"
+        commands.append(
+            command if manual is None else f"{command} --election-out {_ELECTION_FOLDER}"
+        )
     return Verdict(
         advice=advice,
         headline=headline,
         reasons=(
-            *(f"broker {broker}: {diagnoses[broker].verdict.headline}" for broker in order),
+            *others,
+            # That one alone would just start says nothing here.
+            *(
+                f"broker {broker}: {diagnoses[broker].verdict.headline}"
+                for broker in order
+                if diagnoses[broker].verdict.advice not in _STARTS
+            ),
             *starts.notes,
-            *([_ANOTHER_LEADER] if least.lost_records else []),
             belief,
         ),
         commands=tuple(commands),

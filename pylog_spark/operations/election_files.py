@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from pylog_spark.operations.elections import rank_of
 from storage_core.errors import ConfigError
 from storage_core.maintenance.replication.partition_registration import (
     PartitionRegistration,
@@ -37,19 +38,18 @@ def find_better_leaders(
         candidates = [each for each in answer["candidates"] if not up or each["broker"] in up]
         if key not in states or not candidates:
             continue
-        best = min(candidates, key=_loss)
+        best = min(candidates, key=rank_of)
         others = candidates
-        if answer.get("elections"):
-            elected = answer["elections"]["leader"]
+        elections = answer.get("elections")
+        if elections and elections["manual"] is not None:
+            better[key] = elections["manual"]
+            continue
+        if elections:
+            elected = elections["leader"]
             others = [each for each in candidates if elected in {None, each["broker"]}]
-        if any(_loss(each) > _loss(best) for each in others):
+        if any(rank_of(each) > rank_of(best) for each in others):
             better[key] = best["broker"]
     return better
-
-
-def _loss(candidate: _Row) -> tuple[bool, int, int]:
-    lost = candidate["lost"]
-    return not candidate["safe"], lost["committed"], lost["records"]
 
 
 def write_election_files(

@@ -1,12 +1,14 @@
 """Elections of audited partitions, and the order of starts that loses least."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import permutations
+from itertools import permutations, repeat
 from typing import Any, Final
 
 from pylog_spark.operations.audit_remarks import BESIDE
 from storage_core.catalog.cluster_metadata import ClusterMetadata
+from storage_core.errors import ConfigError
 from storage_core.maintenance.replication.elections import (
     ELR_FEATURE,
     NO_LEADER,
@@ -56,6 +58,26 @@ class StartOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ManualElection:
+    """A start in which somebody has leaders elected before the last brokers come up.
+
+    Attributes:
+        start: The brokers that start before the elections, and what is lost with the leaders
+            that are elected then.
+        later: Node ids of those that start afterwards.
+        partitions: How many get a leader that way.
+    """
+
+    start: StartOrder
+    later: tuple[int, ...]
+    partitions: int
+
+    def loses_less_than(self, order: StartOrder) -> bool:
+        """Whether it loses less than an order without it; who waits for a leader loses nothing."""
+        return self.start.loss[:-1] < order.loss[:-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Starts:
     """The start that was asked about, and the best one of the same brokers.
 
@@ -63,11 +85,14 @@ class Starts:
         asked: In the order that was asked about.
         least: The order that loses least; the one asked about where no other is better.
         notes: What a person should know about the brokers.
+        manual: What loses less, or leads more partitions, if leaders are elected by hand; None
+            where that helps nothing.
     """
 
     asked: StartOrder
     least: StartOrder
     notes: tuple[str, ...]
+    manual: ManualElection | None = None
 
 
 def controller_of(
@@ -105,7 +130,11 @@ def controller_of(
 def find_starting(
     up: Sequence[int], roots: Sequence[ObservedRoot], metadata: ClusterMetadata | None
 ) -> tuple[list[StartingBroker], list[str]]:
-    """Return the brokers that start as the controller will see them, and notes about them."""
+    """Return the brokers that start as the controller will see them, and notes about them.
+
+    Raises:
+        ConfigError: The cluster has no such broker, and no directory is one's.
+    """
     starting, notes = [], []
     for broker in up:
         registered = None if metadata is None else metadata.brokers.get(broker)
@@ -114,6 +143,9 @@ def find_starting(
             for root in roots
             if root.meta_properties is not None and root.meta_properties.node_id == broker
         ]
+        if not own and registered is None and metadata is not None:
+            names = ", ".join(map(str, sorted(metadata.brokers))) or "none"
+            raise ConfigError("--up", broker, f"is no broker of the cluster; these are: {names}")
         epochs = {None if root.marker is None else root.marker.broker_epoch for root in own}
         if not own:
             is_clean = True
@@ -146,6 +178,12 @@ def find_starting(
                 )
         elif None in ids:
             directories = ()
+        new = [root.location for root in own if root.directory_id not in {None, *expected}]
+        if expected and new:
+            places = ", ".join(new)
+            notes.append(
+                f"broker {broker} never registered {places}: formatted anew, or not its disk"
+            )
         starting.append(StartingBroker(broker=broker, is_clean=is_clean, directories=directories))
     return starting, notes
 
@@ -176,23 +214,34 @@ def add_elections(
         state = known.get((answer["topic"], answer["partition"], answer["topic_id"]))
         if state is not None:
             partitions.append((answer, _Partition(answer, state, controller, starting)))
+    all_notes += _missing_replicas(answers, starting)
     order = tuple(each.broker for each in starting)
-    asked = _sum(order, [partition for _, partition in partitions])
-    least = asked
+    alone = [partition for _, partition in partitions]
+    asked = least = _sum(order, alone)
+    firsts = [order]
     if len(order) <= _MOST_COMPARED:
         for other in permutations(order):
-            total = _sum(other, [partition for _, partition in partitions])
-            least = min(least, total, key=lambda each: each.loss)
+            least = min(least, _sum(other, alone), key=lambda each: each.loss)
+        sizes = range(len(order), 0, -1)
+        firsts += [first for size in sizes for first in permutations(order, size)]
     else:
         all_notes.append(f"orders of more than {_MOST_COMPARED} brokers are not compared")
+    # Of those that lose as little: most brokers at once, and fewest elections.
+    best = min(
+        (_elect_by_hand(first, order, alone) for first in firsts),
+        key=lambda each: (each.start.loss, len(each.later), each.partitions),
+    )
+    is_better = best.loses_less_than(least) or best.start.offline < least.offline
+    manual = best if best.partitions and is_better else None
     for answer, partition in partitions:
         answer["elections"] = {
             "up": list(order),
             **partition.describe(order),
             "steps": _steps(partition.election(order)),
             "least": {"up": list(least.brokers), **partition.describe(least.brokers)},
+            "manual": None if manual is None else partition.choose(manual.start.brokers),
         }
-    return Starts(asked=asked, least=least, notes=tuple(all_notes))
+    return Starts(asked=asked, least=least, notes=tuple(all_notes), manual=manual)
 
 
 class _Partition:
@@ -217,7 +266,8 @@ class _Partition:
             for each in starting
             if each.broker in state.replicas
         }
-        self._losses = {each["broker"]: each["lost"] for each in answer["candidates"]}
+        self._candidates = answer["candidates"]
+        self._losses = {each["broker"]: each["lost"] for each in self._candidates}
         self._elections: dict[tuple[int, ...], Election] = {}
 
     def election(self, order: Sequence[int]) -> Election:
@@ -228,9 +278,17 @@ class _Partition:
             self._elections[own] = predict_election(self._state, self._controller, start)
         return self._elections[own]
 
-    def lost(self, order: Sequence[int]) -> Mapping[str, int] | None:
+    def lost(self, order: Sequence[int], leader: int | None = None) -> Mapping[str, int] | None:
         """Return what the leader loses, None where that is not known."""
-        return self._losses.get(self.election(order).leader)
+        return self._losses.get(self.election(order).leader if leader is None else leader)
+
+    def choose(self, order: Sequence[int]) -> int | None:
+        """Return the best candidate of some brokers where these elect none of themselves."""
+        if self.election(order).leader != NO_LEADER:
+            return None
+        able = [each for each in self._candidates if each["broker"] in order]
+        best = min(able, key=rank_of, default=None)
+        return None if best is None else int(best["broker"])
 
     def describe(self, order: Sequence[int]) -> _Row:
         election, lost = self.election(order), self.lost(order)
@@ -244,11 +302,35 @@ class _Partition:
         }
 
 
-def _sum(order: tuple[int, ...], partitions: Sequence[_Partition]) -> StartOrder:
+def rank_of(candidate: _Row) -> tuple[bool, int, int]:
+    """Return what the candidates of an answer are ranked by, the best one first."""
+    lost = candidate["lost"]
+    return not candidate["safe"], lost["committed"], lost["records"]
+
+
+def _elect_by_hand(
+    first: tuple[int, ...], order: tuple[int, ...], partitions: Sequence[_Partition]
+) -> ManualElection:
+    """Return the start in which some brokers come first, and the best of them are elected."""
+    later = tuple(broker for broker in order if broker not in first)
+    chosen = [partition.choose(first) for partition in partitions]
+    return ManualElection(
+        start=replace(_sum((*first, *later), partitions, chosen), brokers=first),
+        later=later,
+        partitions=len(chosen) - chosen.count(None),
+    )
+
+
+def _sum(
+    order: tuple[int, ...],
+    partitions: Sequence[_Partition],
+    chosen: Sequence[int | None] | None = None,
+) -> StartOrder:
+    """Return what all partitions lose in an order; of some the leader is chosen, not elected."""
     committed = records = unsure = unknown = offline = 0
-    for partition in partitions:
-        lost = partition.lost(order)
-        if partition.election(order).leader == NO_LEADER:
+    for partition, leader in zip(partitions, chosen or repeat(None), strict=False):
+        lost = partition.lost(order, leader)
+        if leader is None and partition.election(order).leader == NO_LEADER:
             offline += 1
         elif lost is None:
             unknown += 1
@@ -264,6 +346,19 @@ def _sum(order: tuple[int, ...], partitions: Sequence[_Partition]) -> StartOrder
         unknown=unknown,
         offline=offline,
     )
+
+
+def _missing_replicas(answers: Sequence[_Row], starting: Sequence[StartingBroker]) -> Iterator[str]:
+    """Yield which brokers lack replicas in their log directories: they begin them empty."""
+    replicas = [each for answer in answers for each in answer["replicas"]]
+    missing = Counter(each["broker"] for each in replicas if each.get("missing"))
+    own = Counter(each["broker"] for each in replicas if not any(each.get(kind) for kind in BESIDE))
+    for broker in (each.broker for each in starting):
+        if missing[broker]:
+            yield (
+                f"broker {broker} lacks {missing[broker]:,} of its "
+                f"{count_text(own[broker], 'replica')}: it begins them empty"
+            )
 
 
 def _failed_roots(answers: Sequence[_Row]) -> dict[int, bool]:
@@ -310,16 +405,25 @@ def describe_loss(records: int, committed: int, unknown: int) -> str:
     return f"{lost}, {committed:,} of them committed"
 
 
-def describe_start(order: StartOrder) -> str:
-    """Return an order and its loss as a person reads them."""
+def describe_start(order: StartOrder, manual: ManualElection | None = None) -> str:
+    """Return an order and its loss as a person reads them.
+
+    Args:
+        order: The brokers that start.
+        manual: Elections that are held by hand after them, and who starts then; None for none.
+    """
     first, *others = order.brokers or (None,)
     text = "nobody starts" if first is None else f"start {first}"
     text += "".join(f", then {broker}" for broker in others)
+    if manual is not None:
+        text += f", elect leaders of {count_text(manual.partitions, 'partition')} by hand"
+        text += "".join(f", then start {broker}" for broker in manual.later)
     lost = "nothing is lost"
     if order.lost_records:
         lost = describe_loss(order.lost_records, order.lost_committed, order.lost_unknown)
     if order.offline:
-        lost += f"; {count_text(order.offline, 'partition')} without a leader"
+        be = "stays" if order.offline == 1 else "stay"
+        lost = f"{count_text(order.offline, 'partition')} {be} without a leader, {lost}"
     if order.unknown:
         lost += f"; the loss of {count_text(order.unknown, 'partition')} is not known"
     return f"{text}: {lost}"

@@ -304,9 +304,12 @@ class TruncationStages(RecoveryStages):
     def prepare(self, root: HeldRoot, due: Sequence[DueRecovery]) -> None:
         """Let no recovery point lie above what is left, before the first byte goes.
 
-        High watermarks stay until then: they say what was committed, should nothing be cut.
+        High watermarks stay until then: they say what was committed, should nothing be cut. A
+        marker keeps the broker's epoch where the controller counts on nothing that is cut: the
+        broker would else leave ISR and ELR of all its partitions.
         """
-        super().prepare(root, due)
+        if not all(each.work.stays_eligible for each in due):
+            super().prepare(root, due)
         self._write_points(root, {each.work: min(each.work.truncations) for each in due})
 
     def settle(

@@ -24,6 +24,7 @@ from pylog_spark.run.plan_file import SavedPlan
 from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import RunReport
 from pylog_spark.run.saved_plans import settle_plans
+from pylog_spark.run.several_brokers import owner_of
 from pylog_spark.run.upkeep import open_upkeep
 from pylog_spark.run.waves import NO_LIMIT, run_waves
 from pylog_spark.schemas import RECOVERY_WORK, Action
@@ -49,6 +50,7 @@ class FollowerTruncation:
         leader: Node id of the leader.
         truncations: Offsets of the cuts, in order.
         committed_records: Committed records that they take.
+        stays_eligible: Whether its broker may stay in ISR and ELR afterwards.
 
     Raises:
         ValueError: There is no cut.
@@ -57,6 +59,7 @@ class FollowerTruncation:
     leader: int
     truncations: tuple[int, ...]
     committed_records: int
+    stays_eligible: bool
 
     def __post_init__(self) -> None:
         if not self.truncations:
@@ -87,7 +90,10 @@ def plan_followers(
         PylogError: As ``audit``, and as the dry run of ``truncate``.
         pyspark.errors.PySparkException: Spark failed.
     """
-    found = audit(place, roots, replace(options, plan_out=None), state=state)
+    owners = map(owner_of, resolve_roots(roots, said=options.role, must_open=False))
+    brokers = {each.node_id for each in owners if each is not None and each.node_id is not None}
+    up = [leader, *sorted(brokers - {leader})] if leader in brokers else []
+    found = audit(place, roots, replace(options, plan_out=None), state=state, up=up)
     if found.unread:
         reason = f"no replica is cut while this is so: {'; '.join(found.unread.values())}"
         raise StorageError(", ".join(found.unread), reason)
@@ -146,7 +152,10 @@ def truncate(
         logs.results(),
         notes=[
             *logs.readable_cut_notes(options.salvage),
-            *(f"start broker {leader} first, then the others" for leader in leaders),
+            *(
+                f"broker {leader} has to lead; `pylog audit --up {leader},...` says whether it will"
+                for leader in leaders
+            ),
         ],
         cuts=logs.cuts(),
         recoveries=logs.recoveries(),
@@ -177,6 +186,7 @@ def _observe(
                 "leader": follower.leader,
                 "truncations": list(follower.truncations),
                 "committed_records": follower.committed_records,
+                "stays_eligible": follower.stays_eligible,
                 "cleaner_offset": entries.get(TopicPartition(row["topic"], row["partition"])),
             }
         )
@@ -194,6 +204,8 @@ def _saved_cuts(saved: SavedPlan | None) -> dict[_Key, FollowerTruncation]:
                 leader=int(noted.plan["leader"]),
                 truncations=tuple(map(int, noted.plan["truncations"])),
                 committed_records=int(noted.plan["committed_records"]),
+                # Plans of releases before said nothing of it.
+                stays_eligible=noted.plan.get("stays_eligible") is True,
             )
             for noted in saved.partitions
             if noted.action == _ACTION and noted.plan
@@ -207,6 +219,8 @@ def _find_cuts(found: Audit, leader: int) -> tuple[dict[_Key, FollowerTruncation
     cuts: dict[_Key, FollowerTruncation] = {}
     notes = []
     candidates: set[int] = set()
+    others: dict[int | None, list[str]] = {}
+    unfit: dict[int, list[str]] = {}
     for answer in found.answers():
         name = f"{answer['topic']}-{answer['partition']}"
         if answer["candidates"] is None:
@@ -217,6 +231,10 @@ def _find_cuts(found: Audit, leader: int) -> tuple[dict[_Key, FollowerTruncation
         if chosen is None:
             notes.append(f"{name} stays as it is: broker {leader} has no replica that could lead")
             continue
+        elected = (answer["elections"] or {"leader": leader})["leader"]
+        if elected != leader:
+            others.setdefault(elected, []).append(name)
+        clean = {each["root"] for each in answer["replicas"] if each["clean"]}
         notes += [
             f"{each['root']}: {name} stays as it is: {each['error']}"
             for each in answer["replicas"]
@@ -228,9 +246,27 @@ def _find_cuts(found: Audit, leader: int) -> tuple[dict[_Key, FollowerTruncation
                     leader=leader,
                     truncations=tuple(each["rounds"]),
                     committed_records=each["committed"],
+                    stays_eligible=each["stays_eligible"],
                 )
+                if each["root"] in clean and not each["stays_eligible"]:
+                    unfit.setdefault(each["broker"], []).append(name)
     if leader not in candidates:
-        others = ", ".join(map(str, sorted(candidates))) or "none"
-        reason = f"has no replica that could lead; brokers that have one: {others}"
+        able = ", ".join(map(str, sorted(candidates))) or "none"
+        reason = f"has no replica that could lead; brokers that have one: {able}"
         raise ConfigError(LEADER.label, leader, reason)
+    notes += [
+        f"broker {broker} counts as killed afterwards, and leaves ISR and ELR of all its "
+        f"partitions: it is cut below the high watermark of {_names_of(names)}"
+        for broker, names in sorted(unfit.items())
+    ]
+    notes += [
+        f"{'nobody' if other is None else f'broker {other}'} leads {_names_of(names)} when broker "
+        f"{leader} starts first: have leaders elected by hand (--up, --election-out)"
+        for other, names in others.items()
+    ]
     return cuts, notes
+
+
+def _names_of(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
+    return f"{names[0]}{more}"

@@ -73,7 +73,7 @@ _RECOVERY_NAMES: Final = (
 # Not the recovery point: a run that was killed has lowered it, and may be made again.
 _TRUNCATION_NAMES: Final = (
     *("is_clean", "log_start_offset", "high_watermark", "cleaner_offset"),
-    *("leader", "truncations", "committed_records"),
+    *("leader", "truncations", "committed_records", "stays_eligible"),
 )
 
 Row = Mapping[str, Any]

@@ -25,7 +25,7 @@ def split_by_broker(roots: Sequence[LogRoot]) -> dict[int, list[LogRoot]]:
     by_broker: dict[int, list[LogRoot]] = {}
     clusters = set()
     for root in roots:
-        meta = _owner(root)
+        meta = owner_of(root)
         if meta is None or meta.node_id is None:
             return {}
         clusters.add(meta.cluster_id)
@@ -41,7 +41,8 @@ def split_by_broker(roots: Sequence[LogRoot]) -> dict[int, list[LogRoot]]:
     return {}
 
 
-def _owner(root: LogRoot) -> MetaProperties | None:
+def owner_of(root: LogRoot) -> MetaProperties | None:
+    """Return whose a log directory is, None where no file says it."""
     try:
         return read_meta_properties(root.location)
     except PylogError:

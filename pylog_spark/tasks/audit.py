@@ -138,6 +138,7 @@ def _describe_candidate(candidate: Candidate) -> Row:
                 "rounds": list(cut.rounds),
                 "same_until": cut.same_until,
                 "committed": count(cut.committed),
+                "stays_eligible": cut.stays_eligible,
             }
             for cut in candidate.cuts
         ],

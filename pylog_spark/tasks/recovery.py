@@ -75,6 +75,7 @@ class RecoveryWork:
         high_watermark: Its entry in the replication checkpoint, None without one.
         truncations: Where it is cut to follow a leader, once it is recovered; none for a recovery.
         committed_records: Committed records that these cuts take.
+        stays_eligible: Whether its broker may stay in ISR and ELR after them.
         cleaner_offset: Its entry in the cleaner checkpoint before them, None without one.
     """
 
@@ -85,6 +86,7 @@ class RecoveryWork:
     high_watermark: int | None
     truncations: tuple[int, ...] = ()
     committed_records: int = 0
+    stays_eligible: bool = False
     cleaner_offset: int | None = None
 
     @property
@@ -190,6 +192,7 @@ def _look(
         "scan_bytes": [logs[base] for base in chosen],
         "truncations": [],
         "committed_records": 0,
+        "stays_eligible": False,
     }
 
 

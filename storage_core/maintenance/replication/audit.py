@@ -36,6 +36,8 @@ class FollowerCut:
         same_until: Up to it the follower agrees with the leader. Below ``offset`` and the leader's
             log end, Kafka leaves the two different and says nothing.
         committed: Committed records that the cut takes, and that the leader lacks.
+        stays_eligible: Whether its broker may stay in ISR and ELR: it is in neither, or has all
+            below the high watermark afterwards.
     """
 
     replica: Replica
@@ -44,6 +46,7 @@ class FollowerCut:
     rounds: tuple[int, ...]
     same_until: int
     committed: Ranges
+    stays_eligible: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +207,13 @@ class _Audit:
             is_cut = cut.rounds or cut.same_until < min(cut.offset, span.log_end_offset)
             if is_cut and other not in self._copies:
                 whole = 0 if cut.is_restart else follower.log.whole_end(cut.offset)
-                cuts.append(replace(cut, committed=clip(committed[-1], start=whole)))
+                cuts.append(
+                    replace(
+                        cut,
+                        committed=clip(committed[-1], start=whole),
+                        stays_eligible=self._stays_eligible(follower, whole),
+                    )
+                )
             if end is not None:
                 uncommitted.append(self._refuted(follower, clip(alone, start=end)))
         all_lost, all_committed = union(lost), union(committed)
@@ -228,6 +237,15 @@ class _Audit:
             and not self._compared.damage[number]
             and not count(all_committed),
         )
+
+    def _stays_eligible(self, follower: Replica, end: int) -> bool:
+        """Whether a replica that ends at an offset is as good as the controller takes it for."""
+        state = self._state
+        if state is None:
+            return False
+        if follower.broker not in (*state.isr, *state.elr):
+            return True
+        return self._watermark is not None and end >= self._watermark
 
     def _committed_end(self, replica: Replica) -> int | None:
         """Return the offset below which a replica's records were committed, None for all.
@@ -292,6 +310,7 @@ class _Audit:
             rounds=truncation.rounds,
             same_until=same_until,
             committed=no_ranges(),
+            stays_eligible=False,
         )
 
 

@@ -16,6 +16,7 @@ TopicIdPartition = tuple[str, int, str | None]
 # Of a topic's settings, and of those of all brokers, what is asked here.
 _TOPIC_KEYS: Final = frozenset({_CLEANUP_POLICY, "min.insync.replicas", _UNCLEAN_ELECTION})
 _BROKER_KEYS: Final = frozenset({"log.cleanup.policy", "min.insync.replicas", _UNCLEAN_ELECTION})
+_NO_SETTINGS: Final[Mapping[str, str]] = {}
 # A script wrote it for some hundred thousand partitions, or a person for one.
 MAX_STATE_BYTES: Final = 1 << 27
 
@@ -60,15 +61,23 @@ class PartitionRegistration:
         return self.topic, self.partition, self.topic_id
 
 
-def states_of(metadata: ClusterMetadata) -> Iterable[PartitionRegistration]:
+def states_of(
+    metadata: ClusterMetadata, broker: Mapping[str, str], overrides: Mapping[str, str]
+) -> Iterable[PartitionRegistration]:
     """Yield the partitions of a cluster.
+
+    Args:
+        metadata: Of the cluster.
+        broker: The brokers' own settings; those in the metadata come before them.
+        overrides: Settings of topics that come before all.
 
     Raises:
         ConfigError: A setting that is asked for is malformed.
     """
-    broker = _chosen(metadata.broker_configs.get("", {}), _BROKER_KEYS)
+    broker = _chosen({**broker, **metadata.broker_configs.get("", {})}, _BROKER_KEYS)
     for topic in metadata.topics.values():
-        settings = _chosen(metadata.topic_configs.get(topic.name, {}), _TOPIC_KEYS)
+        own = metadata.topic_configs.get(topic.name, {})
+        settings = _chosen({**own, **overrides}, _TOPIC_KEYS)
         config = LogConfig.from_topic_overrides(settings, broker=broker)
         least = config.min_insync_replicas
         if 0 in topic.partitions:
@@ -95,29 +104,32 @@ def _chosen(settings: Mapping[str, str], keys: Set[str]) -> dict[str, str]:
     return {key: settings[key] for key in sorted(keys & settings.keys())}
 
 
-def parse_states(content: bytes, file: str) -> list[PartitionRegistration]:
+def parse_states(
+    content: bytes, file: str, overrides: Mapping[str, str] = _NO_SETTINGS
+) -> list[PartitionRegistration]:
     """Read a file of states: ``{"partitions": [{topic, partition, topic_id, replicas, ...}]}``.
 
     Args:
         content: Its bytes, JSON.
         file: Its name, for errors.
+        overrides: Settings of topics that come before those of the file.
 
     Raises:
         ConfigError: It is no such file, or a value is none.
     """
     try:
         partitions = parse_json(content, limit_bytes=MAX_STATE_BYTES)["partitions"]
-        return [_parse(row) for row in partitions]
+        return [_parse(row, overrides) for row in partitions]
     except (ConfigError, ValueError, KeyError, TypeError, AttributeError) as error:
         what = f"{type(error).__name__}: {error}"
         reason = f"expected the states of partitions as JSON: {what:.200}"
         raise ConfigError("--state", file, reason) from error
 
 
-def _parse(row: Mapping[str, Any]) -> PartitionRegistration:
+def _parse(row: Mapping[str, Any], overrides: Mapping[str, str]) -> PartitionRegistration:
     settings = {
         key: _text(value)
-        for key, value in row.get("config", {}).items()
+        for key, value in {**row.get("config", {}), **overrides}.items()
         if key in {_CLEANUP_POLICY, _UNCLEAN_ELECTION}
     }
     config = LogConfig.from_topic_overrides(settings)

@@ -66,7 +66,7 @@ def test_elections_are_those_of_kafkas_controller(name: str, tmp_path: Path):
         ]
         state_file = tmp_path / "state.json"
         state_file.write_text(json.dumps({"partitions": states}))
-        known = find_known(observed, state_file)
+        known = find_known(observed, state_file, JobOptions(now_ms=0), {})
         controller = controller_of(known.metadata, known.states, is_by_file=True)
         by_key = {(each.topic, each.partition, each.topic_id): each for each in known.states}
         for row in outcome["partitions"]:
@@ -144,6 +144,54 @@ def test_the_order_that_loses_least_is_told_from_the_one_asked_about(tmp_path: P
     for row in report.answers():
         assert row["elections"]["up"] == [1, 3]
         assert row["elections"]["least"]["up"] == [3, 1]
+
+
+def test_elections_by_hand_lose_less_where_a_wiped_disk_would_lead(tmp_path: Path):
+    out = tmp_path / "out"
+    report = audit_of(Cluster("wiped-disk", tmp_path), tmp_path, [3, 2, 1], out=out)
+    assert report.starts is not None
+    manual = report.starts.manual
+    assert manual is not None
+    assert (set(manual.start.brokers), manual.later, manual.partitions) == ({1, 2}, (3,), 3)
+    assert manual.start.loss == (58, 58, 0, 0)
+    leaders = {
+        f"{topic}-{partition}": leader for (topic, partition, _), leader in report.leaders.items()
+    }
+    assert leaders == {"ledger-0": 1, "ledger-1": 1, "ledger-2": 2}
+    # Whom the controller elects cleanly as it is, it elects without a file.
+    elected = json.loads((out / "election.json").read_text())["partitions"]
+    assert [f"{each['topic']}-{each['partition']}" for each in elected] == sorted(leaders)
+
+
+def test_partitions_that_wait_can_be_led_at_a_price(tmp_path: Path):
+    report = audit_of(Cluster("leader-killed", tmp_path), tmp_path, [2, 3])
+    assert report.starts is not None
+    assert report.starts.least.loss == (0, 0, 0, 5)
+    manual = report.starts.manual
+    assert manual is not None
+    assert (manual.start.brokers, manual.later, manual.partitions) == ((2, 3), (), 5)
+    assert (manual.start.lost_records, manual.start.offline) == (59, 0)
+
+
+def test_elections_by_hand_are_not_told_where_they_help_nothing(tmp_path: Path):
+    report = audit_of(Cluster("clean", tmp_path), tmp_path, [1, 2, 3])
+    assert report.starts is not None
+    assert report.starts.manual is None
+
+
+def test_a_setting_that_is_said_comes_before_the_topics(tmp_path: Path):
+    cluster = Cluster("wiped-disk", tmp_path)
+    options = JobOptions(now_ms=1_800_000_000_000, topic_settings={_UNCLEAN: "true"})
+    for up, leader in (([1], 1), ([2], 2)):
+        report = audit(Local.of_master(None), cluster.roots, options, up=up)
+        elections = [row["elections"] for row in report.answers() if row["topic"] == "ledger"]
+        assert [(each["leader"], each["by"]) for each in elections] == [(leader, "unclean")] * 3
+
+
+def test_a_broker_that_the_cluster_does_not_have_is_refused(tmp_path: Path):
+    cluster = Cluster("clean", tmp_path)
+    with pytest.raises(ConfigError, match="--up=9: is no broker of the cluster"):
+        audit(Local.of_master(None), cluster.roots, JobOptions(now_ms=0), up=[1, 9])
 
 
 def test_a_partition_without_a_leader_names_whom_it_waits_for(tmp_path: Path):

@@ -70,6 +70,10 @@ class Lab:
         options = replace(self.options, plan_out=None, trash=str(self.trash))
         return undo(run.run_id, options)
 
+    def markers(self) -> dict[Path, str]:
+        paths = [root / CLEAN_SHUTDOWN_FILE for root in self.cluster.roots]
+        return {path.parent: path.read_text() for path in paths if path.exists()}
+
     def candidate(self, answer: Any, leader: int) -> Any:
         return next((c for c in answer["candidates"] if c["broker"] == leader), None)
 
@@ -140,7 +144,14 @@ def test_followers_are_cut_and_come_back(name: str, leader: int, tmp_path: Path)
     before, points = lab.trees(), lab.checkpoints()
     expected = expected_trees(lab, leader, folder=tmp_path / "twins")
     cuts = {place: rounds[-1] for place, rounds, _ in lab.cuts(leader)}
-    marked = [root for root in lab.cluster.roots if (root / CLEAN_SHUTDOWN_FILE).exists()]
+    markers = lab.markers()
+    unfit = {
+        Path(cut["root"])
+        for answer in lab.answers()
+        if (chosen := lab.candidate(answer, leader)) is not None
+        for cut in chosen["truncations"]
+        if cut["rounds"] and not cut["stays_eligible"]
+    }
     assert expected
     planned = lab.plan_for(leader)
     assert (planned.exit_code, planned.summary.planned) == (0, len(expected))
@@ -158,9 +169,11 @@ def test_followers_are_cut_and_come_back(name: str, leader: int, tmp_path: Path)
         if was is not None and is_deeper:
             was = min(was, active_of(expected[place]))
         assert now.cleaner_offset == was
-        marker = place.parent / CLEAN_SHUTDOWN_FILE
-        assert not marker.exists() or '"brokerEpoch":-1' in marker.read_text()
-    assert [root for root in lab.cluster.roots if (root / CLEAN_SHUTDOWN_FILE).exists()] == marked
+    # The controller counts on a marker's broker for what it takes for in sync, and no more.
+    assert lab.markers() == {
+        root: '{"version":0,"brokerEpoch":-1}' if root in unfit else text
+        for root, text in markers.items()
+    }
     undone = lab.undo(run)
     assert (undone.exit_code, undone.summary.done) == (0, len(expected))
     assert lab.trees() == before
@@ -334,3 +347,26 @@ def test_spark_plans_what_this_machine_plans(spark: Any, tmp_path: Path):
     run = apply_plan(spark, lab.plan, ApplyOptions(trash=str(lab.trash), engine=EngineChoice.SPARK))
     assert (run.exit_code, run.summary.done, run.engine) == (0, 1, "spark")
     assert list(lab.cuts(1)) == []
+
+
+def test_a_broker_stays_eligible_for_partitions_that_are_not_cut(tmp_path: Path):
+    """Else the controller drops it from all ISRs and ELRs, and a worse leader follows."""
+    lab = Lab(
+        "wiped-disk",
+        tmp_path,
+        allow_truncate=True,
+        salvage=str(tmp_path / "salvage"),
+        include=("ledger",),
+    )
+    options = replace(lab.options, plan_out=None, include=())
+
+    def loss() -> tuple[int, ...]:
+        starts = audit(HERE, lab.cluster.roots, options, up=(1, 2, 3)).starts
+        assert starts is not None
+        return starts.asked.loss
+
+    before, markers = loss(), lab.markers()
+    lab.plan_for(1)
+    assert lab.apply().summary.done
+    assert lab.markers() == markers
+    assert loss() <= before
