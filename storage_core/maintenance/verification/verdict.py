@@ -49,6 +49,11 @@ _NO_METADATA: Final = (
     "the log directories that were named have no readable __cluster_metadata-0: whether a broker "
     "would set logs aside, or miss some, is not known; an only controller without it sets all aside"
 )
+_NO_LOGS: Final = (
+    "there is no log; a broker that had some was given another disk, and what leads with that "
+    "disk has the others cut to nothing",
+    "`pylog doctor` with the directories of all brokers says what a start loses then",
+)
 _METADATA_FETCHED: Final = (
     "process.roles is broker: the node fetches the cluster's metadata from its controllers; "
     "whether it would then set logs aside, or miss some, is not known"
@@ -608,10 +613,13 @@ def _start(roots: Sequence[RootState], start: StartForecast) -> Verdict:
     if not start.recovered_partitions:
         is_clean = all(root.is_clean for root in roots)
         reason = "every log was closed" if is_clean else "no log has to be recovered"
+        reasons = [reason, "nothing was found that it would trip over"]
+        if not any(root.partitions for root in roots):
+            reasons = list(_NO_LOGS)
         return Verdict(
             advice=Advice.START_BROKER,
             headline="Just start the broker.",
-            reasons=(reason, "nothing was found that it would trip over"),
+            reasons=tuple(reasons),
             commands=(),
         )
     return Verdict(

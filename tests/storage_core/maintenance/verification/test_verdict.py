@@ -97,6 +97,13 @@ def test_nothing_to_recover_is_a_reason_to_start():
     assert found.commands == ()
 
 
+def test_a_disk_without_a_log_may_be_a_new_one():
+    empty = dataclasses.replace(ROOT, is_clean=True, partitions=0)
+    found = verdict(root=empty)
+    assert found.headline == "Just start the broker."
+    assert "with the directories of all brokers" in " ".join(found.reasons)
+
+
 def test_a_broker_that_is_fast_enough_should_just_be_started():
     found = verdict(partition(read_bytes=GB, rebuilt_segments=1, cut_bytes=17))
     assert found.advice is Advice.START_BROKER
