@@ -50,8 +50,10 @@ _NO_METADATA: Final = (
     "would set logs aside, or miss some, is not known; an only controller without it sets all aside"
 )
 _NO_LOGS: Final = (
-    "there is no log; a broker that had some was given another disk, and what leads with that "
-    "disk has the others cut to nothing",
+    (
+        "there is no log; a broker that had some was given another disk, and what leads with that "
+        "disk has the others cut to nothing"
+    ),
     "`pylog doctor` with the directories of all brokers says what a start loses then",
 )
 _METADATA_FETCHED: Final = (
