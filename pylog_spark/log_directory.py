@@ -12,6 +12,7 @@ import pyarrow as pa
 from pylog_spark.discovery import discover_partitions, discover_segments, resolve_roots
 from pylog_spark.engines.choice import Local, Place
 from pylog_spark.operations.apply import OPERATIONS, ApplyOptions, apply_saved, options_of
+from pylog_spark.operations.attest import Attestation, attest
 from pylog_spark.operations.audit import Audit, audit
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.differences import DifferenceReport, list_differences
@@ -255,6 +256,18 @@ class LogDirectory:
             leader_epoch=leader_epoch,
             election_out=election_out,
         )
+
+    def attest(self, *others: str | Path) -> Attestation:
+        """Let brokers whose directories were recovered keep their places in ISR and ELR.
+
+        Args:
+            others: The log directories of all brokers that have replicas of the same partitions.
+
+        Raises:
+            GuardRefusedError: Replicas differ or are missing, or a directory was not recovered.
+            PylogError: A directory cannot be read or written.
+        """
+        return attest(self._place, [self.path, *others], self.options)
 
     def differences(
         self,

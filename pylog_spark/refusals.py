@@ -210,6 +210,22 @@ GUARDS: Final[Mapping[str, Refusal]] = {
         means="a broker or another run works there",
         way="stop it; only `pylog verify --live` looks meanwhile",
     ),
+    "ATTEST_INCOMPLETE": Refusal(
+        means="`pylog audit --attest` was not given all directories, or a replica is not there",
+        way="give the log directories of all brokers; a broker without its replicas starts last",
+    ),
+    "ATTEST_DIFFERENT": Refusal(
+        means="replicas do not have the same, so that a leader would lose something",
+        way="`pylog audit` shows what; start the brokers in the order that loses least",
+    ),
+    "ATTEST_UNRECOVERED": Refusal(
+        means="a log directory has no marker of a clean shutdown",
+        way="`pylog recover ROOT --role broker`, then `--attest` again",
+    ),
+    "ATTEST_EPOCH_UNKNOWN": Refusal(
+        means="the metadata in the directories do not say a broker's last epoch, or are too old",
+        way="give the directory that has the newest `__cluster_metadata-0`, too",
+    ),
     "LOCK_LOST": Refusal(
         means="the lock of the directory is not this run's any more: nothing was written after",
         way="run again when nobody else works there",

@@ -16,6 +16,7 @@ from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
+from pylog_spark.operations.attest import ATTESTED_KEYS, Attestation, attest
 from pylog_spark.operations.audit import ANSWER_KEYS, Audit, audit
 from pylog_spark.operations.audit_remarks import Remark
 from pylog_spark.operations.differences import DifferenceReport, list_differences
@@ -25,6 +26,7 @@ from pylog_spark.operations.timeline import Timeline, read_timeline
 from pylog_spark.operations.truncate import plan_followers
 from pylog_spark.options.declared import (
     ALLOW_TRUNCATE,
+    ATTEST,
     ELECTION_OUT,
     LEADER,
     LEADER_EPOCH,
@@ -188,6 +190,9 @@ def _prepare(line: CommandLine) -> Call[None]:
     if line[TIMELINE]:
         others = (LEADER, LEADER_EPOCH, LEVEL, STATE, UP, ELECTION_OUT)
         _refuse_beside(line, TIMELINE, others, "shows changes and no more")
+    if line[ATTEST]:
+        options_of_looks = (STATE, LEADER, LEADER_EPOCH, LEVEL, UP, ELECTION_OUT, TIMELINE)
+        _refuse_beside(line, ATTEST, options_of_looks, "writes markers and shows no more")
     roots = resolve_roots(line[ROOTS], said=options.role, must_open=False)
     notes = topic_notes(options, roots)
     return Call(line=line, options=options, subject=None, roots=roots, notes=notes)
@@ -202,8 +207,13 @@ def _refuse_beside(
             raise ConfigError(other.label, None, f"{option.label} {reason}")
 
 
-def _audit(call: Call[None], place: Any) -> Audit | DifferenceReport | RunReport | Timeline:
+_Report = Audit | Attestation | DifferenceReport | RunReport | Timeline
+
+
+def _audit(call: Call[None], place: Any) -> _Report:
     roots = [root.location for root in call.roots]
+    if call.line[ATTEST]:
+        return attest(place, roots, call.options)
     if call.line[TIMELINE]:
         return read_timeline(roots, call.options)
     leader, state, level = call.line[LEADER], call.line[STATE], call.line[LEVEL]
@@ -226,7 +236,10 @@ def _audit(call: Call[None], place: Any) -> Audit | DifferenceReport | RunReport
     )
 
 
-def _show(call: Call[None], report: Audit | DifferenceReport | RunReport | Timeline) -> int:
+def _show(call: Call[None], report: _Report) -> int:
+    if isinstance(report, Attestation):
+        _show_attestation(call, report)
+        return ExitCode.DONE
     if isinstance(report, Timeline):
         show_timeline(call, report)
         write_notes(call.notes, is_for_person=call.is_for_person, is_wide=call.is_wide)
@@ -251,6 +264,24 @@ def _show(call: Call[None], report: Audit | DifferenceReport | RunReport | Timel
     write_notes(call.notes, is_for_person=call.is_for_person, is_wide=call.is_wide)
     failed = report.unread or any(row["error"] for row in rows)
     return ExitCode.PARTLY_FAILED if failed else ExitCode.DONE
+
+
+def _show_attestation(call: Call[None], report: Attestation) -> None:
+    """Write which markers were written, for a person or a program."""
+    if not call.is_for_person:
+        lines = RowLines(call.output, "attested", ATTESTED_KEYS)
+        for row in report.rows():
+            lines.add("attested", row)
+        return
+    verdict = "All replicas have the same: their brokers keep their places in ISR and ELR."
+    write_paragraphs(Console(), [verdict], is_wide=call.is_wide, style="bold green")
+    notes = [
+        f"  {row['root']}: the marker now names epoch {row['broker_epoch']} of broker "
+        f"{row['broker']}"
+        for row in report.rows()
+    ]
+    notes += [f"  {each.root}: its marker named it already" for each in report.others]
+    write_paragraphs(Console(), [f"  {report.belief}", *notes], is_wide=call.is_wide)
 
 
 def _write(report: Audit, *, is_wide: bool) -> None:

@@ -16,6 +16,7 @@ from pylog_spark.options.declared import (
     ALLOW_TRUNCATE,
     AS_RECORDS,
     ASSUME_DEFAULTS,
+    ATTEST,
     BY,
     CHOICE,
     COLUMNS,
@@ -557,6 +558,7 @@ _AUDIT: Final = Command(
         LEADER_EPOCH,
         ELECTION_OUT,
         TIMELINE,
+        ATTEST,
         _GUESSED_ROLE,
         CONFIG_FILES,
         SETTINGS_OF_RUN,
@@ -572,7 +574,8 @@ _AUDIT: Final = Command(
     Each replica is taken as its broker has it once it has opened the directory. Nothing is
     written, no lock is taken. With --leader the answer is what `pylog apply` would cut from the
     others, so that they follow that broker. With --level the replicas are compared as they lie,
-    and their differences listed: the exit status is 1 if there are any.
+    and their differences listed: the exit status is 1 if there are any. With --attest markers of
+    recovered directories get their broker's last epoch, under the locks of all.
     """,
     example="Example: `pylog audit /mnt/b1 /mnt/b2 /mnt/b3`",
 )

@@ -31,7 +31,7 @@ from pylog_spark.tasks.differences import measure_places
 from storage_core.catalog.cluster_metadata import ClusterMetadata, read_cluster_metadata
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.roles import Role, local_path
-from storage_core.checkpoint.broker_files import validate_one_cluster
+from storage_core.checkpoint.broker_files import CleanShutdown, validate_one_cluster
 from storage_core.checkpoint.lock import query_lock
 from storage_core.config import merge_broker_layers
 from storage_core.errors import ConfigError, PylogError, StorageError
@@ -55,8 +55,29 @@ _TITLE: Final = "pylog audit"
 ANSWER_KEYS: Final = (
     *("topic", "partition", "topic_id", "high_watermark", "divergence", "unseen", "safe"),
     *("lost_records", "lost_committed", "error_class", "error", "replicas", "candidates"),
-    *("remarks", "elections"),
+    *("remarks", "elections", "assignment"),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootMarker:
+    """What one log directory says of its broker's last shutdown, and what the controller expects.
+
+    Attributes:
+        root: The log directory.
+        broker: Node id, None where no file says it.
+        is_there: Whether it has a marker of a clean shutdown.
+        broker_epoch: What that names; UNKNOWN_BROKER_EPOCH for nothing.
+        registered_epoch: What the broker got when it last registered, None where nothing says it.
+        registered_directories: How many log directories it then had.
+    """
+
+    root: str
+    broker: int | None
+    is_there: bool
+    broker_epoch: int
+    registered_epoch: int | None
+    registered_directories: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +89,7 @@ class Audit:
         belief: Whose word on ISR, epochs and assignment was taken, and how old it is.
         notes: What else a person should know of the log directories.
         unread: The reason, by location, of each log directory that cannot be read.
+        markers: Of the log directories of brokers that can be read.
         engine: What did the tasks: ``spark`` or ``local``, which is this machine.
         starts: What the brokers lose that start, None where no start was asked about.
         leaders: Node id of the leader that files for Kafka's commands choose, by partition.
@@ -78,6 +100,7 @@ class Audit:
     engine: str
     notes: Sequence[str] = ()
     unread: Mapping[str, str] = field(default_factory=dict)
+    markers: Sequence[RootMarker] = ()
     starts: Starts | None = None
     leaders: Mapping[TopicIdPartition, int] = field(default_factory=dict)
 
@@ -101,6 +124,7 @@ def audit(  # noqa: PLR0913 - each is a word of the command line
     up: Sequence[int] = (),
     leader_epoch: int | None = None,
     election_out: Path | None = None,
+    holds_roots: bool = False,
 ) -> Audit:
     """Compare the replicas in the log directories of several brokers; nothing is written.
 
@@ -116,6 +140,7 @@ def audit(  # noqa: PLR0913 - each is a word of the command line
         leader_epoch: Epoch that the next leader is to have; one that is known already is a remark.
         election_out: A folder that is not there yet: files for Kafka's commands, by which the best
             candidate leads where another one would lose more. Not made where there is none.
+        holds_roots: Whether this process holds the locks of the roots.
 
     Raises:
         ConfigError: A root is none, is there twice, the file of states is none, or the folder is
@@ -124,7 +149,7 @@ def audit(  # noqa: PLR0913 - each is a word of the command line
         StorageError: No root can be read.
         pyspark.errors.PySparkException: Spark failed.
     """
-    job, places, observed, known = open_places(roots, options, state)
+    job, places, observed, known = open_places(roots, options, state, holds_roots=holds_roots)
     if election_out is not None:
         check_outside("--election-out", election_out, job.roots)
         if election_out.exists():
@@ -155,6 +180,11 @@ def audit(  # noqa: PLR0913 - each is a word of the command line
             belief=known.belief,
             notes=known.notes,
             unread=known.unread,
+            markers=[
+                _marker_of(root, known.metadata)
+                for root in observed
+                if root.surroundings.role is Role.BROKER
+            ],
             engine=run.engine.name,
             starts=starts,
             leaders=better,
@@ -162,7 +192,11 @@ def audit(  # noqa: PLR0913 - each is a word of the command line
 
 
 def open_places(
-    roots: Sequence[str | Path], options: JobOptions, state: Path | None
+    roots: Sequence[str | Path],
+    options: JobOptions,
+    state: Path | None,
+    *,
+    holds_roots: bool = False,
 ) -> "tuple[Job, list[PartitionPlaces], Sequence[ObservedRoot], Known]":
     """Return a job that writes nothing, its partitions, the roots, and what is known of them.
 
@@ -177,7 +211,7 @@ def open_places(
     validate_one_cluster(
         {root.location: root.meta_properties for root in observed if root.meta_properties}
     )
-    known = find_known(observed, state, options, unread)
+    known = find_known(observed, state, options, unread, holds_roots=holds_roots)
     metadata = known.metadata
     places = find_places(
         observed,
@@ -283,11 +317,26 @@ class Known:
     in_use: frozenset[str] = frozenset()
 
 
+def _marker_of(root: ObservedRoot, metadata: ClusterMetadata | None) -> RootMarker:
+    node = None if root.meta_properties is None else root.meta_properties.node_id
+    registered = None if metadata is None or node is None else metadata.brokers.get(node)
+    return RootMarker(
+        root=root.location,
+        broker=node,
+        is_there=root.marker is not None,
+        broker_epoch=(root.marker or CleanShutdown()).broker_epoch,
+        registered_epoch=None if registered is None else registered.broker_epoch,
+        registered_directories=0 if registered is None else len(registered.log_directories),
+    )
+
+
 def find_known(
     roots: Sequence[ObservedRoot],
     file: Path | None,
     options: JobOptions,
     unread: Mapping[str, str],
+    *,
+    holds_roots: bool,
 ) -> Known:
     """Return what a file says of partitions, or the newest metadata that lie in roots.
 
@@ -296,13 +345,14 @@ def find_known(
         file: Of whoever asks; None for the metadata.
         options: Settings that the metadata lack, and those that come before them.
         unread: The reason, by location, of each log directory that cannot be read.
+        holds_roots: Whether this process holds their locks.
 
     Raises:
         ConfigError: The file says no states.
     """
     newest, broken = _find_metadata(roots, options)
     states: Sequence[PartitionRegistration] = ()
-    in_use = {root.location for root in roots if _is_in_use(root)}
+    in_use = {root.location for root in roots if not holds_roots and _is_in_use(root)}
     notes = [f"{reason}: nothing of it was compared" for reason in unread.values()]
     notes += [f"{each} is in use: what is written meanwhile may be missing" for each in in_use]
     notes += broken

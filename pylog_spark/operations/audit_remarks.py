@@ -175,5 +175,9 @@ def _of_state(state: PartitionRegistration, unclean: frozenset[int]) -> Iterator
         yield Remark.UNDER_MIN_ISR, None, f"{text}{state.min_insync_replicas}"
     for broker in (*state.isr, *state.elr):
         if broker in unclean:
-            text = f"broker {broker} leaves ISR and ELR when it registers: it counts as killed"
+            text = (
+                f"broker {broker} leaves ISR and ELR when it registers: it counts as killed. "
+                "Where all replicas have the same, `pylog audit ROOT... --role broker --attest` "
+                "lets it keep its place"
+            )
             yield Remark.BROKER_UNCLEAN, broker, text

@@ -279,6 +279,13 @@ TIMELINE: Final = Option[bool](
     default=False,
     help="Leaders, ISR and ELR over time, by the cluster's metadata log, and no more.",
 )
+ATTEST: Final = Option[bool](
+    name="attest",
+    flag="--attest",
+    kind=SWITCH,
+    default=False,
+    help="Write brokers' last epochs into markers of recoveries, if all replicas have the same.",
+)
 LEADER_EPOCH: Final = Option[int | None](
     name="leader_epoch",
     flag="--leader-epoch",

@@ -260,15 +260,24 @@ def check_truncation(roots: Sequence[LogRoot], options: JobOptions) -> None:
             salvaged would lie inside one.
         GuardRefusedError: As `check_roots`.
     """
-    for root in roots:
-        if root.role is not Role.BROKER:
-            reason = (
-                f"is a {root.role.value} root; only replicas in a broker's directory are cut to "
-                "follow a leader"
-            )
-            raise ConfigError("ROOT", root.location, reason)
+    check_of_brokers(roots, "only replicas in a broker's directory are cut to follow a leader")
     check_roots(roots, options, are_of_brokers=True)
     check_salvage(roots, options)
+
+
+def check_of_brokers(roots: Sequence[LogRoot], reason: str) -> None:
+    """Refuse roots that are no broker's directory.
+
+    Args:
+        roots: The log directories.
+        reason: Why none of another role may be among them.
+
+    Raises:
+        ConfigError: One is no broker's.
+    """
+    for root in roots:
+        if root.role is not Role.BROKER:
+            raise ConfigError("ROOT", root.location, f"is a {root.role.value} root; {reason}")
 
 
 def _refuse_to_cut_objects(roots: Iterable[LogRoot]) -> None:

@@ -78,6 +78,7 @@ def _answer(
             *map(_describe_replica, replicas, audit.damage),
             *(_describe_replica(replica, ()) for replica in beside),
         ],
+        "assignment": None if places.state is None else list(places.state.replicas),
         "unseen": list(places.unseen),
         "high_watermark": audit.high_watermark,
         "divergence": None if offset is None else {"offset": offset},

@@ -514,6 +514,20 @@ class HeldBrokerRoot:
         self._remember()
 
     @_unless_failed
+    def attest_marker(self, broker_epoch: int) -> None:
+        """Let the marker that is there name the broker's last epoch, which the controller knows.
+
+        No record that another replica has may be missing: then the broker is as it was when it
+        ended. One rename does it, so that a crash leaves the old marker or the new one.
+        """
+        if self.was_clean:
+            self._marker = self._brokers_own = CleanShutdown(broker_epoch=broker_epoch)
+            self._write_marker(self._marker)
+
+    def _write_marker(self, marker: CleanShutdown) -> None:
+        self._store.write_file(CLEAN_SHUTDOWN_FILE, encode_clean_shutdown(marker.broker_epoch))
+
+    @_unless_failed
     def _give_back(self) -> None:
         if self._writes and self._is_whole and not self._is_settled:
             # Interrupted amid commits: what had begun is finished here, as the next run would
@@ -530,8 +544,7 @@ class HeldBrokerRoot:
         self._revoke_claims()
         if self._writes:
             if self._marker is not None and self._mark_clean and self._is_settled:
-                content = encode_clean_shutdown(self._marker.broker_epoch)
-                self._store.write_file(CLEAN_SHUTDOWN_FILE, content)
+                self._write_marker(self._marker)
             # Last: until the marker is there, only the scratch files know which it was.
             sweep_scratch(Path(self.location), inside=self._inside)
 
@@ -552,8 +565,7 @@ class HeldBrokerRoot:
         resumed = resume_killed_runs(Path(self.location), inside=left, fence=self.validate)
         self.write_cleaner_points(resumed.points)
         if resumed.marker is not None and read_clean_shutdown(self._files) is None:
-            content = encode_clean_shutdown(resumed.marker.broker_epoch)
-            self._store.write_file(CLEAN_SHUTDOWN_FILE, content)
+            self._write_marker(resumed.marker)
 
     def _observe_all(self) -> None:
         """Look at every partition, for whoever finds what this run has left if it is killed."""

@@ -210,9 +210,9 @@ class KafkaController:
             message = each.message()
             kind = str(message.getClass().getSimpleName())
             if kind == "PartitionChangeRecord":
-                before = self._now()
+                before = self.now()
                 self._replicas.replay(message)
-                if (now := self._now()) != before:
+                if (now := self.now()) != before:
                     # Else only its log directory has changed.
                     self.changes.append(now)
             elif kind == "RegisterBrokerRecord":
@@ -220,7 +220,8 @@ class KafkaController:
             else:
                 self._brokers.replay(message)
 
-    def _now(self) -> Change:
+    def now(self) -> Change:
+        """Return the partition as it is."""
         now = self._partition()
         return Change(
             int(now.leader),
