@@ -52,6 +52,7 @@ _KINDS_OF_LOSS: Final = {
     "unknown": "perhaps committed",
 }
 
+_SHOWN_RANGES: Final = 3
 # Of the cuts under a leader.
 _OF_CUTS: Final = (PLAN_OUT, SALVAGE, ALLOW_TRUNCATE)
 
@@ -154,6 +155,9 @@ def _loss_text(lost: Row) -> str:
         parts = [f"all {text}" for text in kinds]
     else:
         parts = [f"{records:,} {text}" for text, records in kinds.items()]
+    spans = [f"{first:,} to {last:,}" for first, last, _ in lost["ranges"][:_SHOWN_RANGES]]
+    more = len(lost["ranges"]) - len(spans)
+    parts.append(f"offsets {', '.join(spans)}" + (f" and {more:,} more ranges" if more else ""))
     parts.append(size_text(lost["bytes"]))
     if lost["first_timestamp_ms"] is not None:
         parts.append(f"from {time_text(lost['first_timestamp_ms'])} on")
@@ -231,9 +235,10 @@ def _audit(call: Call[None], place: Any) -> _Report:
         )
     report = plan_followers(place, roots, call.options, leader=leader, state=state)
     planned = {result["root"] for result in report.results.to_pylist()}
-    return report.with_notes(
-        [*call.notes, *role_notes(root for root in call.roots if root.location in planned)]
+    unsaid = role_notes(
+        (root for root in call.roots if root.location in planned), "`pylog apply` will refuse it"
     )
+    return report.with_notes([*call.notes, *unsaid])
 
 
 def _show(call: Call[None], report: _Report) -> int:
@@ -253,6 +258,11 @@ def _show(call: Call[None], report: _Report) -> int:
     rows = report.rows.to_pylist()
     if call.is_for_person:
         _write(report, is_wide=call.is_wide)
+        if report.starts is None and report.brokers and not _is_harmless(rows):
+            roots = " ".join(quote(root.location) for root in call.roots)
+            up = ",".join(map(str, report.brokers))
+            command = f"next, for whom the controller elects: pylog audit {roots} --up {up}"
+            write_paragraphs(Console(), ["", command], is_wide=call.is_wide, style="bold")
         folder = call.line[ELECTION_OUT]
         if folder is not None:
             write_paragraphs(Console(), ["", *_next_commands(report, folder)], is_wide=call.is_wide)
@@ -282,6 +292,11 @@ def _show_attestation(call: Call[None], report: Attestation) -> None:
     ]
     notes += [f"  {each.root}: its marker named it already" for each in report.others]
     write_paragraphs(Console(), [f"  {report.belief}", *notes], is_wide=call.is_wide)
+
+
+def _is_harmless(rows: Sequence[Row]) -> bool:
+    """Whether every replica may lead."""
+    return all(row["error"] is None and len(row["safe"]) == row["replicas"] for row in rows)
 
 
 def _write(report: Audit, *, is_wide: bool) -> None:
@@ -386,18 +401,20 @@ def _verdict_of_starts(starts: Starts) -> tuple[str, str]:
 def _verdict(rows: Sequence[Row]) -> tuple[str, str]:
     """Return what a person has to know, and its style."""
     judged = [row for row in rows if row["details"] is not None and row["details"]["candidates"]]
-    nobody = sum(not row["safe"] for row in judged)
+    unsafe = [row["details"]["candidates"] for row in judged if not row["safe"]]
+    lost = sum(all(each["lost"]["committed"] for each in candidates) for candidates in unsafe)
     some = sum(len(row["safe"] or ()) < len(row["details"]["candidates"]) for row in judged)
     if not rows:
         return "No partition is there to be compared.", "bold yellow"
-    if nobody:
-        return (
-            (
-                f"Committed records of {count_text(nobody, 'partition')} are lost whoever leads, "
-                "or a replica cannot be read."
-            ),
-            "bold red",
-        )
+    if unsafe:
+        texts = []
+        if lost:
+            partitions = count_text(lost, "partition")
+            texts.append(f"Committed records of {partitions} are lost whoever leads.")
+        if len(unsafe) > lost:
+            partitions = count_text(len(unsafe) - lost, "partition")
+            texts.append(f"Replicas of {partitions} cannot be read, or are damaged.")
+        return " ".join(texts), "bold red"
     if some:
         return (
             (

@@ -119,17 +119,23 @@ def _compact(call: Call[list[str]], place: Any) -> RunReport:
 def _with_notes(report: RunReport, call: Call[list[str]]) -> RunReport:
     report = report.with_empty_roots(call.subject, are_topics_chosen=call.are_topics_chosen)
     report = report.with_unknown_configs(call.line[CONFIG_FILES]).with_notes(call.notes)
-    return report.with_notes(role_notes(call.roots) if call.options.dry_run else ())
+    refused = role_notes(call.roots, "without --dry-run this is refused")
+    return report.with_notes(refused if call.options.dry_run else ())
 
 
-def role_notes(roots: Iterable[LogRoot]) -> Iterator[str]:
-    """Yield why the work of a dry run or a plan is refused: roots whose role nobody said."""
+def role_notes(roots: Iterable[LogRoot], what: str) -> Iterator[str]:
+    """Yield why the work of a dry run or a plan is refused: roots whose role nobody said.
+
+    Args:
+        roots: The log directories.
+        what: Of the refusal, before its reason.
+    """
     for root in roots:
         if not root.is_said:
             try:
                 require_role(None, root.location)
             except GuardRefusedError as refused:
-                yield f"without --dry-run this is refused: {refused}"
+                yield f"{what}: {refused}"
 
 
 def _prepare_plan(line: CommandLine) -> Call[SavedPlan]:

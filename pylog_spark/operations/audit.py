@@ -1,6 +1,7 @@
 """Compare the replicas of several brokers: what differs, who may lead, what would be lost."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import pyarrow as pa
 
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
-from pylog_spark.operations.audit_remarks import Surroundings, find_remarks
+from pylog_spark.operations.audit_remarks import BESIDE, Surroundings, find_remarks
 from pylog_spark.operations.election_files import find_better_leaders, write_election_files
 from pylog_spark.operations.elections import Starts, add_elections, controller_of, find_starting
 from pylog_spark.options import JobOptions
@@ -45,7 +46,7 @@ from storage_core.maintenance.replication.partition_registration import (
 from storage_core.maintenance.replication.places import PartitionPlaces, find_places
 from storage_core.maintenance.verification.log_directories import observe_each
 from storage_core.maintenance.verification.observed_root import ObservedRoot
-from storage_core.wording import time_text
+from storage_core.wording import count_text, time_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -93,6 +94,8 @@ class Audit:
         engine: What did the tasks: ``spark`` or ``local``, which is this machine.
         starts: What the brokers lose that start, None where no start was asked about.
         leaders: Node id of the leader that files for Kafka's commands choose, by partition.
+        brokers: Node ids of which it can be asked whom the controller elects; none where nothing
+            is known of partitions.
     """
 
     rows: pa.Table
@@ -103,6 +106,7 @@ class Audit:
     markers: Sequence[RootMarker] = ()
     starts: Starts | None = None
     leaders: Mapping[TopicIdPartition, int] = field(default_factory=dict)
+    brokers: Sequence[int] = ()
 
     def answers(self) -> Iterator[dict[str, Any]]:
         """Yield all that is known of each partition, under ``ANSWER_KEYS``."""
@@ -178,7 +182,7 @@ def audit(  # noqa: PLR0913 - each is a word of the command line
         return Audit(
             rows=rows,
             belief=known.belief,
-            notes=known.notes,
+            notes=[*known.notes, *_uncounted(found, beside.states)],
             unread=known.unread,
             markers=[
                 _marker_of(root, known.metadata)
@@ -188,6 +192,7 @@ def audit(  # noqa: PLR0913 - each is a word of the command line
             engine=run.engine.name,
             starts=starts,
             leaders=better,
+            brokers=sorted(_node_ids(observed)) if known.states else (),
         )
 
 
@@ -240,10 +245,7 @@ def _beside(
     for topic, partition, topic_id in (*states, *found):
         if topic_id is not None:
             ids_of.setdefault((topic, partition), set()).add(topic_id)
-    nodes = {root.meta_properties.node_id for root in observed if root.meta_properties}
-    starting, _ = find_starting(
-        [node for node in nodes if node is not None], observed, known.metadata
-    )
+    starting, _ = find_starting(list(_node_ids(observed)), observed, known.metadata)
     return Surroundings(
         states=states,
         topic_ids=frozenset((*topics, *(state.topic_id for state in known.states))),
@@ -253,6 +255,36 @@ def _beside(
         unread=known.unread,
         in_use=known.in_use,
     )
+
+
+def _node_ids(observed: Sequence[ObservedRoot]) -> set[int]:
+    """Return the brokers of which there is a log directory."""
+    owners = [root.meta_properties for root in observed if root.meta_properties]
+    return {owner.node_id for owner in owners if owner.node_id is not None}
+
+
+def _uncounted(
+    answers: Sequence[dict[str, Any]],
+    states: Mapping[TopicIdPartition, PartitionRegistration],
+) -> Iterator[str]:
+    """Yield of which brokers the only logs that were in sync are not here."""
+    counts = Counter[tuple[int, ...]]()
+    for answer in answers:
+        state = states.get((answer["topic"], answer["partition"], answer["topic_id"]))
+        in_sync = state and (state.isr or state.elr or state.last_known_elr)
+        here = {
+            each["broker"]
+            for each in answer["replicas"]
+            if "log_end" in each and not each.get("missing") and not any(map(each.get, BESIDE))
+        }
+        if in_sync and here.isdisjoint(in_sync):
+            counts[in_sync] += 1
+    for brokers, partitions in sorted(counts.items()):
+        names = " and ".join(map(str, brokers))
+        yield (
+            f"only broker {names} was in sync of {count_text(partitions, 'partition')}, and has no "
+            "log here: what nobody else had is not counted"
+        )
 
 
 def _judge(run: Run, places: Sequence[PartitionPlaces]) -> pa.Table:

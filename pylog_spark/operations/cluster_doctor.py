@@ -68,12 +68,13 @@ def diagnose_cluster(
     places = [root.location for roots in brokers.values() for root in roots]
     compared = audit(place, places, options, up=list(brokers))
     assert compared.starts is not None  # noqa: S101  # brokers start
-    verdict = decide_for_all(places, diagnoses, compared.starts, compared.belief)
+    notes = [*compared.notes, compared.belief]
+    verdict = decide_for_all(places, diagnoses, compared.starts, notes)
     return ClusterDiagnosis(verdict=verdict, brokers=diagnoses, audit=compared)
 
 
 def decide_for_all(
-    places: Sequence[str], diagnoses: Mapping[int, Diagnosis], starts: Starts, belief: str
+    places: Sequence[str], diagnoses: Mapping[int, Diagnosis], starts: Starts, notes: Sequence[str]
 ) -> Verdict:
     """Return the verdict on several brokers.
 
@@ -81,7 +82,7 @@ def decide_for_all(
         places: All their log directories.
         diagnoses: What is to be said of each, by node id.
         starts: What they lose if they start, and the best order.
-        belief: Whose word on ISR and epochs was taken.
+        notes: Whose word on ISR and epochs was taken, and what else there is to know.
     """
     least, manual = starts.least, starts.manual
     best, others = describe_start(least), []
@@ -122,7 +123,7 @@ def decide_for_all(
                 if diagnoses[broker].verdict.advice not in _STARTS
             ),
             *starts.notes,
-            belief,
+            *notes,
         ),
         commands=tuple(commands),
         cut_records=sum(each.verdict.cut_records for each in diagnoses.values()),

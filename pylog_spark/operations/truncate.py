@@ -155,6 +155,7 @@ def truncate(
             *(
                 f"broker {leader} has to lead; `pylog audit --up {leader},...` says whether it will"
                 for leader in leaders
+                if saved is not None
             ),
         ],
         cuts=logs.cuts(),
@@ -264,6 +265,8 @@ def _find_cuts(found: Audit, leader: int) -> tuple[dict[_Key, FollowerTruncation
         f"{leader} starts first: have leaders elected by hand (--up, --election-out)"
         for other, names in others.items()
     ]
+    if cuts and not others:
+        notes.append(f"start broker {leader} first, then the others")
     return cuts, notes
 
 

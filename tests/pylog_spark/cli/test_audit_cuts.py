@@ -16,7 +16,7 @@ def test_cuts_are_shown_saved_applied_and_undone(pylog, tmp_path: Path):
     plan, trash = tmp_path / "cuts.json", tmp_path / "trash"
     shown = pylog("audit", *roots, *OPTIONS, "--leader", "1", "--plan-out", plan)
     assert shown.exit_code == 0
-    assert "broker 1 has to lead" in shown.output
+    assert "start broker 1 first, then the others" in shown.output
     applied = pylog("apply", plan, "--trash", trash, "--engine", "local", "--output", "json")
     assert applied.exit_code == 0
     rows = [json.loads(line) for line in applied.stdout.splitlines()]

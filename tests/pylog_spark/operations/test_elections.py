@@ -163,6 +163,16 @@ def test_elections_by_hand_lose_less_where_a_wiped_disk_would_lead(tmp_path: Pat
     assert [f"{each['topic']}-{each['partition']}" for each in elected] == sorted(leaders)
 
 
+def test_what_only_a_log_that_is_gone_had_is_told_as_not_counted(tmp_path: Path):
+    report = audit_of(Cluster("wiped-disk", tmp_path), tmp_path, [])
+    assert [note for note in report.notes if "not counted" in note] == [
+        "only broker 3 was in sync of 3 partitions, and has no log here: what nobody else had is "
+        "not counted"
+    ]
+    report = audit_of(Cluster("clean", tmp_path / "clean"), tmp_path, [])
+    assert not any("not counted" in note for note in report.notes)
+
+
 def test_partitions_that_wait_can_be_led_at_a_price(tmp_path: Path):
     report = audit_of(Cluster("leader-killed", tmp_path), tmp_path, [2, 3])
     assert report.starts is not None
