@@ -66,7 +66,7 @@ def test_elections_are_those_of_kafkas_controller(name: str, tmp_path: Path):
         ]
         state_file = tmp_path / "state.json"
         state_file.write_text(json.dumps({"partitions": states}))
-        known = find_known(observed, state_file, JobOptions(now_ms=0), {})
+        known = find_known(observed, state_file, JobOptions(now_ms=0), {}, holds_roots=False)
         controller = controller_of(known.metadata, known.states, is_by_file=True)
         by_key = {(each.topic, each.partition, each.topic_id): each for each in known.states}
         for row in outcome["partitions"]:
@@ -166,8 +166,10 @@ def test_elections_by_hand_lose_less_where_a_wiped_disk_would_lead(tmp_path: Pat
 def test_what_only_a_log_that_is_gone_had_is_told_as_not_counted(tmp_path: Path):
     report = audit_of(Cluster("wiped-disk", tmp_path), tmp_path, [])
     assert [note for note in report.notes if "not counted" in note] == [
-        "only broker 3 was in sync of 3 partitions, and has no log here: what nobody else had is "
-        "not counted"
+        (
+            "only broker 3 was in sync of 3 partitions, and has no log here: what nobody else had is "
+            "not counted"
+        )
     ]
     report = audit_of(Cluster("clean", tmp_path / "clean"), tmp_path, [])
     assert not any("not counted" in note for note in report.notes)
