@@ -165,12 +165,8 @@ def test_elections_by_hand_lose_less_where_a_wiped_disk_would_lead(tmp_path: Pat
 
 def test_what_only_a_log_that_is_gone_had_is_told_as_not_counted(tmp_path: Path):
     report = audit_of(Cluster("wiped-disk", tmp_path), tmp_path, [])
-    assert [note for note in report.notes if "not counted" in note] == [
-        (
-            "only broker 3 was in sync of 3 partitions, and has no log here: what nobody else had is "
-            "not counted"
-        )
-    ]
+    (note,) = [note for note in report.notes if "not counted" in note]
+    assert note.startswith("only broker 3 was in sync of 3 partitions, and has no log here")
     report = audit_of(Cluster("clean", tmp_path / "clean"), tmp_path, [])
     assert not any("not counted" in note for note in report.notes)
 
