@@ -15,6 +15,7 @@ from pylog_spark.operations.apply import OPERATIONS, ApplyOptions, apply_saved, 
 from pylog_spark.operations.attest import Attestation, attest
 from pylog_spark.operations.audit import Audit, audit
 from pylog_spark.operations.compact import compact
+from pylog_spark.operations.copies import CopyReport, list_copy_differences
 from pylog_spark.operations.differences import DifferenceReport, list_differences
 from pylog_spark.operations.doctor import diagnose
 from pylog_spark.operations.explain import explain
@@ -287,6 +288,35 @@ class LogDirectory:
         """
         roots = [self.path, *others]
         return list_differences(self._place, roots, self.options, level=Level(level), state=state)
+
+    def copy_differences(
+        self,
+        *copies: str | Path,
+        prefix: str = "",
+        offset_map: Path | None = None,
+        state: Path | None = None,
+    ) -> CopyReport:
+        """List the differences between its topics and their copies in another cluster.
+
+        Args:
+            copies: Log directories of that cluster.
+            prefix: What the copies have in front of the names of topics.
+            offset_map: CSV, or the directory of a partition with MirrorMaker's offset syncs; None
+                where all offsets should be equal.
+            state: As for ``audit``.
+
+        Raises:
+            PylogError: As ``audit``; the map is none, or of other topics.
+        """
+        return list_copy_differences(
+            self._place,
+            [self.path],
+            copies,
+            self.options,
+            prefix=prefix,
+            offset_map=offset_map,
+            state=state,
+        )
 
     def explain(self) -> "DataFrame":
         """Return why partitions are cleaned or deleted from, now, later or never.

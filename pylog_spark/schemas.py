@@ -497,7 +497,10 @@ class DifferenceRow:
     topic: str = column("topic")
     partition: Int32 = column("number of the partition")
     topic_id: Text = column("id of the topic, null where no file says it")
-    kind: str = column("missing, epoch, bytes, record, compaction; finding, unreadable, compared")
+    kind: str = column(
+        "missing, epoch, bytes, record, compaction; of copies missing, doubled, different, order, "
+        "extra, offset, behind; finding, unreadable, compared"
+    )
     code: Text = column("stable code of a finding")
     severity: Text = column("of a finding: info, harmless, warn, error, fatal")
     first_offset: Number = column("where it begins")
@@ -513,6 +516,10 @@ class DifferenceRow:
     other_file: Text = column("segment's file there")
     other_position: Number = column("byte position of that batch there")
     message: Text = column("what more is to be said")
+    records: Number = column("how many records, of a copy; of a comparison those that both have")
+    copy_first_offset: Number = column("where it begins in a copy with offsets of its own")
+    copy_last_offset: Number = column("the last offset of it there")
+    timestamp_ms: Number = column("timestamp of its first record, of a copy")
     undecided: Number = column("batches that a cleaner may have left apart, of a comparison")
     untold: Number = column("ranges that differ beyond those that have a row, of a comparison")
     read_bytes: Number = column("bytes of batches that were read, of a comparison")

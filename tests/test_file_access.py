@@ -42,6 +42,7 @@ ALLOWED = {
     "pylog_spark/java_classes.py": "files of the Java and the Spark that run",
     "pylog_spark/java_trust.py": "certificates of the machine",
     "pylog_spark/operations/audit.py": "a file that the user names",
+    "pylog_spark/operations/copies.py": "a file that the user names",
     "pylog_spark/operations/election_files.py": "a new folder that the user names",
     "pylog_spark/operations/materialize.py": "iterdir: sizes of what this program has written",
     "pylog_spark/run/plan_file.py": "a file that the user names",

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from pylog_spark.cli.audit_timeline import show_timeline
 from pylog_spark.cli.chosen_topics import topic_notes, write_notes
+from pylog_spark.cli.copies import show_copies
 from pylog_spark.cli.differences import show_differences
 from pylog_spark.cli.jobs import role_notes, show_run
 from pylog_spark.cli.row_lines import RowLines
@@ -19,6 +20,7 @@ from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.attest import ATTESTED_KEYS, Attestation, attest
 from pylog_spark.operations.audit import ANSWER_KEYS, Audit, audit
 from pylog_spark.operations.audit_remarks import Remark
+from pylog_spark.operations.copies import CopyReport, list_copy_differences
 from pylog_spark.operations.differences import DifferenceReport, list_differences
 from pylog_spark.operations.election_files import ELECTION_FILE, REASSIGNMENT_FILE
 from pylog_spark.operations.elections import Starts, describe_start, rank_of
@@ -27,10 +29,13 @@ from pylog_spark.operations.truncate import plan_followers
 from pylog_spark.options.declared import (
     ALLOW_TRUNCATE,
     ATTEST,
+    COPY,
+    COPY_PREFIX,
     ELECTION_OUT,
     LEADER,
     LEADER_EPOCH,
     LEVEL,
+    OFFSET_MAP,
     PLAN_OUT,
     ROOTS,
     SALVAGE,
@@ -191,6 +196,12 @@ def _prepare(line: CommandLine) -> Call[None]:
     if line[LEVEL] is not None:
         options_of_losses = (LEADER, LEADER_EPOCH, UP, ELECTION_OUT)
         _refuse_beside(line, LEVEL, options_of_losses, "lists differences and no more")
+    if line[COPY]:
+        not_of_copies = (ATTEST, LEADER, LEADER_EPOCH, LEVEL, UP, ELECTION_OUT, TIMELINE)
+        _refuse_beside(line, COPY, not_of_copies, "compares with copies and no more")
+    elif COPY_PREFIX in line or OFFSET_MAP in line:
+        reason = "is needed beside --copy-prefix and --offset-map"
+        raise ConfigError(COPY.label, None, reason)
     if line[TIMELINE]:
         others = (LEADER, LEADER_EPOCH, LEVEL, STATE, UP, ELECTION_OUT)
         _refuse_beside(line, TIMELINE, others, "shows changes and no more")
@@ -211,7 +222,7 @@ def _refuse_beside(
             raise ConfigError(other.label, None, f"{option.label} {reason}")
 
 
-_Report = Audit | Attestation | DifferenceReport | RunReport | Timeline
+_Report = Audit | Attestation | CopyReport | DifferenceReport | RunReport | Timeline
 
 
 def _audit(call: Call[None], place: Any) -> _Report:
@@ -221,6 +232,16 @@ def _audit(call: Call[None], place: Any) -> _Report:
     if call.line[TIMELINE]:
         return read_timeline(roots, call.options)
     leader, state, level = call.line[LEADER], call.line[STATE], call.line[LEVEL]
+    if call.line[COPY]:
+        return list_copy_differences(
+            place,
+            roots,
+            call.line[COPY],
+            call.options,
+            prefix=call.line[COPY_PREFIX],
+            offset_map=call.line[OFFSET_MAP],
+            state=state,
+        )
     if level is not None:
         return list_differences(place, roots, call.options, level=level, state=state)
     if leader is None:
@@ -251,8 +272,12 @@ def _show(call: Call[None], report: _Report) -> int:
         return ExitCode.PARTLY_FAILED if report.unread else ExitCode.DONE
     if isinstance(report, RunReport):
         return show_run(call, report)
-    if isinstance(report, DifferenceReport):
-        status = show_differences(call, report)
+    if isinstance(report, DifferenceReport | CopyReport):
+        status = (
+            show_differences(call, report)
+            if isinstance(report, DifferenceReport)
+            else show_copies(call, report)
+        )
         write_notes(call.notes, is_for_person=call.is_for_person, is_wide=call.is_wide)
         return status
     rows = report.rows.to_pylist()

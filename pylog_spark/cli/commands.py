@@ -21,6 +21,8 @@ from pylog_spark.options.declared import (
     CHOICE,
     COLUMNS,
     CONFIG_FILES,
+    COPY,
+    COPY_PREFIX,
     DEEP,
     DRY_RUN,
     ELECTION_OUT,
@@ -62,6 +64,7 @@ from pylog_spark.options.declared import (
     NEED,
     NOW_MS,
     NULL,
+    OFFSET_MAP,
     ORDER,
     ORIGIN,
     OUT,
@@ -559,6 +562,9 @@ _AUDIT: Final = Command(
         ELECTION_OUT,
         TIMELINE,
         ATTEST,
+        COPY,
+        COPY_PREFIX,
+        OFFSET_MAP,
         _GUESSED_ROLE,
         CONFIG_FILES,
         SETTINGS_OF_RUN,
@@ -574,7 +580,8 @@ _AUDIT: Final = Command(
     Each replica is taken as its broker has it once it has opened the directory. Nothing is
     written, no lock is taken. With --leader the answer is what `pylog apply` would cut from the
     others, so that they follow that broker. With --level the replicas are compared as they lie,
-    and their differences listed: the exit status is 1 if there are any. With --attest markers of
+    and their differences listed: the exit status is 1 if there are any. With --copy these are
+    the differences to a copy in another cluster, record by record. With --attest markers of
     recovered directories get their broker's last epoch, under the locks of all.
     """,
     example="Example: `pylog audit /mnt/b1 /mnt/b2 /mnt/b3`",

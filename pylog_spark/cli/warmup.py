@@ -41,6 +41,7 @@ from storage_core.maintenance.compaction.plan import CompactionPlan, plan_compac
 from storage_core.maintenance.partition_state import PartitionState
 from storage_core.maintenance.replication.places import ReplicaPlace
 from storage_core.maintenance.replication.range_digests import OffsetRanges, digest_log
+from storage_core.maintenance.replication.record_digests import RecordReader
 from storage_core.maintenance.replication.resting_log import observe_log
 from storage_core.records.batch_builder import BatchSettings, build_all
 from storage_core.records.codecs import Arena, Blocks, compress_blocks, decompress_blocks
@@ -115,7 +116,7 @@ def _read(directory: Path) -> None:
 
 
 def _digest(directory: Path) -> None:
-    """Digest a log as a replica, as a comparison with others does."""
+    """Digest a log as a replica and as a copy, as comparisons with others do."""
     log = observe_log(
         ReplicaPlace(
             broker=None,
@@ -127,6 +128,7 @@ def _digest(directory: Path) -> None:
     )
     ranges = OffsetRanges.of(log.log_start_offset, log.log_end_offset, log.size_bytes)
     digest_log(log, ranges)
+    RecordReader(log, ()).read()
 
 
 def _index_apart(directory: Path) -> None:

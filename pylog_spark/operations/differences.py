@@ -47,6 +47,7 @@ DIFFERENCE_KEYS: Final = (
     *("topic", "partition", "topic_id", "kind", "code", "severity", "first_offset", "last_offset"),
     *("broker", "directory", "epoch", "file", "position", "other_broker", "other_directory"),
     *("other_epoch", "other_file", "other_position", "message", "error_class", "error"),
+    *("records", "copy_first_offset", "copy_last_offset", "timestamp_ms"),
 )
 # Headers are about so small a part of the bytes.
 _HEADER_SHARE: Final = 16

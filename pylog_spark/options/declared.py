@@ -301,6 +301,30 @@ LEVEL: Final = Option[Level | None](
     default=None,
     help="List the differences between replicas, and read so much of them to find these.",
 )
+COPY: Final = Option[tuple[str, ...]](
+    name="copy",
+    flag="--copy",
+    kind=TEXTS,
+    default=(),
+    metavar="DIR",
+    help="Log directory of the cluster that has a copy: list what it has not, or has otherwise.",
+)
+COPY_PREFIX: Final = Option[str](
+    name="copy_prefix",
+    flag="--copy-prefix",
+    kind=TEXT,
+    default="",
+    metavar="TEXT",
+    help="What the copy's topics have in front of their names, like `source.`.",
+)
+OFFSET_MAP: Final = Option[Path | None](
+    name="offset_map",
+    flag="--offset-map",
+    kind=FILE,
+    default=None,
+    metavar="PATH",
+    help="CSV, or a partition directory mm2-offset-syncs.*.internal-0. Default: equal offsets.",
+)
 TOPIC_DUMP: Final = Option[TopicDump | None](
     name="topic_dump",
     flag="--topic-dump",

@@ -154,7 +154,7 @@ def _compare_digests(
     failed = next((row for row in digests if row["error_class"] is not None), None)
     if failed is not None:
         failure = {name: failed[name] for name in ("error_class", "error")}
-        return [_name(places) | {"kind": COMPARED} | failure]
+        return [name_of(places) | {"kind": COMPARED} | failure]
     logs = list(map(observe_log, places.replicas))
     read = [row for row in digests if row["sums"] is not None]
     sums = [np.frombuffer(row["sums"], "<u8").reshape(-1, 2) for row in read]
@@ -178,18 +178,8 @@ def _attempt(
 ) -> list[Row]:
     """Return the rows of a partition, whatever is wrong with it."""
     started = time.perf_counter()
-    name = _name(places)
-    rows: list[Row] = [
-        {
-            **name,
-            "kind": UNREADABLE,
-            "broker": log.place.broker,
-            "directory": log.place.directory or log.place.root,
-            "message": log.error,
-        }
-        for log in logs
-        if log.error
-    ]
+    name = name_of(places)
+    rows = unreadable_rows(places, logs)
     compared: Row = {**name, "kind": COMPARED, "crossed_bytes": 0}
     try:
         answer = work()
@@ -207,7 +197,23 @@ def _attempt(
     return [*rows, compared]
 
 
-def _name(places: PartitionPlaces) -> Row:
+def unreadable_rows(places: PartitionPlaces, logs: Sequence[RestingLog]) -> list[Row]:
+    """Return a row for each replica that cannot be read."""
+    return [
+        {
+            **name_of(places),
+            "kind": UNREADABLE,
+            "broker": log.place.broker,
+            "directory": log.place.directory or log.place.root,
+            "message": log.error,
+        }
+        for log in logs
+        if log.error
+    ]
+
+
+def name_of(places: PartitionPlaces) -> Row:
+    """Return the columns that name a partition."""
     return {
         "topic": places.topic,
         "partition": places.partition,
@@ -221,12 +227,13 @@ def _difference_row(difference: Difference) -> Row:
         "first_offset": difference.first_offset,
         "last_offset": difference.last_offset,
         "message": difference.message or None,
-        **_side(difference.side),
-        **{f"other_{name}": value for name, value in _side(difference.other).items()},
+        **side_columns(difference.side),
+        **{f"other_{name}": value for name, value in side_columns(difference.other).items()},
     }
 
 
-def _side(side: Side) -> Row:
+def side_columns(side: Side) -> Row:
+    """Return the columns of one side of a difference."""
     return {
         "broker": side.log.place.broker,
         "directory": side.log.place.directory or side.log.place.root,
@@ -238,7 +245,7 @@ def _side(side: Side) -> Row:
 
 def _finding_row(places: PartitionPlaces, log: RestingLog, finding: Finding) -> Row:
     return {
-        **_name(places),
+        **name_of(places),
         "kind": FINDING,
         "code": finding.code.value,
         "severity": finding.severity.value,

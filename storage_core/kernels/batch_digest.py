@@ -51,13 +51,15 @@ def _merge(total: int, lane: int) -> int:
 
 
 @inlined_kernel
-def _take_word(total: int, word: int) -> int:
+def take_word(total: int, word: int) -> int:
+    """Return the state of a digest after one more word."""
     mixed = np.uint64(total) ^ np.uint64(_round(np.uint64(0), word))
     return np.uint64(_rotate(mixed, 27)) * _PRIME_1 + _PRIME_4
 
 
 @inlined_kernel
-def _avalanche(total: int) -> int:
+def avalanche(total: int) -> int:
+    """Return a digest of its last state."""
     mixed = np.uint64(total)
     mixed = (mixed ^ (mixed >> np.uint64(33))) * _PRIME_2
     mixed = (mixed ^ (mixed >> np.uint64(29))) * _PRIME_3
@@ -94,13 +96,13 @@ def digest_bytes(data: NDArray[np.uint8], start: int, end: int) -> tuple[int, in
     high ^= np.uint64(end - start) * _PRIME_5
     while position + 8 <= end:
         word = load_word(data, position)
-        low, high = np.uint64(_take_word(low, word)), np.uint64(_take_word(high, word))
+        low, high = np.uint64(take_word(low, word)), np.uint64(take_word(high, word))
         position += 8
     rest = np.uint64(0)
     for at in range(position, end):
         rest |= np.uint64(data[at]) << np.uint64(8 * (at - position))
-    low, high = np.uint64(_take_word(low, rest)), np.uint64(_take_word(high, rest))
-    return _avalanche(low), _avalanche(high)
+    low, high = np.uint64(take_word(low, rest)), np.uint64(take_word(high, rest))
+    return avalanche(low), avalanche(high)
 
 
 @kernel
@@ -146,7 +148,7 @@ def fold_digests(
             continue
         place = np.uint64(table[BASE_OFFSET, row])
         epoch = np.uint64(table[LEADER_EPOCH, row])
-        low = np.uint64(_take_word(_take_word(digests[0, row], place), epoch))
-        high = np.uint64(_take_word(_take_word(digests[1, row], epoch), place))
-        sums[at, 0] += np.uint64(_avalanche(low))
-        sums[at, 1] += np.uint64(_avalanche(high))
+        low = np.uint64(take_word(take_word(digests[0, row], place), epoch))
+        high = np.uint64(take_word(take_word(digests[1, row], epoch), place))
+        sums[at, 0] += np.uint64(avalanche(low))
+        sums[at, 1] += np.uint64(avalanche(high))

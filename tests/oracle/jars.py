@@ -19,6 +19,18 @@ KAFKA: Final = Library(group=_GROUP, artifact=_ARTIFACT, version="4.4.0")
 OLD_VERSIONS: Final = ("2.8.2", "3.3.2", "3.9.1", "4.1.1")
 # Not published for this version; only command-line tools of Kafka's would need it.
 _UNPUBLISHED: Final = Exclusion(group=_GROUP, artifact="kafka-tools-api")
+# The newest that is published; its records are as they were in the first MirrorMaker 2.
+MIRROR: Final = Library(group=_GROUP, artifact="connect-mirror", version="4.2.0")
+_NEEDED_BY_MIRROR: Final = (
+    *(("org.apache.kafka", f"connect-{each}") for each in ("api", "json", "runtime")),
+    *(("org.apache.kafka", each) for each in ("connect-mirror-client", "kafka-clients")),
+    *((f"org.glassfish.jersey.{each}", "*") for each in ("containers", "inject")),
+    *((f"org.eclipse.jetty{each}", "*") for each in ("", ".ee10")),
+    *((f"com.fasterxml.jackson.{each}", "*") for each in ("core", "jakarta.rs")),
+    *((f"jakarta.{each}", "*") for each in ("activation", "ws.rs", "xml.bind")),
+    *((f"javax.{each}", "*") for each in ("activation", "xml.bind")),
+    ("io.swagger.core.v3", "*"),
+)
 _CACHE: Final = Path(__file__).resolve().parents[2] / ".cache"
 
 
@@ -47,6 +59,19 @@ def jars_of(version: str) -> list[Path]:
     """
     library = Library(group=_GROUP, artifact=_ARTIFACT, version=version)
     return fetch_jars([library], _CACHE / f"kafka-{version}", exclusions=[_UNPUBLISHED])
+
+
+def mirror_jar() -> Path:
+    """Return the jar of MirrorMaker; what it needs for its records is among Kafka's jars.
+
+    Raises:
+        JavaNotFoundError: There is no Java to fetch it with.
+        JarsUnavailableError: It cannot be fetched.
+    """
+    folder = _CACHE / f"{MIRROR.artifact}-{MIRROR.version}"
+    needed = [Exclusion(group=group, artifact=name) for group, name in _NEEDED_BY_MIRROR]
+    jars = fetch_jars([MIRROR], folder, exclusions=needed)
+    return next(jar for jar in jars if jar.name.startswith(MIRROR.artifact))
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ from storage_core.maintenance.verification.findings import Code, Finding
 
 # What is told of two replicas: ranges beyond are counted.
 _MOST_TOLD: Final = 1000
-_COMPACTED_TOPICS: Final = frozenset({CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC})
+COMPACTED_TOPICS: Final = frozenset({CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC})
 
 
 class Kind(enum.StrEnum):
@@ -47,7 +47,11 @@ class Kind(enum.StrEnum):
 
     MISSING: one has records that the other has not. EPOCH: the same records, of another leader
     epoch. BYTES: a batch has other bytes. RECORD: another record has the offset. COMPACTION: one
-    lacks a record and all that a cleaner may have removed it for.
+    lacks a record and all that a cleaner may have removed it for. The others are of copies in other
+    clusters. DOUBLED: the copy has a record twice. DIFFERENT: another key, value, timestamp or
+    other headers. ORDER: the copy has a record elsewhere. EXTRA: only the copy has a record.
+    OFFSET: a record is at another offset than it should be. BEHIND: what follows the last record
+    that the copy has; not a loss.
     """
 
     MISSING = "missing"
@@ -55,6 +59,12 @@ class Kind(enum.StrEnum):
     BYTES = "bytes"
     RECORD = "record"
     COMPACTION = "compaction"
+    DOUBLED = "doubled"
+    DIFFERENT = "different"
+    ORDER = "order"
+    EXTRA = "extra"
+    OFFSET = "offset"
+    BEHIND = "behind"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,13 +173,13 @@ def find_differences(
             for finding in check_log(log, (), state)
         ]
         return _put_together(readable, pairs, findings)
-    is_compacted = topic in _COMPACTED_TOPICS or (state is not None and state.is_compacted)
+    is_compacted = topic in COMPACTED_TOPICS or (state is not None and state.is_compacted)
     sparse_ends = [0] * len(readable)
     read_bytes = 0
     while True:
         # A cleaner's traces in the batches are seen only when all were read.
         cleaned = [
-            _cleaned_end(log, sparse, is_compacted=is_compacted)
+            cleaned_end(log, sparse, is_compacted=is_compacted)
             for log, sparse in zip(readable, sparse_ends, strict=True)
         ]
         comparison = _Comparison(readable, look, cleaned, ranges)
@@ -220,7 +230,7 @@ def findings_of(
     return [*findings.findings(), *check_log(log, reader.epochs, state)]
 
 
-def _cleaned_end(log: RestingLog, sparse_end: int, *, is_compacted: bool) -> int:
+def cleaned_end(log: RestingLog, sparse_end: int, *, is_compacted: bool) -> int:
     """Return the offset below which a cleaner may have removed records; 0 for none."""
     if log.checkpoints.cleaner_offset:
         return log.checkpoints.cleaner_offset
@@ -631,8 +641,8 @@ def _compare_offsets(one: RestingLog, two: RestingLog) -> _Pair:
                     kind=Kind.EPOCH,
                     first_offset=low,
                     last_offset=high - 1,
-                    side=_place_of(two, low, epochs[1]),
-                    other=_place_of(one, low, epochs[0]),
+                    side=place_of(two, low, epochs[1]),
+                    other=place_of(one, low, epochs[0]),
                 )
             )
     for short, long in ((one, two), (two, one)):
@@ -647,14 +657,14 @@ def _compare_offsets(one: RestingLog, two: RestingLog) -> _Pair:
                     side=Side(log=short, file=short.last_file, position=short.end_position)
                     if short.view is not None
                     else Side(log=short),
-                    other=_place_of(long, low, long.cache.epoch_for_offset(low)),
+                    other=place_of(long, low, long.cache.epoch_for_offset(low)),
                     message="nothing is there" if short.view is None else "",
                 )
             )
     return pair
 
 
-def _place_of(log: RestingLog, offset: int, epoch: int | None) -> Side:
+def place_of(log: RestingLog, offset: int, epoch: int | None) -> Side:
     """Return where a replica has an offset; of its file only the headers near it are read."""
     bases = [base for base in log.base_offsets if base <= offset]
     if log.view is None or not bases:

@@ -174,6 +174,20 @@ class BatchRows:
                 first = end
 
 
+def find_start(view: DirectoryView, base_offset: int, offset: int) -> int:
+    """Return where to begin reading a segment for the batches from an offset on."""
+    names = log_file(base_offset), segment_file(base_offset, OFFSET_INDEX_SUFFIX)
+    if offset <= base_offset or names[1] not in view:
+        return 0
+    segment = ListedSegment(
+        base_offset=base_offset,
+        size_bytes=view.source(names[0]).size_bytes,
+        has_offset_index=True,
+        has_time_index=False,
+    )
+    return find_start_position(view.store, segment, offset)
+
+
 @dataclass(frozen=True, slots=True)
 class EpochFall:
     """A batch with a lower leader epoch than one before it.
@@ -250,7 +264,7 @@ class LogReader:
             for first, end in self._ranges or [(0, MOST_OFFSET)]:
                 if first >= end_offset or end <= base_offset:
                     continue
-                start = position = self._find(view, base_offset, first)
+                start = position = find_start(view, base_offset, first)
                 with closing(view.open(name)) as reader:
                     try:
                         for window, digests in self._look_at(reader, start):
@@ -272,19 +286,6 @@ class LogReader:
                     except BadBytesError as error:
                         bad = Damage(file=file, position=error.position, reason=str(error))
                         self.damage.append(bad)
-
-    def _find(self, view: DirectoryView, base_offset: int, offset: int) -> int:
-        """Return where to begin reading a segment for the batches from an offset on."""
-        names = log_file(base_offset), segment_file(base_offset, OFFSET_INDEX_SUFFIX)
-        if offset <= base_offset or names[1] not in view:
-            return 0
-        segment = ListedSegment(
-            base_offset=base_offset,
-            size_bytes=view.source(names[0]).size_bytes,
-            has_offset_index=True,
-            has_time_index=False,
-        )
-        return find_start_position(view.store, segment, offset)
 
     def _look_at(
         self, reader: FileReader, start: int

@@ -42,7 +42,7 @@ class LostRecords:
 
 
 @dataclass(frozen=True, slots=True)
-class _Keys:
+class Keys:
     """Keyed records that are not of an aborted transaction.
 
     Attributes:
@@ -74,14 +74,14 @@ def find_lost(has: RestingLog, lacks: RestingLog, missing: Ranges) -> tuple[Lost
     for number in range(passes):
         wanted, mine = _read_keys(has, number, passes, missing)
         kept, theirs = _read_keys(lacks, number, passes, None)
-        found.append(_unexplained(wanted, kept))
+        found.append(find_unexplained(wanted, kept))
         read_bytes += mine + theirs
     facts = np.concatenate(found, axis=1)
     facts = facts[:, np.argsort(facts[0])]
     return LostRecords(*facts[:4]), read_bytes
 
 
-def _unexplained(wanted: _Keys, kept: _Keys) -> NDArray[np.int64]:
+def find_unexplained(wanted: Keys, kept: Keys) -> NDArray[np.int64]:
     """Return the facts of missing records whose key has no newer record in the other log."""
     names, of_wanted = np.unique(wanted.halves[0], return_inverse=True)
     newest = np.full(len(names), -1, np.int64)
@@ -99,7 +99,7 @@ def _unexplained(wanted: _Keys, kept: _Keys) -> NDArray[np.int64]:
     return wanted.facts[:, is_lost]
 
 
-def _read_keys(log: RestingLog, number: int, passes: int, only: Ranges | None) -> tuple[_Keys, int]:
+def _read_keys(log: RestingLog, number: int, passes: int, only: Ranges | None) -> tuple[Keys, int]:
     """Return the keys of a log that fall to one of so many passes, and the bytes read."""
     halves: list[NDArray[np.uint64]] = [np.empty((2, 0), np.uint64)]
     facts: list[NDArray[np.int64]] = [np.empty((5, 0), np.int64)]
@@ -129,7 +129,7 @@ def _read_keys(log: RestingLog, number: int, passes: int, only: Ranges | None) -
             ]
             halves.append(hashes[:, is_of_pass])
             facts.append(np.stack(columns)[:, is_of_pass])
-    return _Keys(np.concatenate(halves, axis=1), np.concatenate(facts, axis=1)), read_bytes
+    return Keys(np.concatenate(halves, axis=1), np.concatenate(facts, axis=1)), read_bytes
 
 
 def _committed_rows(

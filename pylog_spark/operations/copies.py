@@ -1,0 +1,253 @@
+"""List the differences between topics and their copies in another cluster; nothing is written.
+
+A partition and its copy are compared by one task, which holds a window of each; small ones share a
+task.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pylog_spark.discovery import resolve_roots
+from pylog_spark.engines.choice import Place
+from pylog_spark.operations.audit import measure, open_places
+from pylog_spark.options import JobOptions
+from pylog_spark.rows import spark_frame
+from pylog_spark.run.planning import WorkItem, are_read_here, pack_units
+from pylog_spark.run.run import Run
+from pylog_spark.schemas import DIFFERENCE
+from pylog_spark.tasks.copies import CopyTarget, compare_copies
+from pylog_spark.tasks.differences import COMPARED
+from storage_core.catalog.log_directories import DirectoryKind
+from storage_core.errors import ConfigError
+from storage_core.filenames import TopicPartition
+from storage_core.maintenance.replication.differences import Kind
+from storage_core.maintenance.replication.offset_map import (
+    MAX_MAP_BYTES,
+    OffsetMap,
+    parse_offset_map,
+    read_offset_syncs,
+)
+from storage_core.maintenance.replication.places import PartitionPlaces, ReplicaPlace
+from storage_core.maintenance.replication.resting_log import observe_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_TITLE: Final = "pylog audit"
+# What each cluster has of its own: MirrorMaker leaves out all but the last, which it writes itself.
+_OWN_TOPICS: Final = re.compile(r"__.*|.*[-.]internal|heartbeats")
+# Names of topics in an error.
+_SHOWN: Final = 5
+_NO_MAP: Final = "no offset map: the offsets of the copies should be those of the originals"
+
+# Names of the originals.
+_Places = Mapping[TopicPartition, PartitionPlaces]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyReport:
+    """The differences between partitions and their copies.
+
+    Attributes:
+        rows: Of ``schemas.DIFFERENCE``: differences, replicas that cannot be read.
+        compared: Of ``schemas.DIFFERENCE``: a row a partition, of what the comparison cost.
+        offset_map: Whose word on offsets was taken.
+        notes: What else a person should know of the log directories.
+        unread: The reason, by location, of each log directory that cannot be read.
+        engine: What did the tasks: ``spark`` or ``local``, which is this machine.
+    """
+
+    rows: pa.Table
+    compared: pa.Table
+    offset_map: str
+    engine: str
+    notes: Sequence[str] = ()
+    unread: Mapping[str, str] = field(default_factory=dict)
+
+    def total(self, column: str) -> int:
+        """Return the sum of a column over all partitions."""
+        return int(pc.sum(self.compared[column]).as_py() or 0)
+
+    def of_kind(self, kind: Kind) -> pa.Table:
+        """Return the rows of one kind."""
+        return self.rows.filter(pc.equal(self.rows["kind"], kind.value))
+
+    def count_differences(self) -> int:
+        """Return how many rows are of a difference; what is still to be copied is none."""
+        kinds = pa.array([kind.value for kind in Kind if kind is not Kind.BEHIND])
+        return int(pc.sum(pc.is_in(self.rows["kind"], kinds)).as_py() or 0)
+
+    @property
+    def failed(self) -> int:
+        """How many partitions could not be compared."""
+        return int(len(self.compared) - self.compared["error"].null_count)
+
+    def frame(self, spark: "SparkSession") -> "DataFrame":
+        """Return the rows as a DataFrame."""
+        return spark_frame(spark, self.rows)
+
+
+def list_copy_differences(  # noqa: PLR0913 - each is a word of the command line
+    place: Place,
+    roots: Sequence[str | Path],
+    copies: Sequence[str | Path],
+    options: JobOptions,
+    *,
+    prefix: str = "",
+    offset_map: Path | None = None,
+    state: Path | None = None,
+) -> CopyReport:
+    """List the differences between topics and their copies; further errors as of ``audit``.
+
+    Args:
+        place: Where it runs.
+        roots: Log directories of the originals: of the brokers of one cluster.
+        copies: Log directories of the copies, likewise.
+        options: Which topics of the originals, which role.
+        prefix: What the copies have in front of the names of topics.
+        offset_map: CSV, or the directory of a partition with MirrorMaker's offset syncs; None where
+            all offsets should be equal.
+        state: A file that says leaders and cleanup policies of the originals.
+
+    Raises:
+        ConfigError: The map is none, or of other topics.
+    """
+    # No directory is in both.
+    resolve_roots([*roots, *copies], said=options.role, must_open=False)
+    job, all_originals, _, known = open_places(roots, options, state)
+    free = replace(options, include=(), exclude=())
+    _, all_copies, _, known_copies = open_places(copies, free, None)
+    originals = _by_name(all_originals, "")
+    targets = [
+        target
+        for target in _match(originals, _by_name(all_copies, prefix))
+        # What seems not to be there may be where nobody could look.
+        if (target.original or not known.unread) and (target.copy or not known_copies.unread)
+    ]
+    belief = _NO_MAP
+    if offset_map is not None:
+        syncs = _read_map(offset_map)
+        belief = f"offsets by {offset_map}, {sum(map(len, syncs.values())):,} pairs"
+        targets = _with_syncs(targets, syncs, offset_map)
+    with Run(place, job) as run:
+        found = _compare(run, targets) if targets else DIFFERENCE.empty_table()
+        engine = run.engine.name
+    order = ("topic", "partition", "topic_id", "first_offset", "copy_first_offset")
+    found = found.sort_by([(name, "ascending") for name in order])
+    is_compared = pc.equal(found["kind"], COMPARED)
+    return CopyReport(
+        rows=found.filter(pc.invert(is_compared)),
+        compared=found.filter(is_compared),
+        offset_map=belief,
+        notes=list(dict.fromkeys([*known.notes, *known_copies.notes])),
+        unread={**known.unread, **known_copies.unread},
+        engine=engine,
+    )
+
+
+def _by_name(places: Sequence[PartitionPlaces], prefix: str) -> _Places:
+    """Return partitions by the name that the original has.
+
+    Raises:
+        ConfigError: Two topics have one name.
+    """
+    found: dict[TopicPartition, PartitionPlaces] = {}
+    for each in places:
+        if not each.replicas or not each.topic.startswith(prefix):
+            continue
+        name = TopicPartition(each.topic.removeprefix(prefix), each.partition)
+        if _OWN_TOPICS.fullmatch(name.topic):
+            continue
+        other = found.setdefault(name, each)
+        if other is not each:
+            ids = f"{other.topic_id} and {each.topic_id}"
+            reason = f"{each.topic} is two topics, {ids}: leave one out by --exclude, or its root"
+            raise ConfigError("ROOT", each.replicas[0].directory, reason)
+    return found
+
+
+def _match(originals: _Places, copies: _Places) -> list[CopyTarget]:
+    """Return the partitions of all topics that the original has."""
+    topics = {name.topic for name in originals}
+    names = originals.keys() | {name for name in copies if name.topic in topics}
+    return [
+        CopyTarget(
+            topic=name.topic, original=originals.get(name), copy=copies.get(name), syncs=None
+        )
+        for name in sorted(names)
+    ]
+
+
+def _with_syncs(targets: Sequence[CopyTarget], syncs: OffsetMap, file: Path) -> list[CopyTarget]:
+    """Return the same with what a map says of each.
+
+    Raises:
+        ConfigError: It says nothing of any of them.
+    """
+    mapped = []
+    for target in targets:
+        name = TopicPartition(target.topic, target.name.partition)
+        mapped.append(replace(target, syncs=syncs.get(name, np.empty((0, 2), np.int64))))
+    if targets and not any(len(each.syncs) for each in mapped if each.syncs is not None):
+        topics = ", ".join(sorted({name.topic for name in syncs})[:_SHOWN]) or "none"
+        expected = ", ".join(sorted({each.topic for each in targets})[:_SHOWN])
+        reason = f"expected lines of topics that are compared ({expected}), found {topics}"
+        raise ConfigError("--offset-map", str(file), reason)
+    return mapped
+
+
+def _read_map(path: Path) -> OffsetMap:
+    """Read an offset map: a file, or a partition's directory.
+
+    Raises:
+        ConfigError: It is none.
+        PylogError: Its records cannot be read.
+    """
+    if path.is_dir():
+        place = ReplicaPlace(
+            broker=None,
+            root=str(path.parent),
+            directory=str(path),
+            kind=DirectoryKind.PARTITION,
+            is_clean=True,
+        )
+        return read_offset_syncs(observe_log(place))
+    try:
+        with path.open("rb") as reader:
+            content = reader.read(MAX_MAP_BYTES + 1)
+    except OSError as error:
+        raise ConfigError("--offset-map", str(path), error.strerror or str(error)) from error
+    return parse_offset_map(content, str(path))
+
+
+def _compare(run: Run, targets: Sequence[CopyTarget]) -> pa.Table:
+    sides = [side for each in targets for side in (each.original, each.copy) if side is not None]
+    sizes = {
+        id(side): int(row["most_bytes"])
+        for side, row in zip(sides, measure(run, sides), strict=True)
+    }
+    items = [
+        WorkItem(
+            value=each, size_bytes=sizes.get(id(each.original), 0) + sizes.get(id(each.copy), 0)
+        )
+        for each in targets
+    ]
+    unit_bytes = run.unit_bytes(sum(item.size_bytes for item in items))
+
+    def work(unit: tuple[CopyTarget, ...]) -> Iterator[pa.RecordBatch]:
+        return compare_copies(unit)
+
+    units = [tuple(unit.values) for unit in pack_units(items, unit_bytes=unit_bytes)]
+    return run.engine.collect(
+        run.engine.spread(units, work, DIFFERENCE),
+        DIFFERENCE,
+        f"{_TITLE}: {len(targets):,} partitions",
+        is_look=are_read_here(items),
+    )

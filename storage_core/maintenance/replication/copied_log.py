@@ -1,0 +1,791 @@
+"""The differences between the log of a partition and its copy in another cluster.
+
+Epochs, producers, borders of batches and codecs are those of one cluster. Compared are records:
+key, value, headers and timestamp. Both logs are aligned first. What only one of them has is then
+looked for in all of the other: a record that was copied twice, or later, is called that however far
+away the other one is.
+"""
+
+import enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.errors import BadBytesError
+from storage_core.filenames import log_file
+from storage_core.index.transaction_index import AbortedTxn
+from storage_core.log.committed_view import find_aborted, scan_batch_tables
+from storage_core.maintenance.replication.alignment import (
+    WINDOW_RECORDS,
+    Aligner,
+    Alignment,
+    Gap,
+    Passed,
+    WrongOffsets,
+)
+from storage_core.maintenance.replication.differences import Kind, Side, cleaned_end, place_of
+from storage_core.maintenance.replication.log_batches import MOST_OFFSET
+from storage_core.maintenance.replication.record_digests import (
+    HEADERS,
+    IDENTITY,
+    IS_ABORTED,
+    KEY,
+    NULL,
+    OFFSET,
+    TIMESTAMP,
+    VALUE,
+    RecordReader,
+    Rows,
+    Spans,
+    is_within,
+    no_rows,
+)
+from storage_core.maintenance.replication.resting_log import RestingLog
+from storage_core.maintenance.replication.survivors import Keys, find_unexplained
+from storage_core.records.batch_table import BatchTable
+
+# What is told of a partition: ranges beyond are counted.
+_MOST_TOLD: Final = 1000
+_FIELDS: Final = {"key": KEY, "value": VALUE, "headers": HEADERS, "timestamp": TIMESTAMP}
+# Spreads timestamps over all bits.
+_ODD: Final = 0x1E3779B97F4A7C15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyDifference:
+    """One difference between a log and its copy.
+
+    Attributes:
+        kind: What differs.
+        records: How many records.
+        first_offset: Of the first one in the original, None where it has none.
+        last_offset: Of the last one there.
+        copy_first_offset: Of the first one in the copy, None where it has none.
+        copy_last_offset: Of the last one there.
+        timestamp_ms: Of the first one, None where nobody knows it.
+        side: Where it lies in the copy, or would.
+        other: Where it lies in the original, or would.
+        message: What more is to be said; often nothing.
+    """
+
+    kind: Kind
+    records: int
+    first_offset: int | None = None
+    last_offset: int | None = None
+    copy_first_offset: int | None = None
+    copy_last_offset: int | None = None
+    timestamp_ms: int | None = None
+    side: Side
+    other: Side
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyDifferences:
+    """The answer about one partition.
+
+    Attributes:
+        differences: In the order of the original's offsets.
+        untold: Ranges beyond those.
+        records: How many records both have.
+        read_bytes: Bytes of batches that were read.
+        has_times: Whether timestamps were compared: not where the copy's broker sets its own.
+    """
+
+    differences: tuple[CopyDifference, ...]
+    untold: int
+    records: int
+    read_bytes: int
+    has_times: bool
+
+
+def compare_copy(
+    original: RestingLog,
+    copy: RestingLog,
+    syncs: NDArray[np.int64] | None,
+    *,
+    is_compacted: tuple[bool, bool] = (False, False),
+) -> CopyDifferences:
+    """Compare a log with its copy.
+
+    Args:
+        original: The one log.
+        copy: The other one.
+        syncs: int64[n, 2], offsets in the original, rising, and in the copy, that a map says; None
+            where all offsets should be equal.
+        is_compacted: Whether the cleanup policy of each removes records by key.
+
+    Raises:
+        PylogError: Records cannot be read.
+    """
+    first = RecordReader(copy, ())
+    first.read()
+    has_times = not first.has_append_times
+    logs = original, copy
+    aborted = [_read_aborted(log) for log in logs]
+    aligner = Aligner(
+        partial(_open, original, aborted[0], has_times),
+        partial(_open, copy, aborted[1], has_times),
+        syncs,
+    )
+    alignment = aligner.run()
+    comparison = _Comparison(
+        logs=logs,
+        aborted=(aborted[0], aborted[1]),
+        has_times=has_times,
+        is_mapped=syncs is not None,
+        cleaned=(
+            _cleaned(original, aligner.original.readers, is_compacted[0]),
+            _cleaned(copy, aligner.copy.readers, is_compacted[1]),
+        ),
+    )
+    comparison.tell_damage(0, aligner.original.readers)
+    comparison.tell_damage(1, aligner.copy.readers)
+    comparison.tell_gaps(alignment)
+    told = sorted(comparison.told, key=_order)
+    readers = [*aligner.original.readers, *aligner.copy.readers]
+    return CopyDifferences(
+        differences=tuple(told),
+        untold=comparison.untold + alignment.untold,
+        records=alignment.records,
+        read_bytes=comparison.read_bytes + sum(reader.read_bytes for reader in readers),
+        has_times=has_times,
+    )
+
+
+def _order(difference: CopyDifference) -> tuple[int, int]:
+    offsets = difference.first_offset, difference.copy_first_offset
+    known = [offset for offset in offsets if offset is not None]
+    return known[0], known[-1]
+
+
+def _open(
+    log: RestingLog,
+    aborted: Sequence[AbortedTxn],
+    has_times: bool,  # noqa: FBT001 - is bound by position
+    first: int,
+) -> RecordReader:
+    return RecordReader(log, aborted, has_times=has_times, skips_aborted=True, first=first)
+
+
+def _read_aborted(log: RestingLog) -> list[AbortedTxn]:
+    """Return the aborted transactions of a log, as far as its batches can be read."""
+
+    def tables() -> Iterator[BatchTable]:
+        for base_offset in log.base_offsets if log.view is not None else ():
+            assert log.view is not None  # noqa: S101  # nothing is yielded without it
+            try:
+                yield from scan_batch_tables(
+                    log.view.store, log.view.place(log_file(base_offset))[0]
+                )
+            except BadBytesError:
+                continue  # who reads the records tells of it
+
+    aborted, _ = find_aborted(tables(), end_offset=MOST_OFFSET)
+    return aborted
+
+
+def _cleaned(log: RestingLog, readers: Sequence[RecordReader], is_compacted: bool) -> int:  # noqa: FBT001
+    sparse_end = max(reader.sparse_end for reader in readers)
+    return cleaned_end(log, sparse_end, is_compacted=is_compacted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unlike:
+    """Records of one log in a gap.
+
+    Attributes:
+        rows: The first of them.
+        rest: What follows, where they are more than are held at once.
+    """
+
+    rows: Rows
+    rest: Passed
+
+    @property
+    def records(self) -> int:
+        """How many there are."""
+        return int(self.rows.shape[1]) + self.rest.records
+
+
+class _State(enum.IntEnum):
+    """What a record is that only the copy seems to have."""
+
+    FOREIGN = 0  # the original does not have it
+    DOUBLED = 1  # it is there twice
+    MOVED = 2  # it should be elsewhere
+    ABORTED = 3  # it is of a transaction that aborted in the original
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """Where the original has some records.
+
+    Attributes:
+        offset: int64[n], -1 for none.
+        is_unmatched: bool[n], whether it has no place in the copy yet.
+        aborted: int64[n], how many records of aborted transactions are the same.
+    """
+
+    offset: NDArray[np.int64]
+    is_unmatched: NDArray[np.bool_]
+    aborted: NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class _Foreign:
+    """Records of the copy in one gap that the original does not have.
+
+    Attributes:
+        spans: Their offsets.
+        records: How many.
+    """
+
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    records: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Comparison:
+    """A log and its copy once they are aligned.
+
+    Attributes:
+        logs: The original, and the copy.
+        aborted: Transactions of each that were aborted.
+        has_times: Whether timestamps are compared.
+        is_mapped: Whether a map says where records should be.
+        cleaned: Below which offset a cleaner was, of each.
+        told: The differences.
+        untold: Ranges beyond those.
+        read_bytes: Bytes that were read again.
+    """
+
+    logs: tuple[RestingLog, RestingLog]
+    aborted: tuple[Sequence[AbortedTxn], Sequence[AbortedTxn]]
+    has_times: bool
+    is_mapped: bool
+    cleaned: tuple[int, int]
+    told: list[CopyDifference] = field(default_factory=list)
+    untold: int = 0
+    read_bytes: int = 0
+    _moved: list[NDArray[np.int64]] = field(default_factory=lambda: [np.empty(0, np.int64)])
+    _foreign: dict[int, _Foreign] = field(default_factory=dict)
+    _unmet: NDArray[np.int64] = field(default_factory=lambda: np.empty((5, 0), np.int64))
+
+    def tell_damage(self, number: int, readers: Sequence[RecordReader]) -> None:
+        """Tell of the batches of a log that cannot be read."""
+        damage = {(each.file, each.position): each for reader in readers for each in reader.damage}
+        for each in damage.values():
+            place = Side(log=self.logs[number], file=each.file, position=each.position)
+            empty = Side(log=self.logs[1 - number])
+            span = each.first_offset, each.last_offset
+            self._tell(
+                kind=Kind.BYTES,
+                records=0,
+                original=(None, None) if number else span,
+                copy=span if number else (None, None),
+                sides=(place, empty) if number else (empty, place),
+                message=f"{each.reason} in the {'copy' if number else 'original'}",
+            )
+
+    def tell_gaps(self, alignment: Alignment) -> None:
+        """Tell of all that is not alike."""
+        gaps = [self._without_deleted(gap) for gap in alignment.gaps]
+        self._unmet = np.concatenate([self._unmet, *alignment.unmet], axis=1)
+        self._look_for_copied(gaps)
+        self._tell_wrong_offsets(alignment.wrong)
+        moved = np.sort(np.concatenate(self._moved))
+        unmatched = _spans_of(gaps, 0), _spans_of(gaps, 1)
+        candidates: tuple[list[Spans], list[Spans]] = ([], [])
+        for number, gap in enumerate(gaps):
+            foreign = self._foreign.get(number, _Foreign())
+            if not gap.records and not foreign.records:
+                continue
+            if len(self.told) >= _MOST_TOLD:
+                self.untold += 1
+                continue
+            self._tell_gap(gap, foreign, moved, candidates)
+        for number in (0, 1):
+            if candidates[number]:
+                wanted = np.concatenate(candidates[number])
+                self._tell_unsurvived(number, wanted, unmatched[number])
+
+    def _without_deleted(self, gap: Gap) -> Gap:
+        """Return a gap without what retention has taken from the other log."""
+        if not gap.is_first or (gap.is_last and self.is_mapped):
+            return gap
+        starts = self.logs[1].log_start_offset, self.logs[0].log_start_offset
+        floors = starts
+        if self.is_mapped:
+            # Where one log began, nobody knows the offset in the other.
+            floors = (gap.last + 1) * (starts[0] > 0), (gap.copy_last + 1) * (starts[1] > 0)
+        changed = gap
+        if floors[0] > gap.first:
+            rest = self._sum_up(0, floors[0], gap.last)
+            changed = changed._replace(
+                first=max(gap.first, min(floors[0], gap.last + 1)),
+                records=rest.records,
+                time_ms=rest.time_ms,
+            )
+        if floors[1] > gap.copy_first:
+            rest = self._sum_up(1, floors[1], gap.copy_last)
+            changed = changed._replace(
+                copy_first=max(gap.copy_first, min(floors[1], gap.copy_last + 1)),
+                copy_records=rest.records,
+                copy_time_ms=rest.time_ms,
+            )
+        return changed
+
+    def _sum_up(self, number: int, first: int, last: int) -> Passed:
+        passed = Passed()
+        if first <= last:
+            for rows in self._read(number, [(first, last)]):
+                passed.add(rows)
+        return passed
+
+    def _read(
+        self,
+        number: int,
+        spans: Sequence[tuple[int, int]] | Spans | None = None,
+        *,
+        first: int = 0,
+        skips_aborted: bool = True,
+    ) -> Iterator[Rows]:
+        """Yield records of a log, at some offsets or from one on."""
+        reader = RecordReader(
+            self.logs[number],
+            self.aborted[number],
+            has_times=self.has_times,
+            skips_aborted=skips_aborted,
+            spans=None if spans is None else np.array(spans, np.int64).reshape(-1, 2),
+            first=first,
+        )
+        try:
+            while (rows := reader.read()) is not None:
+                yield rows
+        finally:
+            self.read_bytes += reader.read_bytes
+
+    def _look_for_copied(self, gaps: Sequence[Gap]) -> None:
+        """Look in the original for what the copy alone seems to have."""
+        spans = _spans_of(gaps, 1)
+        if not len(spans):
+            return
+        numbers = np.array([n for n, gap in enumerate(gaps) if gap.copy_first <= gap.copy_last])
+        unmatched = _spans_of(gaps, 0)
+        next_offset = 0
+        before: tuple[int, int, int] | None = None
+        for rows in _pieces(self._read(1, spans)):
+            found = self._find_origin(rows, unmatched, next_offset)
+            # Records of aborted transactions may be there, as often as they were written. One that
+            # was moved and is there once more is doubled.
+            times = _rank(rows[IDENTITY])
+            is_aborted = times < found.aborted
+            is_moved = found.is_unmatched & (times == found.aborted)
+            origin = found.offset
+            is_moved &= ~np.isin(origin, np.concatenate(self._moved))
+            self._moved.append(origin[is_moved])
+            if self._unmet.size:
+                # Of a record that is there twice a map may name the other one.
+                at = np.searchsorted(rows[OFFSET], self._unmet[2])
+                there = rows[:, np.minimum(at, rows.shape[1] - 1)]
+                is_met = (there[OFFSET] == self._unmet[2]) & (there[IDENTITY] == self._unmet[4])
+                self._unmet = self._unmet[:, ~is_met]
+            if origin.max() >= 0:
+                next_offset = int(origin[origin >= 0][-1]) + 1
+            gap = numbers[np.searchsorted(spans[:, 1], rows[OFFSET])]
+            state = np.select(
+                [is_aborted, is_moved, origin >= 0],
+                [_State.ABORTED, _State.MOVED, _State.DOUBLED],
+                _State.FOREIGN,
+            )
+            is_border = (np.diff(state) != 0) | (np.diff(gap) != 0) | (np.diff(origin) < 0)
+            for start, end in _runs(is_border):
+                count = end - start + 1
+                first, last = (int(rows[OFFSET, at]) for at in (start, end))
+                here = int(gap[start]), int(state[start]), int(origin[start])
+                goes_on = before is not None and before[:2] == here[:2] and before[2] < here[2]
+                before = *here[:2], int(origin[end])
+                if state[start] == _State.ABORTED:
+                    continue
+                if state[start] == _State.FOREIGN:
+                    foreign = self._foreign.setdefault(int(gap[start]), _Foreign())
+                    foreign.spans.append((first, last))
+                    foreign.records += count
+                    continue
+                if goes_on and not start and self.told:
+                    # What was read before ended inside of it.
+                    self.told[-1] = replace(
+                        self.told[-1],
+                        records=self.told[-1].records + count,
+                        last_offset=int(origin[end]),
+                        copy_last_offset=last,
+                    )
+                    continue
+                has_moved = state[start] == _State.MOVED
+                self._tell(
+                    kind=Kind.ORDER if has_moved else Kind.DOUBLED,
+                    records=count,
+                    original=(int(origin[start]), int(origin[end])),
+                    copy=(first, last),
+                    time_ms=int(rows[TIMESTAMP, start]),
+                    message="the copy has it behind later ones" if has_moved else "",
+                )
+
+    def _find_origin(self, rows: Rows, unmatched: Spans, next_offset: int) -> "_Origin":
+        """Look for the same records in the original.
+
+        Args:
+            rows: Records of the copy.
+            unmatched: Offsets of the original's records that have no place in the copy yet.
+            next_offset: Where to begin: copies come in runs.
+        """
+        names, of_row = np.unique(rows[IDENTITY], return_inverse=True)
+        offset = np.full(names.size, -1, np.int64)
+        is_unmatched = np.zeros(names.size, np.bool_)
+        aborted = np.zeros(names.size, np.int64)
+        # All have to be looked at where one may be there again.
+        last = int(unmatched[-1, 1]) if len(unmatched) else -1
+        last = MOST_OFFSET if self.aborted[0] else last
+        is_done = False
+        for first, end in ((next_offset, MOST_OFFSET), (0, next_offset)):
+            for piece in self._read(0, first=first, skips_aborted=False):
+                if piece[OFFSET, 0] >= end or is_done:
+                    break
+                part = piece[:, piece[OFFSET] < end]
+                at = np.minimum(np.searchsorted(names, part[IDENTITY]), names.size - 1)
+                is_hit = names[at] == part[IDENTITY]
+                np.add.at(aborted, at[is_hit & (part[IS_ABORTED] != 0)], 1)
+                is_hit &= part[IS_ABORTED] == 0
+                at, offsets = at[is_hit], part[OFFSET, is_hit]
+                new, place = np.unique(at, return_index=True)
+                is_new = offset[new] < 0
+                offset[new[is_new]] = offsets[place[is_new]]
+                is_free = is_within(offsets, unmatched)
+                offset[at[is_free]] = offsets[is_free]
+                is_unmatched[at[is_free]] = True
+                is_done = bool((offset >= 0).all()) and piece[OFFSET, -1] >= last
+        return _Origin(offset[of_row], is_unmatched[of_row], aborted[of_row])
+
+    def _tell_wrong_offsets(self, wrong: WrongOffsets) -> None:
+        """Tell of records at other offsets than they should have."""
+        expected = wrong.first
+        if self.is_mapped and self._unmet.size:
+            first, last = self._unmet[:, 0].tolist(), self._unmet[:, -1].tolist()
+            wrong = WrongOffsets(
+                records=self._unmet.shape[1],
+                first=first[0],
+                last=last[0],
+                copy_first=first[1],
+                copy_last=last[1],
+                time_ms=first[3],
+            )
+            expected = first[2]
+        if wrong.records:
+            who = "the map says" if self.is_mapped else "without a map it should be"
+            self._tell(
+                kind=Kind.OFFSET,
+                records=wrong.records,
+                original=(wrong.first, wrong.last),
+                copy=(wrong.copy_first, wrong.copy_last),
+                time_ms=wrong.time_ms,
+                message=f"{who} {expected} for the first one",
+            )
+
+    def _tell_gap(
+        self,
+        gap: Gap,
+        foreign: _Foreign,
+        moved: NDArray[np.int64],
+        candidates: tuple[list[Spans], list[Spans]],
+    ) -> None:
+        """Tell of what one gap has, moved and doubled records left out.
+
+        Args:
+            gap: The gap.
+            foreign: What of the copy's part the original does not have anywhere.
+            moved: Offsets of the original's records that the copy has elsewhere.
+            candidates: To be added to: records of each log that a cleaner may have removed.
+        """
+        lacks_kind = Kind.BEHIND if gap.is_last else Kind.MISSING
+        is_cleaned = gap.copy_first < self.cleaned[1], gap.first < self.cleaned[0]
+        has_moved = bool(((moved >= gap.first) & (moved <= gap.last)).any())
+        if not foreign.records and not has_moved and not is_cleaned[0]:
+            whole = Passed(gap.first, gap.last, gap.records, gap.time_ms)
+            self._tell_span(0, lacks_kind, whole, gap.copy_first)
+            return
+        lacked = self._take(0, [(gap.first, gap.last)], moved)
+        added = self._take(1, foreign.spans, np.empty(0, np.int64))
+        pairs = self._pair(lacked, added, is_by_place=not any(is_cleaned))
+        self._tell_pairs(lacked.rows, added.rows, pairs)
+        for number, unlike in enumerate((lacked, added)):
+            is_left = np.ones(unlike.rows.shape[1], np.bool_)
+            is_left[pairs[number]] = False
+            if is_cleaned[number]:
+                left = unlike.rows[OFFSET, is_left]
+                candidates[number].append(np.column_stack([left, left]))
+                if unlike.rest.last >= 0:
+                    rest = [(unlike.rest.first, unlike.rest.last)]
+                    candidates[number].append(np.array(rest, np.int64))
+            elif number:
+                self._tell_left(1, Kind.EXTRA, unlike, is_left, gap.first)
+            else:
+                # Before the last record that the copy has, if in another form, nothing is to come.
+                is_before = np.arange(is_left.size) < max(pairs[0], default=-1)
+                before = _Unlike(unlike.rows, Passed())
+                self._tell_left(0, Kind.MISSING, before, is_left & is_before, gap.copy_first)
+                self._tell_left(0, lacks_kind, unlike, is_left & ~is_before, gap.copy_first)
+
+    def _take(
+        self, number: int, spans: Sequence[tuple[int, int]], moved: NDArray[np.int64]
+    ) -> _Unlike:
+        """Return the records of a log at some offsets, those that moved left out."""
+        parts, total, rest = [no_rows()], 0, Passed()
+        for piece in self._read(number, spans) if spans else ():
+            rows = piece[:, ~np.isin(piece[OFFSET], moved)]
+            room = WINDOW_RECORDS - total
+            parts.append(rows[:, :room])
+            total += parts[-1].shape[1]
+            rest.add(rows[:, room:])
+        return _Unlike(np.concatenate(parts, axis=1), rest)
+
+    def _pair(
+        self, lacked: _Unlike, added: _Unlike, *, is_by_place: bool
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return which records of the original stand in the copy in another form.
+
+        Those at the same place, if both have as many; else those of the same key and time.
+        """
+        one, two = lacked.rows, added.rows
+        if is_by_place and lacked.records == added.records:
+            both = np.arange(min(one.shape[1], two.shape[1]))
+            return both, both
+        marks = [
+            rows[KEY] ^ (rows[TIMESTAMP] * _ODD) if self.has_times else rows[KEY]
+            for rows in (one, two)
+        ]
+        _, first, second = np.intersect1d(*marks, return_indices=True)
+        order = np.argsort(first)
+        first, second = first[order], second[order]
+        is_rising = second == np.maximum.accumulate(second)
+        return first[is_rising], second[is_rising]
+
+    def _tell_pairs(
+        self, one: Rows, two: Rows, pairs: tuple[NDArray[np.int64], NDArray[np.int64]]
+    ) -> None:
+        """Tell of records that stand in the copy in another form."""
+        first, second = pairs
+        if not first.size:
+            return
+        names = [name for name in _FIELDS if self.has_times or name != "timestamp"]
+        is_other = np.stack(
+            [one[_FIELDS[name], first] != two[_FIELDS[name], second] for name in names]
+        )
+        is_border = (is_other[:, 1:] != is_other[:, :-1]).any(axis=0)
+        is_border |= (np.diff(first) != 1) | (np.diff(second) != 1)
+        for start, end in _runs(is_border):
+            others = ", ".join(
+                name for name, other in zip(names, is_other[:, start], strict=True) if other
+            )
+            self._tell(
+                kind=Kind.DIFFERENT,
+                records=end - start + 1,
+                original=(int(one[OFFSET, first[start]]), int(one[OFFSET, first[end]])),
+                copy=(int(two[OFFSET, second[start]]), int(two[OFFSET, second[end]])),
+                time_ms=int(one[TIMESTAMP, first[start]]),
+                message=f"not the same: {others}",
+            )
+
+    def _tell_left(
+        self, number: int, kind: Kind, unlike: _Unlike, is_left: NDArray[np.bool_], near: int
+    ) -> None:
+        """Tell of records that only one log has.
+
+        Args:
+            number: Which one.
+            kind: What they are.
+            unlike: The records of the gap.
+            is_left: Which of the first of them.
+            near: Where in the other log they would be.
+        """
+        rows = unlike.rows
+        at = np.flatnonzero(is_left)
+        spans = []
+        for start, end in _runs(np.diff(at) != 1) if at.size else ():
+            span = Passed()
+            span.add(rows[:, at[start] : at[end] + 1])
+            spans.append(span)
+        rest = unlike.rest
+        if rest.last >= 0:
+            if at.size and at[-1] == rows.shape[1] - 1:
+                spans[-1].last, spans[-1].records = rest.last, spans[-1].records + rest.records
+            else:
+                spans.append(rest)
+        for span in spans:
+            self._tell_span(number, kind, span, near)
+
+    def _tell_span(self, number: int, kind: Kind, span: Passed, near: int) -> None:
+        offsets = span.first, span.last
+        nothing = None, None
+        self._tell(
+            kind=kind,
+            records=span.records,
+            original=nothing if number else offsets,
+            copy=offsets if number else nothing,
+            time_ms=span.time_ms,
+            near=near,
+        )
+
+    def _tell_unsurvived(self, number: int, wanted: Spans, unmatched: Spans) -> None:
+        """Tell of records of one log that no cleaner can have removed from the other.
+
+        Args:
+            number: Which log has them.
+            wanted: Records that the other one lacks.
+            unmatched: All records that only this one has.
+        """
+        passes = 1 + int((wanted[:, 1] - wanted[:, 0] + 1).sum()) // WINDOW_RECORDS
+        lost = [np.empty((5, 0), np.int64)]
+        for turn in range(passes):
+            mine = self._read_keys(number, wanted, (turn, passes))
+            names = np.unique(mine.halves[0])
+            newer = [
+                _keys_of(rows[:, ~is_within(rows[OFFSET], unmatched)], names)
+                for rows in self._read(number, first=int(wanted[0, 0]))
+            ]
+            kept = Keys(
+                np.concatenate([mine.halves[:, :0], *(each.halves for each in newer)], axis=1),
+                np.concatenate([mine.facts[:, :0], *(each.facts for each in newer)], axis=1),
+            )
+            lost.append(find_unexplained(mine, kept))
+        facts = np.concatenate(lost, axis=1)
+        facts = facts[:, np.argsort(facts[0])]
+        message = (
+            "the original's cleaner cannot have removed it"
+            if number
+            else "its key has no newer record either"
+        )
+        nothing = None, None
+        for start, end in _runs(np.diff(facts[0]) != 1) if facts.shape[1] else ():
+            offsets = int(facts[0, start]), int(facts[0, end])
+            self._tell(
+                kind=Kind.EXTRA if number else Kind.COMPACTION,
+                records=end - start + 1,
+                original=nothing if number else offsets,
+                copy=offsets if number else nothing,
+                time_ms=int(facts[1, start]),
+                message=message,
+            )
+
+    def _read_keys(self, number: int, wanted: Spans, turn: tuple[int, int]) -> Keys:
+        """Return the keys of some records that fall to one of so many passes."""
+        parts = []
+        for rows in self._read(number, wanted):
+            counts = rows[KEY] != NULL
+            counts &= rows[KEY].view(np.uint64) % np.uint64(turn[1]) == turn[0]
+            parts.append(_keys_of(rows[:, counts]))
+        empty = _keys_of(no_rows())
+        return Keys(
+            np.concatenate([empty.halves, *(each.halves for each in parts)], axis=1),
+            np.concatenate([empty.facts, *(each.facts for each in parts)], axis=1),
+        )
+
+    def _tell(  # noqa: PLR0913 - what a row says
+        self,
+        *,
+        kind: Kind,
+        records: int,
+        original: tuple[int | None, int | None],
+        copy: tuple[int | None, int | None],
+        time_ms: int = -1,
+        sides: tuple[Side, Side] | None = None,
+        near: int | None = None,
+        message: str = "",
+    ) -> None:
+        """Add a difference.
+
+        Args:
+            kind: What differs.
+            records: How many records.
+            original: First and last offset in the original.
+            copy: The same in the copy.
+            time_ms: Timestamp of the first one, -1 for none.
+            sides: Where it lies in the copy and in the original; None to look for it.
+            near: Where it would be in the log that has no such offset.
+            message: What more is to be said.
+        """
+        if len(self.told) >= _MOST_TOLD:
+            self.untold += 1
+            return
+        if sides is None:
+            offsets = [near if first is None else first for first in (copy[0], original[0])]
+            places = [
+                Side(log=log) if at is None else place_of(log, at, None)
+                for log, at in zip(self.logs[::-1], offsets, strict=True)
+            ]
+            sides = places[0], places[1]
+        self.told.append(
+            CopyDifference(
+                kind=kind,
+                records=records,
+                first_offset=original[0],
+                last_offset=original[1],
+                copy_first_offset=copy[0],
+                copy_last_offset=copy[1],
+                timestamp_ms=time_ms if time_ms >= 0 else None,
+                side=sides[0],
+                other=sides[1],
+                message=message,
+            )
+        )
+
+
+def _keys_of(rows: Rows, names: NDArray[np.uint64] | None = None) -> Keys:
+    """Return keys of records, those among some names alone."""
+    if names is not None:
+        rows = rows[:, np.isin(rows[KEY].view(np.uint64), names)]
+    key = np.ascontiguousarray(rows[KEY]).view(np.uint64)
+    facts = np.zeros((5, rows.shape[1]), np.int64)
+    facts[0], facts[1], facts[4] = rows[OFFSET], rows[TIMESTAMP], rows[VALUE] == NULL
+    return Keys(np.stack([key, key]), facts)
+
+
+def _spans_of(gaps: Sequence[Gap], number: int) -> Spans:
+    """Return the offsets of one log's records that are in gaps."""
+    spans = [gap[4 * number : 4 * number + 2] for gap in gaps]
+    return np.array([span for span in spans if span[0] <= span[1]], np.int64).reshape(-1, 2)
+
+
+def _pieces(pieces: Iterator[Rows]) -> Iterator[Rows]:
+    """Yield records so many at a time as are held at once."""
+    parts, total = [], 0
+    for rows in pieces:
+        parts.append(rows)
+        total += rows.shape[1]
+        if total >= WINDOW_RECORDS:
+            yield np.concatenate(parts, axis=1)
+            parts, total = [], 0
+    if parts:
+        yield np.concatenate(parts, axis=1)
+
+
+def _rank(identities: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how many equal ones are before each."""
+    order = np.argsort(identities, kind="stable")
+    ordered = identities[order]
+    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+    lengths = np.diff(np.append(starts, ordered.size))
+    rank = np.empty(ordered.size, np.int64)
+    rank[order] = np.arange(ordered.size) - np.repeat(starts, lengths)
+    return rank
+
+
+def _runs(is_border: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """Yield first and last of things that belong together, by the borders between neighbours."""
+    starts = np.flatnonzero(np.append(True, is_border))
+    ends = np.append(starts[1:], len(is_border) + 1) - 1
+    yield from zip(starts.tolist(), ends.tolist(), strict=True)
