@@ -234,6 +234,7 @@ class LogDirectory:
         up: Sequence[int] = (),
         leader_epoch: int | None = None,
         election_out: Path | None = None,
+        most_keys: int = 0,
     ) -> Audit:
         """Compare its replicas with those of other brokers' directories; nothing is written.
 
@@ -243,6 +244,7 @@ class LogDirectory:
             up: Node ids of brokers that start, in this order; the answers then have elections.
             leader_epoch: Epoch that the next leader is to have.
             election_out: A new folder for the files of Kafka's own commands.
+            most_keys: How many keys of what each leader loses the answers have, of each partition.
 
         Raises:
             PylogError: A directory cannot be listed, or they are of several clusters.
@@ -256,6 +258,7 @@ class LogDirectory:
             up=up,
             leader_epoch=leader_epoch,
             election_out=election_out,
+            most_keys=most_keys,
         )
 
     def attest(self, *others: str | Path) -> Attestation:

@@ -1,5 +1,6 @@
 """``pylog audit``: what the replicas of several brokers have, and who may lead."""
 
+import base64
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -35,6 +36,7 @@ from pylog_spark.options.declared import (
     LEADER,
     LEADER_EPOCH,
     LEVEL,
+    LOST_KEYS,
     OFFSET_MAP,
     PLAN_OUT,
     ROOTS,
@@ -46,6 +48,7 @@ from pylog_spark.options.declared import (
 from pylog_spark.options.option import CommandLine, Option
 from pylog_spark.report import number_column, partition_name, size_text
 from pylog_spark.run.run_report import RunReport
+from pylog_spark.text import readable_bytes
 from pylog_spark.text_table import Column, Row, TextTable, write_paragraphs, write_table
 from storage_core.errors import ConfigError
 from storage_core.wording import count_text, time_text
@@ -58,6 +61,8 @@ _KINDS_OF_LOSS: Final = {
 }
 
 _SHOWN_RANGES: Final = 3
+# Of a key on a terminal.
+_SHOWN_BYTES: Final = 32
 # Of the cuts under a leader.
 _OF_CUTS: Final = (PLAN_OUT, SALVAGE, ALLOW_TRUNCATE)
 
@@ -166,6 +171,10 @@ def _loss_text(lost: Row) -> str:
     parts.append(size_text(lost["bytes"]))
     if lost["first_timestamp_ms"] is not None:
         parts.append(f"from {time_text(lost['first_timestamp_ms'])} on")
+    if lost["keys"]:
+        keys = (base64.b64decode(key) for key in lost["keys"])
+        shown = ", ".join(readable_bytes(key, limit=_SHOWN_BYTES) for key in keys)
+        parts.append(f"first keys: {shown}")
     return f"{count_text(lost['records'], 'record')} ({', '.join(parts)})"
 
 
@@ -192,21 +201,25 @@ def _prepare(line: CommandLine) -> Call[None]:
         reason = "is needed beside --plan-out, --salvage and --allow-committed-loss"
         raise ConfigError(LEADER.label, None, reason)
     if line[LEADER] is not None:
-        _refuse_beside(line, LEADER, (LEADER_EPOCH, UP, ELECTION_OUT), "says who leads")
+        _refuse_beside(line, LEADER, (LEADER_EPOCH, UP, ELECTION_OUT, LOST_KEYS), "says who leads")
     if line[LEVEL] is not None:
-        options_of_losses = (LEADER, LEADER_EPOCH, UP, ELECTION_OUT)
+        options_of_losses = (LEADER, LEADER_EPOCH, UP, ELECTION_OUT, LOST_KEYS)
         _refuse_beside(line, LEVEL, options_of_losses, "lists differences and no more")
     if line[COPY]:
-        not_of_copies = (ATTEST, LEADER, LEADER_EPOCH, LEVEL, UP, ELECTION_OUT, TIMELINE)
+        not_of_copies = (
+            *(ATTEST, LEADER, LEADER_EPOCH, LEVEL, UP, ELECTION_OUT, LOST_KEYS, TIMELINE),
+        )
         _refuse_beside(line, COPY, not_of_copies, "compares with copies and no more")
     elif COPY_PREFIX in line or OFFSET_MAP in line:
         reason = "is needed beside --copy-prefix and --offset-map"
         raise ConfigError(COPY.label, None, reason)
     if line[TIMELINE]:
-        others = (LEADER, LEADER_EPOCH, LEVEL, STATE, UP, ELECTION_OUT)
+        others = (LEADER, LEADER_EPOCH, LEVEL, STATE, UP, ELECTION_OUT, LOST_KEYS)
         _refuse_beside(line, TIMELINE, others, "shows changes and no more")
     if line[ATTEST]:
-        options_of_looks = (STATE, LEADER, LEADER_EPOCH, LEVEL, UP, ELECTION_OUT, TIMELINE)
+        options_of_looks = (
+            *(STATE, LEADER, LEADER_EPOCH, LEVEL, UP, ELECTION_OUT, LOST_KEYS, TIMELINE),
+        )
         _refuse_beside(line, ATTEST, options_of_looks, "writes markers and shows no more")
     roots = resolve_roots(line[ROOTS], said=options.role, must_open=False)
     notes = topic_notes(options, roots)
@@ -253,6 +266,7 @@ def _audit(call: Call[None], place: Any) -> _Report:
             up=call.line[UP],
             leader_epoch=call.line[LEADER_EPOCH],
             election_out=call.line[ELECTION_OUT],
+            most_keys=call.line[LOST_KEYS],
         )
     report = plan_followers(place, roots, call.options, leader=leader, state=state)
     planned = {result["root"] for result in report.results.to_pylist()}

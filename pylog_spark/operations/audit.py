@@ -128,6 +128,7 @@ def audit(  # noqa: PLR0913 - each is a word of the command line
     up: Sequence[int] = (),
     leader_epoch: int | None = None,
     election_out: Path | None = None,
+    most_keys: int = 0,
     holds_roots: bool = False,
 ) -> Audit:
     """Compare the replicas in the log directories of several brokers; nothing is written.
@@ -144,6 +145,7 @@ def audit(  # noqa: PLR0913 - each is a word of the command line
         leader_epoch: Epoch that the next leader is to have; one that is known already is a remark.
         election_out: A folder that is not there yet: files for Kafka's commands, by which the best
             candidate leads where another one would lose more. Not made where there is none.
+        most_keys: How many keys of what each leader loses the answers have, of each partition.
         holds_roots: Whether this process holds the locks of the roots.
 
     Raises:
@@ -160,7 +162,7 @@ def audit(  # noqa: PLR0913 - each is a word of the command line
             raise ConfigError("--election-out", election_out, "expected a folder that is not there")
     starts = None
     with Run(place, job) as run:
-        rows = _judge(run, places)
+        rows = _judge(run, places, most_keys)
         texts = rows["answer"].to_pylist()
         answers = [None if text is None else json.loads(text) for text in texts]
         found = [answer for answer in answers if answer is not None]
@@ -287,7 +289,7 @@ def _uncounted(
         )
 
 
-def _judge(run: Run, places: Sequence[PartitionPlaces]) -> pa.Table:
+def _judge(run: Run, places: Sequence[PartitionPlaces], most_keys: int) -> pa.Table:
     if not places:
         return AUDIT.empty_table()
     engine, options = run.engine, run.job.options
@@ -299,7 +301,7 @@ def _judge(run: Run, places: Sequence[PartitionPlaces]) -> pa.Table:
     now_ms = options.now_ms
 
     def work(unit: tuple[PartitionPlaces, ...]) -> Iterator[pa.RecordBatch]:
-        return audit_partitions(unit, now_ms)
+        return audit_partitions(unit, now_ms, most_keys)
 
     units = [tuple(unit.values) for unit in pack_units(items, unit_bytes=unit_bytes)]
     rows = engine.collect(

@@ -279,6 +279,14 @@ TIMELINE: Final = Option[bool](
     default=False,
     help="Leaders, ISR and ELR over time, by the cluster's metadata log, and no more.",
 )
+LOST_KEYS: Final = Option[int](
+    name="lost_keys",
+    flag="--keys",
+    kind=OFFSET,
+    default=0,
+    metavar="N",
+    help="So many keys of what each leader would lose, of each partition.",
+)
 ATTEST: Final = Option[bool](
     name="attest",
     flag="--attest",

@@ -1,5 +1,6 @@
 """Judge the replicas of partitions: a row of ``schemas.AUDIT`` each."""
 
+import base64
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
@@ -23,29 +24,32 @@ from storage_core.maintenance.replication.replica import Damage, Replica, open_r
 Row = dict[str, Any]
 
 
-def audit_partitions(places: Sequence[PartitionPlaces], now_ms: int) -> Iterator[pa.RecordBatch]:
+def audit_partitions(
+    places: Sequence[PartitionPlaces], now_ms: int, most_keys: int = 0
+) -> Iterator[pa.RecordBatch]:
     """Yield a row for each partition, whatever is wrong with it.
 
     Args:
         places: Where the copies of each lie.
         now_ms: The run's clock, epoch milliseconds.
+        most_keys: How many keys of each loss the answers have.
     """
-    yield from rows_to_batches(AUDIT, (_row(each, now_ms) for each in places))
+    yield from rows_to_batches(AUDIT, (_row(each, now_ms, most_keys) for each in places))
 
 
-def _row(places: PartitionPlaces, now_ms: int) -> Row:
+def _row(places: PartitionPlaces, now_ms: int, most_keys: int) -> Row:
     name = {
         "topic": places.topic,
         "partition": places.partition,
         "topic_id": places.topic_id,
     }
-    return name | attempt(lambda: _audit(places, now_ms))
+    return name | attempt(lambda: _audit(places, now_ms, most_keys))
 
 
-def _audit(places: PartitionPlaces, now_ms: int) -> Row:
+def _audit(places: PartitionPlaces, now_ms: int, most_keys: int) -> Row:
     replicas = [open_replica(place, now_ms) for place in places.replicas]
     beside = [open_replica(place, now_ms) for place in places.beside]
-    audit = audit_partition(replicas, places.state, beside)
+    audit = audit_partition(replicas, places.state, beside, most_keys=most_keys)
     best = min(audit.candidates, key=_loss, default=None)
     return {
         "replicas": sum(replica.log is not None for replica in replicas),
@@ -162,6 +166,7 @@ def _describe_candidate(candidate: Candidate) -> Row:
                 for holder in candidate.holders
             ],
             "ranges": _listed(candidate.lost),
+            "keys": [base64.b64encode(key).decode() for key in candidate.weight.keys],
         },
         "safe": candidate.is_safe,
     }

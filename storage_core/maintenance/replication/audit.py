@@ -98,6 +98,8 @@ def audit_partition(
     replicas: Sequence[Replica],
     state: PartitionRegistration | None,
     beside: Sequence[Replica] = (),
+    *,
+    most_keys: int = 0,
 ) -> PartitionAudit:
     """Compare the replicas of one partition, and let each of them lead.
 
@@ -105,11 +107,12 @@ def audit_partition(
         replicas: One a broker; those that are missing too.
         state: What is known of the partition, None for nothing.
         beside: Copies that moves and deletions left: none of them leads or follows.
+        most_keys: How many keys of each loss are wanted.
 
     Raises:
         PylogError: Records that have to be compared cannot be read.
     """
-    return _Audit(replicas, state, beside).result()
+    return _Audit(replicas, state, beside, most_keys).result()
 
 
 class _Audit:
@@ -120,8 +123,10 @@ class _Audit:
         replicas: Sequence[Replica],
         state: PartitionRegistration | None,
         beside: Sequence[Replica],
+        most_keys: int,
     ) -> None:
         self._replicas = replicas
+        self._most_keys = most_keys
         self._beside = beside
         self._state = state
         self._compared = compare_logs([copy.log for copy in (*replicas, *beside)])
@@ -227,7 +232,7 @@ class _Audit:
             lost=all_lost,
             committed=all_committed,
             uncommitted=subtract(union(uncommitted), all_committed),
-            weight=weigh([(log, ranges) for _, log, ranges in holders]),
+            weight=weigh([(log, ranges) for _, log, ranges in holders], most_keys=self._most_keys),
             holders=tuple(
                 Holder(replica=copy, records=count(ranges))
                 for copy, _, ranges in holders

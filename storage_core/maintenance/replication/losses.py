@@ -26,30 +26,34 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weight:
-    """The size and the time of records.
+    """The size, the time and some keys of records.
 
     Attributes:
         size_bytes: Of their keys and values.
         first_timestamp_ms: Smallest timestamp, epoch milliseconds; None where none has one.
         last_timestamp_ms: Largest timestamp.
+        keys: The first of their keys, each once; no more than were asked for.
     """
 
     size_bytes: int = 0
     first_timestamp_ms: int | None = None
     last_timestamp_ms: int | None = None
+    keys: tuple[bytes, ...] = ()
 
 
-def weigh(parts: Iterable[tuple[OpenedLog, Ranges]]) -> Weight:
+def weigh(parts: Iterable[tuple[OpenedLog, Ranges]], *, most_keys: int = 0) -> Weight:
     """Weigh records that lie in several logs; one that is in two of them counts once.
 
     Args:
         parts: Logs, and which of the records each has.
+        most_keys: How many keys to return.
 
     Raises:
         PylogError: They cannot be read.
     """
     size_bytes = 0
     times: list[int] = []
+    keys: dict[bytes, None] = {}
     done: Ranges | None = None
     for log, ranges in parts:
         new = ranges if done is None else subtract(ranges, done)
@@ -72,6 +76,10 @@ def weigh(parts: Iterable[tuple[OpenedLog, Ranges]]) -> Weight:
                 lost = table.filter(is_in)
                 for name in ("key", "value"):
                     size_bytes += pc.sum(pc.binary_length(lost[name]), min_count=0).as_py()
+                if len(keys) < most_keys:
+                    # Of so many of them at least as many are new as are wanted.
+                    some = pc.unique(lost["key"].drop_null()).slice(0, most_keys)
+                    keys |= dict.fromkeys(some.to_pylist())
                 times_ms = lost["timestamp"].to_numpy()
                 times_ms = times_ms[times_ms >= 0]
                 if len(times_ms):
@@ -80,4 +88,5 @@ def weigh(parts: Iterable[tuple[OpenedLog, Ranges]]) -> Weight:
         size_bytes=size_bytes,
         first_timestamp_ms=min(times, default=None),
         last_timestamp_ms=max(times, default=None),
+        keys=tuple(keys)[:most_keys],
     )

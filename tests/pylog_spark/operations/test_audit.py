@@ -1,5 +1,6 @@
 """Replicas of real clusters, judged as Kafka then treated them."""
 
+import base64
 import hashlib
 import json
 from pathlib import Path
@@ -16,6 +17,7 @@ from storage_core.maintenance.replication.partition_registration import parse_st
 from storage_core.maintenance.replication.places import find_places
 from storage_core.maintenance.verification.log_directories import verify_log_directories
 from tests.kit.cluster_truth import CLUSTERS, Cluster
+from tests.kit.decode import decode_segment
 
 NOW_MS = 1_800_000_000_000
 
@@ -75,6 +77,43 @@ def test_the_newest_metadata_of_the_roots_is_believed(tmp_path: Path):
     by_file = {(row["topic"], row["partition"]): row for row in answers_of(cluster)}
     for key, row in by_file.items():
         assert rows[key]["candidates"] == row["candidates"]
+
+
+@pytest.mark.item("REP-13")
+@pytest.mark.parametrize("name", ["diverged", "compacted", "wiped-disk"])
+def test_keys_of_a_loss_are_those_of_its_first_records(name: str, tmp_path: Path, pylog):
+    cluster = Cluster(name, tmp_path)
+    losses = 0
+    for most in (0, 1, 3, 10_000):
+        report = audit(
+            Local.of_master(None), cluster.roots, JobOptions(now_ms=NOW_MS), most_keys=most
+        )
+        for row in report.answers():
+            for candidate in row["candidates"]:
+                lost = candidate["lost"]
+                expected = keys_of(cluster, row, lost["ranges"])
+                assert len(lost["keys"]) == min(most, len(expected))
+                assert {base64.b64decode(key) for key in lost["keys"]} <= expected
+                losses += bool(lost["keys"])
+    assert losses
+    shown = pylog("audit", *cluster.roots, "--now-ms", NOW_MS, "--keys", 2, "--wide")
+    assert "first keys: " in shown.stdout
+
+
+def keys_of(cluster: Cluster, row: dict, ranges: list[list[int]]) -> set[bytes]:
+    """Return the keys of the records in ranges of offsets and epochs, whoever has them."""
+    found: set[bytes] = set()
+    for root in cluster.roots:
+        directory = root / f"{row['topic']}-{row['partition']}"
+        for log in directory.glob("*.log"):
+            for batch in decode_segment(log.read_bytes())[0]:
+                for record in batch.records:
+                    at, epoch = record.offset, batch.header["partition_leader_epoch"]
+                    if record.key is not None and any(
+                        first <= at <= last and epoch == of for first, last, of in ranges
+                    ):
+                        found.add(record.key)
+    return found
 
 
 @pytest.mark.item("ERR-13")
