@@ -120,6 +120,7 @@ class _Side:
         self.readers = [open_at(0)]
         self.rows = no_rows()
         self.is_at_end = False
+        self.next_offset = 0  # behind the last record that was used
 
     def read(self) -> Rows | None:
         """Return the next piece, not put to the others; None at the end."""
@@ -267,8 +268,9 @@ class Aligner:
                 columns = [original[OFFSET, at], offsets[at], syncs[is_wrong, 1]]
                 columns += [original[TIMESTAMP, at], original[IDENTITY, at]]
                 self._answer.unmet.append(np.stack(columns))
-        self.original.rows = self.original.rows[:, count:]
-        self.copy.rows = self.copy.rows[:, count:]
+        for side in (self.original, self.copy):
+            side.next_offset = int(side.rows[OFFSET, count - 1]) + 1
+            side.rows = side.rows[:, count:]
 
     def _pass_gap(self) -> None:
         """Go on to the next place at which both are alike."""
@@ -279,9 +281,11 @@ class Aligner:
         one, two = self.original, self.copy
         one.fill(1)
         two.fill(1)
+        for side, each in zip((one, two), passed, strict=True):
+            side.next_offset = max(side.next_offset, each.last + 1)
         nexts = [
-            int(side.rows[OFFSET, 0]) if side.rows.shape[1] else each.last + 1
-            for side, each in zip((one, two), passed, strict=True)
+            int(side.rows[OFFSET, 0]) if side.rows.shape[1] else side.next_offset
+            for side in (one, two)
         ]
         (mine, theirs), answer = passed, self._answer
         if len(answer.gaps) >= _MOST_GAPS:

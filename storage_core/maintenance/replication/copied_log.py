@@ -299,8 +299,8 @@ class _Comparison:
         self._look_for_copied(gaps)
         self._tell_wrong_offsets(alignment.wrong)
         moved = np.sort(np.concatenate(self._moved))
-        unmatched = _spans_of(gaps, 0), _spans_of(gaps, 1)
-        candidates: tuple[list[Spans], list[Spans]] = ([], [])
+        none = np.empty((0, 3), np.int64)
+        candidates: tuple[list[Spans], list[Spans]] = ([none], [none])
         for number, gap in enumerate(gaps):
             foreign = self._foreign.get(number, _Foreign())
             if not gap.records and not foreign.records:
@@ -310,9 +310,9 @@ class _Comparison:
                 continue
             self._tell_gap(gap, foreign, moved, candidates)
         for number in (0, 1):
-            if candidates[number]:
-                wanted = np.concatenate(candidates[number])
-                self._tell_unsurvived(number, wanted, unmatched[number])
+            wanted = np.concatenate(candidates[number])
+            if len(wanted):
+                self._tell_unsurvived(number, wanted)
 
     def _without_deleted(self, gap: Gap) -> Gap:
         """Return a gap without what retention has taken from the other log."""
@@ -509,7 +509,8 @@ class _Comparison:
             gap: The gap.
             foreign: What of the copy's part the original does not have anywhere.
             moved: Offsets of the original's records that the copy has elsewhere.
-            candidates: To be added to: records of each log that a cleaner may have removed.
+            candidates: To be added to: records of each log that a cleaner may have removed from the
+                other, int64[n, 3], first and last offset, and where they would be in the other.
         """
         lacks_kind = Kind.BEHIND if gap.is_last else Kind.MISSING
         is_cleaned = gap.copy_first < self.cleaned[1], gap.first < self.cleaned[0]
@@ -520,16 +521,20 @@ class _Comparison:
             return
         lacked = self._take(0, [(gap.first, gap.last)], moved)
         added = self._take(1, foreign.spans, np.empty(0, np.int64))
-        pairs = self._pair(lacked, added, is_by_place=not any(is_cleaned))
+        pairs = self._pair(lacked, added, is_by_place=not any(is_cleaned), is_last=gap.is_last)
+        if len(pairs[1]) < added.records and not is_cleaned[1]:
+            # The copy has other records there: nothing more is to come.
+            lacks_kind = Kind.MISSING
         self._tell_pairs(lacked.rows, added.rows, pairs)
         for number, unlike in enumerate((lacked, added)):
             is_left = np.ones(unlike.rows.shape[1], np.bool_)
             is_left[pairs[number]] = False
             if is_cleaned[number]:
+                near = gap.first if number else gap.copy_first
                 left = unlike.rows[OFFSET, is_left]
-                candidates[number].append(np.column_stack([left, left]))
+                candidates[number].append(np.column_stack([left, left, np.full_like(left, near)]))
                 if unlike.rest.last >= 0:
-                    rest = [(unlike.rest.first, unlike.rest.last)]
+                    rest = [(unlike.rest.first, unlike.rest.last, near)]
                     candidates[number].append(np.array(rest, np.int64))
             elif number:
                 self._tell_left(1, Kind.EXTRA, unlike, is_left, gap.first)
@@ -554,16 +559,25 @@ class _Comparison:
         return _Unlike(np.concatenate(parts, axis=1), rest)
 
     def _pair(
-        self, lacked: _Unlike, added: _Unlike, *, is_by_place: bool
+        self, lacked: _Unlike, added: _Unlike, *, is_by_place: bool, is_last: bool
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return which records of the original stand in the copy in another form.
 
-        Those at the same place, if both have as many; else those of the same key and time.
+        Those at the same place, if both have as many, or if they are the copy's last ones and are
+        alike in part; else those of the same key and time.
         """
         one, two = lacked.rows, added.rows
         if is_by_place and lacked.records == added.records:
             both = np.arange(min(one.shape[1], two.shape[1]))
             return both, both
+        if is_by_place and is_last and lacked.records > added.records:
+            # The last records of the copy, with more to come.
+            count = added.rows.shape[1]
+            is_alike = np.zeros(count, np.bool_)
+            for row in (KEY, VALUE, TIMESTAMP):
+                is_alike |= (one[row, :count] == two[row]) & (two[row] != NULL)
+            if is_alike.all() and added.rest.last < 0:
+                return np.arange(count), np.arange(count)
         marks = [
             rows[KEY] ^ (rows[TIMESTAMP] * _ODD) if self.has_times else rows[KEY]
             for rows in (one, two)
@@ -640,28 +654,29 @@ class _Comparison:
             near=near,
         )
 
-    def _tell_unsurvived(self, number: int, wanted: Spans, unmatched: Spans) -> None:
+    def _tell_unsurvived(self, number: int, wanted: NDArray[np.int64]) -> None:
         """Tell of records of one log that no cleaner can have removed from the other.
 
         Args:
             number: Which log has them.
-            wanted: Records that the other one lacks.
-            unmatched: All records that only this one has.
+            wanted: int64[n, 3], first and last offset of those that the other one lacks, and where
+                they would be there.
         """
         passes = 1 + int((wanted[:, 1] - wanted[:, 0] + 1).sum()) // WINDOW_RECORDS
         lost = [np.empty((5, 0), np.int64)]
         for turn in range(passes):
-            mine = self._read_keys(number, wanted, (turn, passes))
+            mine = self._read_keys(number, wanted[:, :2], (turn, passes))
             names = np.unique(mine.halves[0])
             newer = [
-                _keys_of(rows[:, ~is_within(rows[OFFSET], unmatched)], names)
-                for rows in self._read(number, first=int(wanted[0, 0]))
+                _keys_of(rows, names)
+                for rows in self._read(1 - number, first=int(wanted[:, 2].min()))
             ]
             kept = Keys(
                 np.concatenate([mine.halves[:, :0], *(each.halves for each in newer)], axis=1),
                 np.concatenate([mine.facts[:, :0], *(each.facts for each in newer)], axis=1),
             )
-            lost.append(find_unexplained(mine, kept))
+            at = np.searchsorted(wanted[:, 1], mine.facts[0])
+            lost.append(find_unexplained(mine, kept, wanted[at, 2] - 1))
         facts = np.concatenate(lost, axis=1)
         facts = facts[:, np.argsort(facts[0])]
         message = (
@@ -723,11 +738,10 @@ class _Comparison:
             return
         if sides is None:
             offsets = [near if first is None else first for first in (copy[0], original[0])]
-            places = [
-                Side(log=log) if at is None else place_of(log, at, None)
-                for log, at in zip(self.logs[::-1], offsets, strict=True)
-            ]
-            sides = places[0], places[1]
+            one, two = (
+                _place_of(log, at) for log, at in zip(self.logs[::-1], offsets, strict=True)
+            )
+            sides = one, two
         self.told.append(
             CopyDifference(
                 kind=kind,
@@ -742,6 +756,15 @@ class _Comparison:
                 message=message,
             )
         )
+
+
+def _place_of(log: RestingLog, offset: int | None) -> Side:
+    """Return where an offset lies in a log, or would behind its end."""
+    if offset is None or log.view is None:
+        return Side(log=log)
+    if offset >= log.log_end_offset:
+        return Side(log=log, file=log.last_file, position=log.end_position)
+    return place_of(log, offset, None)
 
 
 def _keys_of(rows: Rows, names: NDArray[np.uint64] | None = None) -> Keys:

@@ -81,8 +81,16 @@ def find_lost(has: RestingLog, lacks: RestingLog, missing: Ranges) -> tuple[Lost
     return LostRecords(*facts[:4]), read_bytes
 
 
-def find_unexplained(wanted: Keys, kept: Keys) -> NDArray[np.int64]:
-    """Return the facts of missing records whose key has no newer record in the other log."""
+def find_unexplained(
+    wanted: Keys, kept: Keys, places: NDArray[np.int64] | None = None
+) -> NDArray[np.int64]:
+    """Return the facts of missing records whose key has no newer record in the other log.
+
+    Args:
+        wanted: Records that are missing.
+        kept: Records of the other log.
+        places: Behind which offset of that log each would be; None for its own offset.
+    """
     names, of_wanted = np.unique(wanted.halves[0], return_inverse=True)
     newest = np.full(len(names), -1, np.int64)
     slot = np.minimum(np.searchsorted(names, kept.halves[0]), max(len(names) - 1, 0))
@@ -95,7 +103,8 @@ def find_unexplained(wanted: Keys, kept: Keys) -> NDArray[np.int64]:
     is_last = last[of_wanted] == offset
     is_expired = np.zeros(len(names), np.bool_)
     is_expired[of_wanted[is_last & (wanted.facts[4] != 0)]] = True
-    is_lost = (newest[of_wanted] <= offset) & ~is_expired[of_wanted]
+    is_lost = newest[of_wanted] <= (offset if places is None else places)
+    is_lost &= ~is_expired[of_wanted]
     return wanted.facts[:, is_lost]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,10 +16,12 @@ from storage_core.formats.batch_v2 import Codec, TimestampType
 from storage_core.formats.control import ControlType
 from storage_core.maintenance.replication import alignment, copied_log, record_digests
 from storage_core.maintenance.replication.copied_log import CopyDifferences, compare_copy
-from tests.kit.builders import BatchSpec, RecordSpec, end_txn_marker
+from tests.kit.builders import BatchSpec, RecordSpec, encode_batch, end_txn_marker
+from tests.kit.cluster_truth import Cluster
 from tests.storage_core.maintenance.replication.test_differences import flip, rest, write_replica
 
 ANY_OFFSETS = np.empty((0, 2), np.int64)
+LOG = "00000000000000000000.log"
 NOW_MS = 1_700_000_000_000
 Edit = tuple[str, int, int]
 
@@ -112,6 +115,14 @@ PLANTED = {
         changed(899, value=b"x")[:900],
         [("different", 1, (899, 899), (899, 899)), ("behind", 100, (900, 999), NOTHING)],
     ),
+    "the key of the last is different, and more is to come": (
+        changed(899, key=b"x")[:900],
+        [("different", 1, (899, 899), (899, 899)), ("behind", 100, (900, 999), NOTHING)],
+    ),
+    "another end": (
+        [*RECORDS[:900], RecordSpec(key=b"q"), RecordSpec(key=b"r")],
+        [("missing", 100, (900, 999), NOTHING), ("extra", 2, NOTHING, (900, 901))],
+    ),
     "all values are different": (
         [replace(each, value=b"x" + (each.value or b"")) for each in RECORDS],
         [("different", 1000, (0, 999), (0, 999))],
@@ -129,7 +140,7 @@ def test_what_was_planted_is_named_and_nothing_else(
         # Beyond the window what has no record in common is not paired.
         expected = [
             ("different", 16, (0, 15), (0, 15)),
-            ("behind", 984, (16, 999), NOTHING),
+            ("missing", 984, (16, 999), NOTHING),
             ("extra", 984, NOTHING, (16, 999)),
         ]
     for module in (alignment, copied_log):
@@ -142,6 +153,14 @@ def test_what_was_planted_is_named_and_nothing_else(
     assert answer.untold == 0
 
 
+def test_what_is_to_come_would_be_at_the_end_of_the_copy(tmp_path: Path):
+    answer = compare(tmp_path, in_batches(RECORDS, 10), in_batches(RECORDS[:900], 7))
+    (difference,) = answer.differences
+    assert difference.side.position == (tmp_path / "2" / "t-0" / LOG).stat().st_size
+    first = b"".join(map(encode_batch, in_batches(RECORDS[:900], 10)))
+    assert difference.other.position == len(first)
+
+
 @pytest.mark.parametrize("name", ["key", "value", "headers", "timestamp"])
 def test_a_row_says_which_field_differs(tmp_path: Path, name: str):
     answer = compare(tmp_path, in_batches(RECORDS, 10), in_batches(PLANTED[name][0], 7))
@@ -149,7 +168,7 @@ def test_a_row_says_which_field_differs(tmp_path: Path, name: str):
     assert difference.message == f"not the same: {name}"
     offset = difference.first_offset
     assert difference.timestamp_ms == NOW_MS + (offset or 0)
-    assert (difference.side.file, difference.other.file) == ("00000000000000000000.log",) * 2
+    assert (difference.side.file, difference.other.file) == (LOG,) * 2
 
 
 @st.composite
@@ -377,13 +396,40 @@ def test_what_a_cleaner_removed_is_no_difference_but_a_last_record_is(
     gone = compacted(numbered, {n for n in kept if RECORDS[n].key != key})
     logs = (whole, gone) if is_copy else (gone, whole)
     answer = compare(tmp_path / "gone", *logs, syncs=None, checkpoints=points)
-    lost = [n for n in range(100) if RECORDS[n].key == key and n < 90]
-    kinds = {kind for kind, *_ in told(answer)}
-    assert kinds <= {"compaction", "missing", "extra", "behind"}
     offsets = {
         each.first_offset if is_copy else each.copy_first_offset for each in answer.differences
     }
-    assert set(lost) <= offsets
+    assert offsets == {n for n in range(100) if RECORDS[n].key == key}
+    kinds = {(each.kind.value, each.message) for each in answer.differences if each.message}
+    expected = (
+        ("compaction", "its key has no newer record either")
+        if is_copy
+        else ("extra", "the original's cleaner cannot have removed it")
+    )
+    assert kinds == {expected}
+
+
+@pytest.mark.parametrize("syncs", [None, ANY_OFFSETS], ids=["equal offsets", "map"])
+def test_what_kafkas_cleaner_left_apart_is_no_difference(tmp_path: Path, syncs: np.ndarray | None):
+    # Broker 3 was away for the end; the cleaner of each has taken other records.
+    roots = Cluster("compacted", tmp_path).roots
+    count = 0
+    for one, two in permutations(roots, 2):
+        for name in ("page-views-0", "page-views-1", "page-views-2"):
+            logs = rest(one / name, 1), rest(two / name, 2)
+            answer = compare_copy(*logs, syncs)
+            is_short = logs[1].log_end_offset < logs[0].log_end_offset
+            is_long = logs[1].log_end_offset > logs[0].log_end_offset
+            expected = [
+                (kind, 315) for kind, is_so in (("behind", is_short), ("extra", is_long)) if is_so
+            ]
+            found = [
+                (each.kind.value, each.first_offset if is_short else each.copy_first_offset)
+                for each in answer.differences
+            ]
+            assert found == expected
+            count += answer.records
+    assert count > 0
 
 
 def test_times_of_the_copys_broker_are_not_compared(tmp_path: Path):
@@ -400,11 +446,11 @@ def test_a_damaged_batch_is_named_with_its_place(tmp_path: Path, number: int):
     directories = [write_replica(tmp_path, n, in_batches(RECORDS, 10)) for n in (1, 2)]
     logs = [rest(directory, n) for n, directory in enumerate(directories, 1)]
     size = logs[0].end_position // 100
-    flip(directories[number - 1] / "00000000000000000000.log", 30 * size + 100)
+    flip(directories[number - 1] / LOG, 30 * size + 100)
     answer = compare_copy(*logs, None)
     damage, lacked = sorted(answer.differences, key=lambda each: each.kind.value != "bytes")
     side = damage.side if number == 2 else damage.other
-    assert (damage.kind.value, side.file) == ("bytes", "00000000000000000000.log")
+    assert (damage.kind.value, side.file) == ("bytes", LOG)
     assert side.position is not None
     assert "checksum is wrong" in damage.message
     assert lacked.records == 10
