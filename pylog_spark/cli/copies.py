@@ -82,7 +82,8 @@ def show_copies(call: Call[None], report: CopyReport) -> int:
         write_notes(report.notes, is_for_person=False, is_wide=call.is_wide)
     if report.unread or failed or any(row["kind"] == UNREADABLE for row in rows):
         return ExitCode.PARTLY_FAILED
-    return ExitCode.FINDINGS if report.count_differences() else ExitCode.DONE
+    is_alike = not report.count_differences() and not report.total("untold")
+    return ExitCode.DONE if is_alike else ExitCode.FINDINGS
 
 
 def _summary(report: CopyReport) -> dict[str, Any]:
@@ -139,7 +140,7 @@ def _verdict(report: CopyReport) -> tuple[str, str]:
     differences = report.count_differences()
     if not len(report.compared):
         return "No partition is there to be compared.", "bold yellow"
-    if differences:
+    if differences or report.total("untold"):
         text = count_text(differences, "difference")
         return f"{text} between {partitions} and the copies.", "bold yellow"
     if report.failed:

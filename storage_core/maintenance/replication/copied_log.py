@@ -379,6 +379,7 @@ class _Comparison:
         unmatched = _spans_of(gaps, 0)
         next_offset = 0
         before: tuple[int, int, int] | None = None
+        number = -1  # of the last row that was told
         for rows in _pieces(self._read(1, spans)):
             found = self._find_origin(rows, unmatched, next_offset)
             # Records of aborted transactions may be there, as often as they were written. One that
@@ -417,16 +418,17 @@ class _Comparison:
                     foreign.spans.append((first, last))
                     foreign.records += count
                     continue
-                if goes_on and not start and self.told:
+                if goes_on and not start and number == len(self.told) - 1:
                     # What was read before ended inside of it.
-                    self.told[-1] = replace(
-                        self.told[-1],
-                        records=self.told[-1].records + count,
+                    self.told[number] = replace(
+                        self.told[number],
+                        records=self.told[number].records + count,
                         last_offset=int(origin[end]),
                         copy_last_offset=last,
                     )
                     continue
                 has_moved = state[start] == _State.MOVED
+                number = len(self.told)
                 self._tell(
                     kind=Kind.ORDER if has_moved else Kind.DOUBLED,
                     records=count,
@@ -514,7 +516,7 @@ class _Comparison:
         """
         lacks_kind = Kind.BEHIND if gap.is_last else Kind.MISSING
         is_cleaned = gap.copy_first < self.cleaned[1], gap.first < self.cleaned[0]
-        has_moved = bool(((moved >= gap.first) & (moved <= gap.last)).any())
+        has_moved = np.searchsorted(moved, gap.first) < np.searchsorted(moved, gap.last, "right")
         if not foreign.records and not has_moved and not is_cleaned[0]:
             whole = Passed(gap.first, gap.last, gap.records, gap.time_ms)
             self._tell_span(0, lacks_kind, whole, gap.copy_first)
@@ -551,7 +553,8 @@ class _Comparison:
         """Return the records of a log at some offsets, those that moved left out."""
         parts, total, rest = [no_rows()], 0, Passed()
         for piece in self._read(number, spans) if spans else ():
-            rows = piece[:, ~np.isin(piece[OFFSET], moved)]
+            near = moved[slice(*np.searchsorted(moved, [piece[OFFSET, 0], piece[OFFSET, -1] + 1]))]
+            rows = piece[:, ~np.isin(piece[OFFSET], near)]
             room = WINDOW_RECORDS - total
             parts.append(rows[:, :room])
             total += parts[-1].shape[1]

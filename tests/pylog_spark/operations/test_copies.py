@@ -18,6 +18,7 @@ from pylog_spark.operations.differences import DIFFERENCE_KEYS
 from pylog_spark.options import JobOptions
 from storage_core import kafka_log
 from storage_core.errors import ConfigError, InconsistentClusterIdError
+from storage_core.maintenance.replication import alignment
 from tests.kit.bound_rights import bound_rights
 from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.golden_broker import unpack_broker
@@ -245,6 +246,19 @@ def test_words_that_do_not_fit_are_refused(
     roots = [str(write_broker(tmp_path, cluster, RECORDS[:10])) for cluster in ("one", "two")]
     assert run(["audit", roots[0], *(word.format(roots[1]) for word in words)]) == 2
     assert option in capsys.readouterr().err
+
+
+def test_what_is_only_counted_is_a_difference_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(alignment, "_MOST_GAPS", 0)
+    roots = [write_broker(tmp_path, "one", RECORDS), write_broker(tmp_path, "two", RECORDS[5:])]
+    offsets = write_map(tmp_path, "t,0,5,0\n")
+    words = ["audit", str(roots[0]), "--copy", str(roots[1]), "--offset-map", str(offsets)]
+    assert run([*words, "--engine", "local"]) == 1
+    text = capsys.readouterr().out
+    assert "0 differences between" in text
+    assert "1 more range differ" in text
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
