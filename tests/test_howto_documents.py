@@ -149,8 +149,11 @@ def test_the_disks_that_are_gone(reader: Reader, tmp_path: Path):
         "trash",
     ]
     assert "whoever leads" not in left
-    chosen = json.loads((tmp_path / "data" / "election" / "reassignment.json").read_text())
-    assert [each["replicas"][0] for each in chosen["partitions"]] == [1, 1, 1]
+    files = [
+        tmp_path / "data" / "election" / f"{each}.json" for each in ("reassignment", "restore")
+    ]
+    orders = [json.loads(each.read_text())["partitions"][0]["replicas"] for each in files]
+    assert orders == [[1, 2], [1, 2, 3]]
 
 
 def test_the_disk_that_is_full(reader: Reader):

@@ -23,7 +23,7 @@ from pylog_spark.operations.audit import ANSWER_KEYS, Audit, audit
 from pylog_spark.operations.audit_remarks import Remark
 from pylog_spark.operations.copies import CopyReport, list_copy_differences
 from pylog_spark.operations.differences import DifferenceReport, list_differences
-from pylog_spark.operations.election_files import ELECTION_FILE, REASSIGNMENT_FILE
+from pylog_spark.operations.election_files import ELECTION_FILE, REASSIGNMENT_FILE, RESTORE_FILE
 from pylog_spark.operations.elections import Starts, describe_start, rank_of
 from pylog_spark.operations.timeline import Timeline, read_timeline
 from pylog_spark.operations.truncate import plan_followers
@@ -395,12 +395,16 @@ def _next_commands(report: Audit, folder: Path) -> Iterator[str]:
         first = ", then ".join(map(str, manual.start.brokers))
         while_none = f"Start {first}. {while_none}"
     yield while_none
-    file = quote(str(folder / REASSIGNMENT_FILE))
-    yield f"    kafka-reassign-partitions.sh --execute --reassignment-json-file {file}"
+    reassign = "    kafka-reassign-partitions.sh --execute --reassignment-json-file"
+    if REASSIGNMENT_FILE in report.election_files:
+        yield f"{reassign} {quote(str(folder / REASSIGNMENT_FILE))}"
     file = quote(str(folder / ELECTION_FILE))
     yield f"    kafka-leader-election.sh --election-type UNCLEAN --path-to-json-file {file}"
     if manual is not None and manual.later:
         yield f"Then start {', then '.join(map(str, manual.later))}, and not before."
+    if RESTORE_FILE in report.election_files:
+        yield "The first file leaves out brokers that are away. Once all are back, add them again:"
+        yield f"{reassign} {quote(str(folder / RESTORE_FILE))}"
 
 
 def _count_remarks(rows: Sequence[Row]) -> str:

@@ -96,6 +96,7 @@ class Audit:
         leaders: Node id of the leader that files for Kafka's commands choose, by partition.
         brokers: Node ids of which it can be asked whom the controller elects; none where nothing
             is known of partitions.
+        election_files: Names of these files.
     """
 
     rows: pa.Table
@@ -107,6 +108,7 @@ class Audit:
     starts: Starts | None = None
     leaders: Mapping[TopicIdPartition, int] = field(default_factory=dict)
     brokers: Sequence[int] = ()
+    election_files: Sequence[str] = ()
 
     def answers(self) -> Iterator[dict[str, Any]]:
         """Yield all that is known of each partition, under ``ANSWER_KEYS``."""
@@ -144,7 +146,7 @@ def audit(  # noqa: PLR0913 - each is a word of the command line
         up: Node ids of brokers that start, in this order; empty for no elections.
         leader_epoch: Epoch that the next leader is to have; one that is known already is a remark.
         election_out: A folder that is not there yet: files for Kafka's commands, by which the best
-            candidate leads where another one would lose more. Not made where there is none.
+            candidate leads that no start makes the leader. Not made where there is none.
         most_keys: How many keys of what each leader loses the answers have, of each partition.
         holds_roots: Whether this process holds the locks of the roots.
 
@@ -173,11 +175,12 @@ def audit(  # noqa: PLR0913 - each is a word of the command line
             controller = controller_of(known.metadata, known.states, is_by_file=state is not None)
             starting, notes = find_starting(up, observed, known.metadata)
             starts = add_elections(found, known.states, controller, starting, notes)
-        better = {}
+        better, files = {}, list[str]()
         if election_out is not None:
-            better = find_better_leaders(found, beside.states, up)
+            better = find_better_leaders(found, beside.states)
+            live = starts.manual.start.brokers if starts and starts.manual else ()
             if better:
-                write_election_files(election_out, better, beside.states)
+                files = write_election_files(election_out, better, beside.states, live)
         texts = [None if answer is None else json.dumps(answer) for answer in answers]
         column = rows.schema.get_field_index("answer")
         rows = rows.set_column(column, rows.schema.field(column), pa.array(texts, pa.string()))
@@ -195,6 +198,7 @@ def audit(  # noqa: PLR0913 - each is a word of the command line
             starts=starts,
             leaders=better,
             brokers=sorted(_node_ids(observed)) if known.states else (),
+            election_files=files,
         )
 
 

@@ -15,39 +15,34 @@ from storage_core.maintenance.replication.partition_registration import (
 # What kafka-reassign-partitions.sh and kafka-leader-election.sh take.
 REASSIGNMENT_FILE: Final = "reassignment.json"
 ELECTION_FILE: Final = "election.json"
+# What kafka-reassign-partitions.sh takes once the brokers are back that were left out before.
+RESTORE_FILE: Final = "restore.json"
 
 _Row = dict[str, Any]
 
 
 def find_better_leaders(
-    answers: Sequence[_Row],
-    states: Mapping[TopicIdPartition, PartitionRegistration],
-    up: Sequence[int],
+    answers: Sequence[_Row], states: Mapping[TopicIdPartition, PartitionRegistration]
 ) -> dict[TopicIdPartition, int]:
-    """Return the best candidate of each partition that would else lose more.
+    """Return whom to elect by hand, by partition.
 
     Args:
-        answers: What is known of each partition.
+        answers: What is known of each partition. Their elections say who is to be elected; without
+            these it is the best candidate, where another one would lose more.
         states: Partitions; one that is not among them cannot be reassigned.
-        up: Node ids of the brokers that start: no other one may lead. Empty for all, and for no
-            word on whom the controller elects: then any worse candidate counts.
     """
     better = {}
     for answer in answers:
         key = answer["topic"], answer["partition"], answer["topic_id"]
-        candidates = [each for each in answer["candidates"] if not up or each["broker"] in up]
+        candidates, elections = answer["candidates"], answer.get("elections")
         if key not in states or not candidates:
             continue
         best = min(candidates, key=rank_of)
-        others = candidates
-        elections = answer.get("elections")
-        if elections and elections["manual"] is not None:
-            better[key] = elections["manual"]
-            continue
         if elections:
-            elected = elections["leader"]
-            others = [each for each in candidates if elected in {None, each["broker"]}]
-        if any(rank_of(each) > rank_of(best) for each in others):
+            # Where somebody is elected at the start, no command comes before that.
+            if elections["manual"] is not None:
+                better[key] = elections["manual"]
+        elif any(rank_of(each) > rank_of(best) for each in candidates):
             better[key] = best["broker"]
     return better
 
@@ -56,30 +51,43 @@ def write_election_files(
     folder: Path,
     leaders: Mapping[TopicIdPartition, int],
     states: Mapping[TopicIdPartition, PartitionRegistration],
-) -> None:
-    """Write the order of replicas in which each leader is first, and whom to hold elections for.
+    live: Sequence[int],
+) -> list[str]:
+    """Write whom to hold elections for, and the orders of replicas in which each leader is first.
 
-    While a partition has no leader, the first live replica of that order is elected.
+    An unclean election takes the first live replica in that order. The command refuses brokers that
+    are away: they are left out, and come back by a file of their own.
 
     Args:
         folder: A folder that is not there yet.
         leaders: Node id of each partition's leader-to-be.
         states: Partitions.
+        live: Node ids of the brokers that run; empty for all.
+
+    Returns:
+        The names of the files: the first two only where they are needed.
 
     Raises:
         ConfigError: The folder is there, or cannot be made.
     """
-    reassigned, elected = [], []
+    reassigned, restored, elected = [], [], []
     for key, leader in sorted(leaders.items()):
-        replicas = states[key].replicas
         name = {"topic": key[0], "partition": key[1]}
-        order = [leader, *(broker for broker in replicas if broker != leader)]
-        reassigned.append({**name, "replicas": order, "log_dirs": ["any"] * len(order)})
         elected.append(name)
-    contents = {
+        replicas = states[key].replicas
+        present = [broker for broker in replicas if not live or broker in live]
+        if present[0] != leader:
+            order = [leader, *(broker for broker in present if broker != leader)]
+            away = [broker for broker in replicas if broker not in present]
+            reassigned.append(_replicas(name, order))
+            if away:
+                restored.append(_replicas(name, [*order, *away]))
+    contents: dict[str, _Row] = {
         REASSIGNMENT_FILE: {"version": 1, "partitions": reassigned},
+        RESTORE_FILE: {"version": 1, "partitions": restored},
         ELECTION_FILE: {"partitions": elected},
     }
+    contents = {name: content for name, content in contents.items() if content["partitions"]}
     try:
         folder.mkdir()
         for file, content in contents.items():
@@ -89,3 +97,8 @@ def write_election_files(
     except OSError as error:
         reason = f"expected a folder that is not there yet: {error.strerror or error}"
         raise ConfigError("--election-out", str(folder), reason) from error
+    return list(contents)
+
+
+def _replicas(name: _Row, order: Sequence[int]) -> _Row:
+    return {**name, "replicas": list(order), "log_dirs": ["any"] * len(order)}

@@ -9,6 +9,7 @@ import fcntl
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -48,10 +49,32 @@ def spark_options(*, delta: bool = False) -> str:
 
 def _archive(*, delta: bool) -> Path | None:
     """Return the archive, made unless it is there; None if this Java or folder has none."""
-    folder = Path(sys.prefix) / "java-classes"
     kind = "delta" if delta else "spark"
-    digest = classes_digest(find_java(), delta_jars() if delta else ())
-    path = folder / f"{kind}-{digest}{ARCHIVE_SUFFIX}"
+
+    def record(new: Path) -> None:
+        subprocess.run(
+            [sys.executable, "-m", "tests.kit.spark_classes", new, kind],
+            cwd=REPOSITORY,
+            env={k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "SPARK_"))},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+
+    return kept_archive(kind, delta_jars() if delta else (), record)
+
+
+def kept_archive(kind: str, jars: Sequence[Path], record: Callable[[Path], None]) -> Path | None:
+    """Return an archive of Java classes, made unless it is there; None where that cannot be.
+
+    Args:
+        kind: What it is for, the beginning of its name.
+        jars: Of the class path, besides Spark's.
+        record: Makes the file, if this Java does.
+    """
+    folder = Path(sys.prefix) / "java-classes"
+    path = folder / f"{kind}-{classes_digest(find_java(), jars)}{ARCHIVE_SUFFIX}"
     try:
         folder.mkdir(exist_ok=True)
         with (folder / f"{kind}.lock").open("w") as lock:
@@ -59,24 +82,16 @@ def _archive(*, delta: bool) -> Path | None:
             if not path.exists():
                 for other in folder.glob(f"{kind}-*"):
                     other.unlink()
-                _make(path, delta=delta)
+                _make(path, record)
     except OSError:
         return None
     # An empty one says that this Java makes none.
     return path if path.stat().st_size else None
 
 
-def _make(path: Path, *, delta: bool) -> None:
+def _make(path: Path, record: Callable[[Path], None]) -> None:
     new = path.with_suffix(".new")
-    subprocess.run(
-        [sys.executable, "-m", "tests.kit.spark_classes", new, "delta" if delta else "spark"],
-        cwd=REPOSITORY,
-        env={k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "SPARK_"))},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        timeout=_TIMEOUT_S,
-        check=False,
-    )
+    record(new)
     if new.exists():
         new.rename(path)
     else:

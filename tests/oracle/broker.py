@@ -15,16 +15,18 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+import jpype
+
 from pylog_spark.java import find_java
 from tests.kit.ports import free_ports
-from tests.oracle.broker_clients import is_ready
+from tests.oracle.broker_clients import has_active_controller, is_ready
 from tests.oracle.jars import kafka_jars
 from tests.oracle.jvm import java, kafka_failures
 
@@ -35,8 +37,8 @@ CLUSTER_ID: Final = "cHlsb2ctc3BhcmstMDEwMQ"
 START_TIMEOUT_S: Final = 120
 STOP_TIMEOUT_S: Final = 60
 _POLL_S: Final = 0.2
-_HEAP: Final = ("-Xms64m", "-Xmx320m")
 # A broker of some minutes: starting counts for more than speed afterwards.
+_HEAP: Final = ("-Xms64m", "-Xmx320m")
 _JVM_OPTIONS: Final = (*_HEAP, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 # Exit statuses of a Java that ended in order after SIGTERM.
 _ORDERLY: Final = frozenset({0, 128 + signal.SIGTERM, -signal.SIGTERM})
@@ -60,6 +62,8 @@ SETTINGS: Final[Mapping[str, str]] = {
     "transaction.state.log.num.partitions": "2",
     "transaction.state.log.replication.factor": "1",
 }
+BROKER: Final = "broker"
+CONTROLLER: Final = "controller"
 # Cleaner and retention never come to anything: what was appended stays as it was appended.
 UNTOUCHED: Final[Mapping[str, str]] = {
     "log.cleaner.enable": "false",
@@ -98,12 +102,14 @@ class Place:
         port: Where clients find it.
         controller_port: Where the other nodes' controllers find it.
         voters: Of the quorum, as Kafka's setting spells them.
+        roles: What the node is, as Kafka's setting spells it.
     """
 
     node_id: int
     port: int
     controller_port: int
     voters: str
+    roles: str = SETTINGS["process.roles"]
 
 
 class Broker:
@@ -114,6 +120,7 @@ class Broker:
         scratch: Where its settings and logs go; not inside the log directory.
         settings: Broker settings that override ``SETTINGS``.
         place: Its place in a cluster, None for a cluster of its own on free ports.
+        java_options: More options of its Java.
     """
 
     def __init__(
@@ -123,16 +130,21 @@ class Broker:
         scratch: Path,
         settings: Mapping[str, str] | None = None,
         place: Place | None = None,
+        java_options: Sequence[str] = (),
     ) -> None:
         self._place = place
+        self._java_options = java_options
         self.node_id = NODE_ID if place is None else place.node_id
         self.log_directory = log_directory.absolute()
         self.log_file = scratch.absolute() / "broker.log"
         self._output_file = scratch.absolute() / "broker.out"
         self.properties_file = scratch.absolute() / "server.properties"
         self._log4j_file = scratch.absolute() / "broker-log4j2.properties"
-        self.said = {**SETTINGS, "node.id": str(self.node_id), **(settings or {})}
+        self.roles = SETTINGS["process.roles"] if place is None else place.roles
+        own = {"node.id": str(self.node_id), "process.roles": self.roles}
+        self.said = {**SETTINGS, **own, **(settings or {})}
         self.port: int | None = None
+        self.controller_port: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -158,8 +170,15 @@ class Broker:
             raise BrokerFailure("the broker was never started", "")
         return f"127.0.0.1:{self.port}"
 
-    def format(self, *, cluster_id: str = CLUSTER_ID) -> None:
-        """Make an empty log directory of a one-node cluster, as ``kafka-storage format`` does."""
+    def format(
+        self, *, cluster_id: str = CLUSTER_ID, levels: Mapping[str, int] | None = None
+    ) -> None:
+        """Make an empty log directory, as ``kafka-storage format`` does.
+
+        Args:
+            cluster_id: Of its cluster.
+            levels: Levels of features that are not to be the newest.
+        """
         self.log_directory.mkdir(parents=True, exist_ok=True)
         features = java("org.apache.kafka.server.common.Feature").PRODUCTION_FEATURES
         version = java("org.apache.kafka.server.common.MetadataVersion").latestProduction()
@@ -174,6 +193,8 @@ class Broker:
             formatter.setControllerListenerName(CONTROLLER_LISTENER)
             formatter.setReleaseVersion(version)
             formatter.setSupportedFeatures(features)
+            for feature, level in (levels or {}).items():
+                formatter.setFeatureLevel(feature, jpype.JShort(level))
             formatter.run()
 
     def start(self) -> None:
@@ -197,6 +218,7 @@ class Broker:
             self.port, controller_port = free_ports(2)
         else:
             self.port, controller_port = self._place.port, self._place.controller_port
+        self.controller_port = controller_port
         self.write_files(self.own_settings(controller_port))
         self._launch()
 
@@ -206,6 +228,8 @@ class Broker:
 
     def is_ready(self) -> bool:
         """Whether it answers, and has a controller that does."""
+        if self.roles == CONTROLLER:
+            return has_active_controller(f"127.0.0.1:{self.controller_port}")
         return is_ready(self.bootstrap_servers)
 
     @property
@@ -218,7 +242,7 @@ class Broker:
             self._process = subprocess.Popen(
                 [
                     str(find_java().runtime / "bin" / "java"),
-                    *_JVM_OPTIONS,
+                    *(*_JVM_OPTIONS, *self._java_options),
                     f"-Dlog4j2.configurationFile={self._log4j_file.as_uri()}",
                     *("-cp", os.pathsep.join(map(str, self.class_path()))),
                     *("kafka.Kafka", str(self.properties_file)),
@@ -254,6 +278,14 @@ class Broker:
             self._process.wait()
             self._process = None
 
+    def silence(self) -> None:
+        """Stop its process without ending it (SIGSTOP): others think that it is gone."""
+        self._running().send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on after it was silenced."""
+        self._running().send_signal(signal.SIGCONT)
+
     def log_lines(self) -> list[str]:
         """Return what all its runs have logged so far."""
         if not self.log_file.exists():
@@ -272,12 +304,20 @@ class Broker:
 
     def own_settings(self, controller_port: int) -> dict[str, str]:
         controller = f"127.0.0.1:{controller_port}"
-        listeners = f"PLAINTEXT://{self.bootstrap_servers}"
+        client_listener = f"PLAINTEXT://{self.bootstrap_servers}"
+        listener = f"{CONTROLLER_LISTENER}://{controller}"
+        listeners = {
+            BROKER: {"listeners": client_listener, "advertised.listeners": client_listener},
+            CONTROLLER: {"listeners": listener},
+        }
+        both = {
+            "listeners": f"{client_listener},{listener}",
+            "advertised.listeners": client_listener,
+        }
         return {
             **self.said,
             "log.dirs": str(self.log_directory),
-            "listeners": f"{listeners},{CONTROLLER_LISTENER}://{controller}",
-            "advertised.listeners": listeners,
+            **listeners.get(self.roles, both),
             "listener.security.protocol.map": (
                 f"PLAINTEXT:PLAINTEXT,{CONTROLLER_LISTENER}:PLAINTEXT"
             ),

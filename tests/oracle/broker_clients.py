@@ -6,7 +6,7 @@ same calls has the same batches.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
@@ -37,11 +37,15 @@ _LARGEST_BATCH_BYTES: Final = 900_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic to create, with its settings by Kafka's names."""
+    """A topic to create, with its settings by Kafka's names.
+
+    assignment: node ids of each partition's replicas; None leaves that to Kafka.
+    """
 
     partitions: int
     config: Mapping[str, str]
     replicas: int = 1
+    assignment: Sequence[Sequence[int]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +76,52 @@ def is_ready(bootstrap_servers: str, *, has_quorum: bool = True) -> bool:
         raise
 
 
+def has_active_controller(bootstrap_controllers: str) -> bool:
+    """Whether a controller answers, and is the active one or knows it."""
+    try:
+        with _admin(bootstrap_controllers, timeout_ms=READY_MS, of_controllers=True) as admin:
+            return int(_wait(admin.describeMetadataQuorum().quorumInfo()).leaderId()) >= 0
+    except KafkaFailure as failure:
+        if failure.java_class in _NOT_READY:
+            return False
+        raise
+
+
+def elect_uncleanly(bootstrap_servers: str, partitions: Iterable[Partition]) -> set[Partition]:
+    """Have leaders elected, uncleanly if need be; return the partitions that got a new one."""
+    named = java("org.apache.kafka.common.TopicPartition")
+    wanted = java("java.util.HashSet")([named(*each) for each in partitions])
+    kind = java("org.apache.kafka.common.ElectionType").UNCLEAN
+    # A broker that is silent may be asked first.
+    with _admin(bootstrap_servers, request_ms=READY_MS) as admin, kafka_failures():
+        answers = _wait(admin.electLeaders(kind, wanted).partitions())
+        return {
+            (str(each.topic()), int(each.partition()))
+            for each in wanted
+            if not answers.get(each).isPresent()
+        }
+
+
 def create_topics(bootstrap_servers: str, topics: Mapping[str, Topic]) -> None:
     """Create topics."""
     new_topic = java("org.apache.kafka.clients.admin.NewTopic")
     with _admin(bootstrap_servers) as admin, kafka_failures():
         wanted = java("java.util.ArrayList")()
         for name, topic in topics.items():
-            described = new_topic(name, topic.partitions, jpype.JShort(topic.replicas))
+            if topic.assignment is None:
+                described = new_topic(name, topic.partitions, jpype.JShort(topic.replicas))
+            else:
+                described = new_topic(name, _assignment(topic.assignment))
             wanted.add(described.configs(java_map(topic.config.items())))
         _wait(admin.createTopics(wanted).all())
+
+
+def _assignment(replicas: Sequence[Sequence[int]]) -> Any:
+    number = java("java.lang.Integer")
+    return java_map(
+        (number(partition), java("java.util.ArrayList")([number(node) for node in nodes]))
+        for partition, nodes in enumerate(replicas)
+    )
 
 
 def in_sync_replicas(bootstrap_servers: str, topics: Sequence[str]) -> dict[Partition, set[int]]:
@@ -294,6 +335,33 @@ def delete_group(bootstrap_servers: str, group: str) -> None:
         _wait(admin.deleteConsumerGroups(_strings([group])).all())
 
 
+class Delivery:
+    """A record on its way, and what its producer is told about it.
+
+    Args:
+        future: Java's.
+    """
+
+    def __init__(self, future: Any) -> None:
+        self._future = future
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the producer is told, but no longer than some time."""
+        unit = java("java.util.concurrent.TimeUnit").MILLISECONDS
+        with suppress(jpype.JException):
+            self._future.get(jpype.JLong(max(0, int(1_000 * seconds))), unit)
+
+    def acknowledged(self) -> tuple[Partition, int] | None:
+        """Return partition and offset that a broker promised, None without a promise."""
+        if not self._future.isDone():
+            return None
+        try:
+            promised = self._future.get()
+        except jpype.JException:
+            return None
+        return (str(promised.topic()), int(promised.partition())), int(promised.offset())
+
+
 class Producer:
     """A producer; a context manager. Nothing is sent before ``flush``.
 
@@ -338,21 +406,23 @@ class Producer:
         with kafka_failures():
             self._producer.close(_duration(0))
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message) -> "Delivery":
         """Add a record to the batch of its partition."""
         headers = java("java.util.ArrayList")()
         for name, value in message.headers:
             headers.add(self._header(name, java_bytes(value)))
         timestamp = message.timestamp_ms
         with kafka_failures():
-            self._producer.send(
-                self._record(
-                    message.topic,
-                    None,
-                    None if timestamp is None else java("java.lang.Long").valueOf(timestamp),
-                    java_bytes(message.key),
-                    java_bytes(message.value),
-                    headers,
+            return Delivery(
+                self._producer.send(
+                    self._record(
+                        message.topic,
+                        None,
+                        None if timestamp is None else java("java.lang.Long").valueOf(timestamp),
+                        java_bytes(message.key),
+                        java_bytes(message.value),
+                        headers,
+                    )
                 )
             )
 
@@ -499,11 +569,17 @@ def consume_topics(
 
 
 @contextmanager
-def _admin(bootstrap_servers: str, timeout_ms: int = LONGEST_WAIT_MS) -> Iterator[Any]:
+def _admin(
+    bootstrap_servers: str,
+    timeout_ms: int = LONGEST_WAIT_MS,
+    *,
+    request_ms: int | None = None,
+    of_controllers: bool = False,
+) -> Iterator[Any]:
     settings = {
-        "bootstrap.servers": bootstrap_servers,
+        "bootstrap.controllers" if of_controllers else "bootstrap.servers": bootstrap_servers,
         "default.api.timeout.ms": str(timeout_ms),
-        "request.timeout.ms": str(timeout_ms),
+        "request.timeout.ms": str(timeout_ms if request_ms is None else request_ms),
     }
     with kafka_failures():
         admin = java("org.apache.kafka.clients.admin.Admin").create(java_map(settings.items()))

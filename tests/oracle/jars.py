@@ -17,8 +17,8 @@ _ARTIFACT: Final = "kafka_2.13"
 KAFKA: Final = Library(group=_GROUP, artifact=_ARTIFACT, version="4.4.0")
 # Brokers whose directories people bring along: the last with ZooKeeper alone, and later ones.
 OLD_VERSIONS: Final = ("2.8.2", "3.3.2", "3.9.1", "4.1.1")
-# Not published for this version; only command-line tools of Kafka's would need it.
-_UNPUBLISHED: Final = Exclusion(group=_GROUP, artifact="kafka-tools-api")
+# Only Kafka's command-line tools need it, and not every version of it was published.
+_TOOLS_API: Final = Exclusion(group=_GROUP, artifact="kafka-tools-api")
 # The newest that is published; its records are as they were in the first MirrorMaker 2.
 MIRROR: Final = Library(group=_GROUP, artifact="connect-mirror", version="4.2.0")
 _NEEDED_BY_MIRROR: Final = (
@@ -31,6 +31,9 @@ _NEEDED_BY_MIRROR: Final = (
     *((f"javax.{each}", "*") for each in ("activation", "xml.bind")),
     ("io.swagger.core.v3", "*"),
 )
+TOOLS: Final = Library(group=_GROUP, artifact="kafka-tools", version=KAFKA.version)
+# Of the tools only those for plugins of Kafka Connect need it, and it brings a web server along.
+_CONNECT: Final = Exclusion(group=_GROUP, artifact="connect-runtime")
 _CACHE: Final = Path(__file__).resolve().parents[2] / ".cache"
 
 
@@ -58,7 +61,18 @@ def jars_of(version: str) -> list[Path]:
         JarsUnavailableError: They cannot be fetched.
     """
     library = Library(group=_GROUP, artifact=_ARTIFACT, version=version)
-    return fetch_jars([library], _CACHE / f"kafka-{version}", exclusions=[_UNPUBLISHED])
+    return fetch_jars([library], _CACHE / f"kafka-{version}", exclusions=[_TOOLS_API])
+
+
+def tools_jars() -> list[Path]:
+    """Return the jars of Kafka's own commands and of what they need, by name.
+
+    Where they are from, and errors, as of ``kafka_jars``.
+    """
+    said = os.environ.get(JARS_VARIABLE)
+    if said:
+        return sorted(Path(said).glob("*.jar"))
+    return fetch_jars([TOOLS], _CACHE / f"{TOOLS.artifact}-{TOOLS.version}", exclusions=[_CONNECT])
 
 
 def mirror_jar() -> Path:
@@ -77,3 +91,5 @@ def mirror_jar() -> Path:
 if __name__ == "__main__":
     for wanted in sys.argv[1:] or [KAFKA.version]:
         sys.stdout.write(f"{len(jars_of(wanted))} jars of Apache Kafka {wanted}\n")
+    if not sys.argv[1:]:
+        sys.stdout.write(f"{len(tools_jars())} jars of its commands\n")

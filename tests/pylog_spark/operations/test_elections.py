@@ -223,43 +223,52 @@ def test_without_a_start_there_are_no_elections(tmp_path: Path):
     assert {row["elections"] for row in report.answers()} == {None}
 
 
-def test_files_for_kafkas_commands_put_the_best_candidate_first(tmp_path: Path):
+def test_files_for_kafkas_commands_choose_the_best_candidate(tmp_path: Path):
     cluster = Cluster("diverged", tmp_path)
     out = tmp_path / "out"
-    report = audit_of(cluster, tmp_path, [1, 3], unclean=True, out=out)
-    reassignment, election = (
-        json.loads((out / name).read_text()) for name in ("reassignment.json", "election.json")
-    )
-    assert reassignment["version"] == 1
-    names = [(each["topic"], each["partition"]) for each in reassignment["partitions"]]
-    assert names == [(each["topic"], each["partition"]) for each in election["partitions"]]
-    assert names
-    replicas = {(row["topic"], row["partition"]): row["replicas"] for row in cluster.states}
-    better = {key[:2]: leader for key, leader in report.leaders.items()}
-    for row in reassignment["partitions"]:
-        key = row["topic"], row["partition"]
-        assert row["replicas"][0] == better[key]
-        assert sorted(row["replicas"]) == sorted(replicas[key])
-        assert row["log_dirs"] == ["any"] * len(row["replicas"])
-    # In that order the best candidate leads.
-    cluster.states = [
+    report = audit_of(cluster, tmp_path, [1, 3], out=out)
+    rows = {
+        (row["topic"], row["partition"]): row
+        for row in report.answers()
+        if row["elections"]["leader"] is None
+    }
+    names = {"reassignment.json", "restore.json", "election.json"}
+    assert set(report.election_files) == names == {path.name for path in out.iterdir()}
+    reassigned, restored, elected = (
         {
-            **row,
-            "replicas": next(
-                (
-                    each["replicas"]
-                    for each in reassignment["partitions"]
-                    if (each["topic"], each["partition"]) == (row["topic"], row["partition"])
-                ),
-                row["replicas"],
-            ),
+            (each["topic"], each["partition"]): each
+            for each in json.loads((out / name).read_text())["partitions"]
         }
-        for row in cluster.states
-    ]
-    for row in audit_of(cluster, tmp_path, [1, 3], unclean=True).answers():
-        leader = better.get((row["topic"], row["partition"]))
-        if leader == 1:
-            assert row["elections"]["leader"] == leader
+        for name in ("reassignment.json", "restore.json", "election.json")
+    )
+    leaders = {key[:2]: leader for key, leader in report.leaders.items()}
+    assert leaders.keys() == elected.keys() == rows.keys()
+    replicas = {(row["topic"], row["partition"]): row["replicas"] for row in cluster.states}
+    for key, leader in leaders.items():
+        losses = {
+            each["broker"]: (not each["safe"], each["lost"]["committed"], each["lost"]["records"])
+            for each in rows[key]["candidates"]
+            if each["broker"] != 2
+        }
+        assert losses[leader] == min(losses.values())
+        # Kafka takes the first live one; its command refuses the broker that is away.
+        order = reassigned[key]["replicas"] if key in reassigned else replicas[key]
+        assert next(broker for broker in order if broker != 2) == leader
+        if key in reassigned:
+            assert sorted(order) == [1, 3]
+            assert reassigned[key]["log_dirs"] == ["any"] * 2
+            assert restored[key]["replicas"] == [*order, 2]
+    assert restored.keys() == reassigned.keys()
+    assert reassigned
+
+
+def test_a_leader_that_is_elected_at_the_start_is_not_to_be_chosen(tmp_path: Path):
+    report = audit_of(
+        Cluster("diverged", tmp_path), tmp_path, [1, 3], unclean=True, out=tmp_path / "out"
+    )
+    assert {row["elections"]["leader"] for row in report.answers()} == {1}
+    assert report.leaders == {}
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_that_is_there_is_not_written_to(tmp_path: Path):
@@ -267,9 +276,9 @@ def test_a_folder_that_is_there_is_not_written_to(tmp_path: Path):
     out = tmp_path / "out"
     out.mkdir()
     with pytest.raises(ConfigError, match="election-out"):
-        audit_of(cluster, tmp_path, [1, 3], unclean=True, out=out)
+        audit_of(cluster, tmp_path, [1, 3], out=out)
     with pytest.raises(ConfigError, match="election-out"):
-        audit_of(cluster, tmp_path, [1, 3], unclean=True, out=cluster.roots[0] / "out")
+        audit_of(cluster, tmp_path, [1, 3], out=cluster.roots[0] / "out")
     assert list(out.iterdir()) == []
 
 

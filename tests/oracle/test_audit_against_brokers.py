@@ -1,0 +1,245 @@
+"""Nights of real clusters: what an audit says of the directories, and what brokers then do.
+
+``make clusters`` plays nights of anything. From each of them brokers come back in several ways: in
+other orders, only some of them, with wiped disks, with true and false markers of a clean shutdown.
+"""
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from pylog_spark.engines.choice import Local
+from pylog_spark.java import find_java
+from pylog_spark.operations.audit import Audit, audit
+from pylog_spark.operations.election_files import ELECTION_FILE, REASSIGNMENT_FILE, RESTORE_FILE
+from pylog_spark.options import JobOptions
+from storage_core.checkpoint.broker_files import encode_clean_shutdown
+from storage_core.filenames import CLEAN_SHUTDOWN_FILE
+from storage_core.maintenance.replication.elections import ELR_FEATURE
+from tests.oracle.broker import logging_jars
+from tests.oracle.broker_clients import Partition
+from tests.oracle.cluster import CONTROLLER_ID, METADATA_DIRECTORY, NODE_IDS, Cluster
+from tests.oracle.jars import tools_jars
+from tests.oracle.nights import JAVA_OPTIONS, SETTINGS, Night, Promise, run_night
+from tests.oracle.returns import (
+    PLACES,
+    Outcome,
+    Record,
+    come_back,
+    copy_state,
+    records_of,
+    restore_state,
+)
+
+ROUNDS: Final = int(os.environ.get("PYLOG_CLUSTER_ROUNDS", "0"))
+SEED: Final = int(os.environ.get("PYLOG_CLUSTER_SEED", "32"))
+STEPS: Final = 6
+RETURNS: Final = 5
+# What happens to a broker's log directory before it comes back; to most of them nothing.
+ACCIDENTS: Final = ("", "", "", "wiped", "emptied", "killed", "attested")
+CHECKPOINTS: Final = "replica.high.watermark.checkpoint.interval.ms"
+NOW_MS: Final = 1_900_000_000_000
+TOOLS: Final = "org.apache.kafka.tools."
+
+pytestmark = [
+    pytest.mark.oracle,
+    pytest.mark.usefixtures("kafka_jvm"),
+    pytest.mark.timeout(3_600 if ROUNDS else 900, method="thread"),
+]
+
+Answer = Mapping[str, Any]
+
+
+def new_cluster(folder: Path, settings: Mapping[str, str] | None = None) -> Cluster:
+    return Cluster(
+        folder / "cluster",
+        settings={**SETTINGS, **(settings or {})},
+        has_own_controller=True,
+        java_options=JAVA_OPTIONS,
+    )
+
+
+def audit_state(
+    folder: Path, up: Sequence[int], topics: Sequence[str] = (), out: Path | None = None
+) -> Audit:
+    """Audit copied log directories, the controller's among them."""
+    roots = [folder / str(node) for node in (*NODE_IDS, CONTROLLER_ID)]
+    options = JobOptions(now_ms=NOW_MS, include=tuple(topics))
+    return audit(Local.of_master(None), roots, options, up=up, election_out=out)
+
+
+def by_place(report: Audit) -> dict[Partition, Answer]:
+    return {(row["topic"], row["partition"]): row for row in report.answers()}
+
+
+def complain_of_election(answer: Answer, outcome: Outcome) -> list[str]:
+    """Return what an audit said of an election that the controller held otherwise."""
+    elections = answer["elections"]
+    said = (elections["leader"], elections["by"])
+    truth = (outcome.leader, outcome.way)
+    found = [] if said == truth else [f"elected {said}, Kafka elected {truth}"]
+    return found + ([f"before it led {outcome.others}"] if outcome.others else [])
+
+
+def complain_of_loss(
+    answer: Answer,
+    outcome: Outcome,
+    before: Mapping[int, set[Record]],
+    book: Mapping[bytes, Promise],
+    up: Collection[int],
+) -> list[str]:
+    """Return what an audit said of cuts and losses that brokers or the book say otherwise."""
+    found = []
+    (candidate,) = [each for each in answer["candidates"] if each["broker"] == outcome.leader]
+    cuts = {
+        each["broker"]: each["rounds"]
+        for each in candidate["truncations"]
+        if each["rounds"] and each["broker"] in up
+    }
+    if cuts != outcome.cuts:
+        found.append(f"cuts {cuts}, the brokers logged {outcome.cuts}")
+    said = candidate["lost"]
+    ranges = {(at, epoch) for first, last, epoch in said["ranges"] for at in range(first, last + 1)}
+    lost = set().union(*before.values()) - set(outcome.records)
+    if ranges != {(offset, epoch) for offset, epoch, _ in lost} or said["records"] != len(lost):
+        found.append(f"loses {said['records']} {said['ranges']}, {len(lost)} are not readable")
+    # The book: what was promised, was on a disk, and cannot be read any more.
+    broken = [(record, book[record[2]]) for record in lost if record[2] in book]
+    for (offset, _, _), promise in broken:
+        if offset != promise.offset:
+            found.append(f"{promise} is at {offset}")
+    by_all = sum(promise.acks == "all" for _, promise in broken)
+    if said["committed"] + said["unknown"] < by_all:
+        found.append(f"{said}: all in sync acknowledged {by_all} of them")
+    if said["committed"] + said["uncommitted"] + said["unknown"] != said["records"]:
+        found.append(f"{said} does not add up")
+    return found
+
+
+def run_tool(name: str, *arguments: str) -> None:
+    """Run one of Kafka's commands as its script does."""
+    java = find_java().runtime / "bin" / "java"
+    jars = os.pathsep.join(map(str, [*logging_jars(), *tools_jars()]))
+    command = [str(java), *JAVA_OPTIONS, "-cp", jars, TOOLS + name, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.item("REP-02", "REP-08", "REP-13")
+def test_brokers_of_a_bad_night_do_what_an_audit_says(tmp_path: Path) -> None:
+    state, files = tmp_path / "state", tmp_path / "files"
+    with new_cluster(tmp_path) as cluster:
+        cluster.format()
+        cluster.start()
+        with Night(cluster) as night:
+            for broker in (1, 2):
+                night.silence(broker)
+                night.wait_until_gone(broker)
+            # Broker 3 alone has the newest records. Where one may, broker 1 then goes on without.
+            night.swap(1)
+            night.bring_back(2)
+            book = night.end()
+        copy_state(cluster, state)
+        answers, before = by_place(audit_state(state, [1, 2, 3])), records_of(state)
+        report = audit_state(state, [1, 2], ["strict-1"], files)
+        assert report.starts is not None
+        assert report.starts.manual is not None
+        assert report.starts.manual.start.brokers == (1, 2)
+        server = ("--bootstrap-server", cluster.node(1).bootstrap_servers)
+
+        def reassign(file: str) -> None:
+            command = "reassign.ReassignPartitionsCommand"
+            run_tool(command, *server, "--execute", "--reassignment-json-file", str(files / file))
+
+        def choose() -> None:
+            reassign(REASSIGNMENT_FILE)
+            file = ("--path-to-json-file", str(files / ELECTION_FILE))
+            run_tool("LeaderElectionCommand", *server, "--election-type", "UNCLEAN", *file)
+
+        outcomes = come_back(
+            cluster, [1, 2], then=choose, last=[3], at_last=lambda: reassign(RESTORE_FILE)
+        )
+    chosen = {(topic, number): leader for (topic, number, _), leader in report.leaders.items()}
+    # Both would else come to be led by broker 1, the first live one, which has less.
+    assert chosen == {("strict-1", 0): 2, ("strict-1", 1): 2}
+    strays = [path.name for path in cluster.node(3).log_directory.glob("*-stray")]
+    assert len(strays) == len(chosen)
+    found = {}
+    for place in PLACES:
+        answer, outcome = answers[place], outcomes[place]
+        up = NODE_IDS
+        if place in chosen:
+            assert outcome.leader == chosen[place]
+            found[place] = []
+            # What the file leaves out begins anew.
+            up = (1, 2)
+        else:
+            found[place] = complain_of_election(answer, outcome)
+        if outcome.leader is not None:
+            found[place] += complain_of_loss(answer, outcome, before[place], book, up)
+    assert {place: each for place, each in found.items() if each} == {}
+    assert any(outcome.cuts for outcome in outcomes.values())
+
+
+def befall(chance: random.Random, cluster: Cluster, levels: Mapping[str, int]) -> str:
+    """Let something happen to log directories; return what."""
+    metadata = cluster.metadata()
+    story = []
+    for node in NODE_IDS:
+        accident = chance.choice(ACCIDENTS)
+        directory = cluster.node(node).log_directory
+        if accident == "wiped":
+            shutil.rmtree(directory)
+            cluster.node(node).format(levels=levels)
+        if accident == "emptied":
+            for path in directory.iterdir():
+                if path.is_dir() and path.name != METADATA_DIRECTORY:
+                    shutil.rmtree(path)
+        marker = directory / CLEAN_SHUTDOWN_FILE
+        if accident == "killed":
+            marker.unlink(missing_ok=True)
+        if accident in {"attested", "emptied"}:
+            marker.write_bytes(encode_clean_shutdown(metadata.brokers[node].broker_epoch))
+        story += [f"broker {node} {accident}"] if accident else []
+    return ", ".join(story)
+
+
+@pytest.mark.skipif(not ROUNDS, reason="a round takes minutes: make clusters")
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_brokers_come_back_from_any_night_as_an_audit_says(number: int, tmp_path: Path) -> None:
+    chance = random.Random(SEED + number)
+    levels = {} if chance.random() < 2 / 3 else {ELR_FEATURE: 0}
+    settings = {CHECKPOINTS: chance.choice(("300", "5000"))}
+    night, found = tmp_path / "night", []
+    with new_cluster(tmp_path, settings) as cluster:
+        cluster.format(levels=levels)
+        cluster.start()
+        book = run_night(cluster, chance, steps=STEPS)
+        copy_state(cluster, night)
+        for way in range(RETURNS):
+            restore_state(cluster, night)
+            accidents = befall(chance, cluster, levels) if way else ""
+            state = tmp_path / f"state-{way}"
+            copy_state(cluster, state)
+            count = chance.randint(1, len(NODE_IDS)) if way else len(NODE_IDS)
+            order = chance.sample(NODE_IDS, count)
+            answers, before = by_place(audit_state(state, order)), records_of(state)
+            outcomes = come_back(cluster, order)
+            story = f"seed {SEED + number} {levels} return {way}, up {order}, {accidents}"
+            ways = [f"{each.leader} {each.way} {each.cuts}" for each in outcomes.values()]
+            sys.stdout.write(f"\n{story}: {'; '.join(ways)}\n")
+            for place in PLACES:
+                complaints = complain_of_election(answers[place], outcomes[place])
+                if not complaints and outcomes[place].leader is not None:
+                    complaints = complain_of_loss(
+                        answers[place], outcomes[place], before[place], book, order
+                    )
+                found += [f"{story}: {place}: {each}" for each in complaints]
+    assert found == []
