@@ -35,6 +35,15 @@ TABLES: Final = {
         "a file more",
         "MiB of all processes",
     ),
+    "audits": (
+        "three brokers",
+        "partitions of each",
+        "seconds",
+        "processor seconds",
+        "a partition more",
+        "of processor time, beside",
+        "MiB of all processes",
+    ),
     "costs": ("what", "seconds", "processor seconds", "more than without", "target"),
 }
 _END: Final = "<!-- end of figures -->"

@@ -24,7 +24,7 @@ def of_offsets(offsets: NDArray[np.int64], epochs: NDArray[np.int64]) -> Ranges:
 def union(parts: Iterable[Ranges]) -> Ranges:
     """Return what is in any of the parts, neighbours joined, by epoch and offset."""
     rows = np.concatenate([no_ranges(), *parts])
-    if not len(rows):
+    if len(rows) <= 1:
         return rows
     rows = rows[np.lexsort((rows[:, 0], rows[:, 2]))]
     # Up to a row, the largest last offset of its epoch: epochs are apart by more than any offset.
@@ -57,6 +57,11 @@ def count(ranges: Ranges) -> int:
 
 def subtract(ranges: Ranges, others: Ranges) -> Ranges:
     """Return what is in the first set and not in the second; both are as ``union`` makes them."""
+    # Replicas that are alike are the rule: for these, most of the time went into the sets below.
+    if not len(ranges) or not len(others):
+        return ranges
+    if np.array_equal(ranges, others):
+        return no_ranges()
     parts = [ranges[~np.isin(ranges[:, 2], others[:, 2])]]
     for epoch in np.intersect1d(ranges[:, 2], others[:, 2]).tolist():
         own, taken = (rows[rows[:, 2] == epoch] for rows in (ranges, others))
