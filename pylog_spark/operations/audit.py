@@ -12,7 +12,7 @@ import pyarrow as pa
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
 from pylog_spark.operations.audit_remarks import BESIDE, Surroundings, find_remarks
-from pylog_spark.operations.election_files import find_better_leaders, write_election_files
+from pylog_spark.operations.election_files import find_manual_leaders, write_election_files
 from pylog_spark.operations.elections import Starts, add_elections, controller_of, find_starting
 from pylog_spark.options import JobOptions
 from pylog_spark.rows import spark_frame
@@ -143,7 +143,8 @@ def audit(  # noqa: PLR0913 - each is a word of the command line
         options: Which topics, which role.
         state: A file that says ISR, epochs and assignment; None for the newest metadata of the
             cluster that lies in the roots.
-        up: Node ids of brokers that start, in this order; empty for no elections.
+        up: Node ids of brokers that start, in this order; empty for no elections, or for all
+            brokers whose directories are there where files for elections are asked for.
         leader_epoch: Epoch that the next leader is to have; one that is known already is a remark.
         election_out: A folder that is not there yet: files for Kafka's commands, by which the best
             candidate leads that no start makes the leader. Not made where there is none.
@@ -171,13 +172,15 @@ def audit(  # noqa: PLR0913 - each is a word of the command line
         beside = _beside(observed, places, known, leader_epoch)
         for answer in found:
             answer["remarks"] = find_remarks(answer, beside)
+        if election_out is not None and known.states and not up:
+            up = sorted(_node_ids(observed))
         if up:
             controller = controller_of(known.metadata, known.states, is_by_file=state is not None)
             starting, notes = find_starting(up, observed, known.metadata)
             starts = add_elections(found, known.states, controller, starting, notes)
         better, files = {}, list[str]()
         if election_out is not None:
-            better = find_better_leaders(found, beside.states)
+            better = find_manual_leaders(found)
             live = starts.manual.start.brokers if starts and starts.manual else ()
             if better:
                 files = write_election_files(election_out, better, beside.states, live)

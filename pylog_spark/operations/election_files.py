@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pylog_spark.operations.elections import rank_of
 from storage_core.errors import ConfigError
 from storage_core.maintenance.replication.partition_registration import (
     PartitionRegistration,
@@ -21,30 +20,17 @@ RESTORE_FILE: Final = "restore.json"
 _Row = dict[str, Any]
 
 
-def find_better_leaders(
-    answers: Sequence[_Row], states: Mapping[TopicIdPartition, PartitionRegistration]
-) -> dict[TopicIdPartition, int]:
+def find_manual_leaders(answers: Sequence[_Row]) -> dict[TopicIdPartition, int]:
     """Return whom to elect by hand, by partition.
 
     Args:
-        answers: What is known of each partition. Their elections say who is to be elected; without
-            these it is the best candidate, where another one would lose more.
-        states: Partitions; one that is not among them cannot be reassigned.
+        answers: What is known of each partition, with its elections.
     """
-    better = {}
-    for answer in answers:
-        key = answer["topic"], answer["partition"], answer["topic_id"]
-        candidates, elections = answer["candidates"], answer.get("elections")
-        if key not in states or not candidates:
-            continue
-        best = min(candidates, key=rank_of)
-        if elections:
-            # Where somebody is elected at the start, no command comes before that.
-            if elections["manual"] is not None:
-                better[key] = elections["manual"]
-        elif any(rank_of(each) > rank_of(best) for each in candidates):
-            better[key] = best["broker"]
-    return better
+    return {
+        (answer["topic"], answer["partition"], answer["topic_id"]): elections["manual"]
+        for answer in answers
+        if (elections := answer.get("elections")) and elections["manual"] is not None
+    }
 
 
 def write_election_files(

@@ -158,6 +158,8 @@ def test_elections_by_hand_lose_less_where_a_wiped_disk_would_lead(tmp_path: Pat
         f"{topic}-{partition}": leader for (topic, partition, _), leader in report.leaders.items()
     }
     assert leaders == {"ledger-0": 1, "ledger-1": 1, "ledger-2": 2}
+    alike = audit_of(Cluster("wiped-disk", tmp_path / "2"), tmp_path, [], out=tmp_path / "out2")
+    assert alike.leaders == report.leaders
     # Whom the controller elects cleanly as it is, it elects without a file.
     elected = json.loads((out / "election.json").read_text())["partitions"]
     assert [f"{each['topic']}-{each['partition']}" for each in elected] == sorted(leaders)
