@@ -188,6 +188,36 @@ def test_brokers_of_a_bad_night_do_what_an_audit_says(tmp_path: Path) -> None:
     assert any(outcome.cuts for outcome in outcomes.values())
 
 
+def test_another_answer_is_noticed() -> None:
+    records = {node: {(at, 1, b"all/%d" % at) for at in range(node)} for node in NODE_IDS}
+    book = {b"all/2": Promise(partition=("strict-1", 0), offset=2, acks="all")}
+    outcome = Outcome(leader=2, way="isr", others=[], cuts={3: [2]}, records=records[2])
+    lost = {"records": 1, "committed": 1, "uncommitted": 0, "unknown": 0, "ranges": [[2, 2, 1]]}
+    cut = {"broker": 3, "rounds": [2]}
+
+    def complaints(
+        *,
+        leader: int | None = 2,
+        truncations: Sequence[Answer] = (cut,),
+        **changed: object,
+    ) -> list[str]:
+        candidate = {"broker": 2, "truncations": truncations, "lost": {**lost, **changed}}
+        answer = {"elections": {"leader": leader, "by": "isr"}, "candidates": [candidate]}
+        return [
+            *complain_of_election(answer, outcome),
+            *complain_of_loss(answer, outcome, records, book, NODE_IDS),
+        ]
+
+    assert complaints() == []
+    assert complaints(leader=3)
+    assert complaints(truncations=[])
+    assert complaints(truncations=[{**cut, "rounds": [3, 2]}])
+    assert complaints(ranges=[[2, 2, 2]])
+    assert complaints(ranges=[])
+    assert complaints(records=2, unknown=1)
+    assert complaints(committed=0, uncommitted=1)
+
+
 def befall(chance: random.Random, cluster: Cluster, levels: Mapping[str, int]) -> str:
     """Let something happen to log directories; return what."""
     metadata = cluster.metadata()
