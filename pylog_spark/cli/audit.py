@@ -383,24 +383,24 @@ def write_losses(console: Console, details: Sequence[Row], *, is_wide: bool) -> 
 
 def _next_commands(report: Audit, folder: Path) -> Iterator[str]:
     """Yield what to do with the files for Kafka's commands."""
-    if not report.leaders:
+    manual = None if report.starts is None else report.starts.manual
+    if manual is None:
         yield f"{folder} was not made: no other leader loses less."
         return
     counts = sorted(Counter(report.leaders.values()).items())
     leaders = ", ".join(f"{broker} of {count_text(of, 'partition')}" for broker, of in counts)
     yield f"{folder} has files that make the best candidate the leader: broker {leaders}."
-    manual = None if report.starts is None else report.starts.manual
-    while_none = "While these have no leader, run Kafka's commands (with --bootstrap-server):"
-    if manual is not None:
-        first = ", then ".join(map(str, manual.start.brokers))
-        while_none = f"Start {first}. {while_none}"
-    yield while_none
+    first = ", then ".join(map(str, manual.start.brokers))
+    yield (
+        f"Start {first}. While these partitions have no leader, run Kafka's commands "
+        "(with --bootstrap-server):"
+    )
     reassign = "    kafka-reassign-partitions.sh --execute --reassignment-json-file"
     if REASSIGNMENT_FILE in report.election_files:
         yield f"{reassign} {quote(str(folder / REASSIGNMENT_FILE))}"
     file = quote(str(folder / ELECTION_FILE))
     yield f"    kafka-leader-election.sh --election-type UNCLEAN --path-to-json-file {file}"
-    if manual is not None and manual.later:
+    if manual.later:
         yield f"Then start {', then '.join(map(str, manual.later))}, and not before."
     if RESTORE_FILE in report.election_files:
         yield "The first file leaves out brokers that are away. Once all are back, add them again:"
@@ -466,6 +466,11 @@ def _verdict(rows: Sequence[Row]) -> tuple[str, str]:
             ),
             "bold yellow",
         )
+    if any(each["lost"]["unknown"] for row in judged for each in row["details"]["candidates"]):
+        text = (
+            "Whoever leads, nothing is lost that was committed for sure; what follows perhaps was."
+        )
+        return text, "bold yellow"
     return "Whoever leads, no committed record is lost.", "bold green"
 
 
