@@ -204,8 +204,8 @@ class ObjectStoreContract(ABC):
         for name in ("a", "t-0", "t-1", "t-10", "t-1x", "t-2", "u"):
             objects.put(f"{name}/x/1", b"")
             objects.put(f"{name}/y", b"")
-        objects.put("t-1", b"")
-        # As object stores sort: "t-0/", "t-1", "t-1/", "t-10/", "t-1x/", "t-2/".
+        objects.put("t-1-", b"")
+        # As object stores sort: "t-0/", "t-1-", "t-1/", "t-10/", "t-1x/", "t-2/".
         assert [info.key for info in objects.list_stretch("t-1/", "t-10/")] == [
             *("t-1/x/1", "t-1/y", "t-10/x/1", "t-10/y")
         ]
