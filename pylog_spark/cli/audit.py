@@ -2,7 +2,7 @@
 
 import base64
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any, Final
@@ -78,9 +78,11 @@ def _losses(row: Row) -> str:
     if answer is None:
         return f"could not be compared: {row['error']}"
     elections = answer["elections"]
-    elected = elections and elections["leader"]
-    texts = {each["broker"]: _loss_text(each["lost"]) for each in answer["candidates"]}
-    said = [_elected(elections, texts)] if elections else []
+    candidates = sorted(answer["candidates"], key=rank_of)
+    elected = None
+    if elections and elections["leader"] is not None:
+        elected = next((c for c in candidates if c["broker"] == elections["leader"]), None)
+    said = [_describe_election(elections, elected)] if elections else []
     said += [
         f"broker {each['broker']} cannot open its replica: {each['error']}"
         for each in answer["replicas"]
@@ -90,9 +92,9 @@ def _losses(row: Row) -> str:
         each["message"] for each in answer["remarks"] if each["code"] in _REMARKS_ABOUT_IDENTITY
     ]
     leaders: dict[str, list[int]] = {}
-    for each in sorted(answer["candidates"], key=rank_of):
-        if each["lost"]["records"] and each["broker"] != elected:
-            leaders.setdefault(texts[each["broker"]], []).append(each["broker"])
+    for each in candidates:
+        if each["lost"]["records"] and each is not elected:
+            leaders.setdefault(_loss_text(each["lost"]), []).append(each["broker"])
         elif not each["lost"]["records"] and not each["safe"]:
             said.append(f"broker {each['broker']} has damage")
     said += [
@@ -105,24 +107,23 @@ def _losses(row: Row) -> str:
     return "; ".join(said)
 
 
-def _elected(elections: Row, texts: Mapping[int, str]) -> str:
+def _describe_election(elections: Row, elected: Row | None) -> str:
     """Return whom the controller elects, and what is lost then.
 
     Args:
         elections: Of a partition.
-        texts: What each candidate loses.
+        elected: The candidate; None where nobody is elected, or nothing of it was read.
     """
     leader = elections["leader"]
     if leader is None:
         brokers = " or ".join(map(str, elections["waits_for"]))
         return f"no leader before broker {brokers} starts"
-    lost = elections["lost"]
     text = f"broker {leader} leads {_WAYS[elections['by']]}"
-    if lost is None:
+    if elected is None:
         return f"{text}; what that loses is not known"
-    if not lost["records"]:
+    if not elected["lost"]["records"]:
         return f"{text}, and nothing is lost"
-    return f"{text} and loses {texts[leader]}"
+    return f"{text} and loses {_loss_text(elected['lost'])}"
 
 
 # What a person has to know of a partition before its losses.

@@ -1,16 +1,18 @@
 """The first and the last lines of ``pylog audit``: what is lost, and what comes next."""
 
+import shutil
+
 from tests.kit.cluster_truth import Cluster
 
 
-def said(result) -> str:
+def text_of(result) -> str:
     """Return what a person reads, lines joined."""
     return " ".join(result.stdout.split())
 
 
 def test_what_was_perhaps_committed_is_no_good_news(pylog, tmp_path):
     first, second, _ = Cluster("leader-killed", tmp_path).roots
-    text = said(pylog("audit", first, second))
+    text = text_of(pylog("audit", first, second))
     assert text.startswith("Whoever leads, nothing is lost that was committed for sure;")
     assert "perhaps committed: after the last checkpoint" in text
     assert "never committed:" not in text
@@ -18,7 +20,7 @@ def test_what_was_perhaps_committed_is_no_good_news(pylog, tmp_path):
 
 def test_a_loss_names_its_offsets_and_the_next_command(pylog, tmp_path):
     roots = Cluster("wiped-disk", tmp_path).roots
-    text = said(pylog("audit", *roots, "--topics", "ledger"))
+    text = text_of(pylog("audit", *roots, "--topics", "ledger"))
     assert text.startswith("Committed records of 3 partitions are lost whoever leads.")
     assert "broker 1 as leader loses 26 records (all committed, offsets 117 to 142," in text
     assert "only broker 3 was in sync of 3 partitions, and has no log here" in text
@@ -29,9 +31,19 @@ def test_a_loss_names_its_offsets_and_the_next_command(pylog, tmp_path):
 def test_the_way_to_leaders_that_lose_least_is_written_in_its_order(pylog, tmp_path):
     roots = Cluster("wiped-disk", tmp_path / "c").roots
     out = tmp_path / "out"
-    text = said(pylog("audit", *roots, "--up", "1,2,3", "--election-out", out))
+    text = text_of(pylog("audit", *roots, "--up", "1,2,3", "--election-out", out))
     assert text.startswith("Start 1, then 2, elect leaders of 3 partitions by hand, then start 3:")
     steps = ("Start 1, then 2. While", "kafka-reassign-partitions.sh", "kafka-leader-election.sh")
     places = [text.index(step) for step in (*steps, "Then start 3, and not before.")]
     assert places == sorted(places)
     assert "restore.json" in text
+
+
+def test_copies_of_no_broker_name_what_each_would_lose(pylog, tmp_path):
+    roots = Cluster("behind", tmp_path).roots
+    for root in roots:
+        (root / "meta.properties").unlink()
+        shutil.rmtree(root / "__cluster_metadata-0")
+    text = text_of(pylog("audit", *roots, "--topics", "page-views"))
+    assert "nothing says ISR, epochs and assignment" in text
+    assert "as leader loses 116 records" in text
