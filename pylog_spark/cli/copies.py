@@ -4,23 +4,15 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from pylog_spark.cli.chosen_topics import write_notes
-from pylog_spark.cli.row_lines import RowLines
+from pylog_spark.cli.differences import failures_of, is_incomplete, offsets_text, write_lines
 from pylog_spark.cli.runner import Call
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.copies import CopyReport
-from pylog_spark.operations.differences import DIFFERENCE_KEYS
 from pylog_spark.report import error_text, number_column, partition_name, size_text
 from pylog_spark.tasks.differences import UNREADABLE
 from pylog_spark.text_table import Column, Row, TextTable, write_paragraphs, write_table
 from storage_core.maintenance.replication.differences import Kind
 from storage_core.wording import count_text, time_text
-
-
-def _span(first: int | None, last: int | None) -> str:
-    if first is None:
-        return "-"
-    return str(first) if last in {None, first} else f"{first}-{last}"
 
 
 def _since(row: Row) -> str:
@@ -29,7 +21,9 @@ def _since(row: Row) -> str:
 
 def _places(row: Row) -> str:
     """Return the places on both sides, and what more is to be said."""
-    said = [] if row["copy_first_offset"] is None else [_copy_offsets(row)]
+    said = []
+    if row["copy_first_offset"] is not None:
+        said.append(f"offsets {offsets_text(row, 'copy_')} of the copy")
     for who, prefix in (("the original", "other_"), ("the copy", "")):
         file, position = row[f"{prefix}file"], row[f"{prefix}position"]
         if file is not None:
@@ -41,16 +35,12 @@ def _places(row: Row) -> str:
     return "; ".join(said)
 
 
-def _copy_offsets(row: Row) -> str:
-    return f"offsets {_span(row['copy_first_offset'], row['copy_last_offset'])} of the copy"
-
-
 _TABLE: Final = TextTable(
     columns=(
         Column(heading="partition", cell=partition_name, folds=True),
         Column(heading="what", cell=lambda row: str(row["kind"])),
         number_column("records", "records", rank=1),
-        Column(heading="offsets", cell=lambda row: _span(row["first_offset"], row["last_offset"])),
+        Column(heading="offsets", cell=offsets_text),
         Column(heading="since", cell=_since, rank=2),
     ),
     note=_places,
@@ -71,16 +61,11 @@ def show_copies(call: Call[None], report: CopyReport) -> int:
         report: What was found.
     """
     rows = report.rows.to_pylist()
-    failed = [row for row in report.compared.to_pylist() if row["error"] is not None]
     if call.is_for_person:
-        _write(report, rows, failed, is_wide=call.is_wide)
+        _write(report, rows, is_wide=call.is_wide)
     else:
-        lines = RowLines(call.output, "difference", DIFFERENCE_KEYS)
-        for row in [*rows, *failed]:
-            lines.add("difference", {name: row[name] for name in DIFFERENCE_KEYS})
-        lines.add("compared", _summary(report))
-        write_notes(report.notes, is_for_person=False, is_wide=call.is_wide)
-    if report.unread or failed or any(row["kind"] == UNREADABLE for row in rows):
+        write_lines(call, report, rows, _summary(report))
+    if is_incomplete(report, rows):
         return ExitCode.PARTLY_FAILED
     is_alike = not report.count_differences() and not report.total("untold")
     return ExitCode.DONE if is_alike else ExitCode.FINDINGS
@@ -108,7 +93,7 @@ def _count_untimed(report: CopyReport) -> int:
     return int(len(report.compared) - report.compared["message"].null_count)
 
 
-def _write(report: CopyReport, rows: list[Row], failed: list[Row], *, is_wide: bool) -> None:
+def _write(report: CopyReport, rows: list[Row], *, is_wide: bool) -> None:
     console = Console()
     verdict, style = _verdict(report)
     write_paragraphs(console, [verdict], is_wide=is_wide, style=style)
@@ -129,6 +114,7 @@ def _write(report: CopyReport, rows: list[Row], failed: list[Row], *, is_wide: b
     if untold:
         footer.append(f"{count_text(untold, 'more range')} differ, and are not listed")
     write_table(console, _TABLE, rows, is_wide=is_wide, footer=footer)
+    failed = failures_of(report)
     if failed:
         write_paragraphs(console, ["", "could not be compared"], is_wide=is_wide, style="bold red")
         write_table(console, _FAILURES, failed, is_wide=is_wide)

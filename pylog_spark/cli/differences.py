@@ -1,5 +1,6 @@
 """The differences between replicas, for a person or a program."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rich.console import Console
@@ -8,7 +9,11 @@ from pylog_spark.cli.chosen_topics import write_notes
 from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import Call
 from pylog_spark.exit_code import ExitCode
-from pylog_spark.operations.differences import DIFFERENCE_KEYS, DifferenceReport
+from pylog_spark.operations.differences import (
+    DIFFERENCE_KEYS,
+    ComparisonReport,
+    DifferenceReport,
+)
 from pylog_spark.report import error_text, number_column, partition_name, size_text
 from pylog_spark.tasks.differences import FINDING, UNREADABLE
 from pylog_spark.text_table import Column, Row, TextTable, write_paragraphs, write_table
@@ -19,8 +24,9 @@ def _what(row: Row) -> str:
     return str(row["code"] if row["kind"] == FINDING else row["kind"])
 
 
-def _offsets(row: Row) -> str:
-    first, last = row["first_offset"], row["last_offset"]
+def offsets_text(row: Row, prefix: str = "") -> str:
+    """Return the range of offsets of a row as a person reads it."""
+    first, last = row[f"{prefix}first_offset"], row[f"{prefix}last_offset"]
     if first is None:
         return "-"
     return str(first) if last in {None, first} else f"{first}-{last}"
@@ -60,7 +66,7 @@ _TABLE: Final = TextTable(
     columns=(
         Column(heading="partition", cell=partition_name, folds=True),
         Column(heading="what", cell=_what),
-        Column(heading="offsets", cell=_offsets),
+        Column(heading="offsets", cell=offsets_text),
         Column(heading="brokers", cell=_brokers),
     ),
     note=_places,
@@ -87,15 +93,39 @@ def show_differences(call: Call[None], report: DifferenceReport) -> int:
     if call.is_for_person:
         _write(report, rows, is_wide=call.is_wide)
     else:
-        lines = RowLines(call.output, "difference", DIFFERENCE_KEYS)
-        failed = [row for row in report.compared.to_pylist() if row["error"] is not None]
-        for row in [*rows, *failed]:
-            lines.add("difference", {name: row[name] for name in DIFFERENCE_KEYS})
-        lines.add("compared", _summary(report))
-        write_notes(report.notes, is_for_person=False, is_wide=call.is_wide)
-    if report.unread or report.failed or any(row["kind"] == UNREADABLE for row in rows):
+        write_lines(call, report, rows, _summary(report))
+    if is_incomplete(report, rows):
         return ExitCode.PARTLY_FAILED
     return ExitCode.FINDINGS if rows else ExitCode.DONE
+
+
+def write_lines(
+    call: Call[None], report: ComparisonReport, rows: Sequence[Row], summary: Mapping[str, Any]
+) -> None:
+    """Write a report for a program.
+
+    Args:
+        call: The call of the command.
+        report: What was found.
+        rows: Its rows.
+        summary: What is to be said of all partitions together.
+    """
+    lines = RowLines(call.output, "difference", DIFFERENCE_KEYS)
+    for row in [*rows, *failures_of(report)]:
+        lines.add("difference", {name: row[name] for name in DIFFERENCE_KEYS})
+    lines.add("compared", summary)
+    write_notes(report.notes, is_for_person=False, is_wide=call.is_wide)
+
+
+def failures_of(report: ComparisonReport) -> list[Row]:
+    """Return the rows of partitions that could not be compared."""
+    return [row for row in report.compared.to_pylist() if row["error"] is not None]
+
+
+def is_incomplete(report: ComparisonReport, rows: Sequence[Row]) -> bool:
+    """Whether something could not be read or compared."""
+    is_unreadable = any(row["kind"] == UNREADABLE for row in rows)
+    return bool(report.unread or report.failed or is_unreadable)
 
 
 def _summary(report: DifferenceReport) -> dict[str, Any]:
@@ -131,7 +161,7 @@ def _write(report: DifferenceReport, rows: list[Row], *, is_wide: bool) -> None:
     if untold:
         footer.append(f"{count_text(untold, 'more range')} differ, and are not listed")
     write_table(console, _TABLE, rows, is_wide=is_wide, footer=footer)
-    failed = [row for row in report.compared.to_pylist() if row["error"] is not None]
+    failed = failures_of(report)
     if failed:
         write_paragraphs(console, ["", "could not be compared"], is_wide=is_wide, style="bold red")
         write_table(console, _FAILURES, failed, is_wide=is_wide)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
 from pylog_spark.operations.audit import Audit, RootMarker, audit
-from pylog_spark.operations.audit_remarks import BESIDE, Remark
+from pylog_spark.operations.audit_remarks import Remark, own_replicas
 from pylog_spark.options import JobOptions
 from pylog_spark.options.declared import ATTEST
 from pylog_spark.run.guards import check_of_brokers, check_roots
@@ -104,15 +104,7 @@ def check_attestation(report: Audit) -> list[RootMarker]:
         GuardRefusedError: One may not; the text says why, and the way out.
     """
     # Copies that moves and deletions left are nobody's replicas: what they have does not count.
-    answers = [
-        {
-            **answer,
-            "replicas": [
-                each for each in answer["replicas"] or () if not any(map(each.get, BESIDE))
-            ],
-        }
-        for answer in report.answers()
-    ]
+    answers = [{**answer, "replicas": own_replicas(answer)} for answer in report.answers()]
     answers = [answer for answer in answers if answer["replicas"] or answer["error"]]
     owners = {each["root"] for answer in answers for each in answer["replicas"]}
     markers = [

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
-from pylog_spark.operations.audit_remarks import BESIDE, Surroundings, find_remarks
+from pylog_spark.operations.audit_remarks import Surroundings, find_remarks, own_replicas
 from pylog_spark.operations.election_files import find_manual_leaders, write_election_files
 from pylog_spark.operations.elections import Starts, add_elections, controller_of, find_starting
 from pylog_spark.options import JobOptions
@@ -23,7 +23,6 @@ from pylog_spark.run.planning import (
     WorkItem,
     are_looked_at_here,
     are_read_here,
-    pack_units,
 )
 from pylog_spark.run.run import Run
 from pylog_spark.schemas import AUDIT, SIZED_PLACES, Action
@@ -173,17 +172,16 @@ def audit(  # noqa: PLR0913 - each is a word of the command line
         for answer in found:
             answer["remarks"] = find_remarks(answer, beside)
         if election_out is not None and known.states and not up:
-            up = sorted(_node_ids(observed))
+            up = _node_ids(observed)
         if up:
             controller = controller_of(known.metadata, known.states, is_by_file=state is not None)
             starting, notes = find_starting(up, observed, known.metadata)
             starts = add_elections(found, known.states, controller, starting, notes)
-        better, files = {}, list[str]()
-        if election_out is not None:
-            better = find_manual_leaders(found)
-            live = starts.manual.start.brokers if starts and starts.manual else ()
-            if better:
-                files = write_election_files(election_out, better, beside.states, live)
+        leaders, files = {}, list[str]()
+        if election_out is not None and starts is not None and starts.manual is not None:
+            leaders = find_manual_leaders(found)
+            live = starts.manual.start.brokers
+            files = write_election_files(election_out, leaders, beside.states, live)
         texts = [None if answer is None else json.dumps(answer) for answer in answers]
         column = rows.schema.get_field_index("answer")
         rows = rows.set_column(column, rows.schema.field(column), pa.array(texts, pa.string()))
@@ -199,8 +197,8 @@ def audit(  # noqa: PLR0913 - each is a word of the command line
             ],
             engine=run.engine.name,
             starts=starts,
-            leaders=better,
-            brokers=sorted(_node_ids(observed)) if known.states else (),
+            leaders=leaders,
+            brokers=_node_ids(observed) if known.states else (),
             election_files=files,
         )
 
@@ -254,7 +252,7 @@ def _beside(
     for topic, partition, topic_id in (*states, *found):
         if topic_id is not None:
             ids_of.setdefault((topic, partition), set()).add(topic_id)
-    starting, _ = find_starting(list(_node_ids(observed)), observed, known.metadata)
+    starting, _ = find_starting(_node_ids(observed), observed, known.metadata)
     return Surroundings(
         states=states,
         topic_ids=frozenset((*topics, *(state.topic_id for state in known.states))),
@@ -266,10 +264,10 @@ def _beside(
     )
 
 
-def _node_ids(observed: Sequence[ObservedRoot]) -> set[int]:
-    """Return the brokers of which there is a log directory."""
+def _node_ids(observed: Sequence[ObservedRoot]) -> list[int]:
+    """Return the brokers of which there is a log directory, rising."""
     owners = [root.meta_properties for root in observed if root.meta_properties]
-    return {owner.node_id for owner in owners if owner.node_id is not None}
+    return sorted({owner.node_id for owner in owners if owner.node_id is not None})
 
 
 def _uncounted(
@@ -283,8 +281,8 @@ def _uncounted(
         in_sync = state and (state.isr or state.elr or state.last_known_elr)
         here = {
             each["broker"]
-            for each in answer["replicas"]
-            if "log_end" in each and not each.get("missing") and not any(map(each.get, BESIDE))
+            for each in own_replicas(answer)
+            if "log_end" in each and not each.get("missing")
         }
         if in_sync and here.isdisjoint(in_sync):
             counts[in_sync] += 1
@@ -304,13 +302,12 @@ def _judge(run: Run, places: Sequence[PartitionPlaces], most_keys: int) -> pa.Ta
     items = [
         WorkItem(value=each, size_bytes=size) for each, size in zip(places, sizes, strict=True)
     ]
-    unit_bytes = run.unit_bytes(sum(sizes))
     now_ms = options.now_ms
 
     def work(unit: tuple[PartitionPlaces, ...]) -> Iterator[pa.RecordBatch]:
         return audit_partitions(unit, now_ms, most_keys)
 
-    units = [tuple(unit.values) for unit in pack_units(items, unit_bytes=unit_bytes)]
+    units = [tuple(unit.values) for unit in run.pack(items)]
     rows = engine.collect(
         engine.spread(units, work, AUDIT),
         AUDIT,
@@ -437,7 +434,7 @@ def _is_in_use(root: ObservedRoot) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Copy:
+class _MetadataCopy:
     """A copy of the cluster's metadata.
 
     Attributes:
@@ -453,10 +450,10 @@ class _Copy:
 
 def _find_metadata(
     roots: Sequence[ObservedRoot], options: JobOptions
-) -> tuple[_Copy | None, list[str]]:
+) -> tuple[_MetadataCopy | None, list[str]]:
     """Return the newest metadata of the cluster, and why copies say nothing."""
     broker = merge_broker_layers(options.broker_settings, options.broker_overrides)
-    copies: list[_Copy] = []
+    copies: list[_MetadataCopy] = []
     broken: list[str] = []
     for root in roots:
         for entry in root.entries:
@@ -470,7 +467,7 @@ def _find_metadata(
                 broken.append(f"{entry.path}: {error}")
                 continue
             if metadata.end_offset:
-                copies.append(_Copy(directory=entry.path, metadata=metadata, states=states))
+                copies.append(_MetadataCopy(directory=entry.path, metadata=metadata, states=states))
             else:
                 notes = metadata.notes or ("it has no record",)
                 broken += [f"{entry.path}: {note}" for note in notes]

@@ -13,9 +13,8 @@ from storage_core.maintenance.replication.partition_registration import (
 from storage_core.wording import count_text
 
 _NO_LEADER: Final = -1
-# Topic, partition, topic id.
 # Marks of copies that are no replica of their broker.
-BESIDE: Final = ("future", "stray", "delete")
+_BESIDE: Final = ("future", "stray", "delete")
 
 
 class Remark(enum.StrEnum):
@@ -78,7 +77,7 @@ def find_remarks(answer: dict[str, Any], known: Surroundings) -> list[dict[str, 
         known: What is known beside it.
     """
     key = answer["topic"], answer["partition"], answer["topic_id"]
-    replicas = [each for each in answer["replicas"] if not any(map(each.get, BESIDE))]
+    replicas = own_replicas(answer)
     state = known.states.get(key)
     found = [*_of_ids(key, known, replicas), *_of_epochs(replicas, state, known.leader_epoch)]
     found += [*_of_replicas(replicas)]
@@ -105,6 +104,11 @@ def find_remarks(answer: dict[str, Any], known: Surroundings) -> list[dict[str, 
             }
         )
     return remarks
+
+
+def own_replicas(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the replicas of an answer, without the copies that moves and deletions left."""
+    return [each for each in answer["replicas"] or () if not any(map(each.get, _BESIDE))]
 
 
 _Found = tuple[Remark, int | None, str]

@@ -6,7 +6,7 @@ task.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,13 +17,12 @@ import pyarrow.compute as pc
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
 from pylog_spark.operations.audit import measure, open_places
+from pylog_spark.operations.differences import ComparisonReport, split_compared
 from pylog_spark.options import JobOptions
-from pylog_spark.rows import spark_frame
-from pylog_spark.run.planning import WorkItem, are_read_here, pack_units
+from pylog_spark.run.planning import WorkItem, are_read_here
 from pylog_spark.run.run import Run
 from pylog_spark.schemas import DIFFERENCE
 from pylog_spark.tasks.copies import CopyTarget, compare_copies
-from pylog_spark.tasks.differences import COMPARED
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.errors import ConfigError
 from storage_core.filenames import TopicPartition
@@ -38,7 +37,7 @@ from storage_core.maintenance.replication.places import PartitionPlaces, Replica
 from storage_core.maintenance.replication.resting_log import observe_log
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    pass
 
 _TITLE: Final = "pylog audit"
 # What each cluster has of its own: MirrorMaker leaves out all but the last, which it writes itself.
@@ -52,46 +51,18 @@ _Places = Mapping[TopicPartition, PartitionPlaces]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CopyReport:
+class CopyReport(ComparisonReport):
     """The differences between partitions and their copies.
 
     Attributes:
-        rows: Of ``schemas.DIFFERENCE``: differences, replicas that cannot be read.
-        compared: Of ``schemas.DIFFERENCE``: a row a partition, of what the comparison cost.
         offset_map: Whose word on offsets was taken.
-        notes: What else a person should know of the log directories.
-        unread: The reason, by location, of each log directory that cannot be read.
-        engine: What did the tasks: ``spark`` or ``local``, which is this machine.
     """
 
-    rows: pa.Table
-    compared: pa.Table
     offset_map: str
-    engine: str
-    notes: Sequence[str] = ()
-    unread: Mapping[str, str] = field(default_factory=dict)
-
-    def total(self, column: str) -> int:
-        """Return the sum of a column over all partitions."""
-        return int(pc.sum(self.compared[column]).as_py() or 0)
 
     def of_kind(self, kind: Kind) -> pa.Table:
         """Return the rows of one kind."""
         return self.rows.filter(pc.equal(self.rows["kind"], kind.value))
-
-    def count_differences(self) -> int:
-        """Return how many rows are of a difference; what is still to be copied is none."""
-        kinds = pa.array([kind.value for kind in Kind if kind is not Kind.BEHIND])
-        return int(pc.sum(pc.is_in(self.rows["kind"], kinds)).as_py() or 0)
-
-    @property
-    def failed(self) -> int:
-        """How many partitions could not be compared."""
-        return int(len(self.compared) - self.compared["error"].null_count)
-
-    def frame(self, spark: "SparkSession") -> "DataFrame":
-        """Return the rows as a DataFrame."""
-        return spark_frame(spark, self.rows)
 
 
 def list_copy_differences(  # noqa: PLR0913 - each is a word of the command line
@@ -141,10 +112,10 @@ def list_copy_differences(  # noqa: PLR0913 - each is a word of the command line
         engine = run.engine.name
     order = ("topic", "partition", "topic_id", "first_offset", "copy_first_offset")
     found = found.sort_by([(name, "ascending") for name in order])
-    is_compared = pc.equal(found["kind"], COMPARED)
+    rows, compared = split_compared(found)
     return CopyReport(
-        rows=found.filter(pc.invert(is_compared)),
-        compared=found.filter(is_compared),
+        rows=rows,
+        compared=compared,
         offset_map=belief,
         notes=list(dict.fromkeys([*known.notes, *known_copies.notes])),
         unread={**known.unread, **known_copies.unread},
@@ -239,12 +210,11 @@ def _compare(run: Run, targets: Sequence[CopyTarget]) -> pa.Table:
         )
         for each in targets
     ]
-    unit_bytes = run.unit_bytes(sum(item.size_bytes for item in items))
 
     def work(unit: tuple[CopyTarget, ...]) -> Iterator[pa.RecordBatch]:
         return compare_copies(unit)
 
-    units = [tuple(unit.values) for unit in pack_units(items, unit_bytes=unit_bytes)]
+    units = [tuple(unit.values) for unit in run.pack(items)]
     return run.engine.collect(
         run.engine.spread(units, work, DIFFERENCE),
         DIFFERENCE,

@@ -22,7 +22,6 @@ from pylog_spark.run.planning import (
     WorkItem,
     are_looked_at_here,
     are_read_here,
-    pack_units,
 )
 from pylog_spark.run.run import Run
 from pylog_spark.schemas import DIFFERENCE, REPLICA_DIGEST
@@ -54,14 +53,12 @@ _HEADER_SHARE: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DifferenceReport:
-    """The differences between the replicas of partitions.
+class ComparisonReport:
+    """The differences between the logs of partitions.
 
     Attributes:
         rows: Of ``schemas.DIFFERENCE``: differences, findings, replicas that cannot be read.
         compared: Of ``schemas.DIFFERENCE``: a row a partition, of what the comparison cost.
-        level: How much was read.
-        belief: Whose word on the leaders was taken, and how old it is.
         notes: What else a person should know of the log directories.
         unread: The reason, by location, of each log directory that cannot be read.
         engine: What did the tasks: ``spark`` or ``local``, which is this machine.
@@ -69,8 +66,6 @@ class DifferenceReport:
 
     rows: pa.Table
     compared: pa.Table
-    level: Level
-    belief: str
     engine: str
     notes: Sequence[str] = ()
     unread: Mapping[str, str] = field(default_factory=dict)
@@ -80,8 +75,11 @@ class DifferenceReport:
         return int(pc.sum(self.compared[column]).as_py() or 0)
 
     def count_differences(self) -> int:
-        """Return how many rows are of a difference, not of a finding in one replica."""
-        kinds = pa.array([kind.value for kind in Kind])
+        """Return how many rows are of a difference.
+
+        A finding in one replica is none, nor is what is still to be copied.
+        """
+        kinds = pa.array([kind.value for kind in Kind if kind is not Kind.BEHIND])
         return int(pc.sum(pc.is_in(self.rows["kind"], kinds)).as_py() or 0)
 
     @property
@@ -92,6 +90,19 @@ class DifferenceReport:
     def frame(self, spark: "SparkSession") -> "DataFrame":
         """Return the rows as a DataFrame."""
         return spark_frame(spark, self.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DifferenceReport(ComparisonReport):
+    """The differences between the replicas of partitions.
+
+    Attributes:
+        level: How much was read.
+        belief: Whose word on the leaders was taken, and how old it is.
+    """
+
+    level: Level
+    belief: str
 
 
 def list_differences(
@@ -118,16 +129,22 @@ def list_differences(
     found = found.sort_by(
         [(name, "ascending") for name in ("topic", "partition", "topic_id", "first_offset")]
     )
-    is_compared = pc.equal(found["kind"], COMPARED)
+    rows, compared = split_compared(found)
     return DifferenceReport(
-        rows=found.filter(pc.invert(is_compared)),
-        compared=found.filter(is_compared),
+        rows=rows,
+        compared=compared,
         level=level,
         belief=known.belief,
         notes=known.notes,
         unread=known.unread,
         engine=engine,
     )
+
+
+def split_compared(found: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Return the rows of differences, and those of what the comparisons cost."""
+    is_compared = pc.equal(found["kind"], COMPARED)
+    return found.filter(pc.invert(is_compared)), found.filter(is_compared)
 
 
 def _compare(run: Run, places: Sequence[PartitionPlaces], level: Level) -> pa.Table:
@@ -168,12 +185,11 @@ def _compare(run: Run, places: Sequence[PartitionPlaces], level: Level) -> pa.Ta
 
 
 def _compare_whole(run: Run, items: Sequence[WorkItem[PartitionPlaces]], level: Level) -> Any:
-    unit_bytes = run.unit_bytes(sum(item.size_bytes for item in items))
 
     def work(unit: tuple[PartitionPlaces, ...]) -> Iterator[pa.RecordBatch]:
         return compare_partitions(unit, level)
 
-    units = [tuple(unit.values) for unit in pack_units(items, unit_bytes=unit_bytes)]
+    units = [tuple(unit.values) for unit in run.pack(items)]
     return run.engine.spread(units, work, DIFFERENCE)
 
 
@@ -191,8 +207,7 @@ def _compare_by_digests(
         for ordinal, (places, ranges) in big.items()
         for number in range(len(places.replicas))
     ]
-    unit_bytes = run.unit_bytes(sum(item.size_bytes for item in items))
-    units = [tuple(unit.values) for unit in pack_units(items, unit_bytes=unit_bytes)]
+    units = [tuple(unit.values) for unit in run.pack(items)]
     digests = engine.spread(units, digest_replicas, REPLICA_DIGEST)
     known = engine.publish(big)
 

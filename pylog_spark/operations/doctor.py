@@ -25,7 +25,7 @@ from pylog_spark.options.broker import broker_config
 from pylog_spark.run.catalogs import build_catalogs
 from pylog_spark.run.guards import check_roots
 from pylog_spark.run.job import new_job, unclean_roots
-from pylog_spark.run.planning import WorkItem, are_read_here, pack_units
+from pylog_spark.run.planning import WorkItem, are_read_here
 from pylog_spark.run.run import Run
 from pylog_spark.schemas import FORECAST, Action
 from pylog_spark.tasks.diagnosis import Diagnosis, Threads, put_together, to_foretell
@@ -184,7 +184,6 @@ def _foretell(
     engine, options = run.engine, run.job.options
     sizes = {row["ordinal"]: row["bytes"] or 0 for row in verification.partitions}
     items = [WorkItem(value=target, size_bytes=sizes.get(target.ordinal, 0)) for target in targets]
-    unit_bytes = run.unit_bytes(sum(item.size_bytes for item in items))
     now_ms = options.now_ms
 
     cut = {
@@ -201,7 +200,7 @@ def _foretell(
     def work(unit: tuple[Target, ...]) -> Iterator[pa.RecordBatch]:
         return forecast_partitions(unit, now_ms, damaged)
 
-    units = [tuple(unit.values) for unit in pack_units(items, unit_bytes=unit_bytes)]
+    units = [tuple(unit.values) for unit in run.pack(items)]
     forecasts = engine.collect(
         engine.spread(units, work, FORECAST),
         FORECAST,

@@ -48,7 +48,7 @@ def write_election_files(
         folder: A folder that is not there yet.
         leaders: Node id of each partition's leader-to-be.
         states: Partitions.
-        live: Node ids of the brokers that run; empty for all.
+        live: Node ids of the brokers that run, the leaders among them.
 
     Returns:
         The names of the files: the first two only where they are needed.
@@ -61,7 +61,7 @@ def write_election_files(
         name = {"topic": key[0], "partition": key[1]}
         elected.append(name)
         replicas = states[key].replicas
-        present = [broker for broker in replicas if not live or broker in live]
+        present = [broker for broker in replicas if broker in live]
         if present[0] != leader:
             order = [leader, *(broker for broker in present if broker != leader)]
             away = [broker for broker in replicas if broker not in present]

@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import permutations, repeat
+from itertools import permutations
 from typing import Any, Final
 
-from pylog_spark.operations.audit_remarks import BESIDE
+from pylog_spark.operations.audit_remarks import own_replicas
 from storage_core.catalog.cluster_metadata import ClusterMetadata
 from storage_core.errors import ConfigError
 from storage_core.maintenance.replication.elections import (
@@ -254,11 +254,7 @@ class _Partition:
         controller: Controller,
         starting: Sequence[StartingBroker],
     ) -> None:
-        unreadable = {
-            each["broker"]
-            for each in answer["replicas"]
-            if each.get("error") and not any(each.get(kind) for kind in BESIDE)
-        }
+        unreadable = {each["broker"] for each in own_replicas(answer) if each.get("error")}
         self._state = state
         self._controller = controller
         self._starting = {
@@ -328,7 +324,7 @@ def _sum(
 ) -> StartOrder:
     """Return what all partitions lose in an order; of some the leader is chosen, not elected."""
     committed = records = unsure = unknown = offline = 0
-    for partition, leader in zip(partitions, chosen or repeat(None), strict=False):
+    for partition, leader in zip(partitions, chosen or [None] * len(partitions), strict=True):
         lost = partition.lost(order, leader)
         if leader is None and partition.election(order).leader == NO_LEADER:
             offline += 1
@@ -350,9 +346,9 @@ def _sum(
 
 def _missing_replicas(answers: Sequence[_Row], starting: Sequence[StartingBroker]) -> Iterator[str]:
     """Yield which brokers lack replicas in their log directories: they begin them empty."""
-    replicas = [each for answer in answers for each in answer["replicas"]]
+    replicas = [each for answer in answers for each in own_replicas(answer)]
     missing = Counter(each["broker"] for each in replicas if each.get("missing"))
-    own = Counter(each["broker"] for each in replicas if not any(each.get(kind) for kind in BESIDE))
+    own = Counter(each["broker"] for each in replicas)
     for broker in (each.broker for each in starting):
         if missing[broker]:
             yield (

@@ -24,7 +24,14 @@ from pylog_spark.run.exit_rule import exit_code_of
 from pylog_spark.run.job import Job, brokers_of, open_recorder, unclean_roots
 from pylog_spark.run.plan_file import PlannedPartition
 from pylog_spark.run.plan_table import refuse_duplicates
-from pylog_spark.run.planning import WorkUnit, are_looked_at_here, choose_unit_bytes, count_busy
+from pylog_spark.run.planning import (
+    WorkItem,
+    WorkUnit,
+    are_looked_at_here,
+    choose_unit_bytes,
+    count_busy,
+    pack_units,
+)
 from pylog_spark.run.recording import Recorder
 from pylog_spark.run.run_report import Report, RunSummary, summarise
 from pylog_spark.schemas import PARTITION
@@ -36,6 +43,7 @@ from storage_core.errors import StorageError
 from storage_core.roots.open_root import LogRoot
 from storage_core.roots.root import HeldRoot, failures_of
 
+T = TypeVar("T")
 RootT = TypeVar("RootT", bound=HeldRoot)
 ReportT = TypeVar("ReportT", bound=Report)
 
@@ -280,6 +288,10 @@ class Run:
             least_bytes=tuning.unit_min_bytes,
             most_bytes=tuning.unit_max_bytes,
         )
+
+    def pack(self, items: Sequence[WorkItem[T]]) -> list[WorkUnit[T]]:
+        """Return items in units, each for one task, by what they have of all bytes."""
+        return pack_units(items, unit_bytes=self.unit_bytes(sum(item.size_bytes for item in items)))
 
     def readers_of(self, units: Sequence[WorkUnit[Any]]) -> int:
         """Return at how many places the task of each of some units may read a segment at once.

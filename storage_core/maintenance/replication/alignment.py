@@ -30,7 +30,7 @@ _FIRST_WINDOWS: Final = (64, 4096)
 _MOST_GAPS: Final = 1 << 16
 
 
-class Gap(NamedTuple):
+class Mismatch(NamedTuple):
     """Records of both logs between two places at which they are alike.
 
     Attributes:
@@ -105,14 +105,14 @@ class Alignment:
             in the copy, in the copy as the map has it, timestamp, identity.
     """
 
-    gaps: list[Gap] = field(default_factory=list)
+    gaps: list[Mismatch] = field(default_factory=list)
     untold: int = 0
     records: int = 0
     wrong: WrongOffsets = field(default_factory=WrongOffsets)
     unmet: list[NDArray[np.int64]] = field(default_factory=list)
 
 
-class _Side:
+class _AlignedLog:
     """One log, and the records of it that were read and not yet used."""
 
     def __init__(self, open_at: Callable[[int], RecordReader]) -> None:
@@ -212,7 +212,7 @@ class Aligner:
         open_copy: Callable[[int], RecordReader],
         syncs: NDArray[np.int64] | None,
     ) -> None:
-        self.original, self.copy = _Side(open_original), _Side(open_copy)
+        self.original, self.copy = _AlignedLog(open_original), _AlignedLog(open_copy)
         self._syncs = syncs
         self._answer = Alignment()
 
@@ -292,7 +292,7 @@ class Aligner:
             answer.untold += 1
             return
         answer.gaps.append(
-            Gap(
+            Mismatch(
                 first=mine.first if mine.last >= 0 else nexts[0],
                 last=mine.last if mine.last >= 0 else nexts[0] - 1,
                 records=mine.records,

@@ -23,7 +23,7 @@ from storage_core.maintenance.replication.alignment import (
     WINDOW_RECORDS,
     Aligner,
     Alignment,
-    Gap,
+    Mismatch,
     Passed,
     WrongOffsets,
 )
@@ -133,7 +133,7 @@ def compare_copy(
         syncs,
     )
     alignment = aligner.run()
-    comparison = _Comparison(
+    comparison = _CopyComparison(
         logs=logs,
         aborted=(aborted[0], aborted[1]),
         has_times=has_times,
@@ -222,7 +222,7 @@ class _State(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Origin:
+class _OriginalOffsets:
     """Where the original has some records.
 
     Attributes:
@@ -250,7 +250,7 @@ class _Foreign:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Comparison:
+class _CopyComparison:
     """A log and its copy once they are aligned.
 
     Attributes:
@@ -314,7 +314,7 @@ class _Comparison:
             if len(wanted):
                 self._tell_unsurvived(number, wanted)
 
-    def _without_deleted(self, gap: Gap) -> Gap:
+    def _without_deleted(self, gap: Mismatch) -> Mismatch:
         """Return a gap without what retention has taken from the other log."""
         if not gap.is_first or (gap.is_last and self.is_mapped):
             return gap
@@ -370,7 +370,7 @@ class _Comparison:
         finally:
             self.read_bytes += reader.read_bytes
 
-    def _look_for_copied(self, gaps: Sequence[Gap]) -> None:
+    def _look_for_copied(self, gaps: Sequence[Mismatch]) -> None:
         """Look in the original for what the copy alone seems to have."""
         spans = _spans_of(gaps, 1)
         if not len(spans):
@@ -438,7 +438,7 @@ class _Comparison:
                     message="the copy has it behind later ones" if has_moved else "",
                 )
 
-    def _find_origin(self, rows: Rows, unmatched: Spans, next_offset: int) -> "_Origin":
+    def _find_origin(self, rows: Rows, unmatched: Spans, next_offset: int) -> _OriginalOffsets:
         """Look for the same records in the original.
 
         Args:
@@ -471,7 +471,7 @@ class _Comparison:
                 offset[at[is_free]] = offsets[is_free]
                 is_unmatched[at[is_free]] = True
                 is_done = bool((offset >= 0).all()) and piece[OFFSET, -1] >= last
-        return _Origin(offset[of_row], is_unmatched[of_row], aborted[of_row])
+        return _OriginalOffsets(offset[of_row], is_unmatched[of_row], aborted[of_row])
 
     def _tell_wrong_offsets(self, wrong: WrongOffsets) -> None:
         """Tell of records at other offsets than they should have."""
@@ -500,7 +500,7 @@ class _Comparison:
 
     def _tell_gap(
         self,
-        gap: Gap,
+        gap: Mismatch,
         foreign: _Foreign,
         moved: NDArray[np.int64],
         candidates: tuple[list[Spans], list[Spans]],
@@ -780,7 +780,7 @@ def _keys_of(rows: Rows, names: NDArray[np.uint64] | None = None) -> Keys:
     return Keys(np.stack([key, key]), facts)
 
 
-def _spans_of(gaps: Sequence[Gap], number: int) -> Spans:
+def _spans_of(gaps: Sequence[Mismatch], number: int) -> Spans:
     """Return the offsets of one log's records that are in gaps."""
     spans = [gap[4 * number : 4 * number + 2] for gap in gaps]
     return np.array([span for span in spans if span[0] <= span[1]], np.int64).reshape(-1, 2)
