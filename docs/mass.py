@@ -162,14 +162,14 @@ def _unreached(modules: list[Module]) -> list[str]:
         for node in module.nodes:
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 words.update(re.findall(r"^\w+$", node.value))
-    found = []
+    unreached = []
     for module in modules:
         for node in [*module.functions, *module.classes]:
             is_special = node.name.startswith("__") or node.name.startswith("visit_")
             is_override = isinstance(node, Function) and "override" in _decorators(node)
             if not (uses[node.name] or node.name in words or is_special or is_override):
-                found.append(f"{module.path}: {node.name}")
-    return found
+                unreached.append(f"{module.path}: {node.name}")
+    return unreached
 
 
 def _questions_of_roles(modules: list[Module]) -> list[str]:

@@ -9,9 +9,6 @@ that does other work, too, moves it little.
 
 import argparse
 import shutil
-import subprocess
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,9 +24,7 @@ from tests.bench.linked_root import (
     topic_name,
     write_linked_root,
 )
-from tests.bench.orders import ROOT
-from tests.bench.process_watch import watched
-from tests.jobs.spark_programs import plain_environment
+from tests.bench.process_watch import run_program
 from tests.storage_core.catalog import metadata_bytes as md
 
 PARTITIONS: Final = (1_000, 3_000, 10_000)
@@ -150,16 +145,8 @@ def measure(partitions: Sequence[int], ways: Sequence[str] = tuple(WAYS)) -> Ite
 
 
 def _run(*words: str) -> Cost:
-    command = [sys.executable, "-m", "pylog_spark", *words, "--output", "json"]
-    begin = time.perf_counter()
-    with (
-        subprocess.Popen(
-            command, cwd=ROOT, env=plain_environment(), stdout=subprocess.DEVNULL
-        ) as process,
-        watched(process.pid) as seen,
-    ):
-        status = process.wait()
-        seconds = time.perf_counter() - begin
+    command = [*words, "--output", "json"]
+    status, seconds, seen = run_program(command)
     assert status in {0, 1}, command
     return Cost(seconds=seconds, processor_seconds=seen.cpu_seconds, memory_bytes=seen.all_bytes)
 

@@ -9,18 +9,14 @@ user starts it, on a fresh copy; a ledger that is new, and one that goes on.
 import argparse
 import shutil
 import statistics
-import subprocess
-import sys
 import tarfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tests.bench.orders import ROOT
-from tests.bench.process_watch import watched
-from tests.jobs.spark_programs import plain_environment
+from tests.bench.process_watch import run_program
 
 CACHE: Final = ROOT / "build" / "bench"
 GOLDEN: Final = ROOT / "tests" / "golden" / "broker-uncleaned" / "before.tar.gz"
@@ -97,17 +93,9 @@ def _round(scratch: Path) -> Iterator[tuple[str, tuple[float, float]]]:
 
 
 def _run(root: Path, ledger: Sequence[str]) -> tuple[float, float]:
-    command = [sys.executable, "-m", "pylog_spark", "run", str(root), "--role", "broker", *ledger]
+    command = ["run", str(root), "--role", "broker", *ledger]
     command += ["--engine", "spark"]
-    begin = time.perf_counter()
-    with (
-        subprocess.Popen(
-            command, cwd=ROOT, env=plain_environment(), stdout=subprocess.DEVNULL
-        ) as process,
-        watched(process.pid) as seen,
-    ):
-        status = process.wait()
-        seconds = time.perf_counter() - begin
+    status, seconds, seen = run_program(command)
     assert status == 0, command
     return seconds, seen.cpu_seconds
 

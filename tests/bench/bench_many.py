@@ -11,9 +11,6 @@ line from the smallest size to the largest.
 
 import argparse
 import shutil
-import subprocess
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +20,7 @@ from storage_core.clock import SystemClock
 from tests.bench.figures import keep
 from tests.bench.linked_root import ALL_DUE, NOTHING_DUE, write_linked_root
 from tests.bench.orders import ROOT
-from tests.bench.process_watch import watched
-from tests.jobs.spark_programs import plain_environment
+from tests.bench.process_watch import run_program
 
 CACHE: Final = ROOT / "build" / "bench"
 PARTITIONS: Final = (500, 2000)
@@ -115,17 +111,9 @@ def measure(partitions: Sequence[int], segments: int) -> Iterator[Many]:
 def _night(root: Path, partitions: int) -> Night:
     some = next(path for path in root.iterdir() if path.is_dir() and path.name.endswith("-0"))
     files = partitions * sum(1 for _ in some.iterdir())
-    command = [sys.executable, "-m", "pylog_spark", "run", str(root), "--role", "broker"]
+    command = ["run", str(root), "--role", "broker"]
     command += ["--engine", "spark"]
-    begin = time.perf_counter()
-    with (
-        subprocess.Popen(
-            command, cwd=ROOT, env=plain_environment(), stdout=subprocess.DEVNULL
-        ) as process,
-        watched(process.pid) as seen,
-    ):
-        status = process.wait()
-        seconds = time.perf_counter() - begin
+    status, seconds, seen = run_program(command)
     assert status == 0, command
     return Night(
         partitions=partitions,

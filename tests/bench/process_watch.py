@@ -5,13 +5,18 @@ pages of files; pages that a worker shares with the daemon that it was forked fr
 """
 
 import os
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from tests.bench.orders import ROOT
+from tests.jobs.spark_programs import plain_environment
 
 _INTERVAL_SECONDS: Final = 0.25
 _KIB: Final = 1024
@@ -77,6 +82,30 @@ def watched(root: int) -> Iterator[Watched]:
     finally:
         ended.set()
         thread.join()
+
+
+def run_program(words: Sequence[str]) -> tuple[int, float, Watched]:
+    """Run ``pylog`` as a user starts it.
+
+    Args:
+        words: Its command line.
+
+    Returns:
+        Its exit status, how many seconds it took, and what it and its descendants took.
+    """
+    begin = time.perf_counter()
+    with (
+        subprocess.Popen(
+            [sys.executable, "-m", "pylog_spark", *words],
+            cwd=ROOT,
+            env=plain_environment(),
+            stdout=subprocess.DEVNULL,
+        ) as process,
+        watched(process.pid) as seen,
+    ):
+        status = process.wait()
+        seconds = time.perf_counter() - begin
+    return status, seconds, seen
 
 
 def _descendants(root: int) -> Iterator[tuple[int, int, float, bool]]:

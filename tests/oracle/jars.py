@@ -93,3 +93,4 @@ if __name__ == "__main__":
         sys.stdout.write(f"{len(jars_of(wanted))} jars of Apache Kafka {wanted}\n")
     if not sys.argv[1:]:
         sys.stdout.write(f"{len(tools_jars())} jars of its commands\n")
+        sys.stdout.write(f"{mirror_jar().name}\n")
