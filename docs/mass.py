@@ -154,7 +154,7 @@ def _unreached(modules: list[Module]) -> list[str]:
     """Return definitions whose name nothing in the product reads, nor a document or a setting."""
     uses = _uses(modules)
     texts = [(ROOT / "pyproject.toml").read_text()]
-    texts += [file.read_text() for file in (ROOT / "docs").rglob("*.md")]
+    texts += [page.read_text() for page in _pages()]
     texts += [file.read_text() for file in (ROOT / "notebooks").rglob("*.py")]
     words = set(re.findall(r"\w+", " ".join(texts)))
     for module in modules:
@@ -191,11 +191,11 @@ def _schemas(modules: list[Module]) -> list[str]:
 
 
 def _schemas_unread_by_users(modules: list[Module]) -> list[str]:
-    texts = [
+    texts = [page.read_text() for page in _pages()]
+    texts += [
         file.read_text()
         for folder in _USER_FACING
-        for suffix in ("*.md", "*.py")
-        for file in (ROOT / folder).rglob(suffix)
+        for file in (ROOT / folder).rglob("*.py")
         if file != Path(__file__).resolve()
     ]
     words = set(re.findall(r"\w+", " ".join(texts)))
@@ -263,10 +263,21 @@ def _long_first_lines(modules: list[Module]) -> list[str]:
     return long
 
 
-def _words_of_documents() -> int:
-    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    build = ROOT / "docs" / "build"
-    return sum(len(page.read_text().split()) for page in pages if build not in page.parents)
+def _pages() -> list[Path]:
+    """Return the pages that people write: others are made of the program."""
+    return [ROOT / page for page in _git("ls-files", "README.md", "docs/*.md").split()]
+
+
+def _git(*words: str) -> str:
+    """Return what git says; nothing where it fails."""
+    done = subprocess.run(  # noqa: S603
+        ["git", *words],  # noqa: S607
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout if done.returncode == 0 else ""
 
 
 Listing = Callable[[list[Module]], list[str]]
@@ -297,7 +308,7 @@ def count(modules: list[Module]) -> dict[str, int]:
     numbers = {
         "lines": _lines(module.text for module in modules),
         "lines of tests": _lines(tests),
-        "words of documents": _words_of_documents(),
+        "words of documents": sum(len(page.read_text().split()) for page in _pages()),
         "modules": len(modules),
         "classes": sum(len(module.classes) for module in modules),
         "dataclasses": len(_dataclasses(modules)),
@@ -313,14 +324,8 @@ def count(modules: list[Module]) -> dict[str, int]:
 
 def numbers_of_main() -> dict[str, int]:
     """Return the numbers that main keeps; empty where there is no such commit or file."""
-    shown = subprocess.run(
-        ["git", "show", "main:docs/mass.json"],  # noqa: S607
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return json.loads(shown.stdout) if shown.returncode == 0 else {}
+    shown = _git("show", "main:docs/mass.json")
+    return json.loads(shown) if shown else {}
 
 
 def main(arguments: list[str]) -> None:
