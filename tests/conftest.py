@@ -21,6 +21,7 @@ from storage_core.kernels._code_files import cache_folder
 from tests.kit.connect import connect_session
 from tests.kit.prebuilt_kernels import WARM_UP
 from tests.kit.ready_templates import ReadyTemplates
+from tests.kit.remaining_processes import end_with_this_process
 from tests.kit.spark_classes import FEW_ROWS, spark_options
 
 Pylog = Callable[..., Any]
@@ -37,7 +38,11 @@ settings.load_profile("repeatable")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile the kernels once, before processes that share the tests would each do it."""
+    """Compile the kernels once, before processes that share the tests would each do it.
+
+    Whatever is started from here on ends with the run.
+    """
+    end_with_this_process()
     starts_processes = config.getoption("numprocesses", None) and not hasattr(config, "workerinput")
     folder = cache_folder()
     if starts_processes and folder is not None and not any(folder.iterdir()):
