@@ -18,6 +18,7 @@ from pylog_spark.engines import local_pool
 from pylog_spark.java import JavaNotFoundError, find_java
 from pylog_spark.session import build_session
 from storage_core.kernels._code_files import cache_folder
+from tests.kit import memory_objects  # noqa: F401  # tests open memory:// by it
 from tests.kit.connect import connect_session
 from tests.kit.prebuilt_kernels import WARM_UP
 from tests.kit.ready_templates import ReadyTemplates

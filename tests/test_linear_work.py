@@ -15,8 +15,8 @@ from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.retention.partition import plan_retain
 from storage_core.store.local import LocalStore
 from storage_core.store.managed_store import ManagedStore
-from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
 from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.memory_objects import MemoryObjectStore, forget_memory
 
 FEW, MANY = 60, 240
 PARTITION = TopicPartition("t", 0)

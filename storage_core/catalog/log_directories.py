@@ -9,7 +9,6 @@ Source: ``org.apache.kafka.storage.internals.log.LogManager`` and ``LocalLog``.
 import enum
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from storage_core.checkpoint.broker_files import CleanShutdown, MetaProperties
@@ -21,7 +20,6 @@ from storage_core.errors import (
     DuplicatePartitionError,
     InconsistentTopicIdError,
     InvalidNameError,
-    StorageError,
 )
 from storage_core.filenames import (
     CLUSTER_METADATA_TOPIC,
@@ -133,21 +131,6 @@ def classify_directory(name: str) -> tuple[DirectoryKind, TopicPartition | None]
     return DirectoryKind.PARTITION, partition
 
 
-def create_missing_directories(paths: Iterable[Path]) -> None:
-    """Create log directories that do not exist, as a broker does; for jobs that write.
-
-    Raises:
-        StorageError: One cannot be created.
-    """
-    for path in paths:
-        if not path.exists():
-            try:
-                path.mkdir(parents=True)
-            except OSError as error:
-                raise StorageError(str(path), error.strerror or str(error)) from error
-            LocalStore(path.absolute().parent, may_be_link=True).sync_directory()
-
-
 def read_topic_id(location: str) -> str | None:
     """Return the topic id in a partition's ``partition.metadata``, None without one.
 
@@ -167,16 +150,6 @@ def read_topic_id(location: str) -> str | None:
     content = store.read_file(PARTITION_METADATA_FILE, limit_bytes=MAX_PARTITION_METADATA_BYTES)
     file = f"{location}/{PARTITION_METADATA_FILE}"
     return parse_partition_metadata(content, file=file).topic_id
-
-
-def validate_names(state: LogDirectoryState) -> None:
-    """Check that a broker would start on a log directory, as far as its names go.
-
-    Raises:
-        InvalidNameError: A sub-directory is none of Kafka's; the first one by name.
-    """
-    for entry in state.of_kind(DirectoryKind.FOREIGN):
-        raise InvalidNameError(entry.path, "a broker does not start with it in a log directory")
 
 
 def find_duplicate_partitions(
@@ -219,28 +192,6 @@ def find_inconsistent_topic_ids(
             if entry.topic_id != wanted:
                 errors.append(InconsistentTopicIdError(entry.path, wanted, entry.topic_id))
     return errors
-
-
-def find_abandoned_futures(
-    states: Iterable[LogDirectoryState], assigned: Mapping[TopicPartition, str]
-) -> list[SubDirectory]:
-    """Return the future copies that lie in the directory which the partition is assigned to.
-
-    The move was decided, but the broker did not live to make the copy the partition's own. To
-    promote one takes an explicit command.
-
-    Args:
-        states: The log directories.
-        assigned: Ids of the directories that partitions are assigned to on this node.
-    """
-    return [
-        entry
-        for state in states
-        if state.meta_properties is not None
-        for entry in state.of_kind(DirectoryKind.FUTURE)
-        if entry.topic_partition is not None
-        and assigned.get(entry.topic_partition, "") == state.meta_properties.directory_id
-    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

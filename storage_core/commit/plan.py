@@ -274,15 +274,6 @@ class Plan:
             or (isinstance(operation, RestoreFile) and operation.is_copy)
         )
 
-    @property
-    def copied_away_bytes(self) -> int:
-        """Bytes that are copied to another filesystem because a file has to be kept there."""
-        return sum(
-            max(0, operation.size_bytes)
-            for operation in self.operations
-            if isinstance(operation, KeepFile) and operation.is_copy
-        )
-
     def describe(self) -> Iterator[dict[str, str | int]]:
         """Yield one flat dictionary a step: its kind, its fields (contents as their size)."""
         for operation in self.operations:

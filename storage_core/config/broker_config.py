@@ -168,13 +168,6 @@ class BrokerConfig:
         """The log directories: log.dirs, else log.dir, else none."""
         return self.log_dirs or self.log_dir
 
-    @property
-    def cordoned_directories(self) -> tuple[str, ...]:
-        """The log directories that take no new partitions."""
-        if self.cordoned_log_dirs == (ALL_DIRECTORIES,):
-            return self.directories
-        return self.cordoned_log_dirs
-
     @classmethod
     def from_settings(cls, settings: Mapping[str, str]) -> Self:
         """Build the config from texts by key.

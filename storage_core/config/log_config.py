@@ -401,11 +401,6 @@ class LogConfig:
         return self.max_compaction_lag_ms < LONG_MAX
 
     @property
-    def is_deleted(self) -> bool:
-        """Whether old segments go by age or size."""
-        return CleanupPolicy.DELETE in self.cleanup_policy
-
-    @property
     def max_segment_ms(self) -> int:
         """Age at which a segment is closed: compaction must not wait longer for it."""
         if self.is_compacted and self.max_compaction_lag_ms > 0:

@@ -116,16 +116,6 @@ def count_used_entries(entries: NDArray[np.void]) -> int:
     return int(used[-1]) + 1 if used.size else 0
 
 
-def count_listed_entries(entries: NDArray[np.void]) -> int:
-    """Return how many entries Kafka's tool lists: up to the second one at the base offset.
-
-    Args:
-        entries: OFFSET_INDEX_ENTRY[n] or TIME_INDEX_ENTRY[n].
-    """
-    at_base = np.flatnonzero(entries["relative_offset"][1:] == 0)
-    return int(at_base[0]) + 1 if at_base.size else len(entries)
-
-
 def audit_offset_index(
     base_offset: int,
     data: bytes,

@@ -11,14 +11,12 @@ entries that the search looks at; who needs all entries reads up to the last tha
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.errors import StorageError
-from storage_core.filenames import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_file
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from storage_core.store.base import FileReader, LogStore, data_end_of
@@ -203,9 +201,6 @@ class _SegmentIndex:
 
     def _find(self, field: str, target: int) -> Slots:
         return find_slots(self.entries[field], target, entry_bytes=self.entry.itemsize)
-
-
-_Index = TypeVar("_Index", bound=_SegmentIndex)
 
 
 class OffsetIndex(_SegmentIndex):
@@ -427,63 +422,3 @@ def _count_used(entries: int, read: Callable[[int], bytes]) -> int:
         middle = (used + entries) // 2
         used, entries = (middle + 1, entries) if any(read(middle)) else (used, middle)
     return used
-
-
-class LazyIndexes:
-    """The indexes of one partition's segments.
-
-    A file that is missing is as an empty one.
-
-    Args:
-        store: The partition directory.
-        names: The files that there are; one that is not among them is not looked for.
-        limit_bytes: The most that an index may have.
-
-    Attributes:
-        opened: How many index files have been read.
-    """
-
-    def __init__(self, store: LogStore, names: frozenset[str], *, limit_bytes: int) -> None:
-        self._store = store
-        self._names = names
-        self._limit_bytes = limit_bytes
-        self._offsets: dict[int, OffsetIndex] = {}
-        self._times: dict[int, TimeIndex] = {}
-        self.opened = 0
-
-    def offset_index(self, base_offset: int) -> OffsetIndex:
-        """Return the offset index of a segment.
-
-        Raises:
-            StorageError: It cannot be read, or is too large.
-        """
-        if base_offset not in self._offsets:
-            self._offsets[base_offset] = self._open(OffsetIndex, base_offset, OFFSET_INDEX_SUFFIX)
-        return self._offsets[base_offset]
-
-    def time_index(self, base_offset: int) -> TimeIndex:
-        """Return the time index of a segment.
-
-        Raises:
-            StorageError: It cannot be read, or is too large.
-        """
-        if base_offset not in self._times:
-            self._times[base_offset] = self._open(TimeIndex, base_offset, TIME_INDEX_SUFFIX)
-        return self._times[base_offset]
-
-    def release(self) -> None:
-        """Forget what has been read; it is read again when it is needed again."""
-        self._offsets.clear()
-        self._times.clear()
-
-    def _open(self, kind: type[_Index], base_offset: int, suffix: str) -> _Index:
-        name = segment_file(base_offset, suffix)
-        if name not in self._names:
-            return kind.parse(base_offset, b"")
-        self.opened += 1
-        return kind.of_file(
-            base_offset,
-            partial(self._store.open_file, name),
-            f"{self._store.location}/{name}",
-            limit_bytes=self._limit_bytes,
-        )

@@ -193,13 +193,3 @@ def list_open_transactions(
         if producer.current_txn_first_offset >= 0
     ]
     return tuple(sorted(transactions, key=lambda transaction: transaction.first_offset))
-
-
-def has_late_transaction(transactions: Iterable[OpenTransaction]) -> bool:
-    """Return whether the oldest open transaction is late, which a broker counts the partition by.
-
-    Args:
-        transactions: As `list_open_transactions` returns them.
-    """
-    oldest = min(transactions, key=lambda transaction: transaction.first_offset, default=None)
-    return oldest is not None and oldest.is_late

@@ -1,5 +1,6 @@
 """Opens the object store behind a URL or path."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -7,13 +8,27 @@ from urllib.parse import unquote, urlsplit
 from storage_core.errors import ConfigError, MissingDriverError, StorageError
 from storage_core.redaction import has_password
 from storage_core.store.local_objects import LocalObjectStore
-from storage_core.store.memory_objects import MEMORY_SCHEME, MemoryObjectStore
 from storage_core.store.object_store import ObjectStore
 
 # Before the URL or path of a managed root, and of a partition of one.
 MANAGED_PREFIX: Final = "managed+"
 _FILE_SCHEME: Final = "file://"
-_S3_SCHEMES: Final = ("s3://", "s3a://")
+
+
+def _open_s3(url: str) -> ObjectStore:
+    from storage_core.store.s3_objects import S3ObjectStore  # noqa: PLC0415  # of an extra
+
+    return S3ObjectStore(url)
+
+
+def _open_by_fsspec(url: str) -> ObjectStore:
+    from storage_core.store.fsspec_objects import FsspecObjectStore  # noqa: PLC0415  # of an extra
+
+    return FsspecObjectStore(url)
+
+
+# Openers by scheme; fsspec has all other schemes.
+OPENERS: Final[dict[str, Callable[[str], ObjectStore]]] = {"s3": _open_s3, "s3a": _open_s3}
 
 
 def is_url(location: str) -> bool:
@@ -42,8 +57,8 @@ def open_object_store(url: str) -> ObjectStore:
     """Open the objects below a URL or a local folder; nothing is asked of the store yet.
 
     Args:
-        url: ``s3://bucket/prefix``, any other URL of fsspec's, ``memory://name``, or a path; a
-            managed root's prefix is left out.
+        url: ``s3://bucket/prefix``, any other URL of fsspec's, or a path; a managed root's prefix
+            is left out.
 
     Raises:
         ConfigError: fsspec knows no such kind of URL, or it says a password: rows, ledgers, plans
@@ -60,18 +75,11 @@ def open_object_store(url: str) -> ObjectStore:
             "driver: FSSPEC_<SCHEME>_PASSWORD in the environment, or its own configuration"
         )
         raise ConfigError("location", url, reason)
-    if url.startswith(MEMORY_SCHEME):
-        return MemoryObjectStore(url)
+    open_it = OPENERS.get(url.partition("://")[0], _open_by_fsspec)
     try:
-        if url.startswith(_S3_SCHEMES):
-            from storage_core.store.s3_objects import S3ObjectStore  # noqa: PLC0415  # of an extra
-
-            return S3ObjectStore(url)
-        from storage_core.store.fsspec_objects import FsspecObjectStore  # noqa: PLC0415  # likewise
-
-        return FsspecObjectStore(url)
+        return open_it(url)
     except ImportError as error:
-        if error.name is None and not url.startswith(_S3_SCHEMES):
+        if error.name is None and open_it is _open_by_fsspec:
             # fsspec's own words: which package reaches this kind of URL.
             raise ConfigError("location", url, str(error)) from error
         raise MissingDriverError(url, error.name or "s3fs", "s3") from error

@@ -41,11 +41,11 @@ from storage_core.roots.managed import HeldManagedRoot
 from storage_core.roots.open_root import root_checkpoints
 from storage_core.store import ManagedStore, open_objects
 from storage_core.store.managed_root import create_root
-from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
 from storage_core.store.uploads import upload_file
 from tests.bench.bench_compaction import CACHE
 from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.memory_objects import MemoryObjectStore, forget_memory
 from tests.pylog_spark.tasks.observed import observed
 
 LATENCY_SECONDS: Final = 0.02

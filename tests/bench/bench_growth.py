@@ -30,10 +30,10 @@ from storage_core.maintenance.compaction.candidates import CleanRequest
 from storage_core.maintenance.compaction.partition import clean_partition
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
-from storage_core.maintenance.verification.partition import verify_partition
 from storage_core.store import LocalStore
 from tests.bench.figures import DOCS, FOLDER, keep
 from tests.bench.generated_columns import NOW_MS, Topic, write_partition
+from tests.kit.one_partition import verify_partition
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SCRATCH: Final = ROOT / "build" / "bench" / "growth"

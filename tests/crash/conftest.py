@@ -2,7 +2,7 @@
 
 import pytest
 
-from storage_core.store.memory_objects import forget_memory
+from tests.kit.memory_objects import forget_memory
 from tests.oracle.fixtures import kafka_jvm
 
 __all__ = ["kafka_jvm"]

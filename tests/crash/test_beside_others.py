@@ -18,11 +18,11 @@ from storage_core.store import ManagedStore, ObjectStore
 from storage_core.store.garbage import find_garbage
 from storage_core.store.lease import acquire_lease, require_lease
 from storage_core.store.local_objects import LocalObjectStore
-from storage_core.store.memory_objects import MemoryObjectStore
 from tests.crash.work.ingest import NOBODY, PLAIN, Mirrored, state_of, take
 from tests.crash.work.managed_commit import AFTER, CHANGES, TTL_MS, attempt, create, publish
 from tests.kit.faulty_store import Moment, SimulatedCrash
 from tests.kit.golden_data import Golden
+from tests.kit.memory_objects import MemoryObjectStore
 from tests.kit.wrapped_objects import FaultyObjects
 from tests.pylog_spark.broker_roots import broker_directory
 from tests.pylog_spark.managed_roots import managed_twin

@@ -39,7 +39,6 @@ from storage_core.catalog.roles import Role
 from storage_core.config import CleanerConfig
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, LOG_START_FILE, TopicPartition
 from storage_core.log.log_loader import LogLoader
-from storage_core.maintenance.recovery.partition import recover_partition
 from storage_core.store.local import LocalStore
 from tests.crash.disk_images import ImagedDisk, can_mount
 from tests.crash.interruptions import ALL
@@ -47,6 +46,7 @@ from tests.crash.stopping import CONTROL
 from tests.jobs.spark_programs import REPOSITORY, environment
 from tests.kit.compare import read_tree
 from tests.kit.faulty_store import NEVER
+from tests.kit.one_partition import recover_partition
 from tests.kit.partition_views import data_records
 from tests.oracle.log_directory import consumed_records, load_and_die, load_log_directory
 from tests.oracle.records import NewBatch, NewRecord

@@ -40,17 +40,17 @@ from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import PylogError
 from storage_core.filenames import SNAPSHOT_SUFFIX
-from storage_core.maintenance.recovery.partition import RecoverResult, recover_partition
+from storage_core.maintenance.recovery.partition import RecoverResult
 from storage_core.maintenance.truncation import truncate_partition
 from storage_core.maintenance.verification.log_directories import verify_log_directories
 from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
-from storage_core.maintenance.verification.partition import verify_partition
 from storage_core.store.local import LocalStore
 from tests.fuzz.mutations import Mutator
 from tests.fuzz.test_hostile_partitions import read_everything
 from tests.kit.compare import read_tree
 from tests.kit.file_damage import Accident, Damage, damage
 from tests.kit.golden_data import Golden, goldens
+from tests.kit.one_partition import recover_partition, verify_partition
 
 ROUNDS = int(os.environ.get("PYLOG_FUZZ_ROUNDS", "100"))
 FIRST_SEED = int(os.environ.get("PYLOG_FUZZ_SEED", "0"))

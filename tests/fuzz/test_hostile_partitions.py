@@ -16,7 +16,6 @@ import pytest
 from storage_core.errors import PylogError
 from storage_core.filenames import SCRATCH_PREFIX
 from storage_core.log.committed_view import load_committed_view
-from storage_core.maintenance.recovery.partition import recover_partition
 from storage_core.records.columns import decode_records
 from storage_core.records.payload import Limits
 from storage_core.records.reader import CrcCheck, Tail, scan_windows
@@ -26,6 +25,7 @@ from tests.fuzz.mutations import Mutator
 from tests.kit.compare import read_tree
 from tests.kit.golden_cleaning import Cleaning, clean_spread, cleaning_of
 from tests.kit.golden_data import goldens
+from tests.kit.one_partition import recover_partition
 
 ROUNDS = int(os.environ.get("PYLOG_FUZZ_ROUNDS", "200"))
 FIRST_SEED = int(os.environ.get("PYLOG_FUZZ_SEED", "0"))

@@ -14,12 +14,12 @@ import pytest
 
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.log.log_loader import load_log
-from storage_core.log.log_reader import Isolation, LogReader, consume
-from storage_core.log.offset_search import OffsetTarget, list_offset
-from storage_core.maintenance.recovery.partition import recover_partition
 from storage_core.records.columns import decode_records
 from storage_core.records.payload import Limits
 from storage_core.store.local import LocalStore
+from tests.kit.log_reader import Isolation, LogReader, consume
+from tests.kit.offset_queries import OffsetTarget, list_offset
+from tests.kit.one_partition import recover_partition
 from tests.oracle.broker import UNTOUCHED, Broker
 from tests.oracle.broker_clients import Message, Producer, Topic, create_topics
 from tests.oracle.broker_reads import PartitionConsumer

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import OffsetOutOfRangeError
 from storage_core.log.log_loader import load_log
-from storage_core.log.log_reader import Isolation, LogReader
-from storage_core.log.offset_search import OffsetTarget, find_offset
 from storage_core.records.payload import Limits
 from storage_core.store.local import LocalStore
+from tests.kit.log_reader import Isolation, LogReader
+from tests.kit.offset_queries import OffsetTarget, find_offset
 from tests.oracle.jvm import KafkaFailure, java, kafka_failures, python_bytes
 from tests.oracle.kafka import PRODUCER_ID_EXPIRATION_MS, Kafka
 from tests.oracle.loading import write_log

@@ -18,10 +18,11 @@ from storage_core.filenames import (
     TopicPartition,
     parse_partition_directory,
 )
-from storage_core.maintenance.recovery.partition import RecoverResult, recover_partition
+from storage_core.maintenance.recovery.partition import RecoverResult
 from storage_core.roots.open_root import root_checkpoints
 from tests.kit.compare import read_tree
 from tests.kit.golden_data import Golden
+from tests.kit.one_partition import recover_partition
 from tests.pylog_spark.broker_roots import BrokerDirectory, broker_directory
 
 UNCLEAN = Golden("broker-dir-unclean")

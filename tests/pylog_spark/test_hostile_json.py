@@ -44,9 +44,9 @@ from storage_core.store.generations import read_head, read_history
 from storage_core.store.lease import LEASE_FILE, read_lease
 from storage_core.store.managed_root import MANAGED_ROOT_FILE, find_root
 from storage_core.store.manifest import history_key, manifest_key
-from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
 from storage_core.store.purged import read_purged
 from storage_core.store.uploads import UPLOADED_PREFIX, parse_location
+from tests.kit.memory_objects import MemoryObjectStore, forget_memory
 
 PARTITION = TopicPartition("t", 0)
 RUN = "20260102T030405Z-0a1b2c3d"

@@ -18,8 +18,6 @@ from storage_core.formats.error_codes import KafkaErrorCode, kafka_error_name
 from storage_core.index.index_builder import IndexBuilder
 from storage_core.index.transaction_index import parse_transaction_index
 from storage_core.log.log_loader import load_log
-from storage_core.log.log_reader import LogReader
-from storage_core.log.offset_search import find_offset
 from storage_core.log.producer_snapshot import parse_producer_snapshot
 from storage_core.maintenance.compaction import partition as compaction_partition
 from storage_core.maintenance.compaction.commit import verify_inputs
@@ -41,6 +39,8 @@ from tests.kit.damage import (
 )
 from tests.kit.directories import SegmentSpec, write_partition
 from tests.kit.legacy import LegacyMessage, LegacySet, encode_entry
+from tests.kit.log_reader import LogReader
+from tests.kit.offset_queries import find_offset
 from tests.storage_core.log.append_logs import batch, open_log
 from tests.storage_core.maintenance.compaction.hand_made import cleaning
 from tests.storage_core.maintenance.compaction.test_bad_input import (

@@ -18,11 +18,12 @@ from storage_core.filenames import (
     log_file,
 )
 from storage_core.log.log_loader import load_log
-from storage_core.maintenance.recovery.partition import RecoverResult, recover_partition
+from storage_core.maintenance.recovery.partition import RecoverResult
 from storage_core.maintenance.verification.findings import Code
 from storage_core.store import LocalStore
 from tests.kit.builders import encode_batch
 from tests.kit.compare import read_tree
+from tests.kit.one_partition import recover_partition
 from tests.storage_core.maintenance.compaction.hand_made import cleaning
 from tests.storage_core.maintenance.compaction.test_bad_input import DEFAULT_CONFIG, damaged_log
 from tests.storage_core.maintenance.verification.log_root import (

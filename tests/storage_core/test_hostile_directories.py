@@ -21,12 +21,12 @@ from storage_core.commit.scratch import create_scratch, find_claims, sweep_scrat
 from storage_core.errors import ConfigError, PylogError, StorageError
 from storage_core.filenames import log_file
 from storage_core.roots.broker import BrokerRoot
-from storage_core.roots.observation import observe_log_directory
 from storage_core.roots.open_root import locate_directory
 from storage_core.store.garbage import delete_leftovers, find_leftovers
 from storage_core.store.local import LocalStore
 from storage_core.store.local_objects import TEMPORARY_FOLDER, LocalObjectStore
 from storage_core.store.open_objects import open_object_store
+from tests.kit.one_partition import observe_log_directory
 from tests.storage_core.maintenance.recovery.test_plan import damage_batch, write_log
 from tests.storage_core.maintenance.recovery.test_salvage import salvage_of
 

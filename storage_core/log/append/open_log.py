@@ -9,7 +9,6 @@ from storage_core.clock import Clock, SystemClock
 from storage_core.commit import Plan, commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import (
-    InvalidAppendError,
     LogClosedError,
     OffsetOutOfRangeError,
     StorageError,
@@ -256,22 +255,6 @@ class OpenLog:
         self._high_watermark = min(max(offset, self._log_start_offset), self.log_end_offset)
         self._producers.transactions.advance_high_watermark(self._high_watermark)
         return self._high_watermark
-
-    def maybe_increment_high_watermark(self, offset: int) -> bool:
-        """Raise the high watermark; return whether that changed it.
-
-        Raises:
-            InvalidAppendError: It would exceed the log end offset.
-        """
-        if offset > self.log_end_offset:
-            raise InvalidAppendError(
-                self.partition,
-                f"high watermark {offset} exceeds the log end offset {self.log_end_offset}",
-            )
-        if offset <= self._high_watermark:
-            return False
-        self.update_high_watermark(offset)
-        return True
 
     def maybe_increment_log_start_offset(self, offset: int) -> bool:
         """Raise the log start offset, as DeleteRecords does; return whether that changed it.

@@ -13,7 +13,6 @@ from storage_core.log.log_truncation import follow_leader
 from storage_core.log.segment_scan import SegmentScan
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
-from storage_core.threads import count_processors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,48 +104,6 @@ def plan_recovery(  # noqa: PLR0913  # the inputs of Kafka's loader
         return log.close(high_watermark=high_watermark)
     end = follow_leader(log, truncations)
     return replace(log.close(high_watermark=high_watermark), follower_end=end)
-
-
-@located
-def recover_partition(  # noqa: PLR0913  # the inputs of Kafka's loader
-    directory: Path,
-    *,
-    config: LogConfig,
-    cleaner: CleanerConfig,
-    now_ms: int,
-    recovery_point: int = 0,
-    log_start_offset: int = 0,
-    clean_shutdown: bool = False,
-    threads: int | None = None,
-) -> RecoverResult:
-    """Recover a partition and close it cleanly.
-
-    Args:
-        directory: The partition directory.
-        config: As `plan_recovery`, and so are all others.
-        cleaner: See there.
-        now_ms: See there.
-        recovery_point: See there.
-        log_start_offset: See there.
-        clean_shutdown: See there.
-        threads: How many threads scan a segment, None for as many as there are processors.
-
-    Raises:
-        PylogError: As `plan_recovery`; the partition is untouched then, unless the store itself
-            failed while the result was put into place.
-    """
-    store = LocalStore(directory, is_ours=True)
-    log = plan_recovery(
-        store,
-        config=config,
-        cleaner=cleaner,
-        now_ms=now_ms,
-        recovery_point=recovery_point,
-        log_start_offset=log_start_offset,
-        clean_shutdown=clean_shutdown,
-        threads=count_processors() if threads is None else threads,
-    )
-    return commit_recovery(directory, log)
 
 
 @located

@@ -33,7 +33,6 @@ from storage_core.maintenance.verification.files import (
     check_folders,
     check_names,
     check_side_files,
-    sort_files,
 )
 from storage_core.maintenance.verification.finding_kinds import severity_of
 from storage_core.maintenance.verification.findings import Code, Finding, Severity
@@ -70,24 +69,6 @@ class PartitionFacts:
     log_end_offset: int
     read_bytes: int
     read_seconds: float
-
-
-def verify_partition(
-    store: LogStore,
-    surroundings: Surroundings,
-    options: VerifyOptions,
-    checkpoints: PartitionCheckpoints,
-) -> tuple[PartitionFacts, list[Finding]]:
-    """Verify a partition in this process: its segments one after the other, then the whole.
-
-    Raises:
-        PartitionNotFoundError: The directory does not exist.
-        StorageError: It cannot be listed.
-    """
-    files = sort_files(store.list_files())
-    facts, of_segments = verify_segments(store, files, files.segments, surroundings, options)
-    whole, of_whole = fold_partition(store, files, facts, surroundings, options, checkpoints)
-    return whole, [*of_segments, *of_whole]
 
 
 def verify_segments(

@@ -13,9 +13,9 @@ from storage_core.maintenance.ingest.commit import Commitment, commit_ingest
 from storage_core.maintenance.ingest.partition import IngestRules, observe_and_plan
 from storage_core.store import ObjectStore
 from storage_core.store.local_objects import LocalObjectStore
-from storage_core.store.memory_objects import MemoryObjectStore
 from tests.crash.cells import Cell, WorkOnObjects
 from tests.crash.interruptions import ALL, KILLS, POWER, Interruption, is_end
+from tests.kit.memory_objects import MemoryObjectStore
 from tests.storage_core.maintenance.ingest.mirrors import (
     ingest,
     mirror_of,

@@ -30,11 +30,11 @@ from storage_core.store import ManagedStore, ObjectStore
 from storage_core.store.garbage import find_garbage
 from storage_core.store.lease import Lease, acquire_lease
 from storage_core.store.local_objects import LocalObjectStore
-from storage_core.store.memory_objects import MemoryObjectStore
 from storage_core.store.uploads import upload_file
 from tests.crash.cells import Cell, WorkOnObjects
 from tests.crash.interruptions import ALL, KILLS, POWER, Interruption, is_end
 from tests.kit.faulty_store import Moment, SimulatedCrash
+from tests.kit.memory_objects import MemoryObjectStore
 from tests.kit.wrapped_objects import FaultyObjects, kind_of_key
 from tests.storage_core.store.managed_homes import FILES, NOW_MS, PARTITION, contents
 

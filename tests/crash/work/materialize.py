@@ -18,10 +18,10 @@ from storage_core.maintenance.materialize import (
     release_partition,
 )
 from storage_core.store import LocalStore, ManagedStore
-from storage_core.store.memory_objects import MemoryObjectStore
 from tests.crash.cells import Call, Cell, WorkOfRun
 from tests.crash.interruptions import KILLS, POWER, Interruption, is_end
 from tests.kit.compare import read_tree
+from tests.kit.memory_objects import MemoryObjectStore
 from tests.storage_core.maintenance.ingest.mirrors import (
     ingest,
     segment,

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 from storage_core.commit import Plan, commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.filenames import SEGMENT_SUFFIXES
-from storage_core.maintenance.recovery.partition import recover_partition
 from storage_core.maintenance.truncation import plan_truncation
 from storage_core.store.base import LogStore
 from tests.crash.cells import Cell, WorkOfKafka, WorkOnDirectory
@@ -31,6 +30,7 @@ from tests.crash.rounds import without_temporary
 from tests.crash.work.retention import overrides_of
 from tests.kit.golden_data import Golden, goldens
 from tests.kit.golden_loading import settings_of
+from tests.kit.one_partition import recover_partition
 from tests.storage_core.maintenance.compaction.hand_made import NOW, batch, record, write_log
 
 NAMES = (

@@ -372,9 +372,9 @@ def test_sigterm_does_not_wait_for_an_object_store_that_does_not_answer():
     code = """
 import threading
 from pylog_spark.cli import main
-from storage_core.store import open_object_store
+from tests.kit.memory_objects import MemoryObjectStore
 url = "memory://unanswered/logs"
-store = open_object_store(url)
+store = MemoryObjectStore(url)
 for name in ("a-0", "b-0", "c-0"):
     store.put(f"{name}/00000000000000000000.log", b"")
 several = threading.Barrier(2)

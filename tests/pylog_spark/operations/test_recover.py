@@ -26,9 +26,9 @@ from storage_core.filenames import (
     REPLICATION_FILE,
     TopicPartition,
 )
-from storage_core.maintenance.recovery.partition import recover_partition
 from tests.kit.compare import read_tree
 from tests.kit.golden_data import Golden
+from tests.kit.one_partition import recover_partition
 from tests.pylog_spark.broker_roots import read_points
 from tests.pylog_spark.crashed_roots import (
     MANY_KINDS,

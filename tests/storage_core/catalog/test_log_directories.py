@@ -8,28 +8,17 @@ from storage_core.catalog.log_directories import (
     DirectoryKind,
     SubDirectory,
     classify_directory,
-    create_missing_directories,
-    find_abandoned_futures,
     find_duplicate_partitions,
     find_inconsistent_topic_ids,
     read_topic_id,
-    validate_names,
 )
 from storage_core.errors import (
     CheckpointError,
-    InconsistentClusterIdError,
-    InconsistentDirectoriesError,
-    InvalidNameError,
-    StorageError,
 )
 from storage_core.filenames import TopicPartition
-from storage_core.roots.observation import (
-    agreed_broker_epoch,
-    observe_log_directories,
-    observe_log_directory,
-)
 from storage_core.store import LocalStore
 from tests.kit.golden_data import Golden
+from tests.kit.one_partition import observe_log_directory
 
 UNIQUE = "0123456789abcdef0123456789abcdef"
 ID_A = "6OhPo7FvRwiN63dAgYqoUA"
@@ -60,7 +49,7 @@ def make_root(
 
 def entries_of(*roots: Path) -> list[SubDirectory]:
     """Return the sub-directories of several log directories."""
-    return [entry for state in observe_log_directories(roots).states for entry in state.entries]
+    return [entry for root in roots for entry in observe_log_directory(root).entries]
 
 
 @pytest.mark.item("DIR-05", "DIR-06", "DIR-08")
@@ -112,19 +101,15 @@ def test_a_brokers_own_directory_is_read(tmp_path: Path):
     assert state.clean_shutdown is not None
     assert state.clean_shutdown.broker_epoch == 11
     assert all(entry.topic_id and not entry.problem for entry in state.entries)
-    validate_names(state)
 
 
-@pytest.mark.item("DIR-05", "ERR-07")
-def test_a_foreign_directory_is_reported_and_refused_where_names_are_strict(tmp_path: Path):
+@pytest.mark.item("DIR-05")
+def test_a_foreign_directory_is_reported(tmp_path: Path):
     state = observe_log_directory(make_root(tmp_path, "a-0", "lost+found"))
     (foreign,) = state.of_kind(DirectoryKind.FOREIGN)
     assert foreign.path == str(tmp_path / "lost+found")
     assert "expected <topic>-<partition>" in foreign.problem
     assert len(state.of_kind(DirectoryKind.PARTITION)) == 1
-    with pytest.raises(InvalidNameError, match="does not start") as raised:
-        validate_names(state)
-    assert raised.value.kafka_code == 17
 
 
 @pytest.mark.item("DIR-06", "DIR-08")
@@ -147,53 +132,6 @@ def test_files_are_no_partitions_but_links_to_directories_are(tmp_path: Path):
     (root / "linked-0").symlink_to(make_partition(tmp_path, "elsewhere"))
     (entry,) = observe_log_directory(root).entries
     assert entry.topic_partition == TopicPartition("linked", 0)
-
-
-@pytest.mark.item("DIR-01")
-def test_a_directory_that_fails_is_set_aside_and_the_others_are_read(tmp_path: Path):
-    good = make_root(tmp_path / "good", "a-0")
-    broken = make_root(tmp_path / "broken")
-    (broken / "meta.properties").write_text("version=7")
-    found = observe_log_directories([good, tmp_path / "missing", broken])
-    assert [state.path for state in found.states] == [str(good)]
-    assert found.failed.keys() == {str(tmp_path / "missing"), str(broken)}
-    assert "No such file" in found.failed[str(tmp_path / "missing")]
-
-
-@pytest.mark.item("DIR-01")
-def test_nothing_that_can_be_read_fails_the_job(tmp_path: Path):
-    with pytest.raises(StorageError, match="no log directory can be read"):
-        observe_log_directories([tmp_path / "missing", tmp_path / "none"])
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.item("DIR-01")
-def test_the_same_directory_under_two_names_is_refused(tmp_path: Path):
-    good = make_root(tmp_path / "good")
-    link = tmp_path / "link"
-    link.symlink_to(good)
-    with pytest.raises(InconsistentDirectoriesError, match="the same directory as"):
-        observe_log_directories([good, link])
-
-
-@pytest.mark.item("DIR-01")
-def test_missing_directories_are_created_only_when_asked_for(tmp_path: Path):
-    missing = tmp_path / "a" / "b"
-    there = make_root(tmp_path / "there", "a-0")
-    create_missing_directories([missing, there])
-    assert missing.is_dir()
-    assert (there / "a-0").is_dir()
-    blocked = there / "meta.properties" / "below"
-    with pytest.raises(StorageError):
-        create_missing_directories([blocked])
-
-
-@pytest.mark.item("DIR-11")
-def test_directories_of_two_clusters_are_refused(tmp_path: Path):
-    one = make_root(tmp_path / "one")
-    other = make_root(tmp_path / "other", directory_id=OTHER_DIRECTORY_ID, cluster_id="d")
-    with pytest.raises(InconsistentClusterIdError):
-        observe_log_directories([one, other])
 
 
 @pytest.mark.item("DIR-09")
@@ -248,32 +186,6 @@ def test_a_broken_topic_id_is_a_problem_of_its_partition_alone(tmp_path: Path):
     broken, good = observe_log_directory(root).entries
     assert (broken.topic_id, good.topic_id, good.problem) == (None, ID_A, "")
     assert "partition.metadata: line 1" in broken.problem
-
-
-def test_a_future_copy_where_its_partition_is_assigned_to_was_abandoned(tmp_path: Path):
-    root = make_root(tmp_path, f"a-0.{UNIQUE}-future", f"a-1.{UNIQUE}-future", "a-2")
-    state = observe_log_directory(root)
-    assigned = {
-        TopicPartition("a", 0): DIRECTORY_ID,
-        TopicPartition("a", 1): OTHER_DIRECTORY_ID,
-        TopicPartition("a", 2): DIRECTORY_ID,
-    }
-    (abandoned,) = find_abandoned_futures([state], assigned)
-    assert abandoned.topic_partition == TopicPartition("a", 0)
-
-
-@pytest.mark.item("DIR-04")
-def test_a_broker_epoch_counts_only_if_every_directory_agrees(tmp_path: Path):
-    one = make_root(tmp_path / "one")
-    other = make_root(tmp_path / "other", directory_id=OTHER_DIRECTORY_ID)
-    (one / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":7}')
-    marker = other / ".kafka_cleanshutdown"
-    assert agreed_broker_epoch(observe_log_directories([one, other])) == -1
-    for content, epoch in (('{"brokerEpoch":8}', -1), ("", -1), ('{"brokerEpoch":7}', 7)):
-        marker.write_text(content)
-        assert agreed_broker_epoch(observe_log_directories([one, other])) == epoch
-    missing = tmp_path / "missing"
-    assert agreed_broker_epoch(observe_log_directories([one, other, missing])) == -1
 
 
 @pytest.mark.item("CKP-16")

@@ -17,7 +17,7 @@ from storage_core.catalog.topic_catalog import (
     build_topic_catalog,
 )
 from storage_core.catalog.topic_dump import TopicDump
-from storage_core.config import LogConfig
+from storage_core.config import CleanupPolicy, LogConfig
 from storage_core.errors import ConfigError
 from tests.kit.golden_data import Golden
 
@@ -146,7 +146,7 @@ def test_defaults_are_assumed_only_where_it_was_allowed():
     assert entry.source is TopicConfigSource.ASSUMED
     config = catalog.config_for("log-a")
     assert config is not None
-    assert (config.flush_ms, config.is_deleted) == (3, True)
+    assert (config.flush_ms, CleanupPolicy.DELETE in config.cleanup_policy) == (3, True)
     assert catalog.config_for("a") is None
 
 
@@ -238,7 +238,7 @@ def test_an_internal_topic_has_what_its_own_name_says():
     )
     config = catalog.config_for("__consumer_offsets")
     assert config is not None
-    assert (config.is_compacted, config.is_deleted) == (True, True)
+    assert (config.is_compacted, CleanupPolicy.DELETE in config.cleanup_policy) == (True, True)
     assert (config.retention_ms, config.segment_ms) == (7, 5)
     assert config.segment_bytes == 104_857_600
     assert catalog.config_for("__transaction_state") is not None

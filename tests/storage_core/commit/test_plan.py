@@ -121,7 +121,6 @@ def test_a_description_fits_a_row_of_a_table():
 
 def test_new_files_are_what_takes_space():
     assert PLAN.peak_extra_bytes == 5 + 7 + 9 + 21
-    assert PLAN.copied_away_bytes == 21
     assert Plan(location="/logs/t-0", operations=()).peak_extra_bytes == 0
 
 

@@ -83,11 +83,11 @@ def test_an_empty_log_directory_is_refused(key: str, text: str):
 def test_cordoned_directories_are_some_of_the_brokers_or_all():
     settings = {"log.dirs": "/a,/b"}
     one = BrokerConfig.from_settings(settings | {"cordoned.log.dirs": "/b"})
-    assert one.cordoned_directories == ("/b",)
+    assert one.cordoned_log_dirs == ("/b",)
     every = BrokerConfig.from_settings(settings | {"cordoned.log.dirs": "*"})
-    assert every.cordoned_directories == ("/a", "/b")
+    assert every.cordoned_log_dirs == ("*",)
     none = BrokerConfig.from_settings(settings | {"cordoned.log.dirs": ""})
-    assert none.cordoned_directories == ()
+    assert none.cordoned_log_dirs == ()
     for text in ("/c", "*,/a"):
         with pytest.raises(ConfigError):
             BrokerConfig.from_settings(settings | {"cordoned.log.dirs": text})

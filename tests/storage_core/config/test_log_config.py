@@ -261,10 +261,13 @@ def test_the_internal_segment_size_overrides_without_a_limit():
 
 def test_policies_are_told_apart():
     both = LogConfig.from_topic_overrides({"cleanup.policy": "compact,delete"})
-    assert (both.is_compacted, both.is_deleted) == (True, True)
-    assert (LogConfig().is_compacted, LogConfig().is_deleted) == (False, True)
+    assert both.is_compacted
+    assert both.cleanup_policy == {CleanupPolicy.COMPACT, CleanupPolicy.DELETE}
+    assert not LogConfig().is_compacted
+    assert LogConfig().cleanup_policy == {CleanupPolicy.DELETE}
     nothing = LogConfig(cleanup_policy=frozenset())
-    assert (nothing.is_compacted, nothing.is_deleted) == (False, False)
+    assert not nothing.is_compacted
+    assert nothing.cleanup_policy == frozenset()
 
 
 def test_a_compacted_segment_closes_in_time_for_its_lag():

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from storage_core.errors import StorageError
-from storage_core.index.segment_indexes import LazyIndexes
 from storage_core.store.local import LocalStore
 from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.log_reader import LazyIndexes
 
 LIMIT_BYTES = 1 << 20
 

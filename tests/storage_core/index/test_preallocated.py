@@ -28,10 +28,10 @@ from storage_core.maintenance.inspection import inspect_partition, inspect_root
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.verification.findings import Code
 from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
-from storage_core.maintenance.verification.partition import verify_partition
 from storage_core.store.local import LocalFileReader, LocalStore
 from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.one_partition import verify_partition
 
 NOW_MS = 1_700_000_000_000
 INDEX_BYTES, TIME_INDEX_BYTES = 10_485_760, 10_485_756

@@ -8,7 +8,6 @@ from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import OffsetOutOfRangeError
 from storage_core.formats.control import ControlType
 from storage_core.log.log_loader import load_log
-from storage_core.log.log_reader import Isolation, LogReader, consume
 from storage_core.store.local import LocalStore
 from tests.kit.builders import BatchSpec, RecordSpec, encode_batch, end_txn_marker
 from tests.kit.directories import (
@@ -17,6 +16,7 @@ from tests.kit.directories import (
     SegmentSpec,
     write_partition,
 )
+from tests.kit.log_reader import Isolation, LogReader, consume
 
 NOW_MS = 1_700_000_000_000
 EVERYTHING = 1 << 20

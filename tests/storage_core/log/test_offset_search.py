@@ -8,12 +8,12 @@ import pytest
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import OffsetNotAvailableError
 from storage_core.log.log_loader import load_log
-from storage_core.log.log_reader import Isolation, LogReader
-from storage_core.log.offset_search import OffsetTarget, find_offset, list_offset, offsets_before
 from storage_core.records.payload import Limits
 from storage_core.store.local import LocalStore
 from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.directories import ProducerSpec, SegmentSpec, write_partition
+from tests.kit.log_reader import Isolation, LogReader
+from tests.kit.offset_queries import OffsetTarget, find_offset, list_offset, offsets_before
 
 NOW_MS = 1_700_000_000_000
 LIMITS = Limits(max_record_bytes=1 << 20, max_batch_bytes=1 << 20)

@@ -11,7 +11,6 @@ from storage_core.log.open_transactions import (
     MAX_TRANSACTION_TIMEOUT_MS,
     OpenSpan,
     OpenTransactions,
-    has_late_transaction,
     list_open_transactions,
 )
 from storage_core.log.producer_snapshot import ProducerEntry
@@ -37,8 +36,7 @@ def test_only_open_transactions_are_listed_the_oldest_first():
     found = list_open_transactions(producers, now_ms=BEGUN_MS + 10)
     assert [(t.producer_id, t.first_offset, t.age_ms) for t in found] == [(3, 40, 3), (1, 90, 10)]
     assert found[0].producer_epoch == 3
-    assert not has_late_transaction(found)
-    assert not has_late_transaction([])
+    assert not any(transaction.is_late for transaction in found)
 
 
 @pytest.mark.item("PRD-17")
@@ -53,7 +51,6 @@ def test_only_open_transactions_are_listed_the_oldest_first():
 def test_a_transaction_is_late_after_timeout_and_buffer(age_ms, is_late):
     [found] = list_open_transactions([producer(1, 0)], now_ms=BEGUN_MS + age_ms)
     assert found.is_late is is_late
-    assert has_late_transaction([found]) is is_late
 
 
 @pytest.mark.item("PRD-17")
@@ -80,7 +77,7 @@ def test_the_transaction_that_was_left_open_in_a_log_of_kafka_is_found(tmp_path:
     assert found
     assert found[0].first_offset >= log.last_stable_offset
     late = list_open_transactions(log.producers, now_ms=now_ms + 10 * LIMIT_MS)
-    assert has_late_transaction(late)
+    assert late[0].is_late
 
 
 @pytest.mark.item("PRD-17")

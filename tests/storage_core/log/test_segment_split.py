@@ -11,7 +11,6 @@ from storage_core.formats.control import ControlType
 from storage_core.index.segment_indexes import OffsetIndex
 from storage_core.index.transaction_index import parse_transaction_index
 from storage_core.log.segment_split import SegmentSplit, find_parts
-from storage_core.maintenance.recovery.partition import recover_partition
 from storage_core.records.payload import Limits
 from storage_core.store.object_files import BytesReader
 from tests.kit.builders import (
@@ -22,6 +21,7 @@ from tests.kit.builders import (
 )
 from tests.kit.compare import read_tree
 from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.one_partition import recover_partition
 from tests.storage_core.maintenance.verification.log_root import (
     ABORTS,
     NOW_MS,

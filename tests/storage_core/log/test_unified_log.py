@@ -422,9 +422,6 @@ def test_the_high_watermark_stays_inside_and_the_log_start_below_it(tmp_path):
         with pytest.raises(OffsetOutOfRangeError):
             log.maybe_increment_log_start_offset(1)
         assert log.update_high_watermark(99) == 10
-        assert not log.maybe_increment_high_watermark(7)
-        with pytest.raises(PylogError):
-            log.maybe_increment_high_watermark(11)
         assert log.maybe_increment_log_start_offset(7)
         assert not log.maybe_increment_log_start_offset(6)
         assert (log.log_start_offset, log.recovery_point) == (7, 7)

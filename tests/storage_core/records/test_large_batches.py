@@ -24,8 +24,6 @@ from storage_core.log.batch_search import (
 from storage_core.log.committed_view import scan_batch_tables, scan_committed_view
 from storage_core.log.directory_view import DirectoryView
 from storage_core.log.log_loader import load_log
-from storage_core.log.log_reader import Isolation, LogReader, consume
-from storage_core.log.offset_search import OffsetTarget, find_offset
 from storage_core.log.segment_scan import scan_segment
 from storage_core.maintenance.inspection import _oldest, _read_tail
 from storage_core.maintenance.recovery.partition import plan_recovery
@@ -52,6 +50,8 @@ from tests.kit.builders import (
 from tests.kit.directories import SegmentSpec, write_partition
 from tests.kit.golden_data import goldens
 from tests.kit.legacy import LegacyMessage, LegacySet, encode_entry
+from tests.kit.log_reader import Isolation, LogReader, consume
+from tests.kit.offset_queries import OffsetTarget, find_offset
 
 CLAIMED = 256 << 20
 MOST = 8 << 20

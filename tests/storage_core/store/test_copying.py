@@ -6,7 +6,7 @@ from storage_core.errors import ChangedWhileReadError, InvalidNameError, Storage
 from storage_core.store import copying
 from storage_core.store.copying import copy_object, is_server_side
 from storage_core.store.local_objects import LocalObjectStore
-from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
+from tests.kit.memory_objects import MemoryObjectStore, forget_memory
 
 CONTENT = bytes(range(256)) * 20
 

@@ -31,7 +31,7 @@ from storage_core.store.managed_root import (
 )
 from storage_core.store.managed_store import ManagedStore
 from storage_core.store.manifest import FileEntry, history_key, manifest_key
-from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
+from tests.kit.memory_objects import MemoryObjectStore, forget_memory
 from tests.kit.wrapped_objects import CountingObjects
 from tests.storage_core.store.managed_homes import NOW_MS, PARTITION
 

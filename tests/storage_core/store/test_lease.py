@@ -8,7 +8,7 @@ from storage_core.clock import ManualClock
 from storage_core.errors import LeaseHeldError, LeaseLostError, ManifestError, StorageError
 from storage_core.filenames import LEASE_FILE
 from storage_core.store.lease import acquire_lease, read_lease, require_lease
-from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
+from tests.kit.memory_objects import MemoryObjectStore, forget_memory
 from tests.storage_core.store.managed_homes import (
     FILES,
     NOW_MS,

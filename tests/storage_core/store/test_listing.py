@@ -12,7 +12,7 @@ from storage_core.store.listing import (
     is_plain_name,
     key_order,
 )
-from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
+from tests.kit.memory_objects import MemoryObjectStore, forget_memory
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 

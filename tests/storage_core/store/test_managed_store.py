@@ -25,8 +25,8 @@ from storage_core.store import LocalStore, ManagedStore, ObjectDirectory, open_s
 from storage_core.store.generations import read_history
 from storage_core.store.local_objects import LocalObjectStore
 from storage_core.store.manifest import FileEntry, data_key, history_key, manifest_key
-from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
 from storage_core.store.uploads import encode_location, upload_companions, upload_file
+from tests.kit.memory_objects import MemoryObjectStore, forget_memory
 from tests.kit.store_contract import NAME, OTHER, StoreContract
 from tests.kit.wrapped_objects import CountingObjects
 from tests.storage_core.store.managed_homes import (

@@ -10,7 +10,7 @@ from storage_core.errors import (
     StorageError,
 )
 from storage_core.store import ObjectDirectory, open_store
-from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
+from tests.kit.memory_objects import MemoryObjectStore, forget_memory
 from tests.kit.wrapped_objects import CountingObjects
 
 LOG = "00000000000000000000.log"

@@ -14,7 +14,6 @@ from storage_core.filenames import COMPANIONS_SUFFIX
 from storage_core.records.reader import scan_windows
 from storage_core.store import object_files
 from storage_core.store.manifest import FileEntry
-from storage_core.store.memory_objects import MemoryObjectStore
 from storage_core.store.object_files import (
     BLOCKS_AHEAD,
     BytesReader,
@@ -23,6 +22,7 @@ from storage_core.store.object_files import (
     ObjectFileReader,
 )
 from tests.kit.builders import log_with
+from tests.kit.memory_objects import MemoryObjectStore
 
 BLOCK = 1 << 20
 CONTENT = np.random.default_rng(3).integers(0, 256, 10 * BLOCK + 123, np.uint8)

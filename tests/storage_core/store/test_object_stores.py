@@ -12,12 +12,12 @@ from storage_core.errors import ConfigError, MissingDriverError, UnsafeStoreErro
 from storage_core.store import open_object_store, open_objects
 from storage_core.store.fsspec_objects import FsspecObjectStore
 from storage_core.store.local_objects import TEMPORARY_FOLDER, LocalObjectStore
-from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
 from storage_core.store.object_store import (
     DEFAULT_LIMIT_BYTES,
     ObjectStore,
     require_conditional_writes,
 )
+from tests.kit.memory_objects import MemoryObjectStore, forget_memory
 from tests.kit.object_store_contract import KEY, ObjectStoreContract
 
 

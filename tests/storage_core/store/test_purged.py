@@ -13,7 +13,6 @@ from storage_core.store.generations import read_history
 from storage_core.store.local_objects import LocalObjectStore
 from storage_core.store.managed_store import ManagedStore
 from storage_core.store.manifest import history_key
-from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
 from storage_core.store.object_store import ObjectStore
 from storage_core.store.purged import (
     CLOCKS_APART_MS,
@@ -23,6 +22,7 @@ from storage_core.store.purged import (
     record_purged,
 )
 from tests.kit.faulty_store import SimulatedCrash
+from tests.kit.memory_objects import MemoryObjectStore, forget_memory
 from tests.kit.wrapped_objects import CountingObjects, FaultyObjects
 from tests.storage_core.store.managed_homes import NOW_MS
 

@@ -10,12 +10,12 @@ from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.config import CleanerConfig
 from storage_core.formats.batch_v2 import CODEC_MASK, CONTROL_BIT, DELETE_HORIZON_BIT, Codec
 from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
-from storage_core.maintenance.verification.partition import verify_partition
 from storage_core.records.codecs import CODEC_OF
 from storage_core.store.local import LocalStore
 from tests.kit.decode import DecodedBatch
 from tests.kit.golden_cleaning import clean_spread, cleaning_of
 from tests.kit.golden_data import Golden, goldens
+from tests.kit.one_partition import verify_partition
 from tests.kit.partition_views import batches_in
 from tests.storage_core.maintenance.compaction.hand_made import (
     batch,

@@ -6,8 +6,8 @@ from storage_core.filenames import TopicPartition
 from storage_core.maintenance.ingest.partition import IngestRules
 from storage_core.maintenance.materialize import materialize_partition, release_partition
 from storage_core.store import ManagedStore
-from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
 from tests.kit.golden_data import Golden
+from tests.kit.memory_objects import MemoryObjectStore, forget_memory
 from tests.storage_core.maintenance.ingest.mirrors import ingest, sync
 
 PARTITIONS = ["compacted-0", "compacted-delete-0", "events-1", "payments.txn-0", "recompressed-0"]

@@ -18,8 +18,8 @@ from storage_core.maintenance.ingest.partition import (
     has_candidates,
     observe_and_plan,
 )
-from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
 from tests.kit.directories import SegmentSpec
+from tests.kit.memory_objects import MemoryObjectStore, forget_memory
 from tests.storage_core.maintenance.ingest.mirrors import (
     batch,
     ingest,

@@ -12,7 +12,7 @@ from storage_core.maintenance.materialize import (
     release_partition,
 )
 from storage_core.store import ManagedStore
-from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
+from tests.kit.memory_objects import MemoryObjectStore, forget_memory
 from tests.storage_core.maintenance.ingest.mirrors import (
     ingest,
     segment,

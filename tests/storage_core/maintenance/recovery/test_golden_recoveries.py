@@ -4,12 +4,12 @@ import pytest
 
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, CLUSTER_METADATA_TOPIC
-from storage_core.maintenance.recovery.partition import recover_partition
 from storage_core.records import reader
 from storage_core.records.reader import LEAST_MAPPED_BYTES
 from tests.kit.compare import Exactness, compare_partitions, read_tree
 from tests.kit.golden_data import Golden, Side, goldens
 from tests.kit.golden_loading import problems_of
+from tests.kit.one_partition import recover_partition
 
 
 @pytest.fixture(autouse=True, params=[LEAST_MAPPED_BYTES, 1], ids=["copied", "mapped"])

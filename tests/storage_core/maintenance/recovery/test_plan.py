@@ -20,7 +20,7 @@ from storage_core.filenames import (
     log_file,
     segment_file,
 )
-from storage_core.maintenance.recovery.partition import plan_recovery, recover_partition
+from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.recovery.salvage import count_lost_records
 from storage_core.maintenance.retention.partition import retain_partition
 from storage_core.maintenance.truncation import truncate_partition
@@ -31,6 +31,7 @@ from tests.kit.damage import with_wrong_crc
 from tests.kit.directories import SegmentSpec, write_partition
 from tests.kit.golden_data import goldens
 from tests.kit.golden_loading import plan_golden, redo
+from tests.kit.one_partition import recover_partition
 
 RECOVERIES = [golden for golden in goldens("recover-*") if "error" not in golden.case["expected"]]
 SETTINGS = {

@@ -32,10 +32,10 @@ from storage_core.maintenance.verification.log_directories import (
     verify_log_directories,
 )
 from storage_core.maintenance.verification.options import VerifyOptions
-from storage_core.maintenance.verification.partition import verify_partition
 from storage_core.store import LocalStore
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec, encode_batch, end_txn_marker
 from tests.kit.directories import AbortedTxnSpec, ProducerSpec, SegmentSpec, write_partition
+from tests.kit.one_partition import verify_partition
 
 PARTITION = TopicPartition("t", 0)
 NOW_MS = SOME_TIME_MS + 60_000

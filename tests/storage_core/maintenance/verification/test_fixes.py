@@ -7,9 +7,9 @@ import pytest
 from storage_core.catalog.roles import Role
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.filenames import CLUSTER_METADATA_TOPIC
-from storage_core.maintenance.recovery.partition import recover_partition
 from storage_core.maintenance.verification.finding_kinds import KINDS, command_of, describe_fix
 from storage_core.maintenance.verification.findings import Code, Finding, Severity
+from tests.kit.one_partition import recover_partition
 from tests.storage_core.maintenance.verification.accidents import ACCIDENTS
 from tests.storage_core.maintenance.verification.log_root import (
     INTERVAL_BYTES,

@@ -15,9 +15,9 @@ from storage_core.maintenance.verification.findings import Code, Severity
 from storage_core.maintenance.verification.log_directories import verify_log_directories
 from storage_core.maintenance.verification.observed_root import ObservedRoot, Start
 from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
-from storage_core.maintenance.verification.partition import verify_partition
 from storage_core.store.local import LocalStore
 from tests.kit.golden_data import GOLDEN, unpack_archive
+from tests.kit.one_partition import verify_partition
 from tests.kit.start_accidents import ACCIDENTS, DELETE, FUTURE, OTHER_ID, Disks
 
 ARCHIVE = GOLDEN / "two-disks" / "before.tar.gz"

@@ -23,17 +23,11 @@ from storage_core.filenames import (
 )
 from storage_core.formats.control import ControlType
 from storage_core.log.log_loader import load_log
-from storage_core.log.log_reader import LogReader
-from storage_core.maintenance.recovery.partition import recover_partition
 from storage_core.maintenance.verification import batch_stream
 from storage_core.maintenance.verification.files import sort_files
 from storage_core.maintenance.verification.findings import Code, Severity
 from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
-from storage_core.maintenance.verification.partition import (
-    fold_partition,
-    verify_partition,
-    verify_segments,
-)
+from storage_core.maintenance.verification.partition import fold_partition, verify_segments
 from storage_core.maintenance.verification.segment_facts import SegmentFacts
 from storage_core.store import LocalStore
 from tests.kit.builders import encode_batch
@@ -45,6 +39,8 @@ from tests.kit.directories import (
     encode_producer_snapshot,
 )
 from tests.kit.golden_data import Golden
+from tests.kit.log_reader import LogReader
+from tests.kit.one_partition import recover_partition, verify_partition
 from tests.storage_core.maintenance.verification.accidents import middle_removed
 from tests.storage_core.maintenance.verification.log_root import (
     ABORTS,

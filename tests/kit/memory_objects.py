@@ -1,4 +1,7 @@
-"""Objects in the memory of this process, for tests and trials: ``memory://name/prefix``."""
+"""Objects in the memory of this process: ``memory://name/prefix``.
+
+Who imports this module opens such URLs by it, in place of fsspec's own.
+"""
 
 import itertools
 import threading
@@ -22,8 +25,7 @@ from storage_core.store.object_store import (
     validate_key,
     validate_prefix,
 )
-
-MEMORY_SCHEME: Final = "memory://"
+from storage_core.store.open_objects import OPENERS
 
 # Of all stores: full path to (content, tag, time written).
 _OBJECTS: Final[dict[str, tuple[bytes, str, int]]] = {}
@@ -161,6 +163,9 @@ class MemoryObjectStore:
         etag = f"m{next(_VERSIONS)}"
         _OBJECTS[path] = (bytes(content), etag, self._clock.now_ms())
         return etag
+
+
+OPENERS["memory"] = MemoryObjectStore
 
 
 def forget_memory(url: str) -> None:

@@ -9,13 +9,15 @@ import enum
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.errors import InvalidFetchSizeError, OffsetOutOfRangeError
-from storage_core.filenames import log_file
-from storage_core.index.segment_indexes import LazyIndexes
+from storage_core.filenames import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, log_file, segment_file
+from storage_core.index.segment_indexes import OffsetIndex, TimeIndex
 from storage_core.index.transaction_index import AbortedTxn, collect_aborted
 from storage_core.log.batch_search import (
     MAX_INDEX_BYTES,
@@ -72,6 +74,69 @@ class Fetch:
     size_bytes: int
     is_first_batch_incomplete: bool = False
     aborted: tuple[AbortedTxn, ...] = ()
+
+
+_Index = TypeVar("_Index", OffsetIndex, TimeIndex)
+
+
+class LazyIndexes:
+    """The indexes of one partition's segments.
+
+    A file that is missing is as an empty one.
+
+    Args:
+        store: The partition directory.
+        names: The files that there are; one that is not among them is not looked for.
+        limit_bytes: The most that an index may have.
+
+    Attributes:
+        opened: How many index files have been read.
+    """
+
+    def __init__(self, store: LogStore, names: frozenset[str], *, limit_bytes: int) -> None:
+        self._store = store
+        self._names = names
+        self._limit_bytes = limit_bytes
+        self._offsets: dict[int, OffsetIndex] = {}
+        self._times: dict[int, TimeIndex] = {}
+        self.opened = 0
+
+    def offset_index(self, base_offset: int) -> OffsetIndex:
+        """Return the offset index of a segment.
+
+        Raises:
+            StorageError: It cannot be read, or is too large.
+        """
+        if base_offset not in self._offsets:
+            self._offsets[base_offset] = self._open(OffsetIndex, base_offset, OFFSET_INDEX_SUFFIX)
+        return self._offsets[base_offset]
+
+    def time_index(self, base_offset: int) -> TimeIndex:
+        """Return the time index of a segment.
+
+        Raises:
+            StorageError: It cannot be read, or is too large.
+        """
+        if base_offset not in self._times:
+            self._times[base_offset] = self._open(TimeIndex, base_offset, TIME_INDEX_SUFFIX)
+        return self._times[base_offset]
+
+    def release(self) -> None:
+        """Forget what has been read; it is read again when it is needed again."""
+        self._offsets.clear()
+        self._times.clear()
+
+    def _open(self, kind: type[_Index], base_offset: int, suffix: str) -> _Index:
+        name = segment_file(base_offset, suffix)
+        if name not in self._names:
+            return kind.parse(base_offset, b"")
+        self.opened += 1
+        return kind.of_file(
+            base_offset,
+            partial(self._store.open_file, name),
+            f"{self._store.location}/{name}",
+            limit_bytes=self._limit_bytes,
+        )
 
 
 class LogReader:

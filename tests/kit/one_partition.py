@@ -1,0 +1,92 @@
+"""What the program does to a partition or a log directory in steps, as one call each."""
+
+from pathlib import Path
+
+from storage_core.catalog.log_directories import LogDirectoryState
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
+from storage_core.config import CleanerConfig, LogConfig
+from storage_core.errors import located
+from storage_core.maintenance.recovery.partition import (
+    RecoverResult,
+    commit_recovery,
+    plan_recovery,
+)
+from storage_core.maintenance.verification.files import sort_files
+from storage_core.maintenance.verification.findings import Finding
+from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
+from storage_core.maintenance.verification.partition import (
+    PartitionFacts,
+    fold_partition,
+    verify_segments,
+)
+from storage_core.roots.broker import BrokerRoot
+from storage_core.roots.observation import observe_root
+from storage_core.store.base import LogStore
+from storage_core.store.local import LocalStore
+from storage_core.threads import count_processors
+
+
+def observe_log_directory(path: Path) -> LogDirectoryState:
+    """Return what lies in a log directory on this disk."""
+    root = BrokerRoot(path)
+    return observe_root(root, root.directories())
+
+
+@located
+def recover_partition(  # the inputs of Kafka's loader
+    directory: Path,
+    *,
+    config: LogConfig,
+    cleaner: CleanerConfig,
+    now_ms: int,
+    recovery_point: int = 0,
+    log_start_offset: int = 0,
+    clean_shutdown: bool = False,
+    threads: int | None = None,
+) -> RecoverResult:
+    """Recover a partition and close it cleanly.
+
+    Args:
+        directory: The partition directory.
+        config: As `plan_recovery`, and so are the others.
+        cleaner: For the expiry of producers.
+        now_ms: The clock.
+        recovery_point: Of the checkpoint.
+        log_start_offset: Of the checkpoint.
+        clean_shutdown: Whether there is the marker.
+        threads: How many threads scan a segment, None for as many as there are processors.
+
+    Raises:
+        PylogError: As `plan_recovery`; the partition is untouched then, unless the store itself
+            failed while the result was put into place.
+    """
+    store = LocalStore(directory, is_ours=True)
+    log = plan_recovery(
+        store,
+        config=config,
+        cleaner=cleaner,
+        now_ms=now_ms,
+        recovery_point=recovery_point,
+        log_start_offset=log_start_offset,
+        clean_shutdown=clean_shutdown,
+        threads=count_processors() if threads is None else threads,
+    )
+    return commit_recovery(directory, log)
+
+
+def verify_partition(
+    store: LogStore,
+    surroundings: Surroundings,
+    options: VerifyOptions,
+    checkpoints: PartitionCheckpoints,
+) -> tuple[PartitionFacts, list[Finding]]:
+    """Verify a partition in this process: its segments one after the other, then the whole.
+
+    Raises:
+        PartitionNotFoundError: The directory does not exist.
+        StorageError: It cannot be listed.
+    """
+    files = sort_files(store.list_files())
+    facts, of_segments = verify_segments(store, files, files.segments, surroundings, options)
+    whole, of_whole = fold_partition(store, files, facts, surroundings, options, checkpoints)
+    return whole, [*of_segments, *of_whole]
