@@ -1,4 +1,4 @@
-"""Where in the segments of a log an offset lies: by their offset indexes and a walk over headers.
+"""Find the batch of an offset by offset indexes and batch headers.
 
 A load believes an offset index as Kafka does. Reads of a directory that nobody loaded believe it
 where a good batch stands at the position that it names: a wrong index costs them time, no records.
@@ -84,7 +84,7 @@ class ListedSegment:
 def find_batch_for_offset(
     reader: FileReader, offset: int, *, start: int = 0, end: int | None = None
 ) -> BatchPlace | None:
-    """Return the batch that contains an offset, or the one that follows it; None behind the last.
+    """Return the batch with an offset or the next; None at end.
 
     This is Kafka's walk: on to the first batch that begins at the offset or behind it, then back
     by one if that reaches the offset. It is the first batch that reaches the offset, except where
@@ -135,7 +135,7 @@ def first_batch_timestamp(reader: FileReader) -> int:
 
 
 def first_offset_of(window: Window, row: int, limits: Limits) -> int:
-    """Return the first offset of a batch; a compressed legacy one has to be opened for that.
+    """Return the first offset of a batch; open a compressed legacy one.
 
     Args:
         window: Holds the batch.
@@ -154,7 +154,7 @@ def first_offset_of(window: Window, row: int, limits: Limits) -> int:
 
 
 def read_offset_index(view: DirectoryView, base_offset: int, name: str) -> OffsetIndex:
-    """Open an offset index for searches; one that is not there is as an empty one."""
+    """Open an offset index for searches; a missing one counts as empty."""
     if name not in view:
         return OffsetIndex.parse(base_offset, b"")
     path = f"{view.store.location}/{name}"
@@ -165,7 +165,7 @@ def read_offset_index(view: DirectoryView, base_offset: int, name: str) -> Offse
 def find_batch(
     view: DirectoryView, log_name: str, offset: int, from_position: int
 ) -> BatchPlace | None:
-    """Return the batch that Kafka's search for an offset finds at or after from_position.
+    """Return the batch of Kafka's search for an offset, from a position.
 
     An index that is wrong may name a position below the file; the search begins at its start then.
     """
@@ -176,13 +176,13 @@ def find_batch(
 def find_position(
     view: DirectoryView, log_name: str, offset: int, from_position: int
 ) -> int | None:
-    """Return the position of the first batch at or after from_position that reaches offset."""
+    """Return the first position from which a batch reaches an offset."""
     batch = find_batch(view, log_name, offset, from_position)
     return None if batch is None else batch.position
 
 
 def find_next_offset(view: DirectoryView, base_offset: int, log_name: str, index_name: str) -> int:
-    """Return the offset after a segment's last batch, its base offset where it has none.
+    """Return the next offset of a segment; its base offset if empty.
 
     Starts, as Kafka does, at the batch of the last offset index entry.
 
@@ -224,7 +224,9 @@ def next_offset_in(reader: FileReader, index: OffsetIndex) -> int:
 def find_batch_base_offset(
     view: DirectoryView, base_offsets: Sequence[int], offset: int
 ) -> int | None:
-    """Return the first offset of the batch that holds an offset or follows it, None without one.
+    """Return the base offset of the batch with an offset, or after.
+
+    None without one.
 
     This is what Kafka makes of the first unstable offset of a log that it has just loaded: the
     batch may begin below it, or above it where compaction left a gap.
@@ -256,7 +258,7 @@ def find_batch_base_offset(
 
 
 def find_start_position(store: LogStore, segment: ListedSegment, offset: int) -> int:
-    """Return where to begin reading a segment so that no batch which reaches offset is missed.
+    """Return a start position that misses no batch reaching an offset.
 
     The offset index says it, if a good batch of a fitting offset stands where it points; else
     reading begins at 0. A wrong index costs time, never records.
@@ -281,7 +283,7 @@ def find_start_position(store: LogStore, segment: ListedSegment, offset: int) ->
 
 
 def find_cut_offsets(store: LogStore, segment: ListedSegment, *, part_bytes: int) -> list[int]:
-    """Return the offsets at which a segment is to be cut into parts of about equal size.
+    """Return offsets that cut a segment into parts of about equal size.
 
     They are where batches begin, as the offset index has it. Nothing else is asked: a segment
     without an index is not cut, and by a wrong index the parts are of unequal size.
@@ -319,7 +321,7 @@ def find_cut_offsets(store: LogStore, segment: ListedSegment, *, part_bytes: int
 def checked_start(
     reader: FileReader, base_offset: int, size_bytes: int, position: int, offset: int
 ) -> int:
-    """Return a position that an index gave for an offset if a good batch stands there, else 0.
+    """Return an index's position for an offset, 0 without a good batch.
 
     Args:
         reader: The open .log file.
@@ -354,7 +356,9 @@ def checked_start(
 
 
 def find_end_offset(store: LogStore, segment: ListedSegment) -> int:
-    """Return the offset after a segment's last whole batch, its base offset where it has none.
+    """Return the offset after a segment's last whole batch.
+
+    It is the base offset where the segment has none.
 
     Raises:
         CorruptRecordError: The bytes behind its last index entry are no batches, nor zeros.
@@ -407,7 +411,10 @@ def find_valid_end(store: LogStore, segment: ListedSegment) -> tuple[int, int]:
 def _end_offset(
     reader: FileReader, start: int, end: int | None, base_offset: int, tail: Tail
 ) -> int:
-    """Return the offset after the last batch of a stretch, the base offset where it has none."""
+    """Return the offset after the last batch of a stretch.
+
+    It is the base offset where the stretch has none.
+    """
     end_offset = base_offset
     windows = scan_headers(reader, start=start, end=end, window_bytes=_WINDOW_BYTES, tail=tail)
     for window in windows:

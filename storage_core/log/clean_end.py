@@ -1,4 +1,4 @@
-"""Where a log ends that was closed cleanly, read from an open directory in a few small requests.
+"""Read the end of a cleanly closed log by few requests.
 
 Loading a log tells more than that: damage, what a broker would repair, transactions that are open.
 Of most logs there is none of it, and then the end is all that a load would add to a listing. The
@@ -38,7 +38,9 @@ _NEWEST_ENTRY_BYTES: Final = WARM_BYTES + OFFSET_INDEX_ENTRY.itemsize
 def read_clean_end(
     folder: int, directory: Path, *, bases: tuple[int, int], log_start: int, others: Collection[str]
 ) -> int | None:
-    """Return the log end offset of a log, None where a load of it would tell more than that.
+    """Return the log end offset of a cleanly closed log.
+
+    None where a load of the log would tell more than that.
 
     Whoever gets none has to load the log. What lies in segments before the newest is not looked at.
 
@@ -76,7 +78,7 @@ def read_clean_end(
 
 
 def _check_transaction_index(folder: int, name: str) -> None:
-    """Refuse a transaction index with which a load recovers its segment, or fails.
+    """Refuse a transaction index that makes a load recover or fail.
 
     Raises:
         CorruptIndexError: It is one.
@@ -87,7 +89,7 @@ def _check_transaction_index(folder: int, name: str) -> None:
 
 
 def _read_newest_entries(folder: int, base_offset: int) -> OffsetIndex | None:
-    """Return an offset index, or as much of its end as a search for its last entry looks at.
+    """Return an offset index, or the end that a search looks at.
 
     None where that search goes elsewhere, because entries are out of order, and where the file is
     cut meanwhile.
@@ -107,7 +109,7 @@ def _read_newest_entries(folder: int, base_offset: int) -> OffsetIndex | None:
 
 
 def _has_settled_producers(folder: int, snapshot: str | None, *, start: int, end: int) -> bool:
-    """Whether the newest producer snapshot is all that a load needs, and no transaction is open."""
+    """Whether the newest snapshot suffices for a load, without open transactions."""
     if snapshot is None:
         return True  # after a clean shutdown there were no producers then
     at = offset_of(snapshot)

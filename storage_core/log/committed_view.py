@@ -1,4 +1,6 @@
-"""Aborted transactions and last stable offset of a log at rest, for committed reads.
+"""Aborted transactions and last stable offset of a log at rest.
+
+Committed reads need both.
 
 What aborted is told by the markers: the headers of the batches have them, and every transaction's
 data and marker are in the log. Transaction indexes are not asked. A segment has none unless a
@@ -57,7 +59,7 @@ class CommittedView:
 def load_committed_view(
     store: LogStore, *, now_ms: int, log_start_checkpoint: int = 0
 ) -> CommittedView:
-    """Find out which transactions of a log were aborted, and where committed data ends.
+    """Return the aborted transactions of a log and its last stable offset.
 
     Args:
         store: The partition directory, settled.
@@ -120,7 +122,9 @@ def find_aborted(tables: Iterable[BatchTable], *, end_offset: int) -> tuple[list
 def scan_batch_tables(
     store: LogStore, name: str, *, start: int = 0, end: int | None = None
 ) -> Iterator[BatchTable]:
-    """Yield the headers of a segment's batches; each table is valid until the next one.
+    """Yield the batch headers of a segment, a table at a time.
+
+    Each table is valid until the next one.
 
     Args:
         store: The partition directory.
@@ -185,12 +189,12 @@ class _TransactionScan:
 
     @property
     def last_stable_offset(self) -> int:
-        """Where the oldest open transaction began, else the end of what was seen."""
+        """Start of the oldest open transaction, else the end seen so far."""
         first = self._transactions.first_unstable_offset
         return self._end_offset if first is None else first
 
     def add(self, batches: BatchTable) -> list[AbortedTxn]:
-        """Look at the next batches; return the aborted transactions that end in them."""
+        """Add the next batches; return the aborted transactions that end there."""
         transactions, first_offsets = self._transactions, self._transactions.first_offsets
         rows = np.flatnonzero(batches.is_transactional)
         columns = (

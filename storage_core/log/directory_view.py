@@ -1,4 +1,4 @@
-"""A partition directory as it will be once operations that are only planned have been applied.
+"""A partition directory as its planned operations will leave it.
 
 Loading a log reads what it has itself just changed: an index that it has rebuilt, a segment that
 it has cut. Nothing is written for that. The view knows for every name where its bytes are now: a
@@ -58,7 +58,7 @@ class VirtualFile:
 
 
 class DirectoryView:
-    """The files of a partition, seen through the operations that are planned for it.
+    """The files of a partition, seen through the planned operations.
 
     Changes of two kinds are noted. Those that ``rename``, ``copy`` and ``delete_now`` make stand in
     ``operations`` in the order of the calls. The others (``write``, ``truncate``, ``delete``) only
@@ -87,23 +87,23 @@ class DirectoryView:
         return sorted(self._files)
 
     def snapshot_offsets(self) -> list[int]:
-        """Return the offsets of all producer snapshots that the directory will have, ascending."""
+        """Return the offsets of all producer snapshots to come, ascending."""
         return self._snapshot_offsets.copy()
 
     @property
     def operations(self) -> list[Operation]:
-        """All that is planned, in the order in which it has to be done."""
+        """All planned operations, in the order in which they must happen."""
         return [*self._emitted, *self._pending()]
 
     def __contains__(self, name: str) -> bool:
         return name in self._files
 
     def source(self, name: str) -> FileInfo:
-        """Return the listing of the file that now holds what will have this name."""
+        """Return the listing of the file that now holds a name's content."""
         return self._files[name].info
 
     def place(self, name: str) -> tuple[str, int]:
-        """Return the file that now holds what will have this name, and where in it that begins."""
+        """Return file and position that now hold a name's content."""
         file = self._files[name]
         return file.info.name, file.start
 
@@ -149,7 +149,7 @@ class DirectoryView:
         self._reasons[name] = reason
 
     def cut_last(self) -> None:
-        """Put the changes to come into the order of a cut that somebody asked for.
+        """Order the changes to come as those of a requested cut.
 
         A second attempt sees by the segments alone that something is left to be done. So whatever
         follows from the cut (indexes, snapshots) is changed before the first segment goes, and all
@@ -159,7 +159,7 @@ class DirectoryView:
         self._stages = _STAGES_OF_A_CUT
 
     def delete_now(self, name: str, reason: str) -> None:
-        """Plan to delete a file, after what was planned before and before what comes."""
+        """Plan to delete a file between the former and the later changes."""
         self._settle()
         self._take(name)
         self._emit(DeleteFile(name=name, reason=reason))
@@ -171,7 +171,7 @@ class DirectoryView:
         self._emit(RenameFile(source=name, target=target, reason=reason))
 
     def copy(self, name: str, start: int, size_bytes: int, target: str, reason: str) -> None:
-        """Plan to copy a stretch of a file, with its modification time, to a new one."""
+        """Plan to copy a stretch of a file, with its time."""
         self._settle()
         file = self._files[name]
         info = FileInfo(file.info.name, size_bytes, file.info.modified_ms)
@@ -188,7 +188,7 @@ class DirectoryView:
         )
 
     def write_now(self, name: str, content: bytes, modified_ms: int, reason: str) -> None:
-        """Plan to write a small file with a modification time, in the order of the calls."""
+        """Plan to write a small file with a time, in call order."""
         self._settle()
         info = FileInfo(name, len(content), modified_ms)
         self._put(name, VirtualFile(info=info, content=content))
@@ -275,7 +275,7 @@ class DirectoryView:
         return self.store.read_file(file.info.name, limit_bytes=len(content)) == content
 
     def _rank(self, name: str) -> tuple[int, int, int, str]:
-        """Return where the change of a name stands among those that are pending.
+        """Return the rank of a name's change among the pending changes.
 
         Epochs come first: what they lose is lost again by a second recovery, but once the segments
         are gone nothing shows that their epochs have to go too.
@@ -340,7 +340,7 @@ _LAST_INDEX = 4
 
 
 def has_unsynced_names(operations: Sequence[Operation]) -> bool:
-    """Whether names change after the last of some operations that makes the directory durable."""
+    """Whether names change after the last sync of the directory."""
     others = (step for step in reversed(operations) if not isinstance(step, TruncateFile))
     last = next(others, None)
     return last is not None and not isinstance(last, SyncDirectory | WriteFile)
@@ -373,7 +373,7 @@ class SliceReader(HoledReader):
         return self._reader.read_into(self._start + position, target[:wanted])
 
     def data_end(self) -> int:
-        """Return where the hole begins in which the stretch ends, its length without one."""
+        """Return the start of the hole at the end, else the length."""
         return min(max(data_end_of(self._reader) - self._start, 0), self.size_bytes)
 
     def close(self) -> None:

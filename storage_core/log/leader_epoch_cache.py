@@ -1,4 +1,4 @@
-"""Which leader epoch began at which offset, by the rules of Kafka's LeaderEpochFileCache."""
+"""Leader epochs and their start offsets, as in Kafka's LeaderEpochFileCache."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -45,7 +45,7 @@ class LeaderEpochCache:
         return self._entries[-1].epoch if self._entries else NO_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Take note that an epoch began at an offset; return whether that changed anything.
+        """Add the start offset of an epoch; return whether anything changed.
 
         Raises:
             ValueError: A number is negative.
@@ -81,12 +81,12 @@ class LeaderEpochCache:
         return EpochEnd(floor[-1].epoch if floor else epoch, higher[0].start_offset)
 
     def epoch_for_offset(self, offset: int) -> int | None:
-        """Return the epoch that an offset belongs to, None for one below all epochs."""
+        """Return the epoch of an offset; None below all epochs."""
         below = [entry.epoch for entry in self._entries if entry.start_offset <= offset]
         return below[-1] if below else None
 
     def truncate_from_end(self, end_offset: int) -> bool:
-        """Drop the epochs that began at or above end_offset; return whether there were any."""
+        """Drop epochs at or above end_offset; return whether there were any."""
         if end_offset < 0:
             return False
         before = len(self._entries)
@@ -95,7 +95,7 @@ class LeaderEpochCache:
         return len(self._entries) != before
 
     def truncate_from_start(self, start_offset: int) -> bool:
-        """Let the log begin at start_offset: the epoch that holds it now begins there.
+        """Let the log begin at start_offset, within the epoch there.
 
         Returns:
             Whether an epoch began at or below start_offset; Kafka writes its file then, even if

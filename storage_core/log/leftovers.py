@@ -1,4 +1,4 @@
-"""What a crash inside a swap left behind, and how a log loader settles it: the loader's passes 1-3.
+"""Settle the leftovers of an interrupted swap: the loader's passes 1-3.
 
 ``.cleaned`` files are unfinished and go; so do ``.swap`` files at or above the lowest of them. The
 other ``.swap`` files are complete: what they replace goes, then they lose the suffix. ``.deleted``
@@ -116,7 +116,10 @@ def _drop_replaced(view: DirectoryView) -> None:
 
 
 def _finish_swaps(view: DirectoryView) -> None:
-    """Drop the suffix, of logs first: a log that is a swap still would replace its own indexes."""
+    """Drop the suffix of swaps, of logs first.
+
+    A log that is a swap still would replace its own indexes.
+    """
     swaps = [name for name in view.names if name.endswith(SWAP_SUFFIX)]
     for name in sorted(swaps, key=lambda name: not name.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
         view.rename(name, name.removesuffix(SWAP_SUFFIX), "completes an interrupted swap")

@@ -1,4 +1,4 @@
-"""A log while it is loaded: its directory as it will be, its segments, epochs and producers.
+"""A log during its load: directory, segments, epochs and producers.
 
 Whatever changes the log goes through here, so that what is lost is noted once, where it is lost.
 """
@@ -94,7 +94,7 @@ class LoadingLog:
         return self.location.rstrip("/").rpartition("/")[2]
 
     def new_producers(self) -> ProducerStateManager:
-        """Return a manager without producers yet, for the snapshots that there are now."""
+        """Return a manager without producers, for the snapshots there are now."""
         return ProducerStateManager(
             self.view,
             now_ms=self._now_ms,
@@ -102,12 +102,12 @@ class LoadingLog:
         )
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
-        """Take note that a batch has an epoch, if that is newer than all known ones."""
+        """Add a batch's epoch if it is newer than all others."""
         if epoch > self.epochs.latest_epoch:
             self._epochs_changed |= self.epochs.assign(epoch, start_offset)
 
     def truncate_epochs(self, *, start: int | None = None, end: int | None = None) -> None:
-        """Drop the epochs at or above an end, and let the first one begin at a start."""
+        """Drop epochs at or above an end; begin at a start."""
         if end is not None:
             self._epochs_changed |= self.epochs.truncate_from_end(end)
         if start is not None:
@@ -131,7 +131,7 @@ class LoadingLog:
         self.base_offsets = [base_offset]
 
     def remove_segment(self, base_offset: int, reason: str) -> None:
-        """Plan that a segment and its producer snapshot are gone; note what is lost."""
+        """Plan to remove a segment and its producer snapshot; note the loss."""
         size_bytes = self.view.source(log_file(base_offset)).size_bytes
         self._note_cut(base_offset, None, size_bytes, base_offset, reason)
         for suffix in SEGMENT_SUFFIXES:
@@ -142,7 +142,7 @@ class LoadingLog:
         self.producers.forget_segment(base_offset)
 
     def cut_segment(self, base_offset: int, size_bytes: int, end_offset: int, reason: str) -> int:
-        """Plan to cut a segment to a length and return how many bytes that takes.
+        """Plan to cut a segment to a length; return the bytes cut.
 
         Args:
             base_offset: Of the segment.
@@ -178,7 +178,7 @@ class LoadingLog:
         self._scanned_bytes += size_bytes
 
     def replace_segment(self, base_offset: int, parts: list[int]) -> None:
-        """Take note that a segment was split into parts, given by their base offsets."""
+        """Replace a segment by the parts it was split into."""
         self._split.append(base_offset)
         if base_offset not in parts:
             self.producers.forget_segment(base_offset)
@@ -205,7 +205,7 @@ class LoadingLog:
         return self._batch_base_offset(max(first, self.log_start_offset))
 
     def close(self, *, high_watermark: int | None = None) -> LoadedLog:
-        """Close the log cleanly, as far as its files go, and return it.
+        """Close the log's files cleanly and return the log.
 
         Args:
             high_watermark: Clamped into the log; None for the log end offset.
@@ -269,7 +269,10 @@ class LoadingLog:
         first_offset: int,
         reason: str,
     ) -> None:
-        """Note what is lost of a segment, on top of what was lost before; position None for all."""
+        """Note a loss of a segment, on top of former losses.
+
+        The position is None for all of it.
+        """
         file, start = self.view.place(log_file(base_offset))
         before = self._cuts.get(base_offset)
         with closing(self.view.open(log_file(base_offset))) as reader:
@@ -304,7 +307,10 @@ class LoadingLog:
         return syncs
 
     def _trim_active_indexes(self) -> None:
-        """Do what a clean close does to the active segment's indexes: a ragged tail goes."""
+        """Trim the active segment's indexes as a clean close does.
+
+        A ragged tail goes.
+        """
         for suffix, entry_bytes in (
             (OFFSET_INDEX_SUFFIX, OFFSET_INDEX_ENTRY.itemsize),
             (TIME_INDEX_SUFFIX, TIME_INDEX_ENTRY.itemsize),
@@ -315,7 +321,10 @@ class LoadingLog:
                 self.view.truncate(name, size - size % entry_bytes, "tail that is no whole entry")
 
     def _batch_base_offset(self, offset: int) -> int:
-        """Return where the batch begins that holds an offset or follows it, else the log's end."""
+        """Return the base offset of the batch at or after an offset.
+
+        It is the log's end without one.
+        """
         base_offset = find_batch_base_offset(self.view, self.base_offsets, offset)
         return self.log_end_offset if base_offset is None else base_offset
 

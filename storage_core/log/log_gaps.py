@@ -1,4 +1,4 @@
-"""Whether a log goes on where one of its segments ends, and what it means where it does not.
+"""Find gaps between the segments of a log, and judge them.
 
 A segment begins at the offset where the one before it ended. Compaction makes gaps between them:
 records at the end of a segment go, and the file of one that was merged into another. Kafka loads a
@@ -53,7 +53,7 @@ class Gap:
 
 
 def find_lost_logs(files: Iterable[FileInfo], removed: Collection[str]) -> list[Gap]:
-    """Return the segments of which a listing shows that their records are lost.
+    """Return the segments whose records a listing shows to be lost.
 
     Args:
         files: The directory's files, as a load would leave them.
@@ -88,13 +88,13 @@ def find_lost_logs(files: Iterable[FileInfo], removed: Collection[str]) -> list[
 
 
 def _next(bases: Sequence[int], base: int) -> int | None:
-    """Return the first of some sorted offsets that is larger than one, None without."""
+    """Return the first sorted offset above a base; None without."""
     number = bisect_right(bases, base)
     return bases[number] if number < len(bases) else None
 
 
 class GapWatch:
-    """Follows the batches of consecutive segments and notes where the log does not go on.
+    """Watch the batches of consecutive segments for gaps in the log.
 
     Args:
         cleaned_to: Up to where the log is known to have been compacted: gaps below are normal.
@@ -119,7 +119,7 @@ class GapWatch:
         self._next_offset = int(batches.last_offset[-1]) + 1
 
     def end_segment(self, base_offset: int, next_base_offset: int | None) -> None:
-        """Take note that a segment was read to its end, and where the next one begins."""
+        """Note the end of a segment and the start of the next."""
         end, self._next_offset = self._next_offset, None
         if end is None or next_base_offset is None:
             return
@@ -132,7 +132,7 @@ class GapWatch:
         self.gaps.append(Gap(first_offset=end, end_offset=next_base_offset, evidence=evidence))
 
     def _has_holes(self, batches: BatchTable) -> bool:
-        """Whether records or batches are missing among some; entries of old formats do not say."""
+        """Whether records or batches are missing; old formats do not say."""
         first, last = batches.base_offset, batches.last_offset
         says = ~batches.is_legacy & (first >= self._cleaned_to)
         is_thinned = batches.record_count != last - first + 1

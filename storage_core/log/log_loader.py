@@ -224,7 +224,7 @@ class LogLoader:
                 return
 
     def _open_segments(self) -> None:
-        """Pass 4: drop indexes without a log, open the segments, recover those that show it."""
+        """Pass 4: drop orphan indexes, open segments, recover damaged ones."""
         self._log.base_offsets = []
         for name in self._log.view.names:
             offset = offset_of(name)
@@ -276,7 +276,7 @@ class LogLoader:
         insort(self._log.base_offsets, base_offset)
 
     def _recover_log(self) -> None:
-        """Pass 5: recover what was not known to be on the disk, and find the log's end."""
+        """Pass 5: recover beyond the recovery point; find the log's end."""
         if not self._clean_shutdown:
             self._recover_unflushed()
         end = self._end_unless_below_start()
@@ -305,7 +305,10 @@ class LogLoader:
                 return
 
     def _end_unless_below_start(self) -> int | None:
-        """Return the log's end; remove every segment and return None if the log starts above."""
+        """Return the log's end; None if the log starts above it.
+
+        All segments are removed then.
+        """
         if not self._log.base_offsets:
             return None
         end = self._log.read_next_offset()
@@ -325,7 +328,7 @@ class LogLoader:
         return None
 
     def validate_topic_id(self) -> None:
-        """Refuse a topic id that Kafka would not read either, before anything is decided."""
+        """Refuse a topic id that Kafka refuses, before any decision."""
         if PARTITION_METADATA_FILE in self._log.view:
             data = self._log.view.read(
                 PARTITION_METADATA_FILE, limit_bytes=MAX_PARTITION_METADATA_BYTES

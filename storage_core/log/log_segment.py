@@ -55,12 +55,12 @@ class SegmentState:
 
     @property
     def largest_timestamp(self) -> int:
-        """Age of the segment's newest record: by the time index, else by the file."""
+        """Timestamp of the newest record, by time index, else by file."""
         return self.max_timestamp if self.max_timestamp >= 0 else self.modified_ms
 
 
 def segments_from(base_offsets: Sequence[int], offset: int) -> Sequence[int]:
-    """Return the segments that may hold an offset or what follows it, as Kafka chooses them.
+    """Return the segments to search for an offset, as Kafka chooses.
 
     Args:
         base_offsets: Of all segments, ascending.

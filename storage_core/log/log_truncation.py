@@ -1,4 +1,4 @@
-"""Truncating a loaded log to an offset, with all that belongs to it."""
+"""Truncate a loaded log to an offset, with all its files."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import closing
@@ -66,7 +66,7 @@ def follow_leader(log: LoadingLog, offsets: Iterable[int]) -> FollowerEnd:
 
 
 def truncate_log(log: LoadingLog, offset: int) -> bool:
-    """Cut a loaded log, as a replica does that follows a new leader.
+    """Cut a loaded log as a follower of a new leader does.
 
     Args:
         log: The log.
@@ -86,7 +86,7 @@ def truncate_log(log: LoadingLog, offset: int) -> bool:
 
 
 def _cut(log: LoadingLog, offset: int, ages: dict[int, bool]) -> bool:
-    """Cut a log once; note of the segment that is cut whether Kafka then knows its age."""
+    """Cut a log once; note whether Kafka then knows the segment's age."""
     if offset < 0:
         raise ValueError(f"expected an offset of at least 0, found {offset}")
     if offset >= log.log_end_offset:
@@ -158,7 +158,7 @@ def _truncate_active(log: LoadingLog, offset: int, ages: dict[int, bool], reason
 
 
 def _close_time_index(log: LoadingLog, ages: Mapping[int, bool]) -> None:
-    """Add the entry that closing adds for batches newer than what the time index says.
+    """Add the time-index entry of a close for newer batches.
 
     Raises:
         IndexFullError: The time index has no room for the entry.

@@ -1,4 +1,4 @@
-"""What the batches of a segment mean for its producers, reduced to what changes their state.
+"""Reduce the batches of a segment to changes of producer state.
 
 A producer's batches between two of its markers, of one epoch and all in or all out of a
 transaction, leave the same state as one event that has the first one's offset and the last one's
@@ -46,7 +46,7 @@ class ProducerEvent(NamedTuple):
 
     @property
     def first_sequence(self) -> int:
-        """Sequence of the last batch's first record; sequences wrap past MAX_SEQUENCE to 0."""
+        """First sequence of the last batch; sequences wrap past MAX_SEQUENCE to 0."""
         return (self.last_sequence - self.offset_delta) & MAX_SEQUENCE
 
 
@@ -61,12 +61,12 @@ def no_events() -> NDArray[np.int64]:
 
 
 def events_of(batches: BatchTable, file_position: int) -> NDArray[np.int64]:
-    """Return the events of batches that stand side by side, as `batch_events` but reduced."""
+    """Return the reduced events of batches that stand side by side."""
     return _collapse(batch_events(batches, file_position))
 
 
 def batch_events(batches: BatchTable, file_position: int = 0) -> NDArray[np.int64]:
-    """Return batches that stand side by side as events, each of its own.
+    """Return batches that stand side by side as one event each.
 
     Args:
         batches: In file order; legacy ones have no producer and count for nothing.

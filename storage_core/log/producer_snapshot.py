@@ -74,7 +74,7 @@ def parse_producer_snapshot(file: str, data: bytes) -> list[ProducerEntry]:
 
 
 def parse_snapshot_table(file: str, data: bytes) -> NDArray[np.void]:
-    """Return the entries of a snapshot as SNAPSHOT_ENTRY[n], a view of its bytes.
+    """Return a snapshot's entries as SNAPSHOT_ENTRY[n], a view of its bytes.
 
     Raises:
         CorruptSnapshotError: As `parse_producer_snapshot`.
@@ -103,7 +103,7 @@ def parse_snapshot_table(file: str, data: bytes) -> NDArray[np.void]:
 
 
 def encode_producer_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
-    """Return the bytes of a snapshot, entries in the order in which Kafka would write them.
+    """Return the bytes of a snapshot, entries in Kafka's order.
 
     Args:
         entries: In the order in which the log met the producers.
@@ -121,7 +121,10 @@ def encode_producer_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
 
 
 def java_hash_map_order(entries: list[ProducerEntry]) -> list[ProducerEntry]:
-    """Sort entries as a Java HashMap keyed by producer id iterates: by bucket, then insertion."""
+    """Sort entries as a Java HashMap by producer id iterates.
+
+    By bucket, then by insertion.
+    """
     capacity = _FIRST_CAPACITY
     while len(entries) > _LOAD_FACTOR * capacity:
         capacity *= 2

@@ -1,4 +1,4 @@
-"""Producers and transactions of a log, as Kafka's ProducerStateManager keeps them in memory.
+"""Producers and transactions of a log, as in Kafka's ProducerStateManager.
 
 A producer's batches carry sequence numbers and its epoch. Batches are first played against copies
 of the producers that they name (``ProducerAppendInfo``): what contradicts those raises, and nothing
@@ -74,7 +74,7 @@ class CompletedTxn(NamedTuple):
 
 
 class ProducerAppendInfo:
-    """The batches of one producer in one append, checked one after the other.
+    """Check the batches of one producer in one append, in order.
 
     Args:
         place: Name of the partition or of the file, for messages.
@@ -111,7 +111,10 @@ class ProducerAppendInfo:
 
     @property
     def keeps_epoch(self) -> bool:
-        """Whether the epoch is the one from before the append, so that older batches count."""
+        """Whether the epoch is that from before the append.
+
+        Older batches count then.
+        """
         return self._producer_epoch == self._current.producer_epoch
 
     def entry(self) -> ProducerEntry:
@@ -133,7 +136,7 @@ class ProducerAppendInfo:
     def append(
         self, event: ProducerEvent, transaction_version: int = UNKNOWN_TRANSACTION_VERSION
     ) -> CompletedTxn | None:
-        """Check and note a data batch or a marker; return the transaction that it ends.
+        """Check and add a batch or marker; return the transaction it ends.
 
         Args:
             event: The batch. Of data, events that several batches were reduced to will do, but
@@ -298,7 +301,7 @@ class ProducerChanges:
 
 
 class ProducerState:
-    """The producers that are alive, and the transactions that hold the last stable offset back.
+    """Producers that are alive, and transactions below the last stable offset.
 
     Args:
         entries: The producers so far.
@@ -320,7 +323,10 @@ class ProducerState:
             self._load(entry)
 
     def load(self, entries: Iterable[ProducerEntry], *, now_ms: int, expiration_ms: int) -> None:
-        """Take over a snapshot; producers without an open transaction that expired stay away."""
+        """Take over a snapshot, without expired producers.
+
+        A producer with an open transaction stays.
+        """
         for entry in entries:
             is_expired = now_ms - entry.last_timestamp >= expiration_ms
             if entry.current_txn_first_offset >= 0 or not is_expired:
@@ -340,11 +346,11 @@ class ProducerState:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no producer is known and no ended transaction waits for the high watermark."""
+        """Whether there are no producers and no transactions awaiting the high watermark."""
         return not self.producers and not self.transactions.has_unreplicated
 
     def replay(self, file: str, events: NDArray[np.int64]) -> None:
-        """Learn from a stretch of one segment, as a broker does when it loads a log.
+        """Replay a stretch of one segment, as a broker's load does.
 
         Args:
             file: Name of the segment's file, for messages.
@@ -383,7 +389,7 @@ class ProducerState:
         origin: AppendOrigin,
         transaction_version: int = UNKNOWN_TRANSACTION_VERSION,
     ) -> ProducerChanges:
-        """Play the batches of an append against copies of their producers; return what they do.
+        """Play an append's batches on copies of producers; return the changes.
 
         Args:
             place: Name of the partition or of the file, for messages.
@@ -429,7 +435,7 @@ class ProducerState:
             self._complete(changes, completed)
 
     def take_indexed(self, changes: ProducerChanges) -> list[AbortedTxn]:
-        """Take over what an append has done; return what the transaction index gets.
+        """Take over an append's changes; return entries of the transaction index.
 
         Raises:
             InvalidAppendError: As `take`.
@@ -445,7 +451,7 @@ class ProducerState:
         return aborted
 
     def find_duplicate(self, event: ProducerEvent) -> ProducerEvent | None:
-        """Return the remembered batch with just the epoch and the sequences of this one."""
+        """Return the remembered batch of equal epoch and sequences."""
         entry = self.producers.get(event.producer_id)
         if entry is None or entry.producer_epoch != event.producer_epoch:
             return None
@@ -487,7 +493,7 @@ class ProducerState:
         )
 
     def _check_new_transaction(self, place: str, event: ProducerEvent) -> None:
-        """Refuse a fenced producer's batch that is not of the transaction it has open."""
+        """Refuse a fenced producer's batch outside its open transaction."""
         producer = self.producers.get(event.producer_id)
         if producer is not None and event.producer_epoch < producer.producer_epoch:
             raise InvalidProducerEpochError(

@@ -1,4 +1,6 @@
-"""The producer snapshots of a partition directory, and the state that they and the log give.
+"""Producer snapshots of a directory and the state they give.
+
+The log behind the newest snapshot is replayed.
 
 The counterpart of Kafka's ProducerStateManager while a log is loaded, recovered or truncated. All
 changes go to a directory view; nothing is written.
@@ -54,7 +56,7 @@ class ProducerStateManager:
         self.snapshots = view.snapshot_offsets()
 
     def remove_strays(self, base_offsets: Sequence[int]) -> None:
-        """Of the snapshots at no segment's base keep the newest, and only if it is not buried."""
+        """Keep the newest snapshot at no segment's base, unless buried."""
         self.snapshots = self._view.snapshot_offsets()
         strays = sorted(set(self.snapshots) - set(base_offsets))
         for offset in strays[:-1]:
@@ -97,7 +99,7 @@ class ProducerStateManager:
         end_offset: int,
         after_clean_shutdown: bool,
     ) -> None:
-        """Bring the state to an offset: newest snapshot, and a replay of what follows it.
+        """Bring the state to an offset by newest snapshot and replay.
 
         Args:
             base_offsets: Of the segments, ascending.

@@ -1,4 +1,7 @@
-"""Recovery of one segment of a log that is being loaded: its scan, and what follows from it."""
+"""Recover one segment of a log during its load.
+
+That is its scan, and what follows from it.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -105,7 +108,7 @@ class SegmentRecovery:
         return cut_bytes
 
     def empty(self, base_offset: int, scan: SegmentScan) -> int:
-        """Cut a segment whose offsets do not rise down to its base; return the bytes lost."""
+        """Cut a segment of falling offsets to its base; return lost bytes."""
         log = self._log
         index = OffsetIndex.parse(base_offset, scan.offset_index)
         name = log_file(base_offset)

@@ -1,4 +1,6 @@
-"""One segment read from end to end: what is valid in it, and all that recovery needs of it.
+"""Read one segment from end to end for recovery.
+
+It says what is valid, and all that recovery needs of it.
 
 A scan depends on the segment's bytes and the index settings alone, not on what stands before it:
 so the segments of a log can be scanned at the same time, on as many machines as there are, and the
@@ -80,7 +82,7 @@ class SegmentScan:
     events: NDArray[np.int64]
 
     def to_bytes(self) -> bytes:
-        """Return the scan as bytes, to be read by `from_bytes` of the same version."""
+        """Return the scan as bytes, for `from_bytes` of the same version."""
         numbers = {name: getattr(self, name) for name in _NUMBERS}
         arrays: dict[str, NDArray[Any]] = {
             "offset_index": np.frombuffer(self.offset_index, np.uint8),
@@ -127,7 +129,7 @@ def scan_segment(  # noqa: PLR0913  # what is read, and how
     threads: int = 1,
     on_bytes: Callable[[int], None] | None = None,
 ) -> SegmentScan:
-    """Check every batch of a segment and build its indexes, as Kafka's segment recovery does.
+    """Check every batch of a segment and build its indexes, as Kafka.
 
     Args:
         reader: The open .log file.
@@ -181,7 +183,7 @@ class _Scan:
         self._stop, self._reason = stop, reason
 
     def add(self, window: Window) -> bool:
-        """Take a window's batches up to the first that cannot be taken; return whether all were."""
+        """Take a window's valid batches; return whether those were all."""
         batches = window.batches
         bad = np.flatnonzero(batches.crc_ok == 0)
         count = int(bad[0]) if bad.size else len(batches)

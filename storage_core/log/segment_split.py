@@ -1,4 +1,4 @@
-"""Splitting a segment whose offsets do not fit it, as Kafka does when it loads such a log.
+"""Split a segment with unfit offsets, as Kafka's load does.
 
 Old brokers could compact segments into one whose offsets lie more than 2^31 - 1 above its base.
 Batch by batch it is copied into as many segments as that takes, each named by its first batch's
@@ -110,7 +110,7 @@ def find_parts(
     max_index_bytes: int,
     limits: Limits,
 ) -> SegmentSplit:
-    """Read a segment from end to end for the parts whose offsets fit; nothing is planned.
+    """Read a segment for the parts whose offsets fit; plan nothing.
 
     Args:
         reader: The open .log file.
@@ -178,7 +178,7 @@ def split_segment(
     limits: Limits,
     keeps_txn_index: bool = False,
 ) -> list[int]:
-    """Plan to replace a segment by parts whose offsets fit; return their base offsets.
+    """Plan to split a segment into fitting parts; return their base offsets.
 
     Args:
         view: The partition directory.
@@ -204,7 +204,7 @@ def split_segment(
 
 
 def _fill(part: _OpenPart, window: Window, row: int) -> int:
-    """Give a part the batches from row on that fit; return the row after them."""
+    """Give a part fitting batches from row on; return the next row."""
     rest = window.batches.rows(row, len(window.batches))
     misfits = np.flatnonzero(~part.takes(rest.last_offset))
     count = int(misfits[0]) if misfits.size else len(rest)

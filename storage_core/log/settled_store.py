@@ -1,4 +1,6 @@
-"""A partition directory for readers: its files as a load would leave them, and no others.
+"""A partition directory as a load would leave it, for readers.
+
+No other files are shown.
 
 Whoever reads takes no lock, and a swap of segments is many renames: in the middle of one, or after
 one that was cut short, the plain names are neither the old log nor the new one. So a directory is
@@ -34,7 +36,7 @@ _PAUSES: Final = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 
 
 class SettledStore(ReadOnlyStore):
-    """The files of one partition as they were when they were listed and settled.
+    """The files of one partition as of its listing, settled.
 
     A file is opened if it is the one that was listed: under its name of then, or that which a swap
     gives it in its course. Of the active segment's log what was appended since does not show.
@@ -72,7 +74,7 @@ class SettledStore(ReadOnlyStore):
         )
 
     def pick(self, names: Iterable[str]) -> dict[str, FileInfo]:
-        """Return those of the files that have one of the names, for another store like this."""
+        """Return the files of some names, for a store like this one."""
         return {name: self.files[name] for name in names if name in self.files}
 
     def read_file(self, name: str, *, limit_bytes: int) -> bytes:
@@ -135,7 +137,7 @@ class SettledStore(ReadOnlyStore):
 
 
 class PlannedStore(ReadOnlyStore):
-    """The files of a partition as they will be once what a load has planned was applied.
+    """The files of a partition once a load's plan has been applied.
 
     Args:
         view: Of the log that was loaded, and closed.
@@ -165,7 +167,7 @@ class PlannedStore(ReadOnlyStore):
 
 @located
 def settle(store: LogStore) -> SettledStore:
-    """Return a partition as a load would leave it, from a directory that somebody may be changing.
+    """Return a changing directory's partition as a load would leave it.
 
     Raises:
         ChangedWhileReadError: It was changed again and again while it was looked at.
@@ -201,7 +203,7 @@ def settle(store: LogStore) -> SettledStore:
 
 
 def settled_files(store: LogStore, listing: list[FileInfo]) -> list[FileInfo]:
-    """Return the files that a load would leave, of a directory that was listed.
+    """Return the files a load would leave, by a directory's listing.
 
     Nothing is opened where the listing has no name that a load would settle. Errors as of `settle`.
     """
@@ -217,7 +219,7 @@ def is_unfinished(files: Iterable[FileInfo]) -> bool:
 
 
 def _settled(store: LogStore, listing: list[FileInfo]) -> Iterator[tuple[str, FileInfo]]:
-    """Yield what a load leaves: each name with the file that has its bytes now."""
+    """Yield each name a load leaves, with the file of its bytes."""
     by_name = {file.name: file for file in listing}
     if not is_unfinished(listing):
         yield from by_name.items()
@@ -233,7 +235,10 @@ def _is_same(before: list[FileInfo], after: list[FileInfo]) -> bool:
 
 
 def _is_identifying(store: LogStore) -> TypeGuard[IdentifyingStore]:
-    """Whether a store knows its files from others; ``isinstance`` would compare whole protocols."""
+    """Whether a store can identify its files.
+
+    ``isinstance`` would compare whole protocols.
+    """
     return hasattr(store, "open_identified")
 
 

@@ -19,7 +19,7 @@ from storage_core.records.batch_table import BatchTable
 
 @dataclass(frozen=True, slots=True)
 class TransactionRows:
-    """The batches that a tracker looks at, of one stretch of a segment, in order.
+    """Consecutive batches of one stretch of a segment, for a tracker.
 
     Attributes:
         producer_id: int64[n].
@@ -64,7 +64,7 @@ class TransactionRows:
         return TransactionRows(*(getattr(self, name)[chosen] for name in _COLUMNS))
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the columns by names that no others have, for packing them with others."""
+        """Return the columns under unique names, for packing with others."""
         return {f"rows.{name}": getattr(self, name) for name in _COLUMNS}
 
     @classmethod
@@ -190,7 +190,7 @@ class TransactionTracker:
         return visible
 
     def _number(self, producer_ids: NDArray[np.int64], more: list[int]) -> None:
-        """Give every producer that is new a dense number, and room in the state."""
+        """Give every new producer a dense number and room in the state."""
         for producer_id in [*np.unique(producer_ids).tolist(), *more]:
             self._numbers.setdefault(producer_id, len(self._numbers))
         room = len(self._numbers) - len(self._was_seen)

@@ -76,7 +76,7 @@ class UnifiedLog(OpenLog):
         transaction_version: int = UNKNOWN_TRANSACTION_VERSION,
         to_magic: int = MAGIC_V2,
     ) -> LogAppendInfo:
-        """Append a batch as a leader does: checked, with offsets and epoch of this log.
+        """Append a batch as a leader: checked, with offsets and epoch.
 
         Args:
             data: One v2 or compressed batch, or any number of uncompressed legacy messages; what
@@ -103,7 +103,7 @@ class UnifiedLog(OpenLog):
         )
 
     def append_as_follower(self, data: Bytes, *, leader_epoch: int) -> LogAppendInfo:
-        """Append batches as a follower does: as they are, with the offsets that they have.
+        """Append batches as a follower: unchanged, with their own offsets.
 
         Args:
             data: Whole batches, at most a segment's size; what follows them is left out. The first
@@ -118,7 +118,9 @@ class UnifiedLog(OpenLog):
         return self._append(data, leader_epoch=leader_epoch, origin=AppendOrigin.REPLICATION)
 
     def append_records_to_follower(self, data: Bytes, *, leader_epoch: int) -> LogAppendInfo:
-        """Append as a follower; an empty log that the first batch straddles starts over there.
+        """Append as a follower; restart an empty log at the first batch.
+
+        That happens where the batch straddles the log's start.
 
         The log start offset may lie inside of a batch, after records were deleted: a follower that
         begins there gets the whole batch.
@@ -143,7 +145,7 @@ class UnifiedLog(OpenLog):
         coordinator_epoch: int = 0,
         transaction_version: int = 1,
     ) -> LogAppendInfo:
-        """Append a commit or abort marker, as the transaction coordinator has it written.
+        """Append a commit or abort marker for the transaction coordinator.
 
         Args:
             producer_id: Whose transaction ends.
@@ -181,7 +183,7 @@ class UnifiedLog(OpenLog):
         batch_records: int = _NO_LIMIT,
         producer: ProducerSettings | None = None,
     ) -> LogAppendInfo:
-        """Append columns of records, as if a producer had sent them batch by batch.
+        """Append columns of records as a producer's batches.
 
         Keys and timestamps are checked before anything is written. Batches that were written
         before a later one is refused stay.
@@ -231,7 +233,7 @@ class UnifiedLog(OpenLog):
         return info
 
     def append_batches(self, data: NDArray[np.uint8], *, leader_epoch: int = 0) -> LogAppendInfo:
-        """Append batches that were built for this topic elsewhere, each an append of its own.
+        """Append batches built elsewhere for this topic, one append each.
 
         They get the next offsets of this log: with ``build_batches`` before, what is written is
         what append_columns writes. Nothing is compressed or checked anew but sizes and checksums.
@@ -357,7 +359,7 @@ class UnifiedLog(OpenLog):
         transaction_version: int,
         now_ms: int,
     ) -> LogAppendInfo:
-        """Write batches that have their offsets, if their producers may have written them."""
+        """Write numbered batches, if their producers may have written them."""
         self._epochs.note(valid.batches)
         check_append_size(self.partition, self.config, valid.data.size)
         self._maybe_roll(valid, info.first_offset, now_ms)
@@ -409,7 +411,7 @@ class UnifiedLog(OpenLog):
         origin: AppendOrigin,
         transaction_version: int = UNKNOWN_TRANSACTION_VERSION,
     ) -> ProducerChanges:
-        """Return what batches do to their producers and transactions, if these may write them."""
+        """Return the changes of batches to their producers and transactions."""
         events = iterate_events(batch_events(batches))
         return self._producers.play(self.partition, events, origin, transaction_version)
 

@@ -1,4 +1,6 @@
-"""Reading a log at rest as a broker serves it: fetches, isolation, offsets for points in time.
+"""Read a log at rest as a broker serves it.
+
+That is fetches, isolation, offsets for points in time.
 
 A fetch names bytes of one file, it does not hold them. Where a bound or a size cuts a batch, what
 is left of it comes along: whoever reads a slice ends at its last whole batch, and leaves out the
@@ -247,7 +249,9 @@ class LogReader:
         )
 
     def translate(self, segment: SegmentState, offset: int) -> BatchPlace | None:
-        """Return the first batch of a segment that holds an offset or follows it, None for none.
+        """Return the batch of a segment with an offset, or the next.
+
+        None without one.
 
         Raises:
             CorruptRecordError: Bytes on the way to the offset are no batches.
@@ -291,13 +295,13 @@ class LogReader:
         return collect_aborted(indexes, fetch_offset=first_offset, upper_bound_offset=end_offset)
 
     def _end_of(self, segment: SegmentState, bound: Bound) -> int | None:
-        """Return where reads of a segment end, None if it lies behind the bound whole."""
+        """Return the read limit of a segment; None beyond the bound."""
         if segment.base_offset < bound.segment_base_offset:
             return segment.size_bytes
         return bound.position if segment.base_offset == bound.segment_base_offset else None
 
     def _floor(self, offset: int) -> int:
-        """Return the number of the segment with the largest base offset <= offset, else 0."""
+        """Return the last segment's number with base <= offset, or 0."""
         return max(0, int(np.searchsorted(self._bases, offset, side="right")) - 1)
 
     def _file(self, segment: SegmentState) -> str:

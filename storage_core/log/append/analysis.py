@@ -1,4 +1,6 @@
-"""The first look at what is to be appended: which batches bytes are, and what the topic allows.
+"""Parse bytes into batches and check them against the topic's rules.
+
+This is the first look at what is to be appended.
 
 Bytes in memory are read more strictly than a file: an impossible length or an unknown magic is an
 error. An incomplete batch at the end is not: it is left out.
@@ -118,12 +120,15 @@ class AnalyzedAppend:
 
     @property
     def first_offset(self) -> int | None:
-        """Base offset of the first batch; None where only opening it would tell."""
+        """Base offset of the first batch.
+
+        None where only opening the batch would tell.
+        """
         return None if self.batches.is_legacy[0] else int(self.batches.base_offset[0])
 
     @property
     def first_or_last_offset_of_first_batch(self) -> int:
-        """The first offset, or, if that is not known, the last one of the first batch."""
+        """The first offset, else the last offset of the first batch."""
         first = self.first_offset
         return int(self.batches.last_offset[0]) if first is None else first
 
@@ -211,7 +216,7 @@ def analyze_append(
 def _scan(
     data: NDArray[np.uint8], partition: str
 ) -> tuple[BatchTable, int, CorruptRecordError | None]:
-    """Return the whole batches, where they end, and what is wrong behind them."""
+    """Return the whole batches, their end, and the error behind them."""
     table = np.empty((batch_scan.COLUMN_COUNT, _FEW_BATCHES), np.int64)
     count, end, status = batch_scan.scan_batches(data, 0, data.size, table)
     if status == batch_scan.NO_ROOM:
@@ -233,7 +238,7 @@ def _scan(
 def _what_follows(
     data: NDArray[np.uint8], position: int, partition: str
 ) -> CorruptRecordError | None:
-    """Return what is wrong with the bytes behind the last whole batch, None for a cut batch."""
+    """Return the error behind the last whole batch; None for a cut."""
     left = data.size - position
     if left < LENGTH_OVERHEAD:
         return None
@@ -257,7 +262,7 @@ def is_append_time(config: LogConfig) -> bool:
 
 
 def target_codec(config: LogConfig, source: Codec) -> tuple[Codec, int | None]:
-    """Return codec and level in which batches are stored that came in a codec."""
+    """Return the stored codec and level for batches of a source codec."""
     if config.compression_type is BrokerCompressionType.PRODUCER:
         return source, None
     codec = CODEC_OF[config.compression_type]

@@ -1,4 +1,4 @@
-"""Segments, leader epochs and producer snapshots of a log that is open for appends.
+"""Segments, leader epochs and producer snapshots of a log open for appends.
 
 What of them changes besides the active segment is written at once.
 """
@@ -50,7 +50,7 @@ _NEW_SEGMENT_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 
 def plan_first_segment(location: str, base_offset: int) -> Plan:
-    """Plan what an empty directory needs to be loaded as a log that begins at an offset."""
+    """Plan the files of an empty log that begins at an offset."""
     return Plan(
         location=location,
         operations=tuple(
@@ -167,7 +167,7 @@ class LocalLog:
         self.recovery_point = min(self.recovery_point, end_offset)
 
     def roll(self, wanted_offset: int, now_ms: int) -> AppendSegment:
-        """Begin a segment at the log's end, or at the wanted offset if that is beyond.
+        """Begin a segment at the log's end or at a later offset.
 
         Returns:
             The segment that was the active one; to be closed once it has been flushed.
@@ -289,7 +289,7 @@ class AppendEpochs:
         return self._cache.entries
 
     def note(self, batches: BatchTable) -> None:
-        """Take note of the epochs that begin in batches; a legacy batch, without one, ends all.
+        """Add the epochs of batches; a legacy batch, without one, ends all.
 
         Raises:
             InvalidAppendError: A leader epoch or an offset is negative.

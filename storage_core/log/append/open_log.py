@@ -1,4 +1,4 @@
-"""A log that is held open: opened or begun, where it stands, rolled, flushed and closed."""
+"""A log held open: opened or begun, rolled, flushed and closed."""
 
 import random
 from pathlib import Path
@@ -168,7 +168,10 @@ class OpenLog:
 
     @property
     def high_watermark(self) -> int:
-        """First offset that is not known to be on all in-sync replicas; the log start at first."""
+        """First offset not known to be on all in-sync replicas.
+
+        It is the log start at first.
+        """
         return self._high_watermark
 
     @property
@@ -198,7 +201,7 @@ class OpenLog:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Where the oldest transaction began that is open or not replicated, None without one."""
+        """Start of the oldest transaction open or not replicated; None without one."""
         first = self._producers.transactions.first_unstable_offset
         if first is None:
             return None
@@ -222,7 +225,7 @@ class OpenLog:
             raise LogClosedError(self.partition)
 
     def roll(self, wanted_offset: int = 0) -> int:
-        """Begin a new active segment at the log's end, or at the wanted offset if that is beyond.
+        """Begin an active segment at the log's end or later offset.
 
         The segment before it and its producer snapshot are durable when this returns.
 
@@ -243,7 +246,7 @@ class OpenLog:
         return base_offset
 
     def flush(self) -> None:
-        """Make durable all that was appended, and move the recovery point to the log's end."""
+        """Sync all appends and move the recovery point to the log's end."""
         self._check_open()
         end = self.log_end_offset
         self._local.flush(end, recovery_point=end, now_ms=self._clock.now_ms())
@@ -251,13 +254,13 @@ class OpenLog:
     # Boundaries.
 
     def update_high_watermark(self, offset: int) -> int:
-        """Set the high watermark, clamped to the log; return what it is then."""
+        """Set the high watermark, clamped to the log, and return it."""
         self._high_watermark = min(max(offset, self._log_start_offset), self.log_end_offset)
         self._producers.transactions.advance_high_watermark(self._high_watermark)
         return self._high_watermark
 
     def maybe_increment_log_start_offset(self, offset: int) -> bool:
-        """Raise the log start offset, as DeleteRecords does; return whether that changed it.
+        """Raise the log start offset as DeleteRecords; return whether it changed.
 
         Segments below it stay: retention removes them.
 
@@ -305,7 +308,7 @@ class OpenLog:
         self.abandon()
 
     def abandon(self) -> None:
-        """Release the files as they are, as after a crash: the log has to be recovered then."""
+        """Release the files as after a crash: the log needs recovery then."""
         if not self._is_closed:
             self._is_closed = True
             self._local.active.close()

@@ -1,4 +1,4 @@
-"""The active segment of a log that is open for appends: its files, its indexes, its age.
+"""The active segment of a log open for appends: files, indexes, age.
 
 A log that is open for appends writes as it goes, like a broker: what a crash leaves is what a log
 loader recovers. So these files do not go through plans; everything else that happens to a
@@ -141,7 +141,10 @@ class LocalAppendFiles:
         self._store = store
 
     def open_file(self, name: str, *, preallocate_bytes: int = 0) -> LocalAppendFile:
-        """Open a file at its end, or create it with owner and mode of the directory."""
+        """Open a file at its end; create it with the directory's owner.
+
+        A new file has the mode of the directory, too.
+        """
         path = self._store.directory / name
         self._store.create_empty(name)
         descriptor = self._store.open_descriptor(name, os.O_WRONLY)
@@ -310,7 +313,7 @@ class AppendSegment:
         now_ms: int,
         was_rolled: bool,
     ) -> int:
-        """Write batches that are appends of their own, up to the first that has to be rolled for.
+        """Write batches as single appends, up to the first needing a roll.
 
         Args:
             data: uint8[], the batches from data[0] on, end to end.
@@ -384,13 +387,13 @@ class AppendSegment:
             self._time_index.append(rows.tobytes())
 
     def add_aborted(self, transaction: AbortedTxn) -> None:
-        """Write an entry of the transaction index; the first one creates the file."""
+        """Write an entry of the transaction index; the first creates the file."""
         if self._txn_index is None:
             self._txn_index = self._files.open_file(self.file_name(TXN_INDEX_SUFFIX))
         self._txn_index.append(encode_transaction_index([transaction]))
 
     def become_inactive(self) -> None:
-        """Offer the largest timestamp to the time index once more, and cut preallocated files."""
+        """Offer the largest timestamp to the time index; trim preallocated files."""
         last = np.empty((1, 2), np.int64)
         before = int(self._state[index_build.TIME_ENTRIES])
         status = index_build.offer_time_entry(

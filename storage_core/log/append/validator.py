@@ -1,4 +1,4 @@
-"""What a leader checks of batches that come to it, and the offsets that they get.
+"""Check batches as a leader does, and assign their offsets.
 
 Batches that may stay as they came are stamped in place; others are opened and built anew: because
 the topic asks for another codec, the message format differs, or the offsets inside are not 0, 1, 2.
@@ -100,7 +100,7 @@ class ValidatorSettings:
         to_magic: int,
         now_ms: int,
     ) -> "ValidatorSettings":
-        """Return the rules of a topic for batches that came in a codec."""
+        """Return the rules of a topic for batches of a source codec."""
         codec, level = target_codec(config, source)
         return cls(
             partition=partition,
@@ -150,7 +150,7 @@ def validate_and_assign_offsets(
     first_offset: int,
     settings: ValidatorSettings,
 ) -> ValidatedBatches:
-    """Check batches as a leader does and give their records offsets from first_offset on.
+    """Check batches as a leader; number their records from first_offset on.
 
     Args:
         data: uint8[], writable and the caller's own: it may be changed and returned.
@@ -277,7 +277,10 @@ class _Validation:
             )
 
     def _stamp_unopened(self) -> ValidatedBatches | None:
-        """Stamp a v2 batch that may stay and breaks no rule; None where a closer look is due."""
+        """Stamp a v2 batch that breaks no rule, without opening it.
+
+        None where a closer look is due.
+        """
         settings, batches = self._settings, self._batches
         may_stay = self._source_codec == settings.target_codec and settings.to_magic == MAGIC_V2
         if len(batches) > 1 or batches.magic[0] != MAGIC_V2 or not may_stay:
@@ -333,7 +336,7 @@ class _Validation:
         return records
 
     def _check_records(self, records: RecordColumns) -> None:
-        """Find the records that break the topic's rules; those of the first such batch count."""
+        """Find the records of the first batch that break topic rules."""
         settings = self._settings
         no_key = np.zeros(len(records), np.bool_)
         if settings.is_compacted:
@@ -493,7 +496,7 @@ class _Validation:
 
 
 def new_records(records: RecordColumns) -> NewRecords:
-    """Return records that were read as records to be written, without copying their bytes.
+    """Return records read from a log as records to write, uncopied.
 
     All of them lie in one place: in the window, or decompressed or transcoded beside it.
     """
