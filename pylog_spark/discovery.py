@@ -183,11 +183,10 @@ def count_directories(roots: Sequence[LogRoot]) -> int | None:
         path = local_path(root.location)
         if path is None:
             return None
-        # A managed root that is to be made is not there yet.
-        if path.exists() or root.role is not Role.MANAGED:
-            # What cannot be listed is an error of whoever opens it.
-            with suppress(OSError):
-                count += len(folder_names(path))
+        # A managed root that is to be made is not there yet; what cannot be listed is an error of
+        # whoever opens it.
+        with suppress(OSError):
+            count += len(folder_names(path))
     return count
 
 
@@ -204,7 +203,7 @@ def are_few(roots: Sequence[LogRoot], topics: TopicFilter, *, most_bytes: int) -
     left = most_bytes
     for root in roots:
         path = local_path(root.location)
-        if path is None or not path.exists():
+        if path is None or not os.path.exists(path):  # noqa: PTH110 - the other one raises errors
             continue
         for row in list_partitions(root.location, root.role.value, topics):
             # What cannot be listed is an error of its row later.

@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -44,7 +43,7 @@ from pylog_spark.report import (
 )
 from pylog_spark.report_page import Block, Command, Page, Section, write_page
 from pylog_spark.run.guards import check_outside
-from pylog_spark.run.several_brokers import split_by_broker
+from pylog_spark.run.several_brokers import UnreadBroker, split_by_broker
 from pylog_spark.schemas import FINDING
 from pylog_spark.tasks.diagnosis import Diagnosis
 from pylog_spark.text import to_json
@@ -55,7 +54,7 @@ from storage_core.interruption import ending_in_order
 from storage_core.maintenance.verification.finding_kinds import KINDS, Cure, command_of
 from storage_core.maintenance.verification.findings import Code, Severity
 from storage_core.maintenance.verification.verdict import Advice, RootState, Verdict, seconds_text
-from storage_core.roots.open_root import LogRoot, check_log_directory
+from storage_core.roots.open_root import LogRoot
 from storage_core.store.open_objects import MANAGED_PREFIX, is_managed
 from storage_core.wording import count_text
 
@@ -72,10 +71,12 @@ class _Subject:
 
     Attributes:
         brokers: The log directories by node id, if they are of several brokers.
+        unread: Log directories beside these of which nothing says whose they are.
         spools: Where the findings of each go; one, under None, where there is one broker.
     """
 
     brokers: Mapping[int, Sequence[LogRoot]]
+    unread: Sequence[UnreadBroker]
     spools: Mapping[int | None, _Spool]
 
 
@@ -117,19 +118,22 @@ _FORECAST_TABLE: Final = TextTable(
 
 def _prepare(line: CommandLine) -> Call[_Subject]:
     options = load_options(line)
-    places = _check_places(line[ROOTS], options.role)
-    roots = resolve_roots(places, said=options.role)
+    _refuse_no_brokers(line[ROOTS], options.role)
+    roots = resolve_roots(line[ROOTS], said=options.role, must_open=False)
+    brokers, unread = split_by_broker(roots)
+    if not brokers:
+        # No verdict on one broker without all of its log directories.
+        roots = resolve_roots(line[ROOTS], said=options.role)
     check_outside(REPORT.label, line[REPORT], roots)
     notes = topic_notes(options, roots)
     is_for_program = line[OUTPUT] is not OutputFormat.TABLE and SHOW not in line
-    brokers = split_by_broker(roots)
     # A signal in between would leave the file by which Python tries the folder.
     with ending_in_order():
         spools = {
             broker: TemporaryFile("w+", encoding="utf-8") if is_for_program else None  # noqa: SIM115  # of the call
             for broker in brokers or (None,)
         }
-    subject = _Subject(brokers=brokers, spools=spools)
+    subject = _Subject(brokers=brokers, unread=unread, spools=spools)
     return Call(line=line, options=options, subject=subject, roots=roots, notes=notes)
 
 
@@ -150,7 +154,7 @@ def _diagnose(call: Call[_Subject], place: Any) -> "Diagnosis | ClusterDiagnosis
         return diagnose_one(None, [root.location for root in call.roots])
     from pylog_spark.operations.cluster_doctor import diagnose_cluster  # noqa: PLC0415 - takes its time
 
-    return diagnose_cluster(place, brokers, call.options, diagnose_one)
+    return diagnose_cluster(place, brokers, call.subject.unread, call.options, diagnose_one)
 
 
 def _spool(spool: IO[str], findings: Iterable[Row]) -> None:
@@ -182,10 +186,13 @@ def _show(call: Call[_Subject], report: "Diagnosis | ClusterDiagnosis") -> int:
             else:
                 spool.seek(0)
                 _write_rows(diagnosis, of_broker, map(str.rstrip, spool), lines)
-                spool.close()
+        for spool in filter(None, call.subject.spools.values()):
+            spool.close()
         if cluster is not None and not lines.is_csv:
             answers = (to_json(each, default=str) for each in cluster.audit.answers())
             lines.add_list("cluster", _describe_cluster(cluster), "partitions", answers)
+        unread = () if cluster is None else cluster.unread
+        write_notes([each.error for each in unread], is_for_person=False, is_wide=call.is_wide)
     write_notes(call.notes, is_for_person=call.is_for_person, is_wide=call.is_wide)
     page = call.line[REPORT]
     if page is not None:
@@ -243,28 +250,22 @@ def _sections(diagnosis: Diagnosis) -> list[Section]:
     ]
 
 
-def _check_places(roots: Sequence[str], role: Role | None) -> list[Path]:
-    places: list[Path] = []
+def _refuse_no_brokers(roots: Sequence[str], role: Role | None) -> None:
+    """Refuse what no broker starts on: URLs and managed roots."""
     for root in roots:
         path = local_path(root.removeprefix(MANAGED_PREFIX))
         if path is None or is_managed(root) or Role.MANAGED in {role, guess_role(path)}:
             reason = "no broker starts on it; `pylog verify` looks at URLs and managed roots"
             raise ConfigError("ROOT", root, reason)
-        if not path.is_dir():
-            reason = "is not a directory" if path.exists() else "no such directory"
-            raise ConfigError("ROOT", root, reason)
-        if any(path.samefile(other) for other in places):
-            raise ConfigError("ROOT", root, "is there twice")
-        check_log_directory(root, path)
-        places.append(path.absolute())
-    return places
 
 
 def _exit_code(
     diagnoses: Sequence[Diagnosis], cluster: "ClusterDiagnosis | None", fail_on: FailOn
 ) -> int:
-    is_compared = cluster is None or not any(cluster.audit.rows["error"].to_pylist())
-    if not is_compared or any(diagnosis.failed for diagnosis in diagnoses):
+    is_part = cluster is not None and (
+        cluster.unread or any(cluster.audit.rows["error"].to_pylist())
+    )
+    if is_part or any(diagnosis.failed for diagnosis in diagnoses):
         return ExitCode.PARTLY_FAILED
     if fail_on.severity is None:
         return ExitCode.DONE
@@ -302,6 +303,7 @@ def _describe_cluster(cluster: "ClusterDiagnosis") -> dict[str, Any]:
     return {
         **asdict(cluster.verdict),
         "brokers": list(cluster.brokers),
+        "unread": [asdict(each) for each in cluster.unread],
         "starts": None if starts is None else asdict(starts),
         "partitions": [],
         "engine": cluster.audit.engine,

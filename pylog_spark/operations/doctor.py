@@ -169,7 +169,7 @@ def _check_readable(targets: Sequence[Target]) -> None:
 
 
 def _require_access(path: str) -> None:
-    if not os.access(path, os.R_OK):
+    if not os.access(path, os.R_OK, effective_ids=True):
         reason = "this process may not read it: run it as the directory's owner, or as root"
         raise StorageError(path, reason)
 

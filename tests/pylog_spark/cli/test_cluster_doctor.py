@@ -19,8 +19,9 @@ def ask(pylog, *arguments: object) -> tuple[int, list[dict[str, Any]]]:
 
 
 def brokers_of(*roots: Path) -> dict[int, list[str]]:
-    found = split_by_broker(resolve_roots(roots, said=Role.BROKER))
-    return {broker: [root.location for root in own] for broker, own in found.items()}
+    brokers, unread = split_by_broker(resolve_roots(roots, said=Role.BROKER))
+    assert brokers or not unread
+    return {broker: [root.location for root in own] for broker, own in brokers.items()}
 
 
 def test_a_loss_keeps_all_from_starting_and_elections_by_hand_lose_less(pylog, tmp_path):

@@ -196,7 +196,7 @@ def test_what_is_no_log_directory_gets_no_verdict(pylog, root, place: str, said:
 def test_files_that_this_process_may_not_read_are_not_held_against_the_broker(
     pylog, root, monkeypatch
 ):
-    monkeypatch.setattr("os.access", lambda path, _: Path(path) != root.file(30))
+    monkeypatch.setattr("os.access", lambda path, _, **__: Path(path) != root.file(30))
     result = pylog("doctor", root.path, *CLOCK, "--engine", "local")
     assert result.exit_code == ExitCode.FAILED
     assert f"{root.file(30)}: this process may not read it" in result.stderr
