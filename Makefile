@@ -80,9 +80,10 @@ fmt: $(VENV)/.for-all ## Format the code and repair what ruff can repair
 	$(RUN) ruff format .
 	$(RUN) ruff check --fix .
 
-lint: $(VENV)/.for-all ## Check format, lint rules and spelling
+lint: $(VENV)/.for-all ## Check format, lint rules, spelling, names and first lines of docstrings
 	$(RUN) ruff format --check .
 	$(RUN) ruff check .
+	$(RUN) docs.words
 	$(VENV)/bin/codespell
 
 types: $(VENV)/.for-all ## Check types (mypy --strict)

@@ -1,0 +1,34 @@
+"""``make lint`` refuses a name or a docstring that breaks a rule."""
+
+import ast
+
+import pytest
+
+from docs.mass import Module
+from docs.words import RULES, broken_rules
+
+BROKEN = {
+    "first docstring lines above 12 words": (
+        'def f():\n    """One two three four five six seven eight nine ten eleven twelve more."""\n'
+    ),
+    "names that are participles": "kept = 1\n",
+    "class names with two meanings": "class Gap:\n    pass\n",
+}
+
+
+def modules(text: str) -> list[Module]:
+    """Return two modules, of which the second has a class of the name of one in the first."""
+    texts = {"a.py": text, "b.py": "class _Gap:\n    pass\n"}
+    return [
+        Module(path=path, name=path[0], text=text, tree=ast.parse(text))
+        for path, text in texts.items()
+    ]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_that_is_broken_once_more_is_named_with_the_place(rule):
+    planted = modules(BROKEN[rule])
+    *places, last = broken_rules(planted, dict.fromkeys(RULES, 0))
+    assert len(places) == 1
+    assert last.startswith(f"{rule}: 1, at most 0: ")
+    assert broken_rules(planted, dict.fromkeys(RULES, 1)) == []
