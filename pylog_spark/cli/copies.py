@@ -11,7 +11,7 @@ from pylog_spark.operations.copies import CopyReport
 from pylog_spark.report import error_text, number_column, partition_name, size_text
 from pylog_spark.tasks.differences import UNREADABLE
 from pylog_spark.text_table import Column, Row, TextTable, write_paragraphs, write_table
-from storage_core.maintenance.replication.differences import Kind
+from storage_core.maintenance.replication.difference import DifferenceKind
 from storage_core.wording import count_text, time_text
 
 
@@ -72,7 +72,7 @@ def show_copies(call: Call[None], report: CopyReport) -> int:
 
 
 def _summary(report: CopyReport) -> dict[str, Any]:
-    behind = report.of_kind(Kind.BEHIND)
+    behind = report.of_kind(DifferenceKind.BEHIND)
     return {
         "partitions": len(report.compared),
         "failed": report.failed,
@@ -98,7 +98,7 @@ def _write(report: CopyReport, rows: list[Row], *, is_wide: bool) -> None:
     verdict, style = _verdict(report)
     write_paragraphs(console, [verdict], is_wide=is_wide, style=style)
     notes = [f"  {note}" for note in (report.offset_map, *report.notes)]
-    behind = report.of_kind(Kind.BEHIND)
+    behind = report.of_kind(DifferenceKind.BEHIND)
     if len(behind):
         records = count_text(sum(behind["records"].to_pylist()), "record")
         where = count_text(len(behind), "partition")
@@ -131,6 +131,6 @@ def _verdict(report: CopyReport) -> tuple[str, str]:
         return f"{text} between {partitions} and the copies.", "bold yellow"
     if report.failed:
         return "Not all partitions could be compared.", "bold yellow"
-    if len(report.of_kind(Kind.BEHIND)):
+    if len(report.of_kind(DifferenceKind.BEHIND)):
         return f"As far as they go, the copies of {partitions} are complete.", "bold green"
     return f"The copies of {partitions} are complete.", "bold green"

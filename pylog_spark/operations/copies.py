@@ -26,7 +26,7 @@ from pylog_spark.tasks.copies import CopyTarget, compare_copies
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.errors import ConfigError
 from storage_core.filenames import TopicPartition
-from storage_core.maintenance.replication.differences import Kind
+from storage_core.maintenance.replication.difference import DifferenceKind
 from storage_core.maintenance.replication.offset_map import (
     MAX_MAP_BYTES,
     OffsetMap,
@@ -60,7 +60,7 @@ class CopyReport(ComparisonReport):
 
     offset_map: str
 
-    def of_kind(self, kind: Kind) -> pa.Table:
+    def of_kind(self, kind: DifferenceKind) -> pa.Table:
         """Return the rows of one kind."""
         return self.rows.filter(pc.equal(self.rows["kind"], kind.value))
 

@@ -33,7 +33,7 @@ from pylog_spark.tasks.differences import (
     compare_partitions,
     digest_replicas,
 )
-from storage_core.maintenance.replication.differences import Kind
+from storage_core.maintenance.replication.difference import DifferenceKind
 from storage_core.maintenance.replication.places import PartitionPlaces
 from storage_core.maintenance.replication.range_digests import OffsetRanges
 
@@ -79,7 +79,9 @@ class ComparisonReport:
 
         A finding in one replica is none, nor is what is still to be copied.
         """
-        kinds = pa.array([kind.value for kind in Kind if kind is not Kind.BEHIND])
+        kinds = pa.array(
+            [kind.value for kind in DifferenceKind if kind is not DifferenceKind.BEHIND]
+        )
         return int(pc.sum(pc.is_in(self.rows["kind"], kinds)).as_py() or 0)
 
     @property

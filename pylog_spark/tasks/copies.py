@@ -13,8 +13,9 @@ from pylog_spark.schemas import DIFFERENCE
 from pylog_spark.tasks.ahead import map_where_remote
 from pylog_spark.tasks.differences import COMPARED, Row, name_of, side_columns, unreadable_rows
 from storage_core.errors import describe_failure
-from storage_core.maintenance.replication.copied_log import CopyDifference, compare_copy
-from storage_core.maintenance.replication.differences import Kind, Side
+from storage_core.maintenance.replication.copied_log import compare_copy
+from storage_core.maintenance.replication.copy_report import CopyDifference
+from storage_core.maintenance.replication.difference import DifferenceKind, Side
 from storage_core.maintenance.replication.places import PartitionPlaces
 from storage_core.maintenance.replication.resting_log import RestingLog, observe_log
 
@@ -118,7 +119,7 @@ def _absence_row(log: RestingLog | None, number: int) -> Row | None:
         return None
     prefix, of_side = ("copy_", "") if number else ("", "other_")
     return {
-        "kind": (Kind.EXTRA if number else Kind.MISSING).value,
+        "kind": (DifferenceKind.EXTRA if number else DifferenceKind.MISSING).value,
         f"{prefix}first_offset": log.log_start_offset,
         f"{prefix}last_offset": log.log_end_offset - 1,
         "message": f"the {'original' if number else 'copy'} has no such partition",

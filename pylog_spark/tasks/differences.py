@@ -20,10 +20,9 @@ from pylog_spark.schemas import DIFFERENCE, REPLICA_DIGEST, SIZED_PLACES
 from pylog_spark.tasks.ahead import map_where_remote
 from pylog_spark.tasks.cells import join_rows
 from storage_core.errors import describe_failure
+from storage_core.maintenance.replication.difference import Difference, Side
 from storage_core.maintenance.replication.differences import (
-    Difference,
     Differences,
-    Side,
     find_differences,
     findings_of,
 )

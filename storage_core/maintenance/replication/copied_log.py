@@ -8,7 +8,7 @@ away the other one is.
 
 import enum
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -27,10 +27,16 @@ from storage_core.maintenance.replication.alignment import (
     Passed,
     WrongOffsets,
 )
-from storage_core.maintenance.replication.differences import Kind, Side, cleaned_end, place_of
+from storage_core.maintenance.replication.copy_report import (
+    CopyDifference,
+    CopyReport,
+    Unlike,
+    runs,
+)
+from storage_core.maintenance.replication.difference import DifferenceKind
+from storage_core.maintenance.replication.differences import cleaned_end
 from storage_core.maintenance.replication.log_batches import MOST_OFFSET
 from storage_core.maintenance.replication.record_digests import (
-    HEADERS,
     IDENTITY,
     IS_ABORTED,
     KEY,
@@ -48,40 +54,8 @@ from storage_core.maintenance.replication.resting_log import RestingLog
 from storage_core.maintenance.replication.survivors import Keys, find_unexplained
 from storage_core.records.batch_table import BatchTable
 
-# What is told of a partition: ranges beyond are counted.
-_MOST_TOLD: Final = 1000
-_FIELDS: Final = {"key": KEY, "value": VALUE, "headers": HEADERS, "timestamp": TIMESTAMP}
 # Spreads timestamps over all bits.
 _ODD: Final = 0x1E3779B97F4A7C15
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyDifference:
-    """One difference between a log and its copy.
-
-    Attributes:
-        kind: What differs.
-        records: How many records.
-        first_offset: Of the first one in the original, None where it has none.
-        last_offset: Of the last one there.
-        copy_first_offset: Of the first one in the copy, None where it has none.
-        copy_last_offset: Of the last one there.
-        timestamp_ms: Of the first one, None where nobody knows it.
-        side: Where it lies in the copy, or would.
-        other: Where it lies in the original, or would.
-        message: What more is to be said; often nothing.
-    """
-
-    kind: Kind
-    records: int
-    first_offset: int | None = None
-    last_offset: int | None = None
-    copy_first_offset: int | None = None
-    copy_last_offset: int | None = None
-    timestamp_ms: int | None = None
-    side: Side
-    other: Side
-    message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,34 +107,26 @@ def compare_copy(
         syncs,
     )
     alignment = aligner.run()
+    report = CopyReport(logs=logs, has_times=has_times, is_mapped=syncs is not None)
     comparison = _CopyComparison(
-        logs=logs,
+        report=report,
         aborted=(aborted[0], aborted[1]),
-        has_times=has_times,
-        is_mapped=syncs is not None,
         cleaned=(
             _cleaned(original, aligner.original.readers, is_compacted[0]),
             _cleaned(copy, aligner.copy.readers, is_compacted[1]),
         ),
     )
-    comparison.tell_damage(0, aligner.original.readers)
-    comparison.tell_damage(1, aligner.copy.readers)
-    comparison.tell_gaps(alignment)
-    told = sorted(comparison.told, key=_order)
+    report.add_damage(0, aligner.original.readers)
+    report.add_damage(1, aligner.copy.readers)
+    comparison.explain(alignment)
     readers = [*aligner.original.readers, *aligner.copy.readers]
     return CopyDifferences(
-        differences=tuple(told),
-        untold=comparison.untold + alignment.untold,
+        differences=report.sorted(),
+        untold=report.untold + alignment.untold,
         records=alignment.records,
         read_bytes=comparison.read_bytes + sum(reader.read_bytes for reader in readers),
         has_times=has_times,
     )
-
-
-def _order(difference: CopyDifference) -> tuple[int, int]:
-    offsets = difference.first_offset, difference.copy_first_offset
-    known = [offset for offset in offsets if offset is not None]
-    return known[0], known[-1]
 
 
 def _open(
@@ -192,24 +158,6 @@ def _read_aborted(log: RestingLog) -> list[AbortedTxn]:
 def _cleaned(log: RestingLog, readers: Sequence[RecordReader], is_compacted: bool) -> int:  # noqa: FBT001
     sparse_end = max(reader.sparse_end for reader in readers)
     return cleaned_end(log, sparse_end, is_compacted=is_compacted)
-
-
-@dataclass(frozen=True, slots=True)
-class _Unlike:
-    """Records of one log in a gap.
-
-    Attributes:
-        rows: The first of them.
-        rest: What follows, where they are more than are held at once.
-    """
-
-    rows: Rows
-    rest: Passed
-
-    @property
-    def records(self) -> int:
-        """How many there are."""
-        return int(self.rows.shape[1]) + self.rest.records
 
 
 class _State(enum.IntEnum):
@@ -254,50 +202,38 @@ class _CopyComparison:
     """A log and its copy once they are aligned.
 
     Attributes:
-        logs: The original, and the copy.
+        report: Takes the differences.
         aborted: Transactions of each that were aborted.
-        has_times: Whether timestamps are compared.
-        is_mapped: Whether a map says where records should be.
         cleaned: Below which offset a cleaner was, of each.
-        told: The differences.
-        untold: Ranges beyond those.
         read_bytes: Bytes that were read again.
     """
 
-    logs: tuple[RestingLog, RestingLog]
+    report: CopyReport
     aborted: tuple[Sequence[AbortedTxn], Sequence[AbortedTxn]]
-    has_times: bool
-    is_mapped: bool
     cleaned: tuple[int, int]
-    told: list[CopyDifference] = field(default_factory=list)
-    untold: int = 0
     read_bytes: int = 0
     _moved: list[NDArray[np.int64]] = field(default_factory=lambda: [np.empty(0, np.int64)])
     _foreign: dict[int, _Foreign] = field(default_factory=dict)
     _unmet: NDArray[np.int64] = field(default_factory=lambda: np.empty((5, 0), np.int64))
 
-    def tell_damage(self, number: int, readers: Sequence[RecordReader]) -> None:
-        """Tell of the batches of a log that cannot be read."""
-        damage = {(each.file, each.position): each for reader in readers for each in reader.damage}
-        for each in damage.values():
-            place = Side(log=self.logs[number], file=each.file, position=each.position)
-            empty = Side(log=self.logs[1 - number])
-            span = each.first_offset, each.last_offset
-            self._tell(
-                kind=Kind.BYTES,
-                records=0,
-                original=(None, None) if number else span,
-                copy=span if number else (None, None),
-                sides=(place, empty) if number else (empty, place),
-                message=f"{each.reason} in the {'copy' if number else 'original'}",
-            )
-
-    def tell_gaps(self, alignment: Alignment) -> None:
-        """Tell of all that is not alike."""
+    def explain(self, alignment: Alignment) -> None:
+        """Find out what became of all that is not alike."""
         gaps = [self._without_deleted(gap) for gap in alignment.gaps]
         self._unmet = np.concatenate([self._unmet, *alignment.unmet], axis=1)
         self._look_for_copied(gaps)
-        self._tell_wrong_offsets(alignment.wrong)
+        if self.report.is_mapped and self._unmet.size:
+            first_row, last_row = self._unmet[:, 0].tolist(), self._unmet[:, -1].tolist()
+            wrong = WrongOffsets(
+                records=self._unmet.shape[1],
+                first=first_row[0],
+                last=last_row[0],
+                copy_first=first_row[1],
+                copy_last=last_row[1],
+                time_ms=first_row[3],
+            )
+            self.report.add_wrong_offsets(wrong, expected=first_row[2])
+        else:
+            self.report.add_wrong_offsets(alignment.wrong, expected=alignment.wrong.first)
         moved = np.sort(np.concatenate(self._moved))
         none = np.empty((0, 3), np.int64)
         candidates: tuple[list[Spans], list[Spans]] = ([none], [none])
@@ -305,22 +241,22 @@ class _CopyComparison:
             foreign = self._foreign.get(number, _Foreign())
             if not gap.records and not foreign.records:
                 continue
-            if len(self.told) >= _MOST_TOLD:
-                self.untold += 1
+            if self.report.is_full:
+                self.report.untold += 1
                 continue
-            self._tell_gap(gap, foreign, moved, candidates)
+            self._explain_gap(gap, foreign, moved, candidates)
         for number in (0, 1):
             wanted = np.concatenate(candidates[number])
             if len(wanted):
-                self._tell_unsurvived(number, wanted)
+                self._add_unsurvived(number, wanted)
 
     def _without_deleted(self, gap: Mismatch) -> Mismatch:
         """Return a gap without what retention has taken from the other log."""
-        if not gap.is_first or (gap.is_last and self.is_mapped):
+        if not gap.is_first or (gap.is_last and self.report.is_mapped):
             return gap
-        starts = self.logs[1].log_start_offset, self.logs[0].log_start_offset
+        starts = self.report.logs[1].log_start_offset, self.report.logs[0].log_start_offset
         floors = starts
-        if self.is_mapped:
+        if self.report.is_mapped:
             # Where one log began, nobody knows the offset in the other.
             floors = (gap.last + 1) * (starts[0] > 0), (gap.copy_last + 1) * (starts[1] > 0)
         changed = gap
@@ -357,9 +293,9 @@ class _CopyComparison:
     ) -> Iterator[Rows]:
         """Yield records of a log, at some offsets or from one on."""
         reader = RecordReader(
-            self.logs[number],
+            self.report.logs[number],
             self.aborted[number],
-            has_times=self.has_times,
+            has_times=self.report.has_times,
             skips_aborted=skips_aborted,
             spans=None if spans is None else np.array(spans, np.int64).reshape(-1, 2),
             first=first,
@@ -379,7 +315,7 @@ class _CopyComparison:
         unmatched = _spans_of(gaps, 0)
         next_offset = 0
         before: tuple[int, int, int] | None = None
-        number = -1  # of the last row that was told
+        number = -1  # of the last difference that was added
         for rows in _pieces(self._read(1, spans)):
             found = self._find_origin(rows, unmatched, next_offset)
             # Records of aborted transactions may be there, as often as they were written. One that
@@ -405,7 +341,7 @@ class _CopyComparison:
                 _State.FOREIGN,
             )
             is_border = (np.diff(state) != 0) | (np.diff(gap) != 0) | (np.diff(origin) < 0)
-            for start, end in _runs(is_border):
+            for start, end in runs(is_border):
                 count = end - start + 1
                 first, last = (int(rows[OFFSET, at]) for at in (start, end))
                 here = int(gap[start]), int(state[start]), int(origin[start])
@@ -418,19 +354,16 @@ class _CopyComparison:
                     foreign.spans.append((first, last))
                     foreign.records += count
                     continue
-                if goes_on and not start and number == len(self.told) - 1:
+                if goes_on and not start and number == len(self.report.differences) - 1:
                     # What was read before ended inside of it.
-                    self.told[number] = replace(
-                        self.told[number],
-                        records=self.told[number].records + count,
-                        last_offset=int(origin[end]),
-                        copy_last_offset=last,
+                    self.report.lengthen(
+                        number, records=count, last_offset=int(origin[end]), copy_last_offset=last
                     )
                     continue
                 has_moved = state[start] == _State.MOVED
-                number = len(self.told)
-                self._tell(
-                    kind=Kind.ORDER if has_moved else Kind.DOUBLED,
+                number = len(self.report.differences)
+                self.report.add(
+                    kind=DifferenceKind.ORDER if has_moved else DifferenceKind.DOUBLED,
                     records=count,
                     original=(int(origin[start]), int(origin[end])),
                     copy=(first, last),
@@ -473,39 +406,14 @@ class _CopyComparison:
                 is_done = bool((offset >= 0).all()) and piece[OFFSET, -1] >= last
         return _OriginalOffsets(offset[of_row], is_unmatched[of_row], aborted[of_row])
 
-    def _tell_wrong_offsets(self, wrong: WrongOffsets) -> None:
-        """Tell of records at other offsets than they should have."""
-        expected = wrong.first
-        if self.is_mapped and self._unmet.size:
-            first, last = self._unmet[:, 0].tolist(), self._unmet[:, -1].tolist()
-            wrong = WrongOffsets(
-                records=self._unmet.shape[1],
-                first=first[0],
-                last=last[0],
-                copy_first=first[1],
-                copy_last=last[1],
-                time_ms=first[3],
-            )
-            expected = first[2]
-        if wrong.records:
-            who = "the map says" if self.is_mapped else "without a map it should be"
-            self._tell(
-                kind=Kind.OFFSET,
-                records=wrong.records,
-                original=(wrong.first, wrong.last),
-                copy=(wrong.copy_first, wrong.copy_last),
-                time_ms=wrong.time_ms,
-                message=f"{who} {expected} for the first one",
-            )
-
-    def _tell_gap(
+    def _explain_gap(
         self,
         gap: Mismatch,
         foreign: _Foreign,
         moved: NDArray[np.int64],
         candidates: tuple[list[Spans], list[Spans]],
     ) -> None:
-        """Tell of what one gap has, moved and doubled records left out.
+        """Add what one gap has, moved and doubled records left out.
 
         Args:
             gap: The gap.
@@ -514,20 +422,20 @@ class _CopyComparison:
             candidates: To be added to: records of each log that a cleaner may have removed from the
                 other, int64[n, 3], first and last offset, and where they would be in the other.
         """
-        lacks_kind = Kind.BEHIND if gap.is_last else Kind.MISSING
+        lacks_kind = DifferenceKind.BEHIND if gap.is_last else DifferenceKind.MISSING
         is_cleaned = gap.copy_first < self.cleaned[1], gap.first < self.cleaned[0]
         has_moved = np.searchsorted(moved, gap.first) < np.searchsorted(moved, gap.last, "right")
         if not foreign.records and not has_moved and not is_cleaned[0]:
             whole = Passed(gap.first, gap.last, gap.records, gap.time_ms)
-            self._tell_span(0, lacks_kind, whole, gap.copy_first)
+            self.report.add_span(0, lacks_kind, whole, gap.copy_first)
             return
         lacked = self._take(0, [(gap.first, gap.last)], moved)
         added = self._take(1, foreign.spans, np.empty(0, np.int64))
         pairs = self._pair(lacked, added, is_by_place=not any(is_cleaned), is_last=gap.is_last)
         if len(pairs[1]) < added.records and not is_cleaned[1]:
             # The copy has other records there: nothing more is to come.
-            lacks_kind = Kind.MISSING
-        self._tell_pairs(lacked.rows, added.rows, pairs)
+            lacks_kind = DifferenceKind.MISSING
+        self.report.add_pairs(lacked.rows, added.rows, pairs)
         for number, unlike in enumerate((lacked, added)):
             is_left = np.ones(unlike.rows.shape[1], np.bool_)
             is_left[pairs[number]] = False
@@ -539,17 +447,19 @@ class _CopyComparison:
                     rest = [(unlike.rest.first, unlike.rest.last, near)]
                     candidates[number].append(np.array(rest, np.int64))
             elif number:
-                self._tell_left(1, Kind.EXTRA, unlike, is_left, gap.first)
+                self.report.add_rest(1, DifferenceKind.EXTRA, unlike, is_left, gap.first)
             else:
                 # Before the last record that the copy has, if in another form, nothing is to come.
                 is_before = np.arange(is_left.size) < max(pairs[0], default=-1)
-                before = _Unlike(unlike.rows, Passed())
-                self._tell_left(0, Kind.MISSING, before, is_left & is_before, gap.copy_first)
-                self._tell_left(0, lacks_kind, unlike, is_left & ~is_before, gap.copy_first)
+                before = Unlike(unlike.rows, Passed())
+                self.report.add_rest(
+                    0, DifferenceKind.MISSING, before, is_left & is_before, gap.copy_first
+                )
+                self.report.add_rest(0, lacks_kind, unlike, is_left & ~is_before, gap.copy_first)
 
     def _take(
         self, number: int, spans: Sequence[tuple[int, int]], moved: NDArray[np.int64]
-    ) -> _Unlike:
+    ) -> Unlike:
         """Return the records of a log at some offsets, those that moved left out."""
         parts, total, rest = [no_rows()], 0, Passed()
         for piece in self._read(number, spans) if spans else ():
@@ -559,10 +469,10 @@ class _CopyComparison:
             parts.append(rows[:, :room])
             total += parts[-1].shape[1]
             rest.add(rows[:, room:])
-        return _Unlike(np.concatenate(parts, axis=1), rest)
+        return Unlike(np.concatenate(parts, axis=1), rest)
 
     def _pair(
-        self, lacked: _Unlike, added: _Unlike, *, is_by_place: bool, is_last: bool
+        self, lacked: Unlike, added: Unlike, *, is_by_place: bool, is_last: bool
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return which records of the original stand in the copy in another form.
 
@@ -582,7 +492,7 @@ class _CopyComparison:
             if is_alike.all() and added.rest.last < 0:
                 return np.arange(count), np.arange(count)
         marks = [
-            rows[KEY] ^ (rows[TIMESTAMP] * _ODD) if self.has_times else rows[KEY]
+            rows[KEY] ^ (rows[TIMESTAMP] * _ODD) if self.report.has_times else rows[KEY]
             for rows in (one, two)
         ]
         _, first, second = np.intersect1d(*marks, return_indices=True)
@@ -591,74 +501,8 @@ class _CopyComparison:
         is_rising = second == np.maximum.accumulate(second)
         return first[is_rising], second[is_rising]
 
-    def _tell_pairs(
-        self, one: Rows, two: Rows, pairs: tuple[NDArray[np.int64], NDArray[np.int64]]
-    ) -> None:
-        """Tell of records that stand in the copy in another form."""
-        first, second = pairs
-        if not first.size:
-            return
-        names = [name for name in _FIELDS if self.has_times or name != "timestamp"]
-        is_other = np.stack(
-            [one[_FIELDS[name], first] != two[_FIELDS[name], second] for name in names]
-        )
-        is_border = (is_other[:, 1:] != is_other[:, :-1]).any(axis=0)
-        is_border |= (np.diff(first) != 1) | (np.diff(second) != 1)
-        for start, end in _runs(is_border):
-            others = ", ".join(
-                name for name, other in zip(names, is_other[:, start], strict=True) if other
-            )
-            self._tell(
-                kind=Kind.DIFFERENT,
-                records=end - start + 1,
-                original=(int(one[OFFSET, first[start]]), int(one[OFFSET, first[end]])),
-                copy=(int(two[OFFSET, second[start]]), int(two[OFFSET, second[end]])),
-                time_ms=int(one[TIMESTAMP, first[start]]),
-                message=f"not the same: {others}",
-            )
-
-    def _tell_left(
-        self, number: int, kind: Kind, unlike: _Unlike, is_left: NDArray[np.bool_], near: int
-    ) -> None:
-        """Tell of records that only one log has.
-
-        Args:
-            number: Which one.
-            kind: What they are.
-            unlike: The records of the gap.
-            is_left: Which of the first of them.
-            near: Where in the other log they would be.
-        """
-        rows = unlike.rows
-        at = np.flatnonzero(is_left)
-        spans = []
-        for start, end in _runs(np.diff(at) != 1) if at.size else ():
-            span = Passed()
-            span.add(rows[:, at[start] : at[end] + 1])
-            spans.append(span)
-        rest = unlike.rest
-        if rest.last >= 0:
-            if at.size and at[-1] == rows.shape[1] - 1:
-                spans[-1].last, spans[-1].records = rest.last, spans[-1].records + rest.records
-            else:
-                spans.append(rest)
-        for span in spans:
-            self._tell_span(number, kind, span, near)
-
-    def _tell_span(self, number: int, kind: Kind, span: Passed, near: int) -> None:
-        offsets = span.first, span.last
-        nothing = None, None
-        self._tell(
-            kind=kind,
-            records=span.records,
-            original=nothing if number else offsets,
-            copy=offsets if number else nothing,
-            time_ms=span.time_ms,
-            near=near,
-        )
-
-    def _tell_unsurvived(self, number: int, wanted: NDArray[np.int64]) -> None:
-        """Tell of records of one log that no cleaner can have removed from the other.
+    def _add_unsurvived(self, number: int, wanted: NDArray[np.int64]) -> None:
+        """Add records of one log that no cleaner can have removed from the other.
 
         Args:
             number: Which log has them.
@@ -688,10 +532,10 @@ class _CopyComparison:
             else "its key has no newer record either"
         )
         nothing = None, None
-        for start, end in _runs(np.diff(facts[0]) != 1) if facts.shape[1] else ():
+        for start, end in runs(np.diff(facts[0]) != 1) if facts.shape[1] else ():
             offsets = int(facts[0, start]), int(facts[0, end])
-            self._tell(
-                kind=Kind.EXTRA if number else Kind.COMPACTION,
+            self.report.add(
+                kind=DifferenceKind.EXTRA if number else DifferenceKind.COMPACTION,
                 records=end - start + 1,
                 original=nothing if number else offsets,
                 copy=offsets if number else nothing,
@@ -711,63 +555,6 @@ class _CopyComparison:
             np.concatenate([empty.halves, *(each.halves for each in parts)], axis=1),
             np.concatenate([empty.facts, *(each.facts for each in parts)], axis=1),
         )
-
-    def _tell(  # noqa: PLR0913 - what a row says
-        self,
-        *,
-        kind: Kind,
-        records: int,
-        original: tuple[int | None, int | None],
-        copy: tuple[int | None, int | None],
-        time_ms: int = -1,
-        sides: tuple[Side, Side] | None = None,
-        near: int | None = None,
-        message: str = "",
-    ) -> None:
-        """Add a difference.
-
-        Args:
-            kind: What differs.
-            records: How many records.
-            original: First and last offset in the original.
-            copy: The same in the copy.
-            time_ms: Timestamp of the first one, -1 for none.
-            sides: Where it lies in the copy and in the original; None to look for it.
-            near: Where it would be in the log that has no such offset.
-            message: What more is to be said.
-        """
-        if len(self.told) >= _MOST_TOLD:
-            self.untold += 1
-            return
-        if sides is None:
-            offsets = [near if first is None else first for first in (copy[0], original[0])]
-            one, two = (
-                _place_of(log, at) for log, at in zip(self.logs[::-1], offsets, strict=True)
-            )
-            sides = one, two
-        self.told.append(
-            CopyDifference(
-                kind=kind,
-                records=records,
-                first_offset=original[0],
-                last_offset=original[1],
-                copy_first_offset=copy[0],
-                copy_last_offset=copy[1],
-                timestamp_ms=time_ms if time_ms >= 0 else None,
-                side=sides[0],
-                other=sides[1],
-                message=message,
-            )
-        )
-
-
-def _place_of(log: RestingLog, offset: int | None) -> Side:
-    """Return where an offset lies in a log, or would behind its end."""
-    if offset is None or log.view is None:
-        return Side(log=log)
-    if offset >= log.log_end_offset:
-        return Side(log=log, file=log.last_file, position=log.end_position)
-    return place_of(log, offset, None)
 
 
 def _keys_of(rows: Rows, names: NDArray[np.uint64] | None = None) -> Keys:
@@ -808,10 +595,3 @@ def _rank(identities: NDArray[np.int64]) -> NDArray[np.int64]:
     rank = np.empty(ordered.size, np.int64)
     rank[order] = np.arange(ordered.size) - np.repeat(starts, lengths)
     return rank
-
-
-def _runs(is_border: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """Yield first and last of things that belong together, by the borders between neighbours."""
-    starts = np.flatnonzero(np.append(True, is_border))
-    ends = np.append(starts[1:], len(is_border) + 1) - 1
-    yield from zip(starts.tolist(), ends.tolist(), strict=True)

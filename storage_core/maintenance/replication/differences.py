@@ -1,108 +1,28 @@
-"""The differences between the replicas of a partition, each with its offsets and places.
+"""The differences between the replicas of a partition, and what contradicts itself within one.
 
 Replicas at rest are compared as they lie; what only a start of their brokers would cut is there.
-Batches are told apart by their headers, or by digests of all of their bytes. Records are decoded
-only where batches differ, and both logs have some at these offsets.
 """
 
-import enum
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from storage_core.errors import PylogError
-from storage_core.filenames import (
-    CONSUMER_OFFSETS_TOPIC,
-    OFFSET_INDEX_SUFFIX,
-    TRANSACTION_STATE_TOPIC,
-    log_file,
-    segment_file,
+from storage_core.filenames import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from storage_core.maintenance.replication.difference import (
+    Difference,
+    DifferenceKind,
+    Side,
+    place_of,
 )
-from storage_core.log.batch_search import find_batch, read_offset_index
-from storage_core.maintenance.replication.comparison import MatchedRecords, match_batches
-from storage_core.maintenance.replication.log_batches import (
-    BatchRows,
-    LogReader,
-    Look,
-    pieces,
-)
-from storage_core.maintenance.replication.offset_ranges import Ranges, clip, of_offsets, union
+from storage_core.maintenance.replication.log_batches import LogReader, Look, pieces
 from storage_core.maintenance.replication.partition_registration import PartitionRegistration
+from storage_core.maintenance.replication.replica_pair import Ends, ReplicaPair
 from storage_core.maintenance.replication.resting_log import RestingLog, check_log
-from storage_core.maintenance.replication.survivors import find_lost
 from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.findings import Code, Finding
 
-# What is told of two replicas: ranges beyond are counted.
-_MOST_TOLD: Final = 1000
 COMPACTED_TOPICS: Final = frozenset({CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC})
-
-
-class Kind(enum.StrEnum):
-    """The kind of a difference.
-
-    MISSING: one has records that the other has not. EPOCH: the same records, of another leader
-    epoch. BYTES: a batch has other bytes. RECORD: another record has the offset. COMPACTION: one
-    lacks a record and all that a cleaner may have removed it for. The others are of copies in other
-    clusters. DOUBLED: the copy has a record twice. DIFFERENT: another key, value, timestamp or
-    other headers. ORDER: the copy has a record elsewhere. EXTRA: only the copy has a record.
-    OFFSET: a record is at another offset than it should be. BEHIND: what follows the last record
-    that the copy has; not a loss.
-    """
-
-    MISSING = "missing"
-    EPOCH = "epoch"
-    BYTES = "bytes"
-    RECORD = "record"
-    COMPACTION = "compaction"
-    DOUBLED = "doubled"
-    DIFFERENT = "different"
-    ORDER = "order"
-    EXTRA = "extra"
-    OFFSET = "offset"
-    BEHIND = "behind"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
-    """One of the two replicas at a difference.
-
-    Attributes:
-        log: The replica.
-        epoch: Leader epoch of the first batch that differs, None where it has none.
-        file: Name of the segment's file, empty where nothing is.
-        position: Where in it that batch lies, or what it lacks would; None where nothing is.
-    """
-
-    log: RestingLog
-    epoch: int | None = None
-    file: str = ""
-    position: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """One difference between two replicas.
-
-    Attributes:
-        kind: What differs.
-        first_offset: Where it begins.
-        last_offset: The last offset of it.
-        side: The replica that lacks something, or the one that is compared.
-        other: The one that it is compared with.
-        message: What more is to be said; often nothing.
-    """
-
-    kind: Kind
-    first_offset: int
-    last_offset: int
-    side: Side
-    other: Side
-    message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,343 +159,6 @@ def cleaned_end(log: RestingLog, sparse_end: int, *, is_compacted: bool) -> int:
     return max(log.base_offsets[-1], sparse_end)
 
 
-@dataclass(slots=True)
-class _Pair:
-    """Two replicas, while they are compared.
-
-    Attributes:
-        logs: The two.
-        look: How much of their batches was read.
-        cleaned: Below which offsets a cleaner was, of each.
-        told: The differences.
-        untold: How many ranges more.
-        undecided: Batches of which the headers do not tell whether they differ.
-        lacked: What the first lacks of the second and may have been cleaned, and the other way.
-    """
-
-    logs: tuple[RestingLog, RestingLog]
-    look: Look = Look.HEADERS
-    cleaned: tuple[int, int] = (0, 0)
-    told: list[Difference] = field(default_factory=list)
-    untold: int = 0
-    undecided: int = 0
-    lacked: tuple[list[Ranges], list[Ranges]] = field(default_factory=lambda: ([], []))
-
-    def tell(self, difference: Difference) -> None:
-        """Add a difference; one that goes on where the last of its kind ends makes it longer."""
-        for number in range(len(self.told) - 1, max(len(self.told) - 5, -1), -1):
-            last = self.told[number]
-            if (
-                last.kind is difference.kind
-                and last.side.log is difference.side.log
-                and last.message == difference.message
-                and last.first_offset <= difference.first_offset <= last.last_offset + 1
-            ):
-                end = max(last.last_offset, difference.last_offset)
-                self.told[number] = replace(last, last_offset=end)
-                return
-        if len(self.told) < _MOST_TOLD:
-            self.told.append(difference)
-        else:
-            self.untold += 1
-
-    def compare(
-        self,
-        parts: tuple[BatchRows, BatchRows],
-        ends: tuple["_Ends", "_Ends"],
-        start: int,
-        end: int,
-    ) -> None:
-        """Compare what both have between two offsets.
-
-        Args:
-            parts: Batches that reach in.
-            ends: Where what is missing would be.
-            start: From here on.
-            end: Below it.
-        """
-        floor = max(log.log_start_offset for log in self.logs)
-        one, two = (part.take(part.batches.last_offset >= floor) for part in parts)
-        told = _identity(one), _identity(two)
-        alone = one.take(~np.isin(told[0], told[1])), two.take(~np.isin(told[1], told[0]))
-        if not len(alone[0]) and not len(alone[1]):
-            return
-        start = max(start, floor)
-        _, at_1, at_2 = np.intersect1d(
-            alone[0].batches.base_offset, alone[1].batches.base_offset, return_indices=True
-        )
-        is_pair = alone[0].batches.last_offset[at_1] == alone[1].batches.last_offset[at_2]
-        at_1, at_2 = at_1[is_pair], at_2[is_pair]
-        paired = alone[0].take(at_1), alone[1].take(at_2)
-        is_same = _has_same_content(*paired)
-        self._tell_rows(Kind.EPOCH, paired[0].take(is_same), paired[1].take(is_same))
-        changed = paired[0].take(~is_same), paired[1].take(~is_same)
-        self._compare_changed(changed, ends, start, end)
-        rest = alone[0].take(_others(alone[0], at_1)), alone[1].take(_others(alone[1], at_2))
-        is_met = rest[0].that_meet(rest[1]), rest[1].that_meet(rest[0])
-        for number in (0, 1):
-            alone_here = rest[number].take(~is_met[number])
-            self._note_lack(1 - number, alone_here, ends[1 - number], start, end)
-        self._compare_overlapping(
-            (rest[0].take(is_met[0]), rest[1].take(is_met[1])), ends, start, end
-        )
-
-    def _compare_changed(
-        self,
-        changed: tuple[BatchRows, BatchRows],
-        ends: tuple["_Ends", "_Ends"],
-        start: int,
-        end: int,
-    ) -> None:
-        """Compare batches of the same offsets and another content."""
-        one, two = changed
-        if not len(one):
-            return
-        is_cleaned = one.batches.base_offset < max(self.cleaned)
-        if self.look is Look.HEADERS:
-            is_comparable = ~is_cleaned | _has_same_form(one, two)
-            self.undecided += int((~is_comparable).sum())
-            self._tell_rows(Kind.BYTES, one.take(is_comparable), two.take(is_comparable))
-            return
-        is_damaged = (one.batches.crc_ok == 0) | (two.batches.crc_ok == 0)
-        for row in np.flatnonzero(is_damaged).tolist():
-            rows = one.take(np.array([row])), two.take(np.array([row]))
-            self._tell_rows(Kind.BYTES, *rows, message=self._damage_text(*rows))
-        sound = one.take(~is_damaged), two.take(~is_damaged)
-        if len(sound[0]):
-            self._compare_records(sound, ends, start, end)
-
-    def _damage_text(self, one: BatchRows, two: BatchRows) -> str:
-        damaged = [
-            f"broker {log.place.broker}"
-            for log, rows in zip(self.logs, (one, two), strict=True)
-            if (rows.batches.crc_ok == 0).any()
-        ]
-        return f"the checksum is wrong at {' and '.join(damaged)}"
-
-    def _compare_overlapping(
-        self,
-        rows: tuple[BatchRows, BatchRows],
-        ends: tuple["_Ends", "_Ends"],
-        start: int,
-        end: int,
-    ) -> None:
-        """Compare batches that share some offsets and begin or end at others."""
-        if not len(rows[0]):
-            return
-        first = min(int(each.lowest.min()) for each in rows)
-        if self.look is Look.HEADERS:
-            if first < max(self.cleaned):
-                self.undecided += sum(map(len, rows))
-                return
-            self._tell_range(Kind.BYTES, rows, "the batches begin or end at other offsets")
-            return
-        sound = []
-        for each in rows:
-            is_damaged = each.batches.crc_ok == 0
-            if is_damaged.any():
-                damaged = [each.take(is_damaged) if other is each else other for other in rows]
-                text = "the checksum is wrong, or the offsets of a batch are"
-                self._tell_range(Kind.BYTES, (damaged[0], damaged[1]), text)
-            sound.append(each.take(~is_damaged))
-        if len(sound[0]) and len(sound[1]):
-            self._compare_records((sound[0], sound[1]), ends, start, end)
-
-    def _compare_records(
-        self,
-        rows: tuple[BatchRows, BatchRows],
-        ends: tuple["_Ends", "_Ends"],
-        start: int,
-        end: int,
-    ) -> None:
-        """Decode batches, and compare what is at each offset."""
-        is_told = False
-        first, _ = _bounds(rows)
-        try:
-            for matched in match_batches(rows, start, end):
-                is_told |= self._tell_records(matched, rows, ends)
-        except PylogError as error:
-            self._tell_range(Kind.BYTES, rows, f"records cannot be read: {error}")
-            return
-        if not is_told and first >= max(self.cleaned):
-            self._tell_range(Kind.BYTES, rows, "the records are the same")
-
-    def _tell_records(
-        self,
-        matched: MatchedRecords,
-        rows: tuple[BatchRows, BatchRows],
-        ends: tuple["_Ends", "_Ends"],
-    ) -> bool:
-        is_epoch = np.isin(matched.other, matched.same)
-        is_told = bool(len(matched.other))
-        for kind, offsets in (
-            (Kind.EPOCH, matched.other[is_epoch]),
-            (Kind.RECORD, matched.other[~is_epoch]),
-        ):
-            for low, high in _runs(offsets):
-                sides = [self._side(number, rows[number], low, low) for number in (0, 1)]
-                self.tell(
-                    Difference(
-                        kind=kind,
-                        first_offset=low,
-                        last_offset=high,
-                        side=sides[1],
-                        other=sides[0],
-                    )
-                )
-        for number, table in enumerate(matched.tables):
-            theirs = matched.tables[1 - number]["offset"].to_numpy()
-            offsets = table["offset"].to_numpy()
-            is_alone = ~np.isin(offsets, theirs)
-            is_cleaned = offsets < self.cleaned[1 - number]
-            is_control = np.asarray(table["is_control"], np.bool_)
-            epochs = table["epoch"].to_numpy()
-            chosen = is_alone & is_cleaned & ~is_control
-            self.lacked[1 - number].append(of_offsets(offsets[chosen], epochs[chosen]))
-            for low, high in _runs(offsets[is_alone & ~is_cleaned]):
-                is_told = True
-                side = self._side(number, rows[number], low, low)
-                place = ends[1 - number].side(self.logs[1 - number], high)
-                self.tell(
-                    Difference(
-                        kind=Kind.MISSING,
-                        first_offset=low,
-                        last_offset=high,
-                        side=place,
-                        other=side,
-                    )
-                )
-        return is_told
-
-    def _note_lack(
-        self, lacking: int, rows: BatchRows, place: "_Ends", start: int, end: int
-    ) -> None:
-        """Take note of batches at whose offsets the other log has nothing."""
-        is_cleaned = rows.batches.last_offset < self.cleaned[lacking]
-        cleaned = rows.take(is_cleaned)
-        if self.look is Look.HEADERS:
-            self.undecided += len(cleaned)
-        else:
-            lacked = cleaned.take(cleaned.batches.crc_ok != 0).offsets()
-            self.lacked[lacking].append(clip(lacked, start=start, end=end))
-        plain = rows.take(~is_cleaned)
-        for first, last in _groups(plain):
-            # Of a batch that reaches in or out, the other part is compared with other batches.
-            base = max(int(plain.lowest[first]), start)
-            offset = min(int(plain.batches.last_offset[last]), end - 1)
-            self.tell(
-                Difference(
-                    kind=Kind.MISSING,
-                    first_offset=base,
-                    last_offset=offset,
-                    side=place.side(self.logs[lacking], offset),
-                    other=self._side(1 - lacking, plain, base, offset),
-                )
-            )
-
-    def _tell_rows(self, kind: Kind, one: BatchRows, two: BatchRows, message: str = "") -> None:
-        """Tell batches of the same offsets, one by one; neighbours become one."""
-        for first, last in _groups(one):
-            low = int(one.lowest[first])
-            self.tell(
-                Difference(
-                    kind=kind,
-                    first_offset=low,
-                    last_offset=int(one.batches.last_offset[last]),
-                    side=self._side(1, two, low, low),
-                    other=self._side(0, one, low, low),
-                    message=message,
-                )
-            )
-
-    def _tell_range(self, kind: Kind, rows: tuple[BatchRows, BatchRows], message: str) -> None:
-        low, high = _bounds(rows)
-        self.tell(
-            Difference(
-                kind=kind,
-                first_offset=low,
-                last_offset=high,
-                side=self._side(1, rows[1], low, high),
-                other=self._side(0, rows[0], low, high),
-                message=message,
-            )
-        )
-
-    def _side(self, number: int, rows: BatchRows, first: int, last: int) -> Side:
-        """Return the place of the first batch that reaches into a range of offsets."""
-        log = self.logs[number]
-        at = np.flatnonzero((rows.batches.last_offset >= first) & (rows.lowest <= last))
-        if not at.size or log.view is None:
-            return Side(log=log)
-        row = int(at[0])
-        epoch = int(rows.batches.leader_epoch[row])
-        return Side(
-            log=log,
-            epoch=epoch if epoch >= 0 else None,
-            file=log.view.place(log_file(int(rows.segment[row])))[0],
-            position=int(rows.batches.position[row]),
-        )
-
-    def find_lost(self) -> int:
-        """Look for the survivors of what a cleaner may have removed; return the bytes read."""
-        read_bytes = 0
-        for lacking in (0, 1):
-            floor = max(log.log_start_offset for log in self.logs)
-            missing = clip(union(self.lacked[lacking]), start=floor)
-            if not len(missing):
-                continue
-            missing = missing[np.argsort(missing[:, 0])]
-            has, lacks = self.logs[1 - lacking], self.logs[lacking]
-            lost, read = find_lost(has, lacks, missing)
-            read_bytes += read
-            view = has.view
-            for low, high in _runs(lost.offset):
-                at = int(np.searchsorted(lost.offset, low))
-                epoch = int(lost.epoch[at])
-                file = "" if view is None else view.place(log_file(int(lost.segment[at])))[0]
-                self.tell(
-                    Difference(
-                        kind=Kind.COMPACTION,
-                        first_offset=low,
-                        last_offset=high,
-                        side=Side(log=lacks),
-                        other=Side(
-                            log=has,
-                            epoch=epoch if epoch >= 0 else None,
-                            file=file,
-                            position=int(lost.position[at]),
-                        ),
-                        message="its key has no newer record either",
-                    )
-                )
-        return read_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class _Ends:
-    """Where in a log that is being read what is missing would be.
-
-    Attributes:
-        part: Batches of the piece.
-        behind: Those behind it that were read already.
-        log: The log.
-    """
-
-    part: BatchRows
-    behind: BatchRows
-
-    def side(self, log: RestingLog, offset: int) -> Side:
-        """Return the place of the first batch behind an offset, or of the log's end."""
-        if log.view is None:
-            return Side(log=log)
-        for rows in (self.part, self.behind):
-            at = np.flatnonzero(rows.lowest > offset)
-            if at.size:
-                file = log.view.place(log_file(int(rows.segment[at[0]])))[0]
-                return Side(log=log, file=file, position=int(rows.batches.position[at[0]]))
-        return Side(log=log, file=log.last_file, position=log.end_position)
-
-
 class _Comparison:
     """All replicas of a partition, read once, side by side.
 
@@ -600,7 +183,7 @@ class _Comparison:
         self.readers = [LogReader(log.view, log.base_offsets, look, ranges=ranges) for log in logs]
         self._numbers = list(combinations(range(len(logs)), 2))
         self.pairs = [
-            _Pair((logs[one], logs[two]), look, (cleaned[one], cleaned[two]))
+            ReplicaPair((logs[one], logs[two]), look, (cleaned[one], cleaned[two]))
             for one, two in self._numbers
         ]
 
@@ -608,7 +191,8 @@ class _Comparison:
     def has_differences(self) -> bool:
         """Whether any two replicas differ, or one lacks what the other has."""
         return any(
-            pair.told or any(map(len, pair.lacked[0] + pair.lacked[1])) for pair in self.pairs
+            pair.differences or any(map(len, pair.lacked[0] + pair.lacked[1]))
+            for pair in self.pairs
         )
 
     @property
@@ -620,15 +204,15 @@ class _Comparison:
         """Read all, and compare."""
         for start, end, parts in pieces(self.readers):
             ends = [
-                _Ends(part, reader.rows) for part, reader in zip(parts, self.readers, strict=True)
+                Ends(part, reader.rows) for part, reader in zip(parts, self.readers, strict=True)
             ]
             for pair, (one, two) in zip(self.pairs, self._numbers, strict=True):
                 pair.compare((parts[one], parts[two]), (ends[one], ends[two]), start, end)
 
 
-def _compare_offsets(one: RestingLog, two: RestingLog) -> _Pair:
+def _compare_offsets(one: RestingLog, two: RestingLog) -> ReplicaPair:
     """Compare the ends of two replicas, and their epochs at the offsets that both have."""
-    pair = _Pair((one, two))
+    pair = ReplicaPair((one, two))
     start = max(one.log_start_offset, two.log_start_offset)
     end = min(one.log_end_offset, two.log_end_offset)
     starts = {entry.start_offset for log in (one, two) for entry in log.epochs}
@@ -638,7 +222,7 @@ def _compare_offsets(one: RestingLog, two: RestingLog) -> _Pair:
         if epochs[0] != epochs[1] and low < end:
             pair.tell(
                 Difference(
-                    kind=Kind.EPOCH,
+                    kind=DifferenceKind.EPOCH,
                     first_offset=low,
                     last_offset=high - 1,
                     side=place_of(two, low, epochs[1]),
@@ -651,7 +235,7 @@ def _compare_offsets(one: RestingLog, two: RestingLog) -> _Pair:
             last = long.log_end_offset - 1
             pair.tell(
                 Difference(
-                    kind=Kind.MISSING,
+                    kind=DifferenceKind.MISSING,
                     first_offset=low,
                     last_offset=last,
                     side=Side(log=short, file=short.last_file, position=short.end_position)
@@ -664,34 +248,21 @@ def _compare_offsets(one: RestingLog, two: RestingLog) -> _Pair:
     return pair
 
 
-def place_of(log: RestingLog, offset: int, epoch: int | None) -> Side:
-    """Return where a replica has an offset; of its file only the headers near it are read."""
-    bases = [base for base in log.base_offsets if base <= offset]
-    if log.view is None or not bases:
-        return Side(log=log, epoch=epoch)
-    name = log_file(bases[-1])
-    index = read_offset_index(log.view, bases[-1], segment_file(bases[-1], OFFSET_INDEX_SUFFIX))
-    try:
-        place = find_batch(log.view, name, offset, index.look_up(offset))
-    except PylogError:
-        place = None  # bytes on the way are no batches
-    position = None if place is None else place.position
-    return Side(log=log, epoch=epoch, file=log.view.place(name)[0], position=position)
-
-
 def _put_together(
-    logs: Sequence[RestingLog], pairs: Sequence[_Pair], findings: Sequence[LogFinding]
+    logs: Sequence[RestingLog], pairs: Sequence[ReplicaPair], findings: Sequence[LogFinding]
 ) -> Differences:
     """Return what all pairs told; of two others only what both do not share with the first log."""
     first = logs[0] if logs else None
-    of_first = {id(pair.logs[1]): pair.told for pair in pairs if pair.logs[0] is first}
+    of_first = {id(pair.logs[1]): pair.differences for pair in pairs if pair.logs[0] is first}
     told: list[Difference] = []
     for pair in pairs:
         if pair.logs[0] is first:
-            told += pair.told
+            told += pair.differences
             continue
         known = of_first[id(pair.logs[0])], of_first[id(pair.logs[1])]
-        told += [each for each in pair.told if all(_overlaps(each, others) for others in known)]
+        told += [
+            each for each in pair.differences if all(_overlaps(each, others) for others in known)
+        ]
     return Differences(
         differences=tuple(told),
         untold=sum(pair.untold for pair in pairs),
@@ -707,70 +278,3 @@ def _overlaps(difference: Difference, others: Sequence[Difference]) -> bool:
         and difference.first_offset <= other.last_offset
         for other in others
     )
-
-
-def _identity(rows: BatchRows) -> NDArray[np.void]:
-    """Return what a batch is told by, one value a batch."""
-    batches = rows.batches
-    columns = [
-        batches.base_offset,
-        batches.last_offset,
-        batches.leader_epoch,
-        batches.crc,
-        batches.size,
-        *rows.digests.view(np.int64),
-    ]
-    values = np.ascontiguousarray(np.stack(columns, axis=1))
-    return values.view([(str(number), np.int64) for number in range(values.shape[1])]).ravel()
-
-
-def _has_same_content(one: BatchRows, two: BatchRows) -> NDArray[np.bool_]:
-    """Return which batches of the same offsets have the same content, whatever their epochs."""
-    is_same: NDArray[np.bool_] = (one.batches.size == two.batches.size) & (
-        one.batches.crc == two.batches.crc
-    )
-    is_same &= (one.digests == two.digests).all(axis=0)
-    return is_same
-
-
-def _has_same_form(one: BatchRows, two: BatchRows) -> NDArray[np.bool_]:
-    """Return which batches of the same offsets have as many records, and were not rebuilt."""
-    is_same = np.ones(len(one), np.bool_)
-    for name in ("size", "record_count", "attributes", "base_timestamp", "magic"):
-        is_same &= getattr(one.batches, name) == getattr(two.batches, name)
-    return is_same
-
-
-def _others(rows: BatchRows, taken: NDArray[np.int64]) -> NDArray[np.bool_]:
-    is_other = np.ones(len(rows), np.bool_)
-    is_other[taken] = False
-    return is_other
-
-
-def _bounds(rows: tuple[BatchRows, BatchRows]) -> tuple[int, int]:
-    """Return the first and last offset that batches of two logs share; one may have none."""
-    filled = [each for each in rows if len(each)]
-    return (
-        max(int(each.lowest.min()) for each in filled),
-        min(int(each.batches.last_offset.max()) for each in filled),
-    )
-
-
-def _groups(rows: BatchRows) -> Iterator[tuple[int, int]]:
-    """Yield first and last row of batches that follow each other without a gap."""
-    if not len(rows):
-        return
-    gaps = np.flatnonzero(rows.lowest[1:] > rows.batches.last_offset[:-1] + 1)
-    starts = [0, *(gaps + 1).tolist()]
-    ends = [*gaps.tolist(), len(rows) - 1]
-    yield from zip(starts, ends, strict=True)
-
-
-def _runs(offsets: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield first and last of rising offsets that follow each other without a gap."""
-    if not offsets.size:
-        return
-    gaps = np.flatnonzero(np.diff(offsets) > 1)
-    starts = offsets[np.append(0, gaps + 1)]
-    ends = offsets[np.append(gaps, offsets.size - 1)]
-    yield from zip(starts.tolist(), ends.tolist(), strict=True)

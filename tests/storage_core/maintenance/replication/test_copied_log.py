@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.formats.batch_v2 import Codec, TimestampType
 from storage_core.formats.control import ControlType
-from storage_core.maintenance.replication import alignment, copied_log, record_digests
+from storage_core.maintenance.replication import alignment, copied_log, copy_report, record_digests
 from storage_core.maintenance.replication.copied_log import CopyDifferences, compare_copy
 from tests.kit.builders import BatchSpec, RecordSpec, encode_batch, end_txn_marker
 from tests.kit.cluster_truth import Cluster
@@ -458,7 +458,7 @@ def test_a_damaged_batch_is_named_with_its_place(tmp_path: Path, number: int):
 
 
 def test_beyond_so_many_rows_the_rest_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(copied_log, "_MOST_TOLD", 3)
+    monkeypatch.setattr(copy_report, "MOST_LISTED", 3)
     copy = [each for number, each in enumerate(RECORDS) if number % 100 != 50]
     answer = compare(tmp_path, in_batches(RECORDS, 10), in_batches(copy, 10))
     assert len(answer.differences) == 3

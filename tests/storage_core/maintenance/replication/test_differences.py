@@ -14,11 +14,8 @@ from hypothesis import strategies as st
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.maintenance.replication import log_batches, survivors
-from storage_core.maintenance.replication.differences import (
-    Differences,
-    Kind,
-    find_differences,
-)
+from storage_core.maintenance.replication.difference import DifferenceKind
+from storage_core.maintenance.replication.differences import Differences, find_differences
 from storage_core.maintenance.replication.log_batches import Look
 from storage_core.maintenance.replication.partition_registration import PartitionRegistration
 from storage_core.maintenance.replication.places import ReplicaPlace
@@ -136,17 +133,20 @@ def test_differences_are_those_of_all_records(data: st.DataObject):
     told: dict[str, set[tuple[int, int | None]]] = {}
     for each in answer.differences:
         offsets = range(each.first_offset, each.last_offset + 1)
-        side = each.side.log.place.broker if each.kind is Kind.MISSING else None
+        side = each.side.log.place.broker if each.kind is DifferenceKind.MISSING else None
         told.setdefault(each.kind, set()).update((at, side) for at in offsets)
     one, two = logs
     both = one.keys() & two.keys()
     expected = {
-        Kind.MISSING: {(at, 2) for at in one.keys() - both} | {(at, 1) for at in two.keys() - both},
-        Kind.RECORD: {(at, None) for at in both if one[at][1] != two[at][1]},
-        Kind.EPOCH: {(at, None) for at in both if one[at][1] == two[at][1] and one[at] != two[at]},
+        DifferenceKind.MISSING: {(at, 2) for at in one.keys() - both}
+        | {(at, 1) for at in two.keys() - both},
+        DifferenceKind.RECORD: {(at, None) for at in both if one[at][1] != two[at][1]},
+        DifferenceKind.EPOCH: {
+            (at, None) for at in both if one[at][1] == two[at][1] and one[at] != two[at]
+        },
     }
     # The same records in other batches are other bytes.
-    told.pop(Kind.BYTES, None)
+    told.pop(DifferenceKind.BYTES, None)
     assert told == {kind: offsets for kind, offsets in expected.items() if offsets}
 
 
@@ -185,7 +185,7 @@ def test_a_cleaner_may_remove_what_has_a_survivor(data: st.DataObject):
     told = {
         at for each in answer.differences for at in range(each.first_offset, each.last_offset + 1)
     }
-    assert {each.kind for each in answer.differences} <= {Kind.COMPACTION}
+    assert {each.kind for each in answer.differences} <= {DifferenceKind.COMPACTION}
     assert told == lost
 
 
@@ -227,9 +227,9 @@ def test_a_flip_a_gap_and_an_epoch_are_named_by_their_places(tmp_path: Path, loo
     assert places["epoch"] == (second, 4 * size, LOG, 7 * size)
     if look is Look.DIGESTS:
         assert places["bytes"] == (LOG, size, LOG, size)
-        (told,) = (each for each in answer.differences if each.kind is Kind.BYTES)
+        (told,) = (each for each in answer.differences if each.kind is DifferenceKind.BYTES)
         assert told.message == "the checksum is wrong at broker 2"
-    epochs = [each for each in answer.differences if each.kind is Kind.EPOCH]
+    epochs = [each for each in answer.differences if each.kind is DifferenceKind.EPOCH]
     assert [(each.side.epoch, each.other.epoch) for each in epochs] == [(1, 0)]
 
 
