@@ -27,8 +27,8 @@ from storage_core.filenames import RECOVERY_POINT_FILE, TopicPartition
 from storage_core.maintenance.explain.answers import (
     Answer,
     Explanation,
+    PredicateResult,
     Statement,
-    Verdict,
     held_until_recovery,
     unknowable,
 )
@@ -211,5 +211,5 @@ def _plain(value: Answer | Statement) -> Row:
     row = {name: str(item) if name in {"about", "verdict"} else item for name, item in row.items()}
     if isinstance(value, Answer):
         return row | {"way_out": "" if value.held_by is None else way_out_of(value.held_by)}
-    is_blocking = value.verdict is Verdict.BLOCKS
+    is_blocking = value.verdict is PredicateResult.BLOCKS
     return row | {"way_out": way_out_of(value.code) if is_blocking else ""}

@@ -33,7 +33,7 @@ from storage_core.clock import Clock
 from storage_core.errors import ConfigError, GuardRefusedError
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.materialize import (
-    TargetState,
+    MaterializedTarget,
     hold_target,
     read_target,
     release_partition,
@@ -113,7 +113,7 @@ def _resolve(managed: str, directory: str | Path) -> tuple[LogRoot, str, Path]:
     return root, facts.root_id, Path(directory).absolute()
 
 
-def _plan(run: Run, path: Path, state: TargetState) -> pa.Table:
+def _plan(run: Run, path: Path, state: MaterializedTarget) -> pa.Table:
     job, engine = run.job, run.engine
     context = MaterializeContext(
         root=job.roots[0].location, directory=str(path), present=state.generations
@@ -165,7 +165,7 @@ def _write(run: Run, path: Path, details: pa.Table) -> pa.Table:
     return sort_details(pa.concat_tables([written, others]), "bytes")
 
 
-def _finish(path: Path, state: TargetState, details: pa.Table) -> None:
+def _finish(path: Path, state: MaterializedTarget, details: pa.Table) -> None:
     """Write the checkpoint files, then say what is whole, then take the pins away."""
     done = details.filter(pc.equal(details["status"], Status.DONE.value))
     rows: list[dict[str, Any]] = done.to_pylist()
@@ -178,7 +178,7 @@ def _finish(path: Path, state: TargetState, details: pa.Table) -> None:
         },
     )
     new = {str(name): int(row["generation"]) for name, row in names.items()}
-    whole = TargetState(
+    whole = MaterializedTarget(
         root=state.root, root_id=state.root_id, generations={**state.generations, **new}
     )
     write_target(path, whole)

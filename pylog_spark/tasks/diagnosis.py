@@ -26,7 +26,7 @@ from storage_core.maintenance.verification.prescription import (
     prescribe,
 )
 from storage_core.maintenance.verification.verdict import (
-    Pace,
+    ReadRates,
     RootState,
     StartForecast,
     Verdict,
@@ -62,7 +62,7 @@ class Diagnosis:
     verdict: Verdict
     roots: tuple[RootState, ...]
     start: StartForecast
-    pace: Pace
+    pace: ReadRates
     findings: tuple[Row, ...]
     counts: tuple[tuple[str, str, int], ...]
     forecasts: tuple[Row, ...]

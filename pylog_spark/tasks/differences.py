@@ -26,7 +26,7 @@ from storage_core.maintenance.replication.differences import (
     find_differences,
     findings_of,
 )
-from storage_core.maintenance.replication.log_batches import Look
+from storage_core.maintenance.replication.log_batches import ReadDepth
 from storage_core.maintenance.replication.places import PartitionPlaces
 from storage_core.maintenance.replication.range_digests import (
     OffsetRanges,
@@ -39,7 +39,11 @@ from storage_core.maintenance.verification.findings import Finding
 COMPARED = "compared"
 FINDING = "finding"
 UNREADABLE = "unreadable"
-_LOOKS: Final = {Level.OFFSETS: None, Level.HEADERS: Look.HEADERS, Level.BYTES: Look.DIGESTS}
+_LOOKS: Final = {
+    Level.OFFSETS: None,
+    Level.HEADERS: ReadDepth.HEADERS,
+    Level.BYTES: ReadDepth.DIGESTS,
+}
 
 Row = dict[str, Any]
 
@@ -160,7 +164,7 @@ def _compare_digests(
     unequal = ranges.bounds(find_unequal(sums)) if sums else []
 
     def compare() -> Differences:
-        return find_differences(logs, places.topic, places.state, Look.DIGESTS, ranges=unequal)
+        return find_differences(logs, places.topic, places.state, ReadDepth.DIGESTS, ranges=unequal)
 
     rows = _attempt(places, logs, compare)
     for row in rows:

@@ -40,7 +40,7 @@ from storage_core.errors import PylogError
 from storage_core.filenames import PARTITION_METADATA_FILE, TopicPartition
 from storage_core.maintenance.compaction.candidates import NotDue
 from storage_core.maintenance.compaction.not_due import find_logs_not_due
-from storage_core.maintenance.listings import NO_END, Listings, Look, look_at
+from storage_core.maintenance.listings import NO_END, DirectoryLook, Listings, look_at
 from storage_core.maintenance.retention.holds import HOLDS, NO_LIMIT, find_kept_logs
 from storage_core.maintenance.retention.plan import Predicate, RetentionRules
 from storage_core.roots.open_root import root_checkpoints
@@ -263,7 +263,7 @@ class _Observer:
         except PylogError:
             return None  # whoever looks at it alone finds out why
 
-    def _look(self, row: Row, marks: PartitionCheckpoints | None) -> Look | None:
+    def _look(self, row: Row, marks: PartitionCheckpoints | None) -> DirectoryLook | None:
         wanted = self._wanted(row)
         topic = self._topic_of(row["root"], row["topic"]) if wanted else None
         rules = None if topic is None else topic.rules
@@ -309,7 +309,7 @@ class _Observer:
     def _answer(
         self,
         rows: Sequence[Row],
-        looks: Sequence[Look | None],
+        looks: Sequence[DirectoryLook | None],
         marks: Sequence[PartitionCheckpoints | None],
         listings: Listings,
     ) -> dict[Step, list["_Answer"]]:
@@ -348,7 +348,7 @@ class _Observer:
         return answers
 
     def _topics(
-        self, rows: Sequence[Row], looks: Sequence[Look | None]
+        self, rows: Sequence[Row], looks: Sequence[DirectoryLook | None]
     ) -> tuple[list[_Topic | None], NDArray[np.bool_]]:
         """Return the topic of each partition, and which have nothing that somebody must look at."""
         topics: list[_Topic | None] = []
@@ -501,7 +501,7 @@ class _Facts:
         )
 
 
-def _may_be_purged(row: Row, look: Look | None) -> bool:
+def _may_be_purged(row: Row, look: DirectoryLook | None) -> bool:
     """Whether there may be something in a directory that only waits for its end."""
     if row["role"] != Role.BROKER:
         return False

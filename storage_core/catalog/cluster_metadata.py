@@ -213,12 +213,12 @@ def read_cluster_metadata(directory: Path, *, is_recovered: bool = False) -> Clu
         InvalidRecordError: A record inside a valid batch is malformed.
         StorageError: A file cannot be read.
     """
-    replay = _Replay(directory)
+    replay = _ImageFeed(directory)
     snapshot = _read_files(replay, directory, is_recovered=is_recovered)
     return replay.result(snapshot)
 
 
-def _read_files(replay: "_Replay", directory: Path, *, is_recovered: bool) -> str | None:
+def _read_files(replay: "_ImageFeed", directory: Path, *, is_recovered: bool) -> str | None:
     """Replay the newest snapshot and the log behind it, and return the name of the snapshot."""
     names = [file.name for file in LocalStore(directory).list_files()]
     snapshot = _newest_snapshot(names)
@@ -275,7 +275,7 @@ def _newest_snapshot(names: list[str]) -> tuple[str, int] | None:
     return name, end_offset
 
 
-class _Replay:
+class _ImageFeed:
     """Feeds files to an image, in order."""
 
     def __init__(self, directory: Path) -> None:
@@ -361,7 +361,7 @@ class _Replay:
         self._last_timestamp_ms = max(self._last_timestamp_ms, batch.timestamp_ms)
 
 
-class _History(_Replay):
+class _History(_ImageFeed):
     """Keeps every version of the partitions.
 
     Args:

@@ -241,7 +241,7 @@ class TopicMetadata:
 
 
 @dataclass(slots=True)
-class _Topic:
+class _TopicImage:
     name: str
     partitions: dict[int, PartitionRecord] = field(default_factory=dict)
 
@@ -268,7 +268,7 @@ class MetadataImage:
     feature_levels: dict[str, int] = field(default_factory=dict)
     skipped: Counter[int] = field(default_factory=Counter)
     unknown: Counter[int] = field(default_factory=Counter)
-    _topics: dict[str, _Topic] = field(default_factory=dict)
+    _topics: dict[str, _TopicImage] = field(default_factory=dict)
     _transaction: list[tuple[MetadataRecord, str, int]] | None = None
 
     @property
@@ -324,7 +324,7 @@ class MetadataImage:
         try:
             match record:
                 case TopicRecord():
-                    self._topics[record.topic_id] = _Topic(validate_topic(record.name))
+                    self._topics[record.topic_id] = _TopicImage(validate_topic(record.name))
                 case RemoveTopicRecord():
                     self._remove_topic(record)
                 case PartitionRecord():

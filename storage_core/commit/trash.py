@@ -431,7 +431,7 @@ def read_subject(folder: Path) -> tuple[Path, str]:
     return directory, action
 
 
-def _read_record(folder: Path) -> tuple["_Kept", JsonFields]:
+def _read_record(folder: Path) -> tuple["_TrashFile", JsonFields]:
     path = folder / RECORD_FILE
     if not path.exists():
         raise StorageError(str(path), "no such file: the commit did not begin")
@@ -495,7 +495,7 @@ def _read_undo(path: Path, directory: Path) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
+class _TrashFile:
     """A small file of a trash as it was read.
 
     Attributes:
@@ -528,7 +528,7 @@ class _Kept:
                 raise GuardRefusedError("TRASH_OF_ANOTHER_USER", text) from error
 
 
-def _read(path: Path) -> _Kept:
+def _read(path: Path) -> _TrashFile:
     with (
         storage_errors(path),
         open_folder(path.parent) as folder,
@@ -536,7 +536,7 @@ def _read(path: Path) -> _Kept:
     ):
         facts = os.fstat(folder), os.fstat(file.fileno())
         content = read_limited(file.fileno(), _MOST_BYTES)
-    return _Kept(path=path, content=content, facts=facts)
+    return _TrashFile(path=path, content=content, facts=facts)
 
 
 def _encode(kind: str, fields: dict[str, Any]) -> bytes:

@@ -73,16 +73,6 @@ class ConfigKey:
         return self.type.valid
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Setting:
-    name: str
-    type: ValueType
-    scope: Scope
-    unit: str
-    doc: str
-    broker_names: tuple[BrokerName, ...]
-
-
 def setting(  # noqa: PLR0913 - a row of the key table, every column named
     name: str,
     value_type: ValueType,
@@ -94,27 +84,25 @@ def setting(  # noqa: PLR0913 - a row of the key table, every column named
     broker_names: tuple[BrokerName, ...] = (),
 ) -> Any:
     """Declare a field of a config class; the row of the key table that belongs to it."""
-    row = _Setting(
-        name=name, type=value_type, scope=scope, unit=unit, doc=doc, broker_names=broker_names
+    key = ConfigKey(
+        name=name,
+        attribute="",  # the class has it
+        scope=scope,
+        broker_names=broker_names,
+        default=render(default),
+        type=value_type,
+        unit=unit,
+        doc=doc,
     )
-    return dataclasses.field(default=default, metadata={_METADATA_KEY: row})
+    return dataclasses.field(default=default, metadata={_METADATA_KEY: key})
 
 
 def keys_of(config_class: type[Any]) -> dict[str, ConfigKey]:
     """Return the keys that a config class declares, by name, in its order."""
     keys = {}
     for field in dataclasses.fields(config_class):
-        row: _Setting = field.metadata[_METADATA_KEY]
-        keys[row.name] = ConfigKey(
-            name=row.name,
-            attribute=field.name,
-            scope=row.scope,
-            broker_names=row.broker_names,
-            default=render(field.default),
-            type=row.type,
-            unit=row.unit,
-            doc=row.doc,
-        )
+        key: ConfigKey = field.metadata[_METADATA_KEY]
+        keys[key.name] = dataclasses.replace(key, attribute=field.name)
     return keys
 
 

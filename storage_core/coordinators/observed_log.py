@@ -14,7 +14,6 @@ from storage_core.log.open_transactions import (
     is_late,
     list_open_transactions,
 )
-from storage_core.records.batch_table import BatchTable
 from storage_core.store.base import LogStore
 
 
@@ -65,52 +64,33 @@ def observe_log(
                 max_transaction_timeout_ms=max_transaction_timeout_ms,
             ),
         )
-    scan = _Scan()
     names = sorted_logs(file.name for file in store.list_files())
     bases = [offset_of(name) or 0 for name in names]
     log_start = max([log_start_checkpoint, *bases[:1]])
-    scan.end_offset = max(bases, default=log_start)
+    log_end = max(bases, default=log_start)
+    transactions = OpenTransactions(keeps_ended=False)
+    epochs: dict[int, int] = {}
     for name in names:
         for batches in scan_batch_tables(store, name):
-            scan.add(batches)
+            # Only batches of transactions cost a turn each.
+            for row in np.flatnonzero(batches.is_transactional).tolist():
+                producer_id = int(batches.producer_id[row])
+                offset = int(batches.base_offset[row])
+                epochs[producer_id] = int(batches.producer_epoch[row])
+                if batches.is_control[row]:
+                    transactions.end(producer_id, offset)
+                else:
+                    data = OpenSpan(offset, int(batches.max_timestamp[row]))
+                    transactions.extend(producer_id, data)
+            if len(batches):
+                log_end = int(batches.last_offset[-1]) + 1
+    oldest_first = sorted(transactions.spans.items(), key=lambda item: item[1].first_offset)
     return ObservedLog(
-        bounds=LogBounds(
-            log_start=log_start, log_end=scan.end_offset, high_watermark=high_watermark
-        ),
-        open_transactions=scan.open_transactions(now_ms, max_transaction_timeout_ms),
-    )
-
-
-class _Scan:
-    """Open transactions and the log end, batch by batch."""
-
-    def __init__(self) -> None:
-        self.end_offset = 0
-        self._transactions = OpenTransactions(keeps_ended=False)
-        self._epochs: dict[int, int] = {}
-
-    def add(self, batches: BatchTable) -> None:
-        """Look at the next batches; only those of transactions cost a turn each."""
-        for row in np.flatnonzero(batches.is_transactional).tolist():
-            producer_id = int(batches.producer_id[row])
-            offset = int(batches.base_offset[row])
-            self._epochs[producer_id] = int(batches.producer_epoch[row])
-            if batches.is_control[row]:
-                self._transactions.end(producer_id, offset)
-            else:
-                data = OpenSpan(offset, int(batches.max_timestamp[row]))
-                self._transactions.extend(producer_id, data)
-        if len(batches):
-            self.end_offset = int(batches.last_offset[-1]) + 1
-
-    def open_transactions(
-        self, now_ms: int, max_transaction_timeout_ms: int
-    ) -> tuple[OpenTransaction, ...]:
-        """Return what is open after all batches, the oldest first."""
-        return tuple(
+        bounds=LogBounds(log_start=log_start, log_end=log_end, high_watermark=high_watermark),
+        open_transactions=tuple(
             OpenTransaction(
                 producer_id=producer_id,
-                producer_epoch=self._epochs[producer_id],
+                producer_epoch=epochs[producer_id],
                 first_offset=span.first_offset,
                 last_timestamp=span.newest_ms,
                 age_ms=now_ms - span.newest_ms,
@@ -120,7 +100,6 @@ class _Scan:
                     max_transaction_timeout_ms=max_transaction_timeout_ms,
                 ),
             )
-            for producer_id, span in sorted(
-                self._transactions.spans.items(), key=lambda item: item[1].first_offset
-            )
-        )
+            for producer_id, span in oldest_first
+        ),
+    )

@@ -153,7 +153,7 @@ def _entry(name: str, state: TransactionState, event: ReplayedRecord) -> Transac
     )
 
 
-class Verdict(enum.StrEnum):
+class TransactionEnding(enum.StrEnum):
     """Who ends a transaction that is open in a log."""
 
     ONGOING = "ongoing"  # its producer, or the coordinator when it takes too long
@@ -181,7 +181,7 @@ class HoldingTransaction:
     open: OpenTransaction
     entry: TransactionEntry | None
     holds_stable_offset: bool
-    verdict: Verdict
+    verdict: TransactionEnding
     command: str
 
 
@@ -219,19 +219,19 @@ def judge_open_transactions(
 
 def _verdict(
     partition: TopicPartition, entry: TransactionEntry | None, *, now_ms: int, is_complete: bool
-) -> Verdict:
+) -> TransactionEnding:
     if entry is None:
-        return Verdict.HANGING if is_complete else Verdict.UNKNOWN
+        return TransactionEnding.HANGING if is_complete else TransactionEnding.UNKNOWN
     if not entry.is_in_flight or partition not in entry.partitions:
-        return Verdict.HANGING
+        return TransactionEnding.HANGING
     if entry.state is not TransactionState.ONGOING:
-        return Verdict.ENDING
-    return Verdict.OVERDUE if entry.is_overdue(now_ms) else Verdict.ONGOING
+        return TransactionEnding.ENDING
+    return TransactionEnding.OVERDUE if entry.is_overdue(now_ms) else TransactionEnding.ONGOING
 
 
-def _command(verdict: Verdict, partition: TopicPartition, first_offset: int) -> str:
+def _command(verdict: TransactionEnding, partition: TopicPartition, first_offset: int) -> str:
     place = f"--topic {quote(partition.topic)} --partition {partition.partition}"
     tool = "kafka-transactions.sh --bootstrap-server HOST:PORT"
-    if verdict is Verdict.HANGING:
+    if verdict is TransactionEnding.HANGING:
         return f"{tool} abort {place} --start-offset {first_offset}"
-    return f"{tool} find-hanging {place}" if verdict is Verdict.UNKNOWN else ""
+    return f"{tool} find-hanging {place}" if verdict is TransactionEnding.UNKNOWN else ""

@@ -32,7 +32,7 @@ _WHOLE_BYTES: Final = 1 << 20
 _PAGE_BYTES: Final = 64 << 10
 
 
-class Column(Protocol):
+class EntryColumn(Protocol):
     """The values of all entries of an index, in the order of the file."""
 
     def __len__(self) -> int: ...
@@ -54,7 +54,7 @@ class Slots(NamedTuple):
     at_or_above: int
 
 
-def find_slots(column: Column, target: int, *, entry_bytes: int) -> Slots:
+def find_slots(column: EntryColumn, target: int, *, entry_bytes: int) -> Slots:
     """Search a column of an index.
 
     Args:
@@ -122,7 +122,7 @@ class PagedEntries:
     def __len__(self) -> int:
         return self._used
 
-    def __getitem__(self, field: str) -> Column:
+    def __getitem__(self, field: str) -> EntryColumn:
         """Return the values of one field."""
         return _PagedColumn(self, field)
 

@@ -86,7 +86,7 @@ def scan_committed_view(store: LogStore) -> CommittedView:
     Raises:
         PylogError: A segment is damaged, or the store failed.
     """
-    scan = _TransactionScan()
+    scan = _StableOffsetScan()
     aborted = []
     for name in sorted_logs(file.name for file in store.list_files()):
         found: list[AbortedTxn] = []
@@ -110,7 +110,7 @@ def find_aborted(tables: Iterable[BatchTable], *, end_offset: int) -> tuple[list
         transaction that began before the first batch begins, as far as this tells, with its first
         data that was seen.
     """
-    scan = _TransactionScan()
+    scan = _StableOffsetScan()
     aborted: list[AbortedTxn] = []
     for batches in tables:
         aborted.extend(scan.add(batches))
@@ -180,7 +180,7 @@ def load_by_snapshots(
         return None
 
 
-class _TransactionScan:
+class _StableOffsetScan:
     """The transactions that are open, batch by batch in offset order."""
 
     def __init__(self) -> None:

@@ -288,7 +288,9 @@ class DirectoryView:
         base = 0 if offset is None else offset
         if name not in self._files:
             is_record_file = kind == LOG_SUFFIX
-            stage = _Stage.REMOVAL if kind != SNAPSHOT_SUFFIX else _Stage.SNAPSHOT_REMOVAL
+            stage = (
+                _ChangeStage.REMOVAL if kind != SNAPSHOT_SUFFIX else _ChangeStage.SNAPSHOT_REMOVAL
+            )
             return self._stages.index(stage), -base, 0 if is_record_file else 1, name
         is_new = name not in self._settled
         if kind == LOG_SUFFIX:
@@ -296,21 +298,21 @@ class DirectoryView:
             # without any the log would begin, and end, where its checkpoint says, and a second
             # attempt at the cut find nothing to be cut. A recovery creates it after they went: it
             # is at that checkpoint that it begins anew, and so does the next one.
-            stage = _Stage.CREATION if is_new else _Stage.CUT
+            stage = _ChangeStage.CREATION if is_new else _ChangeStage.CUT
             return self._stages.index(stage), -base, 0, name
         if name == LEADER_EPOCH_FILE:
-            return self._stages.index(_Stage.EPOCHS), 0, 0, name
+            return self._stages.index(_ChangeStage.EPOCHS), 0, 0, name
         order = _WRITE_ORDER.get(kind or "", 0)
         if kind == OFFSET_INDEX_SUFFIX and is_new:
             order = _LAST_INDEX
-        return self._stages.index(_Stage.WRITE), base, order, name
+        return self._stages.index(_ChangeStage.WRITE), base, order, name
 
 
 def _snapshot_offset(name: str) -> int | None:
     return offset_of(name) if name.endswith(SNAPSHOT_SUFFIX) else None
 
 
-class _Stage(enum.Enum):
+class _ChangeStage(enum.Enum):
     """Of changes that belong together."""
 
     EPOCHS = enum.auto()
@@ -321,14 +323,14 @@ class _Stage(enum.Enum):
     WRITE = enum.auto()
 
 
-_STAGES: Final = tuple(_Stage)
+_STAGES: Final = tuple(_ChangeStage)
 _STAGES_OF_A_CUT: Final = (
-    _Stage.EPOCHS,
-    _Stage.WRITE,
-    _Stage.CREATION,
-    _Stage.SNAPSHOT_REMOVAL,
-    _Stage.REMOVAL,
-    _Stage.CUT,
+    _ChangeStage.EPOCHS,
+    _ChangeStage.WRITE,
+    _ChangeStage.CREATION,
+    _ChangeStage.SNAPSHOT_REMOVAL,
+    _ChangeStage.REMOVAL,
+    _ChangeStage.CUT,
 )
 _WRITE_ORDER = {
     TIME_INDEX_SUFFIX: 1,

@@ -143,7 +143,7 @@ def scan_segment(  # noqa: PLR0913  # what is read, and how
     Raises:
         StorageError: The file cannot be read.
     """
-    scan = _Scan(reader.name, base_offset, index_interval_bytes, max_index_bytes)
+    scan = _ValidPart(reader.name, base_offset, index_interval_bytes, max_index_bytes)
     try:
         with closing(
             scan_checked_headers(reader, window_bytes=window_bytes, threads=threads)
@@ -158,7 +158,7 @@ def scan_segment(  # noqa: PLR0913  # what is read, and how
     return scan.finish(reader.size_bytes)
 
 
-class _Scan:
+class _ValidPart:
     """The valid part so far."""
 
     def __init__(self, file: str, base_offset: int, interval_bytes: int, index_bytes: int) -> None:

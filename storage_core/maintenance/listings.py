@@ -89,7 +89,7 @@ def parse_file_names(names: Sequence[str]) -> tuple[Numbers, NDArray[np.int8]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class DirectoryLook:
     """What one look at a partition directory on a local disk shows.
 
     Attributes:
@@ -120,7 +120,7 @@ class Look:
 
 def look_at(
     directory: Path, *, needs_age: bool, needs_topic_id: bool, log_start: int | None = None
-) -> Look | None:
+) -> DirectoryLook | None:
     """List a partition directory, and read the few bytes that most decisions need.
 
     Args:
@@ -138,7 +138,7 @@ def look_at(
         with open_folder(directory) as folder:
             facts, others, are_files = list_open(folder, LOG_SUFFIX)
             has_metadata = needs_topic_id and PARTITION_METADATA_FILE in others
-            return Look(
+            return DirectoryLook(
                 logs={
                     name: (fact.st_size, fact.st_mtime_ns // _NANOSECONDS_PER_MS)
                     for name, fact in facts.items()
@@ -201,7 +201,7 @@ class Listings:
         oldest_timestamps: By partition, what the last entry of the oldest segment's time index
             says; NO_TIMESTAMP where there is none, or it was not asked for.
         has_age: By partition, whether that was asked for.
-        log_ends: By partition, offset of the next record; NO_END where `Look.log_end` has none.
+        log_ends: By partition, offset of the next record; NO_END where `log_end` has none.
     """
 
     places: Numbers
@@ -214,7 +214,7 @@ class Listings:
     log_ends: Numbers
 
     @classmethod
-    def of_looks(cls, looks: Sequence[Look | None]) -> "Listings":
+    def of_looks(cls, looks: Sequence[DirectoryLook | None]) -> "Listings":
         """Return the plain ones among some partitions."""
         seen = [(n, k) for n, k in enumerate(looks) if k is not None and k.are_files and k.logs]
         counts = np.array([len(look.logs) for _, look in seen], np.int64)

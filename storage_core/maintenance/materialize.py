@@ -64,7 +64,7 @@ _MAX_PIN_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TargetState:
+class MaterializedTarget:
     """The root and generations that a target directory holds.
 
     Attributes:
@@ -79,7 +79,7 @@ class TargetState:
 
 
 @contextmanager
-def hold_target(directory: Path, *, root: str, root_id: str) -> Iterator[TargetState]:
+def hold_target(directory: Path, *, root: str, root_id: str) -> Iterator[MaterializedTarget]:
     """Hold a target directory for the time of the block; no other run may write it.
 
     Raises:
@@ -107,7 +107,7 @@ def hold_target(directory: Path, *, root: str, root_id: str) -> Iterator[TargetS
         os.close(descriptor)
 
 
-def read_target(directory: Path, *, root: str, root_id: str) -> TargetState:
+def read_target(directory: Path, *, root: str, root_id: str) -> MaterializedTarget:
     """Return the state of a target directory; that of an absent or empty one is new.
 
     Raises:
@@ -120,7 +120,7 @@ def read_target(directory: Path, *, root: str, root_id: str) -> TargetState:
     names = {entry.name for entry in entries}
     # A run that was killed in its first write has left this much.
     if names <= {STATE_FILE + TEMPORARY_SUFFIX}:
-        return TargetState(root=root, root_id=root_id, generations={})
+        return MaterializedTarget(root=root, root_id=root_id, generations={})
     if STATE_FILE not in names:
         raise GuardRefusedError(
             "TARGET_NOT_EMPTY",
@@ -138,7 +138,7 @@ def read_target(directory: Path, *, root: str, root_id: str) -> TargetState:
     return state
 
 
-def write_target(directory: Path, state: TargetState) -> None:
+def write_target(directory: Path, state: MaterializedTarget) -> None:
     """Write the state file of a target directory."""
     content: dict[str, Any] = {
         "format": _FORMAT,
@@ -174,12 +174,12 @@ def write_checkpoints(
             store.write_file(name, encode_offset_checkpoint(merged))
 
 
-def _parse(content: bytes, path: Path) -> TargetState:
+def _parse(content: bytes, path: Path) -> MaterializedTarget:
     try:
         fields = parse_json_object(content, str(path))
         fields.require_format(_FORMAT, _VERSION)
         generations = fields.fields("generations")
-        return TargetState(
+        return MaterializedTarget(
             root=fields.text("root"),
             root_id=fields.text("root_id"),
             generations={

@@ -15,7 +15,7 @@ from storage_core.log.loaded_log import LoadedLog
 from storage_core.store.base import FileInfo
 
 
-class Level(enum.IntEnum):
+class FactLevel(enum.IntEnum):
     """How far one looked; records are read by passes over a log, and kept in no state."""
 
     LISTING = 0  # names, sizes and times of files: a listing, or a manifest
@@ -26,14 +26,14 @@ class Level(enum.IntEnum):
 class Fact(enum.Enum):
     """What may not have been observed, and the level on which it is."""
 
-    NAMES = ("the names of its files", Level.LISTING)
-    TIMESTAMP = ("the largest timestamp", Level.INDEX_TAILS)
-    LOG_END = ("the log end offset", Level.HEADERS)
-    STABLE_OFFSET = ("the last stable offset", Level.HEADERS)
-    FIRST_BATCH = ("the timestamp of the first batch", Level.HEADERS)
+    NAMES = ("the names of its files", FactLevel.LISTING)
+    TIMESTAMP = ("the largest timestamp", FactLevel.INDEX_TAILS)
+    LOG_END = ("the log end offset", FactLevel.HEADERS)
+    STABLE_OFFSET = ("the last stable offset", FactLevel.HEADERS)
+    FIRST_BATCH = ("the timestamp of the first batch", FactLevel.HEADERS)
 
     @property
-    def level(self) -> Level:
+    def level(self) -> FactLevel:
         """How far one has to look for it."""
         return self.value[1]
 
@@ -225,10 +225,10 @@ class PartitionState:
         return self.stable_end
 
     @property
-    def level(self) -> Level:
+    def level(self) -> FactLevel:
         """How far all of the partition was observed; of some segments more may be known."""
         is_loaded = self.log_end is not None and self.stable_end is not None
         if is_loaded and all(segment.first_timestamp is not None for segment in self.segments):
-            return Level.HEADERS
+            return FactLevel.HEADERS
         has_times = all(segment.max_timestamp is not None for segment in self.segments)
-        return Level.INDEX_TAILS if has_times else Level.LISTING
+        return FactLevel.INDEX_TAILS if has_times else FactLevel.LISTING

@@ -22,7 +22,7 @@ from storage_core.store import FileInfo, open_store
 Row = dict[str, Any]
 
 
-class SegmentState(enum.StrEnum):
+class SegmentOutlook(enum.StrEnum):
     """What would become of a segment; the first that holds counts."""
 
     EXPIRED = "expired"  # retention would remove it now
@@ -84,7 +84,7 @@ def observe_segments(
 
 def segment_states(
     state: PartitionState, config: LogConfig | None, request: CleanRequest
-) -> Sequence[SegmentState]:
+) -> Sequence[SegmentOutlook]:
     """Return what would become of each segment, in their order.
 
     Args:
@@ -106,14 +106,14 @@ def segment_states(
         for segment, end in zip(state.segments, ends, strict=False)
     ]
     active = state.active_segment.base_offset in expired
-    return [*below, SegmentState.EXPIRED if active else SegmentState.ACTIVE]
+    return [*below, SegmentOutlook.EXPIRED if active else SegmentOutlook.ACTIVE]
 
 
 def _state(
     base_offset: int, end_offset: int, *, expired: frozenset[int], first_dirty: int | None
-) -> SegmentState:
+) -> SegmentOutlook:
     if base_offset in expired:
-        return SegmentState.EXPIRED
+        return SegmentOutlook.EXPIRED
     if first_dirty is None:
-        return SegmentState.KEPT
-    return SegmentState.CLEAN if end_offset <= first_dirty else SegmentState.DIRTY
+        return SegmentOutlook.KEPT
+    return SegmentOutlook.CLEAN if end_offset <= first_dirty else SegmentOutlook.DIRTY

@@ -17,7 +17,7 @@ _NS_IN_MS: Final = 1_000_000
 _KEY: Final = "log.cleaner.io.max.bytes.per.second"
 
 
-class Pace(Protocol):
+class ForwardClock(Protocol):
     """A clock that only runs forward, and a way to let it run."""
 
     def monotonic_ns(self) -> int:
@@ -29,7 +29,7 @@ class Pace(Protocol):
         ...
 
 
-class MachinePace:
+class MachineClock:
     """The clock of this machine."""
 
     def monotonic_ns(self) -> int:
@@ -53,11 +53,11 @@ class Throttler:
         ConfigError: The rate is zero: nothing would ever end.
     """
 
-    def __init__(self, bytes_per_second: float, pace: Pace | None = None) -> None:
+    def __init__(self, bytes_per_second: float, pace: ForwardClock | None = None) -> None:
         if bytes_per_second == 0:
             raise ConfigError(_KEY, bytes_per_second, "nothing would ever be read")
         self._rate = bytes_per_second
-        self._pace = pace or MachinePace()
+        self._pace = pace or MachineClock()
         self._begin_ns = self._pace.monotonic_ns()
         self._observed = 0
 

@@ -184,7 +184,7 @@ class PartitionHistory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
+class _SegmentFolder:
     """Segments of a partition that lie together.
 
     Attributes:
@@ -209,7 +209,7 @@ class _Place:
 
 
 @dataclass(slots=True)
-class _Partition:
+class _PartitionHistory:
     """What was found of one partition on the way.
 
     Attributes:
@@ -223,7 +223,7 @@ class _Partition:
     partition: TopicPartition
     log: LogStore | None = None
     log_bytes: int = 0
-    others: list[_Place] = field(default_factory=list)
+    others: list[_SegmentFolder] = field(default_factory=list)
     errors: list[Mapping[str, str | None]] = field(default_factory=list)
 
     @property
@@ -289,14 +289,14 @@ def _look(
     names: Iterable[str],
     trash: Path | None,
     is_asked_for: Callable[[TopicPartition], bool],
-) -> dict[TopicPartition, _Partition]:
+) -> dict[TopicPartition, _PartitionHistory]:
     """Return the partitions that are asked for, with all places that have segments of them."""
-    partitions: dict[TopicPartition, _Partition] = {}
+    partitions: dict[TopicPartition, _PartitionHistory] = {}
     for name in names:
         kind, partition = classify_directory(name)
         if partition is None or not is_asked_for(partition):
             continue
-        found = partitions.setdefault(partition, _Partition(partition))
+        found = partitions.setdefault(partition, _PartitionHistory(partition))
         with _noted(found):
             if kind in _LOGS:
                 _look_at_log(found, root.locate(name))
@@ -305,12 +305,12 @@ def _look(
                 found.others.append(_place_of(DIRECTORY, name, store))
     for partition, place in _places_in_trash(root, trash):
         if is_asked_for(partition):
-            partitions.setdefault(partition, _Partition(partition)).others.append(place)
+            partitions.setdefault(partition, _PartitionHistory(partition)).others.append(place)
     return partitions
 
 
 @contextmanager
-def _noted(found: _Partition) -> Iterator[None]:
+def _noted(found: _PartitionHistory) -> Iterator[None]:
     """Note an error about a partition, and go on behind the block."""
     try:
         yield
@@ -318,7 +318,7 @@ def _noted(found: _Partition) -> Iterator[None]:
         found.errors.append(describe_failure(error))
 
 
-def _look_at_log(found: _Partition, location: str) -> None:
+def _look_at_log(found: _PartitionHistory, location: str) -> None:
     """Take note of a partition's log, and of what is beside it."""
     store = open_store(location)
     found.log = store
@@ -335,10 +335,10 @@ def _look_at_log(found: _Partition, location: str) -> None:
     }
     if deleted:
         copy = Copy(kind=DELETED, name="", path=store.location)
-        found.others.append(_Place(copy=copy, location=location, files=deleted))
+        found.others.append(_SegmentFolder(copy=copy, location=location, files=deleted))
 
 
-def _places_of_generations(store: ManagedStore) -> Iterator[_Place]:
+def _places_of_generations(store: ManagedStore) -> Iterator[_SegmentFolder]:
     """Yield the segments of former generations that no later one has: objects never change."""
     seen: set[tuple[str, int, int]] = set()
     for manifest in kept_generations(store.objects, store.partition, grace_start_ms=-MAX_OFFSET):
@@ -351,10 +351,12 @@ def _places_of_generations(store: ManagedStore) -> Iterator[_Place]:
         if files and manifest.generation != store.manifest.generation:
             location = partition_location(store.objects, store.partition, manifest.generation)
             copy = Copy(kind=GENERATION, name=str(manifest.generation), path=location)
-            yield _Place(copy=copy, location=location, files=files)
+            yield _SegmentFolder(copy=copy, location=location, files=files)
 
 
-def _places_in_trash(root: Root, trash: Path | None) -> Iterator[tuple[TopicPartition, _Place]]:
+def _places_in_trash(
+    root: Root, trash: Path | None
+) -> Iterator[tuple[TopicPartition, _SegmentFolder]]:
     """Yield what runs have kept of a log directory's partitions, the oldest run first."""
     directory = None if root.is_managed else local_path(root.location)
     if trash is None or directory is None:
@@ -378,9 +380,9 @@ def _logs_of(store: LogStore) -> SettledStore:
     return SettledStore(store, files)
 
 
-def _place_of(kind: str, name: str, store: SettledStore) -> _Place:
+def _place_of(kind: str, name: str, store: SettledStore) -> _SegmentFolder:
     files = {plain: file for plain, file in store.files.items() if kind_of(plain) == LOG_SUFFIX}
-    return _Place(
+    return _SegmentFolder(
         copy=Copy(kind=kind, name=name, path=store.location),
         location=store.location,
         files=files,
@@ -389,7 +391,7 @@ def _place_of(kind: str, name: str, store: SettledStore) -> _Place:
 
 
 def _history_of(
-    found: _Partition,
+    found: _PartitionHistory,
     keys: Collection[bytes | None],
     checkpoints: Checkpoints,
     now_ms: int,
@@ -431,7 +433,7 @@ def _history_of(
                 and is_compacted_topic(settled.location, found.partition.topic)
             ):
                 history = replace(history, is_compacted=True)
-            log = _Log(settled, found.partition, start, now_ms)
+            log = _ConsumerView(settled, found.partition, start, now_ms)
             marked = log.mark(versions, keys, has_transactions=erased.has_transactions)
     ordered = sorted(marked, key=lambda one: (one.key is not None, one.key or b"", one.offset))
     return replace(history, versions=tuple(_with_successors(ordered)), errors=tuple(found.errors))
@@ -480,13 +482,13 @@ class _NewestVersions:
         """Return the versions."""
         return [version for of_key in self._versions.values() for version in of_key.values()]
 
-    def add(self, place: _Place) -> None:
+    def add(self, place: _SegmentFolder) -> None:
         """Read a place; what comes before damage counts.
 
         Raises:
             PylogError: It cannot be read, or not to its end.
         """
-        tails = {key: _Tail(self._most) for key in self._floors}
+        tails = {key: _NewestRecords(self._most) for key in self._floors}
         try:
             for batch in _read(self._partition, place, self._floors):
                 self._records += batch.num_rows
@@ -496,7 +498,7 @@ class _NewestVersions:
             for key, tail in tails.items():
                 self._take(key, tail, place)
 
-    def _take(self, key: bytes | None, tail: "_Tail", place: _Place) -> None:
+    def _take(self, key: bytes | None, tail: "_NewestRecords", place: _SegmentFolder) -> None:
         """Take what a place has of a key."""
         versions = self._versions[key]
         floor = max(self._floors[key], tail.floor)
@@ -522,7 +524,7 @@ class _NewestVersions:
         return 0
 
 
-class _Tail:
+class _NewestRecords:
     """The newest records of a key in one place.
 
     Args:
@@ -562,7 +564,7 @@ def _has_key(batch: pa.RecordBatch, key: bytes | None) -> pa.BooleanArray:
 
 
 def _versions_in(
-    partition: TopicPartition, place: _Place, batches: Iterable[pa.RecordBatch]
+    partition: TopicPartition, place: _SegmentFolder, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[Version]:
     """Yield records of a place as versions."""
     logs = place.logs
@@ -585,7 +587,7 @@ def _versions_in(
 
 def _read(
     partition: TopicPartition,
-    place: _Place,
+    place: _SegmentFolder,
     keys: Collection[bytes | None],
     *,
     end_offset: int | None = None,
@@ -626,7 +628,7 @@ def _read(
     yield from read_range(wanted)
 
 
-class _Log:
+class _ConsumerView:
     """The log of a partition, for what a consumer gets of it."""
 
     def __init__(

@@ -73,7 +73,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Log:
+class _PlannedLog:
     """A partition that is read.
 
     Attributes:
@@ -126,7 +126,7 @@ class LogOffsets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class _RangePart:
     """Segments that are read in one go, or a piece of one.
 
     Attributes:
@@ -193,7 +193,7 @@ def find_offsets(
     }
 
 
-def _list_logs(request: ReadRequest, now_ms: int) -> list[tuple["_Planner", _Log]]:
+def _list_logs(request: ReadRequest, now_ms: int) -> list[tuple["_Planner", _PlannedLog]]:
     """Return the logs that a request is about, each with who plans it; none for an empty one."""
     chosen = choose_places(request)
     for bound in (request.starting, request.ending):
@@ -253,7 +253,7 @@ class _Planner:
         """Read what the root's files say of logs that were listed."""
         self._checkpoints = read_checkpoints(self.root, [LOG_START_FILE, CLEANER_FILE])
 
-    def plan(self, listed: _Log, work: Callable[[_Log], T]) -> T | None:
+    def plan(self, listed: _PlannedLog, work: Callable[[_PlannedLog], T]) -> T | None:
         """Return what some work makes of a partition, None where its log is gone by now.
 
         Raises:
@@ -271,14 +271,14 @@ class _Planner:
             self.read_checkpoints()
         return work(listed)
 
-    def offsets(self, reached: Mapping[TopicPartition, int], log: _Log) -> LogOffsets:
+    def offsets(self, reached: Mapping[TopicPartition, int], log: _PlannedLog) -> LogOffsets:
         """Return what a reader can have of a log that is being copied here."""
         known = self._with_checkpoints(log)
         bounds = _find_bounds(known, self._request, self._now_ms)
         hole = _find_hole_on_its_way(known, reached.get(log.partition, 0), self._now_ms)
         return bounds if hole is None else replace(bounds, end=min(hole, bounds.end))
 
-    def ranges(self, log: _Log) -> list[ReadRange]:
+    def ranges(self, log: _PlannedLog) -> list[ReadRange]:
         """Return the ranges of a log."""
         known = self._with_checkpoints(log)
         whole = _find_whole(known, self._request)
@@ -292,7 +292,7 @@ class _Planner:
             for wanted in _split(known, piece, self._request)
         ]
 
-    def _with_checkpoints(self, log: _Log) -> _Log:
+    def _with_checkpoints(self, log: _PlannedLog) -> _PlannedLog:
         """Return a log with what checkpoints say of it; a managed one has its own."""
         if log.is_managed:
             return log
@@ -372,7 +372,7 @@ def _validate_coverage(
         raise ConfigError(bound.option, ", ".join(map(str, surplus)), reason)
 
 
-def _list_log(partition: TopicPartition, location: str) -> _Log | None:
+def _list_log(partition: TopicPartition, location: str) -> _PlannedLog | None:
     store = open_store(location)
     checkpoints = store.checkpoints if isinstance(store, ManagedStore) else None
     settled = settle(store)
@@ -393,7 +393,7 @@ def _list_log(partition: TopicPartition, location: str) -> _Log | None:
         return None
     segments.sort(key=lambda segment: segment.base_offset)
     start = 0 if checkpoints is None else checkpoints.log_start_offset or 0
-    return _Log(
+    return _PlannedLog(
         partition=partition,
         location=location,
         is_managed=checkpoints is not None,
@@ -404,14 +404,14 @@ def _list_log(partition: TopicPartition, location: str) -> _Log | None:
     )
 
 
-def _find_extent(log: _Log, request: ReadRequest, now_ms: int) -> _Extent:
+def _find_extent(log: _PlannedLog, request: ReadRequest, now_ms: int) -> _Extent:
     if request.is_of_whole_logs and not request.is_committed:
         return _Extent(start=log.log_start_offset, end=None)
     bounds = _find_bounds(log, request, now_ms)
     return _Extent(start=bounds.start, end=bounds.end)
 
 
-def _find_whole(log: _Log, request: ReadRequest) -> ReadRange | None:
+def _find_whole(log: _PlannedLog, request: ReadRequest) -> ReadRange | None:
     """Return the range of a log whose stable end is left to be found by whoever reads it.
 
     That takes the headers of all batches where no producer snapshot tells of it. Whoever reads the
@@ -430,7 +430,7 @@ def _find_whole(log: _Log, request: ReadRequest) -> ReadRange | None:
     return first if first.segments == tuple(_overlapping(log.segments, extent)) else None
 
 
-def _find_bounds(log: _Log, request: ReadRequest, now_ms: int) -> LogOffsets:
+def _find_bounds(log: _PlannedLog, request: ReadRequest, now_ms: int) -> LogOffsets:
     """Return which offsets are read, with an end also where there is no bound but the log's."""
     log_end = readable_end = find_end_offset(log.store, log.segments[-1])
     if request.is_committed:
@@ -447,7 +447,7 @@ def _find_bounds(log: _Log, request: ReadRequest, now_ms: int) -> LogOffsets:
     )
 
 
-def _find_hole_on_its_way(log: _Log, reached: int, now_ms: int) -> int | None:
+def _find_hole_on_its_way(log: _PlannedLog, reached: int, now_ms: int) -> int | None:
     """Return where a log ends before a segment that a copy brought too early, None if nowhere."""
     # A name may spell its number in another way than Kafka does.
     arrived = {
@@ -473,7 +473,7 @@ def _find_hole_on_its_way(log: _Log, reached: int, now_ms: int) -> int | None:
     return None
 
 
-def _find_start(log: _Log, request: ReadRequest, log_end: int, readable_end: int) -> int:
+def _find_start(log: _PlannedLog, request: ReadRequest, log_end: int, readable_end: int) -> int:
     bound = request.starting
     timestamp_ms = bound.timestamp_of(log.partition)
     if timestamp_ms is not None:
@@ -488,7 +488,7 @@ def _find_start(log: _Log, request: ReadRequest, log_end: int, readable_end: int
     return _offset_in(log, offset, EARLIEST, log_end, request)
 
 
-def _find_end(log: _Log, request: ReadRequest, log_end: int) -> int:
+def _find_end(log: _PlannedLog, request: ReadRequest, log_end: int) -> int:
     bound = request.ending
     timestamp_ms = bound.timestamp_of(log.partition)
     if timestamp_ms is not None:
@@ -498,7 +498,7 @@ def _find_end(log: _Log, request: ReadRequest, log_end: int) -> int:
 
 
 def _offset_in(
-    log: _Log, offset: int | None, default: int, log_end: int, request: ReadRequest
+    log: _PlannedLog, offset: int | None, default: int, log_end: int, request: ReadRequest
 ) -> int:
     """Return an offset that is asked for, within what the log has."""
     if offset is None:
@@ -510,7 +510,7 @@ def _offset_in(
     return min(max(offset, log.log_start_offset), log_end)
 
 
-def _offset_for_time(log: _Log, target_ms: int) -> int | None:
+def _offset_for_time(log: _PlannedLog, target_ms: int) -> int | None:
     return find_offset_for_time(
         log.store,
         log.segments,
@@ -520,7 +520,7 @@ def _offset_for_time(log: _Log, target_ms: int) -> int | None:
     )
 
 
-def _check_lost_logs(log: _Log, extent: _Extent, request: ReadRequest) -> None:
+def _check_lost_logs(log: _PlannedLog, extent: _Extent, request: ReadRequest) -> None:
     """Report segments of which the listing shows that their records are lost."""
     for gap in find_lost_logs(log.store.list_files(), log.store.removed):
         if gap.reaches_into(extent.start, extent.end):
@@ -530,7 +530,7 @@ def _check_lost_logs(log: _Log, extent: _Extent, request: ReadRequest) -> None:
             report_gap(gap, log.store.location, is_error=is_error)
 
 
-def _cut_by_offsets(log: _Log, extent: _Extent, most: int | None) -> Iterator[_Extent]:
+def _cut_by_offsets(log: _PlannedLog, extent: _Extent, most: int | None) -> Iterator[_Extent]:
     """Cut what is read of a log into pieces that have no more than so many offsets."""
     if most is None or extent.end is None:
         yield extent
@@ -542,7 +542,7 @@ def _cut_by_offsets(log: _Log, extent: _Extent, most: int | None) -> Iterator[_E
         yield _Extent(start=start, end=min(start + most, extent.end))
 
 
-def _split(log: _Log, extent: _Extent, request: ReadRequest) -> Iterator[ReadRange]:
+def _split(log: _PlannedLog, extent: _Extent, request: ReadRequest) -> Iterator[ReadRange]:
     """Cut and join the segments that are read into ranges of about equal size."""
     following = dict(pairwise(segment.base_offset for segment in log.segments))
     overlapping = _overlapping(log.segments, extent)
@@ -597,7 +597,7 @@ def _parts(
     segments: Sequence[ListedSegment],
     following: Mapping[int, int],
     part_bytes: int,
-) -> Iterator[_Part]:
+) -> Iterator[_RangePart]:
     """Yield consecutive small segments together, and large ones in pieces.
 
     Args:
@@ -612,17 +612,17 @@ def _parts(
         cuts = _find_cuts(store, segment, following.get(segment.base_offset), part_bytes)
         if cuts or (size and size + segment.size_bytes > part_bytes):
             if group:
-                yield _Part(segments=tuple(group), size_bytes=size)
+                yield _RangePart(segments=tuple(group), size_bytes=size)
             group, size = [], 0
         if cuts:
             piece_bytes = segment.size_bytes // (len(cuts) + 1)
             for start, end in zip([0, *cuts], [*cuts, None], strict=True):
-                yield _Part(segments=(segment,), size_bytes=piece_bytes, start=start, end=end)
+                yield _RangePart(segments=(segment,), size_bytes=piece_bytes, start=start, end=end)
             continue
         group.append(segment)
         size += segment.size_bytes
     if size:
-        yield _Part(segments=tuple(group), size_bytes=size)
+        yield _RangePart(segments=tuple(group), size_bytes=size)
 
 
 def _find_cuts(

@@ -49,7 +49,7 @@ def control_name(control_type: int) -> str | None:
     return ControlType(control_type).name if is_named else ControlType.UNKNOWN.name
 
 
-class _Column:
+class _TableColumn:
     """One row of ``BatchTable.columns`` by name."""
 
     def __init__(self, number: int) -> None:
@@ -76,23 +76,23 @@ class BatchTable:
 
     columns: NDArray[np.int64]
 
-    position = _Column(batch_scan.POSITION)
-    size = _Column(batch_scan.SIZE)
-    base_offset = _Column(batch_scan.BASE_OFFSET)
-    last_offset = _Column(batch_scan.LAST_OFFSET)
-    leader_epoch = _Column(batch_scan.LEADER_EPOCH)
-    magic = _Column(batch_scan.MAGIC)
-    attributes = _Column(batch_scan.ATTRIBUTES)
-    base_timestamp = _Column(batch_scan.BASE_TIMESTAMP)
-    max_timestamp = _Column(batch_scan.MAX_TIMESTAMP)
-    producer_id = _Column(batch_scan.PRODUCER_ID)
-    producer_epoch = _Column(batch_scan.PRODUCER_EPOCH)
-    base_sequence = _Column(batch_scan.BASE_SEQUENCE)
-    record_count = _Column(batch_scan.RECORD_COUNT)
-    crc = _Column(batch_scan.CRC)
-    crc_ok = _Column(batch_scan.CRC_OK)
-    control_type = _Column(batch_scan.CONTROL_TYPE)
-    coordinator_epoch = _Column(batch_scan.COORDINATOR_EPOCH)
+    position = _TableColumn(batch_scan.POSITION)
+    size = _TableColumn(batch_scan.SIZE)
+    base_offset = _TableColumn(batch_scan.BASE_OFFSET)
+    last_offset = _TableColumn(batch_scan.LAST_OFFSET)
+    leader_epoch = _TableColumn(batch_scan.LEADER_EPOCH)
+    magic = _TableColumn(batch_scan.MAGIC)
+    attributes = _TableColumn(batch_scan.ATTRIBUTES)
+    base_timestamp = _TableColumn(batch_scan.BASE_TIMESTAMP)
+    max_timestamp = _TableColumn(batch_scan.MAX_TIMESTAMP)
+    producer_id = _TableColumn(batch_scan.PRODUCER_ID)
+    producer_epoch = _TableColumn(batch_scan.PRODUCER_EPOCH)
+    base_sequence = _TableColumn(batch_scan.BASE_SEQUENCE)
+    record_count = _TableColumn(batch_scan.RECORD_COUNT)
+    crc = _TableColumn(batch_scan.CRC)
+    crc_ok = _TableColumn(batch_scan.CRC_OK)
+    control_type = _TableColumn(batch_scan.CONTROL_TYPE)
+    coordinator_epoch = _TableColumn(batch_scan.COORDINATOR_EPOCH)
 
     def __len__(self) -> int:
         return int(self.columns.shape[1])

@@ -50,7 +50,7 @@ _NO_BYTES: Final = np.empty(0, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
+class _FilePart:
     """A part of a file that a thread looks at.
 
     Attributes:
@@ -97,9 +97,9 @@ def scan_checked_headers(
     position = start
     if threads > 1 and isinstance(reader, SharedReader):
 
-        def look(stretch: _Stretch) -> _Stretch:
+        def look(stretch: _FilePart) -> _FilePart:
             found = _first_windows(scan(start=stretch.start, end=stretch.end))
-            return _Stretch(stretch.start, stretch.end, found)
+            return _FilePart(stretch.start, stretch.end, found)
 
         with closing(in_order(_cut(reader, start, stop), look, threads=threads)) as stretches:
             for stretch in stretches:
@@ -111,7 +111,7 @@ def scan_checked_headers(
     yield from scan(start=position, end=stop)
 
 
-def _cut(reader: FileReader, start: int, stop: int) -> Generator[_Stretch]:
+def _cut(reader: FileReader, start: int, stop: int) -> Generator[_FilePart]:
     """Yield stretches that meet where batches seem to begin, to a place where none seems to."""
     for place in range(start + _STRETCH_BYTES, stop, _STRETCH_BYTES):
         if place <= start:
@@ -122,9 +122,9 @@ def _cut(reader: FileReader, start: int, stop: int) -> Generator[_Stretch]:
             return  # whoever reads in order meets it behind all that can be read
         if guess is None:
             return
-        yield _Stretch(start, guess)
+        yield _FilePart(start, guess)
         start = guess
-    yield _Stretch(start, stop)
+    yield _FilePart(start, stop)
 
 
 def _first_windows(windows: Iterator[Window]) -> tuple[Window, ...]:

@@ -63,7 +63,7 @@ from storage_core.roots.killed_runs import (
 )
 from storage_core.roots.root import TOUCHED, Prepare
 from storage_core.store import LocalStore, LogStore
-from storage_core.store.gaps import Gap
+from storage_core.store.gaps import CopiedRange
 from storage_core.store.local import storage_errors
 
 _log: Final = logging.getLogger(__name__)
@@ -156,7 +156,7 @@ class BrokerAccess:
         attempt: str,
         base_offset: int,
         files: Mapping[str, str],
-        gaps: Sequence[Gap] = (),
+        gaps: Sequence[CopiedRange] = (),
     ) -> Mapping[str, str]:
         """Return the files as they are: they lie where they can be renamed from, without gaps."""
         del location, attempt, base_offset, gaps

@@ -50,7 +50,7 @@ from storage_core.filenames import (
 from storage_core.local_files import open_file
 from storage_core.roots.root import TOUCHED, Prepare, Prepared
 from storage_core.store import LogStore, ManagedStore, ObjectStore, open_object_store
-from storage_core.store.gaps import Gap
+from storage_core.store.gaps import CopiedRange
 from storage_core.store.generations import GENERATION_MARK, read_head, read_history
 from storage_core.store.lease import (
     DEFAULT_TTL_MS,
@@ -178,7 +178,7 @@ class ManagedAccess:
         attempt: str,
         base_offset: int,
         files: Mapping[str, str],
-        gaps: Sequence[Gap] = (),
+        gaps: Sequence[CopiedRange] = (),
     ) -> Mapping[str, str]:
         """Upload the files of a segment, if there are any: its log, the others as one object."""
         if not files:
@@ -499,7 +499,7 @@ def _shortened(row: dict[str, Any]) -> dict[str, Any]:
     return row | {_OPERATIONS: None}
 
 
-def _with_gaps(objects: ObjectStore, gaps: Sequence[Gap]) -> Callable[[str, str], str]:
+def _with_gaps(objects: ObjectStore, gaps: Sequence[CopiedRange]) -> Callable[[str, str], str]:
     """Return what uploads a log with gaps."""
     from storage_core.store.s3_gaps import put_with_gaps  # noqa: PLC0415  # of an extra
 

@@ -28,7 +28,7 @@ from storage_core.commit import Plan
 from storage_core.errors import StorageError
 from storage_core.filenames import TopicPartition
 from storage_core.store import LogStore
-from storage_core.store.gaps import Gap
+from storage_core.store.gaps import CopiedRange
 from storage_core.store.generations import unpinned
 from storage_core.store.open_objects import MANAGED_PREFIX
 
@@ -129,7 +129,7 @@ class RootAccess(Protocol):
         attempt: str,
         base_offset: int,
         files: Mapping[str, str],
-        gaps: Sequence[Gap] = (),
+        gaps: Sequence[CopiedRange] = (),
     ) -> Mapping[str, str]:
         """Bring the files of a segment to where another task can promote them.
 

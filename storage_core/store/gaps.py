@@ -16,7 +16,7 @@ LEAST_GAP_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
+class CopiedRange:
     """A stretch that a file leaves out; who reads it there gets zeros.
 
     Attributes:

@@ -16,7 +16,7 @@ import numpy as np
 
 from storage_core.errors import ChangedWhileReadError, StorageError
 from storage_core.local_files import open_file
-from storage_core.store.gaps import Gap
+from storage_core.store.gaps import CopiedRange
 from storage_core.store.local import storage_errors
 from storage_core.store.object_files import BLOCK_BYTES, EntryReader
 from storage_core.store.object_store import ObjectStore
@@ -34,7 +34,7 @@ _REFUSALS: Final = frozenset({400, 403, 405, 501})
 _log: Final = logging.getLogger(__name__)
 
 
-def put_with_gaps(target: ObjectStore, key: str, path: str, gaps: Sequence[Gap]) -> str:
+def put_with_gaps(target: ObjectStore, key: str, path: str, gaps: Sequence[CopiedRange]) -> str:
     """Create an object by a local file with gaps, and return its tag.
 
     Args:
@@ -73,7 +73,7 @@ def put_with_gaps(target: ObjectStore, key: str, path: str, gaps: Sequence[Gap])
     return store.put_file(key, path)
 
 
-def _trim(gaps: Sequence[Gap]) -> tuple[list[Gap], list[Gap]]:
+def _trim(gaps: Sequence[CopiedRange]) -> tuple[list[CopiedRange], list[CopiedRange]]:
     """Return what of the gaps is copied, and what is sent with too few bytes that lie before."""
     copied, edges = [], []
     end = 0
@@ -87,12 +87,12 @@ def _trim(gaps: Sequence[Gap]) -> tuple[list[Gap], list[Gap]]:
     return copied, edges
 
 
-def _cut(gap: Gap, first: int, size_bytes: int) -> Gap:
+def _cut(gap: CopiedRange, first: int, size_bytes: int) -> CopiedRange:
     source = replace(gap.source, start=gap.source.start + first, size_bytes=size_bytes)
-    return Gap(position=gap.position + first, source=source)
+    return CopiedRange(position=gap.position + first, source=source)
 
 
-def _parts(size_bytes: int, copied: Sequence[Gap], reader: EntryReader) -> Iterator[Part]:
+def _parts(size_bytes: int, copied: Sequence[CopiedRange], reader: EntryReader) -> Iterator[Part]:
     """Yield the parts of a file of so many bytes."""
     end = 0
     for gap in copied:
@@ -104,7 +104,7 @@ def _parts(size_bytes: int, copied: Sequence[Gap], reader: EntryReader) -> Itera
     yield from cut_into_parts(end, size_bytes)
 
 
-def _arguments(gap: Gap, reader: EntryReader) -> dict[str, Any]:
+def _arguments(gap: CopiedRange, reader: EntryReader) -> dict[str, Any]:
     """Return what UploadPartCopy is told of a source."""
     source = gap.source
     objects, key = reader.place_of(source)
@@ -122,7 +122,7 @@ def _on_s3(objects: ObjectStore) -> S3ObjectStore:
     return objects
 
 
-def _fill(file: BinaryIO, path: str, gap: Gap, reader: EntryReader) -> None:
+def _fill(file: BinaryIO, path: str, gap: CopiedRange, reader: EntryReader) -> None:
     """Fetch the bytes that belong into a gap, and write them there."""
     objects, key = reader.place_of(gap.source)
     for first in range(0, gap.source.size_bytes, BLOCK_BYTES):
@@ -136,7 +136,7 @@ def _fill(file: BinaryIO, path: str, gap: Gap, reader: EntryReader) -> None:
             file.flush()
 
 
-def _require_versions(gaps: Sequence[Gap], reader: EntryReader) -> None:
+def _require_versions(gaps: Sequence[CopiedRange], reader: EntryReader) -> None:
     """Check by a HEAD each that the objects are the versions that bytes are copied from."""
     sources = {(gap.source.key, gap.source.etag): gap.source for gap in gaps}
     for source in sources.values():

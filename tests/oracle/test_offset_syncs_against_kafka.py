@@ -9,9 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.filenames import TopicPartition
-from storage_core.maintenance.replication.offset_map import read_offset_syncs
+from storage_core.maintenance.replication.offset_map import (
+    OFFSET_SYNC_KEY,
+    OFFSET_SYNC_VALUE,
+    read_offset_syncs,
+)
 from storage_core.messages.field_reader import FieldReader
-from storage_core.messages.mirror_records import OFFSET_SYNC_KEY, OFFSET_SYNC_VALUE
 from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.directories import SegmentSpec, write_partition
 from tests.oracle.jars import mirror_jar

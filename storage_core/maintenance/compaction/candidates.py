@@ -8,7 +8,7 @@ from typing import TypeVar
 from storage_core.config import LogConfig
 from storage_core.errors import ConfigError
 from storage_core.log.log_segment import SegmentState
-from storage_core.maintenance.partition_state import Level, ObservedSegment, PartitionState
+from storage_core.maintenance.partition_state import FactLevel, ObservedSegment, PartitionState
 
 SomeSegment = TypeVar("SomeSegment", ObservedSegment, SegmentState)
 
@@ -164,7 +164,7 @@ def rule_out_round(
     checkpoint = request.cleaner_checkpoint
     if checkpoint is not None and checkpoint > reached:
         return None  # it may lie beyond the log's end, which only the log tells
-    if config.min_compaction_lag_ms > 0 and state.level < Level.INDEX_TAILS:
+    if config.min_compaction_lag_ms > 0 and state.level < FactLevel.INDEX_TAILS:
         return None
     watermark = state.high_watermark
     bounded = replace(

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.kernels.offset_table import ORDINAL_BITS
+from storage_core.maintenance.compaction.buffers import RoundBuffers
 from storage_core.maintenance.compaction.kept_hashes import KeptHashes
 from storage_core.maintenance.compaction.kept_records import KeptRecords
 from storage_core.maintenance.compaction.offset_map import OffsetMap
-from storage_core.maintenance.compaction.rooms import Rooms
 
 NO_OFFSET = -1
 _WORD_BITS = 64
@@ -94,7 +94,7 @@ class CompactionIndex:
         latest_offset: Records above it are not touched, -1 where nothing was mapped.
         stats: What was read.
         kept: Records of batches that were decompressed, some or none.
-        rooms: Memory for windows of the round.
+        pool: Memory for windows of the round.
         hashes: Of the keys of the segments, some or none.
     """
 
@@ -104,7 +104,7 @@ class CompactionIndex:
     latest_offset: int
     stats: IndexStats
     kept: KeptRecords = field(default_factory=KeptRecords)
-    rooms: Rooms = field(default_factory=Rooms)
+    pool: RoundBuffers = field(default_factory=RoundBuffers)
     hashes: KeptHashes = field(default_factory=KeptHashes)
 
     @cached_property

@@ -26,7 +26,7 @@ KEPT_RATIO: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
+class _KeptBatches:
     """What a payload says of the batches of a window, without the window.
 
     Attributes:
@@ -58,7 +58,7 @@ class KeptRecords:
     def __init__(self, limit_bytes: int = 0) -> None:
         self._limit_bytes = limit_bytes
         self._used_bytes = 0
-        self._kept: OrderedDict[tuple[str, int], _Kept] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, int], _KeptBatches] = OrderedDict()
         self._taking = threading.Lock()
 
     def put(self, payload: Payload) -> bool:
@@ -76,7 +76,7 @@ class KeptRecords:
             _, gone = self._kept.popitem(last=False)
             self._used_bytes -= gone.arena.size
         self._used_bytes += size
-        self._kept[window.file, window.file_position] = _Kept(
+        self._kept[window.file, window.file_position] = _KeptBatches(
             # The window's table is overwritten by the next one's.
             position=window.batches.position.copy(),
             size=window.batches.size.copy(),

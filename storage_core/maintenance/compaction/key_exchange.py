@@ -62,7 +62,7 @@ class MessageKind(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class KeyMessage:
     """What one segment tells one task.
 
     Attributes:
@@ -86,7 +86,7 @@ def send_segment(
     buckets: int,
     throttler: Throttler | None = None,
     threads: int = 1,
-) -> Iterator[Message]:
+) -> Iterator[KeyMessage]:
     """Read one segment of a round and yield what it has to say.
 
     Args:
@@ -120,10 +120,10 @@ def send_segment(
             rows_of_suspects(plan, rows).to_arrays(),
         )
         for bucket in range(buckets):
-            yield Message(bucket=bucket, kind=MessageKind.ROWS, number=number, content=content)
+            yield KeyMessage(bucket=bucket, kind=MessageKind.ROWS, number=number, content=content)
     numbers, arrays = reading.result().to_parts()
     content = pack_arrays(numbers, rows.to_arrays() | arrays)
-    yield Message(bucket=FOLD, kind=MessageKind.FACTS, number=number, content=content)
+    yield KeyMessage(bucket=FOLD, kind=MessageKind.FACTS, number=number, content=content)
 
 
 def unpack_columns(content: bytes | memoryview, columns: int) -> NDArray[np.uint64]:
@@ -146,7 +146,7 @@ class _Mailbox:
         self._buckets = np.uint64(buckets)
         self._queries: list[KeyColumns] = []
         self._query_count = 0
-        self._messages: list[Message] = []
+        self._messages: list[KeyMessage] = []
 
     def put(self, keys: KeyColumns) -> None:
         """Take keys that count in any case."""
@@ -172,7 +172,7 @@ class _Mailbox:
             self._queries, self._query_count = [], 0
             self._deal(MessageKind.QUERIES, columns)
 
-    def drain(self) -> Iterator[Message]:
+    def drain(self) -> Iterator[KeyMessage]:
         """Yield the messages that are complete."""
         messages, self._messages = self._messages, []
         yield from messages
@@ -190,7 +190,7 @@ class _Mailbox:
                 share = rows[:, first : min(first + MESSAGE_KEYS, end)]
                 content = np.ascontiguousarray(share).tobytes()
                 self._messages.append(
-                    Message(bucket=number, kind=kind, number=self._number, content=content)
+                    KeyMessage(bucket=number, kind=kind, number=self._number, content=content)
                 )
             begin = end
 

@@ -22,7 +22,7 @@ LEAST_RUN_BYTES: Final = 128 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class BatchRun:
     """Consecutive batches of a segment.
 
     Attributes:
@@ -123,7 +123,7 @@ class KnownSegment:
         )
 
 
-def find_stretches(size: NDArray[np.int64], foreseen: Foresight) -> list[Stretch]:
+def find_stretches(size: NDArray[np.int64], foreseen: Foresight) -> list[BatchRun]:
     """Cut a segment into stretches that are read, stay, or go.
 
     Args:
@@ -137,7 +137,7 @@ def find_stretches(size: NDArray[np.int64], foreseen: Foresight) -> list[Stretch
     kind[np.repeat(is_short, np.diff(bounds))] = 0
     bounds = _bounds(kind)
     return [
-        Stretch(
+        BatchRun(
             first_row=first,
             end_row=end,
             is_read=bool(kind[first] == 0),

@@ -37,6 +37,7 @@ from storage_core.log.batch_search import read_offset_index
 from storage_core.log.directory_view import DirectoryView
 from storage_core.log.log_segment import SegmentState
 from storage_core.log.transaction_tracker import TransactionRows, TransactionTracker
+from storage_core.maintenance.compaction.buffers import RoundBuffers, WindowBuffers
 from storage_core.maintenance.compaction.index import (
     NO_OFFSET,
     CompactionIndex,
@@ -49,7 +50,6 @@ from storage_core.maintenance.compaction.kept_hashes import KEPT_HASHES, KeptHas
 from storage_core.maintenance.compaction.kept_records import KEPT_BYTES, KEPT_RATIO, KeptRecords
 from storage_core.maintenance.compaction.offset_map import KeyBlock, OffsetMap
 from storage_core.maintenance.compaction.plan import CompactionPlan
-from storage_core.maintenance.compaction.rooms import Room, Rooms
 from storage_core.maintenance.throttler import UNLIMITED, Throttler
 from storage_core.records.codecs import Arena
 from storage_core.records.payload import Payload, open_batches
@@ -216,14 +216,14 @@ class _Chosen:
         is_dirty: Whether it is of the dirty part.
         window: The window.
         choice: What the sink wants of it.
-        room: For what is made of it.
+        buffers: For what is made of it.
     """
 
     reading: "SegmentReading"
     is_dirty: bool
     window: Window
     choice: Choice
-    room: Room
+    buffers: WindowBuffers
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +253,7 @@ class SegmentReading:
         hashes: Keeps the hashes of the keys, None where nobody asks for them again.
         threads: How many threads to use: with more than one, windows are checked and hashed beside
             each other, and beside the sink.
-        rooms: The memory to use, None for new.
+        pool: The memory to use, None for new.
 
     Attributes:
         number: Of the segment.
@@ -272,11 +272,11 @@ class SegmentReading:
         kept: KeptRecords | None = None,
         hashes: KeptHashes | None = None,
         threads: int = 1,
-        rooms: Rooms | None = None,
+        pool: RoundBuffers | None = None,
     ) -> None:
         self.number = number
         self.is_full = False
-        self._rooms = Rooms() if rooms is None else rooms
+        self._pool = RoundBuffers() if pool is None else pool
         self._kept = kept or KeptRecords()
         self._hashes = hashes or KeptHashes()
         self._store = store
@@ -339,7 +339,7 @@ class SegmentReading:
         """Read, and ask the sink what it wants of each window."""
         plan, pace = self._plan, self._pace
         crc = CrcCheck.LATER if plan.verify_crc else CrcCheck.SKIP
-        self._rooms.reserve(pace.at_once, plan)
+        self._pool.reserve(pace.at_once, plan)
         with closing(self._store.open_file(self._segment.log_file)) as reader:
             for start, end, is_dirty in self._parts(reader.size_bytes):
                 for window in scan_windows(
@@ -348,10 +348,10 @@ class SegmentReading:
                     end=end,
                     window_bytes=pace.window_bytes,
                     crc=crc,
-                    rooms=self._rooms.windows,
+                    rooms=self._pool.windows,
                 ):
                     choice = self._sink.choose(window, is_dirty=is_dirty)
-                    yield _Chosen(self, is_dirty, window, choice, self._rooms.next())
+                    yield _Chosen(self, is_dirty, window, choice, self._pool.next())
 
     def hash_window(self, chosen: _Chosen) -> _Read:
         """Check a window and hash its keys: this does not depend on what lies before it."""
@@ -373,9 +373,9 @@ class SegmentReading:
 
     def _hash_from(self, chosen: _Chosen, row: int, *, checks_crc: bool = False) -> HashedBatches:
         """Hash the keys of a window's batches from a row on, as many as memory allows."""
-        plan, room = self._plan, chosen.room
-        payload = open_batches(chosen.window, chosen.choice.wanted, row, plan.limits, room.arena)
-        batches = HashedBatches(payload, chosen.choice, plan, room.keys)
+        plan, buffers = self._plan, chosen.buffers
+        payload = open_batches(chosen.window, chosen.choice.wanted, row, plan.limits, buffers.arena)
+        batches = HashedBatches(payload, chosen.choice, plan, buffers.keys)
         first_offset = plan.first_dirty_offset if chosen.is_dirty else LOWEST_OFFSET
         batches.hash_from(first_offset, checks_crc=checks_crc)
         return batches
@@ -388,7 +388,7 @@ class SegmentReading:
         while batches is not None:
             batches.count_from(rank_of(self.number, self._ordinal))
             if self._kept.put(batches.payload):
-                chosen.room.arena = Arena()
+                chosen.buffers.arena = Arena()
             stop = self._sink.take(batches, is_dirty=chosen.is_dirty)
             self._note(batches, stop, is_dirty=chosen.is_dirty)
             self._hashes.put(self._segment.base_offset, batches.keys, rank_of(self.number, 0))
@@ -430,7 +430,7 @@ def _read_windows(readings: Sequence[SegmentReading], threads: int) -> Generator
     """Read the windows of segments, one segment after the other, and hash their keys.
 
     Args:
-        readings: The segments; they share their rooms.
+        readings: The segments; they share their pool.
         threads: How many threads to use: a segment is begun while the one before it is taken.
     """
 
@@ -512,7 +512,7 @@ def index_round(
     sink = _MapSink(plan)
     dirty = plan.dirty_segments
     kept = KeptRecords(min(KEPT_BYTES, KEPT_RATIO * sum(each.size_bytes for each in dirty)))
-    rooms = Rooms()
+    pool = RoundBuffers()
     hashes = KeptHashes(KEPT_HASHES if keeps_hashes else 0)
     readings = [
         SegmentReading(
@@ -525,7 +525,7 @@ def index_round(
             kept=kept,
             hashes=hashes,
             threads=threads,
-            rooms=rooms,
+            pool=pool,
         )
         for number, segment in enumerate(dirty)
     ]
@@ -547,7 +547,7 @@ def index_round(
         sink.latest_offset = plan.first_uncleanable_offset - 1
     indexed = [reading.result() for reading in readings]
     index = index_of_map(indexed, sink.offset_map, sink.latest_offset)
-    return replace(index, kept=kept, hashes=hashes, rooms=rooms)
+    return replace(index, kept=kept, hashes=hashes, pool=pool)
 
 
 def index_of_map(

@@ -43,7 +43,7 @@ class ActiveProducer:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ReadSettings:
     """How the segments of a round are read.
 
     Attributes:
@@ -205,7 +205,7 @@ class CompactionPlan:
         """Bytes of all segments that the round may rewrite."""
         return sum(segment.size_bytes for segment in self.round_segments)
 
-    def pace(self, threads: int, *, is_mapped: bool = False) -> Pace:
+    def pace(self, threads: int, *, is_mapped: bool = False) -> ReadSettings:
         """Return how to read the segments: several windows at once take the memory of two.
 
         That is theirs, and that of what is made of them; of a file that is mapped they take none,
@@ -224,8 +224,8 @@ class CompactionPlan:
         whole = 4 if is_mapped else 2
         share = max(1, self.window_bytes * min(whole, at_once) // at_once)
         if threads == 1 or self.round_bytes <= share:
-            return Pace(1, 1, share if is_mapped else min(share, CACHED_BYTES))
-        return Pace(threads, at_once, share)
+            return ReadSettings(1, 1, share if is_mapped else min(share, CACHED_BYTES))
+        return ReadSettings(threads, at_once, share)
 
     def segments_below(self, end_offset: int) -> list[SegmentState]:
         """Return the segments that begin below end_offset, oldest first."""

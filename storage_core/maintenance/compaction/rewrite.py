@@ -42,6 +42,7 @@ from storage_core.kernels.record_scan import DONE
 from storage_core.local_files import create_file
 from storage_core.log.log_segment import SegmentState
 from storage_core.log.transaction_tracker import TransactionRows, TransactionTracker
+from storage_core.maintenance.compaction.buffers import RoundBuffers, WindowBuffers
 from storage_core.maintenance.compaction.index import CompactionIndex
 from storage_core.maintenance.compaction.key_sidecar import (
     KeySidecar,
@@ -49,20 +50,19 @@ from storage_core.maintenance.compaction.key_sidecar import (
     sidecar_of_block,
 )
 from storage_core.maintenance.compaction.known_segment import (
+    BatchRun,
     Foresight,
     KnownSegment,
-    Stretch,
     find_stretches,
 )
 from storage_core.maintenance.compaction.pass_one import check_batches
 from storage_core.maintenance.compaction.plan import CompactionPlan
-from storage_core.maintenance.compaction.rooms import Room, Rooms
 from storage_core.maintenance.compaction.sidecar_folder import PartitionSidecars
 from storage_core.maintenance.compaction.survival import (
     JudgedWindow,
     ProducerLookup,
     SegmentFilter,
-    Verdict,
+    WindowFates,
     WindowNotes,
 )
 from storage_core.maintenance.throttler import UNLIMITED, Throttler
@@ -77,7 +77,7 @@ from storage_core.store.base import (
     is_mapped,
     version_of,
 )
-from storage_core.store.gaps import LEAST_GAP_BYTES, CopiesStretches, Gap
+from storage_core.store.gaps import LEAST_GAP_BYTES, CopiedRange, CopiesStretches
 from storage_core.threads import call_together, in_order
 from storage_core.turns import sync
 from storage_core.write_behind import WriteBehind
@@ -151,7 +151,7 @@ class CleanedGroup:
     base_offsets: tuple[int, ...]
     files: tuple[ScratchFile, ...]
     stats: RewriteStats
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[CopiedRange, ...] = ()
 
     @property
     def places(self) -> dict[str, str]:
@@ -247,7 +247,7 @@ class _Noted:
         notes: What pass one noted of it.
         discard: bool[n], whether nothing refers to a batch any more.
         ended: Aborted transactions that end in it.
-        room: For what is made of it.
+        buffers: For what is made of it.
     """
 
     segment: "_Segment"
@@ -255,7 +255,7 @@ class _Noted:
     notes: WindowNotes
     discard: NDArray[np.bool_]
     ended: list[AbortedTxn]
-    room: Room
+    buffers: WindowBuffers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,11 +278,11 @@ class _Told:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Block:
+class _OutputBatches:
     """Batches as they are to be written.
 
     Attributes:
-        out: uint8[], their bytes, valid until the room of their window is used again.
+        out: uint8[], their bytes, valid until the buffers of their window is used again.
         end_row: Row of the window behind the last batch that went into it.
         size: int64[n], bytes of each.
         last_offset: int64[n].
@@ -314,7 +314,7 @@ class _Filtered:
     noted: _Noted
     judged: JudgedWindow
     source_records: int
-    block: _Block
+    block: _OutputBatches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,26 +349,31 @@ class _Segment:
                 noted=noted,
                 judged=judged,
                 source_records=count_records_in(window),
-                block=self._block(judged, 0, noted.room, checks_crc=checks_later),
+                block=self._block(judged, 0, noted.buffers, checks_crc=checks_later),
             )
         except BadBytesError:
             if checks_later:  # of what seems to be wrong in a window it is the cause
                 check_crc(window)
             raise
 
-    def blocks(self, first: _Filtered) -> Iterator[_Block]:
+    def blocks(self, first: _Filtered) -> Iterator[_OutputBatches]:
         """Yield what is left of a window; each block is valid until the next."""
         block = first.block
         yield block
         while block.end_row < len(first.noted.window.batches):
-            block = self._block(first.judged, block.end_row, first.noted.room)
+            block = self._block(first.judged, block.end_row, first.noted.buffers)
             yield block
 
     def _block(
-        self, judged: JudgedWindow, first_row: int, room: Room, *, checks_crc: bool = False
-    ) -> _Block:
-        verdict = self.judge.judge(judged, first_row, room, checks_crc=checks_crc)
-        return self.rebuilding.build(verdict, room)
+        self,
+        judged: JudgedWindow,
+        first_row: int,
+        buffers: WindowBuffers,
+        *,
+        checks_crc: bool = False,
+    ) -> _OutputBatches:
+        verdict = self.judge.judge(judged, first_row, buffers, checks_crc=checks_crc)
+        return self.rebuilding.build(verdict, buffers)
 
 
 # What is read of groups: windows, segments with a sidecar, and None where a group ends.
@@ -408,7 +413,7 @@ class _Filtering:
         self._producers = ProducerLookup(plan)
         self._rebuilding = _Rebuilding(plan)
         # Windows of the segments behind one with a sidecar may lie in the others meanwhile.
-        self._told_rooms = index.rooms if self._pace.threads == 1 else Rooms()
+        self._told_pool = index.pool if self._pace.threads == 1 else RoundBuffers()
 
     def pieces(self, groups: Sequence[Sequence[SegmentState]]) -> Generator[_Made]:
         """Read groups; what is left of windows is made beside each other."""
@@ -470,8 +475,8 @@ class _Filtering:
 
     def _read_windows(self, segment: _Segment, reader: FileReader) -> Generator[_Noted]:
         """Read the windows of a segment, and take note of what depends on those before."""
-        rooms = self._index.rooms
-        for window in self._windows(segment, reader, rooms, 0, None):
+        pool = self._index.pool
+        for window in self._windows(segment, reader, pool, 0, None):
             discard, ended = self._decide(window)
             yield _Noted(
                 segment=segment,
@@ -479,36 +484,43 @@ class _Filtering:
                 notes=segment.judge.note(window),
                 discard=discard,
                 ended=ended,
-                room=rooms.next(),
+                buffers=pool.next(),
             )
 
-    def _read_stretch(self, told: _Told, stretch: Stretch, reader: FileReader) -> Generator[_Noted]:
+    def _read_stretch(
+        self, told: _Told, stretch: BatchRun, reader: FileReader
+    ) -> Generator[_Noted]:
         """Read a stretch of a segment with a sidecar, of which the tracker has seen all batches."""
-        rooms = self._told_rooms
+        pool = self._told_pool
         batches, last = told.known.sidecar.batches, stretch.end_row - 1
         start = int(batches.position[stretch.first_row])
         end = int(batches.position[last] + batches.size[last])
-        for window in self._windows(told.segment, reader, rooms, start, end):
+        for window in self._windows(told.segment, reader, pool, start, end):
             yield _Noted(
                 segment=told.segment,
                 window=window,
                 notes=told.segment.judge.note(window),
                 discard=told.discard[told.known.rows_of(window)],
                 ended=[],
-                room=rooms.next(),
+                buffers=pool.next(),
             )
 
     def _windows(
-        self, segment: _Segment, reader: FileReader, rooms: Rooms, start: int, end: int | None
+        self,
+        segment: _Segment,
+        reader: FileReader,
+        pool: RoundBuffers,
+        start: int,
+        end: int | None,
     ) -> Generator[Window]:
-        rooms.reserve(self._pace.at_once, self._plan)
+        pool.reserve(self._pace.at_once, self._plan)
         return scan_windows(
             reader,
             start=start,
             end=end,
             window_bytes=self._pace.window_bytes,
             crc=CrcCheck.LATER if segment.checks_crc else CrcCheck.SKIP,
-            rooms=rooms.windows,
+            rooms=pool.windows,
         )
 
     def _decide(self, window: Window) -> tuple[NDArray[np.bool_], list[AbortedTxn]]:
@@ -589,7 +601,7 @@ class _Rebuilding:
         self._level = plan.recompression.level
         self._least_timestamp = _LEAST_LONG if plan.keeps_negative_timestamps else NO_TIMESTAMP
 
-    def build(self, verdict: Verdict, room: Room) -> _Block:
+    def build(self, verdict: WindowFates, buffers: WindowBuffers) -> _OutputBatches:
         """Make what is left of a block of batches.
 
         Raises:
@@ -600,11 +612,11 @@ class _Rebuilding:
         here = slice(payload.first_row, payload.end_row)
         if (verdict.fate[here] == VERBATIM).all():
             return _as_it_is(verdict)
-        out = room.out
+        out = buffers.out
         out.clear()
         if self._codec is not None:
             _change_codec(verdict, self._codec)
-        rebuilt = _Rebuilt(verdict, room.raw, room.packed, self._level, self._least_timestamp)
+        rebuilt = _Rebuilt(verdict, buffers.raw, buffers.packed, self._level, self._least_timestamp)
         sizes = np.zeros(len(batches), np.int64)
         row = payload.first_row
         while row < payload.end_row:
@@ -636,7 +648,7 @@ class _Rebuilding:
                 verdict.delete_horizon_ms,
                 row,
                 end_row,
-                room.packed.buffer,
+                buffers.packed.buffer,
                 rebuilt.packed_start,
                 rebuilt.packed_end,
                 rebuilt.base_timestamp,
@@ -652,7 +664,7 @@ class _Rebuilding:
         return _block_of(verdict, written, out.content, sizes, rebuilt.max_timestamp)
 
 
-def _as_it_is(verdict: Verdict) -> _Block:
+def _as_it_is(verdict: WindowFates) -> _OutputBatches:
     """Return batches of which each stays: they are not put together anew."""
     payload = verdict.payload
     batches, last = payload.batches, payload.end_row - 1
@@ -663,12 +675,12 @@ def _as_it_is(verdict: Verdict) -> _Block:
 
 
 def _block_of(
-    verdict: Verdict,
+    verdict: WindowFates,
     written: NDArray[np.int64],
     out: NDArray[np.uint8],
     sizes: NDArray[np.int64],
     max_timestamp: NDArray[np.int64],
-) -> _Block:
+) -> _OutputBatches:
     """Return the batches that were written of a verdict.
 
     Args:
@@ -690,7 +702,7 @@ def _block_of(
             keep=verdict.keep,
             first_record=verdict.first_record,
         )
-    return _Block(
+    return _OutputBatches(
         keys=keys,
         out=out,
         end_row=verdict.payload.end_row,
@@ -727,7 +739,7 @@ class _GroupWriter:
         self._log: BinaryIO
         self._behind: WriteBehind
         self._stats = RewriteStats()
-        self._gaps: list[Gap] = []
+        self._gaps: list[CopiedRange] = []
         self.bytes_read = 0
         self.source_records = 0
         self.aborted: list[AbortedTxn] = []
@@ -758,7 +770,7 @@ class _GroupWriter:
         self._index.finish()
         return self._all_stats
 
-    def write(self, block: _Block) -> None:
+    def write(self, block: _OutputBatches) -> None:
         """Write the next batches."""
         if block.keys is not None:
             self._keys.add(block.keys, self._index.size_bytes)
@@ -782,7 +794,7 @@ class _GroupWriter:
         store: LogStore,
         reader: FileReader,
         known: KnownSegment,
-        stretch: Stretch,
+        stretch: BatchRun,
         foreseen: Foresight,
         throttler: Throttler,
     ) -> None:
@@ -811,7 +823,7 @@ class _GroupWriter:
         if isinstance(store, CopiesStretches):
             source = store.stretch_to_copy(known.file, start, size)
             if source is not None:
-                self._gaps.append(Gap(position=position, source=source))
+                self._gaps.append(CopiedRange(position=position, source=source))
                 self._log.seek(size, os.SEEK_CUR)
                 return
             piece_bytes = LEAST_GAP_BYTES  # each may be a request
@@ -958,7 +970,7 @@ class _Rebuilt:
 
     def __init__(
         self,
-        verdict: Verdict,
+        verdict: WindowFates,
         raw: Arena,
         packed: Arena,
         level: int | None,
@@ -1041,7 +1053,7 @@ class _Rebuilt:
             self.packed_start[rows[run]] = np.concatenate([[begin], packed[:-1]])
 
 
-def _change_codec(verdict: Verdict, codec: Codec) -> None:
+def _change_codec(verdict: WindowFates, codec: Codec) -> None:
     """Give the batches that are rebuilt another codec, but for control batches."""
     batches = verdict.payload.batches
     rows = np.flatnonzero((verdict.fate == REBUILT) & ~batches.is_control)

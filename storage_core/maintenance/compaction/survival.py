@@ -30,6 +30,7 @@ from storage_core.kernels.batch_scan import HAS_LEGACY
 from storage_core.kernels.batch_write import GONE, HEADER_ONLY, REBUILT, VERBATIM
 from storage_core.kernels.offset_table import ABSENT, mark_latest
 from storage_core.kernels.record_scan import DONE, HAS_STRAY, HAS_TOMBSTONE, INDEXED, OPENED
+from storage_core.maintenance.compaction.buffers import WindowBuffers
 from storage_core.maintenance.compaction.index import (
     CompactionIndex,
     IndexedSegment,
@@ -47,7 +48,6 @@ from storage_core.maintenance.compaction.key_sidecar import (
 from storage_core.maintenance.compaction.known_segment import Foresight, KnownSegment
 from storage_core.maintenance.compaction.offset_map import KeyBlock
 from storage_core.maintenance.compaction.plan import CompactionPlan
-from storage_core.maintenance.compaction.rooms import Room
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.payload import Payload, open_batches
 from storage_core.records.reader import Window
@@ -68,7 +68,7 @@ _NOT_READ = IndexedSegment(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class WindowFates:
     """What becomes of batches [first_row, end_row) of a window.
 
     Arrays have one element a batch of the whole window, but for keep.
@@ -183,8 +183,13 @@ class SegmentFilter:
         )
 
     def judge(
-        self, judged: "JudgedWindow", first_row: int, room: Room, *, checks_crc: bool = False
-    ) -> Verdict:
+        self,
+        judged: "JudgedWindow",
+        first_row: int,
+        buffers: WindowBuffers,
+        *,
+        checks_crc: bool = False,
+    ) -> WindowFates:
         """Return the verdict on the rows of a window from first_row on, as many as memory allows.
 
         Any thread may ask.
@@ -192,7 +197,7 @@ class SegmentFilter:
         Args:
             judged: What is known of the window.
             first_row: 0, or where the verdict before ended.
-            room: For what the verdict is made of; the verdict is valid until it is used again.
+            buffers: For what the verdict is made of; the verdict is valid until it is used again.
             checks_crc: Whether to look at checksums where keys are looked up, as `KeyBlock.read`.
 
         Raises:
@@ -205,7 +210,9 @@ class SegmentFilter:
         if first_row == 0:
             payload = self._index.kept.take(window, judged.needs_records)
         if payload is None:
-            payload = open_batches(window, judged.needs_records, first_row, plan.limits, room.arena)
+            payload = open_batches(
+                window, judged.needs_records, first_row, plan.limits, buffers.arena
+            )
         end_row = payload.end_row
         batches = payload.batches
         count = len(batches)
@@ -227,7 +234,7 @@ class SegmentFilter:
                 f"{batches.record_count[row]} in the second pass",
             )
         local_words, local_bit, local_keys = self._look_up(
-            judged, payload, room.keys, checks_crc=checks_crc
+            judged, payload, buffers.keys, checks_crc=checks_crc
         )
         kept = judged.kept
         kept_tombstones = np.zeros(count, np.int64)
@@ -269,7 +276,7 @@ class SegmentFilter:
                 first_hash=np.where(judged.is_looked_up, local_bit, judged.first_bit),
                 looked_up=local_keys,
             )
-        return Verdict(
+        return WindowFates(
             keys=keys,
             payload=payload,
             fate=fate,

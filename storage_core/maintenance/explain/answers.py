@@ -15,7 +15,7 @@ class About(enum.StrEnum):
     SIZE = "size"
 
 
-class Verdict(enum.StrEnum):
+class PredicateResult(enum.StrEnum):
     """The outcome of a predicate."""
 
     PASSES = "passes"  # it does not stand in the way
@@ -39,7 +39,7 @@ class Statement:
 
     about: About
     code: str
-    verdict: Verdict
+    verdict: PredicateResult
     text: str
     facts: Mapping[str, Number] = field(default_factory=dict)
     until_ms: int | None = None
@@ -96,7 +96,7 @@ def blocks(
     return Statement(
         about=about,
         code=code,
-        verdict=Verdict.BLOCKS,
+        verdict=PredicateResult.BLOCKS,
         text=text,
         facts=facts,
         until=until,
@@ -106,12 +106,12 @@ def blocks(
 
 def passes(about: About, code: str, text: str, **facts: Number) -> Statement:
     """Return a predicate that does not stand in the way."""
-    return Statement(about=about, code=code, verdict=Verdict.PASSES, text=text, facts=facts)
+    return Statement(about=about, code=code, verdict=PredicateResult.PASSES, text=text, facts=facts)
 
 
 def tells(about: About, code: str, text: str, **facts: Number) -> Statement:
     """Return a fact."""
-    return Statement(about=about, code=code, verdict=Verdict.TELLS, text=text, facts=facts)
+    return Statement(about=about, code=code, verdict=PredicateResult.TELLS, text=text, facts=facts)
 
 
 def held_back(statement: Statement) -> Answer:

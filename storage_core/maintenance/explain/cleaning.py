@@ -16,8 +16,8 @@ from storage_core.maintenance.explain.answers import (
     About,
     Answer,
     Number,
+    PredicateResult,
     Statement,
-    Verdict,
     blocks,
     held_back,
     passes,
@@ -30,7 +30,7 @@ _ABOUT = About.CLEANING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Bound:
+class _CleaningLimit:
     """One of the offsets at which cleaning has to stop.
 
     Attributes:
@@ -110,7 +110,7 @@ def _bounds(
     request: CleanRequest,
     chosen: CleanableRange,
     transactions: Sequence[OpenTransaction],
-) -> list[_Bound]:
+) -> list[_CleaningLimit]:
     """Return what ends the range, the lowest first."""
     bounds = [_stable_bound(state, transactions), _active_bound(state, config, request.now_ms)]
     if config.min_compaction_lag_ms > 0:
@@ -118,7 +118,7 @@ def _bounds(
     return sorted(bounds, key=lambda bound: bound.offset)
 
 
-def _stable_bound(state: PartitionState, open_ones: Sequence[OpenTransaction]) -> _Bound:
+def _stable_bound(state: PartitionState, open_ones: Sequence[OpenTransaction]) -> _CleaningLimit:
     """Return the last stable offset as a bound: held by a transaction, or by the high watermark."""
     if open_ones and open_ones[0].first_offset == state.last_stable_offset:
         oldest = open_ones[0]
@@ -129,7 +129,7 @@ def _stable_bound(state: PartitionState, open_ones: Sequence[OpenTransaction]) -
             else ""
         )
         more = f" ({len(open_ones)} are open)" if len(open_ones) > 1 else ""
-        return _Bound(
+        return _CleaningLimit(
             code="OPEN_TRANSACTION",
             offset=state.last_stable_offset,
             text=(
@@ -140,7 +140,7 @@ def _stable_bound(state: PartitionState, open_ones: Sequence[OpenTransaction]) -
             ),
             until=f"the transaction of producer {oldest.producer_id} is committed or aborted",
         )
-    return _Bound(
+    return _CleaningLimit(
         code="HIGH_WATERMARK",
         offset=state.last_stable_offset,
         text=(
@@ -151,7 +151,7 @@ def _stable_bound(state: PartitionState, open_ones: Sequence[OpenTransaction]) -
     )
 
 
-def _active_bound(state: PartitionState, config: LogConfig, now_ms: int) -> _Bound:
+def _active_bound(state: PartitionState, config: LogConfig, now_ms: int) -> _CleaningLimit:
     active = state.active_segment
     rolls_ms = None
     if active.first_batch_timestamp > 0:
@@ -159,7 +159,7 @@ def _active_bound(state: PartitionState, config: LogConfig, now_ms: int) -> _Bou
     when = "it is full, or the next append comes after segment.ms"
     age = "" if rolls_ms is None else f", of segment.ms {config.segment_ms} since its first batch"
     passed = "" if rolls_ms is None or rolls_ms > now_ms else " (that time is over)"
-    return _Bound(
+    return _CleaningLimit(
         code="ACTIVE_SEGMENT",
         offset=active.base_offset,
         text=(
@@ -172,14 +172,14 @@ def _active_bound(state: PartitionState, config: LogConfig, now_ms: int) -> _Bou
 
 def _young_bound(
     state: PartitionState, config: LogConfig, request: CleanRequest, chosen: CleanableRange
-) -> list[_Bound]:
+) -> list[_CleaningLimit]:
     lag_ms = config.min_compaction_lag_ms
     closed = segments_between(
         state.segments, chosen.first_dirty_offset, state.active_segment.base_offset
     )
     young = [s for s in closed if s.largest_timestamp > request.now_ms - lag_ms]
     return [
-        _Bound(
+        _CleaningLimit(
             code="MIN_COMPACTION_LAG",
             offset=segment.base_offset,
             text=(
@@ -194,7 +194,7 @@ def _young_bound(
     ]
 
 
-def _bound_statements(bounds: Sequence[_Bound], chosen: CleanableRange) -> list[Statement]:
+def _bound_statements(bounds: Sequence[_CleaningLimit], chosen: CleanableRange) -> list[Statement]:
     """Return the bounds in rising order; the lowest one is what ends the range."""
     statements = []
     for number, bound in enumerate(bounds):
@@ -205,7 +205,7 @@ def _bound_statements(bounds: Sequence[_Bound], chosen: CleanableRange) -> list[
             Statement(
                 about=_ABOUT,
                 code=bound.code,
-                verdict=Verdict.TELLS,
+                verdict=PredicateResult.TELLS,
                 text=bound.text + end,
                 facts=facts,
                 until=bound.until,
@@ -284,7 +284,7 @@ def _not_due(
     state: PartitionState,
     config: LogConfig,
     chosen: CleanableRange,
-    bounds: Sequence[_Bound],
+    bounds: Sequence[_CleaningLimit],
     last: tuple[Statement, Statement],
 ) -> Answer:
     """Say what holds a log back: a bound, if without them it would be due, else the ratio."""

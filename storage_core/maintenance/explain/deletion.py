@@ -6,8 +6,8 @@ from storage_core.maintenance.explain.answers import (
     About,
     Answer,
     Number,
+    PredicateResult,
     Statement,
-    Verdict,
     tells,
 )
 from storage_core.maintenance.partition_state import PartitionState
@@ -39,7 +39,7 @@ def explain_deletion(
         rules: Of its topic.
         now_ms: The run's clock, epoch milliseconds.
     """
-    look = _Look(state=state, plan=plan, rules=rules, now_ms=now_ms)
+    look = _ExplainedPlan(state=state, plan=plan, rules=rules, now_ms=now_ms)
     statements = [look.statement(block) for block in plan.blocks]
     statements += [
         tells(
@@ -87,7 +87,7 @@ def _held(plan: RetentionPlan, statements: list[Statement]) -> Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
+class _ExplainedPlan:
     """One partition, its plan and its topic's rules."""
 
     state: PartitionState
@@ -112,7 +112,7 @@ class _Look:
         return Statement(
             about=_ABOUT,
             code=f"{block.predicate.value}_{block.hold.value}",
-            verdict=Verdict.BLOCKS,
+            verdict=PredicateResult.BLOCKS,
             text=text,
             facts={name: value for name, value in facts.items() if value is not None},
             until=until,

@@ -1,14 +1,18 @@
 """Judge the replicas of a partition: high watermark, divergence, and the loss under each leader."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
+import pyarrow.compute as pc
+
 from storage_core.maintenance.replication.comparison import compare_logs
-from storage_core.maintenance.replication.losses import Holder, Weight, weigh
+from storage_core.maintenance.replication.log_batches import LogReader, ReadDepth
 from storage_core.maintenance.replication.offset_ranges import (
     Ranges,
     clip,
+    contain,
     count,
     intersect,
     no_ranges,
@@ -22,6 +26,36 @@ from storage_core.maintenance.replication.truncation import Leader, LogSpan, fin
 _NOTHING: Final = LogSpan(
     log_start_offset=0, log_end_offset=0, high_watermark=0, epochs=(), first_segment_offset=0
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A copy of the partition that has records of a loss.
+
+    Attributes:
+        replica: The copy.
+        records: How many of them it has.
+    """
+
+    replica: Replica
+    records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weight:
+    """The size, the time and some keys of records.
+
+    Attributes:
+        size_bytes: Of their keys and values.
+        first_timestamp_ms: Smallest timestamp, epoch milliseconds; None where none has one.
+        last_timestamp_ms: Largest timestamp.
+        keys: The first of their keys, each once; no more than were asked for.
+    """
+
+    size_bytes: int = 0
+    first_timestamp_ms: int | None = None
+    last_timestamp_ms: int | None = None
+    keys: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,10 +146,10 @@ def audit_partition(
     Raises:
         PylogError: Records that have to be compared cannot be read.
     """
-    return _Audit(replicas, state, beside, most_keys).result()
+    return _JudgedPartition(replicas, state, beside, most_keys).result()
 
 
-class _Audit:
+class _JudgedPartition:
     """The replicas of one partition, while they are judged."""
 
     def __init__(
@@ -232,7 +266,7 @@ class _Audit:
             lost=all_lost,
             committed=all_committed,
             uncommitted=subtract(union(uncommitted), all_committed),
-            weight=weigh([(log, ranges) for _, log, ranges in holders], most_keys=self._most_keys),
+            weight=_weigh([(log, ranges) for _, log, ranges in holders], most_keys=self._most_keys),
             holders=tuple(
                 Holder(replica=copy, records=count(ranges))
                 for copy, _, ranges in holders
@@ -323,3 +357,54 @@ def _span(replica: Replica) -> LogSpan:
     if replica.log is None:
         return _NOTHING
     return replica.log.span(replica.place.checkpoints.high_watermark or 0)
+
+
+def _weigh(parts: Iterable[tuple[OpenedLog, Ranges]], *, most_keys: int = 0) -> Weight:
+    """Weigh records that lie in several logs; one that is in two of them counts once.
+
+    Args:
+        parts: Logs, and which of the records each has.
+        most_keys: How many keys to return.
+
+    Raises:
+        PylogError: They cannot be read.
+    """
+    size_bytes = 0
+    times: list[int] = []
+    keys: dict[bytes, None] = {}
+    done: Ranges | None = None
+    for log, ranges in parts:
+        new = ranges if done is None else subtract(ranges, done)
+        done = ranges if done is None else np.concatenate([done, new])
+        if not count(new):
+            continue
+        # A batch may begin before the first of them.
+        first = min(log.whole_end(int(new[0, 0])), int(new[0, 0]))
+        span = (first, int(new[:, 1].max()) + 1)
+        reader = LogReader(log.view, log.base_offsets, ReadDepth.HEADERS, ranges=[span])
+        while not reader.is_at_end:
+            reader.fill()
+            rows, reader.rows = reader.rows, reader.rows.take(np.empty(0, np.int64))
+            batches = rows.batches
+            at = np.searchsorted(new[:, 1], rows.lowest)
+            begin = np.append(new[:, 0], span[1])[at]
+            for group in rows.take((begin <= batches.last_offset) & ~batches.is_control).groups():
+                table = group.records()
+                is_in = contain(new, table["offset"].to_numpy(), table["epoch"].to_numpy())
+                lost = table.filter(is_in)
+                for name in ("key", "value"):
+                    size_bytes += pc.sum(pc.binary_length(lost[name]), min_count=0).as_py()
+                if len(keys) < most_keys:
+                    # Of so many of them at least as many are new as are wanted.
+                    some = pc.unique(lost["key"].drop_null()).slice(0, most_keys)
+                    keys |= dict.fromkeys(some.to_pylist())
+                times_ms = lost["timestamp"].to_numpy()
+                times_ms = times_ms[times_ms >= 0]
+                if len(times_ms):
+                    times += [int(times_ms.min()), int(times_ms.max())]
+    return Weight(
+        size_bytes=size_bytes,
+        first_timestamp_ms=min(times, default=None),
+        last_timestamp_ms=max(times, default=None),
+        keys=tuple(keys)[:most_keys],
+    )

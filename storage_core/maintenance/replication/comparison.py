@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from storage_core.maintenance.replication.log_batches import BatchRows, LogReader, Look, pieces
+from storage_core.maintenance.replication.log_batches import BatchRows, LogReader, ReadDepth, pieces
 from storage_core.maintenance.replication.offset_ranges import Ranges, clip, of_offsets, union
 from storage_core.maintenance.replication.replica import Damage, OpenedLog
 from storage_core.records.batch_table import BatchTable
@@ -46,9 +46,9 @@ def compare_logs(logs: Sequence[OpenedLog | None]) -> ComparedLogs:
         PylogError: Records cannot be read.
     """
     readers = [
-        LogReader(None, (), Look.CHECKSUMS)
+        LogReader(None, (), ReadDepth.CHECKSUMS)
         if log is None
-        else LogReader(log.view, log.base_offsets, Look.CHECKSUMS)
+        else LogReader(log.view, log.base_offsets, ReadDepth.CHECKSUMS)
         for log in logs
     ]
     differences: dict[tuple[int, int], int | None] = {}

@@ -15,7 +15,7 @@ from storage_core.maintenance.replication.difference import (
     Side,
     place_of,
 )
-from storage_core.maintenance.replication.log_batches import LogReader, Look, pieces
+from storage_core.maintenance.replication.log_batches import LogReader, ReadDepth, pieces
 from storage_core.maintenance.replication.partition_registration import PartitionRegistration
 from storage_core.maintenance.replication.replica_pair import Ends, ReplicaPair
 from storage_core.maintenance.replication.resting_log import RestingLog, check_log
@@ -61,7 +61,7 @@ def find_differences(
     logs: Sequence[RestingLog],
     topic: str,
     state: PartitionRegistration | None,
-    look: Look | None,
+    look: ReadDepth | None,
     *,
     ranges: Sequence[tuple[int, int]] | None = None,
 ) -> Differences:
@@ -176,7 +176,7 @@ class _Comparison:
     def __init__(
         self,
         logs: Sequence[RestingLog],
-        look: Look,
+        look: ReadDepth,
         cleaned: Sequence[int],
         ranges: Sequence[tuple[int, int]] | None,
     ) -> None:

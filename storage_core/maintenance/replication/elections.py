@@ -95,7 +95,7 @@ class Controller:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class ElectionStep:
     """A change of the partition.
 
     Attributes:
@@ -122,7 +122,7 @@ class Election:
 
     leader: int
     way: Way
-    steps: tuple[Step, ...]
+    steps: tuple[ElectionStep, ...]
     missing: tuple[int, ...]
 
 
@@ -188,7 +188,7 @@ class Prediction:
         self._directories = dict(controller.directories)
         self._active = set(controller.unfenced) - controller.stopping
         self._unreadable: set[int] = set()
-        self._steps: list[Step] = []
+        self._steps: list[ElectionStep] = []
         for broker in controller.unfenced:
             if broker in self._state.isr:
                 isr = self._isr_without(broker)
@@ -318,7 +318,7 @@ class Prediction:
             leader_epoch=state.leader_epoch + (1 if is_changed else 0),
         )
         if self._state != state:
-            self._steps.append(Step(event=event, broker=broker, state=self._state))
+            self._steps.append(ElectionStep(event=event, broker=broker, state=self._state))
 
     def _elect(
         self,

@@ -70,7 +70,7 @@ _MOST_EPOCHS: Final = 100_000
 _MOST_FALLS: Final = 100
 
 
-class Look(enum.Enum):
+class ReadDepth(enum.Enum):
     """How much of each batch is looked at."""
 
     HEADERS = enum.auto()
@@ -228,7 +228,7 @@ class LogReader:
         self,
         view: DirectoryView | None,
         base_offsets: Sequence[int],
-        look: Look,
+        look: ReadDepth,
         *,
         ranges: Sequence[tuple[int, int]] | None = None,
     ) -> None:
@@ -275,7 +275,7 @@ class LogReader:
                                 base = rows.batches.base_offset
                                 is_behind = bool((base >= end).any())
                                 rows = rows.take((base >= first) & (base < end))
-                            if self._look is Look.CHECKSUMS:
+                            if self._look is ReadDepth.CHECKSUMS:
                                 self._note_damage(file, rows)
                             self._note_epochs(file, rows.batches)
                             yield rows
@@ -290,15 +290,15 @@ class LogReader:
     def _look_at(
         self, reader: FileReader, start: int
     ) -> Generator[tuple[Window, NDArray[np.uint64]]]:
-        if self._look in {Look.DIGESTS, Look.SUMS}:
-            crc = CrcCheck.NOTE if self._look is Look.DIGESTS else CrcCheck.SKIP
+        if self._look in {ReadDepth.DIGESTS, ReadDepth.SUMS}:
+            crc = CrcCheck.NOTE if self._look is ReadDepth.DIGESTS else CrcCheck.SKIP
             # Behind a range there is nothing to look for.
             most = MOST_HEADER_BYTES if self._ranges is None else _PIECE_BYTES
             yield from scan_digests(reader, start=start, crc=crc, most_bytes=most)
             return
         windows = (
             scan_headers(reader, start=start, tail=Tail.ZEROS)
-            if self._look is Look.HEADERS
+            if self._look is ReadDepth.HEADERS
             else scan_checked_headers(reader, start=start)
         )
         for window in windows:
@@ -340,7 +340,7 @@ class LogReader:
         return BatchRows(view, batches, segment, lowest, digests)
 
     def _looked_at(self, window: Window) -> int:
-        if self._look is Look.HEADERS:
+        if self._look is ReadDepth.HEADERS:
             return HEADER_BYTES * len(window.batches)
         return window.size_bytes
 

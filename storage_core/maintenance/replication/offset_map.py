@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from storage_core.errors import ConfigError, InvalidNameError, MalformedMessageError
 from storage_core.filenames import MAX_OFFSET, MAX_PARTITION, TopicPartition, validate_topic
-from storage_core.maintenance.replication.log_batches import LogReader, Look
+from storage_core.maintenance.replication.log_batches import LogReader, ReadDepth
 from storage_core.maintenance.replication.resting_log import RestingLog
 from storage_core.messages.field_reader import FieldReader
-from storage_core.messages.mirror_records import OFFSET_SYNC_KEY, OFFSET_SYNC_VALUE
+from storage_core.messages.schema import INT32, INT64, STRING, Field, Message, Struct
 
 COLUMNS: Final = ("topic", "partition", "upstream_offset", "downstream_offset")
 MAX_MAP_BYTES: Final = 64 << 20
@@ -35,6 +35,15 @@ _MOST_PAIRS: Final = 1_000_000
 _OPTION: Final = "--offset-map"
 _WHOLE: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 _SHOWN: Final = 80
+
+# Records of MirrorMaker's topic ``mm2-offset-syncs.<alias>.internal``, which have no version, as
+# ``org.apache.kafka.connect.mirror.OffsetSync`` writes them.
+OFFSET_SYNC_KEY: Final = Message(
+    fields=Struct(Field("topic", STRING), Field("partition", INT32)), flexible_since=None
+)
+OFFSET_SYNC_VALUE: Final = Message(
+    fields=Struct(Field("upstream_offset", INT64), Field("offset", INT64)), flexible_since=None
+)
 
 # Of a partition int64[n, 2]: offsets in the original, rising, and in the copy.
 OffsetMap = Mapping[TopicPartition, NDArray[np.int64]]
@@ -115,7 +124,7 @@ def read_offset_syncs(log: RestingLog) -> OffsetMap:
 
 
 def _read(log: RestingLog) -> Iterator[tuple[TopicPartition, int, int]]:
-    reader = LogReader(log.view, log.base_offsets, Look.CHECKSUMS)
+    reader = LogReader(log.view, log.base_offsets, ReadDepth.CHECKSUMS)
     while True:
         reader.fill()
         if reader.is_at_end:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.kernels.batch_digest import fold_digests
-from storage_core.maintenance.replication.log_batches import LogReader, Look
+from storage_core.maintenance.replication.log_batches import LogReader, ReadDepth
 from storage_core.maintenance.replication.resting_log import RestingLog
 
 # Of so many bytes of a log a sum is 1/4,096, and what is read again where it differs is little.
@@ -67,7 +67,7 @@ class OffsetRanges:
 def digest_log(log: RestingLog, ranges: OffsetRanges) -> tuple[NDArray[np.uint64], LogReader]:
     """Return the sums of a replica's ranges, uint64[count, 2], and its reader at the end."""
     sums = np.zeros((ranges.count, 2), np.uint64)
-    reader = LogReader(log.view, log.base_offsets, Look.SUMS)
+    reader = LogReader(log.view, log.base_offsets, ReadDepth.SUMS)
     while True:
         reader.fill()
         rows = reader.rows

@@ -19,7 +19,7 @@ from storage_core.maintenance.replication.difference import (
     DifferenceKind,
     Side,
 )
-from storage_core.maintenance.replication.log_batches import BatchRows, Look
+from storage_core.maintenance.replication.log_batches import BatchRows, ReadDepth
 from storage_core.maintenance.replication.offset_ranges import Ranges, clip, of_offsets, union
 from storage_core.maintenance.replication.resting_log import RestingLog
 from storage_core.maintenance.replication.survivors import find_lost
@@ -65,7 +65,7 @@ class ReplicaPair:
     """
 
     logs: tuple[RestingLog, RestingLog]
-    look: Look = Look.HEADERS
+    look: ReadDepth = ReadDepth.HEADERS
     cleaned: tuple[int, int] = (0, 0)
     differences: list[Difference] = field(default_factory=list)
     untold: int = 0
@@ -143,7 +143,7 @@ class ReplicaPair:
         if not len(one):
             return
         is_cleaned = one.batches.base_offset < max(self.cleaned)
-        if self.look is Look.HEADERS:
+        if self.look is ReadDepth.HEADERS:
             is_comparable = ~is_cleaned | _has_same_form(one, two)
             self.undecided += int((~is_comparable).sum())
             self._tell_rows(DifferenceKind.BYTES, one.take(is_comparable), two.take(is_comparable))
@@ -175,7 +175,7 @@ class ReplicaPair:
         if not len(rows[0]):
             return
         first = min(int(each.lowest.min()) for each in rows)
-        if self.look is Look.HEADERS:
+        if self.look is ReadDepth.HEADERS:
             if first < max(self.cleaned):
                 self.undecided += sum(map(len, rows))
                 return
@@ -264,7 +264,7 @@ class ReplicaPair:
         """Take note of batches at whose offsets the other log has nothing."""
         is_cleaned = rows.batches.last_offset < self.cleaned[lacking]
         cleaned = rows.take(is_cleaned)
-        if self.look is Look.HEADERS:
+        if self.look is ReadDepth.HEADERS:
             self.undecided += len(cleaned)
         else:
             lacked = cleaned.take(cleaned.batches.crc_ok != 0).offsets()

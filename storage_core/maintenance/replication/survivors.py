@@ -16,7 +16,7 @@ from storage_core.index.transaction_index import AbortedTxn
 from storage_core.kernels.key_hash import siphash_each
 from storage_core.log.committed_view import scan_committed_view
 from storage_core.log.directory_view import DirectoryView
-from storage_core.maintenance.replication.log_batches import BatchRows, LogReader, Look
+from storage_core.maintenance.replication.log_batches import BatchRows, LogReader, ReadDepth
 from storage_core.maintenance.replication.offset_ranges import Ranges, count
 from storage_core.maintenance.replication.resting_log import RestingLog
 
@@ -148,7 +148,7 @@ def _committed_rows(
     only: Ranges | None,
 ) -> Iterator[BatchRows]:
     """Yield batches with a right checksum, of data that did not abort."""
-    reader = LogReader(view, base_offsets, Look.CHECKSUMS)
+    reader = LogReader(view, base_offsets, ReadDepth.CHECKSUMS)
     while True:
         reader.fill()
         if reader.is_at_end:

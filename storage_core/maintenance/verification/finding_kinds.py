@@ -27,7 +27,7 @@ class Cure(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class FindingKind:
     """Severity, meaning and fix of a finding code.
 
     Attributes:
@@ -102,20 +102,20 @@ _COPY_FIX: Final = (
     "doctor` about that, and ingest it into a new root"
 )
 
-KINDS: Final[dict[Code, Kind]] = {
-    Code.BATCH_CRC_WRONG: Kind(
+KINDS: Final[dict[Code, FindingKind]] = {
+    Code.BATCH_CRC_WRONG: FindingKind(
         severity=Severity.ERROR,
         meaning="The checksum of a batch does not fit its bytes; consumers cannot read it.",
         fix=_FROM_ANOTHER,
         command=_CUT,
     ),
-    Code.BATCH_LENGTH_IMPOSSIBLE: Kind(
+    Code.BATCH_LENGTH_IMPOSSIBLE: FindingKind(
         severity=Severity.ERROR,
         meaning="Where a batch should begin, the bytes are none; what follows is out of reach.",
         fix=_FROM_ANOTHER,
         command=_CUT,
     ),
-    Code.TORN_TAIL: Kind(
+    Code.TORN_TAIL: FindingKind(
         severity=Severity.WARN,
         meaning="The log ends inside of a batch: its writer died, or a copy is under way.",
         fix="nothing, if the broker recovers at its start; or",
@@ -125,7 +125,7 @@ KINDS: Final[dict[Code, Kind]] = {
             "appends behind the torn batch; harmless in copies (role mirror)"
         ),
     ),
-    Code.ZERO_TAIL: Kind(
+    Code.ZERO_TAIL: FindingKind(
         severity=Severity.HARMLESS,
         meaning="The log ends in zeros: a preallocated segment that was not closed.",
         fix="nothing, if the broker recovers at its start; or",
@@ -135,13 +135,13 @@ KINDS: Final[dict[Code, Kind]] = {
             "appends behind the zeros"
         ),
     ),
-    Code.TORN_SEGMENT: Kind(
+    Code.TORN_SEGMENT: FindingKind(
         severity=Severity.ERROR,
         meaning="A segment that is not the last one ends inside of a batch, or in zeros.",
         fix=_FROM_ANOTHER,
         command=_CUT,
     ),
-    Code.MAGIC_UNKNOWN: Kind(
+    Code.MAGIC_UNKNOWN: FindingKind(
         severity=Severity.ERROR,
         meaning=(
             "A batch says that it is of a format that Kafka does not have. Recovery lets it pass, "
@@ -149,23 +149,23 @@ KINDS: Final[dict[Code, Kind]] = {
         ),
         fix=_FETCH,
     ),
-    Code.LEGACY_FORMAT: Kind(
+    Code.LEGACY_FORMAT: FindingKind(
         severity=Severity.INFO,
         meaning="A segment holds messages of format v0 or v1.",
         fix="nothing; brokers still read them",
     ),
-    Code.CONTROL_RECORD_MALFORMED: Kind(
+    Code.CONTROL_RECORD_MALFORMED: FindingKind(
         severity=Severity.FATAL,
         meaning="A control batch holds no control record; a broker that replays it does not start.",
         fix=_FETCH,
         stops=Stops.BROKER,
     ),
-    Code.RECORD_COUNT_NEGATIVE: Kind(
+    Code.RECORD_COUNT_NEGATIVE: FindingKind(
         severity=Severity.ERROR,
         meaning="A batch says that it has fewer than no records; consumers stop at it.",
         fix=_FETCH,
     ),
-    Code.RECORDS_MALFORMED: Kind(
+    Code.RECORDS_MALFORMED: FindingKind(
         severity=Severity.ERROR,
         meaning=(
             "The checksum of a batch is right, but its records contradict their own lengths or "
@@ -173,22 +173,22 @@ KINDS: Final[dict[Code, Kind]] = {
         ),
         fix="take this replica from a healthy one; no recovery sees it",
     ),
-    Code.CODEC_UNKNOWN: Kind(
+    Code.CODEC_UNKNOWN: FindingKind(
         severity=Severity.ERROR,
         meaning="A batch names a codec that does not exist (--deep).",
         fix="take this replica from a healthy one; no recovery sees it",
     ),
-    Code.RECORD_OFFSET_OUTSIDE_BATCH: Kind(
+    Code.RECORD_OFFSET_OUTSIDE_BATCH: FindingKind(
         severity=Severity.ERROR,
         meaning="Offsets of records do not rise, or lie outside of their batch (--deep).",
         fix="take this replica from a healthy one; no recovery sees it",
     ),
-    Code.RECORD_NEWER_THAN_BATCH: Kind(
+    Code.RECORD_NEWER_THAN_BATCH: FindingKind(
         severity=Severity.WARN,
         meaning="A record is newer than its batch says: look-ups by time miss it (--deep).",
         fix="nothing; a producer wrote it so",
     ),
-    Code.NEGATIVE_TIMESTAMP: Kind(
+    Code.NEGATIVE_TIMESTAMP: FindingKind(
         severity=Severity.WARN,
         meaning=(
             "A record has a timestamp below -1; a broker takes it, and Kafka's cleaner gives up a "
@@ -199,29 +199,29 @@ KINDS: Final[dict[Code, Kind]] = {
             "`--set keep.negative.timestamps=true` compacts it"
         ),
     ),
-    Code.OFFSETS_NOT_RISING: Kind(
+    Code.OFFSETS_NOT_RISING: FindingKind(
         severity=Severity.ERROR,
         meaning="A batch begins at or below the last offset before it, or ends before it begins.",
         fix="take this replica from a healthy one; recovery may empty the segment, or pass over it",
     ),
-    Code.OFFSET_BELOW_BASE: Kind(
+    Code.OFFSET_BELOW_BASE: FindingKind(
         severity=Severity.ERROR,
         meaning="A batch lies below the base offset that names its segment.",
         fix="take this replica from a healthy one",
     ),
-    Code.OFFSET_OVERFLOW: Kind(
+    Code.OFFSET_OVERFLOW: FindingKind(
         severity=Severity.WARN,
         meaning="An offset is 2^31 or more above its segment's base; indexes cannot hold it.",
         fix="recovery splits the segment",
         command=_RECOVER,
     ),
-    Code.SEGMENTS_OVERLAP: Kind(
+    Code.SEGMENTS_OVERLAP: FindingKind(
         severity=Severity.ERROR,
         meaning="A segment reaches into the next one: some offsets are there twice.",
         fix="look which copy is right",
         command=_DUMP,
     ),
-    Code.OFFSETS_MISSING: Kind(
+    Code.OFFSETS_MISSING: FindingKind(
         severity=Severity.WARN,
         meaning=(
             "Offsets are missing between two segments, and no compaction of this log explains it: "
@@ -231,49 +231,49 @@ KINDS: Final[dict[Code, Kind]] = {
         fix="compare it with the other replicas; one that has the offsets can be fetched from",
         elsewhere="info in copies (role mirror): the checkpoint may be older than the copy",
     ),
-    Code.SEGMENT_TOO_LARGE: Kind(
+    Code.SEGMENT_TOO_LARGE: FindingKind(
         severity=Severity.FATAL,
         meaning="A .log file is larger than 2147483647 bytes; Kafka does not open it.",
         fix=_FETCH,
         stops=Stops.BROKER,
     ),
-    Code.EPOCH_GOES_BACK: Kind(
+    Code.EPOCH_GOES_BACK: FindingKind(
         severity=Severity.WARN,
         meaning="A batch has a lower leader epoch than one before it: two leaders wrote this log.",
         fix="compare it with the other replicas before this one may lead",
     ),
-    Code.EPOCH_FILE_MISSING: Kind(
+    Code.EPOCH_FILE_MISSING: FindingKind(
         severity=Severity.WARN,
         meaning="There is no leader-epoch-checkpoint: the replica cannot say where it diverged.",
         fix="rebuild it",
         command=_REBUILD_ALL,
     ),
-    Code.EPOCH_FILE_BROKEN: Kind(
+    Code.EPOCH_FILE_BROKEN: FindingKind(
         severity=Severity.FATAL,
         meaning="leader-epoch-checkpoint cannot be parsed; a broker takes the directory offline.",
         fix="rebuild it",
         command=_REBUILD,
         stops=Stops.DIRECTORY,
     ),
-    Code.EPOCH_FILE_NOT_RISING: Kind(
+    Code.EPOCH_FILE_NOT_RISING: FindingKind(
         severity=Severity.WARN,
         meaning="Entries of leader-epoch-checkpoint contradict each other; a broker drops some.",
         fix="rebuild it",
         command=_REBUILD,
     ),
-    Code.EPOCH_FILE_WRONG: Kind(
+    Code.EPOCH_FILE_WRONG: FindingKind(
         severity=Severity.ERROR,
         meaning="leader-epoch-checkpoint does not say what the batches say.",
         fix="rebuild it",
         command=_REBUILD,
     ),
-    Code.OFFSET_INDEX_MISSING: Kind(
+    Code.OFFSET_INDEX_MISSING: FindingKind(
         severity=Severity.WARN,
         meaning="A segment has no offset index; a broker reads the whole segment at its start.",
         fix="nothing, the broker rebuilds it; or",
         command=_REBUILD_ALL,
     ),
-    Code.TIME_INDEX_MISSING: Kind(
+    Code.TIME_INDEX_MISSING: FindingKind(
         severity=Severity.WARN,
         meaning=(
             "A segment has no time index. A broker creates an empty one that stays empty: the "
@@ -282,7 +282,7 @@ KINDS: Final[dict[Code, Kind]] = {
         fix="rebuild it",
         command=_REBUILD_ALL,
     ),
-    Code.TIME_INDEX_EMPTY: Kind(
+    Code.TIME_INDEX_EMPTY: FindingKind(
         severity=Severity.WARN,
         meaning=(
             "A segment has records with timestamps and an empty time index: its age is that of "
@@ -291,7 +291,7 @@ KINDS: Final[dict[Code, Kind]] = {
         fix="rebuild it",
         command=_REBUILD_ALL,
     ),
-    Code.TXN_INDEX_MISSING: Kind(
+    Code.TXN_INDEX_MISSING: FindingKind(
         severity=Severity.ERROR,
         meaning=(
             "Transactions were aborted in a segment that has no transaction index: consumers "
@@ -300,17 +300,17 @@ KINDS: Final[dict[Code, Kind]] = {
         fix="rebuild it",
         command=_REBUILD_ALL,
     ),
-    Code.INDEX_PREALLOCATED: Kind(
+    Code.INDEX_PREALLOCATED: FindingKind(
         severity=Severity.HARMLESS,
         meaning="An index ends in zeros: it was preallocated and not closed.",
         fix="nothing",
     ),
-    Code.INDEX_RAGGED: Kind(
+    Code.INDEX_RAGGED: FindingKind(
         severity=Severity.HARMLESS,
         meaning="An index ends inside of an entry; the rest of it counts.",
         fix="nothing",
     ),
-    Code.INDEX_BEYOND_LOG: Kind(
+    Code.INDEX_BEYOND_LOG: FindingKind(
         severity=Severity.ERROR,
         meaning="An index refers to batches behind the end of its log: the log lost its end.",
         fix="rebuild it",
@@ -320,38 +320,38 @@ KINDS: Final[dict[Code, Kind]] = {
             "it; harmless there in copies (role mirror)"
         ),
     ),
-    Code.OFFSET_INDEX_WRONG: Kind(
+    Code.OFFSET_INDEX_WRONG: FindingKind(
         severity=Severity.ERROR,
         meaning="Entries of an offset index do not fit its log: look-ups end in the wrong place.",
         fix="rebuild it",
         command=_REBUILD_ALL,
     ),
-    Code.TIME_INDEX_WRONG: Kind(
+    Code.TIME_INDEX_WRONG: FindingKind(
         severity=Severity.ERROR,
         meaning="Entries of a time index do not fit its log: look-ups by time go wrong.",
         fix="rebuild it",
         command=_REBUILD_ALL,
     ),
-    Code.TIME_INDEX_UNFINISHED: Kind(
+    Code.TIME_INDEX_UNFINISHED: FindingKind(
         severity=Severity.WARN,
         meaning="A closed segment's time index does not end with its newest record: it looks old.",
         fix="rebuild it",
         command=_REBUILD_ALL,
     ),
-    Code.TXN_INDEX_BROKEN: Kind(
+    Code.TXN_INDEX_BROKEN: FindingKind(
         severity=Severity.WARN,
         meaning="A transaction index breaks its own rules; a broker recovers the segment.",
         fix="nothing, the broker rebuilds it; or",
         command=_REBUILD_ALL,
     ),
-    Code.TXN_INDEX_VERSION_UNKNOWN: Kind(
+    Code.TXN_INDEX_VERSION_UNKNOWN: FindingKind(
         severity=Severity.FATAL,
         meaning="An entry of a transaction index has an unknown version; a broker does not start.",
         fix="rebuild it",
         command=_REBUILD,
         stops=Stops.BROKER,
     ),
-    Code.TXN_INDEX_INCOMPLETE: Kind(
+    Code.TXN_INDEX_INCOMPLETE: FindingKind(
         severity=Severity.ERROR,
         meaning=(
             "A transaction index lacks transactions that its segment aborts: consumers that read "
@@ -360,7 +360,7 @@ KINDS: Final[dict[Code, Kind]] = {
         fix="rebuild it",
         command=_REBUILD,
     ),
-    Code.TXN_INDEX_WRONG: Kind(
+    Code.TXN_INDEX_WRONG: FindingKind(
         severity=Severity.ERROR,
         meaning=(
             "A transaction index has entries that the log does not know: consumers that read "
@@ -369,13 +369,13 @@ KINDS: Final[dict[Code, Kind]] = {
         fix="rebuild it",
         command=_REBUILD,
     ),
-    Code.SNAPSHOT_CORRUPT: Kind(
+    Code.SNAPSHOT_CORRUPT: FindingKind(
         severity=Severity.WARN,
         meaning="A producer snapshot cannot be read; a broker deletes it and tries an older one.",
         fix="nothing; or rebuild it",
         command=_REBUILD_ALL,
     ),
-    Code.SNAPSHOT_MISSING: Kind(
+    Code.SNAPSHOT_MISSING: FindingKind(
         severity=Severity.WARN,
         meaning=(
             "A log that was closed cleanly has producers and no producer snapshot: a broker "
@@ -384,23 +384,23 @@ KINDS: Final[dict[Code, Kind]] = {
         fix="rebuild it",
         command=_REBUILD_ALL,
     ),
-    Code.SNAPSHOT_STRAY: Kind(
+    Code.SNAPSHOT_STRAY: FindingKind(
         severity=Severity.HARMLESS,
         meaning="A producer snapshot lies outside of the log; a broker deletes it.",
         fix="nothing",
     ),
-    Code.SNAPSHOT_WRONG: Kind(
+    Code.SNAPSHOT_WRONG: FindingKind(
         severity=Severity.WARN,
         meaning="A producer snapshot does not say what a replay of the log says (--deep).",
         fix="rebuild it",
         command=_REBUILD,
     ),
-    Code.TRANSACTION_OPEN: Kind(
+    Code.TRANSACTION_OPEN: FindingKind(
         severity=Severity.INFO,
         meaning="A transaction is open; committed reads end before it.",
         fix="nothing; its coordinator ends it",
     ),
-    Code.TRANSACTION_HANGING: Kind(
+    Code.TRANSACTION_HANGING: FindingKind(
         severity=Severity.WARN,
         meaning=(
             "A transaction has been open for longer than any coordinator allows: committed reads "
@@ -408,7 +408,7 @@ KINDS: Final[dict[Code, Kind]] = {
         ),
         fix="on the running cluster: kafka-transactions.sh find-hanging, then abort",
     ),
-    Code.TRANSACTION_STATE_INVALID: Kind(
+    Code.TRANSACTION_STATE_INVALID: FindingKind(
         severity=Severity.FATAL,
         meaning=(
             "A producer writes outside of the transaction that it has open; a broker that "
@@ -417,33 +417,33 @@ KINDS: Final[dict[Code, Kind]] = {
         fix=_FETCH,
         stops=Stops.BROKER,
     ),
-    Code.NO_SEGMENT: Kind(
+    Code.NO_SEGMENT: FindingKind(
         severity=Severity.WARN,
         meaning="A partition's directory has no segment; a broker begins an empty log in it.",
         fix="check that the copy is complete, or that the partition was empty",
     ),
-    Code.INDEX_WITHOUT_LOG: Kind(
+    Code.INDEX_WITHOUT_LOG: FindingKind(
         severity=Severity.HARMLESS,
         meaning="An index has no .log beside it; a broker deletes it.",
         fix="nothing",
     ),
-    Code.LEFTOVER: Kind(
+    Code.LEFTOVER: FindingKind(
         severity=Severity.HARMLESS,
         meaning="A file that only waits for its deletion, or that a crash left half made.",
         fix="nothing, the next start removes it",
     ),
-    Code.SWAP_UNFINISHED: Kind(
+    Code.SWAP_UNFINISHED: FindingKind(
         severity=Severity.WARN,
         meaning="A crash left a swap of segments half done; the next start ends or undoes it.",
         fix="nothing, the broker settles it; or",
         command=_RECOVER,
     ),
-    Code.FILE_UNKNOWN: Kind(
+    Code.FILE_UNKNOWN: FindingKind(
         severity=Severity.INFO,
         meaning="A file is none of Kafka's; it is left alone.",
         fix="nothing",
     ),
-    Code.FILE_ANCIENT: Kind(
+    Code.FILE_ANCIENT: FindingKind(
         severity=Severity.ERROR,
         meaning=(
             "A directory has no segment, but records of Kafka 0.7 or older, whose format no later "
@@ -451,7 +451,7 @@ KINDS: Final[dict[Code, Kind]] = {
         ),
         fix="move {file} out of the directory, if the log may begin anew",
     ),
-    Code.FILE_NAME_UNPADDED: Kind(
+    Code.FILE_NAME_UNPADDED: FindingKind(
         severity=Severity.ERROR,
         meaning=(
             "A segment's file name is not padded to 20 digits: Kafka takes its number and then "
@@ -459,18 +459,18 @@ KINDS: Final[dict[Code, Kind]] = {
         ),
         fix="rename {file} to 20 digits, if it is of this log",
     ),
-    Code.FILE_NAME_INVALID: Kind(
+    Code.FILE_NAME_INVALID: FindingKind(
         severity=Severity.FATAL,
         meaning="A file has a suffix of Kafka's and no offset before it; a broker does not start.",
         fix="move {file} out of the directory",
         stops=Stops.BROKER,
     ),
-    Code.FILE_UNREADABLE: Kind(
+    Code.FILE_UNREADABLE: FindingKind(
         severity=Severity.ERROR,
         meaning="The disk or the system refuses to read a file.",
         fix="look at the disk (dmesg) and the owner of {file}",
     ),
-    Code.FILE_IS_FOLDER: Kind(
+    Code.FILE_IS_FOLDER: FindingKind(
         severity=Severity.FATAL,
         meaning=(
             "A folder has the name of a file that a broker opens at its start; it takes the log "
@@ -480,7 +480,7 @@ KINDS: Final[dict[Code, Kind]] = {
         elsewhere="error where only look-ups open it",
         stops=Stops.DIRECTORY,
     ),
-    Code.FILE_FORBIDDEN: Kind(
+    Code.FILE_FORBIDDEN: FindingKind(
         severity=Severity.FATAL,
         meaning=(
             "The user who owns most of the log directory may not open a file or folder as a broker "
@@ -492,13 +492,13 @@ KINDS: Final[dict[Code, Kind]] = {
         ),
         stops=Stops.DIRECTORY,
     ),
-    Code.CHANGED_WHILE_READ: Kind(
+    Code.CHANGED_WHILE_READ: FindingKind(
         severity=Severity.WARN,
         meaning="A file vanished, shrank or grew while it was looked at: somebody writes here.",
         fix="stop the writer and look again, or look with pylog verify --live",
         elsewhere="info with --live",
     ),
-    Code.PARTITION_METADATA_MISSING: Kind(
+    Code.PARTITION_METADATA_MISSING: FindingKind(
         severity=Severity.INFO,
         meaning="There is no partition.metadata: the topic's id is not known here.",
         fix=(
@@ -506,7 +506,7 @@ KINDS: Final[dict[Code, Kind]] = {
             "with records is set aside (PARTITION_STRAYED)"
         ),
     ),
-    Code.PARTITION_METADATA_BROKEN: Kind(
+    Code.PARTITION_METADATA_BROKEN: FindingKind(
         severity=Severity.FATAL,
         meaning="partition.metadata cannot be parsed; a broker takes the log directory offline.",
         fix=(
@@ -515,7 +515,7 @@ KINDS: Final[dict[Code, Kind]] = {
         ),
         stops=Stops.DIRECTORY,
     ),
-    Code.PARTITION_METADATA_EMPTY: Kind(
+    Code.PARTITION_METADATA_EMPTY: FindingKind(
         severity=Severity.FATAL,
         meaning="partition.metadata has no byte: a power cut; a broker does not start with it.",
         fix=(
@@ -524,7 +524,7 @@ KINDS: Final[dict[Code, Kind]] = {
         ),
         stops=Stops.BROKER,
     ),
-    Code.TOPIC_ID_INCONSISTENT: Kind(
+    Code.TOPIC_ID_INCONSISTENT: FindingKind(
         severity=Severity.ERROR,
         meaning="The directory is of another topic of the same name than the others.",
         fix=(
@@ -532,19 +532,19 @@ KINDS: Final[dict[Code, Kind]] = {
             "topic was deleted and created again: move {file} out of the log directory"
         ),
     ),
-    Code.CHECKPOINT_BROKEN: Kind(
+    Code.CHECKPOINT_BROKEN: FindingKind(
         severity=Severity.FATAL,
         meaning="A checkpoint cannot be parsed; a broker takes the log directory offline.",
         fix="a broker begins it anew where it is missing; set it aside",
         command=_SET_ASIDE,
         stops=Stops.DIRECTORY,
     ),
-    Code.CHECKPOINT_PARTITION_UNKNOWN: Kind(
+    Code.CHECKPOINT_PARTITION_UNKNOWN: FindingKind(
         severity=Severity.INFO,
         meaning="A checkpoint has entries of partitions that the directory does not have.",
         fix="nothing; a broker drops them",
     ),
-    Code.HIGH_WATERMARKS_UNKNOWN: Kind(
+    Code.HIGH_WATERMARKS_UNKNOWN: FindingKind(
         severity=Severity.WARN,
         meaning=(
             "replication-offset-checkpoint has 0 bytes, but logs were flushed: nobody knows what "
@@ -555,20 +555,20 @@ KINDS: Final[dict[Code, Kind]] = {
             "acknowledged: start the brokers with other replicas first"
         ),
     ),
-    Code.RECOVERY_POINT_BEYOND_END: Kind(
+    Code.RECOVERY_POINT_BEYOND_END: FindingKind(
         severity=Severity.ERROR,
         meaning="Records that were on disk are gone: the log ends below its recovery point.",
         fix="do not let this replica lead before it has caught up; the checkpoint is set right by",
         command=_RECOVER,
         elsewhere="warn in copies (role mirror): the checkpoint may be newer than the copy",
     ),
-    Code.LOG_START_BEYOND_END: Kind(
+    Code.LOG_START_BEYOND_END: FindingKind(
         severity=Severity.FATAL,
         meaning="The log ends below its log start offset; a broker deletes every segment of it.",
         fix="correct or delete the partition's line in {file} before any broker starts",
         elsewhere="warn in copies (role mirror): the checkpoint may be newer than the copy",
     ),
-    Code.HIGH_WATERMARK_BEYOND_END: Kind(
+    Code.HIGH_WATERMARK_BEYOND_END: FindingKind(
         severity=Severity.ERROR,
         meaning=(
             "Acknowledged records are missing: the tail of the log is gone, it ends below its high "
@@ -580,40 +580,40 @@ KINDS: Final[dict[Code, Kind]] = {
         ),
         elsewhere="warn in copies (role mirror): the checkpoint may be newer than the copy",
     ),
-    Code.CLEANER_POINT_OUTSIDE_LOG: Kind(
+    Code.CLEANER_POINT_OUTSIDE_LOG: FindingKind(
         severity=Severity.WARN,
         meaning="The cleaner's checkpoint lies outside of the log; Kafka cleans all of it again.",
         fix="nothing",
     ),
-    Code.UNCLEAN_SHUTDOWN: Kind(
+    Code.UNCLEAN_SHUTDOWN: FindingKind(
         severity=Severity.INFO,
         meaning="There is no clean-shutdown marker: a broker recovers from the recovery points.",
         fix="nothing, a broker recovers when it starts; the same in parallel",
         command=_RECOVER_ALL,
     ),
-    Code.DIRECTORY_FOREIGN: Kind(
+    Code.DIRECTORY_FOREIGN: FindingKind(
         severity=Severity.FATAL,
         meaning="A sub-directory is none of Kafka's; a broker does not start.",
         fix="move {file} out of the log directory",
         elsewhere="info in copies (role mirror), and where the name is not UTF-8",
         stops=Stops.BROKER,
     ),
-    Code.DIRECTORY_DELETED: Kind(
+    Code.DIRECTORY_DELETED: FindingKind(
         severity=Severity.INFO,
         meaning="A partition waits for its deletion; nothing in it is checked.",
         fix="nothing, a broker removes it",
     ),
-    Code.DIRECTORY_STRAY: Kind(
+    Code.DIRECTORY_STRAY: FindingKind(
         severity=Severity.WARN,
         meaning="A partition that its broker did not own was set aside; nothing in it is checked.",
         fix="look whether anybody misses it, then delete {file}",
     ),
-    Code.DIRECTORY_FUTURE: Kind(
+    Code.DIRECTORY_FUTURE: FindingKind(
         severity=Severity.INFO,
         meaning="A move between log directories has not ended; the copy is checked as a log.",
         fix="nothing, a broker goes on with it",
     ),
-    Code.LOG_DIRECTORY_FORBIDDEN: Kind(
+    Code.LOG_DIRECTORY_FORBIDDEN: FindingKind(
         severity=Severity.FATAL,
         meaning=(
             "The user who owns most of the log directory may not change the directory itself; the "
@@ -622,13 +622,13 @@ KINDS: Final[dict[Code, Kind]] = {
         fix="is the broker that user, give the directory back: chown and chmod {file}",
         stops=Stops.BROKER,
     ),
-    Code.PARTITION_DUPLICATE: Kind(
+    Code.PARTITION_DUPLICATE: FindingKind(
         severity=Severity.FATAL,
         meaning="A partition is in two log directories of one broker; the broker does not start.",
         fix="look which one is right (pylog inspect shows both), and move the other one away",
         stops=Stops.BROKER,
     ),
-    Code.PARTITION_LINKED: Kind(
+    Code.PARTITION_LINKED: FindingKind(
         severity=Severity.WARN,
         meaning=(
             "The directory of a partition is a link. A broker follows it and serves the log; this "
@@ -639,7 +639,7 @@ KINDS: Final[dict[Code, Kind]] = {
             "(mount --bind), or move it into a log directory of its own"
         ),
     ),
-    Code.PARTITION_STRAYED: Kind(
+    Code.PARTITION_STRAYED: FindingKind(
         severity=Severity.ERROR,
         meaning=(
             "The cluster's metadata does not give this log to this broker: at its start the broker "
@@ -651,7 +651,7 @@ KINDS: Final[dict[Code, Kind]] = {
         ),
         elsewhere="warn where the log has no records",
     ),
-    Code.PARTITION_ABSENT: Kind(
+    Code.PARTITION_ABSENT: FindingKind(
         severity=Severity.ERROR,
         meaning=(
             "The cluster's metadata gives a partition to this broker, and none of the log "
@@ -661,7 +661,7 @@ KINDS: Final[dict[Code, Kind]] = {
         elsewhere="warn where other replicas are in sync and this one is not",
         stops=Stops.DIRECTORY,
     ),
-    Code.FUTURE_ALONE: Kind(
+    Code.FUTURE_ALONE: FindingKind(
         severity=Severity.ERROR,
         meaning=(
             "There is the copy that a move was making, and not the partition itself: at its start "
@@ -673,7 +673,7 @@ KINDS: Final[dict[Code, Kind]] = {
         ),
         elsewhere="warn where the copy has no records",
     ),
-    Code.FUTURE_PROMOTED: Kind(
+    Code.FUTURE_PROMOTED: FindingKind(
         severity=Severity.WARN,
         meaning=(
             "A move between log directories was decided, and did not end: at its start a broker "
@@ -681,7 +681,7 @@ KINDS: Final[dict[Code, Kind]] = {
         ),
         fix="nothing, if the copy has all records; else keep a copy of {directory}",
     ),
-    Code.META_PROPERTIES_MISSING: Kind(
+    Code.META_PROPERTIES_MISSING: FindingKind(
         severity=Severity.FATAL,
         meaning=(
             "There is no meta.properties: nobody knows whose log directory this is, and a broker "
@@ -695,7 +695,7 @@ KINDS: Final[dict[Code, Kind]] = {
         elsewhere="info in copies (role mirror)",
         stops=Stops.BROKER,
     ),
-    Code.META_PROPERTIES_BROKEN: Kind(
+    Code.META_PROPERTIES_BROKEN: FindingKind(
         severity=Severity.FATAL,
         meaning=(
             "meta.properties cannot be parsed, or has not all that its version needs; a broker "
@@ -707,7 +707,7 @@ KINDS: Final[dict[Code, Kind]] = {
         ),
         stops=Stops.DIRECTORY,
     ),
-    Code.META_PROPERTIES_INCOMPLETE: Kind(
+    Code.META_PROPERTIES_INCOMPLETE: FindingKind(
         severity=Severity.FATAL,
         meaning=(
             "meta.properties names no node or no cluster: it is empty, or not Kafka's; a broker "
@@ -720,14 +720,14 @@ KINDS: Final[dict[Code, Kind]] = {
         ),
         stops=Stops.BROKER,
     ),
-    Code.DIRECTORIES_INCONSISTENT: Kind(
+    Code.DIRECTORIES_INCONSISTENT: FindingKind(
         severity=Severity.FATAL,
         meaning="The log directories are not of one broker of one cluster.",
         fix="give each broker its own directories; `pylog audit` compares those of several brokers",
         elsewhere="warn in copies (role mirror)",
         stops=Stops.BROKER,
     ),
-    Code.CLUSTER_METADATA_BROKEN: Kind(
+    Code.CLUSTER_METADATA_BROKEN: FindingKind(
         severity=Severity.FATAL,
         meaning=(
             "The cluster's metadata cannot be read; a broker does not start. Which partitions the "
@@ -739,7 +739,7 @@ KINDS: Final[dict[Code, Kind]] = {
         ),
         stops=Stops.BROKER,
     ),
-    Code.FEATURE_LEVEL_UNKNOWN: Kind(
+    Code.FEATURE_LEVEL_UNKNOWN: FindingKind(
         severity=Severity.FATAL,
         meaning=(
             "The cluster's metadata is of a version that Kafka 4.4 does not start with: that of a "
@@ -748,7 +748,7 @@ KINDS: Final[dict[Code, Kind]] = {
         fix="start the release that wrote it, and upgrade by the releases between",
         stops=Stops.BROKER,
     ),
-    Code.QUORUM_STATE_BROKEN: Kind(
+    Code.QUORUM_STATE_BROKEN: FindingKind(
         severity=Severity.FATAL,
         meaning="quorum-state cannot be parsed; a node does not start.",
         fix="move {file}/quorum-state away: a node makes it anew from an election",

@@ -85,7 +85,7 @@ class Prescription:
 
 
 @dataclass(slots=True)
-class _Logs:
+class _OrderedLogs:
     """Logs of a topic that are put in order from their start, and what is removed before."""
 
     removals: dict[str, None] = field(default_factory=dict)
@@ -119,9 +119,11 @@ def prescribe(
     # recovery is told of topics: where one log of a topic may be cut, that is said of all.
     together = recovered_together(roots)
     cutting = {
-        (together[root], of.topic): _Logs() for root, of in mended & cut_places if of is not None
+        (together[root], of.topic): _OrderedLogs()
+        for root, of in mended & cut_places
+        if of is not None
     }
-    recovering: dict[tuple[tuple[str, ...], str], _Logs] = {}
+    recovering: dict[tuple[tuple[str, ...], str], _OrderedLogs] = {}
     rebuilt: dict[str, dict[str, None]] = {}
     set_aside: dict[str, None] = {}
     recovered = {each.place for each in bad if each.cure is Cure.RECOVER} | cut_places
@@ -135,7 +137,7 @@ def prescribe(
             rebuilt.setdefault(last, {}).update({removal: None} if removal else {})
         else:
             topic = (together[each.root], each.partition.topic)
-            logs = cutting.get(topic) or recovering.setdefault(topic, _Logs())
+            logs = cutting.get(topic) or recovering.setdefault(topic, _OrderedLogs())
             logs.removals.update({removal: None} if removal else {})
             logs.most_bytes = max(logs.most_bytes, sizes.get(each.place, 0))
     for_people = {

@@ -30,7 +30,7 @@ from storage_core.maintenance.verification.indexes import (
 )
 from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
 from storage_core.maintenance.verification.segment_facts import SegmentFacts
-from storage_core.maintenance.verification.segment_scan import SegmentScan
+from storage_core.maintenance.verification.segment_scan import SegmentPass
 from storage_core.store.base import FileInfo, LogStore
 
 
@@ -57,7 +57,7 @@ def verify_segment(
         b"" if offset_index is None else offset_index.content,
         b"" if time_index is None else time_index.content,
     )
-    scan = SegmentScan(segment, indexed, options, findings)
+    scan = SegmentPass(segment, indexed, options, findings)
     try:
         with closing(store.open_file(segment.log.name)) as reader:
             if reader.size_bytes > MAX_BATCH_BYTES:
@@ -96,7 +96,7 @@ def _check_indexes(  # noqa: PLR0913 - a segment, its indexes, where it lies, ho
     segment: SegmentFiles,
     offset_index: UsedBytes | None,
     time_index: UsedBytes | None,
-    scan: SegmentScan,
+    scan: SegmentPass,
     *,
     surroundings: Surroundings,
     options: VerifyOptions,
@@ -180,7 +180,7 @@ def _read_index(
 
 def _report_tail(
     segment: SegmentFiles,
-    scan: SegmentScan,
+    scan: SegmentPass,
     surroundings: Surroundings,
     options: VerifyOptions,
     findings: FindingCollector,

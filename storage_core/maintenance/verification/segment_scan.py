@@ -142,7 +142,7 @@ def _add(code: Code, message: str, window: Window, row: int, findings: FindingCo
     )
 
 
-class SegmentScan:
+class SegmentPass:
     """One pass over a segment.
 
     Args:

@@ -155,7 +155,7 @@ class RootState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class ReadRates:
     """Rates of reading and checking, measured or assumed.
 
     Attributes:
@@ -229,7 +229,7 @@ class Verdict:
 
 def measure_pace(
     *, read_bytes: int, read_seconds: float, broker_threads: int, our_tasks: int, is_local: bool
-) -> Pace:
+) -> ReadRates:
     """Return the pace that a verification showed.
 
     Args:
@@ -240,7 +240,7 @@ def measure_pace(
         is_local: Whether these are processes of this machine, without Spark.
     """
     is_measured = read_bytes >= LEAST_MEASURED_BYTES and read_seconds > 0
-    return Pace(
+    return ReadRates(
         bytes_per_second=read_bytes / read_seconds if is_measured else ASSUMED_BYTES_PER_SECOND,
         is_measured=is_measured,
         broker_threads=max(broker_threads, 1),
@@ -251,7 +251,7 @@ def measure_pace(
 
 def forecast_start(
     partitions: Sequence[PartitionForecast],
-    pace: Pace,
+    pace: ReadRates,
     *,
     is_up: bool = True,
     has_metadata: bool = True,

@@ -109,7 +109,7 @@ def compress(data: bytes | bytearray | memoryview, *, level: int | None = None) 
     return b"".join((_HEADER, deflater.compress(data), deflater.flush(), trailer))
 
 
-class _Functions(NamedTuple):
+class _GzipFunctions(NamedTuple):
     """Addresses of functions of the library.
 
     Attributes:
@@ -122,7 +122,7 @@ class _Functions(NamedTuple):
 
 
 @functools.cache
-def _functions() -> _Functions | None:
+def _functions() -> _GzipFunctions | None:
     """Return what kernels call; None where the library's state is not laid out as they know it."""
     library = find_library("isal.isal_zlib")
     addresses = addresses_of(
@@ -130,7 +130,7 @@ def _functions() -> _Functions | None:
     )
     if addresses is None:
         return None
-    functions = _Functions(*addresses[:2])
+    functions = _GzipFunctions(*addresses[:2])
     proof = compress(_PROOF)
     blocks = Blocks(np.frombuffer(bytearray(proof), np.uint8), *np.array([[0], [len(proof)]]))
     arena = Arena()

@@ -186,7 +186,7 @@ def _level_of_library(level: int | None) -> int:
     return max(level, _FIRST_SLOW_LEVEL)
 
 
-class _Functions(NamedTuple):
+class _Lz4Functions(NamedTuple):
     """What kernels need of the library.
 
     Attributes:
@@ -201,7 +201,7 @@ class _Functions(NamedTuple):
 
 
 @functools.cache
-def _functions() -> _Functions | None:
+def _functions() -> _Lz4Functions | None:
     library = find_library("lz4.frame._frame")
     addresses = addresses_of(library, ("LZ4_decompress_safe", "LZ4F_compressFrame"))
     if addresses is None:
@@ -209,7 +209,7 @@ def _functions() -> _Functions | None:
     headers = [_plain_header(block_size, has_checksums=False) for block_size in BLOCK_SIZES]
     checksums = np.array([header[HEADER_CHECKSUM_AT] for header in headers], np.uint8)
     expand, pack = addresses
-    return _Functions(expand, pack, checksums)
+    return _Lz4Functions(expand, pack, checksums)
 
 
 def preferences_of(level: int | None) -> NDArray[np.uint8]:

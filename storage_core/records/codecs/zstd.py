@@ -52,7 +52,7 @@ _LEVEL: Final = 3
 _LEVEL_PARAMETER: Final = 100  # ZSTD_c_compressionLevel
 
 
-class _Functions(NamedTuple):
+class _ZstdFunctions(NamedTuple):
     """Addresses of functions of the library.
 
     Attributes:
@@ -85,9 +85,9 @@ def _library() -> ctypes.CDLL | None:
 
 
 @functools.cache
-def _functions() -> _Functions | None:
+def _functions() -> _ZstdFunctions | None:
     addresses = addresses_of(_library(), _LIBRARY_FUNCTIONS)
-    return None if addresses is None else _Functions(*addresses)
+    return None if addresses is None else _ZstdFunctions(*addresses)
 
 
 class _NativeContext:

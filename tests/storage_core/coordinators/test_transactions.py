@@ -6,9 +6,9 @@ import pytest
 
 from storage_core.coordinators.transactions import (
     HoldingTransaction,
+    TransactionEnding,
     TransactionImage,
     TransactionState,
-    Verdict,
     judge_open_transactions,
 )
 from storage_core.filenames import TopicPartition
@@ -51,17 +51,17 @@ def judge(
 @pytest.mark.parametrize(
     ("status", "verdict"),
     [
-        (0, Verdict.HANGING),
-        (1, Verdict.ONGOING),
-        (2, Verdict.ENDING),
-        (3, Verdict.ENDING),
-        (4, Verdict.HANGING),
-        (5, Verdict.HANGING),
-        (6, Verdict.HANGING),
-        (7, Verdict.ENDING),
+        (0, TransactionEnding.HANGING),
+        (1, TransactionEnding.ONGOING),
+        (2, TransactionEnding.ENDING),
+        (3, TransactionEnding.ENDING),
+        (4, TransactionEnding.HANGING),
+        (5, TransactionEnding.HANGING),
+        (6, TransactionEnding.HANGING),
+        (7, TransactionEnding.ENDING),
     ],
 )
-def test_the_state_of_the_coordinator_says_who_ends_it(status: int, verdict: Verdict):
+def test_the_state_of_the_coordinator_says_who_ends_it(status: int, verdict: TransactionEnding):
     (holding,) = judge(open_at(5), transaction_status=status)
     assert holding.verdict is verdict
     assert holding.entry is not None
@@ -72,7 +72,10 @@ def test_the_state_of_the_coordinator_says_who_ends_it(status: int, verdict: Ver
 def test_a_transaction_is_overdue_only_after_its_timeout():
     (at_limit,) = judge(open_at(5), now_ms=COMMITTED_MS + 60_000)
     (over,) = judge(open_at(5), now_ms=COMMITTED_MS + 60_001)
-    assert (at_limit.verdict, over.verdict) == (Verdict.ONGOING, Verdict.OVERDUE)
+    assert (at_limit.verdict, over.verdict) == (
+        TransactionEnding.ONGOING,
+        TransactionEnding.OVERDUE,
+    )
     assert (at_limit.command, over.command) == ("", "")
 
 
@@ -80,16 +83,16 @@ def test_a_transaction_is_overdue_only_after_its_timeout():
 def test_nobody_ends_what_the_coordinator_does_not_have_there():
     elsewhere = ({"topic": "t", "partition_ids": (1,)},)
     (holding,) = judge(open_at(5), transaction_partitions=elsewhere)
-    assert holding.verdict is Verdict.HANGING
+    assert holding.verdict is TransactionEnding.HANGING
     assert holding.command == f"{PREFIX} abort --topic t --partition 0 --start-offset 5"
     (unknown_producer,) = judge(open_at(5, producer_id=99))
-    assert (unknown_producer.verdict, unknown_producer.entry) == (Verdict.HANGING, None)
+    assert (unknown_producer.verdict, unknown_producer.entry) == (TransactionEnding.HANGING, None)
 
 
 @pytest.mark.item("REP-18")
 def test_nobody_can_say_so_while_a_partition_of_the_coordinator_is_missing():
     (holding,) = judge(open_at(5, producer_id=99), is_complete=False)
-    assert holding.verdict is Verdict.UNKNOWN
+    assert holding.verdict is TransactionEnding.UNKNOWN
     assert holding.command == f"{PREFIX} find-hanging --topic t --partition 0"
 
 

@@ -32,7 +32,7 @@ def spans(pieces: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return as_array(b"".join(pieces)), ends - [len(piece) for piece in pieces], ends
 
 
-def lz4_functions() -> lz4._Functions:
+def lz4_functions() -> lz4._Lz4Functions:
     functions = lz4._functions()
     assert functions is not None
     return functions

@@ -20,7 +20,7 @@ from storage_core.filenames import (
 from storage_core.filenames import SEGMENT_FILE_SUFFIXES as SUFFIXES
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.formats.index_entries import TIME_INDEX_ENTRY
-from storage_core.maintenance.listings import Listings, Look, look_at, parse_file_names
+from storage_core.maintenance.listings import DirectoryLook, Listings, look_at, parse_file_names
 from storage_core.maintenance.partition_state import PartitionState, UnobservedError
 from storage_core.maintenance.retention.holds import HOLDS, NO_LIMIT, find_kept_logs
 from storage_core.maintenance.retention.plan import RetentionRules, plan_retention
@@ -59,12 +59,14 @@ def test_many_names_are_read_as_one_by_one(names):
 # --- which directories take part
 
 
-def look_of(bases: Sequence[int], more: Sequence[str] = (), *, without: Sequence[str] = ()) -> Look:
+def look_of(
+    bases: Sequence[int], more: Sequence[str] = (), *, without: Sequence[str] = ()
+) -> DirectoryLook:
     """A directory of whole segments, with more files, or without some."""
     names = [segment_file(base, suffix) for base in bases for suffix in SUFFIXES[:3]]
     names = [name for name in (*names, *more) if name not in without]
     logs = {name: (100, NOW) for name in names if name.endswith(".log")}
-    return Look(logs=logs, others=[name for name in names if name not in logs])
+    return DirectoryLook(logs=logs, others=[name for name in names if name not in logs])
 
 
 PLAIN = look_of([0, 10])
@@ -74,7 +76,7 @@ PLAIN = look_of([0, 10])
     "look",
     [
         pytest.param(None, id="not listed"),
-        pytest.param(Look(logs={}), id="empty"),
+        pytest.param(DirectoryLook(logs={}), id="empty"),
         pytest.param(replace(PLAIN, are_files=False), id="a link or a directory in it"),
         pytest.param(look_of([0], ["1.log"]), id="a short number"),
         pytest.param(look_of([0], ["x.log"]), id="a log without a number"),
@@ -155,7 +157,7 @@ def partitions(draw):
     return segments, draw(times)
 
 
-def listed(partition) -> tuple[Look, PartitionState]:
+def listed(partition) -> tuple[DirectoryLook, PartitionState]:
     segments, at = partition
     look = look_of([base for base, _, _ in segments])
     entry = np.array([(at, 0)], TIME_INDEX_ENTRY).tobytes() if at > NO_TIMESTAMP else b""

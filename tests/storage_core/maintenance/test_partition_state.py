@@ -15,7 +15,7 @@ from storage_core.maintenance.compaction.candidates import (
 )
 from storage_core.maintenance.partition_state import (
     Fact,
-    Level,
+    FactLevel,
     ObservedSegment,
     PartitionState,
     UnobservedError,
@@ -60,7 +60,7 @@ def test_a_listing_tells_sizes_and_times_of_segments_and_all_names():
     )
     assert state.names == {file.name for file in FILES}
     assert state.size_bytes == 330
-    assert state.level is Level.LISTING
+    assert state.level is FactLevel.LISTING
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,11 @@ def test_a_listing_without_segments_starts_at_the_checkpoint():
 
 
 def test_a_state_is_observed_as_far_as_all_of_its_segments_are():
-    assert listed(_0=1, _10=2).level is Level.LISTING
-    assert listed(_0=1, _10=2, _20=-1).level is Level.INDEX_TAILS
+    assert listed(_0=1, _10=2).level is FactLevel.LISTING
+    assert listed(_0=1, _10=2, _20=-1).level is FactLevel.INDEX_TAILS
     loaded = PartitionState.of_log(log_of([segment(0), segment(10)]))
-    assert loaded.level is Level.HEADERS
-    assert replace(loaded, stable_end=None).level is Level.INDEX_TAILS
+    assert loaded.level is FactLevel.HEADERS
+    assert replace(loaded, stable_end=None).level is FactLevel.INDEX_TAILS
 
 
 @pytest.mark.parametrize(

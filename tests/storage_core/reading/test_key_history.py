@@ -237,13 +237,13 @@ def test_what_is_kept_of_many_versions_has_a_bound_while_they_are_read(tmp_path,
     monkeypatch.setattr(ranges, "_WINDOW_BYTES", 4_096)
     root = write(tmp_path, *(batch(n, record(b"k", b"v" * 1000)) for n in range(400)))
     held = []
-    add = key_history._Tail.add
+    add = key_history._NewestRecords.add
 
     def watched(tail, piece):
         add(tail, piece)
         held.append(sum(each.num_rows for each in tail.batches))
 
-    monkeypatch.setattr(key_history._Tail, "add", watched)
+    monkeypatch.setattr(key_history._NewestRecords, "add", watched)
     found = history(root, most=1)
     assert told(found) == [(399, b"v" * 1000, None)]
     assert found.left_out == 399

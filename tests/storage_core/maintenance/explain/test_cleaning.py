@@ -6,7 +6,7 @@ import pytest
 
 from storage_core.log.producer_snapshot import ProducerEntry
 from storage_core.maintenance.compaction.candidates import CleanRequest, choose_range
-from storage_core.maintenance.explain.answers import Answer, Verdict
+from storage_core.maintenance.explain.answers import Answer, PredicateResult
 from storage_core.maintenance.explain.cleaning import explain_cleaning
 from storage_core.maintenance.partition_state import PartitionState
 from tests.kit.builders import SOME_TIME_MS
@@ -50,7 +50,7 @@ def test_a_log_that_is_due_says_so_with_its_range():
         held_by=None,
         text="due: 300 dirty bytes from offset 0 to 30",
     )
-    assert said["DIRTY_RATIO"].verdict is Verdict.PASSES
+    assert said["DIRTY_RATIO"].verdict is PredicateResult.PASSES
 
 
 @pytest.mark.item("FLT-16")
@@ -78,7 +78,7 @@ def test_a_longest_wait_tells_from_when_on_the_ratio_does_not_count():
     answer, said = explained(checkpoint=20, overrides={"max.compaction.lag.ms": limit})
     from_ms = SOME_TIME_MS + limit + 1
     assert (answer.held_by, answer.from_ms) == ("DIRTY_RATIO", from_ms)
-    assert said["MAX_COMPACTION_LAG"].verdict is Verdict.BLOCKS
+    assert said["MAX_COMPACTION_LAG"].verdict is PredicateResult.BLOCKS
     late = [replace(s, first_batch_timestamp=NOW - limit - 1) for s in FOUR]
     assert explained(late, checkpoint=20, overrides={"max.compaction.lag.ms": limit})[0].is_due
     just = [replace(s, first_batch_timestamp=NOW - limit) for s in FOUR]

@@ -10,7 +10,7 @@ from storage_core.errors import CheckpointError, GuardRefusedError, StorageError
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.materialize import (
     STATE_FILE,
-    TargetState,
+    MaterializedTarget,
     hold_target,
     read_target,
     write_checkpoints,
@@ -18,7 +18,7 @@ from storage_core.maintenance.materialize import (
 )
 
 OURS = {"root": "s3://b/managed", "root_id": "a" * 32}
-STATE = TargetState(**OURS, generations={"t-0": 3})
+STATE = MaterializedTarget(**OURS, generations={"t-0": 3})
 
 
 @pytest.mark.parametrize("exists", [False, True], ids=["absent", "empty"])

@@ -7,8 +7,7 @@ import pytest
 
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
-from storage_core.maintenance.replication.audit import PartitionAudit, audit_partition
-from storage_core.maintenance.replication.losses import Weight
+from storage_core.maintenance.replication.audit import PartitionAudit, Weight, audit_partition
 from storage_core.maintenance.replication.offset_ranges import clip, count, subtract
 from storage_core.maintenance.replication.partition_registration import PartitionRegistration
 from storage_core.maintenance.replication.places import ReplicaPlace

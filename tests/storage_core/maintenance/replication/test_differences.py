@@ -16,7 +16,7 @@ from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.maintenance.replication import log_batches, survivors
 from storage_core.maintenance.replication.difference import DifferenceKind
 from storage_core.maintenance.replication.differences import Differences, find_differences
-from storage_core.maintenance.replication.log_batches import Look
+from storage_core.maintenance.replication.log_batches import ReadDepth
 from storage_core.maintenance.replication.partition_registration import PartitionRegistration
 from storage_core.maintenance.replication.places import ReplicaPlace
 from storage_core.maintenance.replication.range_digests import (
@@ -129,7 +129,7 @@ def test_differences_are_those_of_all_records(data: st.DataObject):
             directory = Path(folder, str(broker), "t-0")
             open_records(directory, kept, dense_cuts(kept, data.draw(borders)), set())
             replicas.append(rest(directory, broker))
-        answer = find_differences(replicas, "t", None, Look.DIGESTS)
+        answer = find_differences(replicas, "t", None, ReadDepth.DIGESTS)
     told: dict[str, set[tuple[int, int | None]]] = {}
     for each in answer.differences:
         offsets = range(each.first_offset, each.last_offset + 1)
@@ -181,7 +181,7 @@ def test_a_cleaner_may_remove_what_has_a_survivor(data: st.DataObject):
             replicas.append(rest(directory, broker, cleaned))
         end = max(log.log_end_offset for log in replicas)
         replicas = [replace(log, log_end_offset=end) for log in replicas]
-        answer = find_differences(replicas, "t", COMPACTED, Look.DIGESTS)
+        answer = find_differences(replicas, "t", COMPACTED, ReadDepth.DIGESTS)
     told = {
         at for each in answer.differences for at in range(each.first_offset, each.last_offset + 1)
     }
@@ -195,14 +195,14 @@ def test_nothing_is_told_of_logs_that_kafka_cleaned_apart(golden, tmp_path: Path
     before = golden.unpack(tmp_path / "1")
     after = golden.unpack(tmp_path / "2", Side.AFTER)
     replicas = [rest(before, 1), rest(after, 2)]
-    for look in (Look.HEADERS, Look.DIGESTS):
+    for look in (ReadDepth.HEADERS, ReadDepth.DIGESTS):
         answer = find_differences(replicas, "t", COMPACTED, look)
         assert kinds(answer) == []
 
 
 @pytest.mark.item("REP-12")
-@pytest.mark.parametrize("look", [Look.HEADERS, Look.DIGESTS])
-def test_a_flip_a_gap_and_an_epoch_are_named_by_their_places(tmp_path: Path, look: Look):
+@pytest.mark.parametrize("look", [ReadDepth.HEADERS, ReadDepth.DIGESTS])
+def test_a_flip_a_gap_and_an_epoch_are_named_by_their_places(tmp_path: Path, look: ReadDepth):
     whole = batches_of(9)
     size = len(encode_batch(whole[0]))
     changed = [batch for batch in whole if batch.base_offset != 12]
@@ -215,7 +215,7 @@ def test_a_flip_a_gap_and_an_epoch_are_named_by_their_places(tmp_path: Path, loo
     flip(file, size + 70)
     answer = find_differences(logs, "t", None, look)
     expected = [("missing", 12, 14, 2), ("epoch", 21, 23, 2)]
-    if look is Look.DIGESTS:
+    if look is ReadDepth.DIGESTS:
         expected.append(("bytes", 3, 5, 2))
     assert sorted(kinds(answer)) == sorted(expected)
     places = {
@@ -225,7 +225,7 @@ def test_a_flip_a_gap_and_an_epoch_are_named_by_their_places(tmp_path: Path, loo
     second = "00000000000000000006.log"
     assert places["missing"] == (second, 2 * size, LOG, 4 * size)
     assert places["epoch"] == (second, 4 * size, LOG, 7 * size)
-    if look is Look.DIGESTS:
+    if look is ReadDepth.DIGESTS:
         assert places["bytes"] == (LOG, size, LOG, size)
         (told,) = (each for each in answer.differences if each.kind is DifferenceKind.BYTES)
         assert told.message == "the checksum is wrong at broker 2"
@@ -243,7 +243,7 @@ def test_only_what_two_share_against_the_first_is_told_of_them_again(tmp_path: P
         rest(write_replica(tmp_path, 3, whole[:3]), 3),
         rest(write_replica(tmp_path, 4, other), 4),
     ]
-    answer = find_differences(logs, "t", None, Look.DIGESTS)
+    answer = find_differences(logs, "t", None, ReadDepth.DIGESTS)
     # Brokers 2 and 4 agree; broker 3 lacks what broker 1 has, and what they have.
     assert sorted(kinds(answer)) == [
         ("epoch", 9, 11, 2),
@@ -262,7 +262,7 @@ def test_an_offset_that_was_flipped_is_named_and_nothing_else(tmp_path: Path):
         content = bytearray(file.read_bytes())
         content[5 * size + position] ^= 0x40
         file.write_bytes(content)
-        answer = find_differences(logs, "t", None, Look.DIGESTS)
+        answer = find_differences(logs, "t", None, ReadDepth.DIGESTS)
         assert kinds(answer) == [("bytes", 15, 17, 2)]
         (told,) = answer.differences
         assert (told.side.position, told.other.position) == (5 * size, 5 * size)
@@ -272,7 +272,7 @@ def test_equal_damage_is_no_difference(tmp_path: Path):
     logs = [rest(write_replica(tmp_path, broker, batches_of(5)), broker) for broker in (1, 2)]
     for log in logs:
         flip(Path(log.place.directory, LOG), 70)
-    answer = find_differences(logs, "t", None, Look.DIGESTS)
+    answer = find_differences(logs, "t", None, ReadDepth.DIGESTS)
     assert kinds(answer) == []
 
 
@@ -283,13 +283,13 @@ def test_a_torn_tail_is_a_finding_and_what_is_before_it_is_compared(tmp_path: Pa
     content = (directory / LOG).read_bytes()
     (directory / LOG).write_bytes(content[:-1])
     logs.append(rest(directory, 2))
-    for look in (None, Look.HEADERS, Look.DIGESTS):
+    for look in (None, ReadDepth.HEADERS, ReadDepth.DIGESTS):
         answer = find_differences(logs, "t", None, look)
         assert kinds(answer) == [("missing", 12, 14, 2)]
         assert ((Code.TORN_TAIL, 2) in codes(answer)) == (look is not None)
     for zeros in (b"", bytes(4096)):
         (directory / LOG).write_bytes(content + zeros)
-        answer = find_differences([logs[0], rest(directory, 2)], "t", None, Look.DIGESTS)
+        answer = find_differences([logs[0], rest(directory, 2)], "t", None, ReadDepth.DIGESTS)
         assert (kinds(answer), answer.findings) == ([], ())
 
 
@@ -311,7 +311,7 @@ def test_sums_know_nothing_of_segments_and_differ_where_batches_do(tmp_path: Pat
     assert np.flatnonzero(unequal).tolist() == [96 >> 4]
     bounds = ranges.bounds(unequal)
     assert bounds == [(96, 112)]
-    answer = find_differences(logs, "t", None, Look.DIGESTS, ranges=bounds)
+    answer = find_differences(logs, "t", None, ReadDepth.DIGESTS, ranges=bounds)
     assert kinds(answer) == [("bytes", 96, 98, 2)]
     assert answer.read_bytes < 2 * 60 * size
     assert answer.findings == ()
@@ -341,7 +341,7 @@ def test_a_checkpoint_outside_of_its_log_is_a_finding(tmp_path: Path, checkpoint
     inside = PartitionCheckpoints(
         log_start_offset=0, high_watermark=15, recovery_point=15, cleaner_offset=15
     )
-    for look in (None, Look.HEADERS, Look.DIGESTS):
+    for look in (None, ReadDepth.HEADERS, ReadDepth.DIGESTS):
         good = find_differences([rest(directory, 1, inside)], "t", None, look)
         assert good.findings == ()
         bad = find_differences(
@@ -355,7 +355,7 @@ def epochs_of(tmp_path: Path, text: str | None, *, leader: int = 1) -> dict[str,
     batches = [*batches_of(3), *(replace(b, leader_epoch=2) for b in batches_of(5)[3:])]
     state = replace(COMPACTED, is_compacted=False, leader=leader, leader_epoch=3)
     found = {}
-    for look in (None, Look.HEADERS):
+    for look in (None, ReadDepth.HEADERS):
         shutil.rmtree(tmp_path / "1", ignore_errors=True)
         shutil.rmtree(tmp_path / "2", ignore_errors=True)
         logs = []
@@ -398,7 +398,7 @@ def test_epochs_of_batches_never_fall(tmp_path: Path):
     batches = batches_of(5)
     batches[1] = replace(batches[1], leader_epoch=1)
     log = rest(write_replica(tmp_path, 1, batches), 1)
-    for look in (Look.HEADERS, Look.DIGESTS):
+    for look in (ReadDepth.HEADERS, ReadDepth.DIGESTS):
         assert (Code.EPOCH_GOES_BACK, 1) in codes(find_differences([log], "t", None, look))
 
 
@@ -429,7 +429,7 @@ def test_a_replica_that_is_missing_lacks_everything(tmp_path: Path):
         rest(write_replica(tmp_path, 1, batches_of(5)), 1),
         observe_log(place),
     ]
-    for look in (None, Look.HEADERS, Look.DIGESTS):
+    for look in (None, ReadDepth.HEADERS, ReadDepth.DIGESTS):
         assert kinds(find_differences(logs, "t", None, look)) == [("missing", 0, 14, 2)]
 
 
@@ -439,5 +439,5 @@ def test_many_ranges_are_counted_beyond_those_that_are_told(tmp_path: Path):
         rest(write_replica(tmp_path, 1, whole), 1),
         rest(write_replica(tmp_path, 2, whole[::2]), 2),
     ]
-    answer = find_differences(logs, "t", None, Look.HEADERS)
+    answer = find_differences(logs, "t", None, ReadDepth.HEADERS)
     assert (len(answer.differences), answer.untold) == (1000, 200)

@@ -15,8 +15,8 @@ from storage_core.maintenance.verification.verdict import (
     SECONDS_A_SEGMENT,
     SPARK_START_SECONDS,
     Advice,
-    Pace,
     PartitionForecast,
+    ReadRates,
     RootState,
     Waiting,
     decide,
@@ -34,7 +34,7 @@ ROOT = RootState(
     partitions=1,
     size_bytes=GB,
 )
-PACE = Pace(bytes_per_second=0.5e9, is_measured=True, broker_threads=2, our_tasks=8)
+PACE = ReadRates(bytes_per_second=0.5e9, is_measured=True, broker_threads=2, our_tasks=8)
 
 
 def partition(name: str = "t-0", root: str = "/logs", **facts) -> PartitionForecast:

@@ -1,4 +1,4 @@
-"""Where what is made of a round's windows lies: memory that is used again for each window.
+"""Buffers that are used again for every window of a round.
 
 The first touch of a page costs as much as the work on what then lies in it, so neither a segment
 nor the second pass begins with new memory.
@@ -12,7 +12,7 @@ from storage_core.records.codecs import Arena
 from storage_core.records.reader import WindowRoom
 
 
-class Room:
+class WindowBuffers:
     """Memory for what is made of one window.
 
     Args:
@@ -34,8 +34,8 @@ class Room:
         self.out = Arena()
 
 
-class Rooms:
-    """The rooms of one round, in turns: a segment goes on where the one before it ended.
+class RoundBuffers:
+    """The buffers of one round, in turns: a segment goes on where the one before it ended.
 
     Attributes:
         windows: Where the windows themselves lie, as `scan_windows` takes them.
@@ -43,20 +43,20 @@ class Rooms:
 
     def __init__(self) -> None:
         self.windows: deque[WindowRoom] = deque()
-        self._rooms: deque[Room] = deque()
+        self._buffers: deque[WindowBuffers] = deque()
 
     def reserve(self, count: int, plan: CompactionPlan) -> None:
-        """Have rooms for so many windows that are valid at the same time.
+        """Have buffers for so many windows that are valid at the same time.
 
         Args:
             count: How many.
             plan: The round.
         """
-        while len(self._rooms) < count:
+        while len(self._buffers) < count:
             self.windows.append(WindowRoom())
-            self._rooms.append(Room(plan))
+            self._buffers.append(WindowBuffers(plan))
 
-    def next(self) -> Room:
-        """Return the room for what is made of the next window."""
-        self._rooms.rotate(-1)
-        return self._rooms[-1]
+    def next(self) -> WindowBuffers:
+        """Return the buffers for what is made of the next window."""
+        self._buffers.rotate(-1)
+        return self._buffers[-1]
