@@ -32,11 +32,8 @@ def without_secrets(text: str) -> str:
     """
     if "://" not in text:
         return text
-    return _PARAMETER.sub(rf"\1={_MASK}", _without_passwords(text))
-
-
-def _without_passwords(text: str) -> str:
-    return _WORD.sub(_mask_passwords, text) if "@" in text else text
+    plain = _WORD.sub(_mask_passwords, text) if "@" in text else text
+    return _PARAMETER.sub(rf"\1={_MASK}", plain)
 
 
 def _mask_passwords(word: re.Match[str]) -> str:

@@ -326,7 +326,9 @@ class MetadataImage:
                 case TopicRecord():
                     self._topics[record.topic_id] = _TopicImage(validate_topic(record.name))
                 case RemoveTopicRecord():
-                    self._remove_topic(record)
+                    topic = self._topics.pop(record.topic_id)
+                    self.topic_configs.pop(topic.name, None)
+                    self.ignored_topic_keys.pop(topic.name, None)
                 case PartitionRecord():
                     self._topics[record.topic_id].partitions[record.partition] = record
                 case PartitionChangeRecord():
@@ -354,11 +356,6 @@ class MetadataImage:
             raise CorruptClusterMetadataError(file, offset, reason) from error
         except InvalidNameError as error:
             raise CorruptClusterMetadataError(file, offset, str(error)) from error
-
-    def _remove_topic(self, record: RemoveTopicRecord) -> None:
-        topic = self._topics.pop(record.topic_id)
-        self.topic_configs.pop(topic.name, None)
-        self.ignored_topic_keys.pop(topic.name, None)
 
     def _change_partition(self, change: PartitionChangeRecord) -> None:
         partitions = self._topics[change.topic_id].partitions

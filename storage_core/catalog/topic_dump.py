@@ -19,7 +19,7 @@ Source of the text: ``org.apache.kafka.tools.ConfigCommand`` (Kafka 2.5 to 4.4).
 import codecs
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -92,7 +92,9 @@ def _parse_text(content: bytes, file: str) -> dict[str, dict[str, str]]:
         raise CheckpointError(file, _line_of(error), f"is no UTF-8: {error.reason}") from error
     topics: dict[str, dict[str, str]] = {}
     settings: dict[str, str] | None = None
-    for number, line in enumerate(_lines(text), 1):
+    # Not splitlines: a value may hold what Python, but nobody else, takes for the end of a line.
+    lines = (line.removesuffix("\r") for line in text.split("\n"))
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         heading = _HEADING.fullmatch(line)
@@ -115,11 +117,6 @@ def _parse_text(content: bytes, file: str) -> dict[str, dict[str, str]]:
     if not topics:
         raise CheckpointError(file, 0, "names no topic: expected what kafka-configs.sh prints")
     return topics
-
-
-def _lines(text: str) -> Iterable[str]:
-    # Not splitlines: a value may hold what Python, but nobody else, takes for the end of a line.
-    return (line.removesuffix("\r") for line in text.split("\n"))
 
 
 def _find_setting(line: str) -> tuple[str, str] | None:

@@ -59,7 +59,11 @@ def verify_fit(
     for name in sorted((known.keys() | found.keys()) - doubtful):
         if known.get(name) != found.get(name):
             raise ChangedWhileReadError(name, _text(known.get(name)), _text(found.get(name)))
-    files, ready = dict(known), _there(scratch)
+    files = dict(known)
+    # The scratch files that are there as they were written.
+    ready = {
+        path: version for path, version in scratch.items() if version_of(Path(path)) == version
+    }
     made = partial(_made, scratch=scratch)
     for step in steps:
         if not any(step is other for other in done):
@@ -91,11 +95,6 @@ def _done(
     return done
 
 
-def _there(scratch: Versions) -> dict[str, FileVersion]:
-    """Return those of the scratch files that are there as they were written."""
-    return {path: version for path, version in scratch.items() if version_of(Path(path)) == version}
-
-
 def _is_amid(
     step: Operation, directory: Path, known: Versions, found: Versions, scratch: Versions
 ) -> bool:
@@ -107,7 +106,9 @@ def _is_amid(
             is_amid = name not in known and name in found and found[name].size_bytes == 0
         case PromoteFile(scratch_path=path, name=name):
             moved = scratch.get(path)
-            is_amid = moved is not None and found.get(name) == moved and not _exists(path)
+            is_amid = (
+                moved is not None and found.get(name) == moved and version_of(Path(path)) is None
+            )
         case CopyRange(target=name, size_bytes=size_bytes):
             # It is made anew in any case.
             is_amid = name not in found or found[name].size_bytes <= size_bytes
@@ -129,10 +130,6 @@ def _holds(directory: Path, step: WriteFile, version: FileVersion | None) -> boo
         return False
     store = LocalStore(directory)
     return store.read_file(step.name, limit_bytes=len(step.content)) == step.content
-
-
-def _exists(path: str) -> bool:
-    return version_of(Path(path)) is not None
 
 
 def _require_sources(

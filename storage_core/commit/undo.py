@@ -262,7 +262,9 @@ def _swap_back(
     logs = {file.name for file in back if kind_of(file.name) == LOG_SUFFIX}
     # A loader that finds the swap of a segment's records drops its other files: all are swapped.
     swapped = [
-        file for file in trashed.kept if _is_of_segment(file.name) and _log_of(file.name) in logs
+        file
+        for file in trashed.kept
+        if _is_of_segment(file.name) and log_file(offset_of(file.name) or 0) in logs
     ]
     in_swap = {file.name for file in swapped}
     others = [file for file in back if file.name not in in_swap]
@@ -338,10 +340,6 @@ def _is_of_segment(name: str) -> bool:
 
 def _is_log(name: str) -> bool:
     return name.endswith(LOG_SUFFIX)
-
-
-def _log_of(name: str) -> str:
-    return log_file(offset_of(name) or 0)
 
 
 def _text(file: FileFingerprint | None) -> str:

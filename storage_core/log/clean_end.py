@@ -59,7 +59,10 @@ def read_clean_end(
     try:
         for name in others:
             if name.endswith(TXN_INDEX_SUFFIX):
-                _check_transaction_index(folder, name)
+                # One with which a load recovers or fails is refused.
+                with _opened(folder, name) as descriptor:
+                    data = read_limited(descriptor, MAX_INDEX_BYTES)
+                parse_transaction_index(name, offset_of(name) or 0, data)
         if LEADER_EPOCH_FILE in others:
             with _opened(folder, LEADER_EPOCH_FILE) as descriptor:
                 parse_epochs(read_limited(descriptor, MAX_LEADER_EPOCH_BYTES))
@@ -75,17 +78,6 @@ def read_clean_end(
     if end < start or not _has_settled_producers(folder, snapshot, start=start, end=end):
         return None
     return end
-
-
-def _check_transaction_index(folder: int, name: str) -> None:
-    """Refuse a transaction index that makes a load recover or fail.
-
-    Raises:
-        CorruptIndexError: It is one.
-    """
-    with _opened(folder, name) as descriptor:
-        data = read_limited(descriptor, MAX_INDEX_BYTES)
-    parse_transaction_index(name, offset_of(name) or 0, data)
 
 
 def _read_newest_entries(folder: int, base_offset: int) -> OffsetIndex | None:

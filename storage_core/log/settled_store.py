@@ -193,7 +193,7 @@ def settle(store: LogStore) -> SettledStore:
         except ChangedWhileReadError as error:
             problem = str(error)
         except StorageError as error:
-            if not _is_gone(error):
+            if not isinstance(error.__cause__, FileNotFoundError):
                 raise
             problem = str(error)
     expected = f"a directory that stands still for a moment, in {len(_PAUSES)} attempts"
@@ -240,10 +240,6 @@ def _is_identifying(store: LogStore) -> TypeGuard[IdentifyingStore]:
     ``isinstance`` would compare whole protocols.
     """
     return hasattr(store, "open_identified")
-
-
-def _is_gone(error: StorageError) -> bool:
-    return isinstance(error.__cause__, FileNotFoundError)
 
 
 def _last_log(names: Iterable[str]) -> str:

@@ -269,7 +269,11 @@ def inspect_partition(view: RootView, entry: SubDirectory, *, now_ms: int) -> Ro
         store = open_store(entry.path)
         files = store.list_files()
         row |= _describe_files(files)
-        checkpoints = _checkpoints_of(view, entry, store)
+        checkpoints = PartitionCheckpoints()
+        if entry.topic_partition is not None:
+            checkpoints = partition_checkpoints(
+                store, entry.topic_partition, lambda: view.checkpoints
+            )
         if entry.kind is DirectoryKind.METADATA:
             row["unknown_files"] = []  # it has files of its own kinds, which KRaft looks after
         if isinstance(store, LocalStore):
@@ -310,13 +314,6 @@ def inspect_segments(entry: SubDirectory) -> Iterator[Row]:
             "modified_ms": log.modified_ms,
             "is_active": log is logs[-1],
         }
-
-
-def _checkpoints_of(view: RootView, entry: SubDirectory, store: LogStore) -> PartitionCheckpoints:
-    """Return what its root, or the partition's own manifest, says of a partition."""
-    if entry.topic_partition is None:
-        return PartitionCheckpoints()
-    return partition_checkpoints(store, entry.topic_partition, lambda: view.checkpoints)
 
 
 def _describe_files(files: Sequence[FileInfo]) -> Row:

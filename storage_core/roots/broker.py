@@ -308,7 +308,10 @@ class HeldBrokerRoot:
         try:
             # What is inside of partitions is looked for once: that is a listing of every one.
             left = find_inside(Path(self.location))
-            self._resume(left)
+            resumed = resume_killed_runs(Path(self.location), inside=left, fence=self.validate)
+            self.write_cleaner_points(resumed.points)
+            if resumed.marker is not None and read_clean_shutdown(self._files) is None:
+                self._write_marker(resumed.marker)
             swept = sweep_scratch(Path(self.location), inside=left)
             if swept:
                 _log.warning("%s: removed %d scratch files of killed runs", self.location, swept)
@@ -555,17 +558,6 @@ class HeldBrokerRoot:
         None: every partition has to be asked.
         """
         return None if self._scratch is None else ()
-
-    def _resume(self, left: Sequence[Path]) -> None:
-        """Take up what killed runs left: their commits, and the marker that they took away.
-
-        Args:
-            left: What they left inside of partitions.
-        """
-        resumed = resume_killed_runs(Path(self.location), inside=left, fence=self.validate)
-        self.write_cleaner_points(resumed.points)
-        if resumed.marker is not None and read_clean_shutdown(self._files) is None:
-            self._write_marker(resumed.marker)
 
     def _observe_all(self) -> None:
         """Look at every partition, for whoever finds what this run has left if it is killed."""

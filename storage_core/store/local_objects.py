@@ -231,7 +231,8 @@ class LocalObjectStore:
 
         Links are no objects: what a purge finds here, it deletes.
         """
-        for entry in sorted(self._scan(folder), key=_sort_name):
+        entries = self._scan(folder)
+        for entry in sorted(entries, key=lambda one: one.name + "/" if one.is_folder else one.name):
             key = f"{folder}/{entry.name}" if folder else entry.name
             if entry.is_folder:
                 yield from self._walk(key)
@@ -315,10 +316,6 @@ class _Temporary:
     folder: int
     name: str
     etag: str
-
-
-def _sort_name(entry: Entry) -> str:
-    return entry.name + "/" if entry.is_folder else entry.name
 
 
 def _write(

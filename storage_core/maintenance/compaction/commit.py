@@ -229,7 +229,11 @@ def plan_found_split(store: LogStore, split: SegmentSplit) -> Plan:
     view = DirectoryView(store)
     settle_leftovers(view)
     plan_parts(view, split)
-    operations = [step for step in view.operations if not _is_of_scratch(step)]
+    operations = [
+        step
+        for step in view.operations
+        if not (isinstance(step, DeleteFile) and step.name.startswith(SCRATCH_PREFIX))
+    ]
     snapshot = snapshot_file(split.base_offset)
     if split.base_offset not in split.base_offsets and snapshot in view:
         reason = f"no segment begins at {split.base_offset} any more"
@@ -250,7 +254,3 @@ def plan_split(store: LogStore, plan: CompactionPlan, file: str) -> Plan:
         StorageError: A file cannot be read.
     """
     return plan_found_split(store, find_split(store, plan, file))
-
-
-def _is_of_scratch(step: Operation) -> bool:
-    return isinstance(step, DeleteFile) and step.name.startswith(SCRATCH_PREFIX)

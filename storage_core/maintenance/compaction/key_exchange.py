@@ -291,19 +291,15 @@ class KeyBucket:
     def _hear_suspects(self, number: int, content: bytes | memoryview) -> None:
         low, high, rank, row = unpack_columns(content, SUSPECT_WORDS)
         if self._is_aborted is None:
-            self._is_aborted = self._find_aborted()
+            numbers = sorted(self._rows)
+            aborted = find_aborted(self._plan, (self._rows[one] for one in numbers))
+            self._is_aborted = dict(zip(numbers, aborted, strict=True))
         is_aborted = self._is_aborted[number][row.view(np.int64)]
         ranks = rank.view(np.int64)
         lives = ~is_aborted
         self._map.put(low[lives], high[lives], ranks[lives], int(lives.sum()))
         if is_aborted.any():
             self._late.append((low[is_aborted], high[is_aborted], ranks[is_aborted]))
-
-    def _find_aborted(self) -> dict[int, NDArray[np.bool_]]:
-        """Return, by segment, which rows of suspects belong to aborted transactions."""
-        numbers = sorted(self._rows)
-        aborted = find_aborted(self._plan, (self._rows[number] for number in numbers))
-        return dict(zip(numbers, aborted, strict=True))
 
     def _ask(
         self, low: NDArray[np.uint64], high: NDArray[np.uint64], rank: NDArray[np.int64]

@@ -103,7 +103,7 @@ class KeySidecar:
     @cached_property
     def key_count(self) -> NDArray[np.int64]:
         """How many hashes each batch has, int64[batches]."""
-        return _key_count(self.batches, self.flags)
+        return np.where(self.flags & OPENED, self.batches.record_count, 0)
 
     @cached_property
     def first_key(self) -> NDArray[np.int64]:
@@ -142,10 +142,6 @@ class KeySidecar:
         header["hashes_crc"] = crc32c.crc32c(high.data, crc32c.crc32c(low.data))
         header["mac"] = np.void(_mac(header, of, secret, table, flags))
         return header.tobytes().ljust(HEADER_BYTES, b"\0")
-
-
-def _key_count(batches: BatchTable, flags: NDArray[np.uint8]) -> NDArray[np.int64]:
-    return np.where(flags & OPENED, batches.record_count, 0)
 
 
 def _mac(

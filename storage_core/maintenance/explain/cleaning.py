@@ -72,7 +72,10 @@ def explain_cleaning(
         statement = blocks(_ABOUT, "NOT_COMPACTED", text, until=until, policy=policy)
         return held_back(statement), [statement]
     transactions = list_open_transactions(producers, now_ms=request.now_ms)
-    bounds = _bounds(state, config, request, chosen, transactions)
+    bounds = [_stable_bound(state, transactions), _active_bound(state, config, request.now_ms)]
+    if config.min_compaction_lag_ms > 0:
+        bounds += _young_bound(state, config, request, chosen)
+    bounds.sort(key=lambda bound: bound.offset)
     statements = [
         passes(_ABOUT, "POLICY", f"cleanup.policy is {','.join(sorted(config.cleanup_policy))}"),
         _start(state, request, chosen),
@@ -102,20 +105,6 @@ def _start(state: PartitionState, request: CleanRequest, chosen: CleanableRange)
     else:
         text = f"cleaned up to offset {first}, as the cleaner checkpoint says"
     return tells(_ABOUT, "FIRST_DIRTY_OFFSET", text, first_dirty_offset=first)
-
-
-def _bounds(
-    state: PartitionState,
-    config: LogConfig,
-    request: CleanRequest,
-    chosen: CleanableRange,
-    transactions: Sequence[OpenTransaction],
-) -> list[_CleaningLimit]:
-    """Return what ends the range, the lowest first."""
-    bounds = [_stable_bound(state, transactions), _active_bound(state, config, request.now_ms)]
-    if config.min_compaction_lag_ms > 0:
-        bounds += _young_bound(state, config, request, chosen)
-    return sorted(bounds, key=lambda bound: bound.offset)
 
 
 def _stable_bound(state: PartitionState, open_ones: Sequence[OpenTransaction]) -> _CleaningLimit:

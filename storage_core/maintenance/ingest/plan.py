@@ -189,7 +189,9 @@ def plan_ingest(
         InconsistentTopicIdError: The mirror has another topic of that name than before.
         CorruptRecordError: A segment holds offsets below its base.
     """
-    _check_topic(location, attested, ingested)
+    expected, topic_id = ingested.topic_id, attested.topic_id
+    if expected is not None and topic_id is not None and expected != topic_id:
+        raise InconsistentTopicIdError(location, expected, topic_id)
     ends = [
         edge.next_offset if end is None else end
         for end, edge in zip(candidates.ends, edges, strict=True)
@@ -220,12 +222,6 @@ def plan_ingest(
         log_start_offset=_first_log_start(taken, attested),
         cleaner_offset=_bounded(attested.cleaner_offset, end_offset),
     )
-
-
-def _check_topic(location: str, attested: MirrorFacts, ingested: ManagedFacts) -> None:
-    expected, topic_id = ingested.topic_id, attested.topic_id
-    if expected is not None and topic_id is not None and expected != topic_id:
-        raise InconsistentTopicIdError(location, expected, topic_id)
 
 
 def _check_range(location: str, segment: MirrorSegment, edge: SegmentEdges, end: int) -> None:

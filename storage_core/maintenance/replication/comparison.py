@@ -58,7 +58,7 @@ def compare_logs(logs: Sequence[OpenedLog | None]) -> ComparedLogs:
         missing[pair], missing[pair[::-1]] = [], []
     for start, end, read in pieces(readers):
         parts = [part.take(part.batches.crc_ok != 0) for part in read]
-        told = [_identity(part.batches) for part in parts]
+        told = [batch_names(part.batches) for part in parts]
         for pair in combinations(range(len(logs)), 2):
             one, two = pair
             alone = (
@@ -108,13 +108,6 @@ def _compare(
             lacked[1 - number].append(without(table, matched.same))
     ranges = [clip(union(parts), start=start, end=end) for parts in lacked]
     return lowest, (ranges[0], ranges[1])
-
-
-def _identity(batches: BatchTable) -> NDArray[np.void]:
-    """Return what a batch is told by, one value a batch."""
-    columns = [batches.base_offset, batches.last_offset, batches.leader_epoch, batches.crc]
-    rows = np.ascontiguousarray(np.stack([*columns, batches.size], axis=1))
-    return rows.view([(str(number), np.int64) for number in range(rows.shape[1])]).ravel()
 
 
 def _between(rows: BatchRows, start: int, end: int) -> pa.Table:
@@ -200,3 +193,22 @@ def without(table: pa.Table, same: NDArray[np.int64]) -> Ranges:
     offsets = table["offset"].to_numpy()
     is_other = ~np.isin(offsets, same) & ~np.asarray(table["is_control"], np.bool_)
     return of_offsets(offsets[is_other], table["epoch"].to_numpy()[is_other])
+
+
+def batch_names(batches: BatchTable, digests: NDArray[np.uint64] | None = None) -> NDArray[np.void]:
+    """Return what each batch is told from others by, one value a batch.
+
+    Args:
+        batches: The batches.
+        digests: uint64[m, batches], of all their bytes; None to go by their headers.
+    """
+    columns = [
+        batches.base_offset,
+        batches.last_offset,
+        batches.leader_epoch,
+        batches.crc,
+        batches.size,
+        *(() if digests is None else digests.view(np.int64)),
+    ]
+    values = np.ascontiguousarray(np.stack(columns, axis=1))
+    return values.view([(str(number), np.int64) for number in range(values.shape[1])]).ravel()

@@ -36,6 +36,7 @@ from storage_core.maintenance.replication.copy_report import (
 from storage_core.maintenance.replication.difference import DifferenceKind
 from storage_core.maintenance.replication.differences import cleaned_end
 from storage_core.maintenance.replication.log_batches import MOST_OFFSET
+from storage_core.maintenance.replication.offset_ranges import is_within
 from storage_core.maintenance.replication.record_digests import (
     IDENTITY,
     IS_ABORTED,
@@ -47,7 +48,6 @@ from storage_core.maintenance.replication.record_digests import (
     RecordReader,
     Rows,
     Spans,
-    is_within,
     no_rows,
 )
 from storage_core.maintenance.replication.resting_log import RestingLog

@@ -94,3 +94,15 @@ def contain(
         at = np.searchsorted(own[:, 0], offsets[rows], side="right") - 1
         is_in[rows] = (at >= 0) & (offsets[rows] <= own[at, 1])
     return is_in
+
+
+def is_within(offsets: NDArray[np.int64], spans: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which offsets lie in spans, whatever their epochs.
+
+    Args:
+        offsets: int64[n].
+        spans: int64[m, 2 or more], first and last offset, rising and apart from each other.
+    """
+    at = np.searchsorted(spans[:, 1], offsets)
+    is_inside: NDArray[np.bool_] = np.append(spans[:, 0], _MOST)[at] <= offsets
+    return is_inside

@@ -104,7 +104,9 @@ def find_places(
     for root in roots:
         given.setdefault(_broker(root), []).append(root)
     places = []
-    for key in sorted(replicas.keys() | beside.keys() | known.keys(), key=_order):
+    for key in sorted(
+        replicas.keys() | beside.keys() | known.keys(), key=lambda key: (*key[:2], key[2] or "")
+    ):
         state = known.get(key)
         own = replicas.get(key, [])
         unseen: list[int] = []
@@ -114,7 +116,14 @@ def find_places(
             for broker in absent:
                 own_roots, directories = given.get(broker, []), (registered or {}).get(broker, ())
                 if _is_seen(state, broker, own_roots, directories, are_all_read=are_all_read):
-                    own.append(_missing(broker, own_roots[-1].location))
+                    missing = ReplicaPlace(
+                        broker=broker,
+                        root=own_roots[-1].location,
+                        directory="",
+                        kind=DirectoryKind.PARTITION,
+                        is_clean=True,
+                    )
+                    own.append(missing)
                 else:
                     unseen.append(broker)
         if own or key in beside:
@@ -131,10 +140,6 @@ def find_places(
                 )
             )
     return places
-
-
-def _order(key: TopicIdPartition) -> tuple[str, int, str]:
-    return (*key[:2], key[2] or "")
 
 
 def _is_seen(
@@ -184,10 +189,4 @@ def _place(root: ObservedRoot, entry: SubDirectory) -> ReplicaPlace:
         is_clean=root.surroundings.is_clean,
         checkpoints=root.checkpoints_of(entry.topic_partition),
         problem=problem,
-    )
-
-
-def _missing(broker: int, root: str) -> ReplicaPlace:
-    return ReplicaPlace(
-        broker=broker, root=root, directory="", kind=DirectoryKind.PARTITION, is_clean=True
     )

@@ -19,6 +19,7 @@ from storage_core.kernels import record_digest
 from storage_core.kernels.record_digest import NULL_DIGEST, digest_records
 from storage_core.log.directory_view import DirectoryView
 from storage_core.maintenance.replication.log_batches import MOST_OFFSET, find_start
+from storage_core.maintenance.replication.offset_ranges import is_within
 from storage_core.maintenance.replication.resting_log import RestingLog
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.columns import decode_records
@@ -47,13 +48,6 @@ _MOST_DAMAGE: Final = 1000
 def no_rows() -> Rows:
     """Return a piece without a record."""
     return np.empty((COLUMNS, 0), np.int64)
-
-
-def is_within(offsets: NDArray[np.int64], spans: Spans) -> NDArray[np.bool_]:
-    """Return which offsets lie in spans."""
-    at = np.searchsorted(spans[:, 1], offsets)
-    is_inside: NDArray[np.bool_] = np.append(spans[:, 0], MOST_OFFSET)[at] <= offsets
-    return is_inside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,11 @@ from numpy.typing import NDArray
 
 from storage_core.errors import PylogError
 from storage_core.filenames import log_file
-from storage_core.maintenance.replication.comparison import MatchedRecords, match_batches
+from storage_core.maintenance.replication.comparison import (
+    MatchedRecords,
+    batch_names,
+    match_batches,
+)
 from storage_core.maintenance.replication.difference import (
     MOST_LISTED,
     Difference,
@@ -107,7 +111,7 @@ class ReplicaPair:
         """
         floor = max(log.log_start_offset for log in self.logs)
         one, two = (part.take(part.batches.last_offset >= floor) for part in parts)
-        told = _identity(one), _identity(two)
+        told = tuple(batch_names(part.batches, part.digests) for part in (one, two))
         alone = one.take(~np.isin(told[0], told[1])), two.take(~np.isin(told[1], told[0]))
         if not len(alone[0]) and not len(alone[1]):
             return
@@ -364,21 +368,6 @@ class ReplicaPair:
                     )
                 )
         return read_bytes
-
-
-def _identity(rows: BatchRows) -> NDArray[np.void]:
-    """Return what a batch is told by, one value a batch."""
-    batches = rows.batches
-    columns = [
-        batches.base_offset,
-        batches.last_offset,
-        batches.leader_epoch,
-        batches.crc,
-        batches.size,
-        *rows.digests.view(np.int64),
-    ]
-    values = np.ascontiguousarray(np.stack(columns, axis=1))
-    return values.view([(str(number), np.int64) for number in range(values.shape[1])]).ravel()
 
 
 def _has_same_content(one: BatchRows, two: BatchRows) -> NDArray[np.bool_]:

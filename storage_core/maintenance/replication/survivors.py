@@ -17,7 +17,7 @@ from storage_core.kernels.key_hash import siphash_each
 from storage_core.log.committed_view import scan_committed_view
 from storage_core.log.directory_view import DirectoryView
 from storage_core.maintenance.replication.log_batches import BatchRows, LogReader, ReadDepth
-from storage_core.maintenance.replication.offset_ranges import Ranges, count
+from storage_core.maintenance.replication.offset_ranges import Ranges, count, is_within
 from storage_core.maintenance.replication.resting_log import RestingLog
 
 # Keys that are held at once. Those of more records are looked for in several passes.
@@ -123,7 +123,7 @@ def _read_keys(log: RestingLog, number: int, passes: int, only: Ranges | None) -
             offset = table["offset"].to_numpy()
             is_wanted = np.asarray(table["key"].is_valid(), np.bool_)
             if only is not None:
-                is_wanted &= _is_in(offset, only)
+                is_wanted &= is_within(offset, only)
             table, offset = table.filter(pa.array(is_wanted)), offset[is_wanted]
             hashes = _hash(table["key"].combine_chunks())
             is_of_pass = hashes[0] % np.uint64(passes) == number
@@ -169,12 +169,6 @@ def _committed_rows(
             is_wanted &= starts[at] <= batches.last_offset
         yield rows.take(is_wanted)
         reader.rows = rows.take(np.zeros(len(rows), np.bool_))
-
-
-def _is_in(offset: NDArray[np.int64], ranges: Ranges) -> NDArray[np.bool_]:
-    at = np.searchsorted(ranges[:, 1], offset)
-    is_inside: NDArray[np.bool_] = np.append(ranges[:, 0], np.iinfo(np.int64).max)[at] <= offset
-    return is_inside
 
 
 def _hash(keys: pa.BinaryArray) -> NDArray[np.uint64]:

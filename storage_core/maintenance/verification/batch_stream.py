@@ -92,12 +92,12 @@ class BatchStream:
             start = self.end_position
             if reason is None and start == size:
                 return
-            if self._has_shrunk():
+            if not self._read(size - 1, 1).size:  # the file was longer when it was opened
                 left = self._read(self.end_position, self._window_bytes).size
                 yield from self._read_on(end=self.end_position + left)
                 self.tail = TailKind.SHRUNK
                 return
-            if self._is_zero(start):
+            if find_zeros(self._reader, start, size) == start:
                 self.tail = TailKind.ZEROS
                 return
             following = self._find_batch(start + 1)
@@ -156,14 +156,6 @@ class BatchStream:
             position=position,
             offset=self._largest_offset + 1,
         )
-
-    def _has_shrunk(self) -> bool:
-        """Whether the file does not have the bytes any more that it had when it was opened."""
-        return not self._read(self._reader.size_bytes - 1, 1).size
-
-    def _is_zero(self, start: int) -> bool:
-        """Whether the file has nothing but zeros from a position to its end."""
-        return find_zeros(self._reader, start, self._reader.size_bytes) == start
 
     def _find_batch(self, start: int) -> int | None:
         """Return the position of the first batch at or after start that is one for certain."""

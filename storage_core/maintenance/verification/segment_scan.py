@@ -59,7 +59,8 @@ def check_records(
                 _check_columns(window, columns, findings)
                 wanted[: columns.payload.end_row] = False
         except BadBytesError as error:
-            row = _row_at(window, error.position)
+            starts = window.batches.position + window.file_position
+            row = max(int(np.searchsorted(starts, error.position, side="right")) - 1, 0)
             is_codec = isinstance(error, UnsupportedCompressionError)
             findings.add(
                 Code.CODEC_UNKNOWN if is_codec else Code.RECORDS_MALFORMED,
@@ -79,12 +80,6 @@ def check_records(
         file=window.file,
         position=window.file_position,
     )
-
-
-def _row_at(window: Window, position: int) -> int:
-    """Return the batch that a position of the file lies in."""
-    starts = window.batches.position + window.file_position
-    return max(int(np.searchsorted(starts, position, side="right")) - 1, 0)
 
 
 def _check_columns(window: Window, columns: RecordColumns, findings: FindingCollector) -> None:
