@@ -109,7 +109,7 @@ def segments_by_size(rows: Sequence[Row]) -> Picture | None:
     """Show how large the segments of partitions are, oldest first; None without any.
 
     Args:
-        rows: Of ``segment_states.observe_segments``, partition by partition in the order in which
+        rows: Of ``survey.observe_segments``, partition by partition in the order in which
             they are to stand, segments by their base offsets.
     """
     of_partition = _by_name(rows)

@@ -107,7 +107,7 @@ def segment_section(look: Callable[[], Sequence[Row]], *, now_ms: int) -> Sectio
     any more, a sentence says so.
 
     Args:
-        look: Returns rows of ``segment_states.observe_segments``.
+        look: Returns rows of ``survey.observe_segments``.
         now_ms: The run's clock, epoch milliseconds.
     """
     blocks: list[Block]

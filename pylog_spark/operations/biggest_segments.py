@@ -14,7 +14,7 @@ from storage_core.catalog.roles import Role
 from storage_core.config import LogConfig
 from storage_core.errors import PylogError
 from storage_core.maintenance.inspection import RootView, inspect_root
-from storage_core.maintenance.segment_states import observe_segments
+from storage_core.maintenance.survey import observe_segments
 from storage_core.roots.open_root import LogRoot
 from storage_core.store.generations import unpinned
 from storage_core.store.open_objects import name_root

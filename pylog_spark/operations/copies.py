@@ -65,7 +65,7 @@ class CopyReport(ComparisonReport):
         return self.rows.filter(pc.equal(self.rows["kind"], kind.value))
 
 
-def list_copy_differences(  # noqa: PLR0913 - each is a word of the command line
+def list_copy_differences(
     place: Place,
     roots: Sequence[str | Path],
     copies: Sequence[str | Path],

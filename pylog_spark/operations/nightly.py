@@ -35,7 +35,7 @@ from storage_core.clock import Clock
 from storage_core.maintenance.verification.findings import Severity
 
 
-def run_nightly(  # noqa: PLR0913  # besides what is said, what is at hand
+def run_nightly(  # besides what is said, what is at hand
     place: Place,
     roots: Sequence[str | Path],
     options: JobOptions,

@@ -40,7 +40,7 @@ from storage_core.roots.open_root import LogRoot, root_checkpoints
 from storage_core.roots.root import HeldRoot
 
 
-def recover(  # noqa: PLR0913  # besides what is said, what is at hand
+def recover(  # besides what is said, what is at hand
     place: Place,
     roots: Sequence[str | Path],
     options: JobOptions,

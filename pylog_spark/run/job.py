@@ -78,7 +78,7 @@ class Job:
         return TopicFilter(topics=self.options.include, exclude=self.options.exclude)
 
 
-def new_job(  # noqa: PLR0913  # what all runs have, and what some have
+def new_job(  # what all runs have, and what some have
     action: str,
     roots: Iterable[LogRoot],
     options: JobOptions,

@@ -206,7 +206,7 @@ def finding_rows(target: Target, findings: Iterable[Finding]) -> list[Row]:
     ]
 
 
-def place_finding(  # noqa: PLR0913  # the place of a finding
+def place_finding(  # the place of a finding
     finding: Finding,
     *,
     root: str,

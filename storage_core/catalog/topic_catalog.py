@@ -203,7 +203,7 @@ class TopicCatalog:
         return {key: text for settings in (*globs, *names) for key, text in settings.items()}
 
 
-def build_topic_catalog(  # noqa: PLR0913 - one argument a source
+def build_topic_catalog(
     *,
     metadata: ClusterMetadata | None = None,
     dump: TopicDump | None = None,

@@ -73,7 +73,7 @@ class ConfigKey:
         return self.type.valid
 
 
-def setting(  # noqa: PLR0913 - a row of the key table, every column named
+def setting(
     name: str,
     value_type: ValueType,
     default: object,

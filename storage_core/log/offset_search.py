@@ -104,7 +104,7 @@ def _look_up(
     return newest, older
 
 
-def find_record_from(  # noqa: PLR0913  # where, what and how far
+def find_record_from(  # where, what and how far
     reader: FileReader,
     *,
     start: int,

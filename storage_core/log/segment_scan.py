@@ -119,7 +119,7 @@ _NUMBERS = (
 )
 
 
-def scan_segment(  # noqa: PLR0913  # what is read, and how
+def scan_segment(  # what is read, and how
     reader: FileReader,
     base_offset: int,
     *,

@@ -134,7 +134,7 @@ class UnifiedLog(OpenLog):
             self.truncate_fully_and_start_at(error.first)
             return self.append_as_follower(data, leader_epoch=leader_epoch)
 
-    def end_transaction(  # noqa: PLR0913 - what a marker says
+    def end_transaction(
         self,
         *,
         producer_id: int,

@@ -1,4 +1,4 @@
-"""Forecasts retention and compaction from a listing or a manifest alone: no record is read.
+"""Forecast retention and compaction from listings and small files; read no record.
 
 A listing knows where segments begin, how large they are and when their files were written; a
 manifest knows the largest timestamps, too. That decides by size exactly, and by age as well as the
@@ -7,10 +7,14 @@ for it: how long the active segment's log is, where its transactions end, and si
 dirty record has waited.
 """
 
+import enum
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from storage_core.catalog.log_directories import SubDirectory
 from storage_core.config import LogConfig
-from storage_core.filenames import MAX_OFFSET
+from storage_core.filenames import MAX_OFFSET, TopicPartition
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.maintenance.compaction.candidates import (
     CleanableRange,
@@ -18,8 +22,23 @@ from storage_core.maintenance.compaction.candidates import (
     choose_range,
     without_max_lag,
 )
+from storage_core.maintenance.inspection import RootView, inspect_segments
 from storage_core.maintenance.partition_state import ObservedSegment, PartitionState
 from storage_core.maintenance.retention.plan import RetentionPlan, RetentionRules, plan_retention
+from storage_core.roots.open_root import partition_checkpoints
+from storage_core.store import FileInfo, open_store
+
+Row = dict[str, Any]
+
+
+class SegmentOutlook(enum.StrEnum):
+    """What would become of a segment; the first that holds counts."""
+
+    EXPIRED = "expired"  # retention would remove it now
+    ACTIVE = "active"  # the last one: no cleaner touches it
+    CLEAN = "clean"  # of a compacted topic, all of it below the first dirty offset
+    DIRTY = "dirty"  # of a compacted topic, from the segment that holds that offset on
+    KEPT = "kept"  # nothing is due, or nobody says what the topic's config is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,3 +85,90 @@ def _with_age_of_file(segment: ObservedSegment) -> ObservedSegment:
     if segment.max_timestamp is not None:
         return segment
     return replace(segment, max_timestamp=NO_TIMESTAMP)
+
+
+def observe_segments(
+    view: RootView,
+    entry: SubDirectory,
+    partition: TopicPartition,
+    *,
+    config: LogConfig | None,
+    now_ms: int,
+) -> list[Row]:
+    """Return the segments of a partition as ``inspect_segments`` does, each with its ``state``.
+
+    Args:
+        view: Its log directory.
+        entry: The directory of the partition.
+        partition: Its name.
+        config: Of its topic; None where nobody says it.
+        now_ms: The run's clock, epoch milliseconds.
+
+    Raises:
+        PylogError: The directory cannot be read.
+    """
+    rows = list(inspect_segments(entry))
+    if not rows:
+        return []
+    store = open_store(entry.path)
+    checkpoints = partition_checkpoints(store, partition, lambda: view.checkpoints)
+    request = CleanRequest(
+        now_ms=now_ms,
+        high_watermark=checkpoints.high_watermark,
+        log_start_offset=checkpoints.log_start_offset,
+        cleaner_checkpoint=checkpoints.cleaner_offset,
+    )
+    newest = {row["base_offset"]: row["newest_timestamp"] for row in rows}
+    state = PartitionState.of_listing(
+        store.location,
+        [FileInfo(row["file"], row["size_bytes"], row["modified_ms"]) for row in rows],
+        log_start_checkpoint=request.log_start_offset,
+        high_watermark=request.high_watermark,
+        max_timestamps={base: NO_TIMESTAMP if at is None else at for base, at in newest.items()},
+    )
+    states = segment_states(state, config, request)
+    identity = {
+        "root": view.row["root"],
+        "topic": partition.topic,
+        "partition": partition.partition,
+    }
+    return [
+        {**identity, **row, "state": found.value} for row, found in zip(rows, states, strict=True)
+    ]
+
+
+def segment_states(
+    state: PartitionState, config: LogConfig | None, request: CleanRequest
+) -> Sequence[SegmentOutlook]:
+    """Return what would become of each segment, in their order.
+
+    Args:
+        state: At least one segment, with the last timestamps of time indexes.
+        config: Of the topic; None where nobody says it. Of a tiered one it is not asked: which of
+            its segments were uploaded cannot be seen here.
+        request: The run's clock, and the partition's checkpoints.
+    """
+    expired: frozenset[int] = frozenset()
+    first_dirty = request.cleaner_checkpoint
+    if config is not None and not config.remote_storage_enable:
+        survey = survey_partition(state, config, request)
+        expired = frozenset(one.segment.base_offset for one in survey.retention.removals)
+        cleanable = survey.cleanable
+        first_dirty = None if cleanable is None else cleanable.first_dirty_offset
+    ends = [segment.base_offset for segment in state.segments[1:]]
+    below = [
+        _state(segment.base_offset, end, expired=expired, first_dirty=first_dirty)
+        for segment, end in zip(state.segments, ends, strict=False)
+    ]
+    active = state.active_segment.base_offset in expired
+    return [*below, SegmentOutlook.EXPIRED if active else SegmentOutlook.ACTIVE]
+
+
+def _state(
+    base_offset: int, end_offset: int, *, expired: frozenset[int], first_dirty: int | None
+) -> SegmentOutlook:
+    if base_offset in expired:
+        return SegmentOutlook.EXPIRED
+    if first_dirty is None:
+        return SegmentOutlook.KEPT
+    return SegmentOutlook.CLEAN if end_offset <= first_dirty else SegmentOutlook.DIRTY

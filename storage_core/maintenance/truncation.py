@@ -93,7 +93,7 @@ def plan_truncation(
 
 
 @located
-def truncate_partition(  # noqa: PLR0913  # where, how, to where, and the checkpoints
+def truncate_partition(  # where, how, to where, and the checkpoints
     directory: Path,
     *,
     config: LogConfig,

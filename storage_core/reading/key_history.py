@@ -233,7 +233,7 @@ class _PartitionHistory:
         return self.log_bytes + sum(file.size_bytes for file in files)
 
 
-def find_history(  # noqa: PLR0913  # each is a question of its own, most of them by name
+def find_history(  # each is a question of its own, most of them by name
     path: str,
     topic: str,
     keys: Collection[bytes | None],

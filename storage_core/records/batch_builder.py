@@ -327,7 +327,7 @@ class _Builder:
         return pieces
 
 
-def end_txn_marker(  # noqa: PLR0913 - what a marker says
+def end_txn_marker(
     *,
     producer_id: int,
     producer_epoch: int,

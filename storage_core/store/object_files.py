@@ -98,7 +98,7 @@ class ObjectFileReader:
 
     block_bytes = BLOCK_BYTES
 
-    def __init__(  # noqa: PLR0913  # which bytes of what
+    def __init__(  # which bytes of what
         self,
         objects: ObjectStore,
         key: str,

@@ -37,7 +37,7 @@ PARTITION_STEM: Final = "partition"
 _MAX_LOCATION_BYTES: Final = 1 << 16
 
 
-def upload_file(  # noqa: PLR0913  # what of whom, and how it goes up
+def upload_file(  # what of whom, and how it goes up
     objects: ObjectStore,
     partition: TopicPartition,
     attempt_id: str,

@@ -274,7 +274,7 @@ def target_codec(config: LogConfig, source: Codec) -> tuple[Codec, int | None]:
     return codec, levels.get(codec)
 
 
-def batch_settings(  # noqa: PLR0913 - what an append says
+def batch_settings(
     config: LogConfig,
     *,
     source: Codec,

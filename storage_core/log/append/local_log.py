@@ -80,7 +80,7 @@ class LocalLog:
         active: The segment that takes appends.
     """
 
-    def __init__(  # noqa: PLR0913 - what a log is made of
+    def __init__(
         self,
         partition: str,
         store: LogStore,

@@ -194,7 +194,7 @@ class AppendSegment:
         first_batch_timestamp: Largest timestamp of its first batch, NO_TIMESTAMP without one.
     """
 
-    def __init__(  # noqa: PLR0913 - what a segment is made of
+    def __init__(
         self,
         files: AppendFiles,
         base_offset: int,

@@ -89,7 +89,7 @@ class ValidatorSettings:
     max_record_bytes: int
 
     @classmethod
-    def of(  # noqa: PLR0913 - what an append says
+    def of(
         cls,
         config: LogConfig,
         *,

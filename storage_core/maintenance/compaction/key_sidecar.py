@@ -250,7 +250,7 @@ class BlockKeys:
     looked_up: Halves
 
 
-def sidecar_of_block(  # noqa: PLR0913  # what was written, of what, and which records
+def sidecar_of_block(  # what was written, of what, and which records
     out: NDArray[np.uint8],
     written: NDArray[np.int64],
     keys: BlockKeys,

@@ -36,7 +36,7 @@ class LogsNotDue:
     has_invalid_checkpoint: Mask
 
 
-def find_logs_not_due(  # noqa: PLR0913  # the inputs of Kafka's cleaner manager
+def find_logs_not_due(  # the inputs of Kafka's cleaner manager
     listings: Listings,
     *,
     least_ratios: NDArray[np.float64],

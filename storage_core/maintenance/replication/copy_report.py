@@ -233,7 +233,7 @@ class CopyReport:
             near=near,
         )
 
-    def add(  # noqa: PLR0913 - what a row says
+    def add(
         self,
         *,
         kind: DifferenceKind,

@@ -254,7 +254,7 @@ class Prediction:
         own = self._directories.get(broker, ())
         return directory != LOST_DIRECTORY and (not own or directory in own)
 
-    def _change(  # noqa: C901 - PartitionChangeBuilder.build, in its order
+    def _change(
         self,
         event: Event,
         broker: int | None,

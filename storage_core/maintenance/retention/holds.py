@@ -46,7 +46,7 @@ class KeptLogs:
     has_wait: Mask
 
 
-def find_kept_logs(  # noqa: PLR0913  # the inputs of Kafka's deletion pass
+def find_kept_logs(  # the inputs of Kafka's deletion pass
     listings: Listings,
     *,
     size_limits: Numbers,

@@ -178,7 +178,7 @@ class RetainResult:
 
 
 @located
-def plan_retain(  # noqa: PLR0913  # the inputs of Kafka's deletion pass
+def plan_retain(  # the inputs of Kafka's deletion pass
     store: LogStore,
     *,
     config: LogConfig,
@@ -282,7 +282,7 @@ def apply_steps(view: DirectoryView, steps: tuple[Operation, ...]) -> None:
 
 
 @located
-def retain_partition(  # noqa: PLR0913  # as plan_retain
+def retain_partition(  # as plan_retain
     directory: Path,
     *,
     config: LogConfig,

@@ -762,7 +762,7 @@ def severity_of(code: Code) -> Severity:
     return KINDS[code].severity
 
 
-def describe_fix(  # noqa: PLR0913  # all that stands in a command
+def describe_fix(  # all that stands in a command
     finding: Finding,
     *,
     root: str,

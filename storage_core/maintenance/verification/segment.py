@@ -92,7 +92,7 @@ def verify_segment(
     return scan.facts(time.perf_counter() - started), findings.findings()
 
 
-def _check_indexes(  # noqa: PLR0913 - a segment, its indexes, where it lies, how to look
+def _check_indexes(
     segment: SegmentFiles,
     offset_index: UsedBytes | None,
     time_index: UsedBytes | None,

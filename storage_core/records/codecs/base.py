@@ -97,7 +97,7 @@ class BlockPacker(Protocol):
         ...
 
 
-def expand_by(  # noqa: PLR0913, PLR0917  # a kernel, what it calls, and all that BlockExpander has
+def expand_by(  # a kernel, what it calls, and all that BlockExpander has
     kernel: Callable[..., tuple[int, int, int]],
     functions: Sequence[Any],
     blocks: Blocks,

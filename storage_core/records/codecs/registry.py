@@ -89,7 +89,7 @@ def compress(
     return bytes(data) if codec is Codec.NONE else _CODECS[codec].compress(data, level=level)
 
 
-def decompress_blocks(  # noqa: PLR0913  # what is expanded, to where, and how far
+def decompress_blocks(  # what is expanded, to where, and how far
     codec: Codec,
     blocks: Blocks,
     first: int,

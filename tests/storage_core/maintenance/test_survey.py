@@ -11,7 +11,7 @@ from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.maintenance.compaction.candidates import CleanRequest
 from storage_core.maintenance.inspection import inspect_partition, inspect_root
 from storage_core.maintenance.partition_state import PartitionState
-from storage_core.maintenance.segment_states import observe_segments, segment_states
+from storage_core.maintenance.survey import observe_segments, segment_states
 from storage_core.store import FileInfo
 from tests.kit.builders import some_batches
 from tests.kit.directories import SegmentSpec, write_partition
