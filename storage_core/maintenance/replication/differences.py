@@ -17,7 +17,7 @@ from storage_core.maintenance.replication.difference import (
 )
 from storage_core.maintenance.replication.log_batches import LogReader, ReadDepth, pieces
 from storage_core.maintenance.replication.partition_registration import PartitionRegistration
-from storage_core.maintenance.replication.replica_pair import Ends, ReplicaPair
+from storage_core.maintenance.replication.replica_pair import PairPiece, ReplicaPair
 from storage_core.maintenance.replication.resting_log import RestingLog, check_log
 from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.findings import Code, Finding
@@ -203,11 +203,9 @@ class _Comparison:
     def run(self) -> None:
         """Read all, and compare."""
         for start, end, parts in pieces(self.readers):
-            ends = [
-                Ends(part, reader.rows) for part, reader in zip(parts, self.readers, strict=True)
-            ]
             for pair, (one, two) in zip(self.pairs, self._numbers, strict=True):
-                pair.compare((parts[one], parts[two]), (ends[one], ends[two]), start, end)
+                behind = self.readers[one].rows, self.readers[two].rows
+                pair.compare(PairPiece((parts[one], parts[two]), behind, start, end))
 
 
 def _compare_offsets(one: RestingLog, two: RestingLog) -> ReplicaPair:
@@ -220,7 +218,7 @@ def _compare_offsets(one: RestingLog, two: RestingLog) -> ReplicaPair:
     for low, high in pairwise(bounds):
         epochs = one.cache.epoch_for_offset(low), two.cache.epoch_for_offset(low)
         if epochs[0] != epochs[1] and low < end:
-            pair.tell(
+            pair.add(
                 Difference(
                     kind=DifferenceKind.EPOCH,
                     first_offset=low,
@@ -233,7 +231,7 @@ def _compare_offsets(one: RestingLog, two: RestingLog) -> ReplicaPair:
         low = max(start, short.log_end_offset)
         if low < long.log_end_offset:
             last = long.log_end_offset - 1
-            pair.tell(
+            pair.add(
                 Difference(
                     kind=DifferenceKind.MISSING,
                     first_offset=low,

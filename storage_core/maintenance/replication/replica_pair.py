@@ -30,23 +30,26 @@ from storage_core.maintenance.replication.survivors import find_lost
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
-    """Where in a log that is being read what is missing would be.
+class PairPiece:
+    """The batches of two logs that reach into a range of offsets.
 
     Attributes:
-        part: Batches of the piece.
-        behind: Those behind it that were read already.
-        log: The log.
+        parts: The batches of each.
+        behind: Of each, those behind the range that were read already.
+        start: Where the range begins.
+        end: Just past it.
     """
 
-    part: BatchRows
-    behind: BatchRows
+    parts: tuple[BatchRows, BatchRows]
+    behind: tuple[BatchRows, BatchRows]
+    start: int
+    end: int
 
-    def side(self, log: RestingLog, offset: int) -> Side:
-        """Return the place of the first batch behind an offset, or of the log's end."""
+    def place_behind(self, number: int, log: RestingLog, offset: int) -> Side:
+        """Return the place of a log's first batch behind an offset, or of its end."""
         if log.view is None:
             return Side(log=log)
-        for rows in (self.part, self.behind):
+        for rows in (self.parts[number], self.behind[number]):
             at = np.flatnonzero(rows.lowest > offset)
             if at.size:
                 file = log.view.place(log_file(int(rows.segment[at[0]])))[0]
@@ -76,7 +79,7 @@ class ReplicaPair:
     undecided: int = 0
     lacked: tuple[list[Ranges], list[Ranges]] = field(default_factory=lambda: ([], []))
 
-    def tell(self, difference: Difference) -> None:
+    def add(self, difference: Difference) -> None:
         """Add a difference; one that goes on where the last of its kind ends makes it longer."""
         for number in range(len(self.differences) - 1, max(len(self.differences) - 5, -1), -1):
             last = self.differences[number]
@@ -94,28 +97,15 @@ class ReplicaPair:
         else:
             self.untold += 1
 
-    def compare(
-        self,
-        parts: tuple[BatchRows, BatchRows],
-        ends: tuple[Ends, Ends],
-        start: int,
-        end: int,
-    ) -> None:
-        """Compare what both have between two offsets.
-
-        Args:
-            parts: Batches that reach in.
-            ends: Where what is missing would be.
-            start: From here on.
-            end: Below it.
-        """
+    def compare(self, piece: PairPiece) -> None:
+        """Compare what both have in a range of offsets."""
         floor = max(log.log_start_offset for log in self.logs)
-        one, two = (part.take(part.batches.last_offset >= floor) for part in parts)
-        told = tuple(batch_names(part.batches, part.digests) for part in (one, two))
-        alone = one.take(~np.isin(told[0], told[1])), two.take(~np.isin(told[1], told[0]))
+        one, two = (part.take(part.batches.last_offset >= floor) for part in piece.parts)
+        names = tuple(batch_names(part.batches, part.digests) for part in (one, two))
+        alone = one.take(~np.isin(names[0], names[1])), two.take(~np.isin(names[1], names[0]))
         if not len(alone[0]) and not len(alone[1]):
             return
-        start = max(start, floor)
+        piece = replace(piece, start=max(piece.start, floor))
         _, at_1, at_2 = np.intersect1d(
             alone[0].batches.base_offset, alone[1].batches.base_offset, return_indices=True
         )
@@ -123,25 +113,17 @@ class ReplicaPair:
         at_1, at_2 = at_1[is_pair], at_2[is_pair]
         paired = alone[0].take(at_1), alone[1].take(at_2)
         is_same = _has_same_content(*paired)
-        self._tell_rows(DifferenceKind.EPOCH, paired[0].take(is_same), paired[1].take(is_same))
+        self._add_rows(DifferenceKind.EPOCH, paired[0].take(is_same), paired[1].take(is_same))
         changed = paired[0].take(~is_same), paired[1].take(~is_same)
-        self._compare_changed(changed, ends, start, end)
+        self._compare_changed(changed, piece)
         rest = alone[0].take(_others(alone[0], at_1)), alone[1].take(_others(alone[1], at_2))
         is_met = rest[0].that_meet(rest[1]), rest[1].that_meet(rest[0])
         for number in (0, 1):
             alone_here = rest[number].take(~is_met[number])
-            self._note_lack(1 - number, alone_here, ends[1 - number], start, end)
-        self._compare_overlapping(
-            (rest[0].take(is_met[0]), rest[1].take(is_met[1])), ends, start, end
-        )
+            self._note_lack(1 - number, alone_here, piece)
+        self._compare_overlapping((rest[0].take(is_met[0]), rest[1].take(is_met[1])), piece)
 
-    def _compare_changed(
-        self,
-        changed: tuple[BatchRows, BatchRows],
-        ends: tuple[Ends, Ends],
-        start: int,
-        end: int,
-    ) -> None:
+    def _compare_changed(self, changed: tuple[BatchRows, BatchRows], piece: PairPiece) -> None:
         """Compare batches of the same offsets and another content."""
         one, two = changed
         if not len(one):
@@ -150,15 +132,15 @@ class ReplicaPair:
         if self.look is ReadDepth.HEADERS:
             is_comparable = ~is_cleaned | _has_same_form(one, two)
             self.undecided += int((~is_comparable).sum())
-            self._tell_rows(DifferenceKind.BYTES, one.take(is_comparable), two.take(is_comparable))
+            self._add_rows(DifferenceKind.BYTES, one.take(is_comparable), two.take(is_comparable))
             return
         is_damaged = (one.batches.crc_ok == 0) | (two.batches.crc_ok == 0)
         for row in np.flatnonzero(is_damaged).tolist():
             rows = one.take(np.array([row])), two.take(np.array([row]))
-            self._tell_rows(DifferenceKind.BYTES, *rows, message=self._damage_text(*rows))
+            self._add_rows(DifferenceKind.BYTES, *rows, message=self._damage_text(*rows))
         sound = one.take(~is_damaged), two.take(~is_damaged)
         if len(sound[0]):
-            self._compare_records(sound, ends, start, end)
+            self._compare_records(sound, piece)
 
     def _damage_text(self, one: BatchRows, two: BatchRows) -> str:
         damaged = [
@@ -168,13 +150,7 @@ class ReplicaPair:
         ]
         return f"the checksum is wrong at {' and '.join(damaged)}"
 
-    def _compare_overlapping(
-        self,
-        rows: tuple[BatchRows, BatchRows],
-        ends: tuple[Ends, Ends],
-        start: int,
-        end: int,
-    ) -> None:
+    def _compare_overlapping(self, rows: tuple[BatchRows, BatchRows], piece: PairPiece) -> None:
         """Compare batches that share some offsets and begin or end at others."""
         if not len(rows[0]):
             return
@@ -183,9 +159,7 @@ class ReplicaPair:
             if first < max(self.cleaned):
                 self.undecided += sum(map(len, rows))
                 return
-            self._tell_range(
-                DifferenceKind.BYTES, rows, "the batches begin or end at other offsets"
-            )
+            self._add_range(DifferenceKind.BYTES, rows, "the batches begin or end at other offsets")
             return
         sound = []
         for each in rows:
@@ -193,45 +167,36 @@ class ReplicaPair:
             if is_damaged.any():
                 damaged = [each.take(is_damaged) if other is each else other for other in rows]
                 text = "the checksum is wrong, or the offsets of a batch are"
-                self._tell_range(DifferenceKind.BYTES, (damaged[0], damaged[1]), text)
+                self._add_range(DifferenceKind.BYTES, (damaged[0], damaged[1]), text)
             sound.append(each.take(~is_damaged))
         if len(sound[0]) and len(sound[1]):
-            self._compare_records((sound[0], sound[1]), ends, start, end)
+            self._compare_records((sound[0], sound[1]), piece)
 
-    def _compare_records(
-        self,
-        rows: tuple[BatchRows, BatchRows],
-        ends: tuple[Ends, Ends],
-        start: int,
-        end: int,
-    ) -> None:
+    def _compare_records(self, rows: tuple[BatchRows, BatchRows], piece: PairPiece) -> None:
         """Decode batches, and compare what is at each offset."""
-        is_told = False
+        is_listed = False
         first, _ = _bounds(rows)
         try:
-            for matched in match_batches(rows, start, end):
-                is_told |= self._tell_records(matched, rows, ends)
+            for matched in match_batches(rows, piece.start, piece.end):
+                is_listed |= self._add_records(matched, rows, piece)
         except PylogError as error:
-            self._tell_range(DifferenceKind.BYTES, rows, f"records cannot be read: {error}")
+            self._add_range(DifferenceKind.BYTES, rows, f"records cannot be read: {error}")
             return
-        if not is_told and first >= max(self.cleaned):
-            self._tell_range(DifferenceKind.BYTES, rows, "the records are the same")
+        if not is_listed and first >= max(self.cleaned):
+            self._add_range(DifferenceKind.BYTES, rows, "the records are the same")
 
-    def _tell_records(
-        self,
-        matched: MatchedRecords,
-        rows: tuple[BatchRows, BatchRows],
-        ends: tuple[Ends, Ends],
+    def _add_records(
+        self, matched: MatchedRecords, rows: tuple[BatchRows, BatchRows], piece: PairPiece
     ) -> bool:
         is_epoch = np.isin(matched.other, matched.same)
-        is_told = bool(len(matched.other))
+        is_listed = bool(len(matched.other))
         for kind, offsets in (
             (DifferenceKind.EPOCH, matched.other[is_epoch]),
             (DifferenceKind.RECORD, matched.other[~is_epoch]),
         ):
             for low, high in _runs(offsets):
                 sides = [self._side(number, rows[number], low, low) for number in (0, 1)]
-                self.tell(
+                self.add(
                     Difference(
                         kind=kind,
                         first_offset=low,
@@ -250,10 +215,10 @@ class ReplicaPair:
             chosen = is_alone & is_cleaned & ~is_control
             self.lacked[1 - number].append(of_offsets(offsets[chosen], epochs[chosen]))
             for low, high in _runs(offsets[is_alone & ~is_cleaned]):
-                is_told = True
+                is_listed = True
                 side = self._side(number, rows[number], low, low)
-                place = ends[1 - number].side(self.logs[1 - number], high)
-                self.tell(
+                place = piece.place_behind(1 - number, self.logs[1 - number], high)
+                self.add(
                     Difference(
                         kind=DifferenceKind.MISSING,
                         first_offset=low,
@@ -262,9 +227,9 @@ class ReplicaPair:
                         other=side,
                     )
                 )
-        return is_told
+        return is_listed
 
-    def _note_lack(self, lacking: int, rows: BatchRows, place: Ends, start: int, end: int) -> None:
+    def _note_lack(self, lacking: int, rows: BatchRows, piece: PairPiece) -> None:
         """Take note of batches at whose offsets the other log has nothing."""
         is_cleaned = rows.batches.last_offset < self.cleaned[lacking]
         cleaned = rows.take(is_cleaned)
@@ -272,29 +237,29 @@ class ReplicaPair:
             self.undecided += len(cleaned)
         else:
             lacked = cleaned.take(cleaned.batches.crc_ok != 0).offsets()
-            self.lacked[lacking].append(clip(lacked, start=start, end=end))
+            self.lacked[lacking].append(clip(lacked, start=piece.start, end=piece.end))
         plain = rows.take(~is_cleaned)
         for first, last in _groups(plain):
             # Of a batch that reaches in or out, the other part is compared with other batches.
-            base = max(int(plain.lowest[first]), start)
-            offset = min(int(plain.batches.last_offset[last]), end - 1)
-            self.tell(
+            base = max(int(plain.lowest[first]), piece.start)
+            offset = min(int(plain.batches.last_offset[last]), piece.end - 1)
+            self.add(
                 Difference(
                     kind=DifferenceKind.MISSING,
                     first_offset=base,
                     last_offset=offset,
-                    side=place.side(self.logs[lacking], offset),
+                    side=piece.place_behind(lacking, self.logs[lacking], offset),
                     other=self._side(1 - lacking, plain, base, offset),
                 )
             )
 
-    def _tell_rows(
+    def _add_rows(
         self, kind: DifferenceKind, one: BatchRows, two: BatchRows, message: str = ""
     ) -> None:
-        """Tell batches of the same offsets, one by one; neighbours become one."""
+        """Add batches of the same offsets, one by one; neighbours become one."""
         for first, last in _groups(one):
             low = int(one.lowest[first])
-            self.tell(
+            self.add(
                 Difference(
                     kind=kind,
                     first_offset=low,
@@ -305,11 +270,11 @@ class ReplicaPair:
                 )
             )
 
-    def _tell_range(
+    def _add_range(
         self, kind: DifferenceKind, rows: tuple[BatchRows, BatchRows], message: str
     ) -> None:
         low, high = _bounds(rows)
-        self.tell(
+        self.add(
             Difference(
                 kind=kind,
                 first_offset=low,
@@ -352,7 +317,7 @@ class ReplicaPair:
                 at = int(np.searchsorted(lost.offset, low))
                 epoch = int(lost.epoch[at])
                 file = "" if view is None else view.place(log_file(int(lost.segment[at])))[0]
-                self.tell(
+                self.add(
                     Difference(
                         kind=DifferenceKind.COMPACTION,
                         first_offset=low,
