@@ -264,7 +264,7 @@ def _long_first_lines(modules: list[Module]) -> list[str]:
 
 
 def _pages() -> list[Path]:
-    """Return the pages that people write: others are made of the program."""
+    """Return the pages that are in the repository, also those that are made of the program."""
     return [ROOT / page for page in _git("ls-files", "README.md", "docs/*.md").split()]
 
 
@@ -308,7 +308,11 @@ def count(modules: list[Module]) -> dict[str, int]:
     numbers = {
         "lines": _lines(module.text for module in modules),
         "lines of tests": _lines(tests),
-        "words of documents": sum(len(page.read_text().split()) for page in _pages()),
+        "words of documents": sum(
+            len(text.split())
+            for text in (page.read_text() for page in _pages())
+            if not text.startswith("<!-- Written by docs/site")
+        ),
         "modules": len(modules),
         "classes": sum(len(module.classes) for module in modules),
         "dataclasses": len(_dataclasses(modules)),

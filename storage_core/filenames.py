@@ -53,7 +53,7 @@ BOOTSTRAP_SNAPSHOT_FILE: Final = "bootstrap.checkpoint"
 # What a node last knew and voted for in the election of a leader of the metadata log.
 QUORUM_STATE_FILE: Final = "quorum-state"
 # Of a managed root: itself, its lease, what its purges have seen, and of each partition the
-# manifest, those before it, and the data; see docs/object-storage.md.
+# manifest, those before it, and the data; see docs/managed-format.md.
 MANAGED_ROOT_FILE: Final = "pylog-root.json"
 LEASE_FILE: Final = "lease.json"
 PURGED_FILE: Final = "purged.json"

@@ -1,6 +1,7 @@
 """What the documents promise as documents: links that lead somewhere, options that exist."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,9 @@ from typer.main import get_command
 from pylog_spark.cli.program import app
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "docs" / "site"))
+from reference_pages import GENERATED, text_of  # noqa: E402  # it is in no package
+
 DOCUMENTS = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
@@ -42,21 +46,25 @@ def named_options() -> dict[str, set[str]]:
     return found
 
 
-def sections_of_commands() -> dict[str, tuple[str, ...]]:
-    """Return the commands that each section of ``docs/cli.md`` is about, by its whole text."""
+def sections_of(page: str) -> dict[str, tuple[str, ...]]:
+    """Return the commands in the heading of each section of a page, by its whole text."""
     groups = [path.split()[0] for path in OPTIONS if " " in path]
-    found = {}
-    text = (ROOT / "docs" / "cli.md").read_text()
-    for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+    sections = {}
+    text = (ROOT / "docs" / page).read_text()
+    for section in re.split(r"^#+ ", LISTING.sub("", text), flags=re.MULTILINE)[1:]:
         words = re.findall(r"[a-z]+", section.partition("\n")[0])
         group = [word for word in words if word in groups]
         paths = [" ".join([*group, word]) for word in words]
-        found[section] = tuple(path for path in paths if path in OPTIONS)
-    return found
+        sections[section] = tuple(path for path in paths if path in OPTIONS)
+    return sections
 
 
 OPTIONS = named_options()
-SECTIONS = sections_of_commands()
+REFERENCE = (ROOT / "docs" / "cli.md").read_text()
+# The page that describes each command, by the table of commands.
+PAGES = dict(
+    re.findall(r"^\| \[`pylog ([a-z ]+)`\].* \| \[.*\]\((.+\.md)\) \|$", REFERENCE, re.MULTILINE)
+)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -70,28 +78,51 @@ def test_every_link_leads_to_a_file_and_a_heading_that_are_there(document: Path)
         assert not anchor or anchor in anchors_of(target), link
 
 
-def test_every_command_is_in_the_table_of_commands():
-    table = (ROOT / "docs" / "cli.md").read_text().partition("## Exit status")[0]
-    for command in get_command(app).commands:
-        assert f"`pylog {command}" in table, command
+@pytest.mark.parametrize("page", GENERATED)
+def test_a_generated_page_is_what_the_program_declares(page: str):
+    assert (ROOT / "docs" / page).read_text() == text_of(GENERATED[page]), (
+        "python docs/site/reference_pages.py writes it anew"
+    )
 
 
-def test_every_option_of_a_table_exists_in_each_command_that_the_row_is_about():
-    rows = 0
-    for section, commands in SECTIONS.items():
-        for row in re.findall(r"^\| `--.*$", section, re.MULTILINE):
+def test_every_command_is_in_the_table_of_commands_with_a_page_that_describes_it():
+    assert list(PAGES) == list(OPTIONS)
+    for command, page in PAGES.items():
+        assert f"pylog {command}" in (ROOT / "docs" / page).read_text(), command
+
+
+@pytest.mark.parametrize("page", sorted({"cli.md", *PAGES.values()}))
+def test_every_option_of_a_table_exists_in_each_command_that_the_row_is_about(page: str):
+    described = [command for command, place in PAGES.items() if place == page]
+    for section, headed in sections_of(page).items():
+        for row in re.findall(r"^\| `-.*$", section, re.MULTILINE):
             first_cell, second_cell = re.split(r"(?<!\\)\|", row)[1:3]
-            said = " ".join(OF_COMMANDS.findall(second_cell))
-            about = [command for command in commands if f"`{command}`" in said] or commands
-            rows += 1
+            named = " ".join(OF_COMMANDS.findall(second_cell))
+            about = [command for command in headed if f"`{command}`" in named] or headed
             for option in OPTION.findall(first_cell):
                 for command in about:
                     assert option in OPTIONS[command], (command, row)
-    assert rows > 30
+                # Where no heading names one, it is one of the page's, or any source of configs.
+                candidates = OPTIONS if page == "config.md" else described
+                assert about or any(option in OPTIONS[command] for command in candidates), row
+
+
+def test_the_tables_of_options_are_looked_at():
+    rows = [
+        row
+        for page in {"cli.md", *PAGES.values()}
+        for row in re.findall(r"^\| `-.*$", (ROOT / "docs" / page).read_text(), re.MULTILINE)
+    ]
+    assert len(rows) > 300
 
 
 def test_every_option_of_a_command_is_in_its_section():
+    sections = {
+        section: commands
+        for section, commands in sections_of("cli.md").items()
+        if section.startswith("pylog ")
+    }
     for command, options in OPTIONS.items():
-        (section,) = [text for text, commands in SECTIONS.items() if command in commands]
+        (section,) = [text for text, commands in sections.items() if command in commands]
         assert options - set(OPTION.findall(section)) == set(), command
     assert len(OPTIONS) > 20

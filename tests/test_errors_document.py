@@ -1,4 +1,4 @@
-"""``docs/cli.md`` has every error that has a number of Kafka's, with Kafka's name of it."""
+"""``docs/exit-statuses.md`` has every error with a number of Kafka's, and Kafka's name of it."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from storage_core.errors import PylogError
 from storage_core.formats.error_codes import kafka_error_name
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "cli.md"
+DOCUMENT = Path(__file__).parents[1] / "docs" / "exit-statuses.md"
 ROW = re.compile(r"^\| (\d+) \| `([A-Z_]+)` \| ([^|]+) \| [^|]+ \|$", re.MULTILINE)
 
 

@@ -45,17 +45,19 @@ class Reader:
         for language, text in blocks(page):
             if language == "sh":
                 for line in text.splitlines():
-                    self._run(line)
+                    self.run(line)
             elif language == "yaml":
-                Path(self._here("/data/topics.yaml")).write_text(text)
+                Path(self.here("/data/topics.yaml")).write_text(text)
 
-    def _here(self, text: str) -> str:
+    def here(self, text: str) -> str:
+        """Return a text of the page with the places that stand for its own."""
         for place, here in self.places.items():
             text = text.replace(place, here)
         return text
 
-    def _run(self, line: str) -> None:
-        command, _, target = self._here(line).partition(" > ")
+    def run(self, line: str) -> tuple[int, str]:
+        """Run a line of the page; return the exit status and output of one of ours."""
+        command, _, target = self.here(line).partition(" > ")
         words = shlex.split(command)
         if words[0] == "pylog":
             result = self.pylog(*words[1:])
@@ -64,6 +66,7 @@ class Reader:
                 Path(target).write_text(result.stdout)
         else:
             subprocess.run(words, check=True)
+        return self.ended.get(line, (0, ""))
 
 
 @pytest.fixture
@@ -127,6 +130,23 @@ def test_the_broker_that_will_not_start(reader: Reader):
     assert "clickstream-0" in cut[1]
     assert last[1].startswith("Just start the broker")
     assert list((kafka.parent / "salvage").rglob("clickstream-0/cut-*.raw"))
+
+
+def test_the_answer_of_the_doctor_in_the_readme_is_one(reader: Reader):
+    kafka = Path(reader.places["/var/lib/kafka"])
+    (kafka / ".kafka_cleanshutdown").unlink()
+    log = max((kafka / "clickstream-0").glob("*.log"))
+    log.write_bytes(log.read_bytes()[:-7])
+    readme = (FOLDER.parents[1] / "README.md").read_text()
+    _, _, shown = readme.partition("```\n$ ")
+    line, _, shown = shown.partition("\n")
+    block, _, _ = shown.partition("```\n")
+    assert line == "pylog doctor /var/lib/kafka"
+    answer = " ".join(reader.run(line)[1].split())
+    parts = block.split("...\n")
+    assert len(parts) > 2
+    for part in parts:
+        assert " ".join(reader.here(part).split()) in answer
 
 
 def test_the_disks_that_are_gone(reader: Reader, tmp_path: Path):

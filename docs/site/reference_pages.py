@@ -1,66 +1,164 @@
-"""Pages of reference that are made of what the program itself declares, when the site is built."""
+"""Pages of reference, made of what the program declares.
 
-from collections.abc import Iterable, Iterator, Mapping
+Those of GENERATED are in the repository, where people read them without the site: the run of this
+file writes them anew, as ``make docs`` does, and a test holds them to the program. Those below
+``docs/reference`` exist in the site only.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from importlib import import_module
 from inspect import isfunction
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from sphinx.application import Sphinx
 
 from pylog_spark.cli.commands import COMMANDS, Command, Group
 from pylog_spark.ledger.tables import SCHEMAS
 from pylog_spark.options.option import NO_DEFAULT, Option
 from pylog_spark.options.values import TUNING_KEYS
+from pylog_spark.refusals import GUARDS, PREDICATES, REASONS, Refusal
 from storage_core.config.broker_config import BROKER_KEYS
 from storage_core.config.cleaner_config import CLEANER_KEYS
 from storage_core.config.keys import ConfigKey
 from storage_core.config.log_config import TOPIC_KEYS
+from storage_core.maintenance.verification.finding_kinds import KINDS
+from storage_core.maintenance.verification.findings import Code
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 # Below docs/, and not kept: the declarations are.
 _FOLDER: Final = "reference"
+_GENERATED: Final = (
+    "<!-- Written by docs/site/reference_pages.py from what the program declares. -->"
+)
+# The page that describes a command, by its name, or its group's where its commands share one.
+_PAGES: Final[Mapping[str, str]] = {
+    "inspect": "inspect",
+    "dump": "inspect",
+    "cat": "records",
+    "export": "records",
+    "find": "records",
+    "free": "free",
+    "groups": "groups",
+    "transactions": "groups",
+    "explain": "explain",
+    "survey": "explain",
+    "verify": "verify",
+    "doctor": "verify",
+    "audit": "audit",
+    "run": "nightly",
+    "recover": "recovery",
+    "salvage": "recovery",
+    "retain": "retention",
+    "compact": "compact",
+    "apply": "undo",
+    "runs": "undo",
+    "undo": "undo",
+    "purge": "undo",
+    "ingest": "managed-roots",
+    "materialize": "managed-roots",
+    "partition": "partition",
+    "config": "config",
+    "warmup": "install",
+}
+# The first code of each section of findings.
+_FINDING_SECTIONS: Final[Mapping[Code, str]] = {
+    Code.BATCH_CRC_WRONG: "Records",
+    Code.OFFSETS_NOT_RISING: "Offsets and epochs",
+    Code.OFFSET_INDEX_MISSING: "Indexes",
+    Code.SNAPSHOT_CORRUPT: "Producers and transactions",
+    Code.NO_SEGMENT: "Files of a partition",
+    Code.CHECKPOINT_BROKEN: "Checkpoints of a log directory",
+    Code.UNCLEAN_SHUTDOWN: "Log directories",
+    Code.CLUSTER_METADATA_BROKEN: "The cluster's metadata",
+}
 
 
-def setup(app: Sphinx) -> dict[str, Any]:
+def setup(app: "Sphinx") -> dict[str, Any]:
     """Write the pages before Sphinx looks which there are."""
     app.connect("builder-inited", _write_pages)
     return {"parallel_read_safe": True}
 
 
-def _write_pages(app: Sphinx) -> None:
-    folder = Path(app.srcdir) / _FOLDER
-    folder.mkdir(exist_ok=True)
+def _write_pages(app: "Sphinx") -> None:
+    docs = Path(app.srcdir)
+    (docs / _FOLDER).mkdir(exist_ok=True)
+    write_generated_pages(docs)
     for name, lines in {
-        "options": _options(),
         "config-keys": _config_keys(),
         "ledger": _ledger(),
         "python": _python(),
     }.items():
-        text = "\n".join(lines) + "\n"
-        page = folder / f"{name}.md"
-        # An unchanged page is not built again.
-        if not page.exists() or page.read_text() != text:
-            page.write_text(text)
+        _write(docs / _FOLDER / f"{name}.md", "\n".join(lines) + "\n")
 
 
-def _options() -> Iterator[str]:
-    yield "# Commands and their options"
-    yield ""
-    yield "What `pylog COMMAND --help` shows; [in sentences](../cli.md)."
+def write_generated_pages(docs: Path) -> None:
+    """Write the generated pages of the repository.
+
+    Args:
+        docs: Their folder.
+    """
+    for name, lines in GENERATED.items():
+        _write(docs / name, text_of(lines))
+
+
+def text_of(lines: Callable[[], Iterator[str]]) -> str:
+    """Return the text of a generated page.
+
+    Args:
+        lines: Yields its lines, as in GENERATED.
+    """
+    return "\n".join((_GENERATED, "", *lines())) + "\n"
+
+
+def _write(page: Path, text: str) -> None:
+    # An unchanged page is not built again.
+    if not page.exists() or page.read_text() != text:
+        page.write_text(text)
+
+
+def _commands() -> Iterator[str]:
+    yield from (
+        "# Commands and options",
+        "",
+        "What `pylog COMMAND --help` shows. `pylog help COMMAND` is the same, `-h` has the options",
+        "on one screen, and `python -m pylog_spark` is the same program. [What commands",
+        "print](output.md) and [how they end](exit-statuses.md) hold for all of them. The column",
+        "*in files* has an option's name in a [`--config` file](config.md).",
+        "",
+    )
+    each_command = list(_each_command())
+    yield from _table(
+        ("command", "does", "more"),
+        (
+            (
+                f"[`pylog {words}`](#pylog-{words.replace(' ', '-')})",
+                command.help.strip().split("\n\n")[0],
+                f"[{page}]({page}.md)",
+            )
+            for words, command, page in each_command
+        ),
+    )
+    for words, command, _ in each_command:
+        yield from _command(command, words)
+
+
+def _each_command() -> Iterator[tuple[str, Command, str]]:
+    """Yield each command with the words that call it and the page that describes it."""
     for each in COMMANDS:
         if isinstance(each, Group):
             for command in each.commands:
-                yield from _command(command, f"{each.name} {command.name}")
+                yield f"{each.name} {command.name}", command, _PAGES[each.name]
         else:
-            yield from _command(each, each.name)
+            yield each.name, each, _PAGES[each.name]
 
 
 def _command(command: Command, words: str) -> Iterator[str]:
-    arguments = [option for option in command.options if option.flag is None]
-    shown = " ".join(option.label for option in arguments)
-    yield from ("", f"## pylog {words} {shown}".rstrip(), "")
+    yield from ("", f"## pylog {words}", "")
     yield from (line.strip() for line in command.help.strip().splitlines())
     yield from ("", command.example, "")
     rows = [
@@ -72,18 +170,19 @@ def _command(command: Command, words: str) -> Iterator[str]:
 
 
 def _flag(option: Option[Any]) -> str:
+    label = f"{option.flag}, {option.short}" if option.short else option.label
     if option.flag is None or option.kind.written is bool:
-        return option.label
+        return label
     words, written = option.metavar, option.kind.written
     if words is None and isinstance(written, type) and issubclass(written, Enum):
         words = "|".join(str(choice.value) for choice in written)
-    return f"{option.flag} {words}" if words else option.flag
+    return f"{label} {words}" if words else label
 
 
 def _default(option: Option[Any]) -> str:
     shown = option.default if option.shown is None else option.shown
     if option.is_required:
-        return "has to be said"
+        return "required"
     if shown is NO_DEFAULT or shown in (None, False, (), {}, frozenset(), ""):
         return ""
     return _code(str(shown.value if isinstance(shown, Enum) else shown))
@@ -91,6 +190,62 @@ def _default(option: Option[Any]) -> str:
 
 def _in_file(option: Option[Any]) -> str:
     return option.name if option.is_in_files else ""
+
+
+def _findings() -> Iterator[str]:
+    yield from (
+        "# Findings",
+        "",
+        "Every code that `pylog verify` and `pylog doctor` can find. Codes are stable: scripts may",
+        "filter and count by them. [verify.md](verify.md) explains the severities, and what a fix",
+        "promises.",
+    )
+    rows: list[tuple[str, ...]] = []
+    for code in Code:
+        if code in _FINDING_SECTIONS:
+            if rows:
+                yield from _table(("code", "severity", "means", "what to do"), rows)
+            rows = []
+            yield from ("", f"## {_FINDING_SECTIONS[code]}", "")
+        kind = KINDS[code]
+        severity = "; ".join(filter(None, (kind.severity.value, kind.elsewhere)))
+        fix = re.sub(
+            r"\{(\w+)\}", lambda match: match[1].upper(), kind.advice.replace("{start}", "")
+        )
+        rows.append((_code(code.value), severity, kind.meaning, fix))
+    yield from _table(("code", "severity", "means", "what to do"), rows)
+
+
+def _refusals() -> Iterator[str]:
+    yield from (
+        "# Refusals, and the way out of each",
+        "",
+        "Why a partition was left alone, or a whole run was refused: the code, what it means, and",
+        "what to do. A run, `survey`, `ingest` and `materialize` print the way out below their",
+        "tables, one line a reason. `pylog explain CODE` prints it for any code, offline. `ROOT`,",
+        "`TOPIC` and `DIR` are yours. [findings.md](findings.md) has the findings.",
+        "",
+        "## Reasons of partitions",
+        "",
+    )
+    yield from _refusal_rows(REASONS)
+    yield from (
+        "",
+        "## Predicates",
+        "",
+        "What [`pylog explain`](explain.md) asks of a log beside these reasons. A code of",
+        "retention begins with the limit that was asked: `LOG_START`, `SIZE` or `TIME`.",
+        "",
+    )
+    yield from _refusal_rows(PREDICATES)
+    yield from ("", "## Refusals of a run", "")
+    yield from ("Nothing was touched; the exit status is 3.", "")
+    yield from _refusal_rows(GUARDS)
+
+
+def _refusal_rows(table: Mapping[Any, Refusal]) -> Iterator[str]:
+    rows = ((_code(str(code)), one.means, one.way or "nothing") for code, one in table.items())
+    yield from _table(("code", "means", "the way out"), rows)
 
 
 def _config_keys() -> Iterator[str]:
@@ -173,3 +328,14 @@ def _table(headings: tuple[str, ...], rows: Any) -> Iterator[str]:
 
 def _code(text: str) -> str:
     return f"`{text}`" if text else ""
+
+
+# Lines of the pages that are in the repository, by their names.
+GENERATED: Final[Mapping[str, Callable[[], Iterator[str]]]] = {
+    "cli.md": _commands,
+    "findings.md": _findings,
+    "refusals.md": _refusals,
+}
+
+if __name__ == "__main__":
+    write_generated_pages(Path(__file__).resolve().parents[1])

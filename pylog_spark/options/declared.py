@@ -5,8 +5,8 @@ names the options that it has, in ``cli.commands``; where its help says somethin
 The commands of ``pylog partition`` have options of their own, in ``of_partitions``.
 
 A new option is declared here and named by its commands; an operation gets its value by a field of
-``values.JobOptions`` or ``RunLimits``, a command by ``CommandLine``. Tests hold ``docs/cli.md`` to
-it and, for what files may have, ``conf/defaults.yaml``.
+``values.JobOptions`` or ``RunLimits``, a command by ``CommandLine``. ``docs/cli.md`` is made of
+them, and tests hold ``conf/defaults.yaml`` to what files may have.
 """
 
 from datetime import datetime

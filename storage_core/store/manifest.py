@@ -8,7 +8,7 @@
 
 A file is a stretch of an object: ``start`` and ``size`` in the object ``key``, which is relative
 to the root, or the URL of an object that was adopted where it lies. Format in full:
-``docs/object-storage.md``. Whoever wrote a manifest, nothing in it is believed unchecked: names
+``docs/managed-format.md``. Whoever wrote a manifest, nothing in it is believed unchecked: names
 are plain, keys stay inside the partition's data, numbers are in range, the size is bounded.
 """
 

@@ -1,4 +1,4 @@
-"""Exit statuses of all commands that look: one rule, that of the table in ``docs/cli.md``."""
+"""Exit statuses of all commands that look: the rule of the table in ``docs/exit-statuses.md``."""
 
 import re
 from pathlib import Path
@@ -78,8 +78,8 @@ def test_a_name_of_somebody_else_is_no_wrong_usage(pylog, not_opened: Path, comm
 
 def test_every_command_that_looks_has_its_row_and_is_tried():
     looks = {each.name for each in COMMANDS if (each.panel or "").startswith("Look")}
-    page = Path("docs/cli.md").read_text("utf-8")
-    table = page.partition("Commands that look have one rule.")[2].partition("\n\nAn error")[0]
+    page = Path("docs/exit-statuses.md").read_text("utf-8")
+    table = page.partition("## Commands that look")[2].partition("\n## ")[0]
     named = set(re.findall(r"`([a-z]+(?: init)?)`", table))
     assert looks <= named | {"salvage"}
     assert set(_LOOKS) <= named
