@@ -1,35 +1,111 @@
-"""Dataclasses as JSON and back: fields, and what they are declared to be, are all there is to say.
+"""Read dataclasses from JSON, and write them.
 
-A value is read as its declared type or not at all, for somebody else may have written it: a saved
-plan is applied by whoever is handed it. So whole numbers have 64 bits, texts are UTF-8, and what no
-type describes is not nested beyond reason.
+The fields of a dataclass, and what they are declared to be, are all there is to say. A value is
+read as its declared type or not at all, for somebody else may have written it: a saved plan is
+applied by whoever is handed it. So whole numbers have 64 bits, texts are UTF-8, and what no type
+describes is not nested beyond reason. Narrower types have a reader of their own::
+
+    generation: Annotated[int, whole(1)]
+    name: FileName
+
+What JSON calls otherwise, or lays out otherwise, says so in its declaration::
+
+    size_bytes: Annotated[Count, Key("size")]
+    proof: Annotated[LeaseProof, INLINE]  # its fields are fields of the outer object
+    adopted: Annotated[tuple[str, ...], OMITTED] = ()  # is not there where it has its default
+
+``JsonFile`` is the door for files and objects that outlive a process; ``to_json`` and ``from_json``
+serve messages between processes of one run.
 """
 
+import base64
+import binascii
 import enum
 import json
 import math
+import os
+import re
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import MISSING, asdict, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin, get_type_hints
+from pathlib import Path, PurePath
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    Generic,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
+from storage_core.errors import ManifestError
 from storage_core.filenames import is_text
+from storage_core.json_text import MAX_INTEGER, MAX_JSON_BYTES, parse_json
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-_MAX_INTEGER: Final = 2**63 - 1
 _MAX_DEPTH: Final = 50
+_MAX_WORD: Final = 1024
 _SHOWN: Final = 80
 
 T = TypeVar("T")
 Reader = Callable[[object], Any]
 
 
+class MismatchError(ValueError):
+    """A value is not of its declared type; its path grows on the way out."""
+
+    def __init__(self, reason: str, path: str = "") -> None:
+        super().__init__(reason, path)
+        self.reason, self.path = reason, path
+
+    def within(self, step: str) -> "MismatchError":
+        """Return the same of the value that this one is in."""
+        return MismatchError(self.reason, step + self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The key of a field in JSON, where it is not the field's name."""
+
+    name: str
+
+
+class Placement(enum.Enum):
+    """Where a field stands in the JSON of its dataclass, if not always under a key of its own."""
+
+    INLINE = "the fields of the dataclass that it is stand among the outer ones"
+    OMITTED = "not there where it has its default"
+
+
+INLINE: Final = Placement.INLINE
+OMITTED: Final = Placement.OMITTED
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the JSON of a file is laid out: arguments of ``json.dumps``, and the end of the file."""
+
+    indent: int | None = None
+    separators: tuple[str, str] | None = None
+    end: str = ""
+
+
+ONE_LINE: Final = Layout()
+COMPACT_LINE: Final = Layout(separators=(",", ":"), end="\n")
+SPREAD: Final = Layout(indent=1, end="\n")
+SPREAD_WITHOUT_END: Final = Layout(indent=1)
+
+
 def to_json(value: "DataclassInstance") -> str:
     """Return a dataclass as one JSON object on one line."""
-    return json.dumps(asdict(value))
+    return json.dumps(to_plain(value))
 
 
 def from_json(kind: type[T], text: str) -> T:
@@ -43,7 +119,7 @@ def from_json(kind: type[T], text: str) -> T:
 
 
 def read_value(kind: Any, value: object, where: str) -> Any:
-    """Return a value of JSON as one of a type.
+    """Return a value of JSON as one of a type; fields with defaults may be missing.
 
     Args:
         kind: A plain type, an enum, a dataclass, an optional one of these, or a tuple, a frozenset
@@ -55,37 +131,205 @@ def read_value(kind: Any, value: object, where: str) -> Any:
         ValueError: It is none.
     """
     try:
-        return _reader(kind)(value)
-    except _MismatchError as error:
+        return _reader(kind, is_whole=False)(value)
+    except MismatchError as error:
         raise ValueError(f"{where}{error.path}: {error.reason}") from None
 
 
-class _MismatchError(Exception):
-    """A value is not of its declared type; its path grows on the way out."""
+def read_part(kind: Any, value: object, *, file: str, where: str) -> Any:
+    """Return a value out of a file as one of a type, all of whose fields are there.
 
-    def __init__(self, reason: str, path: str = "") -> None:
-        super().__init__(reason, path)
-        self.reason, self.path = reason, path
+    Raises:
+        ManifestError: It is none, with the file and the dotted path of what is wrong.
+    """
+    try:
+        return _reader(kind, is_whole=True)(value)
+    except MismatchError as error:
+        path = f"{where}{error.path}".removeprefix(".")
+        raise ManifestError(file, path, error.reason) from None
 
-    def within(self, step: str) -> "_MismatchError":
-        """Return the same of the value that this one is in."""
-        return _MismatchError(self.reason, step + self.path)
+
+def parse_object(content: bytes, file: str) -> dict[str, Any]:
+    """Parse one JSON object, whatever is in it.
+
+    Raises:
+        ManifestError: It is none, is longer or nested deeper than any of ours, or names a field
+            twice.
+    """
+    value = _parse(content, file)
+    if not isinstance(value, dict):
+        raise ManifestError(file, "", _unexpected("a JSON object", value).reason)
+    return value
+
+
+def _parse(content: bytes, file: str) -> Any:
+    try:
+        return parse_json(content, limit_bytes=MAX_JSON_BYTES, is_strict=True)
+    except ValueError as error:
+        raise ManifestError(file, "", f"is no JSON: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class JsonFile(Generic[T]):
+    """The form of a file, or of an object of a store, that holds a dataclass as JSON.
+
+    Attributes:
+        kind: What it holds.
+        format: What its first field ``format`` says; None where it has no such field.
+        version: What its second field ``version`` says, if it has a format.
+        layout: Of what is written.
+        is_open: Whether fields that nobody knows are passed over.
+    """
+
+    kind: type[T]
+    format: str | None = None
+    version: int = 1
+    layout: Layout = SPREAD
+    is_open: bool = False
+
+    def parse(self, content: bytes, file: str) -> T:
+        """Return what a file holds.
+
+        Args:
+            content: All of it.
+            file: URL or path of it, for messages.
+
+        Raises:
+            ManifestError: It is no JSON, of another format, or not as declared; with the path of
+                the field, what was expected, and what was found.
+        """
+        if not is_dataclass(self.kind):
+            part: T = read_part(self.kind, _parse(content, file), file=file, where="")
+            return part
+        return self.read(parse_object(content, file), file)
+
+    def read(self, values: Mapping[str, Any], file: str) -> T:
+        """Return what a parsed object holds; errors as of parse."""
+        if self.format is not None:
+            form = (values.get("format"), values.get("version"))
+            if form != (self.format, self.version) or type(form[1]) is not int:
+                raise ManifestError(
+                    file,
+                    "format",
+                    f"expected {self.format} of version {self.version}, found {_show(form[0])} "
+                    f"of version {_show(form[1])}",
+                )
+            values = {name: values[name] for name in values if name not in {"format", "version"}}
+        if self.is_open:
+            kind: Any = self.kind
+            names = _readers_by_key(kind, is_whole=True)
+            values = {name: values[name] for name in values if name in names}
+        value: T = read_part(self.kind, values, file=file, where="")
+        return value
+
+    def encode(self, value: T, *, layout: Layout | None = None) -> bytes:
+        """Return the content of a file; fields beyond those of its kind are not in it."""
+        plain: Any = value
+        if is_dataclass(self.kind):
+            plain = {} if self.format is None else {"format": self.format, "version": self.version}
+            plain |= _fields_as_plain(self.kind, value)
+        layout = layout or self.layout
+        text = json.dumps(
+            to_plain(plain), allow_nan=False, indent=layout.indent, separators=layout.separators
+        )
+        return (text + layout.end).encode()
+
+
+def to_plain(value: Any) -> Any:
+    """Return dataclasses, and what has them in it, as what JSON has."""
+    if is_dataclass(value):
+        return _fields_as_plain(type(value), value)
+    if isinstance(value, Mapping):
+        return {name: to_plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(inner) for inner in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return str(value) if isinstance(value, PurePath) else value
+
+
+def _fields_as_plain(kind: Any, value: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = {}
+    for place in _places(kind):
+        inner = getattr(value, place.name)
+        if place.is_inline:
+            plain |= _fields_as_plain(type(inner), inner)
+        elif not place.is_omitted or inner != place.default:
+            plain[place.key] = to_plain(inner)
+    return plain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """A field of a dataclass and its place in JSON.
+
+    Attributes:
+        name: Of the field.
+        key: In JSON.
+        kind: Its declared type.
+        default: MISSING where it has none, or one that is made anew.
+        has_default: Whether it has any.
+        is_inline: Whether its own fields stand among the outer ones.
+        is_omitted: Whether it is not there where it has its default.
+    """
+
+    name: str
+    key: str
+    kind: Any
+    default: Any
+    has_default: bool
+    is_inline: bool
+    is_omitted: bool
 
 
 @cache
-def _reader(kind: Any) -> Reader:
-    """Return what reads values of a type: a plan has a hundred thousand of them."""
+def _places(kind: Any) -> tuple[_Place, ...]:
+    hints = get_type_hints(kind, include_extras=True)
+    places = []
+    for each in fields(kind):
+        marks = get_args(hints[each.name])[1:] if _is_annotated(hints[each.name]) else ()
+        keys = [mark.name for mark in marks if isinstance(mark, Key)]
+        places.append(
+            _Place(
+                name=each.name,
+                key=keys[0] if keys else each.name,
+                kind=hints[each.name],
+                default=each.default,
+                has_default=(each.default, each.default_factory) != (MISSING, MISSING),
+                is_inline=INLINE in marks,
+                is_omitted=OMITTED in marks,
+            )
+        )
+    return tuple(places)
+
+
+def _is_annotated(kind: Any) -> bool:
+    return get_origin(kind) is Annotated
+
+
+@cache
+def _reader(kind: Any, *, is_whole: bool) -> Reader:
+    """Return what reads values of a type: a plan has a hundred thousand of them.
+
+    Args:
+        kind: The type.
+        is_whole: Whether a field of a dataclass has to be there although it has a default.
+    """
     origin, kinds = get_origin(kind), get_args(kind)
-    if origin is types.UnionType:
-        (only,) = (_reader(member) for member in kinds if member is not types.NoneType)
-        return lambda value: None if value is None else only(value)
+    if origin is Annotated:
+        readers = [mark for mark in kinds[1:] if callable(mark)]
+        return readers[0] if readers else _reader(kinds[0], is_whole=is_whole)
+    if origin in {types.UnionType, Union}:
+        (some,) = (member for member in kinds if member is not types.NoneType)
+        read_some = _reader(some, is_whole=is_whole)
+        return lambda value: None if value is None else read_some(value)
     if origin is not None:
-        return _mapping_reader(kinds[1]) if issubclass(origin, Mapping) else _list_reader(kind)
-    if kind is Any:
-        return _read_any
+        if issubclass(origin, Mapping):
+            return _mapping_reader(kinds[0], _reader(kinds[1], is_whole=is_whole))
+        return _list_reader(origin, _reader(kinds[0], is_whole=is_whole))
     if is_dataclass(kind):
-        return _fields_reader(kind)
-    return _enum_reader(kind) if issubclass(kind, enum.Enum) else _PLAIN_READERS[kind]
+        return _fields_reader(kind, is_whole=is_whole)
+    return _PLAIN_READERS[kind] if kind in _PLAIN_READERS else _enum_reader(kind)
 
 
 # A truth is a whole number in Python, and nowhere else: types are compared, not asked for.
@@ -94,7 +338,7 @@ def _reader(kind: Any) -> Reader:
 def _read_integer(value: object) -> object:
     if type(value) is not int:
         raise _unexpected("int", value)
-    if not -_MAX_INTEGER - 1 <= value <= _MAX_INTEGER:
+    if not -MAX_INTEGER - 1 <= value <= MAX_INTEGER:
         raise _unexpected("a number of 64 bits", value)
     return value
 
@@ -119,12 +363,85 @@ def _read_float(value: object) -> object:
     return value
 
 
-_PLAIN_READERS: Final[Mapping[type, Reader]] = {
+def _read_system_text(value: object) -> str:
+    # JSON also spells halves of characters; those that stand for a byte of a path are allowed.
+    if type(value) is not str or "\0" in value:
+        raise _unexpected("a text", value)
+    try:
+        os.fsencode(value)
+    except UnicodeEncodeError:
+        raise _unexpected("a text", value) from None
+    return value
+
+
+def _read_file_name(value: object) -> str:
+    name = _read_system_text(value)
+    if name in {"", ".", ".."} or "/" in name:
+        raise _unexpected("the name of a file", value)
+    return name
+
+
+def _read_bytes(value: object) -> bytes:
+    try:
+        return base64.b64decode(_read_system_text(value), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise MismatchError(f"expected base64: {error}") from error
+
+
+def _read_any(value: object) -> object:
+    _require_shallow(value, _MAX_DEPTH)
+    return value
+
+
+def _require_shallow(value: object, levels: int) -> None:
+    if levels == 0:
+        raise MismatchError("is nested beyond reason")
+    inner = value.values() if isinstance(value, dict) else value
+    if isinstance(value, dict | list):
+        for each in inner:  # type: ignore[attr-defined]
+            _require_shallow(each, levels - 1)
+
+
+_PLAIN_READERS: Final[Mapping[Any, Reader]] = {
+    Any: _read_any,
     int: _read_integer,
     str: _read_text,
     bool: _read_truth,
     float: _read_float,
+    bytes: _read_bytes,
+    Path: lambda value: Path(_read_system_text(value)),
 }
+
+
+def whole(least: int = 0, most: int = MAX_INTEGER) -> Reader:
+    """Return a reader of whole numbers between two bounds, both allowed."""
+
+    def read(value: object) -> int:
+        if type(value) is not int or not least <= value <= most:
+            raise _unexpected(f"a whole number from {least} to {most}", value)
+        return value
+
+    return read
+
+
+def word(pattern: str = r"[\x20-\x7e]*") -> Reader:
+    """Return a reader of at most 1,024 printable ASCII characters that match a pattern."""
+    compiled = re.compile(pattern)
+
+    def read(value: object) -> str:
+        if type(value) is not str or len(value) > _MAX_WORD or not compiled.fullmatch(value):
+            raise _unexpected(pattern, value)
+        return value
+
+    return read
+
+
+Count = Annotated[int, whole()]
+Word = Annotated[str, word()]
+# A text of any characters but NUL, as a path may be.
+SystemText = Annotated[str, _read_system_text]
+# What stays what it is when it becomes the last part of a path.
+FileName = Annotated[str, _read_file_name]
 
 
 def _enum_reader(kind: type[enum.Enum]) -> Reader:
@@ -138,8 +455,8 @@ def _enum_reader(kind: type[enum.Enum]) -> Reader:
     return read
 
 
-def _mapping_reader(kind: Any) -> Reader:
-    read_inner = _reader(kind)
+def _mapping_reader(key_kind: Any, read_inner: Reader) -> Reader:
+    read_key = _reader(key_kind, is_whole=True) if _is_annotated(key_kind) else None
 
     def read(value: object) -> dict[str, Any]:
         if not isinstance(value, dict):
@@ -147,39 +464,54 @@ def _mapping_reader(kind: Any) -> Reader:
         values = {}
         for name, inner in value.items():
             try:
-                values[name] = read_inner(inner)
-            except _MismatchError as error:
-                raise error.within(f".{name}") from None
+                values[name if read_key is None else read_key(name)] = read_inner(inner)
+            except MismatchError as error:
+                raise error.within(f".{name[:_SHOWN]}") from None
         return values
 
     return read
 
 
-def _list_reader(kind: Any) -> Reader:
-    origin, read_inner = get_origin(kind), _reader(get_args(kind)[0])
-
+def _list_reader(origin: Callable[[list[Any]], Any], read_inner: Reader) -> Reader:
     def read(value: object) -> Any:
         if not isinstance(value, list):
             raise _unexpected("a list", value)
-        values = []
+        values: list[Any] = []
         for inner in value:
             try:
                 values.append(read_inner(inner))
-            except _MismatchError as error:
+            except MismatchError as error:
                 raise error.within(f"[{len(values)}]") from None
         return origin(values)
 
     return read
 
 
-def _fields_reader(kind: Any) -> Reader:
-    hints = get_type_hints(kind)
-    readers = {each.name: _reader(hints[each.name]) for each in fields(kind)}
-    required = [
-        each.name
-        for each in fields(kind)
-        if each.default is MISSING and each.default_factory is MISSING
-    ]
+@cache
+def _readers_by_key(kind: Any, *, is_whole: bool) -> dict[str, tuple[str, Reader]]:
+    """Return the fields of a dataclass and their readers, by key; those of inline ones too."""
+    readers: dict[str, tuple[str, Reader]] = {}
+    for place in _places(kind):
+        if place.is_inline:
+            readers |= _readers_by_key(get_args(place.kind)[0], is_whole=is_whole)
+        else:
+            readers[place.key] = (place.name, _reader(place.kind, is_whole=is_whole))
+    return readers
+
+
+def _required(kind: Any, *, is_whole: bool) -> Iterable[str]:
+    """Yield the keys that have to be there."""
+    for place in _places(kind):
+        if place.is_inline:
+            yield from _required(get_args(place.kind)[0], is_whole=is_whole)
+        elif not (place.is_omitted if is_whole else place.has_default):
+            yield place.key
+
+
+def _fields_reader(kind: Any, *, is_whole: bool) -> Reader:
+    readers = _readers_by_key(kind, is_whole=is_whole)
+    required = tuple(_required(kind, is_whole=is_whole))
+    inline = [(place.name, get_args(place.kind)[0]) for place in _places(kind) if place.is_inline]
 
     def read(value: object) -> Any:
         if not isinstance(value, dict):
@@ -187,11 +519,15 @@ def _fields_reader(kind: Any) -> Reader:
         if value.keys() != readers.keys():
             _require_names(value, readers, required)
         values = {}
-        for name, inner in value.items():
+        for key, inner in value.items():
+            name, read_inner = readers[key]
             try:
-                values[name] = readers[name](inner)
-            except _MismatchError as error:
-                raise error.within(f".{name}") from None
+                values[name] = read_inner(inner)
+            except MismatchError as error:
+                raise error.within(f".{key}") from None
+        for name, inner_kind in inline:
+            parts = [part.name for part in _places(inner_kind)]
+            values[name] = inner_kind(**{part: values.pop(part) for part in parts})
         return kind(**values)
 
     return read
@@ -202,26 +538,15 @@ def _require_names(
 ) -> None:
     for name in value:
         if name not in names:
-            raise _MismatchError("is a field that nobody knows", f".{name[:_SHOWN]}")
+            raise MismatchError("is a field that nobody knows", f".{name[:_SHOWN]}")
     for name in required:
         if name not in value:
-            raise _MismatchError("is missing", f".{name}")
+            raise MismatchError("is missing", f".{name}")
 
 
-def _read_any(value: object) -> object:
-    _require_shallow(value, _MAX_DEPTH)
-    return value
+def _unexpected(expected: str, value: object) -> MismatchError:
+    return MismatchError(f"expected {expected}, found {_show(value)}")
 
 
-def _require_shallow(value: object, left: int) -> None:
-    if left == 0:
-        raise _MismatchError("is nested beyond reason")
-    inner = value.values() if isinstance(value, dict) else value
-    if isinstance(value, dict | list):
-        for each in inner:  # type: ignore[attr-defined]
-            _require_shallow(each, left - 1)
-
-
-def _unexpected(expected: str, found: object) -> _MismatchError:
-    shown = type(found).__name__ if isinstance(found, dict | list) else repr(found)[:_SHOWN]
-    return _MismatchError(f"expected {expected}, found {shown}")
+def _show(value: object) -> str:
+    return type(value).__name__ if isinstance(value, dict | list) else repr(value)[:_SHOWN]

@@ -19,20 +19,19 @@ Source of the text: ``org.apache.kafka.tools.ConfigCommand`` (Kafka 2.5 to 4.4).
 import codecs
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Annotated, Final
 
 from storage_core.config.log_config import TOPIC_KEYS
 from storage_core.config.values import render
 from storage_core.errors import CheckpointError, InvalidNameError, ManifestError
 from storage_core.filenames import validate_topic
-from storage_core.json_text import JsonDocument, JsonFields
+from storage_core.json_values import JsonFile, MismatchError, whole
 
 # All settings of 20,000 topics as the tool prints them.
 MAX_DUMP_BYTES: Final = 256 * 1024 * 1024
-_DUMP: Final = JsonDocument("pylog-topics", 1, ("taken_ms", "topics"))
 _LATEST_MS: Final = 253_402_300_799_999
 _SHOWN: Final = 80
 
@@ -77,9 +76,13 @@ def parse_topic_dump(content: bytes, *, file: str, modified_ms: int) -> TopicDum
     if len(content) > MAX_DUMP_BYTES:
         raise CheckpointError(file, 0, f"is larger than {MAX_DUMP_BYTES} bytes")
     content = content.removeprefix(codecs.BOM_UTF8)
+    topics: Mapping[str, Mapping[str, str]]
     if _JSON.match(content):
         with _malformed():
-            taken_ms, topics = _parse_json(content, file)
+            document = _DUMP.parse(content, file)
+        taken_ms, topics = document.taken_ms, document.topics
+        for topic in topics:
+            _check_topic(topic, (), file, 0)
     else:
         taken_ms, topics = modified_ms, _parse_text(content, file)
     return _dump(topics, file=file, taken_ms=taken_ms)
@@ -128,22 +131,21 @@ def _find_setting(line: str) -> tuple[str, str] | None:
     return (key["key"], line[key.end() : synonyms.start()]) if synonyms else None
 
 
-def _parse_json(content: bytes, file: str) -> tuple[int, dict[str, dict[str, str]]]:
-    fields = _DUMP.parse(content, file)
-    taken_ms = fields.integer("taken_ms", most=_LATEST_MS)
-    entries = fields.fields("topics")
-    topics: dict[str, dict[str, str]] = {}
-    for topic in entries.names():
-        _check_topic(topic, topics, file, 0)
-        topics[topic] = _texts(entries.fields(topic), entries.mapping(topic))
-    return taken_ms, topics
+def _read_setting(value: object) -> str:
+    if not isinstance(value, str | int):
+        raise MismatchError("expected a text, a whole number or a truth")
+    return render(value)
 
 
-def _texts(fields: JsonFields, settings: Mapping[str, Any]) -> dict[str, str]:
-    for key, value in settings.items():
-        if not isinstance(value, str | int):
-            raise fields.error(key[:_SHOWN], "expected a text, a whole number or a truth")
-    return {key: render(value) for key, value in settings.items()}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Document:
+    """Configs of topics in JSON of our own, by topic, and when they were exported."""
+
+    taken_ms: Annotated[int, whole(most=_LATEST_MS)]
+    topics: Mapping[str, Mapping[str, Annotated[str, _read_setting]]]
+
+
+_DUMP: Final = JsonFile(_Document, "pylog-topics")
 
 
 @contextmanager
@@ -164,7 +166,7 @@ def _line_of(error: BaseException | None) -> int:
     return error.lineno if isinstance(error, json.JSONDecodeError) else 0
 
 
-def _check_topic(topic: str, topics: Mapping[str, object], file: str, line: int) -> None:
+def _check_topic(topic: str, topics: Collection[str], file: str, line: int) -> None:
     try:
         validate_topic(topic)
     except InvalidNameError as error:

@@ -22,6 +22,7 @@ from storage_core.filenames import (
     REPLICATION_FILE,
     TopicPartition,
 )
+from storage_core.json_values import Count
 
 # Each file and the offset of a partition that it keeps.
 CHECKPOINT_FILES: Final[Mapping[str, str]] = {
@@ -47,10 +48,10 @@ class PartitionCheckpoints:
         cleaner_offset: Where the next round of compaction begins.
     """
 
-    log_start_offset: int | None = None
-    recovery_point: int | None = None
-    high_watermark: int | None = None
-    cleaner_offset: int | None = None
+    log_start_offset: Count | None = None
+    recovery_point: Count | None = None
+    high_watermark: Count | None = None
+    cleaner_offset: Count | None = None
 
     def moved(self, changes: Self) -> Self:
         """Return these offsets with some of them moved; no recovery point below the log's start.

@@ -27,22 +27,21 @@ log loader finishes.
 
 import errno
 import fcntl
-import json
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from storage_core.commit.claim_steps import decode_step, encode_step, require_places, trash_of
 from storage_core.commit.executor import apply_steps
 from storage_core.commit.fingerprint import (
     FileVersion,
-    decode_versions,
-    encode_versions,
+    Versions,
     observe_versions,
     version_of,
 )
@@ -60,11 +59,21 @@ from storage_core.commit.trash import hold_run_again
 from storage_core.errors import (
     ChangedWhileReadError,
     GuardRefusedError,
+    ManifestError,
     PylogError,
     StorageError,
 )
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, SCRATCH_PREFIX
-from storage_core.json_text import JsonFields, parse_json_object
+from storage_core.json_values import (
+    COMPACT_LINE,
+    OMITTED,
+    Count,
+    FileName,
+    JsonFile,
+    SystemText,
+    Word,
+    parse_object,
+)
 from storage_core.local_files import open_file
 from storage_core.store import LocalStore
 from storage_core.store.local import storage_errors
@@ -72,18 +81,51 @@ from storage_core.turns import waiting
 
 _OPERATIONS: Final = "operations"
 _DONE: Final = "done"
-_RESULT: Final = "result"
-_LOCATION: Final = "location"
-_BOOT: Final = "boot"
-# Versions of files by name; names of which there is no file any more; versions of scratch files.
-_FILES: Final = "files"
-_GONE: Final = "gone"
-_SCRATCH: Final = "scratch"
 # What a claim's name begins with once its run has given it up; its commit has begun.
 _ASIDE: Final = f"{SCRATCH_PREFIX}aside-"
 _BOOT_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 # The small files that commits write travel in it; indexes do not.
 _MOST_BYTES: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Begun:
+    """The line of a claim that says what is going to be done.
+
+    Attributes:
+        operations: As ``encode_step`` returns them.
+        result: What every attempt returns once they are done.
+        location: Path of the partition directory.
+        boot: What names the time since the machine was started, None if nothing does.
+        files: Versions of the directory's files, by name; older versions did not say.
+        scratch: Versions of the scratch files that are taken in.
+    """
+
+    operations: tuple[Mapping[str, Any], ...]
+    result: dict[str, Any]
+    location: SystemText
+    boot: Word | None
+    files: Annotated[Versions | None, OMITTED] = None
+    scratch: Annotated[Versions | None, OMITTED] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Done:
+    """The line of a claim that says what is done.
+
+    Attributes:
+        done: How many of the operations, from the first.
+        files: Versions of the files that the last of them changed; older versions did not say.
+        gone: Names of which there is no file any more.
+    """
+
+    done: Count
+    files: Annotated[Versions | None, OMITTED] = None
+    gone: Annotated[tuple[FileName, ...] | None, OMITTED] = None
+
+
+_BEGUN_LINE: Final = JsonFile(_Begun, layout=COMPACT_LINE, is_open=True)
+_DONE_LINE: Final = JsonFile(_Done, layout=COMPACT_LINE, is_open=True)
 
 
 class CommitClaim:
@@ -142,20 +184,18 @@ class CommitClaim:
             result: What every attempt returns once they are done; plain values.
         """
         self._operations, self._result = plan.operations, result
-        steps = [encode_step(step) for step in plan.operations]
         self.location, self._boot = plan.location, current_boot()
         self._files = observe_versions(Path(plan.location))
         self._scratch = _scratch_versions(plan.operations)
-        self._append(
-            {
-                _OPERATIONS: steps,
-                _RESULT: result,
-                _LOCATION: self.location,
-                _BOOT: self._boot,
-                _FILES: encode_versions(self._files),
-                _SCRATCH: encode_versions(self._scratch),
-            }
+        begun = _Begun(
+            operations=tuple(map(encode_step, plan.operations)),
+            result=result,
+            location=self.location,
+            boot=self._boot,
+            files=self._files,
+            scratch=self._scratch,
         )
+        self._append(_BEGUN_LINE.encode(begun))
 
     def verify_fit(self) -> None:
         """Check that nobody else has changed the partition since, and that every step can be done.
@@ -189,23 +229,24 @@ class CommitClaim:
         for group, steps in zip(groups, left, strict=True):
             for _ in islice(applied, len(steps)):
                 pass
-            self._append({_DONE: self._done + len(group), **self._note(group)})
-            self._done += len(group)
+            done = self._done + len(group)
+            self._append(_DONE_LINE.encode(self._note(group, done)))
+            self._done = done
         return self._result
 
-    def _note(self, group: Iterable[Operation]) -> dict[str, Any]:
+    def _note(self, group: Iterable[Operation], done: int) -> _Done:
         """Return what steps that are done have left under the names that they changed."""
         if self._files is None or self.location is None:
-            return {}  # begun by an older version
+            return _Done(done=done)  # begun by an older version
         made = partial(_made, Path(self.location))
         for step in group:
             follow_step(step, self._files, made)
         names = {name for step in group for name in changed_names(step)}
         there = {name: self._files[name] for name in sorted(names & self._files.keys())}
-        return {_FILES: encode_versions(there), _GONE: sorted(names - there.keys())}
+        return _Done(done=done, files=there, gone=tuple(sorted(names - there.keys())))
 
-    def _append(self, record: dict[str, Any]) -> None:
-        left = memoryview(json.dumps(record, separators=(",", ":")).encode() + b"\n")
+    def _append(self, line: bytes) -> None:
+        left = memoryview(line)
         with storage_errors(self._path):
             if self._whole_bytes is not None:
                 os.ftruncate(self._descriptor, self._whole_bytes)
@@ -221,28 +262,34 @@ class CommitClaim:
         whole = content[: content.rfind(b"\n") + 1]
         self._whole_bytes = len(whole)
         for line in whole.splitlines():
-            record = parse_json_object(line, str(self._path))
-            if _OPERATIONS in record.names():
-                self._operations = tuple(map(decode_step, record.objects(_OPERATIONS)))
-                self._result = dict(record.mapping(_RESULT))
-                self._boot = record.optional_word(_BOOT)
-                self.location = record.text(_LOCATION)
-                if _FILES in record.names():
-                    self._files = decode_versions(record.fields(_FILES))
-                    self._scratch = decode_versions(record.fields(_SCRATCH))
-            if _DONE in record.names():
-                self._done = record.integer(_DONE, most=len(self.steps))
-                self._follow(record)
+            file = str(self._path)
+            values = parse_object(line, file)
+            if _OPERATIONS in values:
+                self._take_begun(_BEGUN_LINE.read(values, file))
+            if _DONE in values:
+                self._take_done(_DONE_LINE.read(values, file))
         self._in_doubt = self._done if self.is_begun else None
 
-    def _follow(self, record: JsonFields) -> None:
-        """Take note of what a step has left."""
-        if self._files is None or _FILES not in record.names():
+    def _take_begun(self, line: _Begun) -> None:
+        self._operations = tuple(
+            decode_step(row, file=str(self._path), where=f"{_OPERATIONS}[{number}]")
+            for number, row in enumerate(line.operations)
+        )
+        self._result, self._boot, self.location = line.result, line.boot, line.location
+        self._files = None if line.files is None else dict(line.files)
+        self._scratch = dict(line.scratch or {})
+
+    def _take_done(self, line: _Done) -> None:
+        if line.done > len(self.steps):
+            reason = f"expected a whole number from 0 to {len(self.steps)}, found {line.done}"
+            raise ManifestError(str(self._path), _DONE, reason)
+        self._done = line.done
+        if self._files is None or line.files is None:
             self._files = None
             return
-        for name in record.file_names(_GONE):
+        for name in line.gone or ():
             self._files.pop(name, None)
-        self._files |= decode_versions(record.fields(_FILES))
+        self._files |= line.files
 
     def _content(self) -> bytes:
         """Return what is in the file that is held, whatever has its name by now."""

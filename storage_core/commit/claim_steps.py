@@ -6,8 +6,6 @@ directory of the log directory that is being worked on, and what it takes in or 
 runs put that. None of these is a link: no run makes one.
 """
 
-import base64
-import binascii
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
@@ -32,76 +30,49 @@ from storage_core.commit.plan import (
 from storage_core.commit.trash import find_run_folder
 from storage_core.errors import ManifestError
 from storage_core.filenames import SCRATCH_PREFIX
-from storage_core.json_text import MAX_INTEGER, JsonFields
+from storage_core.json_values import read_part, to_plain
 from storage_core.store.local import plain_path, storage_errors
 
-_KINDS: Final[Mapping[str, type[Operation]]] = {
-    kind.__name__: kind
-    for kind in (
-        CopyRange,
-        CreateEmptyFile,
-        DeleteFile,
-        KeepFile,
-        PromoteFile,
-        RecordLeft,
-        RenameFile,
-        SyncDirectory,
-        SyncFile,
-        TruncateFile,
-        WriteFile,
-        WriteRecord,
-    )
-}
+_KINDS: Final[tuple[type[Operation], ...]] = (
+    CopyRange,
+    CreateEmptyFile,
+    DeleteFile,
+    KeepFile,
+    PromoteFile,
+    RecordLeft,
+    RenameFile,
+    SyncDirectory,
+    SyncFile,
+    TruncateFile,
+    WriteFile,
+    WriteRecord,
+)
 _FILE_NAMES: Final = frozenset({"name", "source", "target"})
 _KIND: Final = "operation"
 
 
 def encode_step(step: Operation) -> dict[str, Any]:
     """Return an operation as plain values."""
-    row: dict[str, Any] = {_KIND: type(step).__name__}
-    for field in fields(step):
-        value = getattr(step, field.name)
-        row[field.name] = base64.b64encode(value).decode() if isinstance(value, bytes) else value
-    return row
+    return {_KIND: type(step).__name__, **to_plain(step)}
 
 
-def decode_step(row: JsonFields) -> Operation:
+def decode_step(row: Mapping[str, Any], *, file: str, where: str) -> Operation:
     """Return the operation that ``encode_step`` encoded.
+
+    Args:
+        row: What stands in a claim.
+        file: The claim, for messages.
+        where: Dotted path of it in there.
 
     Raises:
         ManifestError: It is none of a commit, or a field cannot be what it is.
     """
-    kind = _KINDS.get(row.word(_KIND))
-    if kind is None:
-        raise row.error(_KIND, "expected an operation of a commit")
-    names = [field.name for field in fields(kind)]
-    row.require_names([_KIND, *names])
-    values = {field.name: _value(row, field.name, field.type) for field in fields(kind)}
-    step: Operation = kind(**values)
+    kinds = [kind for kind in _KINDS if kind.__name__ == row.get(_KIND)]
+    if not kinds:
+        raise ManifestError(file, f"{where}.{_KIND}", "expected an operation of a commit")
+    values = {name: value for name, value in row.items() if name != _KIND}
+    step: Operation = read_part(kinds[0], values, file=file, where=where)
     return step
-
-
-def _value(row: JsonFields, name: str, kind: Any) -> Any:
-    if name in _FILE_NAMES:
-        return row.file_name(name)
-    if kind is bytes:
-        return _content(row, name)
-    if kind is bool:
-        return row.boolean(name)
-    if kind == int | None:
-        # A file may be older than the epoch.
-        return row.optional_integer(name, least=-MAX_INTEGER)
-    if kind is int:
-        # Some sizes are -1 for one that is not known.
-        return row.integer(name, least=-MAX_INTEGER)
-    return row.text(name)
-
-
-def _content(row: JsonFields, name: str) -> bytes:
-    try:
-        return base64.b64decode(row.text(name), validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise row.error(name, f"expected base64: {error}") from error
 
 
 def require_places(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from storage_core.commit.fingerprint import encode_fingerprints, fingerprint_files
+from storage_core.commit.fingerprint import FINGERPRINTS, fingerprint_files
 from storage_core.commit.plan import (
     CopyRange,
     CreateEmptyFile,
@@ -97,6 +97,6 @@ def _apply_outside(
         case WriteRecord():
             store.write_record(operation.path, operation.content)
         case RecordLeft():
-            store.write_record(operation.path, encode_fingerprints(fingerprint_files(store)))
+            store.write_record(operation.path, FINGERPRINTS.encode(fingerprint_files(store)))
         case RemoveDirectory():
             store.remove_directory()

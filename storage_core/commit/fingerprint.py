@@ -14,21 +14,19 @@ import json
 import os
 import stat
 import zlib
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 from storage_core.filenames import SCRATCH_PREFIX, TEMPORARY_SUFFIX
-from storage_core.json_text import MAX_INTEGER, JsonFields, parse_json_objects
+from storage_core.json_values import ONE_LINE, Count, FileName, JsonFile, Key, whole
 from storage_core.local_files import scan_folder
 from storage_core.store.base import LogStore
 from storage_core.store.local import storage_errors
 
 SMALL_FILE_BYTES: Final = 64 * 1024
 _DIGEST_BYTES: Final = 16
-_SIZE, _TIME, _INODE = "size", "time", "inode"
-_MOST_INODE: Final = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -42,10 +40,10 @@ class FileFingerprint:
         crc32: CRC-32 of a file of at most ``SMALL_FILE_BYTES``; None for a larger one.
     """
 
-    name: str
-    size_bytes: int
+    name: FileName
+    size_bytes: Count
     modified_ms: int | None
-    crc32: int | None
+    crc32: Count | None
 
     def matches(self, other: "FileFingerprint | None") -> bool:
         """Whether the other is the same version of the same content; None is no file."""
@@ -59,6 +57,12 @@ class FileFingerprint:
         time = "" if self.modified_ms is None else f" of {self.modified_ms} ms"
         crc = "" if self.crc32 is None else f", CRC {self.crc32:08x}"
         return f"{self.size_bytes} bytes{time}{crc}"
+
+
+# The fingerprints of all files of a directory.
+FINGERPRINTS: Final[JsonFile[tuple[FileFingerprint, ...]]] = JsonFile(
+    tuple[FileFingerprint, ...], layout=ONE_LINE
+)
 
 
 def fingerprint_files(store: LogStore) -> tuple[FileFingerprint, ...]:
@@ -93,36 +97,6 @@ def checksum(content: bytes) -> int:
     return zlib.crc32(content)
 
 
-def encode_fingerprints(files: Iterable[FileFingerprint]) -> bytes:
-    """Return fingerprints as a JSON list."""
-    return json.dumps([asdict(file) for file in files]).encode()
-
-
-def decode_fingerprints(content: bytes, *, file: str) -> tuple[FileFingerprint, ...]:
-    """Return the fingerprints that ``encode_fingerprints`` wrote.
-
-    Args:
-        content: What was read.
-        file: Where from, for messages.
-
-    Raises:
-        ManifestError: It is not that; a name that leads elsewhere is none.
-    """
-    return tuple(parse_fingerprint(fields) for fields in parse_json_objects(content, file))
-
-
-def parse_fingerprint(fields: JsonFields) -> FileFingerprint:
-    """Return the fingerprint that a JSON object holds; errors as of ``decode_fingerprints``."""
-    fields.require_names(("name", "size_bytes", "modified_ms", "crc32"))
-    return FileFingerprint(
-        name=fields.file_name("name"),
-        size_bytes=fields.integer("size_bytes"),
-        # A file may be older than the epoch.
-        modified_ms=fields.optional_integer("modified_ms", least=-MAX_INTEGER),
-        crc32=fields.optional_integer("crc32"),
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class FileVersion:
     """One version of one file of a local disk.
@@ -133,9 +107,9 @@ class FileVersion:
         inode: Its number in its filesystem.
     """
 
-    size_bytes: int
-    modified_ns: int
-    inode: int
+    size_bytes: Annotated[Count, Key("size")]
+    modified_ns: Annotated[int, Key("time")]
+    inode: Annotated[int, whole(most=2**64 - 1)]
 
     @classmethod
     def of(cls, facts: os.stat_result) -> "FileVersion":
@@ -196,30 +170,3 @@ def digest_versions(directory: Path, *, left_out: str) -> str:
         if not (name.endswith(left_out) or is_scratch(name) or stat.S_ISDIR(facts.st_mode))
     ]
     return hashlib.blake2b(json.dumps(listed).encode(), digest_size=_DIGEST_BYTES).hexdigest()
-
-
-def encode_versions(versions: Versions) -> dict[str, dict[str, int]]:
-    """Return versions as plain values."""
-    return {
-        name: {_SIZE: version.size_bytes, _TIME: version.modified_ns, _INODE: version.inode}
-        for name, version in versions.items()
-    }
-
-
-def decode_versions(fields: JsonFields) -> dict[str, FileVersion]:
-    """Return the versions that ``encode_versions`` encoded.
-
-    Raises:
-        ManifestError: They are none.
-    """
-    return {name: _decode_version(fields.fields(name)) for name in fields.names()}
-
-
-def _decode_version(fields: JsonFields) -> FileVersion:
-    fields.require_names((_SIZE, _TIME, _INODE))
-    return FileVersion(
-        size_bytes=fields.integer(_SIZE),
-        # A file may be older than the epoch.
-        modified_ns=fields.integer(_TIME, least=-MAX_INTEGER),
-        inode=fields.integer(_INODE, most=_MOST_INODE),
-    )

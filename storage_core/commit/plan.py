@@ -8,14 +8,16 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from storage_core.json_values import FileName, SystemText
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteFile:
     """Create or replace a small file; modified_ms, epoch milliseconds, is its time if given."""
 
-    name: str
+    name: FileName
     content: bytes
-    reason: str
+    reason: SystemText
     modified_ms: int | None = None
 
 
@@ -23,18 +25,18 @@ class WriteFile:
 class CreateEmptyFile:
     """Create an empty file unless there is one."""
 
-    name: str
-    reason: str
+    name: FileName
+    reason: SystemText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromoteFile:
     """Move a finished, synced scratch file into the partition directory."""
 
-    scratch_path: str
-    name: str
+    scratch_path: SystemText
+    name: FileName
     size_bytes: int
-    reason: str
+    reason: SystemText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,53 +52,53 @@ class CopyRange:
         reason: Why.
     """
 
-    source: str
+    source: FileName
     start: int
     size_bytes: int
-    target: str
+    target: FileName
     modified_ms: int
-    reason: str
+    reason: SystemText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenameFile:
     """Rename a file, replacing the target."""
 
-    source: str
-    target: str
-    reason: str
+    source: FileName
+    target: FileName
+    reason: SystemText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteFile:
     """Delete a file."""
 
-    name: str
-    reason: str
+    name: FileName
+    reason: SystemText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruncateFile:
     """Cut a file to a length."""
 
-    name: str
+    name: FileName
     size_bytes: int
-    reason: str
+    reason: SystemText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncFile:
     """Make a file's content durable: whoever wrote it may not have lived to do that."""
 
-    name: str
-    reason: str
+    name: FileName
+    reason: SystemText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncDirectory:
     """Make all that happened to the directory's entries so far durable."""
 
-    reason: str
+    reason: SystemText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,46 +113,46 @@ class KeepFile:
         reason: Why.
     """
 
-    name: str
-    path: str
+    name: FileName
+    path: SystemText
     size_bytes: int
     is_copy: bool
-    reason: str
+    reason: SystemText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteRecord:
     """Create or replace a small file outside of the directory; it and its folder are durable."""
 
-    path: str
+    path: SystemText
     content: bytes
-    reason: str
+    reason: SystemText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordLeft:
     """Write down outside of the directory what its files look like now."""
 
-    path: str
-    reason: str
+    path: SystemText
+    reason: SystemText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreFile:
     """Give a file that was kept a name in the directory, replacing what has it; it stays kept."""
 
-    path: str
-    name: str
+    path: SystemText
+    name: FileName
     size_bytes: int
     is_copy: bool
-    reason: str
+    reason: SystemText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveDirectory:
     """Remove the directory, which is empty by now."""
 
-    reason: str
+    reason: SystemText
 
 
 Operation = (

@@ -22,28 +22,30 @@ writes into its trash, too, and holds it for that time.
 """
 
 import fcntl
-import json
 import os
-import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Final, TypeVar
 
-from storage_core.commit.fingerprint import (
-    FileFingerprint,
-    decode_fingerprints,
-    parse_fingerprint,
-)
+from storage_core.commit.fingerprint import FINGERPRINTS, FileFingerprint
 from storage_core.errors import (
     CheckpointError,
     GuardRefusedError,
     ManifestError,
     StorageError,
 )
-from storage_core.json_text import MAX_INTEGER, JsonFields, parse_json_object
+from storage_core.json_values import (
+    ONE_LINE,
+    Count,
+    FileName,
+    JsonFile,
+    SystemText,
+    Word,
+    word,
+)
 from storage_core.local_files import (
     facts_of,
     open_folder,
@@ -62,47 +64,61 @@ RAISED_FILE: Final = "raised-log-starts.json"
 KEPT_FOLDER: Final = "kept"
 # Written into the folder of the kept files when all of them are there.
 SYNCED_FILE: Final = ".synced"
-_FORMAT: Final = "pylog-trash"
-_RUN_FORMAT: Final = "pylog-trash-run"
-_RAISED_FORMAT: Final = "pylog-trash-log-starts"
-_VERSION: Final = 1
 _NUMBER_DIGITS: Final = 4
-_RUN: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-# Entries of a checkpoint are Java longs, and may be below zero.
-_LEAST_OFFSET: Final = -MAX_INTEGER - 1
+_RunId = Annotated[str, word(r"[A-Za-z0-9._:-]{1,128}")]
 # Some hundred thousand files, or partitions.
 _MOST_BYTES: Final = 256 << 20
 # The states of an undo.
 BEGUN: Final = "begun"
 DONE: Final = "done"
-_UNDO: Final = re.compile(f"{BEGUN}|{DONE}")
 # The folders, by filesystem and inode, that are held by what goes on here: by callers up the stack.
 _HELD: Final[ContextVar[frozenset[tuple[int, int]]]] = ContextVar(
     "trash_held_here", default=frozenset()
 )
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrashedCommit:
+class CommitSubject:
+    """The partition and the kind of a commit.
+
+    Attributes:
+        run_id: The run.
+        action: What it did: compact, retain, recover.
+        directory: Path of the partition directory.
+    """
+
+    run_id: _RunId
+    action: Word
+    directory: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitRecord(CommitSubject):
+    """What is written down before a commit begins.
+
+    Attributes:
+        kept: Files of the directory that the commit replaced, cut or removed, as they were.
+        before: Names of all files that the directory had before the commit.
+    """
+
+    kept: tuple[FileFingerprint, ...]
+    before: tuple[FileName, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrashedCommit(CommitRecord):
     """One commit on one partition, as its trash knows it.
 
     Attributes:
         folder: Its own folder in the trash.
-        run_id: The run.
-        action: What it did: compact, retain, recover.
-        directory: Path of the partition directory.
-        kept: Files of the directory that the commit replaced, cut or removed, as they were.
-        before: Names of all files that the directory had before the commit.
         left: What the commit left; None where it did not come to its end.
         undo: What is known of an undo: None, ``begun`` or ``done``.
     """
 
     folder: Path
-    run_id: str
-    action: str
-    directory: Path
-    kept: tuple[FileFingerprint, ...]
-    before: tuple[str, ...]
     left: tuple[FileFingerprint, ...] | None = None
     undo: str | None = None
 
@@ -117,14 +133,7 @@ class TrashedCommit:
 
     def encode_record(self) -> bytes:
         """Return what is written down before the commit begins, as JSON."""
-        fields = {
-            "run_id": self.run_id,
-            "action": self.action,
-            "directory": str(self.directory),
-            "kept": [asdict(file) for file in self.kept],
-            "before": self.before,
-        }
-        return _encode(_FORMAT, fields)
+        return _RECORD.encode(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +147,7 @@ class TrashedRoot:
             that was malformed is not among them.
     """
 
-    location: str
+    location: SystemText
     was_clean: bool
     checkpoints: dict[str, dict[str, int]]
 
@@ -154,19 +163,51 @@ class TrashedRun:
         roots: Its log directories.
     """
 
-    run_id: str
-    action: str
-    started_ms: int
+    run_id: _RunId
+    action: Word
+    started_ms: Count
     roots: tuple[TrashedRoot, ...]
 
     def encode(self) -> bytes:
         """Return it as JSON."""
-        return _encode(_RUN_FORMAT, asdict(self))
+        return _RUN.encode(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RaisedStarts:
+    """New log starts of one log directory, by ``<topic>-<partition>``."""
+
+    location: SystemText
+    log_starts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _RaisedRoots:
+    """To what a run raises log starts before its commits."""
+
+    roots: tuple[_RaisedStarts, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Undo:
+    """How far an undo of a commit is."""
+
+    state: Annotated[str, word(f"{BEGUN}|{DONE}")]
+
+
+_SUBJECT: Final = JsonFile(CommitSubject, "pylog-trash", layout=ONE_LINE, is_open=True)
+_RECORD: Final = JsonFile(CommitRecord, "pylog-trash", layout=ONE_LINE, is_open=True)
+_RUN: Final = JsonFile(TrashedRun, "pylog-trash-run", layout=ONE_LINE, is_open=True)
+_RAISED: Final = JsonFile(_RaisedRoots, "pylog-trash-log-starts", layout=ONE_LINE, is_open=True)
+_UNDO: Final = JsonFile(_Undo, layout=ONE_LINE, is_open=True)
 
 
 def encode_undo(state: str) -> bytes:
     """Return the content of ``undo.json``."""
-    return json.dumps({"state": state}).encode()
+    return _UNDO.encode(_Undo(state))
+
+
+S = TypeVar("S", bound=CommitSubject)
 
 
 def commit_folder(run_folder: Path, directory: Path, number: int) -> Path:
@@ -301,15 +342,8 @@ def read_run(run_folder: Path) -> TrashedRun:
         StorageError: It cannot be read.
     """
     path = run_folder / RUN_FILE
-    with _malformed():
-        kept = _read(path)
-        fields = _decode(_RUN_FORMAT, kept.content, file=str(path))
-        run = TrashedRun(
-            run_id=fields.word("run_id", pattern=_RUN),
-            action=fields.word("action"),
-            started_ms=fields.integer("started_ms"),
-            roots=tuple(map(_parse_root, fields.objects("roots"))),
-        )
+    kept = _read(path)
+    run = kept.parse(_RUN)
     kept.require_ours(*(root.location for root in run.roots))
     if run.run_id != run_folder.name:
         raise CheckpointError(str(path), 0, f"is of run {run.run_id}, not of its folder's")
@@ -365,25 +399,22 @@ def read_raised(run_folder: Path, location: str) -> dict[str, int]:
         CheckpointError: It cannot be understood.
         StorageError: It cannot be read.
     """
-    return _read_all_raised(run_folder).get(location, {})
+    return dict(_read_all_raised(run_folder).get(location, {}))
 
 
 def _put_raised(run_folder: Path, raised: Mapping[str, Mapping[str, int]]) -> None:
-    roots = [{"location": root, "log_starts": dict(starts)} for root, starts in raised.items()]
-    write_record(run_folder / RAISED_FILE, _encode(_RAISED_FORMAT, {"roots": roots}))
+    roots = tuple(
+        _RaisedStarts(location=root, log_starts=starts) for root, starts in raised.items()
+    )
+    write_record(run_folder / RAISED_FILE, _RAISED.encode(_RaisedRoots(roots)))
 
 
-def _read_all_raised(run_folder: Path) -> dict[str, dict[str, int]]:
+def _read_all_raised(run_folder: Path) -> dict[str, Mapping[str, int]]:
     path = run_folder / RAISED_FILE
     if not path.exists():
         return {}
-    with _malformed():
-        kept = _read(path)
-        fields = _decode(_RAISED_FORMAT, kept.content, file=str(path))
-        raised = {
-            root.text("location"): _parse_entries(root.fields("log_starts"))
-            for root in fields.objects("roots")
-        }
+    kept = _read(path)
+    raised = {root.location: root.log_starts for root in kept.parse(_RAISED).roots}
     kept.require_ours(*raised)
     return raised
 
@@ -396,21 +427,14 @@ def read_commit(folder: Path) -> TrashedCommit:
         GuardRefusedError: Somebody else may have written it.
         StorageError: It cannot be read.
     """
-    with _malformed():
-        kept, fields = _read_record(folder)
-        commit = TrashedCommit(
-            folder=folder,
-            run_id=fields.word("run_id", pattern=_RUN),
-            action=fields.word("action"),
-            directory=_directory_of(fields, folder),
-            kept=tuple(map(parse_fingerprint, fields.objects("kept"))),
-            before=fields.file_names("before"),
-        )
-    kept.require_ours(commit.directory)
-    return replace(
-        commit,
-        left=_read_left(folder / LEFT_FILE, commit.directory),
-        undo=_read_undo(folder / UNDO_FILE, commit.directory),
+    record = _read_record(folder, _RECORD)
+    left = _read_part(folder / LEFT_FILE, FINGERPRINTS, record.directory)
+    undo = _read_part(folder / UNDO_FILE, _UNDO, record.directory)
+    return TrashedCommit(
+        folder=folder,
+        **{each.name: getattr(record, each.name) for each in fields(record)},
+        left=left,
+        undo=None if undo is None else undo.state,
     )
 
 
@@ -424,28 +448,23 @@ def read_subject(folder: Path) -> tuple[Path, str]:
         GuardRefusedError: Somebody else may have written it.
         StorageError: It cannot be read.
     """
-    with _malformed():
-        kept, fields = _read_record(folder)
-        directory, action = _directory_of(fields, folder), fields.word("action")
-    kept.require_ours(directory)
-    return directory, action
+    subject = _read_record(folder, _SUBJECT)
+    return subject.directory, subject.action
 
 
-def _read_record(folder: Path) -> tuple["_TrashFile", JsonFields]:
+def _read_record(folder: Path, form: JsonFile[S]) -> S:
+    """Read what a commit says of itself; its partition is that of its folder's name."""
     path = folder / RECORD_FILE
     if not path.exists():
         raise StorageError(str(path), "no such file: the commit did not begin")
     kept = _read(path)
-    return kept, _decode(_FORMAT, kept.content, file=str(path))
-
-
-def _directory_of(fields: JsonFields, folder: Path) -> Path:
-    """Return the partition directory that a commit says it was about: that of its folder's name."""
-    directory = Path(fields.text("directory"))
+    record = kept.parse(form)
+    directory = record.directory
     if not directory.is_absolute() or _run_folder_of(folder, directory) is None:
         why = f"is of {directory}, not of the directory that its folder is named after"
-        raise CheckpointError(str(folder / RECORD_FILE), 0, why)
-    return directory
+        raise CheckpointError(str(path), 0, why)
+    kept.require_ours(directory)
+    return record
 
 
 def list_commits(run_folder: Path) -> Iterator[Path]:
@@ -476,22 +495,13 @@ def _fail(error: OSError) -> None:
     raise error
 
 
-def _read_left(path: Path, directory: Path) -> tuple[FileFingerprint, ...] | None:
+def _read_part(path: Path, form: JsonFile[T], directory: Path) -> T | None:
+    """Read another file of a commit on a partition directory; None where there is none."""
     if not path.exists():
         return None
     kept = _read(path)
     kept.require_ours(directory)
-    with _malformed():
-        return decode_fingerprints(kept.content, file=str(path))
-
-
-def _read_undo(path: Path, directory: Path) -> str | None:
-    if not path.exists():
-        return None
-    kept = _read(path)
-    kept.require_ours(directory)
-    with _malformed():
-        return parse_json_object(kept.content, str(path)).word("state", pattern=_UNDO)
+    return kept.parse(form)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -507,6 +517,18 @@ class _TrashFile:
     path: Path
     content: bytes
     facts: tuple[os.stat_result, os.stat_result]
+
+    def parse(self, form: JsonFile[T]) -> T:
+        """Return what it holds.
+
+        Raises:
+            CheckpointError: It cannot be understood.
+        """
+        try:
+            return form.parse(self.content, str(self.path))
+        except ManifestError as error:
+            where = f"{error.field}: " if error.field else ""
+            raise CheckpointError(error.file, 0, f"{where}{error.reason}") from error
 
     def require_ours(self, *directories: str | Path) -> None:
         """Refuse what another user may have written: it says what goes into which directory.
@@ -537,38 +559,3 @@ def _read(path: Path) -> _TrashFile:
         facts = os.fstat(folder), os.fstat(file.fileno())
         content = read_limited(file.fileno(), _MOST_BYTES)
     return _TrashFile(path=path, content=content, facts=facts)
-
-
-def _encode(kind: str, fields: dict[str, Any]) -> bytes:
-    return json.dumps({"format": kind, "version": _VERSION, **fields}).encode()
-
-
-def _decode(kind: str, content: bytes, *, file: str) -> JsonFields:
-    fields = parse_json_object(content, file)
-    fields.require_format(kind, _VERSION)
-    return fields
-
-
-def _parse_root(fields: JsonFields) -> TrashedRoot:
-    checkpoints = fields.fields("checkpoints")
-    return TrashedRoot(
-        location=fields.text("location"),
-        was_clean=fields.boolean("was_clean"),
-        checkpoints={
-            name: _parse_entries(checkpoints.fields(name)) for name in checkpoints.names()
-        },
-    )
-
-
-def _parse_entries(entries: JsonFields) -> dict[str, int]:
-    return {name: entries.integer(name, least=_LEAST_OFFSET) for name in entries.names()}
-
-
-@contextmanager
-def _malformed() -> Iterator[None]:
-    """Turn what is wrong with a field into the error of a small file of ours."""
-    try:
-        yield
-    except ManifestError as error:
-        where = f"{error.field}: " if error.field else ""
-        raise CheckpointError(error.file, 0, f"{where}{error.reason}") from error

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from storage_core.checkpoint.checkpoint_files import EpochEntry
 from storage_core.commit import Operation
+from storage_core.json_values import Count, FileName, SystemText
 from storage_core.log.log_segment import SegmentState
 from storage_core.log.producer_snapshot import ProducerEntry
 
@@ -24,14 +25,14 @@ class Cut:
         reason: Why.
     """
 
-    base_offset: int
-    file: str
-    position: int
-    size_bytes: int
-    zero_bytes: int
-    first_offset: int
+    base_offset: Count
+    file: FileName
+    position: Count
+    size_bytes: Count
+    zero_bytes: Count
+    first_offset: Count
     is_whole_segment: bool
-    reason: str
+    reason: SystemText
 
     @property
     def lost_bytes(self) -> int:

@@ -10,14 +10,13 @@ name, synced, and then takes its own; one that has its name, length and time is 
 """
 
 import fcntl
-import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Final
 
 import numpy as np
 
@@ -44,7 +43,14 @@ from storage_core.filenames import (
     TopicPartition,
     parse_partition_directory,
 )
-from storage_core.json_text import parse_json_object
+from storage_core.json_values import (
+    ONE_LINE,
+    SPREAD_WITHOUT_END,
+    JsonFile,
+    MismatchError,
+    SystemText,
+    whole,
+)
 from storage_core.local_files import PUBLIC_FILE_MODE, create_in, facts_of, open_folder, scan_folder
 from storage_core.roots.broker import BrokerRoot
 from storage_core.store.base import FileInfo
@@ -53,14 +59,20 @@ from storage_core.store.managed_store import ManagedStore
 from storage_core.store.manifest import validate_file_name
 
 STATE_FILE: Final = "pylog-materialize.json"
-_FORMAT: Final = "pylog-materialize"
-_VERSION: Final = 1
 _MAX_STATE_BYTES: Final = 256 << 20
 # Kafka ignores names like this one, and removes none.
 PIN_FILE: Final = f"{SCRATCH_PREFIX}materialize"
 _TEMPORARY: Final = f"{SCRATCH_PREFIX}part-"
 _WINDOW_BYTES: Final = 16 << 20
 _MAX_PIN_BYTES: Final = 4096
+_Generation = Annotated[int, whole(1)]
+
+
+def _read_directory_name(value: object) -> str:
+    try:
+        return str(parse_partition_directory(str(value)))
+    except InvalidNameError as error:
+        raise MismatchError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +85,23 @@ class MaterializedTarget:
         generations: What finished runs have written, by partition's directory.
     """
 
-    root: str
-    root_id: str
-    generations: Mapping[str, int]
+    root: SystemText
+    root_id: SystemText
+    generations: Mapping[Annotated[str, _read_directory_name], _Generation]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pin:
+    """The generation that a directory is to hold, and the location of its partition."""
+
+    generation: _Generation
+    source: SystemText
+
+
+_STATE: Final = JsonFile(
+    MaterializedTarget, "pylog-materialize", layout=SPREAD_WITHOUT_END, is_open=True
+)
+_PIN: Final = JsonFile(_Pin, layout=ONE_LINE, is_open=True)
 
 
 @contextmanager
@@ -129,7 +155,11 @@ def read_target(directory: Path, *, root: str, root_id: str) -> MaterializedTarg
     content = LocalStore(directory, may_be_link=True).read_file(
         STATE_FILE, limit_bytes=_MAX_STATE_BYTES
     )
-    state = _parse(content, directory / STATE_FILE)
+    path = directory / STATE_FILE
+    try:
+        state = _STATE.parse(content, str(path))
+    except ManifestError as error:
+        raise StorageError(str(path), f"is not what this program writes: {error}") from error
     if state.root_id != root_id:
         raise GuardRefusedError(
             "TARGET_NOT_EMPTY",
@@ -140,16 +170,8 @@ def read_target(directory: Path, *, root: str, root_id: str) -> MaterializedTarg
 
 def write_target(directory: Path, state: MaterializedTarget) -> None:
     """Write the state file of a target directory."""
-    content: dict[str, Any] = {
-        "format": _FORMAT,
-        "version": _VERSION,
-        "root": state.root,
-        "root_id": state.root_id,
-        "generations": dict(sorted(state.generations.items())),
-    }
-    LocalStore(directory, may_be_link=True).write_file(
-        STATE_FILE, json.dumps(content, indent=1).encode()
-    )
+    ordered = replace(state, generations=dict(sorted(state.generations.items())))
+    LocalStore(directory, may_be_link=True).write_file(STATE_FILE, _STATE.encode(ordered))
 
 
 def write_checkpoints(
@@ -172,23 +194,6 @@ def write_checkpoints(
         merged = merge_entries(current or {}, offsets)
         if merged != current:
             store.write_file(name, encode_offset_checkpoint(merged))
-
-
-def _parse(content: bytes, path: Path) -> MaterializedTarget:
-    try:
-        fields = parse_json_object(content, str(path))
-        fields.require_format(_FORMAT, _VERSION)
-        generations = fields.fields("generations")
-        return MaterializedTarget(
-            root=fields.text("root"),
-            root_id=fields.text("root_id"),
-            generations={
-                str(parse_partition_directory(name)): generations.integer(name, least=1)
-                for name in generations.names()
-            },
-        )
-    except (ManifestError, InvalidNameError) as error:
-        raise StorageError(str(path), f"is not what this program writes: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +229,7 @@ def read_pin(directory: Path) -> int | None:
         return None
     content = store.read_file(PIN_FILE, limit_bytes=_MAX_PIN_BYTES)
     try:
-        return parse_json_object(content, str(path)).integer("generation", least=1)
+        return _PIN.parse(content, str(path)).generation
     except ManifestError as error:
         raise StorageError(str(path), "says no generation; remove its directory") from error
 
@@ -248,8 +253,8 @@ def materialize_partition(source: ManagedStore, directory: Path) -> MaterializeR
     target = LocalStore(directory)
     _refuse_foreign(target, files)
     if read_pin(directory) is None:
-        pin = {"generation": manifest.generation, "source": source.location}
-        target.write_file(PIN_FILE, json.dumps(pin).encode())
+        pin = _Pin(generation=manifest.generation, source=source.location)
+        target.write_file(PIN_FILE, _PIN.encode(pin))
     written = 0
     for file in files:
         if not _is_there(directory / file.name, file):

@@ -9,12 +9,11 @@ in the log directory itself, and somebody may have recovered a partition by hand
 a run writes down what every partition looks like.
 """
 
-import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.checkpoint.broker_files import UNKNOWN_BROKER_EPOCH, CleanShutdown
@@ -29,15 +28,13 @@ from storage_core.filenames import (
     directory_state,
     parse_partition_directory,
 )
-from storage_core.json_text import JsonFields, parse_json_object
+from storage_core.json_values import ONE_LINE, JsonFile, Word, whole
 from storage_core.local_files import facts_of, read_small, scan_folder
 from storage_core.store.local import storage_errors, sync_folder
 
 _log: Final = logging.getLogger(__name__)
 # A line for each partition.
 _MOST_BYTES: Final = 64 << 20
-# The field in which is written down what ``observe_partitions`` says.
-PARTITIONS: Final = "partitions"
 # A broker loads what a link leads to; no run of ours looks there, so nobody knows what it is.
 _LINK: Final = "link"
 # One that is not ours to open, or was taken away at this moment: nobody knows what it is, either.
@@ -118,6 +115,24 @@ def _drop(claim: Path, log_directory: Path) -> None:
     revoke_claim(claim)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RememberedMarker:
+    """The marker of a clean shutdown that a run took away.
+
+    Attributes:
+        boot: What names the time since the machine was started, None if nothing does.
+        broker_epoch: Of the marker.
+        partitions: What ``observe_partitions`` said of every partition as the run left it.
+    """
+
+    boot: Word | None
+    broker_epoch: Annotated[int, whole(UNKNOWN_BROKER_EPOCH)]
+    partitions: Mapping[str, Word]
+
+
+_REMEMBERED: Final = JsonFile(_RememberedMarker, layout=ONE_LINE, is_open=True)
+
+
 def encode_remembered(marker: CleanShutdown, partitions: Mapping[str, str]) -> bytes:
     """Return what a run writes down of the marker that it takes away.
 
@@ -125,12 +140,11 @@ def encode_remembered(marker: CleanShutdown, partitions: Mapping[str, str]) -> b
         marker: The one that the directory may have again.
         partitions: What ``observe_partitions`` said of every partition as the run left it.
     """
-    known = {
-        "boot": current_boot(),
-        "broker_epoch": marker.broker_epoch,
-        PARTITIONS: dict(partitions),
-    }
-    return json.dumps(known).encode()
+    return _REMEMBERED.encode(
+        _RememberedMarker(
+            boot=current_boot(), broker_epoch=marker.broker_epoch, partitions=partitions
+        )
+    )
 
 
 def observe_partitions(log_directory: Path) -> dict[str, str]:
@@ -196,16 +210,6 @@ def _is_loaded(name: str) -> bool:
     return True
 
 
-def decode_partitions(document: JsonFields) -> dict[str, str]:
-    """Return what ``observe_partitions`` said when it was written down, as a field of something.
-
-    Raises:
-        ManifestError: It is not that.
-    """
-    fields = document.fields(PARTITIONS)
-    return {name: fields.word(name) for name in fields.names()}
-
-
 def _read_marker(path: Path, log_directory: Path, *, finished: set[str]) -> CleanShutdown | None:
     """Return the marker that a killed run took away, None if it is not to be believed.
 
@@ -220,10 +224,7 @@ def _read_marker(path: Path, log_directory: Path, *, finished: set[str]) -> Clea
         facts = facts_of(log_directory, may_be_link=True)
         trusted = () if facts is None else (facts.st_uid,)
         content = read_small(path, _MOST_BYTES, trusted=trusted)
-        document = parse_json_object(content, str(path))
-        boot = document.optional_word("boot")
-        epoch = document.integer("broker_epoch", least=UNKNOWN_BROKER_EPOCH)
-        remembered = decode_partitions(document)
+        remembered = _REMEMBERED.parse(content, str(path))
     except PermissionError as error:
         _log.warning("%s: not believed: %s", path, error.strerror)
         return None
@@ -231,9 +232,9 @@ def _read_marker(path: Path, log_directory: Path, *, finished: set[str]) -> Clea
         raise StorageError(str(path), error.strerror or str(error)) from error
     except ManifestError:
         return None
-    if boot is None or boot != current_boot():
+    if remembered.boot is None or remembered.boot != current_boot():
         return None
-    changed = changed_partitions(remembered, log_directory, verified=finished)
+    changed = changed_partitions(remembered.partitions, log_directory, verified=finished)
     if changed:
         _log.warning(
             "%s: not marked as cleanly shut down: since a run was killed somebody else has, or may "
@@ -243,7 +244,7 @@ def _read_marker(path: Path, log_directory: Path, *, finished: set[str]) -> Clea
             changed[0],
         )
         return None
-    return CleanShutdown(broker_epoch=epoch)
+    return CleanShutdown(broker_epoch=remembered.broker_epoch)
 
 
 def _partition_of(location: str) -> TopicPartition | None:

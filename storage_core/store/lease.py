@@ -7,11 +7,10 @@ before a commit, and stops some time before the end by its own clock, since cloc
 manifest that was committed under a higher token refuses every lower one.
 """
 
-import re
 import secrets
 import threading
 from dataclasses import dataclass, replace
-from typing import Final, Self
+from typing import Annotated, Final, Self
 
 from storage_core.clock import Clock, SystemClock
 from storage_core.errors import (
@@ -22,7 +21,7 @@ from storage_core.errors import (
     StorageError,
 )
 from storage_core.filenames import LEASE_FILE
-from storage_core.json_text import JsonDocument
+from storage_core.json_values import INLINE, Count, JsonFile, Word, whole, word
 from storage_core.store.object_store import ObjectStore
 
 MAX_LEASE_BYTES: Final = 64 << 10
@@ -30,12 +29,6 @@ DEFAULT_TTL_MS: Final = 120_000
 _RENEWALS_A_LEASE: Final = 4
 # The holder stops this part of the duration before the end: how far two clocks may differ.
 _MARGIN_PARTS: Final = 10
-_NONCE: Final = re.compile(r"[0-9a-f]{32}")
-_LEASE: Final = JsonDocument(
-    "pylog-lease",
-    1,
-    ("holder", "token", "nonce", "acquired_ms", "ttl_ms", "expires_ms", "is_released"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,19 +41,19 @@ class LeaseProof:
         nonce: 32 hexadecimal digits; tells two acquisitions apart whatever the token says.
     """
 
-    holder: str
-    token: int
-    nonce: str
+    holder: Word
+    token: Annotated[int, whole(1)]
+    nonce: Annotated[str, word(r"[0-9a-f]{32}")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseFacts:
     """The fields of ``lease.json``; times are epoch milliseconds."""
 
-    proof: LeaseProof
-    acquired_ms: int
-    ttl_ms: int
-    expires_ms: int
+    proof: Annotated[LeaseProof, INLINE]
+    acquired_ms: Count
+    ttl_ms: Annotated[int, whole(1)]
+    expires_ms: Count
     is_released: bool
 
     def is_free(self, now_ms: int) -> bool:
@@ -71,6 +64,9 @@ class LeaseFacts:
         """Tell whether its holder may still commit."""
         margin = self.ttl_ms // _MARGIN_PARTS
         return not self.is_released and now_ms < self.expires_ms - margin
+
+
+_LEASE: Final = JsonFile(LeaseFacts, "pylog-lease")
 
 
 def read_lease(objects: ObjectStore) -> tuple[LeaseFacts, str] | None:
@@ -84,7 +80,7 @@ def read_lease(objects: ObjectStore) -> tuple[LeaseFacts, str] | None:
         content, etag = objects.get_with_etag(LEASE_FILE, limit_bytes=MAX_LEASE_BYTES)
     except ObjectNotFoundError:
         return None
-    return _parse(content, f"{objects.url}/{LEASE_FILE}"), etag
+    return _LEASE.parse(content, f"{objects.url}/{LEASE_FILE}"), etag
 
 
 def require_lease(objects: ObjectStore, proof: LeaseProof, *, now_ms: int) -> None:
@@ -202,7 +198,7 @@ class Lease:
 
     def _replace(self, facts: LeaseFacts) -> None:
         try:
-            self._etag = self._objects.put_if_match(LEASE_FILE, _encode(facts), self._etag)
+            self._etag = self._objects.put_if_match(LEASE_FILE, _LEASE.encode(facts), self._etag)
         except ConditionFailedError as error:
             self._is_lost = True
             raise LeaseLostError(
@@ -249,8 +245,8 @@ def acquire_lease(
         expires_ms=now_ms + ttl_ms,
         is_released=False,
     )
-    content = _encode(facts)
-    _parse(content, f"{objects.url}/{LEASE_FILE}")  # a holder that nobody could read back
+    content = _LEASE.encode(facts)
+    _LEASE.parse(content, f"{objects.url}/{LEASE_FILE}")  # a holder that nobody could read back
     try:
         if former is None:
             etag = objects.put_if_absent(LEASE_FILE, content)
@@ -262,33 +258,3 @@ def acquire_lease(
             raise
         raise LeaseHeldError(objects.url, winner[0].proof.holder, winner[0].expires_ms) from None
     return Lease(objects, facts, etag, clock)
-
-
-def _encode(facts: LeaseFacts) -> bytes:
-    return _LEASE.encode(
-        {
-            "holder": facts.proof.holder,
-            "token": facts.proof.token,
-            "nonce": facts.proof.nonce,
-            "acquired_ms": facts.acquired_ms,
-            "ttl_ms": facts.ttl_ms,
-            "expires_ms": facts.expires_ms,
-            "is_released": facts.is_released,
-        }
-    )
-
-
-def _parse(content: bytes, file: str) -> LeaseFacts:
-    fields = _LEASE.parse(content, file)
-    proof = LeaseProof(
-        holder=fields.word("holder"),
-        token=fields.integer("token", least=1),
-        nonce=fields.word("nonce", pattern=_NONCE),
-    )
-    return LeaseFacts(
-        proof=proof,
-        acquired_ms=fields.integer("acquired_ms"),
-        ttl_ms=fields.integer("ttl_ms", least=1),
-        expires_ms=fields.integer("expires_ms"),
-        is_released=fields.boolean("is_released"),
-    )

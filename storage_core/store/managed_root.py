@@ -1,22 +1,19 @@
 """A managed root itself: what says that it is one, and which partitions it has."""
 
-import re
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Annotated, Final
 
 from storage_core.errors import InvalidNameError, ObjectNotFoundError
 from storage_core.filenames import MANAGED_ROOT_FILE, TopicPartition, parse_partition_directory
-from storage_core.json_text import encode_json_object, parse_json_object
+from storage_core.json_values import OMITTED, Count, JsonFile, SystemText, word
 from storage_core.store.manifest import URL_MARK
 from storage_core.store.object_store import ObjectStore, require_conditional_writes
 
 FORMAT: Final = "pylog-root"
 VERSION: Final = 1
 MAX_ROOT_BYTES: Final = 64 << 10
-_ADOPTED: Final = "adopted"
-_ROOT_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,9 +27,13 @@ class RootFacts:
             --in-place``), beside the root's own place. A purge deletes nowhere else.
     """
 
-    root_id: str
-    created_ms: int
-    adopted: tuple[str, ...] = ()
+    root_id: Annotated[str, word(r"[0-9a-f]{32}")]
+    created_ms: Count
+    # A root without adopted mirrors has no such field: older versions of this program read it.
+    adopted: Annotated[tuple[SystemText, ...], OMITTED] = ()
+
+
+_ROOT: Final = JsonFile(RootFacts, FORMAT, VERSION)
 
 
 def find_root(objects: ObjectStore) -> RootFacts | None:
@@ -46,17 +47,7 @@ def find_root(objects: ObjectStore) -> RootFacts | None:
         content = objects.get(MANAGED_ROOT_FILE, limit_bytes=MAX_ROOT_BYTES)
     except ObjectNotFoundError:
         return None
-    fields = parse_json_object(content, f"{objects.url}/{MANAGED_ROOT_FILE}")
-    fields.require_format(FORMAT, VERSION)
-    # A root without adopted mirrors has no such field: older versions of this program read it.
-    has_adopted = _ADOPTED in fields.names()
-    names = ("format", "version", "root_id", "created_ms")
-    fields.require_names((*names, _ADOPTED) if has_adopted else names)
-    return RootFacts(
-        root_id=fields.word("root_id", pattern=_ROOT_ID),
-        created_ms=fields.integer("created_ms"),
-        adopted=fields.texts(_ADOPTED) if has_adopted else (),
-    )
+    return _ROOT.parse(content, f"{objects.url}/{MANAGED_ROOT_FILE}")
 
 
 def create_root(objects: ObjectStore, *, now_ms: int) -> RootFacts:
@@ -72,7 +63,7 @@ def create_root(objects: ObjectStore, *, now_ms: int) -> RootFacts:
         return root
     require_conditional_writes(objects)
     facts = RootFacts(root_id=secrets.token_hex(16), created_ms=now_ms)
-    objects.put_if_absent(MANAGED_ROOT_FILE, _encode(facts))
+    objects.put_if_absent(MANAGED_ROOT_FILE, _ROOT.encode(facts))
     return facts
 
 
@@ -93,7 +84,7 @@ def record_adopted(objects: ObjectStore, mirror: str) -> None:
     prefix = place_url(mirror)
     if facts is None or prefix in own_places(objects, facts):
         return
-    content = _encode(replace(facts, adopted=(*facts.adopted, prefix)))
+    content = _ROOT.encode(replace(facts, adopted=(*facts.adopted, prefix)))
     objects.put_if_match(MANAGED_ROOT_FILE, content, etag)
 
 
@@ -105,18 +96,6 @@ def own_places(objects: ObjectStore, facts: RootFacts | None) -> tuple[str, ...]
 def place_url(location: str) -> str:
     """Return the URL of a place as manifests name adopted objects below it."""
     return location if URL_MARK in location else f"file{URL_MARK}{location}"
-
-
-def _encode(facts: RootFacts) -> bytes:
-    return encode_json_object(
-        {
-            "format": FORMAT,
-            "version": VERSION,
-            "root_id": facts.root_id,
-            "created_ms": facts.created_ms,
-            **({_ADOPTED: list(facts.adopted)} if facts.adopted else {}),
-        }
-    )
 
 
 def list_partitions(objects: ObjectStore) -> Iterator[TopicPartition]:

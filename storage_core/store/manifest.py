@@ -14,14 +14,25 @@ are plain, keys stay inside the partition's data, numbers are in range, the size
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from dataclasses import fields as fields_of
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Final
 
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
-from storage_core.errors import InvalidNameError
+from storage_core.errors import InvalidNameError, ManifestError
 from storage_core.filenames import DATA_DIRECTORY, HISTORY_DIRECTORY, MANIFEST_FILE, TopicPartition
-from storage_core.json_text import MAX_INTEGER, JsonDocument, JsonFields
+from storage_core.json_text import MAX_INTEGER
+from storage_core.json_values import (
+    COMPACT_LINE,
+    INLINE,
+    SPREAD,
+    Count,
+    JsonFile,
+    Key,
+    MismatchError,
+    Word,
+    whole,
+    word,
+)
 from storage_core.store.object_store import validate_key
 
 # Some 70,000 segments with their companions where the topic has a long name, else twice as many.
@@ -32,28 +43,29 @@ MOST_SPREAD_FILES: Final = 1_000
 URL_MARK: Final = "://"
 
 _NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,255}")
-_TOPIC_ID: Final = re.compile(r"[A-Za-z0-9_-]{22}")
-_RUN: Final = re.compile(r"[A-Za-z0-9._:-]{0,128}")
-_ETAG: Final = re.compile(r"[\x21\x23-\x7e]{0,200}")
-_MANIFEST: Final = JsonDocument(
-    "pylog-manifest",
-    1,
-    (
-        "topic",
-        "partition",
-        "topic_id",
-        "generation",
-        "run_id",
-        "attempt_id",
-        "fencing_token",
-        "committed_ms",
-        "checkpoints",
-        "result",
-        "files",
-    ),
-)
-_FILE_FIELDS: Final = ("key", "start", "size", "etag", "modified_ms", "largest_timestamp")
-_CHECKPOINT_FIELDS: Final = tuple(each.name for each in fields_of(PartitionCheckpoints))
+
+
+def validate_file_name(name: str) -> str:
+    """Return the name of a file in a partition if it is plain.
+
+    Raises:
+        InvalidNameError: It is empty, ``.`` or ``..``, longer than 255 characters, or has a
+            character outside ``[A-Za-z0-9._-]``.
+    """
+    if not _NAME.fullmatch(name):
+        raise InvalidNameError(name[:80], "expected 1 to 255 of the characters [A-Za-z0-9._-]")
+    return name
+
+
+def _read_name(value: object) -> str:
+    try:
+        return validate_file_name(str(value))
+    except InvalidNameError as error:
+        raise MismatchError(error.reason) from error
+
+
+_PlainName = Annotated[str, _read_name]
+_RunId = Annotated[str, word(r"[A-Za-z0-9._:-]{0,128}")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +82,12 @@ class FileEntry:
             where it is not known, -1 where no record has one.
     """
 
-    key: str
-    start: int
-    size_bytes: int
-    etag: str
-    modified_ms: int
-    largest_timestamp: int | None = None
+    key: Word
+    start: Count
+    size_bytes: Annotated[Count, Key("size")]
+    etag: Annotated[str, word(r"[\x21\x23-\x7e]{0,200}")]
+    modified_ms: Count
+    largest_timestamp: Annotated[int, whole(-1)] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,21 +102,24 @@ class Manifest:
         attempt_id: The attempt of that run's task; no two attempts share one.
         fencing_token: Of the lease that the run held.
         committed_ms: By the run's clock, epoch milliseconds.
-        files: By name.
         checkpoints: Of the partition.
         result: What the commit came to, for whoever asks later; any JSON object.
+        files: By name.
     """
 
-    partition: TopicPartition
-    topic_id: str | None = None
-    generation: int = 0
-    run_id: str = ""
-    attempt_id: str = ""
-    fencing_token: int = 0
-    committed_ms: int = 0
-    files: Mapping[str, FileEntry] = field(default_factory=dict)
+    partition: Annotated[TopicPartition, INLINE]
+    topic_id: Annotated[str, word(r"[A-Za-z0-9_-]{22}")] | None = None
+    generation: Annotated[int, whole(1, MAX_INTEGER - 1)] = 0
+    run_id: _RunId = ""
+    attempt_id: _RunId = ""
+    fencing_token: Count = 0
+    committed_ms: Count = 0
     checkpoints: PartitionCheckpoints = field(default_factory=PartitionCheckpoints)
     result: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[_PlainName, FileEntry] = field(default_factory=dict)
+
+
+_MANIFEST: Final = JsonFile(Manifest, "pylog-manifest")
 
 
 def manifest_key(partition: TopicPartition) -> str:
@@ -128,45 +143,12 @@ def data_key(partition: TopicPartition, attempt_id: str, name: str) -> str:
     return f"{partition}/{DATA_DIRECTORY}/{attempt_id}/{name}"
 
 
-def validate_file_name(name: str) -> str:
-    """Return the name of a file in a partition if it is plain.
-
-    Raises:
-        InvalidNameError: It is empty, ``.`` or ``..``, longer than 255 characters, or has a
-            character outside ``[A-Za-z0-9._-]``.
-    """
-    if not _NAME.fullmatch(name):
-        raise InvalidNameError(name[:80], "expected 1 to 255 of the characters [A-Za-z0-9._-]")
-    return name
-
-
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return the JSON of a manifest; equal manifests give equal bytes."""
+    is_compact = len(manifest.files) > MOST_SPREAD_FILES
     return _MANIFEST.encode(
-        {
-            "topic": manifest.partition.topic,
-            "partition": manifest.partition.partition,
-            "topic_id": manifest.topic_id,
-            "generation": manifest.generation,
-            "run_id": manifest.run_id,
-            "attempt_id": manifest.attempt_id,
-            "fencing_token": manifest.fencing_token,
-            "committed_ms": manifest.committed_ms,
-            "checkpoints": asdict(manifest.checkpoints),
-            "result": dict(manifest.result),
-            "files": {
-                name: {
-                    "key": entry.key,
-                    "start": entry.start,
-                    "size": entry.size_bytes,
-                    "etag": entry.etag,
-                    "modified_ms": entry.modified_ms,
-                    "largest_timestamp": entry.largest_timestamp,
-                }
-                for name, entry in sorted(manifest.files.items())
-            },
-        },
-        is_compact=len(manifest.files) > MOST_SPREAD_FILES,
+        replace(manifest, files=dict(sorted(manifest.files.items()))),
+        layout=COMPACT_LINE if is_compact else SPREAD,
     )
 
 
@@ -182,64 +164,39 @@ def parse_manifest(content: bytes, partition: TopicPartition, *, root: str, file
     Raises:
         ManifestError: It is not a manifest of that partition, with file and field.
     """
-    fields = _MANIFEST.parse(content, file)
-    if (fields.word("topic"), fields.integer("partition")) != (
-        partition.topic,
-        partition.partition,
-    ):
-        raise fields.error("topic", f"expected the manifest of {partition}, found another's")
-    checkpoints = fields.fields("checkpoints")
-    checkpoints.require_names(_CHECKPOINT_FIELDS)
-    files = fields.fields("files")
-    return Manifest(
-        partition=partition,
-        topic_id=fields.optional_word("topic_id", pattern=_TOPIC_ID),
-        generation=fields.integer("generation", least=1, most=MAX_INTEGER - 1),
-        run_id=fields.word("run_id", pattern=_RUN),
-        attempt_id=fields.word("attempt_id", pattern=_RUN),
-        fencing_token=fields.integer("fencing_token"),
-        committed_ms=fields.integer("committed_ms"),
-        checkpoints=PartitionCheckpoints(
-            **{name: checkpoints.optional_integer(name) for name in _CHECKPOINT_FIELDS}
-        ),
-        result=fields.mapping("result"),
-        files={name: _parse_file(files, name, partition, root) for name in files.names()},
-    )
+    manifest = _MANIFEST.parse(content, file)
+    if manifest.partition != partition:
+        raise ManifestError(file, "topic", f"expected the manifest of {partition}, found another's")
+    for name, entry in manifest.files.items():
+        most = MAX_INTEGER - entry.size_bytes
+        if entry.start > most:
+            reason = f"expected a whole number from 0 to {most}, found {entry.start}"
+            raise ManifestError(file, f"files.{name}.start", reason)
+        try:
+            _validate_place(entry, partition, root)
+        except InvalidNameError as error:
+            raise ManifestError(file, f"files.{name}.key", error.reason) from error
+    return manifest
 
 
-def _parse_file(files: JsonFields, name: str, partition: TopicPartition, root: str) -> FileEntry:
-    try:
-        validate_file_name(name)
-    except InvalidNameError as error:
-        raise files.error(name[:80], error.reason) from error
-    fields = files.fields(name)
-    fields.require_names(_FILE_FIELDS)
-    size = fields.integer("size")
-    return FileEntry(
-        key=_parse_key(fields, partition, root, is_empty=size == 0),
-        start=fields.integer("start", most=MAX_INTEGER - size),
-        size_bytes=size,
-        etag=fields.word("etag", pattern=_ETAG),
-        modified_ms=fields.integer("modified_ms"),
-        largest_timestamp=fields.optional_integer("largest_timestamp", least=-1),
-    )
-
-
-def _parse_key(fields: JsonFields, partition: TopicPartition, root: str, *, is_empty: bool) -> str:
-    key = fields.word("key")
-    if is_empty and not key:
-        return key
+def _validate_place(entry: FileEntry, partition: TopicPartition, root: str) -> None:
+    """Raise InvalidNameError if an entry's object cannot be one of the partition's."""
+    key = entry.key
+    if not entry.size_bytes and not key:
+        return
     try:
         if URL_MARK in key:
             folder = validate_key(split_adopted(key, root)[1]).rpartition("/")[0]
-            # A purge deletes what was adopted: only what may have been a partition's file is.
-            if folder.rpartition("/")[2] != str(partition):
-                raise fields.error("key", f"expected one in a folder {partition}, found {key!r}")
-        elif not validate_key(key).startswith(f"{partition}/{DATA_DIRECTORY}/"):
-            raise fields.error("key", f"expected one below {partition}/{DATA_DIRECTORY}/")
+        else:
+            validate_key(key)
     except InvalidNameError as error:
-        raise fields.error("key", f"{error.name!r}: {error.reason}") from error
-    return key
+        raise InvalidNameError(key, f"{error.name!r}: {error.reason}") from error
+    if URL_MARK in key:
+        # A purge deletes what was adopted: only what may have been a partition's file is.
+        if folder.rpartition("/")[2] != str(partition):
+            raise InvalidNameError(key, f"expected one in a folder {partition}, found {key!r}")
+    elif not key.startswith(f"{partition}/{DATA_DIRECTORY}/"):
+        raise InvalidNameError(key, f"expected one below {partition}/{DATA_DIRECTORY}/")
 
 
 def split_adopted(url: str, root: str) -> tuple[str, str]:

@@ -16,18 +16,28 @@ manifest and left the data that only this one named, and the next one looks into
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
 from storage_core.errors import ObjectNotFoundError
 from storage_core.filenames import HISTORY_DIRECTORY, PURGED_FILE, TopicPartition
-from storage_core.json_text import JsonDocument
+from storage_core.json_values import Count, JsonFile
 from storage_core.store.object_store import ListsStretches, ObjectInfo, ObjectStore
 
 MAX_PURGED_BYTES: Final = 64 << 10
 # Objects have the store's times, the record has ours: so far the two clocks may differ.
 CLOCKS_APART_MS: Final = 3_600_000
-_PURGED: Final = JsonDocument("pylog-purged", 1, ("seen_ms",))
+
+
+@dataclass(frozen=True, slots=True)
+class _PurgeRecord:
+    """The content of ``purged.json``: up to when everything written was looked at."""
+
+    seen_ms: Count
+
+
+_PURGED: Final = JsonFile(_PurgeRecord, "pylog-purged")
 
 
 def read_purged(objects: ObjectStore) -> int:
@@ -41,7 +51,7 @@ def read_purged(objects: ObjectStore) -> int:
         content = objects.get(PURGED_FILE, limit_bytes=MAX_PURGED_BYTES)
     except ObjectNotFoundError:
         return 0
-    return _PURGED.parse(content, f"{objects.url}/{PURGED_FILE}").integer("seen_ms")
+    return _PURGED.parse(content, f"{objects.url}/{PURGED_FILE}").seen_ms
 
 
 def forget_purged(objects: ObjectStore) -> None:
@@ -66,7 +76,7 @@ def record_purged(objects: ObjectStore, *, grace_start_ms: int, now_ms: int) -> 
         StorageError: The store failed.
     """
     seen_ms = max(0, min(grace_start_ms, now_ms) - CLOCKS_APART_MS)
-    objects.put(PURGED_FILE, _PURGED.encode({"seen_ms": seen_ms}))
+    objects.put(PURGED_FILE, _PURGED.encode(_PurgeRecord(seen_ms)))
 
 
 def may_have_garbage(

@@ -2,12 +2,30 @@ import enum
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
 
 import pytest
 
-from storage_core.json_values import from_json, read_value, to_json
+from storage_core.errors import ManifestError
+from storage_core.json_values import (
+    COMPACT_LINE,
+    INLINE,
+    OMITTED,
+    ONE_LINE,
+    SPREAD,
+    SPREAD_WITHOUT_END,
+    Count,
+    FileName,
+    JsonFile,
+    Key,
+    Word,
+    from_json,
+    read_value,
+    to_json,
+    whole,
+)
 
 
 class Kind(enum.StrEnum):
@@ -77,3 +95,93 @@ def test_what_is_not_as_declared_is_refused_with_its_place(changes, message):
     fields = json.loads(to_json(WHOLE)) | changes
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         read_value(Outer, fields, "x")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    holder: Word
+    token: Annotated[int, whole(1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    proof: Annotated[Proof, INLINE]
+    size_bytes: Annotated[Count, Key("size")]
+    times: Annotated[tuple[int, ...], OMITTED] = ()
+    content: bytes = b""
+    place: Path = Path("/")
+    files: Mapping[FileName, Count | None] = field(default_factory=dict)
+
+
+STORED = Stored(
+    proof=Proof(holder="one", token=1),
+    size_bytes=5,
+    content=b"\0\xff",
+    place=Path("/a/\udcff"),
+    files={"b": 1, "a": None},
+)
+FORM = JsonFile(Stored, "stored", 2, layout=ONE_LINE)
+TEXT = (
+    b'{"format": "stored", "version": 2, "holder": "one", "token": 1, "size": 5, '
+    b'"content": "AP8=", "place": "/a/\\udcff", "files": {"b": 1, "a": null}}'
+)
+
+
+def test_a_file_has_the_keys_of_its_declaration_in_their_order():
+    assert FORM.encode(STORED) == TEXT
+    assert FORM.parse(TEXT, "f") == STORED
+    timed = replace(STORED, times=(1, -2))
+    assert b'"size": 5, "times": [1, -2], "content"' in FORM.encode(timed)
+    assert FORM.parse(FORM.encode(timed), "f") == timed
+
+
+@pytest.mark.parametrize(
+    ("layout", "content"),
+    [
+        (ONE_LINE, b'{"holder": "a", "token": 1}'),
+        (COMPACT_LINE, b'{"holder":"a","token":1}\n'),
+        (SPREAD, b'{\n "holder": "a",\n "token": 1\n}\n'),
+        (SPREAD_WITHOUT_END, b'{\n "holder": "a",\n "token": 1\n}'),
+    ],
+)
+def test_a_layout_says_every_byte(layout, content):
+    assert JsonFile(Proof, layout=layout).encode(Proof(holder="a", token=1)) == content
+
+
+def test_a_list_may_be_a_file():
+    form: JsonFile[tuple[Proof, ...]] = JsonFile(tuple[Proof, ...], layout=ONE_LINE)
+    several = (Proof(holder="a", token=1), Proof(holder="", token=2))
+    assert form.parse(form.encode(several), "f") == several
+    with pytest.raises(ManifestError, match=r"^f: \[1\]\.token: is missing$"):
+        form.parse(b'[{"holder": "a", "token": 1}, {"holder": "b"}]', "f")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"version": 1}, "f: format: expected stored of version 2, found 'stored' of version 1"),
+        ({"version": 2.0}, "f: format: expected stored of version 2, found"),
+        ({"more": 1}, "f: more: is a field that nobody knows"),
+        ({"content": ...}, "f: content: is missing"),
+        ({"token": 0}, "f: token: expected a whole number from 1 to 9223372036854775807, found 0"),
+        ({"holder": "é"}, "f: holder: expected [\\x20-\\x7e]*, found 'é'"),
+        ({"holder": "x" * 1025}, "f: holder: expected"),
+        ({"content": "A"}, "f: content: expected base64"),
+        ({"place": "a\0"}, "f: place: expected a text, found"),
+        ({"place": "\ud800"}, "f: place: expected a text, found"),
+        ({"files": {"a/b": 1}}, "f: files.a/b: expected the name of a file, found 'a/b'"),
+        ({"files": {"..": 1}}, "f: files...: expected the name of a file, found '..'"),
+        ({"files": {"a": -1}}, "f: files.a: expected a whole number from 0"),
+    ],
+)
+def test_what_a_file_says_wrongly_is_told_with_file_and_field(changes, message):
+    values = json.loads(TEXT) | changes
+    content = json.dumps({name: each for name, each in values.items() if each is not ...})
+    with pytest.raises(ManifestError) as caught:
+        FORM.parse(content.encode(), "f")
+    assert str(caught.value).startswith(message)
+
+
+def test_an_open_file_may_say_more_than_anybody_knows():
+    with_more = TEXT.replace(b'"size"', b'"more": [], "size"')
+    assert replace(FORM, is_open=True).parse(with_more, "f") == STORED

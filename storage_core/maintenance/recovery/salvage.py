@@ -16,7 +16,7 @@ partition's: nobody can read more than before.
 import os
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -38,7 +38,8 @@ from storage_core.filenames import (
 )
 from storage_core.formats.batch_v2 import BATCH_LENGTH_AT, LENGTH_OVERHEAD
 from storage_core.formats.index_entries import MAX_RELATIVE_OFFSET
-from storage_core.json_text import MAX_JSON_BYTES, JsonDocument
+from storage_core.json_text import MAX_JSON_BYTES
+from storage_core.json_values import JsonFile, SystemText
 from storage_core.local_files import create_in, open_folder, open_in, scan_open
 from storage_core.log.loaded_log import Cut
 from storage_core.log.segment_scan import scan_segment
@@ -58,7 +59,6 @@ from storage_core.turns import sync
 
 RAW_SUFFIX: Final = ".raw"
 CUTS_FILE: Final = "cuts.json"
-_CUTS: Final = JsonDocument("pylog-salvage", 1, ("directory", "cuts"))
 _COPY_BYTES: Final = 8 << 20
 _FORMER: Final = frozenset({LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX})
 # Of the folders on the way: who owns what was salvaged gets there, and nobody looks around.
@@ -234,8 +234,11 @@ class SavedCuts:
         cuts: Each cut, in file order.
     """
 
-    directory: str
+    directory: SystemText
     cuts: tuple[Cut, ...]
+
+
+_CUTS: Final = JsonFile(SavedCuts, "pylog-salvage")
 
 
 def read_cuts(directory: Path) -> SavedCuts | None:
@@ -249,31 +252,14 @@ def read_cuts(directory: Path) -> SavedCuts | None:
     if not store.has(CUTS_FILE):
         return None
     content = store.read_file(CUTS_FILE, limit_bytes=MAX_JSON_BYTES)
-    fields = _CUTS.parse(content, str(directory / CUTS_FILE))
-    return SavedCuts(
-        directory=fields.text("directory"),
-        cuts=tuple(
-            Cut(
-                base_offset=cut.integer("base_offset"),
-                file=cut.file_name("file"),
-                position=cut.integer("position"),
-                size_bytes=cut.integer("size_bytes"),
-                zero_bytes=cut.integer("zero_bytes"),
-                first_offset=cut.integer("first_offset"),
-                is_whole_segment=cut.boolean("is_whole_segment"),
-                reason=cut.text("reason"),
-            )
-            for cut in fields.objects("cuts")
-        ),
-    )
+    return _CUTS.parse(content, str(directory / CUTS_FILE))
 
 
 def _write_cuts(store: LocalStore, cuts: tuple[Cut, ...], folder: int) -> None:
     if not cuts:
         return
-    values = {"directory": str(store.directory), "cuts": [asdict(cut) for cut in cuts]}
     with _create(store, cuts[0], folder, CUTS_FILE) as file:
-        file.write(_CUTS.encode(values))
+        file.write(_CUTS.encode(SavedCuts(directory=str(store.directory), cuts=cuts)))
 
 
 def _sync(directory: Path) -> None:
