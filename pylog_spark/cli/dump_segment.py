@@ -240,22 +240,19 @@ def _read_records(
     rows = np.flatnonzero(wanted[first_row:end_row]) + first_row
     counts = payload.batches.record_count[rows]
     table = np.empty((record_scan.RECORD_COLUMN_COUNT, int(counts.sum())), np.int64)
-    count, status, bad, position = record_scan.decode_records(
+    count, status, bad_row, position = record_scan.decode_records(
         payload.window.data,
         payload.arena,
-        payload.in_arena[rows],
-        payload.start[rows],
-        payload.end[rows],
-        counts,
+        payload.batches.record_count,
+        payload.notes.columns,
+        rows,
         DEFAULT_LIMITS.max_record_bytes,
         table,
     )
     table = table[:, :count]
-    table[record_scan.RECORD_BATCH] = rows[table[record_scan.RECORD_BATCH]]
     if status == record_scan.DONE:
         return RecordColumns(payload=payload, table=table), None
-    bad_row = int(rows[bad])
-    if payload.in_arena[bad_row] != record_scan.IN_WINDOW:
+    if payload.notes.place[bad_row] != record_scan.IN_WINDOW:
         table = table[:, table[record_scan.RECORD_BATCH] < bad_row]
     elif status == record_scan.LEFTOVER:
         table = table[:, :-1]

@@ -10,12 +10,31 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.kernels._jit import kernel
+from storage_core.kernels._jit import inlined_kernel, kernel
+from storage_core.kernels.batch_notes import (
+    ACTION,
+    FIRST_BIT,
+    FIRST_RECORD,
+    FLAGS,
+    IS_LOOKED_UP,
+    KEEPS_TOMBSTONES,
+    LOOK_UP_BIT,
+    MARKS,
+    PASS_ONE_COUNT,
+    PLACE,
+    RECORDS_END,
+    RECORDS_START,
+    STEP,
+    SURVIVORS,
+    TOMBSTONES,
+)
+from storage_core.kernels.batch_scan import BASE_OFFSET, LAST_OFFSET, RECORD_COUNT
 from storage_core.kernels.record_scan import (
     BAD_RECORD,
     DONE,
     EXPANDED,
     HAS_KEYLESS,
+    HAS_STRAY,
     HAS_TOMBSTONE,
     INDEXED,
     LEFTOVER,
@@ -31,9 +50,9 @@ KEEP_RECORDS: Final = 2  # every record stays
 DISCARD_RECORDS: Final = 3  # every record goes, but the batch's header may stay
 
 # What preview_batches says of a row.
-SETTLED: Final = 0  # kept is final, and the records are not needed
+SETTLED: Final = 0  # SURVIVORS is final, and nobody needs the records
 TO_FILTER: Final = 1  # filter_records has to look at the records
-BY_BITS: Final = 2  # kept is final, and the bits say which records stay
+BY_BITS: Final = 2  # SURVIVORS is final, and the bits say which records stay
 
 NO_RECORD_OFFSET: Final = -(2**63)
 
@@ -43,125 +62,177 @@ BAD_ORDER: Final = 5
 BAD_TIMESTAMP: Final = 6
 
 
-@kernel
-def preview_batches(  # arrays side by side
-    action: NDArray[np.uint8],
-    flags: NDArray[np.uint8],
-    last_offset: NDArray[np.int64],
-    record_count: NDArray[np.int64],
+@inlined_kernel
+def _settle_by_bits(
+    flags: int,
+    last_offset: int,
     latest_offset: int,
     words: NDArray[np.uint64],
-    first_bit: NDArray[np.int64],
     first: int,
     end: int,
-    kept: NDArray[np.int64],
-    step: NDArray[np.uint8],
-) -> None:
-    """Set kept and step (SETTLED, TO_FILTER or BY_BITS) of rows [first, end).
+) -> tuple[int, int]:
+    """Return (survivors, step) of a FILTER batch of which these bits tell.
 
-    The bitmap decides about a row alone when its flags have INDEXED and not HAS_KEYLESS and it
-    lies below latest_offset: then a row without a set bit goes, and one without a tombstone keeps
-    exactly the records whose bits are set. KEEP_RECORDS and the other FILTER rows are filtered.
+    They decide about it alone when its flags have INDEXED and not HAS_KEYLESS and it lies below
+    latest_offset: then a batch without a set bit goes, and one without a tombstone keeps exactly
+    the records whose bits are set.
     """
-    for row in range(first, end):
-        kept[row] = 0
-        step[row] = SETTLED
-        if action[row] == KEEP_RECORDS:
-            step[row] = TO_FILTER
-        elif action[row] == FILTER:
-            step[row] = TO_FILTER
-            if (
-                flags[row] & INDEXED
-                and not flags[row] & HAS_KEYLESS
-                and last_offset[row] <= latest_offset
-            ):
-                count = record_count[row]
-                alive = count_range(words, first_bit[row], first_bit[row] + count)
-                if alive == 0:
-                    step[row] = SETTLED
-                elif not flags[row] & HAS_TOMBSTONE:
-                    step[row] = SETTLED if alive == count else BY_BITS
-                    kept[row] = alive
+    survivors, step = np.int64(0), np.int64(TO_FILTER)
+    if flags & INDEXED and not flags & HAS_KEYLESS and last_offset <= latest_offset:
+        alive = np.int64(count_range(words, first, end))
+        if alive == 0:
+            step = np.int64(SETTLED)
+        elif not flags & HAS_TOMBSTONE:
+            step = np.int64(SETTLED) if alive == end - first else np.int64(BY_BITS)
+            survivors = alive
+    return survivors, step
 
 
 @kernel
-def filter_records(  # arrays side by side
-    data: NDArray[np.uint8],
-    arena: NDArray[np.uint8],
-    in_arena: NDArray[np.uint8],
-    start: NDArray[np.int64],
-    end: NDArray[np.int64],
-    record_count: NDArray[np.int64],
-    base_offset: NDArray[np.int64],
-    action: NDArray[np.uint8],
-    keeps_tombstones: NDArray[np.uint8],
-    step: NDArray[np.uint8],
+def preview_batches(
+    table: NDArray[np.int64],
+    notes: NDArray[np.int64],
     latest_offset: int,
     words: NDArray[np.uint64],
-    first_bit: NDArray[np.int64],
-    is_looked_up: NDArray[np.uint8],
-    found_words: NDArray[np.uint64],
-    found_bit: NDArray[np.int64],
-    first_record: NDArray[np.int64],
-    first_row: int,
-    end_row: int,
+) -> None:
+    """Set SURVIVORS and STEP by ACTION and the bitmaps: KEEP_RECORDS and some FILTER are TO_FILTER.
+
+    Args:
+        table: int64[COLUMN_COUNT, n], the batches.
+        notes: int64[NOTE_COUNT, n].
+        latest_offset: How far the log is mapped.
+        words: uint64[], bitmaps of survivors.
+    """
+    for row in range(table.shape[1]):
+        survivors, step = np.int64(0), np.int64(SETTLED)
+        if notes[ACTION, row] == KEEP_RECORDS:
+            step = np.int64(TO_FILTER)
+        elif notes[ACTION, row] == FILTER:
+            first = notes[FIRST_BIT, row]
+            survivors, step = _settle_by_bits(
+                notes[FLAGS, row],
+                table[LAST_OFFSET, row],
+                latest_offset,
+                words,
+                first,
+                first + notes[PASS_ONE_COUNT, row],
+            )
+        notes[SURVIVORS, row] = survivors
+        notes[STEP, row] = step
+
+
+@kernel
+def settle_look_ups(
+    table: NDArray[np.int64],
+    notes: NDArray[np.int64],
+    flags: NDArray[np.uint8],
+    latest_offset: int,
+    words: NDArray[np.uint64],
+) -> None:
+    """Leave to the bitmaps what they settle of the batches that were looked up.
+
+    Args:
+        table: int64[COLUMN_COUNT, n], the batches, opened.
+        notes: int64[NOTE_COUNT, n]; SURVIVORS and STEP of such batches are set.
+        flags: uint8[n], what was seen of their records.
+        latest_offset: How far the log is mapped.
+        words: uint64[], bitmaps of what was looked up.
+    """
+    for row in range(table.shape[1]):
+        # Of a stray record the header does not tell the truth.
+        if not notes[MARKS, row] & IS_LOOKED_UP or flags[row] & HAS_STRAY:
+            continue
+        first = notes[LOOK_UP_BIT, row]
+        survivors, step = _settle_by_bits(
+            np.int64(flags[row]),
+            table[LAST_OFFSET, row],
+            latest_offset,
+            words,
+            first,
+            first + table[RECORD_COUNT, row],
+        )
+        if step != TO_FILTER:
+            notes[SURVIVORS, row] = survivors
+            notes[STEP, row] = BY_BITS
+
+
+@kernel
+def filter_records(
+    data: NDArray[np.uint8],
+    arena: NDArray[np.uint8],
+    table: NDArray[np.int64],
+    notes: NDArray[np.int64],
+    words: NDArray[np.uint64],
+    look_up_words: NDArray[np.uint64],
+    latest_offset: int,
     max_body_bytes: int,
     keep: NDArray[np.uint8],
-    kept: NDArray[np.int64],
-    kept_tombstones: NDArray[np.int64],
 ) -> tuple[int, int, int, int]:
-    """Set keep of the rows in [first_row, end_row) that are TO_FILTER or BY_BITS.
+    """Say which records stay of the batches that are TO_FILTER or BY_BITS.
 
-    Of those TO_FILTER also kept and kept_tombstones.
+    ``keep[FIRST_RECORD + i]`` belongs to record i of a batch. Whether it is the newest of its key,
+    bit ``FIRST_BIT + i`` of words says, or ``LOOK_UP_BIT + i`` of look_up_words where the batch
+    was looked up. TOMBSTONES gets a number, and SURVIVORS of the batches that are TO_FILTER.
 
-    ``keep[first_record[row] + i]`` belongs to record i of a row. Whether it is the newest of its
-    key, bit ``first_bit[row] + i`` of words says, or ``found_bit[row] + i`` of found_words where
-    the row was looked up.
+    Args:
+        data: uint8[], the window.
+        arena: uint8[], records that do not lie in it.
+        table: int64[COLUMN_COUNT, n], the batches.
+        notes: int64[NOTE_COUNT, n].
+        words: uint64[], bitmaps of survivors.
+        look_up_words: uint64[], the same of what was looked up.
+        latest_offset: How far the log is mapped.
+        max_body_bytes: The largest record that was compressed.
+        keep: uint8[], by record.
 
     Returns:
         (invalid, status, row, position): keyless records dropped; DONE, or why and where it
         stopped.
     """
     invalid = 0
-    for row in range(first_row, end_row):
-        bits, bit = words, first_bit[row]
-        if is_looked_up[row]:
-            bits, bit = found_words, found_bit[row]
-        if step[row] == BY_BITS:
-            for i in range(record_count[row]):
-                keep[first_record[row] + i] = 1 if is_set(bits, bit + i) else 0
-        if step[row] != TO_FILTER:
+    for row in range(table.shape[1]):
+        notes[TOMBSTONES, row] = 0
+        step = notes[STEP, row]
+        if step == SETTLED:
             continue
-        source = arena if in_arena[row] else data
-        position = start[row]
-        kept[row] = 0
-        kept_tombstones[row] = 0
-        for i in range(record_count[row]):
-            record = parse_record(source, position, end[row])
+        is_looked_up = notes[MARKS, row] & IS_LOOKED_UP != 0
+        bits = look_up_words if is_looked_up else words
+        bit = notes[LOOK_UP_BIT, row] if is_looked_up else notes[FIRST_BIT, row]
+        count = table[RECORD_COUNT, row]
+        first_record = notes[FIRST_RECORD, row]
+        if step == BY_BITS:
+            for i in range(count):
+                keep[first_record + i] = 1 if is_set(bits, bit + i) else 0
+            continue
+        place, end = notes[PLACE, row], notes[RECORDS_END, row]
+        source = arena if place else data
+        position = notes[RECORDS_START, row]
+        base_offset = table[BASE_OFFSET, row]
+        keeps_all = notes[ACTION, row] == KEEP_RECORDS
+        keeps_tombstones = notes[MARKS, row] & KEEPS_TOMBSTONES != 0
+        survivors = tombstones = 0
+        for i in range(count):
+            record = parse_record(source, position, end)
             if record.next_position < 0:
                 return invalid, BAD_RECORD, row, position
-            if record.body_bytes > max_body_bytes and in_arena[row] == EXPANDED:
+            if record.body_bytes > max_body_bytes and place == EXPANDED:
                 return invalid, TOO_LARGE, row, position
             if record.offset_delta < 0:
                 return invalid, BAD_ORDER, row, position
-            if (
-                action[row] == KEEP_RECORDS
-                or base_offset[row] + record.offset_delta > latest_offset
-            ):
+            if keeps_all or base_offset + record.offset_delta > latest_offset:
                 stays = True
             elif record.key_length < 0:
                 stays = False
                 invalid += 1
             else:
-                stays = is_set(bits, bit + i) and (
-                    record.value_length >= 0 or keeps_tombstones[row] != 0
-                )
-            keep[first_record[row] + i] = 1 if stays else 0
+                stays = is_set(bits, bit + i) and (record.value_length >= 0 or keeps_tombstones)
+            keep[first_record + i] = 1 if stays else 0
             if stays:
-                kept[row] += 1
+                survivors += 1
                 if record.value_length < 0:
-                    kept_tombstones[row] += 1
+                    tombstones += 1
             position = record.next_position
-        if position != end[row] and record_count[row]:  # as Kafka, which does not look behind none
+        notes[SURVIVORS, row], notes[TOMBSTONES, row] = survivors, tombstones
+        if position != end and count:  # as Kafka, which does not look behind none
             return invalid, LEFTOVER, row, position
     return invalid, DONE, 0, 0

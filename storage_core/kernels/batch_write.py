@@ -38,6 +38,20 @@ from storage_core.formats.record_v2 import MAX_VARINT_BYTES, NULL_LENGTH
 from storage_core.kernels._intrinsics import copy_bytes, prefetch_byte
 from storage_core.kernels._jit import inlined_kernel, kernel
 from storage_core.kernels.batch_filter import BAD_ORDER, BAD_TIMESTAMP, NO_RECORD_OFFSET
+from storage_core.kernels.batch_notes import (
+    DELETE_HORIZON,
+    FATE,
+    FIRST_RECORD,
+    NEW_BASE_TIMESTAMP,
+    NEW_MAX_TIMESTAMP,
+    NEW_SIZE,
+    PACKED_END,
+    PACKED_START,
+    PLACE,
+    RECORDS_END,
+    RECORDS_START,
+    SURVIVORS,
+)
 from storage_core.kernels.batch_scan import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -50,6 +64,7 @@ from storage_core.kernels.batch_scan import (
     POSITION,
     PRODUCER_EPOCH,
     PRODUCER_ID,
+    RECORD_COUNT,
     SIZE,
 )
 from storage_core.kernels.crc32c import crc32c
@@ -209,78 +224,73 @@ def _tail_size(record: ParsedRecord) -> int:
 
 
 @kernel
-def write_records(  # arrays side by side
+def write_records(
     out: NDArray[np.uint8],
     at: int,
     source: NDArray[np.uint8],
-    start: int,
-    end: int,
-    record_count: int,
+    table: NDArray[np.int64],
+    notes: NDArray[np.int64],
+    row: int,
     keep: NDArray[np.uint8],
-    first_record: int,
-    old_base_timestamp: int,
-    append_time: int,
-    delete_horizon_ms: int,
-    rebases: bool,
     least_timestamp: int,
-) -> tuple[int, int, int, int, int, int]:
-    """Write the kept records of one batch, encoded as Kafka's builder encodes them.
+) -> tuple[int, int]:
+    """Write the records of a batch that stay, and note what its header will say.
+
+    A batch made from a legacy entry begins with its first record and ends with its last: its
+    BASE_OFFSET and LAST_OFFSET become theirs, and the records' offset deltas count from there.
 
     Args:
-        out: uint8[], with room for the source bytes plus MAX_RECORD_GROWTH_BYTES a kept record.
+        out: uint8[], with room for the records, and MAX_RECORD_GROWTH_BYTES more for each.
         at: Where in out to begin.
-        source: uint8[], the batch's records, not compressed; they have been parsed before.
-        start: Where they begin.
-        end: Where they end.
-        record_count: How many there are.
-        keep: uint8[], which to keep.
-        first_record: Where in keep the batch begins.
-        old_base_timestamp: The source batch's base timestamp field.
-        append_time: What every record's timestamp is, NO_TIMESTAMP for create time.
-        delete_horizon_ms: New base of the timestamp deltas, NO_TIMESTAMP for none: then it is the
-            first kept record's timestamp.
-        rebases: Whether offsets count from the first kept record.
-        least_timestamp: No kept record may have a lower one; NO_TIMESTAMP as in Kafka.
+        source: uint8[], where the records lie.
+        table: int64[COLUMN_COUNT, n], the batches.
+        notes: int64[NOTE_COUNT, n]; NEW_BASE_TIMESTAMP and NEW_MAX_TIMESTAMP are set.
+        row: Which batch.
+        keep: uint8[], by record.
+        least_timestamp: One below is refused, as Kafka does.
 
     Returns:
-        (end, base_timestamp, max_timestamp, first_delta, last_delta, status): the deltas are the
-        old ones of the first and the last kept record; status DONE, BAD_RECORD, BAD_ORDER or
-        BAD_TIMESTAMP.
+        (end, status): where in out the records end; DONE, BAD_RECORD, BAD_ORDER or BAD_TIMESTAMP.
     """
-    position = start
-    base_timestamp = delete_horizon_ms
-    has_base = delete_horizon_ms != NO_TIMESTAMP
-    max_timestamp = NO_TIMESTAMP
+    position, end = notes[RECORDS_START, row], notes[RECORDS_END, row]
+    first_record = notes[FIRST_RECORD, row]
+    is_append_time = table[ATTRIBUTES, row] & TIMESTAMP_TYPE_BIT != 0
+    is_legacy = table[MAGIC, row] < MAGIC_V2
+    # Records made from a legacy entry have their timestamps already.
+    has_append_time = is_append_time and not is_legacy
+    append_time, old_base_timestamp = table[MAX_TIMESTAMP, row], table[BASE_TIMESTAMP, row]
+    has_append_time = has_append_time and append_time != NO_TIMESTAMP
+    base_timestamp = notes[DELETE_HORIZON, row]
+    has_base = base_timestamp != NO_TIMESTAMP
+    max_timestamp = np.int64(NO_TIMESTAMP)
     first_delta = np.int64(0)
     last_delta = np.int64(NO_RECORD_OFFSET)
-    for i in range(record_count):
+    for i in range(table[RECORD_COUNT, row]):
         prefetch_byte(source, position + AHEAD_BYTES)
         if not keep[first_record + i]:
             position = skip_record(source, position, end)
             if position < 0:
-                return at, base_timestamp, max_timestamp, first_delta, last_delta, BAD_RECORD
+                return at, BAD_RECORD
             continue
         record = parse_record(source, position, end)
         if record.next_position < 0:
-            return at, base_timestamp, max_timestamp, first_delta, last_delta, BAD_RECORD
+            return at, BAD_RECORD
         position = record.next_position
-        timestamp = append_time
-        if append_time == NO_TIMESTAMP:
-            timestamp = old_base_timestamp + record.timestamp_delta
+        timestamp = append_time if has_append_time else old_base_timestamp + record.timestamp_delta
         if timestamp < least_timestamp:
-            return at, base_timestamp, max_timestamp, first_delta, last_delta, BAD_TIMESTAMP
+            return at, BAD_TIMESTAMP
         if record.offset_delta <= last_delta:
-            return at, base_timestamp, max_timestamp, first_delta, last_delta, BAD_ORDER
+            return at, BAD_ORDER
         if last_delta == NO_RECORD_OFFSET:
             first_delta = np.int64(record.offset_delta)
         last_delta = np.int64(record.offset_delta)
-        offset_delta = last_delta - first_delta if rebases else last_delta
+        offset_delta = last_delta - first_delta if is_legacy else last_delta
         if not has_base:
             base_timestamp = timestamp
             has_base = True
         max_timestamp = max(max_timestamp, timestamp)
         delta = timestamp - base_timestamp
-        tail_bytes = 0 if rebases else _tail_size(record)
+        tail_bytes = 0 if is_legacy else _tail_size(record)
         if tail_bytes:
             at = write_varlong(out, at, 1 + varlong_size(delta) + tail_bytes)
             out[at] = 0
@@ -289,7 +299,12 @@ def write_records(  # arrays side by side
             at += tail_bytes
         else:
             at = _write_record(out, at, source, record, delta, offset_delta)
-    return at, base_timestamp, max_timestamp, first_delta, last_delta, DONE
+    if is_legacy:
+        table[LAST_OFFSET, row] = table[BASE_OFFSET, row] + last_delta
+        table[BASE_OFFSET, row] += first_delta
+    notes[NEW_BASE_TIMESTAMP, row] = base_timestamp
+    notes[NEW_MAX_TIMESTAMP, row] = append_time if is_append_time else max_timestamp
+    return at, DONE
 
 
 @kernel
@@ -302,165 +317,92 @@ def kept_attributes(
 
 
 @kernel
-def _rebuild(  # arrays side by side
-    out: NDArray[np.uint8],
-    at: int,
-    source: NDArray[np.uint8],
-    start: int,
-    end: int,
-    record_count: int,
-    table: NDArray[np.int64],
-    row: int,
-    keep: NDArray[np.uint8],
-    first_record: int,
-    delete_horizon_ms: int,
-    least_timestamp: int,
-) -> tuple[int, int, int, int]:
-    """Write the kept records of a batch; BASE_OFFSET and LAST_OFFSET of a legacy one become theirs.
-
-    Returns:
-        (end, base_timestamp, max_timestamp, status): as the header will have them; status as
-        write_records has it.
-    """
-    append_time = NO_TIMESTAMP
-    is_append_time = table[ATTRIBUTES, row] & TIMESTAMP_TYPE_BIT != 0
-    is_legacy = table[MAGIC, row] < MAGIC_V2
-    # Records made from a legacy entry have their timestamps already.
-    if is_append_time and not is_legacy:
-        append_time = table[MAX_TIMESTAMP, row]
-    records_end, base_timestamp, max_timestamp, first, last, status = write_records(
-        out,
-        at,
-        source,
-        start,
-        end,
-        record_count,
-        keep,
-        first_record,
-        table[BASE_TIMESTAMP, row],
-        append_time,
-        delete_horizon_ms,
-        is_legacy,
-        least_timestamp,
-    )
-    if status != DONE:
-        return at, base_timestamp, max_timestamp, status
-    if is_legacy:
-        table[LAST_OFFSET, row] = table[BASE_OFFSET, row] + last
-        table[BASE_OFFSET, row] += first
-    if is_append_time:
-        max_timestamp = table[MAX_TIMESTAMP, row]
-    return records_end, base_timestamp, max_timestamp, DONE
-
-
-@kernel
-def rebuild_compressed(  # arrays side by side
+def rebuild_compressed(
     raw: NDArray[np.uint8],
     data: NDArray[np.uint8],
     arena: NDArray[np.uint8],
-    in_arena: NDArray[np.uint8],
-    start: NDArray[np.int64],
-    end: NDArray[np.int64],
-    record_count: NDArray[np.int64],
     table: NDArray[np.int64],
-    fate: NDArray[np.uint8],
-    kept: NDArray[np.int64],
+    notes: NDArray[np.int64],
     keep: NDArray[np.uint8],
-    first_record: NDArray[np.int64],
-    delete_horizon_ms: NDArray[np.int64],
-    first_row: int,
-    end_row: int,
-    rows: NDArray[np.int64],
-    raw_end: NDArray[np.int64],
-    base_timestamp: NDArray[np.int64],
-    max_timestamp: NDArray[np.int64],
     least_timestamp: int,
-) -> tuple[int, int, int]:
+) -> tuple[int, int]:
     """Write the records of REBUILT batches with a codec to raw, end to end, to be compressed.
 
-    ``rows`` gets these batches, ``raw_end`` where the records of each end; of each the other two
-    get what its header will say. As in write_batches, a legacy row gets other offsets.
+    PACKED_START and PACKED_END of such a batch say where in raw its records lie.
+
+    Args:
+        raw: uint8[].
+        data: uint8[], the window.
+        arena: uint8[], records that do not lie in it.
+        table: int64[COLUMN_COUNT, n], the batches.
+        notes: int64[NOTE_COUNT, n].
+        keep: uint8[], by record.
+        least_timestamp: As of `write_records`.
 
     Returns:
-        (row, count, status): the row up to which all are written, before the first that has no
-        room; how many were; DONE, BAD_RECORD, BAD_ORDER or BAD_TIMESTAMP, then of that row.
+        (row, status): the row up to which all are written, before the first that has no room;
+        DONE, BAD_RECORD, BAD_ORDER or BAD_TIMESTAMP, then of that row.
     """
     at = 0
-    count = 0
-    for row in range(first_row, end_row):
-        if fate[row] != REBUILT or not table[ATTRIBUTES, row] & CODEC_MASK:
+    for row in range(table.shape[1]):
+        if notes[FATE, row] != REBUILT or not table[ATTRIBUTES, row] & CODEC_MASK:
             continue
-        most = end[row] - start[row] + kept[row] * MAX_RECORD_GROWTH_BYTES
+        most = notes[RECORDS_END, row] - notes[RECORDS_START, row]
+        most += notes[SURVIVORS, row] * MAX_RECORD_GROWTH_BYTES
         if most > raw.size - at:
-            return row, count, DONE
-        at, base_timestamp[row], max_timestamp[row], status = _rebuild(
-            raw,
-            at,
-            arena if in_arena[row] else data,
-            start[row],
-            end[row],
-            record_count[row],
-            table,
-            row,
-            keep,
-            first_record[row],
-            delete_horizon_ms[row],
-            least_timestamp,
-        )
+            return row, DONE
+        source = arena if notes[PLACE, row] else data
+        notes[PACKED_START, row] = at
+        at, status = write_records(raw, at, source, table, notes, row, keep, least_timestamp)
         if status != DONE:
-            return row, count, status
-        rows[count], raw_end[count] = row, at
-        count += 1
-    return end_row, count, DONE
+            return row, status
+        notes[PACKED_END, row] = at
+    return table.shape[1], DONE
 
 
 @kernel
-def write_batches(  # arrays side by side
+def write_batches(
     out: NDArray[np.uint8],
     at: int,
     data: NDArray[np.uint8],
     arena: NDArray[np.uint8],
-    in_arena: NDArray[np.uint8],
-    start: NDArray[np.int64],
-    end: NDArray[np.int64],
-    record_count: NDArray[np.int64],
     table: NDArray[np.int64],
-    fate: NDArray[np.uint8],
-    kept: NDArray[np.int64],
+    notes: NDArray[np.int64],
     keep: NDArray[np.uint8],
-    first_record: NDArray[np.int64],
-    delete_horizon_ms: NDArray[np.int64],
-    first_row: int,
-    end_row: int,
     packed: NDArray[np.uint8],
-    packed_start: NDArray[np.int64],
-    packed_end: NDArray[np.int64],
-    base_timestamp: NDArray[np.int64],
-    out_max_timestamp: NDArray[np.int64],
-    out_size: NDArray[np.int64],
     least_timestamp: int,
 ) -> tuple[int, int, int]:
-    """Write rows [first_row, end_row) by their fate.
+    """Write batches by their FATE; note NEW_SIZE and NEW_MAX_TIMESTAMP of each that is written.
 
-    Of a REBUILT one with a codec the compressed records lie in packed, and base_timestamp and
-    out_max_timestamp are known. BASE_OFFSET and LAST_OFFSET of a rebuilt legacy row become those of
-    the batch that is written.
+    Args:
+        out: uint8[], with room for `most_bytes`, and for the packed records.
+        at: Where in out to begin.
+        data: uint8[], the window.
+        arena: uint8[], records that do not lie in it.
+        table: int64[COLUMN_COUNT, n], the batches; a rebuilt one has the identity of its row, and
+            of a legacy one BASE_OFFSET and LAST_OFFSET become those of the batch that is written.
+        notes: int64[NOTE_COUNT, n].
+        keep: uint8[], by record.
+        packed: uint8[], the records of REBUILT batches with a codec, compressed.
+        least_timestamp: As of `write_records`.
 
     Returns:
-        (at, row, status): position in out, the row that was not written (end_row when all were),
-        and DONE, BAD_RECORD, BAD_ORDER or BAD_TIMESTAMP.
+        (at, row, status): position in out, the row that was not written (their number when all
+        were), and DONE, BAD_RECORD, BAD_ORDER or BAD_TIMESTAMP.
     """
-    for row in range(first_row, end_row):
-        if fate[row] == GONE:
-            out_size[row] = 0
+    for row in range(table.shape[1]):
+        fate = notes[FATE, row]
+        if fate == GONE:
+            notes[NEW_SIZE, row] = 0
             continue
         attributes = table[ATTRIBUTES, row]
         codec = attributes & CODEC_MASK
-        if fate[row] == VERBATIM:
-            copy_bytes(out, at, data, table[POSITION, row], table[SIZE, row])
-            out_size[row] = table[SIZE, row]
-            out_max_timestamp[row] = table[MAX_TIMESTAMP, row]
-        elif fate[row] == HEADER_ONLY:
+        size = np.int64(HEADER_BYTES)
+        if fate == VERBATIM:
+            size = table[SIZE, row]
+            copy_bytes(out, at, data, table[POSITION, row], size)
+            notes[NEW_MAX_TIMESTAMP, row] = table[MAX_TIMESTAMP, row]
+        elif fate == HEADER_ONLY:
             write_header(
                 out,
                 at,
@@ -472,74 +414,54 @@ def write_batches(  # arrays side by side
                 table[MAX_TIMESTAMP, row],
                 0,
             )
-            out_size[row] = HEADER_BYTES
-            out_max_timestamp[row] = table[MAX_TIMESTAMP, row]
+            notes[NEW_MAX_TIMESTAMP, row] = table[MAX_TIMESTAMP, row]
         else:
             records_at = at + HEADER_BYTES
             if codec:
-                length = packed_end[row] - packed_start[row]
-                copy_bytes(out, records_at, packed, packed_start[row], length)
-                records_end = records_at + length
+                start = notes[PACKED_START, row]
+                length = notes[PACKED_END, row] - start
+                copy_bytes(out, records_at, packed, start, length)
+                size += length
             else:
-                records_end, base_timestamp[row], out_max_timestamp[row], status = _rebuild(
-                    out,
-                    records_at,
-                    arena if in_arena[row] else data,
-                    start[row],
-                    end[row],
-                    record_count[row],
-                    table,
-                    row,
-                    keep,
-                    first_record[row],
-                    delete_horizon_ms[row],
-                    least_timestamp,
+                source = arena if notes[PLACE, row] else data
+                records_end, status = write_records(
+                    out, records_at, source, table, notes, row, keep, least_timestamp
                 )
                 if status != DONE:
                     return at, row, status
-            out_size[row] = records_end - at
+                size += records_end - records_at
             write_header(
                 out,
                 at,
                 table,
                 row,
-                records_end - at,
-                kept_attributes(attributes, codec, delete_horizon_ms[row] != NO_TIMESTAMP),
-                base_timestamp[row],
-                out_max_timestamp[row],
-                kept[row],
+                size,
+                kept_attributes(attributes, codec, notes[DELETE_HORIZON, row] != NO_TIMESTAMP),
+                notes[NEW_BASE_TIMESTAMP, row],
+                notes[NEW_MAX_TIMESTAMP, row],
+                notes[SURVIVORS, row],
             )
-        at += out_size[row]
-    return at, end_row, DONE
+        notes[NEW_SIZE, row] = size
+        at += size
+    return at, table.shape[1], DONE
 
 
 @kernel
-def most_bytes(  # arrays side by side
-    start: NDArray[np.int64],
-    end: NDArray[np.int64],
-    table: NDArray[np.int64],
-    fate: NDArray[np.uint8],
-    kept: NDArray[np.int64],
-    first_row: int,
-    end_row: int,
-) -> int:
-    """Return the largest output that rows [first_row, end_row) can have, but for packed records.
+def most_bytes(table: NDArray[np.int64], notes: NDArray[np.int64]) -> int:
+    """Return the largest output that batches can have, but for packed records.
 
     Args:
-        start: int64[], where the records of a batch begin.
-        end: int64[], where they end.
         table: int64[COLUMN_COUNT, n], the batches.
-        fate: uint8[], what becomes of each.
-        kept: int64[], how many of its records stay.
-        first_row: Where to begin.
-        end_row: Where to end.
+        notes: int64[NOTE_COUNT, n].
     """
     most = 0
-    for row in range(first_row, end_row):
-        if fate[row] == GONE:
+    for row in range(table.shape[1]):
+        fate = notes[FATE, row]
+        if fate == GONE:
             continue
         most += HEADER_BYTES
-        if fate[row] != REBUILT or table[ATTRIBUTES, row] & CODEC_MASK == 0:
-            most += max(table[SIZE, row], end[row] - start[row])
-            most += kept[row] * MAX_RECORD_GROWTH_BYTES
+        if fate != REBUILT or table[ATTRIBUTES, row] & CODEC_MASK == 0:
+            record_bytes = notes[RECORDS_END, row] - notes[RECORDS_START, row]
+            most += max(table[SIZE, row], record_bytes)
+            most += notes[SURVIVORS, row] * MAX_RECORD_GROWTH_BYTES
     return most

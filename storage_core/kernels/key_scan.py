@@ -92,7 +92,7 @@ def _parse_batch(  # arrays side by side
 def hash_keys(  # arrays side by side
     data: NDArray[np.uint8],
     arena: NDArray[np.uint8],
-    in_arena: NDArray[np.uint8],
+    place: NDArray[np.int64],
     start: NDArray[np.int64],
     end: NDArray[np.int64],
     record_count: NDArray[np.int64],
@@ -138,7 +138,7 @@ def hash_keys(  # arrays side by side
                 return count, WRONG_CRC, row, start[row]
         if not wanted[row]:
             continue
-        source = arena if in_arena[row] else data
+        source = arena if place[row] else data
         first = count
         count, flags, status, position = _parse_batch(
             source,
@@ -148,7 +148,7 @@ def hash_keys(  # arrays side by side
             base_offset[row],
             last_offset[row],
             first_offset,
-            max_body_bytes if in_arena[row] == EXPANDED else _NO_LIMIT,
+            max_body_bytes if place[row] == EXPANDED else _NO_LIMIT,
             next_rank,
             first,
             low,

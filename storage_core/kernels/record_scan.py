@@ -1,7 +1,7 @@
 """Records of the batches of a window.
 
 A batch's records lie either in the window itself (no codec) or in an arena beside it,
-decompressed or made from a legacy entry; ``in_arena`` says which, ``start`` and ``end`` where.
+decompressed or made from a legacy entry; PLACE says which, RECORDS_START and RECORDS_END where.
 Nothing outside of that range is read.
 """
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from storage_core.formats.record_v2 import MIN_BODY_BYTES, MIN_RECORD_BYTES, NULL_LENGTH
 from storage_core.kernels._jit import inlined_kernel, kernel
+from storage_core.kernels.batch_notes import PLACE, RECORDS_END, RECORDS_START
 from storage_core.kernels.varint import (
     INVALID,
     read_short,
@@ -20,7 +21,7 @@ from storage_core.kernels.varint import (
     read_varlong,
 )
 
-# Where a batch's records lie, in in_arena.
+# Where a batch's records lie, in PLACE.
 IN_WINDOW: Final = 0
 EXPANDED: Final = 1  # in the arena, decompressed: only these have a largest size of a record
 TRANSCODED: Final = 2  # in the arena, made from a legacy entry that was held to it before
@@ -196,23 +197,24 @@ def skip_record(data: NDArray[np.uint8], position: int, end: int) -> int:
 
 @kernel
 def check_counts(
-    start: NDArray[np.int64],
-    end: NDArray[np.int64],
-    record_count: NDArray[np.int64],
-    wanted: NDArray[np.uint8],
-    first_row: int,
-    end_row: int,
+    record_count: NDArray[np.int64], notes: NDArray[np.int64], wanted: NDArray[np.uint8]
 ) -> tuple[int, int]:
     """Return (records in all, first row whose count cannot be true, or -1), of the wanted rows.
 
     A record takes at least MIN_RECORD_BYTES, so a count that passes here bounds what may be
     allocated for it.
+
+    Args:
+        record_count: int64[n], of batches that are open.
+        notes: int64[NOTE_COUNT, n].
+        wanted: uint8[n].
     """
     total = 0
-    for row in range(first_row, end_row):
+    for row in range(record_count.size):
         if not wanted[row]:
             continue
-        if not 0 <= record_count[row] <= (end[row] - start[row]) // MIN_RECORD_BYTES:
+        record_bytes = notes[RECORDS_END, row] - notes[RECORDS_START, row]
+        if not 0 <= record_count[row] <= record_bytes // MIN_RECORD_BYTES:
             return total, row
         total += record_count[row]
     return total, -1
@@ -232,31 +234,40 @@ RECORD_COLUMN_COUNT: Final = 9
 
 
 @kernel
-def decode_records(  # arrays side by side
+def decode_records(
     data: NDArray[np.uint8],
     arena: NDArray[np.uint8],
-    in_arena: NDArray[np.uint8],
-    start: NDArray[np.int64],
-    end: NDArray[np.int64],
     record_count: NDArray[np.int64],
+    notes: NDArray[np.int64],
+    rows: NDArray[np.int64],
     max_body_bytes: int,
     records: NDArray[np.int64],
 ) -> tuple[int, int, int, int]:
-    """Fill one column of records a record, for every batch given.
+    """Fill one column of records a record, for some batches.
+
+    Args:
+        data: uint8[], the window.
+        arena: uint8[], records that do not lie in it.
+        record_count: int64[n], of batches that are open.
+        notes: int64[NOTE_COUNT, n].
+        rows: int64[], which batches.
+        max_body_bytes: The largest record that was compressed.
+        records: int64[RECORD_COLUMN_COUNT, capacity], out.
 
     Returns:
         (count, status, row, position): records decoded; DONE, or why and in which batch and at
         which position of its bytes it stopped.
     """
     count = 0
-    for row in range(start.size):
-        source = arena if in_arena[row] else data
-        position = start[row]
+    for row in rows:
+        place, end = notes[PLACE, row], notes[RECORDS_END, row]
+        source = arena if place else data
+        position = notes[RECORDS_START, row]
         for _ in range(record_count[row]):
-            record = parse_record(source, position, end[row])
+            record = parse_record(source, position, end)
             if record.next_position < 0:
                 return count, BAD_RECORD, row, position
-            if record.body_bytes > max_body_bytes and in_arena[row] == EXPANDED:
+            if record.body_bytes > max_body_bytes and place == EXPANDED:
                 return count, TOO_LARGE, row, position
             records[RECORD_BATCH, count] = row
             records[RECORD_TIMESTAMP_DELTA, count] = record.timestamp_delta
@@ -269,6 +280,7 @@ def decode_records(  # arrays side by side
             records[RECORD_HEADER_COUNT, count] = record.header_count
             count += 1
             position = record.next_position
-        if position != end[row] and record_count[row]:  # as Kafka, which does not look behind none
+        if position != end and record_count[row]:
+            # As Kafka, which does not look behind none.
             return count, LEFTOVER, row, position
     return count, DONE, 0, 0

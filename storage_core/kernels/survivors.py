@@ -5,11 +5,27 @@ for its key, so the whole map reduces to one bit a record. Bit i of a map is bit
 word ``i // 64``.
 """
 
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.kernels._jit import inlined_kernel, kernel
+from storage_core.kernels.batch_notes import (
+    FIRST_BIT,
+    FIRST_RECORD,
+    HASHES,
+    IS_LOOKED_UP,
+    LOOK_UP_BIT,
+    MARKS,
+    NEEDS_RECORDS,
+)
 from storage_core.kernels.offset_table import ORDINAL_BITS, ORDINAL_MASK
+
+# Where the hashes of a batch are, in HASHES.
+NOWHERE: Final = 0
+NOTED: Final = 1  # of pass one, or of the sidecar of the source segment
+LOOKED_UP: Final = 2  # of a look-up in pass two
 
 
 @kernel
@@ -47,52 +63,45 @@ def mark_ordinals(ordinals: NDArray[np.uint32], first_word: int, words: NDArray[
 
 
 @kernel
-def pick_hashes(  # arrays side by side
-    place: NDArray[np.uint8],
-    first_hash: NDArray[np.int64],
+def pick_hashes(
     record_count: NDArray[np.int64],
-    is_chosen: NDArray[np.uint8],
+    notes: NDArray[np.int64],
     keep: NDArray[np.uint8],
-    first_record: NDArray[np.int64],
     low: NDArray[np.uint64],
     high: NDArray[np.uint64],
-    other_low: NDArray[np.uint64],
-    other_high: NDArray[np.uint64],
-    first_row: int,
-    end_row: int,
+    look_up_low: NDArray[np.uint64],
+    look_up_high: NDArray[np.uint64],
     out_low: NDArray[np.uint64],
     out_high: NDArray[np.uint64],
 ) -> int:
-    """Copy the hashes of the records that stay of rows [first_row, end_row); return how many.
+    """Copy the hashes of the records that stay of some batches; return how many.
 
     Args:
-        place: uint8[], where the hashes of a row are: 0 nowhere, 1 low and high, 2 the others.
-        first_hash: int64[], of which the row's first record has this one.
-        record_count: int64[], how many it has.
-        is_chosen: uint8[], whether keep says which records stay; otherwise all do.
-        keep: uint8[], by record.
-        first_record: int64[], where in keep a row begins.
-        low: uint64[], lower halves.
+        record_count: int64[n], of the batches.
+        notes: int64[NOTE_COUNT, n]; HASHES says where those of a batch are.
+        keep: uint8[], by record, of the batches that NEED_RECORDS; of others all stay.
+        low: uint64[], lower halves of what was noted.
         high: uint64[], upper halves.
-        other_low: uint64[], as low.
-        other_high: uint64[], as high.
-        first_row: Where to begin.
-        end_row: Where to end.
+        look_up_low: uint64[], as low, of what was looked up.
+        look_up_high: uint64[].
         out_low: uint64[], with room for all.
         out_high: uint64[].
     """
     count = 0
-    for row in range(first_row, end_row):
-        if place[row] == 0:
+    for row in range(record_count.size):
+        place = notes[HASHES, row]
+        if place == NOWHERE:
             continue
+        marks, first_record = notes[MARKS, row], notes[FIRST_RECORD, row]
+        first = notes[LOOK_UP_BIT, row] if marks & IS_LOOKED_UP else notes[FIRST_BIT, row]
         for i in range(record_count[row]):
-            if is_chosen[row] and not keep[first_record[row] + i]:
+            if marks & NEEDS_RECORDS and not keep[first_record + i]:
                 continue
-            at = first_hash[row] + i
-            if place[row] == 1:
+            at = first + i
+            if place == NOTED:
                 out_low[count], out_high[count] = low[at], high[at]
             else:
-                out_low[count], out_high[count] = other_low[at], other_high[at]
+                out_low[count], out_high[count] = look_up_low[at], look_up_high[at]
             count += 1
     return count
 

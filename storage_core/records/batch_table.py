@@ -22,7 +22,7 @@ from storage_core.formats.batch_v2 import (
 )
 from storage_core.formats.control import NO_CONTROL_RECORD, ControlType
 from storage_core.formats.legacy import MAGIC_V0
-from storage_core.kernels import batch_scan
+from storage_core.kernels import batch_notes, batch_scan
 
 NO_TIMESTAMP_TYPE_ID = -1
 # By Kafka's number of the type.
@@ -50,12 +50,12 @@ def control_name(control_type: int) -> str | None:
 
 
 class _TableColumn:
-    """One row of ``BatchTable.columns`` by name."""
+    """One row of ``BatchTable.columns`` or ``BatchNotes.columns`` by name."""
 
     def __init__(self, number: int) -> None:
         self._number = number
 
-    def __get__(self, table: "BatchTable", owner: type["BatchTable"]) -> NDArray[np.int64]:
+    def __get__(self, table: "BatchTable | BatchNotes", owner: type) -> NDArray[np.int64]:
         column: NDArray[np.int64] = table.columns[self._number]
         return column
 
@@ -201,3 +201,53 @@ class BatchTable:
         delta = self.last_offset - self.base_offset
         wrapped = (self.base_sequence + delta) & MAX_SEQUENCE
         return np.where(self.base_sequence == NO_SEQUENCE, NO_SEQUENCE, wrapped)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchNotes:
+    """What a pass adds to the headers of a window's batches: one row a batch, as in BatchTable.
+
+    Attributes:
+        columns: int64[batch_notes.NOTE_COUNT, n]; the properties name its rows. Each means nothing
+            before the step that fills it.
+    """
+
+    columns: NDArray[np.int64]
+
+    place = _TableColumn(batch_notes.PLACE)
+    records_start = _TableColumn(batch_notes.RECORDS_START)
+    records_end = _TableColumn(batch_notes.RECORDS_END)
+    flags = _TableColumn(batch_notes.FLAGS)
+    first_bit = _TableColumn(batch_notes.FIRST_BIT)
+    own_ordinal = _TableColumn(batch_notes.OWN_ORDINAL)
+    pass_one_count = _TableColumn(batch_notes.PASS_ONE_COUNT)
+    action = _TableColumn(batch_notes.ACTION)
+    marks = _TableColumn(batch_notes.MARKS)
+    survivors = _TableColumn(batch_notes.SURVIVORS)
+    look_up_bit = _TableColumn(batch_notes.LOOK_UP_BIT)
+    tombstones = _TableColumn(batch_notes.TOMBSTONES)
+    fate = _TableColumn(batch_notes.FATE)
+    delete_horizon_ms = _TableColumn(batch_notes.DELETE_HORIZON)
+    packed_start = _TableColumn(batch_notes.PACKED_START)
+    packed_end = _TableColumn(batch_notes.PACKED_END)
+    new_max_timestamp = _TableColumn(batch_notes.NEW_MAX_TIMESTAMP)
+    new_size = _TableColumn(batch_notes.NEW_SIZE)
+    sidecar_flags = _TableColumn(batch_notes.SIDECAR_FLAGS)
+    hashes = _TableColumn(batch_notes.HASHES)
+
+    @classmethod
+    def empty(cls, count: int) -> "BatchNotes":
+        """Return room for the notes of so many batches."""
+        # One column more: so they are never without gaps, and kernels have one kind of array.
+        return cls(np.empty((batch_notes.NOTE_COUNT, count + 1), np.int64)[:, :count])
+
+    def __len__(self) -> int:
+        return int(self.columns.shape[1])
+
+    def rows(self, first: int, end: int) -> "BatchNotes":
+        """Return the rows [first, end), without copying."""
+        return BatchNotes(self.columns[:, first:end])
+
+    def have(self, mark: int) -> NDArray[np.bool_]:
+        """Return which batches have a mark of ``batch_notes``."""
+        return _has_bit(self.marks, mark)

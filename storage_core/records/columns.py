@@ -207,16 +207,13 @@ def decode_records(
         count, status, bad, position = record_scan.decode_records(
             window.data,
             payload.arena,
-            payload.in_arena[rows],
-            payload.start[rows],
-            payload.end[rows],
-            counts,
+            payload.batches.record_count,
+            payload.notes.columns,
+            rows,
             limits.max_record_bytes,
             table,
         )
         if status != record_scan.DONE:
-            raise payload.error(status, int(rows[bad]), position)
-        if len(rows) != len(window.batches):
-            table[record_scan.RECORD_BATCH] = rows[table[record_scan.RECORD_BATCH]]
+            raise payload.error(status, bad, position)
         yield RecordColumns(payload=payload, table=table[:, :count])
         row = payload.end_row

@@ -32,8 +32,8 @@ from storage_core.kernels.legacy_scan import (
     locate_value,
     transcode_entries,
 )
-from storage_core.kernels.record_scan import EXPANDED, TRANSCODED, check_counts
-from storage_core.records.batch_table import BatchTable
+from storage_core.kernels.record_scan import EXPANDED, IN_WINDOW, TRANSCODED, check_counts
+from storage_core.records.batch_table import BatchNotes, BatchTable
 from storage_core.records.codecs import Arena, Blocks, decompress, decompress_blocks
 from storage_core.records.reader import Window
 
@@ -209,8 +209,8 @@ DEFAULT_LIMITS: Final = Limits(
 class Payload:
     """Where the records of batches [first_row, end_row) of a window lie.
 
-    Arrays have one element a batch of the whole window; those outside of the range, and those
-    that were not opened, mean nothing.
+    Tables have one row a batch of the whole window; those outside of the range, and those that
+    were not opened, mean nothing.
 
     Attributes:
         window: The window.
@@ -219,10 +219,7 @@ class Payload:
         first_row: First batch.
         end_row: Just past the last batch.
         arena: uint8[n], records that are not in the window as they are, end to end.
-        in_arena: uint8[batches], record_scan.IN_WINDOW where a batch's records lie in the window;
-            EXPANDED or TRANSCODED where they lie in the arena.
-        start: int64[batches], where they begin, in the arena or the window.
-        end: int64[batches], where they end.
+        notes: Where the records of each begin and end, there or in the window.
     """
 
     window: Window
@@ -230,9 +227,12 @@ class Payload:
     first_row: int
     end_row: int
     arena: NDArray[np.uint8]
-    in_arena: NDArray[np.uint8]
-    start: NDArray[np.int64]
-    end: NDArray[np.int64]
+    notes: BatchNotes
+
+    @property
+    def in_arena(self) -> NDArray[np.uint8]:
+        """record_scan.IN_WINDOW and so on of each batch, as kernels over records take it."""
+        return self.notes.place.astype(np.uint8)
 
     def check_counts(self, wanted: NDArray[np.bool_]) -> None:
         """Refuse record counts of wanted batches that cannot be true.
@@ -240,35 +240,29 @@ class Payload:
         Raises:
             InvalidRecordError: There is one.
         """
-        batches = self.batches
-        _, row = check_counts(
-            self.start,
-            self.end,
-            batches.record_count,
-            wanted.view(np.uint8),
-            self.first_row,
-            self.end_row,
-        )
+        first, end = self.first_row, self.end_row
+        batches, notes = self.batches.rows(first, end), self.notes.rows(first, end)
+        _, row = check_counts(batches.record_count, notes.columns, wanted[first:end].view(np.uint8))
         if row >= 0:
             raise InvalidRecordError(
                 self.window.file,
-                self.window.position_of(row),
+                self.window.position_of(first + row),
                 f"batch at offset {batches.base_offset[row]}: its header counts "
                 f"{int(batches.record_count[row])} records, which do not fit its "
-                f"{int(self.end[row] - self.start[row])} bytes of records",
+                f"{int(notes.records_end[row] - notes.records_start[row])} bytes of records",
                 offset=int(batches.base_offset[row]),
             )
 
     def error(self, status: int, row: int, position: int) -> InvalidRecordError:
         """Return the error for a status of a record kernel, with file and position."""
-        inside = position - int(self.start[row])
+        start, end = int(self.notes.records_start[row]), int(self.notes.records_end[row])
         is_negative = status == batch_filter.BAD_TIMESTAMP
         kind = NegativeTimestampError if is_negative else InvalidRecordError
         return kind(
             self.window.file,
             self.window.position_of(row),
             f"batch at offset {self.batches.base_offset[row]}, {_REASONS[status]}, "
-            f"{inside} bytes into its {int(self.end[row] - self.start[row])} bytes of records",
+            f"{position - start} bytes into its {end - start} bytes of records",
             offset=int(self.batches.base_offset[row]),
         )
 
@@ -279,6 +273,7 @@ def open_batches(
     first_row: int,
     limits: Limits,
     arena: Arena | None = None,
+    notes: BatchNotes | None = None,
 ) -> Payload:
     """Make the records of the wanted batches readable, from first_row on.
 
@@ -292,6 +287,7 @@ def open_batches(
         limits: What a batch may expand to.
         arena: Room to use again, and then the payload is valid until that is used the next time;
             None for new room.
+        notes: Those of the window, to which the places of the records are added; None for new ones.
 
     Raises:
         CorruptRecordError: A wanted batch has a magic that does not exist.
@@ -300,6 +296,11 @@ def open_batches(
             record count cannot be true.
     """
     batches = window.batches
+    if notes is None:
+        notes = BatchNotes.empty(len(batches))
+    notes.place[:] = IN_WINDOW
+    np.add(batches.position, HEADER_BYTES, out=notes.records_start)
+    np.add(batches.position, batches.size, out=notes.records_end)
     if batches.are_plain:
         payload = Payload(
             window=window,
@@ -307,9 +308,7 @@ def open_batches(
             first_row=first_row,
             end_row=len(batches),
             arena=_EMPTY,
-            in_arena=np.zeros(len(batches), np.uint8),
-            start=batches.position + HEADER_BYTES,
-            end=batches.position + batches.size,
+            notes=notes,
         )
         payload.check_counts(wanted)
         return payload
@@ -318,21 +317,17 @@ def open_batches(
     sets = LegacySets(
         window, max_message_bytes=limits.max_record_bytes, max_set_bytes=limits.max_batch_bytes
     )
-    expansion = _Expansion(window, sets, limits, Arena() if arena is None else arena)
+    arena = Arena() if arena is None else arena
+    expansion = _Expansion(window, sets, limits, arena, notes)
     # Kafka does not look at what lies in a batch that counts no records.
     is_compressed = wanted & (batches.codec != Codec.NONE) & (batches.record_count != 0)
     end_row = expansion.expand(np.flatnonzero(is_compressed[first_row:]) + first_row)
-    arena, in_arena, start, end = (
-        expansion.arena,
-        expansion.in_arena,
-        expansion.start,
-        expansion.end,
-    )
     legacy = np.flatnonzero(wanted[first_row:end_row] & is_legacy[first_row:end_row]) + first_row
     if legacy.size:
         opened = sets.transcode(legacy)
-        in_arena[legacy] = TRANSCODED
-        start[legacy], end[legacy] = opened.start + arena.used, opened.end + arena.used
+        notes.place[legacy] = TRANSCODED
+        notes.records_start[legacy] = opened.start + arena.used
+        notes.records_end[legacy] = opened.end + arena.used
         arena.add(opened.records)
         batches = opened.batches
     payload = Payload(
@@ -341,35 +336,25 @@ def open_batches(
         first_row=first_row,
         end_row=end_row,
         arena=arena.content,
-        in_arena=in_arena,
-        start=start,
-        end=end,
+        notes=notes,
     )
     payload.check_counts(wanted)
     return payload
 
 
 class _Expansion:
-    """Decompresses batches of a window, runs of one codec at a time.
+    """Decompresses batches of a window into an arena, runs of one codec at a time."""
 
-    Attributes:
-        arena: Where the records of v2 batches go.
-        in_arena: uint8[batches], as in Payload.
-        start: int64[batches], as in Payload.
-        end: int64[batches], as in Payload.
-    """
-
-    def __init__(self, window: Window, sets: LegacySets, limits: Limits, arena: Arena) -> None:
-        batches = window.batches
+    def __init__(
+        self, window: Window, sets: LegacySets, limits: Limits, arena: Arena, notes: BatchNotes
+    ) -> None:
         self._window = window
         self._sets = sets
         self._limits = limits
         self._legacy_bytes = 0
         arena.clear()
-        self.arena = arena
-        self.in_arena = np.zeros(len(batches), np.uint8)
-        self.start = batches.position + HEADER_BYTES
-        self.end = batches.position + batches.size
+        self._arena = arena
+        self._notes = notes
 
     def expand(self, rows: NDArray[np.int64]) -> int:
         """Expand compressed batches within the budget; return the end of the rows that it holds."""
@@ -377,7 +362,7 @@ class _Expansion:
         kinds = np.where(batches.is_legacy[rows], _LEGACY, batches.codec[rows])
         ends = [*(np.flatnonzero(np.diff(kinds)) + 1).tolist(), rows.size]
         guess = int(batches.size[rows].sum()) * _USUAL_RATIO
-        self.arena.reserve(min(guess, ARENA_BUDGET_BYTES))
+        self._arena.reserve(min(guess, ARENA_BUDGET_BYTES))
         first = 0
         for end in ends if rows.size else ():
             run = rows[first:end]
@@ -389,7 +374,7 @@ class _Expansion:
 
     @property
     def _is_full(self) -> bool:
-        return self.arena.used + self._legacy_bytes > ARENA_BUDGET_BYTES
+        return self._arena.used + self._legacy_bytes > ARENA_BUDGET_BYTES
 
     def _expand_sets(self, rows: NDArray[np.int64]) -> int:
         """Expand sets of legacy messages; return how many are."""
@@ -401,9 +386,9 @@ class _Expansion:
 
     def _expand_run(self, rows: NDArray[np.int64]) -> int:
         """Expand batches of one codec; return how many are."""
-        arena = self.arena
+        arena, notes = self._arena, self._notes
         number = int(self._window.batches.codec[rows[0]])
-        blocks = Blocks(self._window.data, self.start[rows], self.end[rows])
+        blocks = Blocks(self._window.data, notes.records_start[rows], notes.records_end[rows])
         ends = np.empty(rows.size, np.int64)
         begin = arena.used
         done = 0
@@ -423,9 +408,9 @@ class _Expansion:
                 ends[done] = arena.used
                 done += 1
         opened = rows[:done]
-        self.in_arena[opened] = EXPANDED
-        self.end[opened] = ends[:done]
-        self.start[opened] = np.concatenate([[begin], ends[: done - 1]])
+        notes.place[opened] = EXPANDED
+        notes.records_end[opened] = ends[:done]
+        notes.records_start[opened] = np.concatenate([[begin], ends[: done - 1]])
         return done
 
     def _expand_one(self, row: int, data: memoryview) -> bytes | bytearray:

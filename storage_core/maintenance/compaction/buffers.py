@@ -8,6 +8,7 @@ from collections import deque
 
 from storage_core.maintenance.compaction.offset_map import KeyBlock
 from storage_core.maintenance.compaction.plan import CompactionPlan
+from storage_core.records.batch_table import BatchNotes
 from storage_core.records.codecs import Arena
 from storage_core.records.reader import WindowRoom
 
@@ -32,6 +33,13 @@ class WindowBuffers:
         self.raw = Arena()
         self.packed = Arena()
         self.out = Arena()
+        self._notes = BatchNotes.empty(0)
+
+    def notes(self, count: int) -> BatchNotes:
+        """Return room for the notes of the window's batches."""
+        if len(self._notes) < count:
+            self._notes = BatchNotes.empty(count + count // 2)
+        return self._notes.rows(0, count)
 
 
 class RoundBuffers:

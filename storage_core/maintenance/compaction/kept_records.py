@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from storage_core.formats.batch_v2 import Codec
 from storage_core.kernels.record_scan import EXPANDED, IN_WINDOW
+from storage_core.records.batch_table import BatchNotes
 from storage_core.records.payload import Payload
 from storage_core.records.reader import Window
 
@@ -32,18 +33,18 @@ class _KeptBatches:
     Attributes:
         position: int64[batches], where they begin, counted from the window's first byte.
         size: int64[batches], how many bytes they have.
-        arena: uint8[], as in Payload; the next three, too.
-        in_arena: uint8[batches].
-        start: int64[batches].
-        end: int64[batches].
+        arena: uint8[], as in Payload.
+        place: int64[batches], as in BatchNotes; the next two, too.
+        records_start: int64[batches].
+        records_end: int64[batches].
     """
 
     position: NDArray[np.int64]
     size: NDArray[np.int64]
     arena: NDArray[np.uint8]
-    in_arena: NDArray[np.uint8]
-    start: NDArray[np.int64]
-    end: NDArray[np.int64]
+    place: NDArray[np.int64]
+    records_start: NDArray[np.int64]
+    records_end: NDArray[np.int64]
 
 
 class KeptRecords:
@@ -69,7 +70,7 @@ class KeptRecords:
         window = payload.window
         size = payload.arena.size
         is_whole = payload.first_row == 0 and payload.end_row == len(window.batches)
-        is_plain = bool((payload.in_arena <= EXPANDED).all())
+        is_plain = bool((payload.notes.place <= EXPANDED).all())
         if not size or size > self._limit_bytes or not (is_whole and is_plain):
             return False
         while self._used_bytes + size > self._limit_bytes:
@@ -81,14 +82,19 @@ class KeptRecords:
             position=window.batches.position.copy(),
             size=window.batches.size.copy(),
             arena=payload.arena,
-            in_arena=payload.in_arena,
-            start=payload.start,
-            end=payload.end,
+            place=payload.notes.place.copy(),
+            records_start=payload.notes.records_start.copy(),
+            records_end=payload.notes.records_end.copy(),
         )
         return True
 
-    def take(self, window: Window, wanted: NDArray[np.bool_]) -> Payload | None:
+    def take(self, window: Window, wanted: NDArray[np.bool_], notes: BatchNotes) -> Payload | None:
         """Return the wanted batches of a window, None where one was not kept; keep them no longer.
+
+        Args:
+            window: The window.
+            wanted: bool[batches].
+            notes: Those of the window, to which the places of the records are added.
 
         Raises:
             InvalidRecordError: The record count of a wanted batch cannot be true.
@@ -103,20 +109,21 @@ class KeptRecords:
         ):
             return None
         is_compressed = (batches.codec != Codec.NONE) & (batches.record_count != 0)
-        is_missing = batches.is_legacy | (is_compressed & (kept.in_arena == IN_WINDOW))
+        is_missing = batches.is_legacy | (is_compressed & (kept.place == IN_WINDOW))
         if (wanted & is_missing).any():
             return None
         with self._taking:
             self._used_bytes -= self._kept.pop(place).arena.size
+        notes.place[:] = kept.place
+        notes.records_start[:] = kept.records_start
+        notes.records_end[:] = kept.records_end
         payload = Payload(
             window=window,
             batches=batches,
             first_row=0,
             end_row=len(batches),
             arena=kept.arena,
-            in_arena=kept.in_arena,
-            start=kept.start,
-            end=kept.end,
+            notes=notes,
         )
         payload.check_counts(wanted)
         return payload

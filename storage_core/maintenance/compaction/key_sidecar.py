@@ -34,9 +34,11 @@ from storage_core.kernels.batch_scan import (
     read_control_types,
     scan_batches,
 )
+from storage_core.kernels.batch_write import GONE
 from storage_core.kernels.record_scan import HAS_TOMBSTONE, INDEXED, OPENED
-from storage_core.kernels.survivors import pick_hashes
+from storage_core.kernels.survivors import NOWHERE, pick_hashes
 from storage_core.records.batch_table import BatchTable
+from storage_core.records.payload import Payload
 
 MAGIC: Final = b"pylgkeys"
 VERSION: Final = 1
@@ -60,13 +62,9 @@ _ALIGNMENT: Final = 8
 _WORD_BYTES: Final = 8
 _FLAGS: Final = (0, INDEXED, INDEXED | OPENED, INDEXED | OPENED | HAS_TOMBSTONE)
 
-# Where the hashes of a batch are, for ``pick_hashes``.
 Halves = tuple[NDArray[np.uint64], NDArray[np.uint64]]
 
 NO_KEYS: Final[Halves] = (np.empty(0, np.uint64), np.empty(0, np.uint64))
-NOWHERE: Final = 0
-NOTED: Final = 1  # of pass one, or of the sidecar of the source segment
-LOOKED_UP: Final = 2  # of a look-up in pass two
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,74 +227,47 @@ def _check(sidecar: KeySidecar, of: SegmentVersion) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockKeys:
-    """The hashes of a block of batches of which pass two keeps some records.
-
-    Arrays have one element a batch of the whole window, but for the hashes.
+    """Hashes of the keys of a block of batches of which pass two keeps some records.
 
     Attributes:
-        flags: uint8[], for the sidecar; 0 where the next round has to read the batch.
-        place: uint8[], NOWHERE, NOTED or LOOKED_UP.
-        first_hash: int64[], where in those hashes the batch begins.
-        is_chosen: uint8[], whether some records may have gone.
-        noted: (low, high), uint64[] each.
-        looked_up: (low, high), uint64[] each.
+        noted: (low, high), uint64[] each: of pass one, or of the source segment's sidecar.
+        looked_up: (low, high), uint64[] each: of the look-up in pass two.
     """
 
-    flags: NDArray[np.uint8]
-    place: NDArray[np.uint8]
-    first_hash: NDArray[np.int64]
-    is_chosen: NDArray[np.uint8]
     noted: Halves
     looked_up: Halves
 
 
-def sidecar_of_block(  # what was written, of what, and which records
-    out: NDArray[np.uint8],
-    written: NDArray[np.int64],
-    keys: BlockKeys,
-    *,
-    record_count: NDArray[np.int64],
-    kept: NDArray[np.int64],
-    keep: NDArray[np.uint8],
-    first_record: NDArray[np.int64],
+def sidecar_of_block(
+    out: NDArray[np.uint8], payload: Payload, keep: NDArray[np.uint8], keys: BlockKeys
 ) -> KeySidecar:
     """Return a sidecar of the batches that were made of a block; positions are those in out.
 
     Args:
         out: uint8[n], their bytes.
-        written: int64[], rows of the window that they were made of.
+        payload: The block, with all notes.
+        keep: uint8[], by record.
         keys: The hashes of the block.
-        record_count: int64[], of the window's batches.
-        kept: int64[], how many stay.
-        keep: As in Verdict.
-        first_record: As in Verdict.
     """
-    table = np.empty((COLUMN_COUNT, written.size + 1), np.int64)
+    first_row, end_row = payload.first_row, payload.end_row
+    batches, notes = (
+        payload.batches.rows(first_row, end_row),
+        payload.notes.rows(first_row, end_row),
+    )
+    is_written = notes.fate != GONE
+    written = int(is_written.sum())
+    table = np.empty((COLUMN_COUNT, written + 1), np.int64)
     count, _, status = scan_batches(out, 0, out.size, table)
-    if (count, status) != (written.size, DONE):
-        raise AssertionError(f"{written.size} batches were written, and {count} are there")
+    if (count, status) != (written, DONE):
+        raise AssertionError(f"{written} batches were written, and {count} are there")
     read_control_types(out, table, count)
-    place = np.zeros(record_count.size, np.uint8)
-    place[written] = keys.place[written]
-    low, high = np.empty((2, int(kept[place != NOWHERE].sum())), np.uint64)
-    rows = np.flatnonzero(place)
+    low, high = np.empty((2, int(notes.survivors[notes.hashes != NOWHERE].sum())), np.uint64)
     picked = pick_hashes(
-        place,
-        keys.first_hash,
-        record_count,
-        keys.is_chosen,
-        keep,
-        first_record,
-        *keys.noted,
-        *keys.looked_up,
-        int(rows[0]) if rows.size else 0,
-        int(rows[-1]) + 1 if rows.size else 0,
-        low,
-        high,
+        batches.record_count, notes.columns, keep, *keys.noted, *keys.looked_up, low, high
     )
     return KeySidecar(
         batches=BatchTable(table[:, :count]),
-        flags=keys.flags[written],
+        flags=notes.sidecar_flags[is_written].astype(np.uint8),
         low=low[:picked],
         high=high[:picked],
     )

@@ -263,9 +263,9 @@ class KeyBlock:
         self.count, status, row, position = hash_keys(
             payload.window.data,
             payload.arena,
-            payload.in_arena[rows],
-            payload.start[rows],
-            payload.end[rows],
+            payload.notes.place[rows],
+            payload.notes.records_start[rows],
+            payload.notes.records_end[rows],
             batches.record_count[rows],
             batches.base_offset[rows],
             batches.last_offset[rows],

@@ -168,15 +168,13 @@ class HashedBatches:
         """Return the offset of the record of a key."""
         payload, row = self.payload, self.row_of(key)
         batches = payload.batches
-        only = slice(row, row + 1)
         records = np.empty((RECORD_COLUMN_COUNT, int(batches.record_count[row])), np.int64)
         decode_records(
             payload.window.data,
             payload.arena,
-            payload.in_arena[only],
-            payload.start[only],
-            payload.end[only],
-            batches.record_count[only],
+            batches.record_count,
+            payload.notes.columns,
+            np.array([row]),
             self._plan.max_record_bytes,
             records,
         )
@@ -374,7 +372,10 @@ class SegmentReading:
     def _hash_from(self, chosen: _Chosen, row: int, *, checks_crc: bool = False) -> HashedBatches:
         """Hash the keys of a window's batches from a row on, as many as memory allows."""
         plan, buffers = self._plan, chosen.buffers
-        payload = open_batches(chosen.window, chosen.choice.wanted, row, plan.limits, buffers.arena)
+        notes = buffers.notes(len(chosen.window.batches))
+        payload = open_batches(
+            chosen.window, chosen.choice.wanted, row, plan.limits, buffers.arena, notes
+        )
         batches = HashedBatches(payload, chosen.choice, plan, buffers.keys)
         first_offset = plan.first_dirty_offset if chosen.is_dirty else LOWEST_OFFSET
         batches.hash_from(first_offset, checks_crc=checks_crc)

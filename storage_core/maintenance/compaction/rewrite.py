@@ -29,6 +29,7 @@ from storage_core.filenames import (
 from storage_core.formats.batch_v2 import CODEC_MASK, MAX_BATCH_BYTES, NO_TIMESTAMP, Codec
 from storage_core.index.index_builder import IndexBuilder
 from storage_core.index.transaction_index import AbortedTxn, encode_transaction_index
+from storage_core.kernels.batch_notes import IS_LOOKED_UP
 from storage_core.kernels.batch_write import (
     GONE,
     MAX_RECORD_GROWTH_BYTES,
@@ -59,15 +60,13 @@ from storage_core.maintenance.compaction.pass_one import check_batches
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.compaction.sidecar_folder import PartitionSidecars
 from storage_core.maintenance.compaction.survival import (
-    JudgedWindow,
     ProducerLookup,
     SegmentFilter,
     WindowFates,
-    WindowNotes,
 )
 from storage_core.maintenance.throttler import UNLIMITED, Throttler
-from storage_core.records.batch_table import BatchTable
-from storage_core.records.codecs import CODEC_OF, Arena, Blocks, compress_blocks
+from storage_core.records.batch_table import BatchNotes, BatchTable
+from storage_core.records.codecs import CODEC_OF, Blocks, compress_blocks
 from storage_core.records.payload import count_records_in
 from storage_core.records.reader import CrcCheck, Window, check_crc, scan_windows
 from storage_core.store.base import (
@@ -244,7 +243,7 @@ class _Noted:
     Attributes:
         segment: Its segment.
         window: The window.
-        notes: What pass one noted of it.
+        notes: What pass one noted of it; all that follows is added to them.
         discard: bool[n], whether nothing refers to a batch any more.
         ended: Aborted transactions that end in it.
         buffers: For what is made of it.
@@ -252,7 +251,7 @@ class _Noted:
 
     segment: "_Segment"
     window: Window
-    notes: WindowNotes
+    notes: BatchNotes
     discard: NDArray[np.bool_]
     ended: list[AbortedTxn]
     buffers: WindowBuffers
@@ -306,13 +305,11 @@ class _Filtered:
 
     Attributes:
         noted: The window.
-        judged: What is known of it.
         source_records: Records of its batches, control records included.
         block: What is left of its first batches.
     """
 
     noted: _Noted
-    judged: JudgedWindow
     source_records: int
     block: _OutputBatches
 
@@ -336,10 +333,12 @@ class _Segment:
     def filter(self, noted: _Noted) -> _Filtered:
         """Check a window, and make what is left of it; any thread may ask."""
         window = noted.window
-        judged = self.judge.observe(window, noted.notes, noted.discard)
+        self.judge.observe(window, noted.notes, noted.discard)
         # As in pass one: batch by batch, right before its keys, where those are looked up.
         checks_later = (
-            self.checks_crc and window.batches.are_plain and bool(judged.is_looked_up.any())
+            self.checks_crc
+            and window.batches.are_plain
+            and bool(noted.notes.have(IS_LOOKED_UP).any())
         )
         if self.checks_crc and not checks_later:
             check_crc(window)
@@ -347,9 +346,8 @@ class _Segment:
         try:
             return _Filtered(
                 noted=noted,
-                judged=judged,
                 source_records=count_records_in(window),
-                block=self._block(judged, 0, noted.buffers, checks_crc=checks_later),
+                block=self._block(noted, 0, checks_crc=checks_later),
             )
         except BadBytesError:
             if checks_later:  # of what seems to be wrong in a window it is the cause
@@ -361,19 +359,14 @@ class _Segment:
         block = first.block
         yield block
         while block.end_row < len(first.noted.window.batches):
-            block = self._block(first.judged, block.end_row, first.noted.buffers)
+            block = self._block(first.noted, block.end_row)
             yield block
 
-    def _block(
-        self,
-        judged: JudgedWindow,
-        first_row: int,
-        buffers: WindowBuffers,
-        *,
-        checks_crc: bool = False,
-    ) -> _OutputBatches:
-        verdict = self.judge.judge(judged, first_row, buffers, checks_crc=checks_crc)
-        return self.rebuilding.build(verdict, buffers)
+    def _block(self, noted: _Noted, first_row: int, *, checks_crc: bool = False) -> _OutputBatches:
+        verdict = self.judge.judge(
+            noted.window, noted.notes, first_row, noted.buffers, checks_crc=checks_crc
+        )
+        return self.rebuilding.build(verdict, noted.buffers)
 
 
 # What is read of groups: windows, segments with a sidecar, and None where a group ends.
@@ -478,13 +471,16 @@ class _Filtering:
         pool = self._index.pool
         for window in self._windows(segment, reader, pool, 0, None):
             discard, ended = self._decide(window)
+            buffers = pool.next()
+            notes = buffers.notes(len(window.batches))
+            segment.judge.note(window, notes)
             yield _Noted(
                 segment=segment,
                 window=window,
-                notes=segment.judge.note(window),
+                notes=notes,
                 discard=discard,
                 ended=ended,
-                buffers=pool.next(),
+                buffers=buffers,
             )
 
     def _read_stretch(
@@ -496,13 +492,16 @@ class _Filtering:
         start = int(batches.position[stretch.first_row])
         end = int(batches.position[last] + batches.size[last])
         for window in self._windows(told.segment, reader, pool, start, end):
+            buffers = pool.next()
+            notes = buffers.notes(len(window.batches))
+            told.segment.judge.note(window, notes)
             yield _Noted(
                 segment=told.segment,
                 window=window,
-                notes=told.segment.judge.note(window),
+                notes=notes,
                 discard=told.discard[told.known.rows_of(window)],
                 ended=[],
-                buffers=pool.next(),
+                buffers=buffers,
             )
 
     def _windows(
@@ -608,75 +607,95 @@ class _Rebuilding:
             InvalidRecordError: A record that stays cannot be written as Kafka would read it.
         """
         payload = verdict.payload
-        batches = payload.batches
-        here = slice(payload.first_row, payload.end_row)
-        if (verdict.fate[here] == VERBATIM).all():
+        row, end_row = payload.first_row, payload.end_row
+        batches, notes = payload.batches.rows(row, end_row), payload.notes.rows(row, end_row)
+        if (notes.fate == VERBATIM).all():
             return _as_it_is(verdict)
         out = buffers.out
         out.clear()
         if self._codec is not None:
-            _change_codec(verdict, self._codec)
-        rebuilt = _Rebuilt(verdict, buffers.raw, buffers.packed, self._level, self._least_timestamp)
-        sizes = np.zeros(len(batches), np.int64)
-        row = payload.first_row
-        while row < payload.end_row:
-            end_row, failure = rebuilt.compress_from(row)
-            most = most_bytes(
-                payload.start,
-                payload.end,
-                batches.columns,
-                verdict.fate,
-                verdict.kept,
-                row,
-                end_row,
-            )
-            out.reserve(out.used + most + rebuilt.packed_bytes)
-            out.used, row, status = write_batches(
-                out.buffer,
-                out.used,
-                payload.window.data,
-                payload.arena,
-                payload.in_arena,
-                payload.start,
-                payload.end,
-                batches.record_count,
-                batches.columns,
-                verdict.fate,
-                verdict.kept,
-                verdict.keep,
-                verdict.first_record,
-                verdict.delete_horizon_ms,
-                row,
-                end_row,
-                buffers.packed.buffer,
-                rebuilt.packed_start,
-                rebuilt.packed_end,
-                rebuilt.base_timestamp,
-                rebuilt.max_timestamp,
-                sizes,
-                self._least_timestamp,
-            )
+            rebuilt = np.flatnonzero((notes.fate == REBUILT) & ~batches.is_control)
+            batches.attributes[rebuilt] = (batches.attributes[rebuilt] & ~CODEC_MASK) | self._codec
+        while row < end_row:
+            count, failure = self._compress_from(row, verdict, buffers)
+            status = DONE
+            if count:
+                table = payload.batches.rows(row, row + count).columns
+                columns = payload.notes.rows(row, row + count).columns
+                out.reserve(out.used + most_bytes(table, columns) + buffers.packed.used)
+                out.used, done, status = write_batches(
+                    out.buffer,
+                    out.used,
+                    payload.window.data,
+                    payload.arena,
+                    table,
+                    columns,
+                    verdict.keep,
+                    buffers.packed.buffer,
+                    self._least_timestamp,
+                )
+                row += done
             if status == DONE:
                 status = failure
             if status != DONE:
-                raise payload.error(status, row, int(payload.start[row]))
-        written = np.flatnonzero(verdict.fate[here] != GONE) + payload.first_row
-        return _block_of(verdict, written, out.content, sizes, rebuilt.max_timestamp)
+                raise payload.error(status, row, int(payload.notes.records_start[row]))
+        return _block_of(verdict, out.content, notes.new_size, notes.new_max_timestamp)
+
+    def _compress_from(
+        self, first_row: int, verdict: WindowFates, buffers: WindowBuffers
+    ) -> tuple[int, int]:
+        """Rebuild and compress what of the batches from a row on fits RAW_BYTES.
+
+        Those before it may be overwritten.
+
+        Returns:
+            (count, status): how many are done, at least one, unless the next is the bad one that a
+            status of write_records is about.
+        """
+        payload = verdict.payload
+        batches = payload.batches.rows(first_row, payload.end_row)
+        notes = payload.notes.rows(first_row, payload.end_row)
+        buffers.packed.clear()
+        buffers.raw.reserve(RAW_BYTES)
+        while True:
+            count, status = rebuild_compressed(
+                buffers.raw.buffer,
+                payload.window.data,
+                payload.arena,
+                batches.columns,
+                notes.columns,
+                verdict.keep,
+                self._least_timestamp,
+            )
+            if count or status != DONE:
+                break
+            size = int(notes.records_end[0] - notes.records_start[0])
+            buffers.raw.reserve(size + int(notes.survivors[0]) * MAX_RECORD_GROWTH_BYTES)
+        codecs = batches.codec[:count]
+        rows = np.flatnonzero((notes.fate[:count] == REBUILT) & (codecs != Codec.NONE))
+        starts, ends, codecs = notes.packed_start[rows], notes.packed_end[rows], codecs[rows]
+        bounds = [0, *(np.flatnonzero(np.diff(codecs)) + 1).tolist(), rows.size]
+        for first, end in pairwise(bounds if rows.size else ()):
+            run = slice(first, end)
+            begin = buffers.packed.used
+            blocks = Blocks(buffers.raw.buffer, starts[run], ends[run])
+            codec = Codec(int(codecs[first]))
+            packed = compress_blocks(codec, blocks, buffers.packed, level=self._level)
+            notes.packed_end[rows[run]] = packed
+            notes.packed_start[rows[run]] = np.concatenate([[begin], packed[:-1]])
+        return count, status
 
 
 def _as_it_is(verdict: WindowFates) -> _OutputBatches:
     """Return batches of which each stays: they are not put together anew."""
     payload = verdict.payload
-    batches, last = payload.batches, payload.end_row - 1
-    start = int(batches.position[payload.first_row])
-    out = payload.window.data[start : int(batches.position[last] + batches.size[last])]
-    written = np.arange(payload.first_row, payload.end_row)
-    return _block_of(verdict, written, out, batches.size, batches.max_timestamp)
+    batches = payload.batches.rows(payload.first_row, payload.end_row)
+    out = payload.window.data[batches.position[0] : batches.position[-1] + batches.size[-1]]
+    return _block_of(verdict, out, batches.size, batches.max_timestamp)
 
 
 def _block_of(
     verdict: WindowFates,
-    written: NDArray[np.int64],
     out: NDArray[np.uint8],
     sizes: NDArray[np.int64],
     max_timestamp: NDArray[np.int64],
@@ -685,33 +704,30 @@ def _block_of(
 
     Args:
         verdict: Of the batches.
-        written: Their rows of the window.
         out: Their bytes.
-        sizes: int64[rows], how many each has.
-        max_timestamp: int64[rows], of each.
+        sizes: int64[n], how many each batch of the verdict has.
+        max_timestamp: int64[n], of each.
     """
-    batches = verdict.payload.batches
+    payload = verdict.payload
+    first_row, end_row = payload.first_row, payload.end_row
+    batches, notes = (
+        payload.batches.rows(first_row, end_row),
+        payload.notes.rows(first_row, end_row),
+    )
+    is_written = notes.fate != GONE
     keys = None
     if verdict.keys is not None:
-        keys = sidecar_of_block(
-            out,
-            written,
-            verdict.keys,
-            record_count=batches.record_count,
-            kept=verdict.kept,
-            keep=verdict.keep,
-            first_record=verdict.first_record,
-        )
+        keys = sidecar_of_block(out, payload, verdict.keep, verdict.keys)
     return _OutputBatches(
         keys=keys,
         out=out,
-        end_row=verdict.payload.end_row,
-        size=sizes[written],
-        last_offset=batches.last_offset[written],
-        max_timestamp=max_timestamp[written],
+        end_row=end_row,
+        size=sizes[is_written],
+        last_offset=batches.last_offset[is_written],
+        max_timestamp=max_timestamp[is_written],
         stats=RewriteStats(
             messages_read=verdict.messages_read,
-            messages_written=int(verdict.kept[written].sum()),
+            messages_written=int(notes.survivors[is_written].sum()),
             bytes_written=out.size,
             invalid_messages_read=verdict.invalid_messages,
         ),
@@ -954,110 +970,6 @@ class _GroupWriter:
 
     def _path(self, suffix: str) -> Path:
         return self._prefix.with_name(self._prefix.name + suffix + SCRATCH_SUFFIX)
-
-
-class _Rebuilt:
-    """The batches of a block that are rebuilt and compressed anew, some at a time.
-
-    Arrays have one element a batch of the whole window.
-
-    Attributes:
-        packed_start: int64[], where in the arena the compressed records of a batch begin.
-        packed_end: int64[], where they end.
-        base_timestamp: int64[], what its header will say.
-        max_timestamp: int64[], what its header will say.
-    """
-
-    def __init__(
-        self,
-        verdict: WindowFates,
-        raw: Arena,
-        packed: Arena,
-        level: int | None,
-        least_timestamp: int,
-    ) -> None:
-        self._verdict = verdict
-        self._level = level
-        self._least_timestamp = least_timestamp
-        self._raw = raw
-        self._packed = packed
-        count = len(verdict.payload.batches)
-        self.packed_start, self.packed_end, self.base_timestamp, self.max_timestamp = np.zeros(
-            (4, count), np.int64
-        )
-
-    @property
-    def packed_bytes(self) -> int:
-        """How many bytes the compressed records have."""
-        return self._packed.used
-
-    def compress_from(self, first_row: int) -> tuple[int, int]:
-        """Rebuild and compress what of the batches from a row on fits RAW_BYTES.
-
-        Those before it may be overwritten.
-
-        Returns:
-            (end_row, status): the row up to which all are done, at least one more, unless it is
-            the bad one that a status of write_records is about.
-        """
-        verdict = self._verdict
-        payload = verdict.payload
-        batches = payload.batches
-        rows, ends = np.empty((2, payload.end_row - first_row), np.int64)
-        self._packed.clear()
-        self._raw.reserve(RAW_BYTES)
-        while True:
-            end_row, count, status = rebuild_compressed(
-                self._raw.buffer,
-                payload.window.data,
-                payload.arena,
-                payload.in_arena,
-                payload.start,
-                payload.end,
-                batches.record_count,
-                batches.columns,
-                verdict.fate,
-                verdict.kept,
-                verdict.keep,
-                verdict.first_record,
-                verdict.delete_horizon_ms,
-                first_row,
-                payload.end_row,
-                rows,
-                ends,
-                self.base_timestamp,
-                self.max_timestamp,
-                self._least_timestamp,
-            )
-            if end_row > first_row or status != DONE or payload.end_row == first_row:
-                break
-            size = int(payload.end[first_row] - payload.start[first_row])
-            self._raw.reserve(size + int(verdict.kept[first_row]) * MAX_RECORD_GROWTH_BYTES)
-        self._compress(rows[:count], ends[:count])
-        return end_row, status
-
-    def _compress(self, rows: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
-        """Compress the records of rows, which lie end to end."""
-        if not rows.size:
-            return
-        starts = np.concatenate([ends[:1] * 0, ends[:-1]])
-        codecs = self._verdict.payload.batches.codec[rows]
-        bounds = [0, *(np.flatnonzero(np.diff(codecs)) + 1).tolist(), rows.size]
-        for first, end in pairwise(bounds):
-            run = slice(first, end)
-            begin = self._packed.used
-            blocks = Blocks(self._raw.buffer, starts[run], ends[run])
-            codec = Codec(int(codecs[first]))
-            packed = compress_blocks(codec, blocks, self._packed, level=self._level)
-            self.packed_end[rows[run]] = packed
-            self.packed_start[rows[run]] = np.concatenate([[begin], packed[:-1]])
-
-
-def _change_codec(verdict: WindowFates, codec: Codec) -> None:
-    """Give the batches that are rebuilt another codec, but for control batches."""
-    batches = verdict.payload.batches
-    rows = np.flatnonzero((verdict.fate == REBUILT) & ~batches.is_control)
-    batches.attributes[rows] = (batches.attributes[rows] & ~CODEC_MASK) | codec
 
 
 def _keep_own(_suffix: str, _descriptor: int) -> None:

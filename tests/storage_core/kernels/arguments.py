@@ -1,12 +1,13 @@
 """Bytes as the arrays that kernels take."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.formats.batch_v2 import CODEC_MASK, HEADER_BYTES, Codec
-from storage_core.kernels import batch_scan
+from storage_core.kernels import batch_notes, batch_scan
 from storage_core.records.codecs import decompress
 
 # A message of format v0 without key and value.
@@ -34,17 +35,28 @@ class Opened:
         data: uint8[], the window.
         table: int64[COLUMN_COUNT, n], their headers.
         arena: uint8[].
-        in_arena: uint8[n].
-        start: int64[n].
-        end: int64[n].
+        notes: int64[NOTE_COUNT, n], where the records lie; the rest is 99.
     """
 
     data: NDArray[np.uint8]
     table: NDArray[np.int64]
     arena: NDArray[np.uint8]
-    in_arena: NDArray[np.uint8]
-    start: NDArray[np.int64]
-    end: NDArray[np.int64]
+    notes: NDArray[np.int64]
+
+    @property
+    def in_arena(self) -> NDArray[np.uint8]:
+        """Whether the records of a batch lie in the arena."""
+        return self.notes[batch_notes.PLACE].astype(np.uint8)
+
+    @property
+    def start(self) -> NDArray[np.int64]:
+        """Where the records of each batch begin."""
+        return self.notes[batch_notes.RECORDS_START]
+
+    @property
+    def end(self) -> NDArray[np.int64]:
+        """Where they end."""
+        return self.notes[batch_notes.RECORDS_END]
 
     @property
     def record_count(self) -> NDArray[np.int64]:
@@ -83,13 +95,23 @@ def scanned(data: NDArray[np.uint8]) -> NDArray[np.int64]:
     return np.ascontiguousarray(table[:, :count])
 
 
+def noted(count: int, **columns: Any) -> NDArray[np.int64]:
+    """Return notes of so many batches: some columns by name, and 99 for the rest."""
+    notes = np.full((batch_notes.NOTE_COUNT, count + 1), 99, np.int64)[:, :count]
+    for name, values in columns.items():
+        notes[getattr(batch_notes, name.upper())] = values
+    return notes
+
+
 def opened(segment: bytes) -> Opened:
     """Make the records of whole batches readable."""
     data = as_array(segment)
     table = scanned(data)
-    start = table[batch_scan.POSITION] + HEADER_BYTES
-    end = table[batch_scan.POSITION] + table[batch_scan.SIZE]
-    in_arena = np.zeros(table.shape[1], np.uint8)
+    notes = noted(table.shape[1])
+    start, end = notes[batch_notes.RECORDS_START], notes[batch_notes.RECORDS_END]
+    start[:] = table[batch_scan.POSITION] + HEADER_BYTES
+    end[:] = table[batch_scan.POSITION] + table[batch_scan.SIZE]
+    notes[batch_notes.PLACE] = 0
     arena = bytearray()
     for row in range(table.shape[1]):
         codec = Codec(int(table[batch_scan.ATTRIBUTES, row]) & CODEC_MASK)
@@ -97,8 +119,6 @@ def opened(segment: bytes) -> Opened:
             continue
         records = decompress(codec, segment[start[row] : end[row]], limit_bytes=2**24)
         start[row], end[row] = len(arena), len(arena) + len(records)
-        in_arena[row] = 1
+        notes[batch_notes.PLACE, row] = 1
         arena += records
-    return Opened(
-        data=data, table=table, arena=as_array(arena), in_arena=in_arena, start=start, end=end
-    )
+    return Opened(data=data, table=table, arena=as_array(arena), notes=notes)

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,10 +20,24 @@ from storage_core.kernels.batch_filter import (
     SETTLED,
     TO_FILTER,
 )
+from storage_core.kernels.batch_notes import (
+    ACTION,
+    FIRST_BIT,
+    FIRST_RECORD,
+    IS_LOOKED_UP,
+    KEEPS_TOMBSTONES,
+    LOOK_UP_BIT,
+    MARKS,
+    STEP,
+    SURVIVORS,
+    TOMBSTONES,
+)
+from storage_core.kernels.batch_scan import COLUMN_COUNT, LAST_OFFSET, RECORD_COUNT
 from storage_core.kernels.record_scan import (
     BAD_RECORD,
     DONE,
     HAS_KEYLESS,
+    HAS_STRAY,
     HAS_TOMBSTONE,
     INDEXED,
     LEFTOVER,
@@ -34,7 +47,7 @@ from storage_core.kernels.record_scan import (
 from tests.kit.builders import BatchSpec, RecordSpec, encode_batch, segment_bytes
 from tests.kit.damage import BadRecord, bad_record, with_trailing_bytes
 from tests.kit.strategies import segments
-from tests.storage_core.kernels.arguments import Opened, opened
+from tests.storage_core.kernels.arguments import Opened, noted, opened
 from tests.storage_core.kernels.twins import in_both_ways
 
 NO_LIMIT = 2**31 - 1
@@ -44,10 +57,6 @@ UNTOUCHED = 99
 def words_of(bits: Sequence[bool]) -> np.ndarray:
     packed = np.packbits(np.array(bits, bool), bitorder="little").tobytes()
     return np.frombuffer(packed + bytes(16 - len(packed) % 8), np.uint64)
-
-
-def column(values: list[Any], kind: type) -> np.ndarray:
-    return np.array(values, kind)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,24 +71,19 @@ class Row:
 
 def previewed(preview_batches, rows: list[Row], *, latest_offset: int) -> list[tuple[int, int]]:
     """Return (kept, step) of each row."""
-    count = column([len(row.bits) for row in rows], np.int64)
-    # One row before and one after must stay as they are.
-    kept, step = np.full(len(rows) + 2, UNTOUCHED), np.full(len(rows) + 2, UNTOUCHED, np.uint8)
-    preview_batches(
-        column([0, *(row.action for row in rows), 0], np.uint8),
-        column([0, *(row.flags for row in rows), 0], np.uint8),
-        column([0, *(row.last_offset for row in rows), 0], np.int64),
-        np.concatenate([[0], count, [0]]),
-        latest_offset,
-        words_of([bit for row in rows for bit in row.bits]),
-        np.concatenate([[0], np.cumsum(count) - count, [0]]),
-        1,
-        len(rows) + 1,
-        kept,
-        step,
+    count = np.array([len(row.bits) for row in rows])
+    table = np.zeros((COLUMN_COUNT, len(rows)), np.int64)
+    table[LAST_OFFSET] = [row.last_offset for row in rows]
+    notes = noted(
+        len(rows),
+        action=[row.action for row in rows],
+        flags=[row.flags for row in rows],
+        pass_one_count=count,
+        first_bit=np.cumsum(count) - count,
     )
-    assert [kept[0], kept[-1], step[0], step[-1]] == [UNTOUCHED] * 4
-    return list(zip(kept[1:-1].tolist(), step[1:-1].tolist(), strict=True))
+    words = words_of([bit for row in rows for bit in row.bits])
+    preview_batches(table, notes, latest_offset, words)
+    return list(zip(notes[SURVIVORS].tolist(), notes[STEP].tolist(), strict=True))
 
 
 NONE, SOME, ALL = (False,) * 3, (True, False, True), (True,) * 3
@@ -117,6 +121,32 @@ def test_headers_flags_and_bits_settle_what_they_can(preview_batches, row, kept,
     assert previewed(preview_batches, [before, row], latest_offset=11)[1] == (kept, step)
 
 
+@in_both_ways(settle_look_ups=batch_filter.settle_look_ups)
+@pytest.mark.parametrize(
+    ("row", "survivors", "step"),
+    [
+        pytest.param(Row(bits=NONE), 0, BY_BITS, id="no record survives"),
+        pytest.param(Row(bits=SOME), 2, BY_BITS, id="some records survive"),
+        pytest.param(Row(bits=ALL), 3, BY_BITS, id="all records survive"),
+        pytest.param(Row(flags=INDEXED | HAS_TOMBSTONE), 7, TO_FILTER, id="living tombstones"),
+        pytest.param(Row(flags=INDEXED | HAS_KEYLESS), 7, TO_FILTER, id="without keys"),
+        pytest.param(Row(flags=INDEXED | HAS_STRAY), 7, TO_FILTER, id="a stray record"),
+        pytest.param(Row(last_offset=12), 7, TO_FILTER, id="ends behind the latest offset"),
+        pytest.param(Row(action=KEEP_RECORDS), 7, TO_FILTER, id="not looked up"),
+    ],
+)
+def test_what_was_looked_up_is_settled_by_its_own_bits(settle_look_ups, row, survivors, step):
+    table = np.zeros((COLUMN_COUNT, 2), np.int64)
+    table[LAST_OFFSET] = [99, row.last_offset]
+    table[RECORD_COUNT] = [2, len(row.bits)]
+    marks = [0, IS_LOOKED_UP if row.action == FILTER else 0]
+    notes = noted(2, marks=marks, look_up_bit=[0, 2], survivors=7, step=TO_FILTER)
+    flags = np.array([INDEXED, row.flags], np.uint8)
+    settle_look_ups(table, notes, flags, 11, words_of([True, True, *row.bits]))
+    assert (notes[SURVIVORS, 0], notes[STEP, 0]) == (7, TO_FILTER)
+    assert (notes[SURVIVORS, 1], notes[STEP, 1]) == (survivors, step)
+
+
 @dataclasses.dataclass(frozen=True)
 class Filtered:
     """What filter_records did."""
@@ -151,32 +181,29 @@ def run(
     told[: int(count.sum())] ^= np.repeat(looked_up, count)
     first_bit = np.cumsum(count) - count
     keep = np.full(int(count.sum()), UNTOUCHED, np.uint8)
-    kept, tombstones = np.full(len(window), UNTOUCHED), np.full(len(window), UNTOUCHED)
+    notes = window.notes
+    notes[[FIRST_BIT, LOOK_UP_BIT, FIRST_RECORD]] = first_bit, first_bit + 1, first_bit
+    notes[[ACTION, STEP]] = action, step
+    notes[MARKS] = IS_LOOKED_UP * looked_up | KEEPS_TOMBSTONES * np.array(keeps_tombstones, bool)
     invalid, status, row, position = filter_records(
-        *window.sources,
-        window.start,
-        window.end,
-        window.record_count,
-        window.base_offset,
-        column(action, np.uint8),
-        column(keeps_tombstones, np.uint8),
-        column(step, np.uint8),
-        latest_offset,
+        window.data,
+        window.arena,
+        window.table[:, first_row:end_row],
+        notes[:, first_row:end_row],
         words_of(told),
-        first_bit,
-        looked_up.astype(np.uint8),
         words_of([True, *~told]),
-        first_bit + 1,
-        first_bit,
-        first_row,
-        end_row,
+        latest_offset,
         limit,
         keep,
-        kept,
-        tombstones,
     )
     return Filtered(
-        keep.tolist(), kept.tolist(), tombstones.tolist(), invalid, status, row, position
+        keep.tolist(),
+        notes[SURVIVORS].tolist(),
+        notes[TOMBSTONES].tolist(),
+        invalid,
+        status,
+        row,
+        position,
     )
 
 
@@ -230,7 +257,7 @@ def expected_of(
         else:
             keep += [UNTOUCHED] * len(spec.records)
         kept.append(UNTOUCHED)
-        tombstones.append(UNTOUCHED)
+        tombstones.append(0 if is_looked_at else UNTOUCHED)
     return Filtered(keep, kept, tombstones, invalid, DONE, 0, 0)
 
 

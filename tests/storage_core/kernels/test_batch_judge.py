@@ -26,6 +26,26 @@ from storage_core.kernels.batch_filter import (
     TO_FILTER,
 )
 from storage_core.kernels.batch_judge import MORE_LEGACY, MORE_RECORDS, NO_ROW, NOT_DIRTY
+from storage_core.kernels.batch_notes import (
+    ACTION,
+    DELETE_HORIZON,
+    FATE,
+    FIRST_BIT,
+    FIRST_RECORD,
+    FLAGS,
+    IS_LOOKED_UP,
+    IS_REBUILT,
+    KEEPS_ALL_TOMBSTONES,
+    KEEPS_TOMBSTONES,
+    LOSES_TRANSACTION,
+    MARKS,
+    NEEDS_RECORDS,
+    OWN_ORDINAL,
+    PASS_ONE_COUNT,
+    RETAINS_EMPTY,
+    STEP,
+    SURVIVORS,
+)
 from storage_core.kernels.batch_scan import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -38,6 +58,7 @@ from storage_core.kernels.batch_scan import (
 )
 from storage_core.kernels.batch_write import GONE, HEADER_ONLY, REBUILT, VERBATIM
 from storage_core.kernels.record_scan import HAS_KEYLESS, HAS_TOMBSTONE, INDEXED, OPENED
+from tests.storage_core.kernels.arguments import noted
 from tests.storage_core.kernels.twins import in_both_ways
 
 NOW_MS = 1_000
@@ -59,6 +80,7 @@ class Batch:
     discard: bool = False
     is_last: bool = False
     flags: int = OPENED | INDEXED
+    keeps_all: bool = False
     bits: tuple[bool, ...] = (True, False)
 
     @property
@@ -88,6 +110,24 @@ class Judged:
     is_looked_up: bool
     step: int
     kept: int
+    keeps_all: bool
+
+    @classmethod
+    def of(cls, notes: np.ndarray) -> "Judged":
+        """Return what the notes of a batch say."""
+        marks = int(notes[MARKS])
+        return cls(
+            action=int(notes[ACTION]),
+            retains_empty=bool(marks & RETAINS_EMPTY),
+            loses_transaction=bool(marks & LOSES_TRANSACTION),
+            is_rebuilt=bool(marks & IS_REBUILT),
+            keeps_tombstones=bool(marks & KEEPS_TOMBSTONES),
+            needs_records=bool(marks & NEEDS_RECORDS),
+            is_looked_up=bool(marks & IS_LOOKED_UP),
+            step=int(notes[STEP]),
+            kept=int(notes[SURVIVORS]),
+            keeps_all=bool(marks & KEEPS_ALL_TOMBSTONES),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,6 +175,7 @@ batches_of_a_log = st.builds(
     flags=st.sampled_from(
         [0, OPENED, INDEXED | OPENED, INDEXED | HAS_TOMBSTONE, INDEXED | HAS_KEYLESS]
     ),
+    keeps_all=st.booleans(),
     bits=st.lists(st.booleans(), max_size=3).map(tuple),
 )
 rounds = st.builds(Round, keeps_legacy_tombstones=st.booleans(), recompresses_all=st.booleans())
@@ -177,6 +218,7 @@ def expected_of(batch: Batch, this: Round) -> Judged:
         and (batch.base_offset <= LATEST or hides_offset),
         step=step,
         kept=kept,
+        keeps_all=batch.keeps_all,
     )
 
 
@@ -184,45 +226,46 @@ def expected_of(batch: Batch, this: Round) -> Judged:
 @given(batches=st.lists(batches_of_a_log, min_size=1, max_size=5), this=rounds)
 def test_batches_are_judged_by_the_rules(judge_batches, batches, this):
     count = column((len(batch.bits) for batch in batches), np.int64)
-    names = [field.name for field in dataclasses.fields(Judged)]
-    found = {name: np.full(len(batches), 99, np.uint8) for name in names[:-1]}
-    found["kept"] = np.full(len(batches), 99, np.int64)
+    notes = noted(
+        len(batches),
+        flags=[batch.flags for batch in batches],
+        pass_one_count=count,
+        first_bit=np.cumsum(count) - count,
+        marks=[KEEPS_ALL_TOMBSTONES * batch.keeps_all for batch in batches],
+    )
     judge_batches(
         columns_of(batches),
+        notes,
         column(batch.discard for batch in batches),
         column(batch.is_last for batch in batches),
-        column(batch.flags for batch in batches),
-        count,
         words_of(batches),
-        np.cumsum(count) - count,
         LATEST,
         HIGH_WATERMARK,
         NOW_MS,
         this.keeps_legacy_tombstones,
         this.recompresses_all,
-        *found.values(),
     )
-    rows = zip(*(found[name].tolist() for name in names), strict=True)
-    assert [Judged(*row) for row in rows] == [expected_of(batch, this) for batch in batches]
+    answers = [Judged.of(notes[:, row]) for row in range(len(batches))]
+    assert answers == [expected_of(batch, this) for batch in batches]
 
 
 def note(
     note_batches, batches: list[Batch], *, dirty_rows: int, most_records: int, legacy: list[int]
 ) -> tuple[tuple[int, int, int], list[tuple[int, ...]]]:
-    """Return what the kernel returns, and (flags, record_count, first_bit, own_ordinal) of each."""
+    """Return what the kernel returns, and (flags, count, first_bit, own_ordinal) of each."""
     first_dirty = len(batches) - dirty_rows
-    noted = column(batch.flags for batch in batches[first_dirty:])
-    out = [np.full(len(batches), 99, kind) for kind in (np.uint8, np.int64, np.int64, np.int64)]
+    notes = noted(len(batches))
     answer = note_batches(
         columns_of(batches),
+        notes,
         first_dirty * BATCH_BYTES,
-        noted,
+        column(batch.flags for batch in batches[first_dirty:]),
         column(legacy, np.int64),
         7,
         most_records,
-        *out,
     )
-    return tuple(answer), list(zip(*(each.tolist() for each in out), strict=True))
+    columns = notes[[FLAGS, PASS_ONE_COUNT, FIRST_BIT, OWN_ORDINAL]].tolist()
+    return tuple(answer), list(zip(*columns, strict=True))
 
 
 CLEAN = Batch(bits=(True,) * 5)
@@ -270,44 +313,36 @@ def test_another_segment_than_pass_one_read_is_seen(
 
 @in_both_ways(note_batches=batch_judge.note_batches)
 def test_what_was_not_noted_any_more_has_no_flags(note_batches):
-    out = [np.full(2, 99, kind) for kind in (np.uint8, np.int64, np.int64, np.int64)]
-    noted = column([OPENED])
-    answer = note_batches(columns_of([THREE, FOUR]), -50, noted, column([], np.int64), 0, 3, *out)
+    notes = noted(2)
+    flags = column([OPENED])
+    answer = note_batches(columns_of([THREE, FOUR]), notes, -50, flags, column([], np.int64), 0, 3)
     assert tuple(answer) == (2, 0, 3)
-    assert out[0].tolist() == [OPENED, 0]
+    assert notes[FLAGS].tolist() == [OPENED, 0]
+    assert notes[MARKS].tolist() == [0, 0]
 
 
 @in_both_ways(place_records=batch_judge.place_records)
 def test_records_that_are_looked_at_get_a_place_each(place_records):
-    first_record = np.full(5, 99, np.int64)
-    answer = place_records(
-        column([FILTER, FILTER, DROP, FILTER, FILTER]),
-        column([OPENED] * 5),
-        column([1, 1, 1, 0, 1]),
-        column([9, 3, 2, 4, 9], np.int64),
-        column([8, 3, 2, 7, 8], np.int64),
-        1,
+    table = columns_of([Batch()] * 4)
+    table[RECORD_COUNT] = [3, 2, 7, 8]
+    notes = noted(
         4,
-        first_record,
+        action=[FILTER, DROP, FILTER, FILTER],
+        flags=OPENED,
+        marks=np.array([NEEDS_RECORDS, NEEDS_RECORDS, 0, NEEDS_RECORDS]),
+        pass_one_count=[3, 2, 4, 8],
     )
-    assert tuple(answer) == (5, 7, NO_ROW)  # of the last row within, which is not opened: 4
-    assert first_record.tolist() == [0, 0, 3, 5, 5]
+    answer = place_records(table, notes)
+    assert tuple(answer) == (13, 15, NO_ROW)  # of the third, which is not opened: 4
+    assert notes[FIRST_RECORD].tolist() == [0, 3, 5, 5]
 
 
 @in_both_ways(place_records=batch_judge.place_records)
 @pytest.mark.parametrize(("flags", "row"), [(OPENED, 0), (INDEXED, NO_ROW)])
 def test_records_other_than_those_that_were_counted_are_seen(place_records, flags, row):
-    answer = place_records(
-        column([FILTER]),
-        column([flags]),
-        column([1]),
-        column([3], np.int64),
-        column([4], np.int64),
-        0,
-        1,
-        np.empty(1, np.int64),
-    )
-    assert answer[2] == row
+    table = columns_of([Batch(bits=(True,) * 4)])
+    notes = noted(1, action=FILTER, flags=flags, marks=NEEDS_RECORDS, pass_one_count=3)
+    assert place_records(table, notes)[2] == row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -356,18 +391,18 @@ def fate_of(left: Survivors, new_horizon: int) -> tuple[int, int]:
     new_horizon=st.sampled_from([NO_TIMESTAMP, NOW_MS + 50]),
 )
 def test_fates_are_decided_by_the_rules(decide_fates, rows, new_horizon):
-    fate, horizon = np.full(len(rows), 99, np.uint8), np.full(len(rows), 99, np.int64)
-    decide_fates(
-        columns_of([row.batch for row in rows]),
-        column(row.action for row in rows),
-        column(row.retains_empty for row in rows),
-        column(row.loses_transaction for row in rows),
-        column(row.is_rebuilt for row in rows),
-        column((row.kept for row in rows), np.int64),
-        column((row.tombstones for row in rows), np.int64),
-        new_horizon,
-        fate,
-        horizon,
+    notes = noted(
+        len(rows),
+        action=[row.action for row in rows],
+        marks=[
+            RETAINS_EMPTY * row.retains_empty
+            | LOSES_TRANSACTION * row.loses_transaction
+            | IS_REBUILT * row.is_rebuilt
+            for row in rows
+        ],
+        survivors=[row.kept for row in rows],
+        tombstones=[row.tombstones for row in rows],
     )
-    found = list(zip(fate.tolist(), horizon.tolist(), strict=True))
-    assert found == [fate_of(row, new_horizon) for row in rows]
+    decide_fates(columns_of([row.batch for row in rows]), notes, new_horizon)
+    answers = list(zip(notes[FATE].tolist(), notes[DELETE_HORIZON].tolist(), strict=True))
+    assert answers == [fate_of(row, new_horizon) for row in rows]

@@ -1,7 +1,6 @@
 """Batches written out against the obvious builder, byte for byte."""
 
 import dataclasses
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from storage_core.formats.batch_v2 import (
     CONTROL_BIT,
     DELETE_HORIZON_BIT,
     HEADER_BYTES,
+    MAGIC_V2,
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
@@ -22,6 +22,17 @@ from storage_core.formats.batch_v2 import (
 )
 from storage_core.kernels import batch_scan, batch_write
 from storage_core.kernels.batch_filter import BAD_ORDER, BAD_TIMESTAMP
+from storage_core.kernels.batch_notes import (
+    DELETE_HORIZON,
+    FATE,
+    FIRST_RECORD,
+    NEW_BASE_TIMESTAMP,
+    NEW_MAX_TIMESTAMP,
+    NEW_SIZE,
+    PACKED_END,
+    PACKED_START,
+    SURVIVORS,
+)
 from storage_core.kernels.batch_write import (
     GONE,
     HEADER_ONLY,
@@ -42,7 +53,7 @@ from tests.kit.builders import (
 )
 from tests.kit.decode import decode_segment
 from tests.kit.strategies import segments
-from tests.storage_core.kernels.arguments import Opened, as_array, opened
+from tests.storage_core.kernels.arguments import Opened, as_array, noted, opened
 from tests.storage_core.kernels.twins import in_both_ways
 
 LOG_APPEND = TimestampType.LOG_APPEND_TIME
@@ -60,16 +71,6 @@ class Written:
     status: int
 
 
-class Packed(NamedTuple):
-    """The records of batches that are rebuilt and compressed, and what their headers will say."""
-
-    data: NDArray[np.uint8]
-    start: NDArray[np.int64]
-    end: NDArray[np.int64]
-    base_timestamp: NDArray[np.int64]
-    max_timestamp: NDArray[np.int64]
-
-
 def run(
     write_batches,
     segment: bytes,
@@ -77,42 +78,44 @@ def run(
     fate: list[int],
     keep: list[bool],
     horizon: list[int] | None = None,
-    rows: tuple[int, int] | None = None,
     at: int = 0,
-    packed: Packed | None = None,
+    packed: Opened | None = None,
 ) -> Written:
+    """Write batches; what is rebuilt and compressed is in the arena of packed, and its notes."""
     window = opened(segment)
-    kept = kept_of(window, keep)
-    if packed is None:
-        packed = Packed(as_array(b""), *np.full((4, len(window)), -99))
-    room = at + len(segment) + len(window.arena) + len(packed.data)
+    notes = prepared(window, fate, keep, horizon).notes
+    arena = as_array(b"")
+    if packed is not None:
+        notes, arena = packed.notes, packed.arena
+    room = at + len(segment) + len(window.arena) + len(arena)
     room += HEADER_BYTES * len(window) + MAX_RECORD_GROWTH_BYTES * len(keep)
     out = np.full(room, UNTOUCHED, np.uint8)
-    sizes = np.full(len(window), -99)
-    first_row, end_row = rows or (0, len(window))
     end, row, status = write_batches(
         out,
         at,
-        *window.sources,
-        window.start,
-        window.end,
-        window.record_count,
+        window.data,
+        window.arena,
         window.table,
-        np.array(fate, np.uint8),
-        kept,
+        notes,
         np.array(keep, np.uint8),
-        window.first_record,
-        np.array(horizon or [NO_TIMESTAMP] * len(window), np.int64),
-        first_row,
-        end_row,
-        *packed,
-        sizes,
+        arena,
         NO_TIMESTAMP,
     )
     assert (out[:at] == UNTOUCHED).all()
-    return Written(
-        out[at:end].tobytes(), sizes.tolist(), packed.max_timestamp.tolist(), row, status
-    )
+    sizes, largest = notes[[NEW_SIZE, NEW_MAX_TIMESTAMP]].tolist()
+    return Written(out[at:end].tobytes(), sizes, largest, row, status)
+
+
+def prepared(
+    window: Opened, fate: list[int], keep: list[bool], horizon: list[int] | None = None
+) -> Opened:
+    """Note what becomes of the batches of a window."""
+    notes = window.notes
+    notes[FATE] = fate
+    notes[SURVIVORS] = kept_of(window, keep)
+    notes[FIRST_RECORD] = window.first_record
+    notes[DELETE_HORIZON] = horizon or NO_TIMESTAMP
+    return window
 
 
 def kept_of(window: Opened, keep: list[bool]) -> NDArray[np.int64]:
@@ -374,52 +377,41 @@ def test_timestamps_wrap_around_as_64_bits_do(write_records, base, delta, new_ba
     records = encode_records(
         BatchSpec(records=(RecordSpec(key=b"k", timestamp=delta),), base_timestamp=0)
     )
-    out = np.zeros(len(records) + MAX_RECORD_GROWTH_BYTES, np.uint8)
-    end, base_found, largest, _, _, status = write_records(
-        out,
-        0,
-        as_array(records),
-        0,
-        len(records),
-        1,
-        np.ones(1, np.uint8),
-        0,
-        np.int64(base),
-        np.int64(NO_TIMESTAMP),
-        np.int64(new_base),
-        False,
-        NO_TIMESTAMP,
-    )
+    status, written, header = write_one(write_records, records, [1], base, new_base)
     if timestamp < NO_TIMESTAMP:
         assert status == BAD_TIMESTAMP
         return
-    assert (base_found, largest, status) == (new_base, timestamp, DONE)
+    assert (header, status) == ((new_base, timestamp), DONE)
     again = BatchSpec(
         records=(RecordSpec(key=b"k", timestamp=wrapped(timestamp - new_base)),), base_timestamp=0
     )
-    assert out[:end].tobytes() == encode_records(again)
+    assert written == encode_records(again)
+
+
+def write_one(
+    write_records, records: bytes, keep: list[int], base: int, horizon: int = NO_TIMESTAMP
+) -> tuple[int, bytes, tuple[int, int]]:
+    """Write records of a batch; return (status, bytes, base and largest timestamp)."""
+    out = np.zeros(len(records) + MAX_RECORD_GROWTH_BYTES * len(keep), np.uint8)
+    table = np.zeros((batch_scan.COLUMN_COUNT, 1), np.int64)
+    table[batch_scan.MAGIC] = MAGIC_V2
+    table[batch_scan.RECORD_COUNT] = len(keep)
+    table[batch_scan.BASE_TIMESTAMP] = base
+    notes = noted(
+        1, records_start=0, records_end=len(records), first_record=0, delete_horizon=horizon
+    )
+    end, status = write_records(
+        out, 0, as_array(records), table, notes, 0, np.array(keep, np.uint8), NO_TIMESTAMP
+    )
+    header = tuple(notes[[NEW_BASE_TIMESTAMP, NEW_MAX_TIMESTAMP], 0].tolist())
+    return status, out[:end].tobytes(), header
 
 
 @in_both_ways(write_records=batch_write.write_records)
 def test_records_that_no_reader_would_take_are_not_written(write_records):
     def status_of(records: bytes, count: int, keep: list[int], base: int = 0) -> int:
-        out = np.zeros(len(records) + MAX_RECORD_GROWTH_BYTES * count, np.uint8)
-        found = write_records(
-            out,
-            0,
-            as_array(records),
-            0,
-            len(records),
-            count,
-            np.array(keep, np.uint8),
-            0,
-            np.int64(base),
-            np.int64(NO_TIMESTAMP),
-            np.int64(NO_TIMESTAMP),
-            False,
-            NO_TIMESTAMP,
-        )
-        return found[-1]
+        assert count == len(keep)
+        return write_one(write_records, records, keep, base)[0]
 
     def records_at(*deltas: int) -> bytes:
         specs = tuple(RecordSpec(key=b"k", offset_delta=delta) for delta in deltas)
@@ -463,36 +455,21 @@ def rebuild(
     keep: list[bool],
     rows: tuple[int, int],
     room: int = 10_000,
-) -> tuple[int, list[int], int, Packed]:
-    """Return (row, rebuilt rows, status) and their records, as if they had been compressed."""
-    window = opened(segment)
+) -> tuple[int, int, Opened]:
+    """Return (row, status) and the window; its arena has the records, as if compressed."""
+    window = prepared(opened(segment), fate, keep)
     raw = np.full(room, UNTOUCHED, np.uint8)
-    rebuilt_rows, ends = np.full((2, len(window)), -99)
-    start, end, base_timestamp, max_timestamp = np.full((4, len(window)), -99)
-    row, count, status = rebuild_compressed(
+    here = slice(*rows)
+    count, status = rebuild_compressed(
         raw,
-        *window.sources,
-        window.start,
-        window.end,
-        window.record_count,
-        window.table,
-        np.array(fate, np.uint8),
-        kept_of(window, keep),
+        window.data,
+        window.arena,
+        window.table[:, here],
+        window.notes[:, here],
         np.array(keep, np.uint8),
-        window.first_record,
-        np.full(len(window), NO_TIMESTAMP),
-        *rows,
-        rebuilt_rows,
-        ends,
-        base_timestamp,
-        max_timestamp,
         NO_TIMESTAMP,
     )
-    chosen = rebuilt_rows[:count]
-    end[chosen] = ends[:count]
-    start[chosen] = np.concatenate([[0], ends[:count]])[:count]
-    packed = Packed(raw, start, end, base_timestamp, max_timestamp)
-    return row, chosen.tolist(), status, packed
+    return rows[0] + count, status, dataclasses.replace(window, arena=raw)
 
 
 @in_both_ways(
@@ -508,12 +485,16 @@ def test_a_compressed_batch_is_written_from_the_records_that_were_rebuilt_before
     keep = [True, False, False, True, True, True, True, True]
     segment = segment_bytes(specs)
     done = rebuild(rebuild_compressed, segment, fate=fate, keep=keep, rows=(0, 4))
-    assert done[:3] == (4, [1], DONE)
+    row, status, window = done
+    assert (row, status) == (4, DONE)
+    places = window.notes[[PACKED_START, PACKED_END]]
+    assert places[:, [0, 2, 3]].tolist() == [[99] * 3] * 2
     survivor = rebuilt(packed, keep[2:4], NO_TIMESTAMP)
     records = encode_records(survivor)
-    assert done[3].data[: done[3].end[1]].tobytes() == records
+    assert places[:, 1].tolist() == [0, len(records)]
+    assert window.arena[: len(records)].tobytes() == records
     # The codec's own bytes do not matter to these two: here it leaves the records as they are.
-    found = run(write_batches, segment, fate=fate, keep=keep, packed=done[3])
+    found = run(write_batches, segment, fate=fate, keep=keep, packed=window)
     expected = [
         encode_batch(rebuilt(plain, keep[:2], NO_TIMESTAMP)),
         encode_batch(dataclasses.replace(survivor, codec=Codec.GZIP), payload=records),
@@ -532,21 +513,12 @@ def test_rebuilding_stops_where_there_is_no_room_and_goes_on_from_there(rebuild_
     size = len(encode_records(packed))
     room = size + 2 * MAX_RECORD_GROWTH_BYTES
     how = {"fate": [REBUILT] * 3, "keep": [True] * 6}
-    assert rebuild(rebuild_compressed, segment, rows=(0, 3), room=room, **how)[:3] == (
-        1,
-        [0],
-        DONE,
-    )
-    row, rows, status, found = rebuild(
-        rebuild_compressed, segment, rows=(1, 3), room=size + room, **how
-    )
-    assert (row, rows, status) == (3, [1, 2], DONE)
-    assert (found.start.tolist()[1:], found.end.tolist()[1:]) == ([0, size], [size, 2 * size])
-    assert rebuild(rebuild_compressed, segment, rows=(0, 3), room=room - 1, **how)[:3] == (
-        0,
-        [],
-        DONE,
-    )
+    assert rebuild(rebuild_compressed, segment, rows=(0, 3), room=room, **how)[:2] == (1, DONE)
+    row, status, window = rebuild(rebuild_compressed, segment, rows=(1, 3), room=size + room, **how)
+    assert (row, status) == (3, DONE)
+    places = window.notes[[PACKED_START, PACKED_END], 1:].tolist()
+    assert places == [[0, size], [size, 2 * size]]
+    assert rebuild(rebuild_compressed, segment, rows=(0, 3), room=room - 1, **how)[:2] == (0, DONE)
 
 
 @in_both_ways(rebuild_compressed=batch_write.rebuild_compressed)
@@ -562,7 +534,7 @@ def test_a_compressed_batch_that_cannot_be_rebuilt_is_named(rebuild_compressed):
         keep=[True] * 6,
         rows=(0, 3),
     )
-    assert done[:3] == (1, [0], BAD_ORDER)
+    assert done[:2] == (1, BAD_ORDER)
 
 
 @pytest.mark.item("FMT-03")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from storage_core.formats.batch_v2 import Codec
 from storage_core.kernels import batch_scan, key_scan
+from storage_core.kernels.batch_notes import PLACE
 from storage_core.kernels.key_hash import MD5_WORDS
 from storage_core.kernels.key_scan import MD5, SIPHASH
 from storage_core.kernels.record_scan import (
@@ -65,7 +66,9 @@ def run(
     low, high = np.empty(room, np.uint64), np.empty(room, np.uint64)
     key_low, key_high = (np.uint64(half) for half in halves_of(KEY))
     count, status, row, position = hash_keys(
-        *window.sources,
+        window.data,
+        window.arena,
+        window.notes[PLACE],
         window.start,
         window.end,
         window.record_count,

@@ -36,7 +36,7 @@ from tests.kit.legacy import (
     encode_message,
 )
 from tests.kit.strategies import legacy_entries
-from tests.storage_core.kernels.arguments import NO_BYTES, as_array
+from tests.storage_core.kernels.arguments import NO_BYTES, as_array, noted
 from tests.storage_core.kernels.twins import in_both_ways
 
 ONE = LegacyMessage(offset=5, key=b"k", value=b"v")
@@ -109,10 +109,9 @@ def _messages(
     found = record_scan.decode_records(
         out,
         NO_BYTES,
-        np.zeros(1, np.uint8),
-        np.array([start]),
-        np.array([end]),
         np.array([count]),
+        noted(1, place=0, records_start=start, records_end=end),
+        np.zeros(1, np.int64),
         MAX_MESSAGE_BYTES,
         records,
     )

@@ -41,7 +41,7 @@ from tests.kit.decode import decode_segment
 from tests.kit.golden_data import Golden, goldens
 from tests.kit.strategies import batches, segments
 from tests.reference.records import MalformedRecordError, parse_record
-from tests.storage_core.kernels.arguments import NO_BYTES, Opened, as_array, fenced, opened
+from tests.storage_core.kernels.arguments import NO_BYTES, Opened, as_array, fenced, noted, opened
 from tests.storage_core.kernels.twins import in_both_ways
 
 NO_LIMIT = 2**31 - 1
@@ -157,10 +157,10 @@ def test_a_timestamp_delta_has_64_bits(parse, delta, encoded_size):
 def test_a_count_has_to_fit_the_bytes(check_counts):
     start = np.array([10, 20, 0], np.int64)
     end = start + np.array([MIN_RECORD_BYTES, 0, 4 * MIN_RECORD_BYTES - 1])
+    notes = noted(3, records_start=start, records_end=end)
 
-    def checked(*counts: int, wanted=(1, 1, 1), rows=(0, 3)) -> tuple[int, int]:
-        chosen = np.array(wanted, np.uint8)
-        return check_counts(start, end, np.array(counts, np.int64), chosen, *rows)
+    def checked(*counts: int, wanted=(1, 1, 1)) -> tuple[int, int]:
+        return check_counts(np.array(counts, np.int64), notes, np.array(wanted, np.uint8))
 
     assert checked(1, 0, 3) == (4, -1)
     assert checked(0, 0, 0) == (0, -1)
@@ -170,7 +170,7 @@ def test_a_count_has_to_fit_the_bytes(check_counts):
     assert checked(1, -1, 3)[1] == 1
     assert checked(1, 0, 2**31 - 1)[1] == 2
     assert checked(2, 0, 3, wanted=(0, 1, 1)) == (3, -1)
-    assert checked(2, 0, 4, rows=(1, 2)) == (0, -1)
+    assert checked(2, 0, 4, wanted=(0, 1, 0)) == (0, -1)
     smallest = encode_record(RecordSpec(value=None), timestamp_delta=0, offset_delta=0)
     assert len(smallest) == MIN_RECORD_BYTES
 
@@ -178,10 +178,34 @@ def test_a_count_has_to_fit_the_bytes(check_counts):
 def decoded(decode_records, window: Opened, *, limit: int = NO_LIMIT):
     room = int(np.maximum(window.record_count, 0).sum())
     records = np.full((RECORD_COLUMN_COUNT, room), -99, np.int64)
-    found = decode_records(
-        *window.sources, window.start, window.end, window.record_count, limit, records
+    answer = decode_records(
+        window.data,
+        window.arena,
+        window.record_count,
+        window.notes,
+        np.arange(len(window)),
+        limit,
+        records,
     )
-    return records, *found
+    return records, *answer
+
+
+@in_both_ways(decode_records=record_scan.decode_records)
+def test_only_the_batches_that_are_asked_for_are_decoded(decode_records):
+    specs = [BatchSpec(records=(RecordSpec(key=b"k"),) * count) for count in (2, 3, 1)]
+    window = opened(segment_bytes(specs))
+    records = np.full((RECORD_COLUMN_COUNT, 3), -99, np.int64)
+    count, *_ = decode_records(
+        window.data,
+        window.arena,
+        window.record_count,
+        window.notes,
+        np.array([0, 2]),
+        NO_LIMIT,
+        records,
+    )
+    assert count == 3
+    assert records[RECORD_BATCH].tolist() == [0, 0, 2]
 
 
 def part(window: Opened, records: np.ndarray, i: int, start: int, length: int) -> bytes | None:
@@ -316,13 +340,10 @@ def test_headers_begin_where_the_reference_finds_them(spec):
 
 
 def test_no_batches_are_no_records():
-    nothing = np.empty(0, np.int64)
     window = Opened(
         data=NO_BYTES,
         table=np.empty((17, 0), np.int64),
         arena=NO_BYTES,
-        in_arena=np.empty(0, np.uint8),
-        start=nothing,
-        end=nothing,
+        notes=noted(0),
     )
     assert decoded(record_scan.decode_records, window)[1:] == (0, DONE, 0, 0)

@@ -38,7 +38,8 @@ def opened(window: Window, *, wanted: list[bool] | None = None, first_row: int =
 
 def records_of(payload: Payload, row: int) -> bytes:
     source = payload.arena if payload.in_arena[row] else payload.window.data
-    return source[payload.start[row] : payload.end[row]].tobytes()
+    notes = payload.notes
+    return source[notes.records_start[row] : notes.records_end[row]].tobytes()
 
 
 @given(specs=segments(max_batches=5).filter(bool))
@@ -120,7 +121,7 @@ def test_a_count_that_cannot_be_true_is_refused_before_anything_is_reserved(coun
 
 def test_empty_batches_have_no_records():
     payload = opened(only_window_of(segment_bytes([BatchSpec(), BatchSpec(base_offset=5)])))
-    assert (payload.start == payload.end).all()
+    assert (payload.notes.records_start == payload.notes.records_end).all()
     assert len(payload.arena) == 0
 
 

@@ -11,6 +11,7 @@ from storage_core.formats.batch_v2 import Codec
 from storage_core.maintenance.compaction import pass_one
 from storage_core.maintenance.compaction.kept_records import KeptRecords
 from storage_core.records import payload as payload_module
+from storage_core.records.batch_table import BatchNotes
 from storage_core.records.payload import DEFAULT_LIMITS, Payload, open_batches
 from storage_core.records.reader import Window
 from tests.kit.builders import encode_records, segment_bytes, some_batches
@@ -38,7 +39,7 @@ def opened(window: Window, wanted: list[bool] | None = None) -> Payload:
 
 def taken(kept: KeptRecords, window: Window, wanted: list[bool] | None = None) -> Payload | None:
     chosen = np.ones(len(window.batches), bool) if wanted is None else np.array(wanted)
-    return kept.take(window, chosen)
+    return kept.take(window, chosen, BatchNotes.empty(len(window.batches)))
 
 
 def test_a_window_that_was_kept_is_taken_with_its_records():
@@ -50,7 +51,8 @@ def test_a_window_that_was_kept_is_taken_with_its_records():
     assert payload is not None
     assert payload.window is window
     assert (payload.first_row, payload.end_row) == (0, 4)
-    records = [payload.arena[payload.start[row] : payload.end[row]].tobytes() for row in range(4)]
+    starts, ends = payload.notes.records_start, payload.notes.records_end
+    records = [payload.arena[starts[row] : ends[row]].tobytes() for row in range(4)]
     assert records == [encode_records(spec) for spec in SPECS]
     assert taken(kept, window) is None
 

@@ -81,10 +81,10 @@ def test_a_group_is_filtered_while_the_one_before_it_is_synced(tmp_path, monkeyp
     is_next_there = threading.Event()
     note, make = SegmentFilter.note, rewrite._make_durable
 
-    def noted(self, window):
+    def noted(self, window, notes):
         if window.file == log_file(3 * BATCHES):
             is_next_there.set()
-        return note(self, window)
+        return note(self, window, notes)
 
     def waits(*arguments):
         assert is_next_there.wait(30)
