@@ -43,6 +43,7 @@ from storage_core.maintenance.replication.places import ReplicaPlace
 from storage_core.maintenance.replication.range_digests import OffsetRanges, digest_log
 from storage_core.maintenance.replication.record_digests import RecordReader
 from storage_core.maintenance.replication.resting_log import observe_log
+from storage_core.maintenance.retention.partition import plan_retain
 from storage_core.records.batch_builder import BatchSettings, build_all
 from storage_core.records.codecs import Arena, Blocks, compress_blocks, decompress_blocks
 from storage_core.records.new_records import NewRecords
@@ -81,6 +82,7 @@ def warm_up() -> str:
                 write_sample(directory)
                 _read(directory)
                 _digest(directory)
+                _retain(directory)
                 _index_apart(directory)
                 _clean(directory, hash_kind, first_dirty_offset)
         _clean_twice(folder)
@@ -129,6 +131,11 @@ def _digest(directory: Path) -> None:
     ranges = OffsetRanges.of(log.log_start_offset, log.log_end_offset, log.size_bytes)
     digest_log(log, ranges)
     RecordReader(log, ()).read()
+
+
+def _retain(directory: Path) -> None:
+    cleaner = CleanerConfig()
+    plan_retain(LocalStore(directory), config=_CONFIG, cleaner=cleaner, now_ms=_NOW_MS)
 
 
 def _index_apart(directory: Path) -> None:

@@ -41,8 +41,14 @@ from storage_core.filenames import PARTITION_METADATA_FILE, TopicPartition
 from storage_core.maintenance.compaction.candidates import NotDue
 from storage_core.maintenance.compaction.not_due import find_logs_not_due
 from storage_core.maintenance.listings import NO_END, DirectoryLook, Listings, look_at
-from storage_core.maintenance.retention.holds import HOLDS, NO_LIMIT, find_kept_logs
-from storage_core.maintenance.retention.plan import Predicate, RetentionRules
+from storage_core.maintenance.retention.plan import (
+    HOLDS,
+    NO_LIMIT,
+    Predicate,
+    RetentionFacts,
+    RetentionRules,
+    find_kept_logs,
+)
 from storage_core.roots.open_root import root_checkpoints
 from storage_core.store import LogStore
 
@@ -381,15 +387,15 @@ class _Observer:
         rules = [None if topic is None else topic.rules for topic in topics]
         size_limits = _limits(rule.size_limit if rule else None for rule in rules)
         age_limits = _limits(rule.age_limit_ms if rule else None for rule in rules)
-        kept = find_kept_logs(
+        retention = RetentionFacts.of_listings(
             listings,
             size_limits=size_limits,
             age_limits_ms=age_limits,
             log_start_checkpoints=facts.log_starts,
             high_watermarks=facts.high_watermarks,
             has_watermark=has_watermark,
-            now_ms=run.now_ms,
         )
+        kept = find_kept_logs(retention, now_ms=run.now_ms)
         (places,) = np.nonzero(is_asked & kept.is_kept)
         count = len(places)
         sizes = listings.total_bytes

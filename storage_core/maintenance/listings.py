@@ -1,7 +1,7 @@
 """Listings of very many partition directories as arrays: a partition is a stretch of numbers.
 
 Most partitions of a cluster keep all they have, and their listings alone tell it. These are decided
-about all at once (`retention.holds`), and no object is made of one. Only plain directories take
+about all at once (`retention.plan`), and no object is made of one. Only plain directories take
 part: whole segments under the names that Kafka spells, each with its indexes, and Kafka's own small
 files. Whatever else lies in a directory, its partition is looked at alone, by those who know every
 case.

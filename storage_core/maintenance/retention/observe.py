@@ -6,7 +6,7 @@ one after the other, up to the first segment that stays. Before anything goes th
 broker loads it: nothing is taken from one that a broker refuses.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -28,15 +28,11 @@ from storage_core.filenames import (
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.formats.index_entries import TIME_INDEX_ENTRY
 from storage_core.index.segment_indexes import TimeIndex, read_last_entry
+from storage_core.kernels import retention_walk as walk
 from storage_core.log.batch_search import ListedSegment, find_valid_end
 from storage_core.log.log_loader import find_clean_end
-from storage_core.maintenance.partition_state import (
-    Fact,
-    ObservedSegment,
-    PartitionState,
-    UnobservedError,
-)
-from storage_core.maintenance.retention.plan import RetentionRules, is_expired, plan_retention
+from storage_core.maintenance.partition_state import ObservedSegment, PartitionState
+from storage_core.maintenance.retention.plan import RetentionFacts, RetentionRules
 from storage_core.store.base import FileInfo, LogStore
 
 _UNFINISHED: Final = (CLEANED_SUFFIX, SWAP_SUFFIX)
@@ -97,16 +93,22 @@ def observe_retention(  # noqa: PLR0913  # the inputs of Kafka's deletion pass
     if always_loads and is_closed:
         state = replace(state, log_end=load())
     while True:
-        try:
-            plan = plan_retention(state, rules, now_ms=now_ms)
-        except UnobservedError as missing:
-            if missing.fact is not Fact.LOG_END:
-                reader = partial(_with_timestamp, store, state.names, is_closed=is_closed)
-                state = _with_timestamps(reader, state, missing.base_offset, rules, now_ms)
-                continue
-        else:
-            if not plan.removals or state.log_end is not None:
-                return state
+        facts = RetentionFacts.of_state(state, rules)
+        segments = list(state.segments)
+        # Ages are read oldest first, up to the first segment that stays.
+        while True:
+            answers = facts.decide(now_ms=now_ms)[:, 0]
+            if answers[walk.MISSING] != walk.TIMESTAMP:
+                break
+            number = int(answers[walk.MISSING_OF])
+            segments[number] = _with_timestamp(
+                store, state.names, segments[number], is_closed=is_closed
+            )
+            facts.segments[walk.LARGEST_TIMESTAMP, number] = segments[number].largest_timestamp
+        state = replace(state, segments=tuple(segments))
+        is_due = answers[walk.MISSING] == walk.LOG_END or answers[walk.ALL_GONE] > 0
+        if not is_due or state.log_end is not None:
+            return state
         # Something goes: is this a log that a broker would delete from?
         state = replace(state, log_end=load()) if is_closed else with_recovered_end(store, state)
 
@@ -138,24 +140,6 @@ def refuse_repairs(location: str, files: Iterable[FileInfo]) -> None:
             )
 
 
-def _with_timestamps(
-    reader: Callable[[ObservedSegment], ObservedSegment],
-    state: PartitionState,
-    first: int,
-    rules: RetentionRules,
-    now_ms: int,
-) -> PartitionState:
-    """Read the ages of segments from a base offset on, up to the first that stays."""
-    segments = list(state.segments)
-    for number, segment in enumerate(segments):
-        if segment.base_offset < first:
-            continue
-        segments[number] = reader(segment)
-        if not _goes_on(segments, number, state, rules, now_ms):
-            break
-    return replace(state, segments=tuple(segments))
-
-
 def _with_timestamp(
     store: LogStore,
     names: Collection[str],
@@ -174,23 +158,6 @@ def _with_timestamp(
             tail = read_last_entry(reader, TIME_INDEX_ENTRY, is_closed=is_closed)
     last = TimeIndex.parse(segment.base_offset, tail).last_timestamp
     return replace(segment, max_timestamp=max(last, NO_TIMESTAMP))
-
-
-def _goes_on(
-    segments: list[ObservedSegment],
-    number: int,
-    state: PartitionState,
-    rules: RetentionRules,
-    now_ms: int,
-) -> bool:
-    """Whether the segment after this one will be asked too."""
-    limit_ms = rules.age_limit_ms
-    if limit_ms is None or number + 1 == len(segments):
-        return False
-    watermark = state.high_watermark
-    is_replicated = watermark is None or watermark >= segments[number + 1].base_offset
-    timestamp = segments[number].largest_timestamp
-    return is_replicated and is_expired(timestamp, retention_ms=limit_ms, now_ms=now_ms)
 
 
 def with_recovered_end(store: LogStore, state: PartitionState) -> PartitionState:

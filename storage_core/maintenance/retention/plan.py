@@ -1,21 +1,31 @@
-"""Which segments go: Kafka's three predicates, one after the other, as a pure function.
+"""Which segments go: Kafka's deletion pass over partitions, as a pure function.
 
-Each predicate walks over the segments that the one before it left, oldest first, and stops at the
-first that stays. Source: ``UnifiedLog.deleteOldSegments`` and ``deletableSegments`` of Kafka 4.4.
+The pass itself is a loop over arrays (``kernels.retention_walk``). It decides about very many
+partitions at once; one partition is an array of one.
 """
 
 import enum
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Final, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from storage_core.config import CleanupPolicy, LogConfig
 from storage_core.errors import ConfigError
-from storage_core.maintenance.partition_state import ObservedSegment, PartitionState
+from storage_core.formats.batch_v2 import NO_TIMESTAMP
+from storage_core.kernels import retention_walk as walk
+from storage_core.maintenance.listings import Listings, Mask, Numbers
+from storage_core.maintenance.partition_state import (
+    Fact,
+    ObservedSegment,
+    PartitionState,
+    UnobservedError,
+)
 
 
 class Predicate(enum.StrEnum):
-    """Why a segment goes; in the order in which Kafka asks."""
+    """Why a segment goes; in the order in which Kafka asks, as the walk numbers them."""
 
     LOG_START = "LOG_START"
     SIZE = "SIZE"
@@ -23,7 +33,7 @@ class Predicate(enum.StrEnum):
 
 
 class Hold(enum.StrEnum):
-    """Why a segment stays; the values are stable."""
+    """Why a segment stays; the values are stable, and in the order of the walk's numbers."""
 
     NOT_ASKED = "NOT_ASKED"
     LAST_SEGMENT = "LAST_SEGMENT"
@@ -32,6 +42,14 @@ class Hold(enum.StrEnum):
     WITHIN_TIME = "WITHIN_TIME"
     FUTURE_TIMESTAMP = "FUTURE_TIMESTAMP"
     HIGH_WATERMARK = "HIGH_WATERMARK"
+
+
+HOLDS: Final = tuple(Hold)
+NO_LIMIT: Final = walk.NO_LIMIT
+# Beyond this, sums of times do not fit in 64 bits.
+_MOST_MS: Final = 2**61
+_TimesT = TypeVar("_TimesT", int, Numbers)
+_FACTS: Final = {walk.TIMESTAMP: Fact.TIMESTAMP, walk.LOG_END: Fact.LOG_END}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +135,8 @@ class RetentionPlan:
         log_start_offset: The same afterwards.
         roll_offset: Base offset of a new, empty segment: all that there are go. None for no roll.
         blocks: Where each predicate stopped, in the order in which they were asked.
+        blocked_by: Of these the one that a person should hear of first: the first that is not as
+            the topic asks for, else the last one that was asked.
         bytes_before: Of all segments' records.
         retention_bytes: The size limit, None without one.
     """
@@ -126,6 +146,7 @@ class RetentionPlan:
     log_start_offset: int
     roll_offset: int | None
     blocks: tuple[Block, ...]
+    blocked_by: Block
     bytes_before: int
     retention_bytes: int | None
 
@@ -146,34 +167,101 @@ class RetentionPlan:
             return 0
         return (self.bytes_before - self.removed_bytes) * 100 // self.retention_bytes
 
-    @property
-    def blocked_by(self) -> Block:
-        """The block that a person should hear of first: one that is not as the topic asks for."""
-        for block in self.blocks:
-            if block.hold in {Hold.HIGH_WATERMARK, Hold.FUTURE_TIMESTAMP}:
-                return block
-        asked = [block for block in self.blocks if block.hold is not Hold.NOT_ASKED]
-        return asked[-1]
-
     def counts(self, predicate: Predicate) -> tuple[int, int]:
         """Return how many segments, and bytes, a predicate takes."""
         sizes = [r.segment.size_bytes for r in self.removals if r.predicate is predicate]
         return len(sizes), sum(sizes)
 
 
-class _Answer(NamedTuple):
-    """What a predicate says of one segment; hold None for one that goes."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionFacts:
+    """The facts of some partitions that the deletion pass asks for.
 
-    hold: Hold | None
-    timestamp: int | None = None
-    wait_ms: int | None = None
+    Attributes:
+        segments: int64[SEGMENT_COLUMNS, m] of the walk, those of all partitions.
+        logs: int64[LOG_COLUMNS, n] of the walk.
+    """
 
+    segments: NDArray[np.int64]
+    logs: NDArray[np.int64]
 
-_Test = Callable[[ObservedSegment, ObservedSegment | None], _Answer]
+    @classmethod
+    def of_state(cls, state: PartitionState, rules: RetentionRules) -> Self:
+        """Return the facts of one partition, as far as it was observed."""
+        segments = state.segments
+        ages = [
+            walk.NOT_OBSERVED if segment.max_timestamp is None else segment.largest_timestamp
+            for segment in segments
+        ]
+        mark, end = state.high_watermark, state.log_end
+        size_limit, age_limit_ms = rules.size_limit, rules.age_limit_ms
+        log = (
+            0,
+            len(segments),
+            state.log_start_offset,
+            walk.AT_LOG_END if mark is None else mark,
+            walk.NOT_OBSERVED if end is None else end,
+            walk.NO_LIMIT if size_limit is None else size_limit,
+            walk.NO_LIMIT if age_limit_ms is None else age_limit_ms,
+        )
+        bases = [segment.base_offset for segment in segments]
+        sizes = [segment.size_bytes for segment in segments]
+        return cls(
+            segments=np.array((bases, sizes, ages), np.int64),
+            logs=np.array([log], np.int64).T,
+        )
+
+    @classmethod
+    def of_listings(
+        cls,
+        listings: Listings,
+        *,
+        size_limits: Numbers,
+        age_limits_ms: Numbers,
+        log_start_checkpoints: Numbers,
+        high_watermarks: Numbers,
+        has_watermark: Mask,
+    ) -> Self:
+        """Return the facts of very many partitions; the ends of their logs are not among them.
+
+        Args:
+            listings: The partitions; of segments only the oldest one's age is a fact, if at all.
+            size_limits: ``RetentionRules.size_limit``, NO_LIMIT for None.
+            age_limits_ms: ``RetentionRules.age_limit_ms``, NO_LIMIT for None.
+            log_start_checkpoints: Entries of the log-start checkpoint, 0 without.
+            high_watermarks: As the checkpoint has them.
+            has_watermark: Where that counts; elsewhere the log's end does.
+        """
+        first = listings.starts
+        segments = np.full((walk.SEGMENT_COLUMNS, len(listings.sizes)), walk.NOT_OBSERVED)
+        segments[walk.BASE_OFFSET] = listings.base_offsets
+        segments[walk.SIZE_BYTES] = listings.sizes
+        entries = listings.oldest_timestamps
+        ages = np.where(entries > NO_TIMESTAMP, entries, listings.times_ms[first])
+        segments[walk.LARGEST_TIMESTAMP, first] = np.where(
+            listings.has_age, ages, walk.NOT_OBSERVED
+        )
+        log_starts = np.maximum(log_start_checkpoints, listings.base_offsets[first])
+        logs = np.empty((walk.LOG_COLUMNS, len(listings)), np.int64)
+        logs[walk.FIRST_SEGMENT] = first
+        logs[walk.SEGMENT_COUNT] = listings.counts
+        logs[walk.LOG_START_OFFSET] = log_starts
+        marks = np.maximum(high_watermarks, log_starts)
+        logs[walk.HIGH_WATERMARK] = np.where(has_watermark, marks, walk.AT_LOG_END)
+        logs[walk.LOG_END_OFFSET] = walk.NOT_OBSERVED
+        logs[walk.SIZE_LIMIT] = size_limits
+        logs[walk.AGE_LIMIT_MS] = age_limits_ms
+        return cls(segments=segments, logs=logs)
+
+    def decide(self, *, now_ms: int) -> NDArray[np.int64]:
+        """Return the answers of the walk: int64[ANSWER_COLUMNS, n]."""
+        answers = np.empty((walk.ANSWER_COLUMNS, self.logs.shape[1]), np.int64)
+        walk.walk_retention(self.segments, self.logs, now_ms, answers)
+        return answers
 
 
 def plan_retention(state: PartitionState, rules: RetentionRules, *, now_ms: int) -> RetentionPlan:
-    """Choose the oldest segments that go.
+    """Choose the oldest segments of a partition that go.
 
     Args:
         state: The partition.
@@ -183,125 +271,101 @@ def plan_retention(state: PartitionState, rules: RetentionRules, *, now_ms: int)
     Raises:
         UnobservedError: The state lacks a fact that the decision needs.
     """
+    segments = state.segments
+    answers = RetentionFacts.of_state(state, rules).decide(now_ms=now_ms)[:, 0].tolist()
+    if answers[walk.MISSING] != walk.NOTHING:
+        base = segments[answers[walk.MISSING_OF]].base_offset
+        raise UnobservedError(base, _FACTS[answers[walk.MISSING]])
     removals: list[Removal] = []
     blocks = []
-    left = list(state.segments)
-    for predicate in Predicate:
-        test = _test_of(predicate, left, state, rules, now_ms)
-        if test is None:
-            blocks.append(Block(predicate=predicate, hold=Hold.NOT_ASKED))
-            continue
-        count, block = _walk(predicate, left, state, test)
-        removals += [Removal(segment=s, predicate=predicate) for s in left[:count]]
-        blocks.append(block)
-        left = left[count:]
-    roll_offset = None if left else state.log_end_offset
-    first = left[0].base_offset if left else roll_offset
+    for number, predicate in enumerate(Predicate):
+        gone = answers[walk.GONE + number]
+        removals += [
+            Removal(segment=segment, predicate=predicate)
+            for segment in segments[len(removals) : gone]
+        ]
+        hold = HOLDS[answers[walk.STOPPED_BY + number]]
+        has_segment = hold is not Hold.NOT_ASKED and gone < len(segments)
+        has_age = predicate is Predicate.TIME and has_segment and hold is not Hold.LAST_SEGMENT
+        timestamp = segments[gone].largest_timestamp if has_age else None
+        wait_ms = None
+        if timestamp is not None and hold is not Hold.HIGH_WATERMARK:
+            wait_ms = _time_to_wait(timestamp, rules.retention_ms, now_ms)
+        blocks.append(
+            Block(
+                predicate=predicate,
+                hold=hold,
+                base_offset=segments[gone].base_offset if has_segment else None,
+                timestamp=timestamp,
+                wait_ms=wait_ms,
+            )
+        )
+    survivor = segments[len(removals)] if len(removals) < len(segments) else None
     start = state.log_start_offset
-    if removals and first is not None:
+    if removals:
+        first = state.log_end_offset if survivor is None else survivor.base_offset
         start = max(start, first)
     return RetentionPlan(
         removals=tuple(removals),
         old_log_start_offset=state.log_start_offset,
         log_start_offset=start,
-        roll_offset=roll_offset,
+        roll_offset=state.log_end_offset if survivor is None else None,
         blocks=tuple(blocks),
+        blocked_by=blocks[answers[walk.BLOCKING]],
         bytes_before=state.size_bytes,
         retention_bytes=rules.size_limit,
     )
 
 
-def is_expired(largest_timestamp: int, *, retention_ms: int, now_ms: int) -> bool:
-    """Whether a segment is older than its topic keeps it."""
-    return now_ms - largest_timestamp > retention_ms
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptLogs:
+    """What keeps the oldest segment of each partition; numbers count where ``is_kept``.
 
-
-def _test_of(
-    predicate: Predicate,
-    left: Sequence[ObservedSegment],
-    state: PartitionState,
-    rules: RetentionRules,
-    now_ms: int,
-) -> _Test | None:
-    """Return the test of a predicate, None if the topic does not ask for it."""
-    if predicate is Predicate.LOG_START:
-        return _log_start_test(state.log_start_offset)
-    if predicate is Predicate.SIZE and rules.size_limit is not None:
-        return _size_test(sum(segment.size_bytes for segment in left) - rules.size_limit)
-    if predicate is Predicate.TIME and rules.age_limit_ms is not None:
-        return _time_test(rules.age_limit_ms, now_ms)
-    return None
-
-
-def _log_start_test(log_start_offset: int) -> _Test:
-    def test(_: ObservedSegment, following: ObservedSegment | None) -> _Answer:
-        if following is None:
-            return _Answer(Hold.LAST_SEGMENT)
-        is_below = following.base_offset <= log_start_offset
-        return _Answer(None if is_below else Hold.ABOVE_LOG_START)
-
-    return test
-
-
-def _size_test(excess_bytes: int) -> _Test:
-    """Return the test that lets segments go as long as that leaves the log at its limit or above.
-
-    Args:
-        excess_bytes: What the log has above its limit; negative if it is below.
+    Attributes:
+        is_kept: Whether everything stays, and that is sure.
+        log_starts: First offset that may be read.
+        holds: Which of HOLDS a person should hear of first: ``RetentionPlan.blocked_by``.
+        timestamps: The oldest segment's largest timestamp where age decides, epoch milliseconds.
+        has_timestamp: Where it does.
+        waits_ms: How long until that is too old.
+        has_wait: Where age alone keeps it.
     """
-    left = excess_bytes
 
-    def test(segment: ObservedSegment, _: ObservedSegment | None) -> _Answer:
-        nonlocal left
-        if left - segment.size_bytes < 0:
-            return _Answer(Hold.WITHIN_SIZE)
-        left -= segment.size_bytes
-        return _Answer(None)
-
-    return test
+    is_kept: Mask
+    log_starts: Numbers
+    holds: Numbers
+    timestamps: Numbers
+    has_timestamp: Mask
+    waits_ms: Numbers
+    has_wait: Mask
 
 
-def _time_test(retention_ms: int, now_ms: int) -> _Test:
-    def test(segment: ObservedSegment, _: ObservedSegment | None) -> _Answer:
-        timestamp = segment.largest_timestamp
-        if is_expired(timestamp, retention_ms=retention_ms, now_ms=now_ms):
-            return _Answer(None, timestamp)
-        hold = Hold.FUTURE_TIMESTAMP if timestamp > now_ms else Hold.WITHIN_TIME
-        # Older than the limit, not as old as it: one millisecond more.
-        return _Answer(hold, timestamp, timestamp + retention_ms + 1 - now_ms)
+def find_kept_logs(facts: RetentionFacts, *, now_ms: int) -> KeptLogs:
+    """Find the partitions of which retention takes nothing.
 
-    return test
-
-
-def _walk(
-    predicate: Predicate, left: Sequence[ObservedSegment], state: PartitionState, test: _Test
-) -> tuple[int, Block]:
-    """Return how many of the oldest segments go, and what stopped the walk."""
-    for number, segment in enumerate(left):
-        following = left[number + 1] if number + 1 < len(left) else None
-        if following is None and segment.size_bytes == 0:
-            answer = _Answer(Hold.LAST_SEGMENT)
-        else:
-            answer = test(segment, following)
-            if answer.hold is None and not _is_replicated(state, following):
-                answer = answer._replace(hold=Hold.HIGH_WATERMARK)
-        if answer.hold is not None:
-            return number, Block(
-                predicate=predicate,
-                hold=answer.hold,
-                base_offset=segment.base_offset,
-                timestamp=answer.timestamp,
-                wait_ms=answer.wait_ms,
-            )
-    return len(left), _rolled(predicate)
+    Where something goes, or a fact is missing, ``plan_retention`` decides about each one.
+    """
+    answers = facts.decide(now_ms=now_ms)
+    blocking = answers[walk.BLOCKING]
+    holds = answers[walk.STOPPED_BY + blocking, np.arange(len(blocking))]
+    timestamps = facts.segments[walk.LARGEST_TIMESTAMP, facts.logs[walk.FIRST_SEGMENT]]
+    limits_ms = facts.logs[walk.AGE_LIMIT_MS]
+    has_timestamp = (blocking == walk.BY_TIME) & (holds != walk.LAST_SEGMENT)
+    has_wait = has_timestamp & (holds != walk.NOT_REPLICATED)
+    is_bounded = (abs(timestamps) < _MOST_MS) & (limits_ms < _MOST_MS) & (abs(now_ms) < _MOST_MS)
+    is_kept = (answers[walk.MISSING] == walk.NOTHING) & (answers[walk.ALL_GONE] == 0)
+    return KeptLogs(
+        is_kept=is_kept & (is_bounded | ~has_wait),
+        log_starts=facts.logs[walk.LOG_START_OFFSET],
+        holds=holds,
+        timestamps=timestamps,
+        has_timestamp=has_timestamp,
+        waits_ms=_time_to_wait(timestamps, limits_ms, now_ms),
+        has_wait=has_wait,
+    )
 
 
-def _rolled(predicate: Predicate) -> Block:
-    """Return the block of a predicate that met nothing but the new, empty segment."""
-    return Block(predicate=predicate, hold=Hold.LAST_SEGMENT)
-
-
-def _is_replicated(state: PartitionState, following: ObservedSegment | None) -> bool:
-    """Whether the high watermark lies above a segment, which another or none follows."""
-    end = state.log_end_offset if following is None else following.base_offset
-    return state.high_watermark is None or state.high_watermark >= end
+def _time_to_wait(timestamp: _TimesT, retention_ms: _TimesT, now_ms: int) -> _TimesT:
+    """Return how long until a segment is too old; or segments are, as arrays."""
+    # Older than the limit, not as old as it: one millisecond more.
+    return timestamp + retention_ms + 1 - now_ms

@@ -22,8 +22,14 @@ from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.formats.index_entries import TIME_INDEX_ENTRY
 from storage_core.maintenance.listings import DirectoryLook, Listings, look_at, parse_file_names
 from storage_core.maintenance.partition_state import PartitionState, UnobservedError
-from storage_core.maintenance.retention.holds import HOLDS, NO_LIMIT, find_kept_logs
-from storage_core.maintenance.retention.plan import RetentionRules, plan_retention
+from storage_core.maintenance.retention.plan import (
+    HOLDS,
+    NO_LIMIT,
+    RetentionFacts,
+    RetentionRules,
+    find_kept_logs,
+    plan_retention,
+)
 from storage_core.maintenance.retention.steps import plan_steps
 from storage_core.store.base import FileInfo
 
@@ -191,15 +197,15 @@ def ones(values: list, kind: type = np.int64) -> np.ndarray:
 def test_what_retention_keeps_is_what_it_keeps_of_each(cases):
     pairs = [listed(case[0]) for case in cases]
     marks = [case[4] for case in cases]
-    kept = find_kept_logs(
+    facts = RetentionFacts.of_listings(
         Listings.of_looks([look for look, _ in pairs]),
         size_limits=ones([case[1] for case in cases]),
         age_limits_ms=ones([case[2] for case in cases]),
         log_start_checkpoints=ones([case[3] for case in cases]),
         high_watermarks=ones([mark or 0 for mark in marks]),
         has_watermark=ones([mark is not None for mark in marks], np.bool_),
-        now_ms=NOW,
     )
+    kept = find_kept_logs(facts, now_ms=NOW)
     for n, (_, size_limit, age_limit, log_start, mark) in enumerate(cases):
         state = with_checkpoints(pairs[n][1], log_start, mark)
         rules = RetentionRules(deletes=True, retention_bytes=size_limit, retention_ms=age_limit)
@@ -225,10 +231,10 @@ def test_times_that_do_not_fit_are_left_to_numbers_that_grow(age_limit):
     look, _ = listed(([(0, 1, NOW), (5, 1, NOW)], NOW))
     common = {"log_start_checkpoints": ones([0]), "high_watermarks": ones([0])}
     common |= {"size_limits": ones([NO_LIMIT]), "has_watermark": ones([False], np.bool_)}
-    kept = find_kept_logs(
-        Listings.of_looks([look]), age_limits_ms=ones([age_limit]), now_ms=NOW, **common
+    facts = RetentionFacts.of_listings(
+        Listings.of_looks([look]), age_limits_ms=ones([age_limit]), **common
     )
-    assert not kept.is_kept[0]
+    assert not find_kept_logs(facts, now_ms=NOW).is_kept[0]
     unread = Listings.of_looks([replace(look, oldest_entry=None)])
-    kept = find_kept_logs(unread, age_limits_ms=ones([5]), now_ms=NOW, **common)
-    assert not kept.is_kept[0]
+    facts = RetentionFacts.of_listings(unread, age_limits_ms=ones([5]), **common)
+    assert not find_kept_logs(facts, now_ms=NOW).is_kept[0]

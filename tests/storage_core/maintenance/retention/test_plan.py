@@ -4,6 +4,7 @@ import pytest
 
 from storage_core.config import LogConfig
 from storage_core.errors import ConfigError
+from storage_core.kernels import retention_walk as walk
 from storage_core.maintenance.partition_state import Fact, UnobservedError
 from storage_core.maintenance.retention.plan import (
     Hold,
@@ -195,3 +196,9 @@ def test_a_decision_asks_for_facts_only_where_it_gets_to_them():
     with pytest.raises(UnobservedError) as caught:
         plan_retention(unknown, rules(retention_bytes=0), now_ms=NOW)
     assert (caught.value.base_offset, caught.value.fact) == (20, Fact.LOG_END)
+
+
+def test_the_walk_over_arrays_numbers_predicates_and_holds_as_they_are_declared():
+    assert list(range(len(Predicate))) == [walk.BY_LOG_START, walk.BY_SIZE, walk.BY_TIME]
+    words = {Hold.HIGH_WATERMARK: "NOT_REPLICATED"}
+    assert [getattr(walk, words.get(hold, hold.name)) for hold in Hold] == list(range(len(Hold)))
