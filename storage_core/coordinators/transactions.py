@@ -17,7 +17,6 @@ from storage_core.filenames import TopicPartition
 from storage_core.log.open_transactions import OpenTransaction
 from storage_core.messages.internal_records import Problem
 
-_NO_PRODUCER: Final = -1
 _NO_TIME: Final = -1
 
 

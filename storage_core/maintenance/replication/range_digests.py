@@ -18,7 +18,6 @@ from storage_core.maintenance.replication.resting_log import RestingLog
 # Of so many bytes of a log a sum is 1/4,096, and what is read again where it differs is little.
 _RANGE_BYTES: Final = 64 << 10
 _MOST_RANGES: Final = 1 << 16
-SUM_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
