@@ -21,6 +21,10 @@ DOCUMENTS = [
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 LISTING = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+# Tables that the benches write.
+MEASURED = re.compile(
+    r"^<!-- \w+: written by make bench -->.*?^<!-- end of figures -->", re.MULTILINE | re.DOTALL
+)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 # Of which of a section's commands a row of its table is: "of `undo` and `purge`".
 OF_COMMANDS = re.compile(r"\bof ((?:`[a-z]+`(?:, | and )?)+)")
@@ -126,3 +130,12 @@ def test_every_option_of_a_command_is_in_its_section():
         (section,) = [text for text, commands in sections.items() if command in commands]
         assert options - set(OPTION.findall(section)) == set(), command
     assert len(OPTIONS) > 20
+
+
+def test_no_page_that_people_write_is_too_long_to_be_read_at_once():
+    words = {
+        page.name: len(MEASURED.sub("", page.read_text()).split())
+        for page in DOCUMENTS
+        if page.name not in GENERATED
+    }
+    assert {name: count for name, count in words.items() if count > 2500} == {}
