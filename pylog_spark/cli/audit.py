@@ -20,7 +20,7 @@ from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.attest import ATTESTED_KEYS, Attestation, attest
 from pylog_spark.operations.audit import ANSWER_KEYS, Audit, audit
-from pylog_spark.operations.audit_remarks import Remark
+from pylog_spark.operations.audit_remarks import Remark, own_replicas
 from pylog_spark.operations.copies import CopyReport, list_copy_differences
 from pylog_spark.operations.differences import DifferenceReport, list_differences
 from pylog_spark.operations.election_files import ELECTION_FILE, REASSIGNMENT_FILE, RESTORE_FILE
@@ -101,10 +101,27 @@ def _losses(row: Row) -> str:
         f"broker {' or '.join(map(str, brokers))} as leader loses {loss}"
         for loss, brokers in leaders.items()
     ]
+    said += _stops_of_committed_reads(answer)
     if answer["unseen"]:
         brokers = ", ".join(map(str, answer["unseen"]))
         said.append(f"of broker {brokers} no directory was read")
     return "; ".join(said)
+
+
+def _stops_of_committed_reads(answer: Row) -> Iterator[str]:
+    """Yield where open transactions hold committed reads back, and under which leaders."""
+    logs = {each["broker"]: each for each in own_replicas(answer) if each.get("open_transactions")}
+    stops: dict[tuple[int, int], list[int]] = {}
+    for each in answer["candidates"]:
+        log, stable = logs.get(each["broker"]), each["last_stable_offset"]
+        if log is not None and stable < log["log_end"]:
+            producer = log["open_transactions"][0]["producer_id"]
+            stops.setdefault((stable, producer), []).append(each["broker"])
+    for (stable, producer), brokers in stops.items():
+        yield (
+            f"committed reads stop at {stable:,} under broker {' or '.join(map(str, brokers))}, "
+            f"until the open transaction of producer {producer} ends"
+        )
 
 
 def _describe_election(elections: Row, elected: Row | None) -> str:

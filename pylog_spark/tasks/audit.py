@@ -132,8 +132,10 @@ def _kind_of(place: ReplicaPlace) -> Row:
 
 
 def _describe_candidate(candidate: Candidate) -> Row:
+    log = candidate.replica.log
     return {
         "broker": candidate.replica.broker,
+        "last_stable_offset": 0 if log is None else log.last_stable_offset_as_leader,
         "truncations": [
             {
                 "broker": cut.replica.broker,

@@ -44,6 +44,8 @@ class OpenedLog:
         log_end_offset: Offset that the next record would get.
         recovery_point: First offset that is not known to be on the disk.
         last_stable_offset: First offset that a committed read does not reach.
+        last_stable_offset_as_leader: The same once all of the log is replicated: only an open
+            transaction then holds committed reads back.
         epochs: Leader epochs.
         base_offsets: Of the segments.
         size_bytes: Of all segments.
@@ -56,6 +58,7 @@ class OpenedLog:
     log_end_offset: int
     recovery_point: int
     last_stable_offset: int
+    last_stable_offset_as_leader: int
     epochs: tuple[EpochEntry, ...]
     base_offsets: tuple[int, ...]
     size_bytes: int
@@ -148,12 +151,14 @@ def open_log(
     )
     loading = loader.load()
     loaded = loading.close(high_watermark=checkpoints.high_watermark or 0)
+    loading.producers.state.transactions.advance_high_watermark(loaded.log_end_offset)
     return OpenedLog(
         view=loading.view,
         log_start_offset=loaded.log_start_offset,
         log_end_offset=loaded.log_end_offset,
         recovery_point=loaded.recovery_point,
         last_stable_offset=loaded.last_stable_offset,
+        last_stable_offset_as_leader=loading.find_unstable_end(),
         epochs=loaded.epochs,
         base_offsets=tuple(loading.base_offsets),
         size_bytes=loaded.size_bytes,

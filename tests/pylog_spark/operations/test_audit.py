@@ -79,6 +79,42 @@ def test_the_newest_metadata_of_the_roots_is_believed(tmp_path: Path):
         assert rows[key]["candidates"] == row["candidates"]
 
 
+@pytest.mark.item("REP-06")
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_a_candidate_tells_where_committed_reads_stop(name: str, tmp_path: Path):
+    cluster = Cluster(name, tmp_path)
+    answers = {
+        (row["topic"], row["partition"], row["topic_id"]): row for row in answers_of(cluster)
+    }
+    for want in cluster.truth["before"]:
+        row = answers[want["topic"], want["partition"], want["topic_id"]]
+        by_kafka = {each["broker"]: each for each in want["on_disk"]}
+        own = {each["broker"]: each for each in row["replicas"] if not each.get("future")}
+        for candidate in row["candidates"]:
+            kafka = by_kafka.get(candidate["broker"], {"log_end": 0})
+            open_from = [each["first_offset"] for each in kafka.get("open_transactions", ())]
+            held = min(open_from, default=kafka["log_end"])
+            assert candidate["last_stable_offset"] == held
+            # The replica's own stops at its checkpointed high watermark, too.
+            assert own[candidate["broker"]].get("last_stable_offset", 0) <= held
+
+
+def test_a_terminal_shows_committed_reads_where_an_open_transaction_holds_them(
+    tmp_path: Path, pylog
+):
+    roots = Cluster("open-transaction", tmp_path / "open").roots
+    shown = pylog("audit", *roots, "--now-ms", NOW_MS, "--wide").stdout
+    assert (
+        "committed reads stop at 71 under broker 1 or 2 or 3, until the open transaction of "
+        "producer 1002 ends" in shown
+    )
+    # Broker 3 lacks the transaction that is open in the others.
+    assert "committed reads stop at 81 under broker 1 or 2, until" in shown
+    for name in ("clean", "diverged"):
+        roots = Cluster(name, tmp_path / name).roots
+        assert "committed reads" not in pylog("audit", *roots, "--now-ms", NOW_MS, "--wide").stdout
+
+
 @pytest.mark.item("REP-13")
 @pytest.mark.parametrize("name", ["diverged", "compacted", "wiped-disk"])
 def test_keys_of_a_loss_are_those_of_its_first_records(name: str, tmp_path: Path, pylog):
