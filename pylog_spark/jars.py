@@ -29,12 +29,10 @@ _SHOWN_LINES: Final = 12
 class JarsUnavailableError(MissingSoftwareError):
     """Java libraries are not on this machine and cannot be fetched."""
 
-    def __init__(self, libraries: str, reason: str) -> None:
-        super().__init__(libraries, reason)
-        self.libraries, self.reason = libraries, reason
+    template = "{libraries}: cannot be fetched: {reason}"
 
-    def __str__(self) -> str:
-        return f"{self.libraries}: cannot be fetched: {self.reason}"
+    libraries: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

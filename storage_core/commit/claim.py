@@ -413,12 +413,10 @@ class CommitLostError(PylogError):
     What was done of it a log loader finds out, or has found out.
     """
 
-    def __init__(self, claim: str, event: str) -> None:
-        super().__init__(claim, event)
-        self.claim, self.event = claim, event
+    template = "{claim}: {event} since this commit began"
 
-    def __str__(self) -> str:
-        return f"{self.claim}: {self.event} since this commit began"
+    claim: str
+    event: str
 
 
 def revoke_claim(path: Path) -> None:

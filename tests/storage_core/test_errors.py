@@ -458,6 +458,19 @@ def test_errors_arrive_from_a_worker_as_they_were(tmp_path, what):
     assert (str(again), facts_of(again)) == (str(error), facts_of(error))
 
 
+@pytest.mark.parametrize("kind", [kind for kind in every_error() if kind.template])
+def test_an_error_is_its_facts_and_its_template(kind):
+    """Braces in a fact are shown as they are; no fact and no text is lost on the way."""
+    names = [each.name for each in dataclasses.fields(kind) if each.init]
+    values = {name: 7 if name in {"end", "line", "offset"} else f"{name} {{0}}" for name in names}
+    error = kind(**values)
+    assert error.args == tuple(values.values())
+    assert str(error)
+    again = pickle.loads(pickle.dumps(error))  # our own bytes
+    assert (str(again), vars(again)) == (str(error), vars(error))
+    assert str(kind(*values.values())) == str(error)
+
+
 LARGE = {
     "a batch that says it is larger than its file": (
         cleaned(with_lying_length(GOOD, 2**31 - 1)),

@@ -348,7 +348,7 @@ def check_columns(partition: str, config: LogConfig, records: NewRecords, now_ms
                 partition,
                 0,
                 f"{missing.size} records have no key, which a compacted topic needs",
-                tuple(missing.tolist()),
+                record_indexes=tuple(missing.tolist()),
             )
     if is_append_time(config):
         return
@@ -363,5 +363,5 @@ def check_columns(partition: str, config: LogConfig, records: NewRecords, now_ms
             0,
             f"{refused.size} timestamps are too far from the clock, {now_ms}: the first is "
             f"{records.timestamps[refused[0]]}",
-            tuple(refused.tolist()),
+            record_indexes=tuple(refused.tolist()),
         )

@@ -359,7 +359,7 @@ class _Validation:
                 f"expected {settings.timestamp_type.value} between "
                 f"{settings.now_ms - settings.timestamp_before_max_ms} and "
                 f"{settings.now_ms + settings.timestamp_after_max_ms}",
-                tuple(indexes.tolist()),
+                record_indexes=tuple(indexes.tolist()),
             )
         raise self._record_error(row, indexes, "a record of a compacted topic needs a key")
 
@@ -491,7 +491,7 @@ class _Validation:
             self._settings.partition,
             int(self._batches.position[row]),
             f"{reason}; {indexes.size} records are refused, at most three are shown: {shown}",
-            tuple(indexes.tolist()),
+            record_indexes=tuple(indexes.tolist()),
         )
 
 
