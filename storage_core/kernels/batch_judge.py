@@ -42,6 +42,7 @@ from storage_core.kernels.batch_notes import (
     LOSES_TRANSACTION,
     MARKS,
     NEEDS_RECORDS,
+    NOT_DIRTY,
     OWN_ORDINAL,
     PASS_ONE_COUNT,
     RETAINS_EMPTY,
@@ -61,8 +62,6 @@ from storage_core.kernels.batch_scan import (
 from storage_core.kernels.batch_write import GONE, HEADER_ONLY, REBUILT, VERBATIM
 from storage_core.kernels.record_scan import INDEXED, OPENED
 
-# In place of an ordinal: the record lies before the dirty part.
-NOT_DIRTY: Final = -(2**62)
 # Of note_batches: there are more batches of formats v0 and v1 than were noted, or more records.
 MORE_LEGACY: Final = -1
 MORE_RECORDS: Final = -2

@@ -37,6 +37,9 @@ SIDECAR_FLAGS: Final = 21  # 0 where the next round has to read the batch
 HASHES: Final = 22  # survivors.NOWHERE and so on
 NOTE_COUNT: Final = 23
 
+# In place of an ordinal: the record lies before the dirty part.
+NOT_DIRTY: Final = -(2**62)
+
 # Bits of MARKS.
 KEEPS_ALL_TOMBSTONES: Final = 1  # it has some, by a sidecar, and all of its records stay
 RETAINS_EMPTY: Final = 2  # its header stays without records

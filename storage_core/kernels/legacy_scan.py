@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.formats.batch_v2 import CODEC_MASK, NO_TIMESTAMP
+from storage_core.formats.batch_v2 import CODEC_MASK, NO_TIMESTAMP, TIMESTAMP_TYPE_BIT
 from storage_core.formats.legacy import (
     ENTRY_ATTRIBUTES_AT,
     ENTRY_MAGIC_AT,
@@ -30,6 +30,16 @@ from storage_core.formats.legacy import (
 from storage_core.formats.record_v2 import NULL_LENGTH
 from storage_core.kernels._intrinsics import copy_bytes
 from storage_core.kernels._jit import inlined_kernel, kernel
+from storage_core.kernels.batch_notes import RECORDS_END, RECORDS_START
+from storage_core.kernels.batch_scan import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BASE_TIMESTAMP,
+    LAST_OFFSET,
+    MAGIC,
+    MAX_TIMESTAMP,
+    RECORD_COUNT,
+)
 from storage_core.kernels.record_scan import DONE, TOO_LARGE
 from storage_core.kernels.varint import read_i32, read_i64, varlong_size, write_varlong
 
@@ -148,68 +158,56 @@ def _write_record(
 
 
 @kernel
-def transcode_entries(  # arrays side by side
+def transcode_entries(
     data: NDArray[np.uint8],
     sets: NDArray[np.uint8],
-    is_wrapper: NDArray[np.uint8],
-    start: NDArray[np.int64],
-    end: NDArray[np.int64],
-    magic: NDArray[np.int64],
-    last_offset: NDArray[np.int64],
-    timestamp: NDArray[np.int64],
-    is_append_time: NDArray[np.uint8],
+    table: NDArray[np.int64],
+    notes: NDArray[np.int64],
+    rows: NDArray[np.int64],
     max_message_bytes: int,
     out: NDArray[np.uint8],
-    at: int,
-    out_start: NDArray[np.int64],
-    out_end: NDArray[np.int64],
-    base_offset: NDArray[np.int64],
-    base_timestamp: NDArray[np.int64],
-    record_count: NDArray[np.int64],
+    arena_bytes: int,
 ) -> tuple[int, int, int, int]:
-    """Write the messages of legacy entries as v2 records.
+    """Write the messages of legacy entries as v2 records, and say what a v2 header would say.
 
     Args:
         data: uint8[], the window; an entry that is not compressed lies in it.
         sets: uint8[], the sets of the compressed ones, expanded.
-        is_wrapper: uint8[n], which are compressed.
-        start: int64[n], where the entry, or its set, begins.
-        end: int64[n], where it ends.
-        magic: int64[n], 0 or 1.
-        last_offset: int64[n], the entries' own offsets.
-        timestamp: int64[n], their timestamps.
-        is_append_time: uint8[n], whether those hold for all v1 messages inside.
+        table: int64[COLUMN_COUNT, n], the batches; BASE_OFFSET, BASE_TIMESTAMP and RECORD_COUNT of
+            the entries become those of their messages.
+        notes: int64[NOTE_COUNT, n]; RECORDS_START and RECORDS_END say where an entry lies, or its
+            set, and then where its records lie behind what an arena has.
+        rows: int64[], which entries, of magic 0 or 1.
         max_message_bytes: The largest message that may lie in a compressed set.
         out: uint8[], with room for all bytes of the entries and sets, and 6 a message more.
-        at: Where in out to begin.
-        out_start: int64[n], out: where the records of an entry begin.
-        out_end: int64[n], out: where they end.
-        base_offset: int64[n], out: offset of the first message.
-        base_timestamp: int64[n], out: timestamp of the first message.
-        record_count: int64[n], out: how many there are.
+        arena_bytes: How much the arena has that out will be added to.
 
     Returns:
-        (at, status, row, position): the next position in out; DONE, or why and in which entry and
-        at which position of its bytes it stopped.
+        (end, status, row, position): where out ends; DONE, or why and in which entry and at which
+        position of its bytes it stopped.
     """
-    for row in range(start.size):
-        source = sets if is_wrapper[row] else data
-        position = start[row]
+    at = 0
+    for row in rows:
+        is_wrapper = table[ATTRIBUTES, row] & CODEC_MASK != 0
+        is_append_time = table[ATTRIBUTES, row] & TIMESTAMP_TYPE_BIT != 0
+        last_offset = table[LAST_OFFSET, row]
+        source = sets if is_wrapper else data
+        position = notes[RECORDS_START, row]
         count = 1
-        first_offset = last_offset[row]
+        first_offset = last_offset
         shift = np.int64(0)
-        if is_wrapper[row]:
+        if is_wrapper:
             status, bad_at, count, last_inner = _survey_set(
-                source, position, end[row], max_message_bytes
+                source, position, notes[RECORDS_END, row], max_message_bytes
             )
             if status != DONE:
                 return at, status, row, bad_at
-            if magic[row] == MAGIC_V1 and last_offset[row] != 0:
-                if last_offset[row] < last_inner:
+            if table[MAGIC, row] == MAGIC_V1 and last_offset != 0:
+                if last_offset < last_inner:
                     return at, BAD_WRAPPER_OFFSET, row, position
-                shift = last_offset[row] - last_inner
+                shift = last_offset - last_inner
             first_offset = shift + read_i64(source, position + OFFSET_AT)
-        out_start[row] = at
+        records_start = at
         first_timestamp = np.int64(NO_TIMESTAMP)
         for i in range(count):
             following = position + ENTRY_OVERHEAD + read_i32(source, position + SIZE_AT)
@@ -217,8 +215,8 @@ def transcode_entries(  # arrays side by side
             message = parse_message(source, position, following, inner_magic)
             if message.key_start < 0:
                 return at, BAD_MESSAGE, row, position
-            offset = last_offset[row]
-            if is_wrapper[row]:
+            offset = last_offset
+            if is_wrapper:
                 offset = shift + read_i64(source, position + OFFSET_AT)
             offset_delta = offset - first_offset
             if offset_delta > _MAX_DELTA or offset_delta < -_MAX_DELTA:
@@ -226,14 +224,15 @@ def transcode_entries(  # arrays side by side
             created = np.int64(NO_TIMESTAMP)
             if inner_magic != MAGIC_V0:
                 created = read_i64(source, position + TIMESTAMP_AT)
-                if is_append_time[row] and inner_magic == MAGIC_V1:
-                    created = timestamp[row]
+                if is_append_time and inner_magic == MAGIC_V1:
+                    created = table[MAX_TIMESTAMP, row]
             if i == 0:
                 first_timestamp = created
             at = _write_record(out, at, source, message, created - first_timestamp, offset_delta)
             position = following
-        out_end[row] = at
-        base_offset[row] = first_offset
-        base_timestamp[row] = first_timestamp
-        record_count[row] = count
+        notes[RECORDS_START, row] = arena_bytes + records_start
+        notes[RECORDS_END, row] = arena_bytes + at
+        table[BASE_OFFSET, row] = first_offset
+        table[BASE_TIMESTAMP, row] = first_timestamp
+        table[RECORD_COUNT, row] = count
     return at, DONE, 0, 0

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from storage_core.kernels._intrinsics import prefetch_row
 from storage_core.kernels._jit import inlined_kernel, kernel
+from storage_core.kernels.batch_notes import FLAGS, LOOK_UP_BIT, NOT_DIRTY, OWN_ORDINAL
+from storage_core.kernels.record_scan import OPENED
 
 SLOT_WORDS: Final = 3
 ABSENT: Final = -1
@@ -111,18 +113,15 @@ def _may_hold(seen: NDArray[np.uint64], high: int) -> bool:
 
 
 @kernel
-def mark_latest(  # arrays side by side
+def mark_latest(
     table: NDArray[np.uint64],
     seen: NDArray[np.uint64],
     low: NDArray[np.uint64],
     high: NDArray[np.uint64],
     batch: NDArray[np.int32],
     bit: NDArray[np.int64],
-    count: int,
-    first_row: int,
-    first_bit: NDArray[np.int64],
-    first_rank: NDArray[np.int64],
-    rises: NDArray[np.uint8],
+    notes: NDArray[np.int64],
+    segment_rank: int,
     words: NDArray[np.uint64],
 ) -> None:
     """Set the bit of every record that is not older than what the table holds for its key.
@@ -130,28 +129,28 @@ def mark_latest(  # arrays side by side
     Args:
         table: uint64[slots, 3].
         seen: uint64[], as of mark_absent.
-        low: uint64[>= count], lower halves of the records' keys.
-        high: uint64[>= count], upper halves.
-        batch: int32[>= count], their batches, counted from first_row.
-        bit: int64[>= count], which bit is a record's.
-        count: How many records.
-        first_row: Row of the first batch.
-        first_bit: int64[rows], where the bits of a batch begin.
-        first_rank: int64[rows], rank of the record of that bit, ABSENT below the dirty section.
-        rises: uint8[rows], whether the rank of each bit behind it is one higher, or the same.
+        low: uint64[n], lower halves of the records' keys.
+        high: uint64[n], upper halves.
+        batch: int32[n], their batches.
+        bit: int64[n], which bit is a record's; those of a batch begin at LOOK_UP_BIT.
+        notes: int64[NOTE_COUNT, batches]. A batch that is OPENED has an ordinal a record, from
+            OWN_ORDINAL on; all records of another one have that ordinal.
+        segment_rank: Rank of ordinal 0.
         words: uint64[], zeroed.
     """
-    for i in range(count):
+    for i in range(low.size):
         ahead = i + _AHEAD
-        if ahead < count and _may_hold(seen, high[ahead]):
+        if ahead < low.size and _may_hold(seen, high[ahead]):
             _prefetch_slot(table, low[ahead])
         latest = np.int64(ABSENT)
         if _may_hold(seen, high[i]):
             latest = np.int64(table[_find_slot(table, low[i], high[i]), 2]) - 1
-        row = first_row + batch[i]
-        rank = first_rank[row]
-        if rises[row]:
-            rank += bit[i] - first_bit[row]
+        row = batch[i]
+        rank = np.int64(ABSENT)
+        if notes[OWN_ORDINAL, row] != NOT_DIRTY:
+            rank = segment_rank + notes[OWN_ORDINAL, row]
+            if notes[FLAGS, row] & OPENED:
+                rank += bit[i] - notes[LOOK_UP_BIT, row]
         if rank >= latest:
             words[bit[i] >> 6] |= np.uint64(1) << np.uint64(bit[i] & 63)
 

@@ -4,7 +4,7 @@ Entries of formats before v2 become v2 records (``kernels.legacy_scan``).
 """
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from storage_core.errors import (
     UnsupportedCompressionError,
 )
 from storage_core.formats.batch_v2 import HEADER_BYTES, MAGIC_V2, Codec
-from storage_core.kernels import batch_filter, batch_scan, record_scan
+from storage_core.kernels import batch_filter, record_scan
 from storage_core.kernels.batch_scan import HAS_LEGACY
 from storage_core.kernels.legacy_scan import (
     BAD_MESSAGE,
@@ -61,22 +61,6 @@ _REASONS = {
     batch_filter.BAD_ORDER: "a record whose offset does not rise",
     batch_filter.BAD_TIMESTAMP: "a record with a negative timestamp",
 }
-
-
-class TranscodedRecords(NamedTuple):
-    """The opened entries.
-
-    Attributes:
-        records: uint8[n], the messages of all entries as v2 records, end to end.
-        start: int64[rows], where in records those of each entry begin.
-        end: int64[rows], where they end.
-        batches: The window's table, with what a v2 header would say of these entries.
-    """
-
-    records: NDArray[np.uint8]
-    start: NDArray[np.int64]
-    end: NDArray[np.int64]
-    batches: BatchTable
 
 
 class LegacySets:
@@ -127,51 +111,48 @@ class LegacySets:
             raise self._error(row, str(error)) from error
         return len(self._sets[row])
 
-    def transcode(self, rows: NDArray[np.int64]) -> TranscodedRecords:
-        """Return the records of some entries, of which the compressed ones have been expanded.
+    def transcode(self, rows: NDArray[np.int64], notes: BatchNotes, arena: Arena) -> BatchTable:
+        """Add the records of some entries, of which the compressed ones are expanded, to an arena.
+
+        Args:
+            rows: Which entries.
+            notes: Those of the window, which get the places of the records.
+            arena: Where the messages of all entries go as v2 records, end to end.
+
+        Returns:
+            The window's table, with what a v2 header would say of these entries.
 
         Raises:
             InvalidRecordError: A message is malformed.
         """
-        batches = self._window.batches
-        start = batches.position[rows]
-        end = start + batches.size[rows]
-        is_wrapper = batches.codec[rows] != Codec.NONE
-        pieces = [self._sets[row] for row in rows[is_wrapper].tolist()]
+        batches = BatchTable(self._window.batches.columns.copy())
+        wrappers = rows[batches.codec[rows] != Codec.NONE]
+        pieces = [self._sets[row] for row in wrappers.tolist()]
         sizes = np.array([len(piece) for piece in pieces], np.int64)
         ends = np.cumsum(sizes)
-        start[is_wrapper], end[is_wrapper] = ends - sizes, ends
+        notes.records_start[rows] = batches.position[rows]
+        notes.records_start[wrappers], notes.records_end[wrappers] = ends - sizes, ends
         sets = np.frombuffer(bytearray().join(pieces), np.uint8) if pieces else _EMPTY
-        source_bytes = int((end - start).sum())
+        start = notes.records_start[rows]
+        source_bytes = int((notes.records_end[rows] - start).sum())
         growth = MAX_RECORD_OVERHEAD_BYTES - MIN_ENTRY_BYTES
         out = np.empty(source_bytes + source_bytes // MIN_ENTRY_BYTES * growth, np.uint8)
-        numbers = np.empty((5, len(rows)), np.int64)
-        used, status, bad, position = transcode_entries(
+        used, status, row, position = transcode_entries(
             self._window.data,
             sets,
-            is_wrapper.astype(np.uint8),
-            start,
-            end,
-            batches.magic[rows],
-            batches.last_offset[rows],
-            batches.max_timestamp[rows],
-            batches.is_log_append_time[rows].astype(np.uint8),
+            batches.columns,
+            notes.columns,
+            rows,
             self._max_message_bytes,
             out,
-            0,
-            *numbers,
+            arena.used,
         )
         if status != record_scan.DONE:
-            inside = position - int(start[bad])
-            raise self._error(
-                int(rows[bad]), f"{_LEGACY_REASONS[status]}, {inside} bytes into its set"
-            )
-        out_start, out_end, base_offset, base_timestamp, record_count = numbers
-        columns = batches.columns.copy()
-        columns[batch_scan.BASE_OFFSET, rows] = base_offset
-        columns[batch_scan.BASE_TIMESTAMP, rows] = base_timestamp
-        columns[batch_scan.RECORD_COUNT, rows] = record_count
-        return TranscodedRecords(out[:used], out_start, out_end, BatchTable(columns))
+            inside = position - int(notes.records_start[row])
+            raise self._error(row, f"{_LEGACY_REASONS[status]}, {inside} bytes into its set")
+        notes.place[rows] = TRANSCODED
+        arena.add(out[:used])
+        return batches
 
     def _error(self, row: int, reason: str) -> InvalidRecordError:
         window = self._window
@@ -324,12 +305,7 @@ def open_batches(
     end_row = expansion.expand(np.flatnonzero(is_compressed[first_row:]) + first_row)
     legacy = np.flatnonzero(wanted[first_row:end_row] & is_legacy[first_row:end_row]) + first_row
     if legacy.size:
-        opened = sets.transcode(legacy)
-        notes.place[legacy] = TRANSCODED
-        notes.records_start[legacy] = opened.start + arena.used
-        notes.records_end[legacy] = opened.end + arena.used
-        arena.add(opened.records)
-        batches = opened.batches
+        batches = sets.transcode(legacy, notes, arena)
     payload = Payload(
         window=window,
         batches=batches,

@@ -18,7 +18,6 @@ from storage_core.kernels.batch_judge import (
     MORE_LEGACY,
     MORE_RECORDS,
     NO_ROW,
-    NOT_DIRTY,
     decide_fates,
     judge_batches,
     note_batches,
@@ -28,10 +27,11 @@ from storage_core.kernels.batch_notes import (
     IS_LOOKED_UP,
     KEEPS_ALL_TOMBSTONES,
     NEEDS_RECORDS,
+    NOT_DIRTY,
 )
 from storage_core.kernels.batch_scan import HAS_LEGACY
 from storage_core.kernels.batch_write import GONE, HEADER_ONLY, REBUILT, VERBATIM
-from storage_core.kernels.offset_table import ABSENT, mark_latest
+from storage_core.kernels.offset_table import mark_latest
 from storage_core.kernels.record_scan import DONE, HAS_TOMBSTONE, INDEXED, OPENED
 from storage_core.kernels.survivors import LOOKED_UP, NOTED, NOWHERE
 from storage_core.maintenance.compaction.buffers import WindowBuffers
@@ -333,21 +333,15 @@ class SegmentFilter:
         counts = np.where(is_looked_up, batches.record_count, 0)
         notes.look_up_bit[:] = np.cumsum(counts) - counts
         words = np.zeros(max(1, words_for(int(counts.sum()))), np.uint64)
-        is_dirty = notes.own_ordinal != NOT_DIRTY
-        has_ordinals = (notes.flags & OPENED) != 0
-        own_rank = notes.own_ordinal + rank_of(self._number, 0)
         mark_latest(
             self._index.offset_map.table,
             self._index.offset_map.seen(),
-            keys.low,
-            keys.high,
-            keys.batch,
-            keys.rank,
-            keys.count,
-            0,
-            notes.look_up_bit,
-            np.where(is_dirty, own_rank, ABSENT),
-            (has_ordinals & is_dirty).view(np.uint8),
+            keys.low[: keys.count],
+            keys.high[: keys.count],
+            keys.batch[: keys.count],
+            keys.rank[: keys.count],
+            notes.columns,
+            rank_of(self._number, 0),
             words,
         )
         latest_offset = self._index.latest_offset

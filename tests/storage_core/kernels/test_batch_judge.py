@@ -25,7 +25,7 @@ from storage_core.kernels.batch_filter import (
     SETTLED,
     TO_FILTER,
 )
-from storage_core.kernels.batch_judge import MORE_LEGACY, MORE_RECORDS, NO_ROW, NOT_DIRTY
+from storage_core.kernels.batch_judge import MORE_LEGACY, MORE_RECORDS, NO_ROW
 from storage_core.kernels.batch_notes import (
     ACTION,
     DELETE_HORIZON,
@@ -40,6 +40,7 @@ from storage_core.kernels.batch_notes import (
     LOSES_TRANSACTION,
     MARKS,
     NEEDS_RECORDS,
+    NOT_DIRTY,
     OWN_ORDINAL,
     PASS_ONE_COUNT,
     RETAINS_EMPTY,

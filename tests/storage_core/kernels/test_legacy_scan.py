@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.formats.batch_v2 import Codec, TimestampType
-from storage_core.kernels import legacy_scan, record_scan
+from storage_core.formats.batch_v2 import TIMESTAMP_TYPE_BIT, Codec, TimestampType
+from storage_core.kernels import batch_scan, legacy_scan, record_scan
+from storage_core.kernels.batch_notes import RECORDS_END, RECORDS_START
 from storage_core.kernels.legacy_scan import (
     BAD_MESSAGE,
     BAD_MESSAGE_SIZE,
@@ -39,6 +40,8 @@ from tests.kit.strategies import legacy_entries
 from tests.storage_core.kernels.arguments import NO_BYTES, as_array, noted
 from tests.storage_core.kernels.twins import in_both_ways
 
+# What an arena has before the records of the entries.
+ARENA_BYTES = 70
 ONE = LegacyMessage(offset=5, key=b"k", value=b"v")
 
 
@@ -59,47 +62,50 @@ def transcoded(
     """
     window = bytearray()
     sets = bytearray()
-    columns: list[tuple[int, ...]] = []
-    for number, entry in enumerate(entries):
+    table = np.zeros((batch_scan.COLUMN_COUNT, len(entries) + 1), np.int64)
+    notes = noted(len(entries) + 1)
+    # The first batch is none of the entries, and stays as it is.
+    for row, entry in enumerate(entries, 1):
         head = parse_entry(encode_entry(entry))
         is_wrapper = isinstance(entry, LegacySet)
         place, data = window, encode_entry(entry)
         if is_wrapper:
-            place, data = sets, (inner or {}).get(number, encode_inner_set(entry))
-        columns.append(
-            (
-                is_wrapper,
-                len(place),
-                len(place) + len(data),
-                head.magic,
-                head.offset,
-                head.timestamp,
-                head.is_append_time,
-            )
+            place, data = sets, (inner or {}).get(row - 1, encode_inner_set(entry))
+        table[batch_scan.ATTRIBUTES, row] = (
+            Codec.GZIP * is_wrapper | TIMESTAMP_TYPE_BIT * head.is_append_time
         )
+        table[batch_scan.MAGIC, row] = head.magic
+        table[batch_scan.LAST_OFFSET, row] = head.offset
+        table[batch_scan.MAX_TIMESTAMP, row] = head.timestamp
+        notes[RECORDS_START, row], notes[RECORDS_END, row] = len(place), len(place) + len(data)
         place += data
-    table = np.array(columns, np.int64).T
+    starts = notes[RECORDS_START].tolist()
+    source_bytes = sum(notes[RECORDS_END, 1:].tolist()) - sum(starts[1:])
     out = np.zeros(2 * (len(window) + len(sets)) + 64, np.uint8)
-    numbers = np.empty((5, len(entries)), np.int64)
     used, status, row, position = transcode_entries(
         as_array(window),
         as_array(sets) if sets else NO_BYTES,
-        table[0].astype(np.uint8),
-        table[1],
-        table[2],
-        table[3],
-        table[4],
-        table[5],
-        table[6].astype(np.uint8),
+        table,
+        notes,
+        np.arange(1, len(entries) + 1),
         limit,
         out,
-        0,
-        *numbers,
+        ARENA_BYTES,
     )
-    assert used <= sum(int(end - start) for start, end in zip(table[1], table[2], strict=True)) * 2
+    assert used <= source_bytes * 2
+    assert not table[:, 0].any()
+    assert (notes[:, 0] == 99).all()
     if status != DONE:
-        return status, row, position - int(table[1][row]), []
-    return status, row, position, [_messages(out, *column) for column in numbers.T.tolist()]
+        return status, row - 1, position - starts[row], []
+    rows = zip(
+        (notes[RECORDS_START, 1:] - ARENA_BYTES).tolist(),
+        (notes[RECORDS_END, 1:] - ARENA_BYTES).tolist(),
+        *table[
+            [batch_scan.BASE_OFFSET, batch_scan.BASE_TIMESTAMP, batch_scan.RECORD_COUNT], 1:
+        ].tolist(),
+        strict=True,
+    )
+    return status, row, position, [_messages(out, *each) for each in rows]
 
 
 def _messages(

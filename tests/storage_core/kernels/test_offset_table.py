@@ -9,9 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.kernels import offset_table
+from storage_core.kernels.batch_notes import NOT_DIRTY
 from storage_core.kernels.offset_table import ABSENT, SLOT_WORDS
+from storage_core.kernels.record_scan import INDEXED, OPENED
 from storage_core.maintenance.compaction.offset_map import OffsetMap
 from tests.reference.offset_map import OffsetMap as Model
+from tests.storage_core.kernels.arguments import noted
 from tests.storage_core.kernels.twins import in_both_ways
 
 NO_LIMIT = 2**62
@@ -124,7 +127,7 @@ def test_a_record_that_is_not_older_than_the_table_says_gets_its_bit(
     counts = [len(keys) for _, _, keys in batches]
     first_bit = np.cumsum([0, *counts])
     records = [
-        (key, row, first_bit[row] + i, rank + i * rises)
+        (key, row, first_bit[row] + i, rank + i * (rises and rank != ABSENT))
         for row, (rank, rises, keys) in enumerate(batches)
         for i, key in enumerate(keys)
     ]
@@ -137,11 +140,13 @@ def test_a_record_that_is_not_older_than_the_table_says_gets_its_bit(
         high,
         np.array([row for _, row, *_ in records], np.int32),
         np.array([bit for *_, bit, _ in records], np.int64),
-        len(records),
-        3,
-        np.array([0] * 3 + first_bit.tolist(), np.int64),
-        np.array([0] * 3 + [rank for rank, *_ in batches], np.int64),
-        np.array([0] * 3 + [rises for _, rises, _ in batches], np.uint8),
+        noted(
+            len(batches),
+            flags=[INDEXED | OPENED * rises for _, rises, _ in batches],
+            own_ordinal=[NOT_DIRTY if rank == ABSENT else rank - 5 for rank, *_ in batches],
+            look_up_bit=first_bit[:-1],
+        ),
+        5,
         words,
     )
     found = {bit for bit in range(128) if int(words[bit // 64]) >> bit % 64 & 1}
