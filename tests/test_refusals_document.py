@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.cli.explained_codes import all_codes
+from pylog_spark.cli.explain import all_codes
 from pylog_spark.exit_code import MEANINGS, ExitCode
 from pylog_spark.refusals import GUARDS, PREDICATES, REASONS, way_out_of, ways_out
 from pylog_spark.schemas import ALLOWED_BY, Reason

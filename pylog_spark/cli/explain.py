@@ -1,7 +1,8 @@
-"""``pylog explain``: why a partition is not cleaned, not deleted, or so big."""
+"""``pylog explain``: why a partition is not cleaned or deleted; what a code means."""
 
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Final
 
@@ -10,14 +11,15 @@ from rich.console import Console
 from rich.text import Text
 
 from pylog_spark.cli.chosen_topics import topic_notes, write_notes
-from pylog_spark.cli.explained_codes import explain_codes, is_code
 from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import Call, Work, load_options
 from pylog_spark.discovery import resolve_roots
-from pylog_spark.exit_code import ExitCode, is_failed_look
+from pylog_spark.exit_code import MEANINGS, ExitCode, is_failed_look
 from pylog_spark.operations.explain import explain
+from pylog_spark.options.choices import OutputFormat
 from pylog_spark.options.declared import CONFIG_FILES, OUTPUT, ROOTS
 from pylog_spark.options.option import CommandLine
+from pylog_spark.refusals import GUARDS, PREDICATES, REASONS, predicate_of
 from pylog_spark.report import partition_name
 from pylog_spark.run.catalogs import dump_notes
 from pylog_spark.run.run_report import unknown_config_notes
@@ -30,12 +32,18 @@ from pylog_spark.text_table import (
     write_paragraphs,
     write_table,
 )
+from storage_core.catalog.topic_filter import nearest_name
+from storage_core.errors import ConfigError
 from storage_core.maintenance.explain.answers import Statement
 from storage_core.maintenance.retention.plan import Predicate
+from storage_core.maintenance.verification.finding_kinds import KINDS
 from storage_core.wording import time_text
 
 _PLACE: Final = ("root", "topic", "partition", "directory")
 _STATEMENT_COLUMNS: Final = (*_PLACE, *(field.name for field in fields(Statement)), "way_out")
+_CODE: Final = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)*|[0-9]{1,3}")
+_CODE_COLUMNS: Final = ("code", "kind", "means", "way_out")
+_PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
 _STYLES: Final = {"blocks": "yellow", "passes": "green", "tells": "dim"}
 
 
@@ -160,6 +168,66 @@ def _answer(answer: Row) -> str:
     will_be = ", or ".join([*at, *([f"when {answer['condition']}"] if answer["condition"] else [])])
     when = f"; will be: {will_be}" if will_be else ""
     return f"not now ({_predicate(answer['held_by'])}): {answer['text']}{when}"
+
+
+def is_code(word: str) -> bool:
+    """Whether a word may be a code, and no place; in lower case it has to be one."""
+    return _CODE.fullmatch(word) is not None or word.upper() in all_codes()
+
+
+def all_codes() -> dict[str, list[tuple[str, str, str]]]:
+    """Return kind, meaning and way out of every code; some have several."""
+    codes: dict[str, list[tuple[str, str, str]]] = {}
+    for code, kind in KINDS.items():
+        # Of no finding in particular: words in capitals stand for its places, as on the page.
+        advice = _PLACEHOLDER.sub(
+            lambda match: match[1].upper(), kind.advice.replace("{start}", "")
+        )
+        told = ("finding", kind.meaning, advice)
+        codes.setdefault(code.value, []).append(told)
+    for reason, refusal in REASONS.items():
+        codes.setdefault(reason.value, []).append(("reason", refusal.means, refusal.way))
+    for predicate, refusal in PREDICATES.items():
+        codes.setdefault(predicate, []).append(("predicate", refusal.means, refusal.way))
+    for guard, refusal in GUARDS.items():
+        codes.setdefault(guard, []).append(("refusal", refusal.means, refusal.way))
+    for status, (means, way) in MEANINGS.items():
+        codes.setdefault(str(status.value), []).append(("exit status", means, way))
+    return codes
+
+
+def explain_codes(words: Sequence[str], output: OutputFormat) -> int:
+    """Print what codes mean, and return the exit status.
+
+    Raises:
+        ConfigError: There is no such code; those that are one were printed.
+    """
+    codes = all_codes()
+    words = [word.upper() for word in words]
+    words = [word if word in codes else predicate_of(word) for word in words]
+    unknown = [word for word in words if word not in codes]
+    told = [
+        dict(zip(_CODE_COLUMNS, (word, *each), strict=True))
+        for word in words
+        for each in codes.get(word, ())
+    ]
+    # CSV begins with a line of names: without a row there is none.
+    if told and output is not OutputFormat.TABLE:
+        lines = RowLines(output, "code", _CODE_COLUMNS)
+        for row in told:
+            lines.add("code", row)
+    else:
+        for row in told:
+            write_paragraphs(Console(), [f"{row['code']} ({row['kind']}): {row['means']}"])
+            write_paragraphs(Console(), [f"  {row['way_out'] or 'nothing has to be done'}"])
+    if unknown:
+        near = [name for word in unknown if (name := nearest_name(word, codes)) is not None]
+        meant = f"; did you mean {', '.join(near)}?" if near else ""
+        what = "is no directory, and no code"
+        if len(unknown) > 1:
+            what = "are no directories, and no codes"
+        raise ConfigError("ROOT", ", ".join(unknown), f"{what}{meant}")
+    return ExitCode.DONE
 
 
 _PARTITIONS: Final = Work(name="explain", prepare=_prepare, operate=_explain, show=_show)

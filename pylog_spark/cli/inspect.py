@@ -107,9 +107,7 @@ def inspect_roots(line: CommandLine) -> int:
         for total in totals:
             lines.add("topic", total)
     if page is not None:
-        from pylog_spark.cli.inspect_page import write_inspect_page  # noqa: PLC0415  # pictures
-
-        write_inspect_page(page, looks, now_ms=now_ms)
+        _write_page(page, looks, now_ms=now_ms)
     write_notes(notes, is_for_person=lines is None, is_wide=line[WIDE])
     is_whole = not any(look.view.row["errors"] for look in looks)
     is_whole &= not any(is_failed_look(row["error_class"]) for row in rows)
@@ -125,6 +123,65 @@ def _check_page(page: Path, roots: Sequence[str]) -> None:
     places = (root.removeprefix(MANAGED_PREFIX) for root in roots)
     log_roots = [LogRoot(location=place, role=Role.MIRROR, is_said=False) for place in places]
     check_outside(REPORT.label, page, log_roots)
+
+
+def _write_page(path: Path, looks: Sequence[Look], *, now_ms: int) -> None:
+    """Write the page of some roots; one that is there is replaced.
+
+    Args:
+        path: Of the page.
+        looks: The roots.
+        now_ms: The command's clock, epoch milliseconds.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    # Whoever wants no page needs none of these.
+    from pylog_spark.cli.page_parts import (  # noqa: PLC0415
+        figures,
+        picture_notes,
+        segment_section,
+        table_section,
+    )
+    from pylog_spark.pictures import dirty_ratios  # noqa: PLC0415
+    from pylog_spark.report_page import Page, Section, write_page  # noqa: PLC0415
+
+    rows = [row for look in looks for row in look.rows]
+    total, *others = footer(looks, rows)
+    errors = [error for look in looks for error in look.view.row["errors"]]
+    page = Page(
+        title="pylog inspect",
+        lead=total,
+        notes=[*(headline(look.view) for look in looks), *others, *errors, *picture_notes()],
+        sections=[
+            segment_section(lambda: _biggest_segments(looks, now_ms), now_ms=now_ms),
+            Section(
+                heading="Dirty ratios",
+                blocks=figures(dirty_ratios(rows, lambda row: row["dirty_ratio"])),
+            ),
+            table_section("Topics", TOPIC_TABLE, totals_by_topic(rows, InspectOrder.SIZE)),
+            table_section("Partitions", PARTITION_TABLE, rows),
+        ],
+    )
+    write_page(path, page)
+
+
+def _biggest_segments(looks: Sequence[Look], now_ms: int) -> list[Row]:
+    from pylog_spark.operations.biggest_segments import segments_of  # noqa: PLC0415  # for a page
+    from pylog_spark.pictures import MOST_ROWS  # noqa: PLC0415  # for a page
+
+    sized = [
+        (row["size_bytes"] or 0, number, row["directory"])
+        for number, look in enumerate(looks)
+        for row in look.rows
+    ]
+    biggest = sorted(sized, key=lambda one: -one[0])[:MOST_ROWS]
+    segments: list[Row] = []
+    for number, look in enumerate(looks):
+        names = [name for _, of, name in biggest if of == number]
+        config_of = look.view.catalog.config_for
+        segments += segments_of(look.view, names, config_of, now_ms=now_ms)
+    return segments
 
 
 def _view(root: str) -> RootView:

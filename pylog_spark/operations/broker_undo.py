@@ -5,25 +5,36 @@ that is not is named, and they stay as they are.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import pyarrow as pa
 
-from pylog_spark.operations.run_changes import find_undos, moved_checkpoints
-from pylog_spark.operations.undo_marker import remember_marker
 from pylog_spark.run.planning import count_look_tasks
 from pylog_spark.run.run import Run
 from pylog_spark.schemas import STEPS, UNDONE, Action, Reason, Status
-from pylog_spark.tasks.undo import PartitionUndo, check_undos, undo_partitions
-from storage_core.commit.trash import TrashedRoot
+from pylog_spark.tasks.undo import PartitionUndo, RaisedStart, check_undos, undo_partitions
+from storage_core.catalog.topic_filter import TopicFilter
+from storage_core.commit.trash import TrashedRoot, list_commits, read_raised, read_subject
 from storage_core.errors import CheckpointError, StorageError, describe_failure
-from storage_core.filenames import LOG_START_FILE, TopicPartition
+from storage_core.filenames import (
+    CLEANER_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    REPLICATION_FILE,
+    TopicPartition,
+    parse_partition_directory,
+)
+from storage_core.json_values import OMITTED, ONE_LINE, JsonFile, Word
 from storage_core.roots.broker import HeldBrokerRoot
+from storage_core.roots.killed_runs import changed_partitions, observe_partitions
 from storage_core.roots.open_root import root_checkpoints
+from storage_core.store import LocalStore
+from storage_core.store.local import write_record
 
 # So many are undone by this process about as soon as others have started that could do it.
 _FEW: Final = 32
@@ -36,14 +47,41 @@ _FAILED_NOTE: Final = (
     "order, the same undo does the rest: {failure}"
 )
 _MARKER_FILE: Final = "undo-marker-{number}.json"
+# A line for each partition.
+_MOST_MARKER_BYTES: Final = 64 << 20
 _MALFORMED: Final = (
     "{problem}; the entries of this partition could not be put back, so its files were not touched "
     "either. A broker does not start with such a file: remove it when you have looked at it, and "
     "give the same undo again"
 )
+# Which checkpoints an action moves.
+_CHECKPOINTS: Final[Mapping[str, Sequence[str]]] = {
+    Action.COMPACT.value: (CLEANER_FILE,),
+    Action.RETAIN.value: (LOG_START_FILE, CLEANER_FILE, RECOVERY_POINT_FILE),
+    Action.RECOVER.value: (RECOVERY_POINT_FILE, LOG_START_FILE, REPLICATION_FILE),
+    Action.TRUNCATE.value: (
+        *(RECOVERY_POINT_FILE, LOG_START_FILE, REPLICATION_FILE, CLEANER_FILE),
+    ),
+}
 
 # By directory, columns of ``schemas.RESULT``.
 Rows = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SeenMarker:
+    """The marker of a log directory as an undo saw it first.
+
+    Attributes:
+        is_clean: Whether it was there.
+        partitions: What ``observe_partitions`` said then; older versions did not say.
+    """
+
+    is_clean: bool
+    partitions: Annotated[Mapping[str, Word] | None, OMITTED] = None
+
+
+_MARKER: Final = JsonFile(_SeenMarker, layout=ONE_LINE, is_open=True)
 
 
 class BrokerUndo:
@@ -286,3 +324,90 @@ def _name_row(undo: PartitionUndo) -> dict[str, Any]:
 
 def _failed_row(undo: PartitionUndo, error: StorageError) -> dict[str, Any]:
     return _name_row(undo) | {"status": Status.FAILED.value, **describe_failure(error)}
+
+
+def moved_checkpoints(undo: PartitionUndo) -> set[str]:
+    """Return the checkpoints in which the run moved the entries of a partition."""
+    names = {name for action in undo.actions for name in _CHECKPOINTS.get(action, ())}
+    return names | {LOG_START_FILE} if undo.has_raised_start else names
+
+
+def find_undos(folder: Path, root: TrashedRoot, topics: TopicFilter) -> list[PartitionUndo]:
+    """Return the partitions of a log directory of which the run kept something.
+
+    And those whose log start it raised and did not come to the rest: nothing of them was kept yet.
+    """
+    starts = _raised_starts(folder, root)
+    commits: dict[Path, list[tuple[Path, str]]] = {}
+    # One that was killed while it still kept files is not listed, and has changed nothing.
+    for commit in sorted(list_commits(folder)):
+        directory, action = read_subject(commit)
+        commits.setdefault(directory, []).append((commit, action))
+    begun = [
+        PartitionUndo(
+            root=root.location,
+            directory=directory,
+            partition=partition,
+            commits=tuple(commit for commit, _ in oldest_first),
+            actions=frozenset(action for _, action in oldest_first),
+            start=starts.pop(partition, None),
+        )
+        for directory, oldest_first in commits.items()
+        if str(directory.parent) == root.location
+        for partition in (parse_partition_directory(directory.name),)
+    ]
+    others = [
+        PartitionUndo(
+            root=root.location,
+            directory=Path(root.location, str(partition)),
+            partition=partition,
+            commits=(),
+            start=start,
+        )
+        for partition, start in starts.items()
+    ]
+    chosen = [undo for undo in (*begun, *others) if topics.admits(undo.partition.topic)]
+    return sorted(chosen, key=lambda undo: undo.partition)
+
+
+def _raised_starts(folder: Path, root: TrashedRoot) -> dict[TopicPartition, RaisedStart]:
+    """Return what the run, if it was killed, may have left of log starts that it raised."""
+    raised = read_raised(folder, root.location)
+    if not raised:
+        return {}
+    before = root.checkpoints.get(LOG_START_FILE, {})
+    read = root_checkpoints(root.location, [LOG_START_FILE], strict=False)
+    now = read.entries.get(LOG_START_FILE, {})
+    return {
+        partition: RaisedStart(raised=start, before=before.get(name), now=now.get(partition))
+        for name, start in raised.items()
+        for partition in (parse_partition_directory(name),)
+    }
+
+
+def remember_marker(path: Path, held: HeldBrokerRoot, *, verified: Collection[str]) -> bool:
+    """Return whether the directory had its marker when its undo began.
+
+    While logs are half undone nobody may believe the marker: it is away from before the first file
+    changes until the last one is as it was, and after a kill only this file tells of it.
+
+    Not if somebody else has changed a partition since: a broker that left no marker, above all.
+
+    Args:
+        path: Where that is written down.
+        held: The log directory.
+        verified: The partitions that are, file by file, what the run or its undo left.
+    """
+    directory = Path(held.location)
+    if path.is_file():
+        content = LocalStore(path.parent).read_file(path.name, limit_bytes=_MOST_MARKER_BYTES)
+        first = _MARKER.parse(content, str(path))
+        if not first.is_clean:
+            return False
+        if not held.was_clean:
+            if first.partitions is None:
+                return False
+            return not changed_partitions(first.partitions, directory, verified=verified)
+    seen = _SeenMarker(is_clean=held.was_clean, partitions=observe_partitions(directory))
+    write_record(path, _MARKER.encode(seen))
+    return held.was_clean

@@ -22,9 +22,9 @@ from pylog_spark.schemas import COMMIT, Action
 from pylog_spark.tasks.ahead import BYTES_AT_ONCE, Room
 from pylog_spark.tasks.compaction import keep_groups
 from pylog_spark.tasks.failures import attempt
+from pylog_spark.tasks.measure import count_if_readable
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.partition_ref import PartitionRef
-from pylog_spark.tasks.record_count import count_if_readable
 from pylog_spark.tasks.run_context import WriteContext
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.commit import Plan

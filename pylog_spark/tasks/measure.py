@@ -1,9 +1,9 @@
-"""What a round would make of partitions, exactly: both passes, without output."""
+"""Count what a round would make of partitions, exactly: both passes, without output."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -11,12 +11,49 @@ from pylog_spark.rows import rows_to_batches
 from pylog_spark.schemas import MEASURED
 from pylog_spark.tasks.failures import attempt
 from pylog_spark.tasks.observe import decode_plan
-from pylog_spark.tasks.record_count import count_if_readable, count_records
+from storage_core.errors import BadBytesError
 from storage_core.log.transaction_tracker import TransactionTracker
 from storage_core.maintenance.compaction.pass_one import index_round
 from storage_core.maintenance.compaction.plan import group_segments
 from storage_core.maintenance.compaction.rewrite import RewriteStats, measure_groups
-from storage_core.store import open_store
+from storage_core.records.payload import count_records_in
+from storage_core.records.reader import Tail, read_whole, scan_headers
+from storage_core.store import LogStore, open_store
+
+_WINDOW_BYTES: Final = 8 * 1024 * 1024
+
+
+def count_records(store: LogStore, files: Iterable[str]) -> int:
+    """Return the number of records in .log files, control records included.
+
+    What follows the last whole batch is not counted.
+
+    Raises:
+        BadBytesError: A length in a batch's header cannot be, or a compressed message of a format
+            before v2 cannot be opened.
+        StorageError: A file cannot be read.
+    """
+    count = 0
+    for name in files:
+        with closing(store.open_file(name)) as reader:
+            for window in scan_headers(reader, window_bytes=_WINDOW_BYTES, tail=Tail.ZEROS):
+                is_opened = window.batches.is_message_set.any()
+                count += count_records_in(read_whole(reader, window) if is_opened else window)
+    return count
+
+
+def count_if_readable(store: LogStore, files: Iterable[str]) -> int | None:
+    """Count the records of segments that a round does not read; None where they are damaged.
+
+    Damage there is no business of that round, and not known to it: the counts stay unknown then.
+
+    Raises:
+        StorageError: A file cannot be read.
+    """
+    try:
+        return count_records(store, files)
+    except BadBytesError:
+        return None
 
 
 def measure_partitions(items: Iterable[tuple[int, bytes]]) -> Iterator[pa.RecordBatch]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pylog_spark.operations.undo_marker import remember_marker
+from pylog_spark.operations.broker_undo import remember_marker
 from pylog_spark.options.choices import BytesFormat
 from pylog_spark.record_text import json_of
 from pylog_spark.run.plan_file import read_plan_file

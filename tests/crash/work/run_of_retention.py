@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pylog_spark.operations.retention_waves import (
+from pylog_spark.operations.retain import (
     SweepStages,
     drop_stale_log_starts,
 )

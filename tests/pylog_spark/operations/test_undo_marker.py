@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.operations.undo_marker import remember_marker
+from pylog_spark.operations.broker_undo import remember_marker
 from storage_core.errors import PylogError
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, LOCK_FILE
 from storage_core.roots.broker import HeldBrokerRoot

@@ -16,7 +16,7 @@ from pylog_spark.operations import compaction_waves
 from pylog_spark.operations.compaction_waves import CompactionStages
 from pylog_spark.operations.due_compactions import CompactionLimits, DueCompaction
 from pylog_spark.operations.recovery_waves import DueRecovery, RecoveryStages
-from pylog_spark.operations.retention_waves import SweepStages
+from pylog_spark.operations.retain import SweepStages
 from pylog_spark.options import RunLimits, Strategy, Tuning
 from pylog_spark.run import waves as run_waves_module
 from pylog_spark.run.budgets import RunBudget

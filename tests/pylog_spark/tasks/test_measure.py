@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.tasks import record_count
-from pylog_spark.tasks.record_count import count_records
+from pylog_spark.tasks import measure
+from pylog_spark.tasks.measure import count_records
 from storage_core.errors import InvalidRecordError
 from storage_core.formats.batch_v2 import Codec
 from storage_core.records import payload
@@ -28,7 +28,7 @@ def counted(directory: Path, data: bytes) -> int:
 def test_all_formats_are_counted_up_to_the_last_whole_batch(
     tmp_path: Path, monkeypatch, window_bytes: int
 ):
-    monkeypatch.setattr(record_count, "_WINDOW_BYTES", window_bytes)
+    monkeypatch.setattr(measure, "_WINDOW_BYTES", window_bytes)
     new = log_with(batches=3, records=4, codec=Codec.LZ4)
     assert counted(tmp_path, new) == 12
     assert counted(tmp_path, PLAIN) == 5
