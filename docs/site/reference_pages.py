@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from pylog_spark.cli.commands import COMMANDS, Command, Group
+from pylog_spark.cli.commands import COMMANDS, Command, CommandGroup
 from pylog_spark.ledger.tables import SCHEMAS
 from pylog_spark.options.option import NO_DEFAULT, Option
 from pylog_spark.options.values import TUNING_KEYS
@@ -150,7 +150,7 @@ def _commands() -> Iterator[str]:
 def _each_command() -> Iterator[tuple[str, Command, str]]:
     """Yield each command with the words that call it and the page that describes it."""
     for each in COMMANDS:
-        if isinstance(each, Group):
+        if isinstance(each, CommandGroup):
             for command in each.commands:
                 yield f"{each.name} {command.name}", command, _PAGES[each.name]
         else:

@@ -143,7 +143,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class CommandGroup:
     """A command that has commands.
 
     Attributes:
@@ -969,7 +969,7 @@ _TRUNCATE_PARTITION: Final = Command(
         "--dry-run"
     ),
 )
-_PARTITION: Final = Group(
+_PARTITION: Final = CommandGroup(
     name="partition",
     panel=_OTHERS,
     help="Work on one partition directory, in this process: for surgery and tests.",
@@ -1034,7 +1034,7 @@ _REPLAY_SALVAGE: Final = Command(
         "--dry-run`"
     ),
 )
-_SALVAGE: Final = Group(
+_SALVAGE: Final = CommandGroup(
     name="salvage",
     panel=_PLANS,
     help="What recoveries cut and kept, and the way back.",
@@ -1076,7 +1076,7 @@ _INIT_CONFIG: Final = Command(
     """,
     example="Example: `pylog config init /backup/kafka > topics.yaml`",
 )
-_CONFIG: Final = Group(
+_CONFIG: Final = CommandGroup(
     name="config",
     panel=_OTHERS,
     help="The settings that a job would run with, and those of topics to be filled in.",
@@ -1097,7 +1097,7 @@ _WARMUP: Final = Command(
 )
 
 # In the order of the program's help.
-COMMANDS: Final[tuple[Command | Group, ...]] = (
+COMMANDS: Final[tuple[Command | CommandGroup, ...]] = (
     *(_INSPECT, _DUMP, _CAT, _EXPORT, _FIND, _FREE),
     *(_GROUPS, _TRANSACTIONS, _EXPLAIN, _SURVEY, _VERIFY, _DOCTOR, _AUDIT),
     *(_RUN, _RECOVER, _RETAIN, _COMPACT),

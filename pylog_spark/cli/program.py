@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from pylog_spark.blas_threads import start_no_blas_threads
-from pylog_spark.cli.commands import COMMANDS, Command, Group
+from pylog_spark.cli.commands import COMMANDS, Command, CommandGroup
 from pylog_spark.cli.error_text import (
     escape_log_lines,
     leave_out_interruptions,
@@ -45,17 +45,17 @@ _UsageError: Final[type[Exception]] = typer.BadParameter.__bases__[0]
 _PYDANTICS_PREFIX: Final = "Value error, "
 
 
-def _build(command: Command | Group) -> Any:
+def _build(command: Command | CommandGroup) -> Any:
     """Return typer's command for one that is declared."""
-    several = command.commands if isinstance(command, Group) else (command,)
+    several = command.commands if isinstance(command, CommandGroup) else (command,)
     app = typer.Typer(
         name=command.name,
-        help=command.help if isinstance(command, Group) else None,
-        no_args_is_help=isinstance(command, Group),
+        help=command.help if isinstance(command, CommandGroup) else None,
+        no_args_is_help=isinstance(command, CommandGroup),
         add_completion=False,
         rich_markup_mode="markdown",
     )
-    if isinstance(command, Group):
+    if isinstance(command, CommandGroup):
         text = group_text(command)
 
         def of_group(*, short_help: _short_help_option(lambda _: text) = False) -> None:  # type: ignore[valid-type]  # a value, made above
@@ -69,7 +69,7 @@ def _build(command: Command | Group) -> Any:
     return built
 
 
-def _listed(command: Command | Group) -> Any:
+def _listed(command: Command | CommandGroup) -> Any:
     """Return a command as far as a list of commands needs it."""
     listed = TyperCommand(name=command.name, help=inspect.cleandoc(command.help))
     listed.rich_help_panel = command.panel

@@ -5,11 +5,11 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
-from pylog_spark.cli.commands import Command, Group
+from pylog_spark.cli.commands import Command, CommandGroup
 from pylog_spark.options.option import Option
 
 
-def program_text(commands: Iterable[Command | Group]) -> str:
+def program_text(commands: Iterable[Command | CommandGroup]) -> str:
     """Return the short help of the program: its commands by name, under their headings."""
     panels: dict[str | None, list[str]] = {}
     for command in commands:
@@ -18,7 +18,7 @@ def program_text(commands: Iterable[Command | Group]) -> str:
     return _page("Usage: pylog COMMAND ...", "", rows, "pylog")
 
 
-def group_text(group: Group) -> str:
+def group_text(group: CommandGroup) -> str:
     """Return the short help of a group: its commands, with what each does."""
     rows = [(command.name, _summary(command)) for command in group.commands]
     path = f"pylog {group.name}"

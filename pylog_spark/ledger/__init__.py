@@ -1,6 +1,72 @@
 """The ledger: what every run did, in append-only tables that any Delta client reads."""
 
-from pylog_spark.ledger.ledger import Ledger, last_limits, open_ledger
+from collections.abc import Collection
+from typing import Any
+
+from pylog_spark.engines.choice import Local, Place
+from pylog_spark.ledger.ledger import Ledger
 from pylog_spark.ledger.tables import LedgerTable
 
 __all__ = ["Ledger", "LedgerTable", "last_limits", "open_ledger"]
+
+
+def open_ledger(place: Place, location: str, *, run_id: str) -> Ledger:
+    """Create the tables that are not there yet and return the ledger.
+
+    Args:
+        place: What writes it: a Spark session, or this machine.
+        location: Path or URL.
+        run_id: The run that writes.
+
+    Raises:
+        ConfigError: Its tables are of a kind that cannot be written there.
+        PylogError: The location cannot be written.
+        pyspark.errors.PySparkException: The same, where Spark writes.
+    """
+    if isinstance(place, Local):
+        from pylog_spark.ledger.local_ledger import LocalLedger  # noqa: PLC0415  # deltalake
+
+        return LocalLedger.open(location, run_id=run_id)
+    from pylog_spark.ledger.spark_ledger import SparkLedger  # noqa: PLC0415  # Spark
+
+    return SparkLedger.open(place, location, run_id=run_id)
+
+
+def last_limits(
+    place: Place,
+    location: str,
+    topics: Collection[str],
+    *,
+    run_id: str,
+    may_be_missing: bool,
+) -> list[dict[str, Any]]:
+    """Return what retention topics had when it was last enforced, of runs before this one.
+
+    A limit that was refused, be it in one partition, was not enforced: the one before counts.
+
+    Args:
+        place: What reads the ledger.
+        location: Path or URL.
+        topics: Names.
+        run_id: This run.
+        may_be_missing: Whether a ledger that nobody has made yet has no rows.
+
+    Returns:
+        root, topic, run_id, retention_ms and retention_bytes, a row a topic and root.
+
+    Raises:
+        ConfigError: Its tables are of a kind that cannot be read there.
+        PylogError: The ledger cannot be read.
+        pyspark.errors.PySparkException: The same, where Spark reads.
+    """
+    if isinstance(place, Local):
+        from pylog_spark.ledger import local_ledger  # noqa: PLC0415  # deltalake
+
+        return local_ledger.last_limits(
+            location, topics, run_id=run_id, may_be_missing=may_be_missing
+        )
+    from pylog_spark.ledger import spark_ledger  # noqa: PLC0415  # Spark
+
+    return spark_ledger.last_limits(
+        place, location, topics, run_id=run_id, may_be_missing=may_be_missing
+    )

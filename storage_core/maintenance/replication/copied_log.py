@@ -29,7 +29,7 @@ from storage_core.maintenance.replication.alignment import (
 )
 from storage_core.maintenance.replication.copy_report import (
     CopyDifference,
-    CopyReport,
+    ListedDifferences,
     Unlike,
     runs,
 )
@@ -107,7 +107,7 @@ def compare_copy(
         syncs,
     )
     alignment = aligner.run()
-    report = CopyReport(logs=logs, has_times=has_times, is_mapped=syncs is not None)
+    report = ListedDifferences(logs=logs, has_times=has_times, is_mapped=syncs is not None)
     comparison = _CopyComparison(
         report=report,
         aborted=(aborted[0], aborted[1]),
@@ -208,7 +208,7 @@ class _CopyComparison:
         read_bytes: Bytes that were read again.
     """
 
-    report: CopyReport
+    report: ListedDifferences
     aborted: tuple[Sequence[AbortedTxn], Sequence[AbortedTxn]]
     cleaned: tuple[int, int]
     read_bytes: int = 0

@@ -76,7 +76,7 @@ class Unlike:
 
 
 @dataclass(slots=True, kw_only=True)
-class CopyReport:
+class ListedDifferences:
     """The differences between a log and its copy, as they are listed.
 
     Attributes:

@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 
-from pylog_spark.cli.commands import COMMANDS, Group
+from pylog_spark.cli.commands import COMMANDS, CommandGroup
 from pylog_spark.options.declared import EXCLUDE, TOPICS
 from storage_core.catalog.topic_filter import is_pattern, nearest_name, unmatched_globs
 from tests.kit.golden_data import Golden
@@ -79,7 +79,7 @@ def test_every_command_that_chooses_topics_is_called_here():
     declared = [
         (command.name if group is command else f"{group.name} {command.name}", command)
         for group in COMMANDS
-        for command in (group.commands if isinstance(group, Group) else (group,))
+        for command in (group.commands if isinstance(group, CommandGroup) else (group,))
     ]
     names = {option.name for option in (TOPICS, EXCLUDE)}
     chosen = {name for name, each in declared if names & {option.name for option in each.options}}

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from pylog_spark.cli.commands import COMMANDS as COMMAND_TABLE
-from pylog_spark.cli.commands import Command, Group
+from pylog_spark.cli.commands import Command, CommandGroup
 from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.choices import OutputFormat, RecordOutput
@@ -153,7 +153,7 @@ def test_every_command_with_a_table_has_csv_and_no_other():
     commands = [
         inner
         for command in COMMAND_TABLE
-        for inner in (command.commands if isinstance(command, Group) else [command])
+        for inner in (command.commands if isinstance(command, CommandGroup) else [command])
     ]
 
     def output_of(command: Command) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pylog_spark.cli.commands import COMMANDS as COMMAND_TABLE
-from pylog_spark.cli.commands import Command, Group
+from pylog_spark.cli.commands import Command, CommandGroup
 from pylog_spark.options.declared import DRY_RUN, EXACT
 from pylog_spark.options.option import Option
 
@@ -25,9 +25,9 @@ COMMANDS = {
 GROUPS = {"partition": "clean", "config": "show", "salvage": "show"}
 
 
-def options_of(command: Command | Group) -> list[Option[Any]]:
+def options_of(command: Command | CommandGroup) -> list[Option[Any]]:
     """Return the options of a command, or of all in a group."""
-    if isinstance(command, Group):
+    if isinstance(command, CommandGroup):
         return [option for inner in command.commands for option in inner.options]
     return list(command.options)
 

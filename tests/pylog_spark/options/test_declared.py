@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.cli.commands import COMMANDS, Command, Group
+from pylog_spark.cli.commands import COMMANDS, Command, CommandGroup
 from pylog_spark.options import JobOptions, RunLimits, declared, of_partitions
 from pylog_spark.options import load as load_module
 from pylog_spark.options.declared import OPTIONS
@@ -38,7 +38,7 @@ READ_BY_COMMANDS = {
 def commands() -> list[Command]:
     found = []
     for command in COMMANDS:
-        found += command.commands if isinstance(command, Group) else [command]
+        found += command.commands if isinstance(command, CommandGroup) else [command]
     return found
 
 
