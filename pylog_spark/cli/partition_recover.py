@@ -24,6 +24,7 @@ from pylog_spark.options.option import CommandLine
 from pylog_spark.text import to_json
 from storage_core.commit import Plan
 from storage_core.errors import GuardRefusedError
+from storage_core.json_values import to_plain
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.maintenance.recovery.partition import (
     RecoverResult,
@@ -100,7 +101,7 @@ def truncate(line: CommandLine) -> int:
             log_start_offset=line[LOG_START_OR_ZERO],
             cleaner_checkpoint=line[CLEANER_CHECKPOINT],
         )
-        typer.echo(result.to_json())
+        typer.echo(to_json(to_plain(result)))
         return ExitCode.DONE
     truncated, log = plan_truncation(
         LocalStore(directory),

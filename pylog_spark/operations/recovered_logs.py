@@ -26,6 +26,8 @@ from pylog_spark.schemas import (
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.roles import Role
 from storage_core.filenames import TopicPartition
+from storage_core.json_values import from_json
+from storage_core.maintenance.recovery.salvage import Salvage
 from storage_core.maintenance.verification.findings import Severity
 from storage_core.wording import count_text
 
@@ -216,7 +218,7 @@ class RecoveredLogs:
                     records=cut["records"],
                     first_offset=cut["first_offset"],
                     is_whole_segment=cut["is_whole_segment"],
-                    salvaged_to=None if salvage is None else json.loads(salvage)["directory"],
+                    salvaged_to=None if salvage is None else from_json(Salvage, salvage).directory,
                     reason=cut["reason"],
                 )
                 for cut in _cuts(outcome)

@@ -51,6 +51,7 @@ from storage_core.filenames import (
     offset_of,
     segment_file,
 )
+from storage_core.json_values import to_json
 from storage_core.log.loaded_log import FollowerEnd, LoadedLog
 from storage_core.log.log_segment import segments_from
 from storage_core.log.segment_scan import SegmentScan, scan_segment
@@ -526,7 +527,7 @@ def _salvage(work: RecoveryWork, log: LoadedLog, context: RecoveryContext) -> di
         index_interval_bytes=config.index_interval_bytes,
         max_index_bytes=config.segment_index_bytes,
     )
-    return {"salvage": json.dumps(asdict(salvage))}
+    return {"salvage": to_json(salvage)}
 
 
 def salvage_directory(salvage: str, run_id: str, directory: Path) -> Path:

@@ -1,13 +1,14 @@
 """Truncation of one partition directory to an offset, as a replica does it."""
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from storage_core.commit import Plan, commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import located
 from storage_core.filenames import LOG_SUFFIX, kind_of, offset_of
+from storage_core.json_values import OMITTED
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import LogLoader
 from storage_core.log.log_truncation import truncate_log
@@ -28,14 +29,7 @@ class TruncateResult:
 
     truncated: bool
     log_end_offset: int
-    cleaner_checkpoint: int | None = None
-
-    def to_json(self) -> str:
-        """Return the result as one JSON object on one line."""
-        fields = asdict(self)
-        if self.cleaner_checkpoint is None:
-            del fields["cleaner_checkpoint"]
-        return json.dumps(fields)
+    cleaner_checkpoint: Annotated[int | None, OMITTED] = None
 
 
 def truncated_cleaner_point(point: int, *, to: int, active_before: int, active_after: int) -> int:

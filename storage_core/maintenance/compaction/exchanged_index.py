@@ -4,13 +4,13 @@ A group gets bitmaps of all of its records, those below the dirty section includ
 offset map.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from storage_core.json_values import from_json, to_json
 from storage_core.kernels.survivors import mark_ordinals
 from storage_core.maintenance.compaction.index import (
     CompactionIndex,
@@ -132,10 +132,9 @@ class ExchangedGroup:
 
 def encode_start(start: GroupStart) -> bytes:
     """Return the start of a group as bytes."""
-    return json.dumps([list(start.base_offsets), start.tracker]).encode()
+    return to_json(start).encode()
 
 
 def decode_start(content: bytes) -> GroupStart:
     """Return what encode_start encoded."""
-    bases, tracker = json.loads(content)
-    return GroupStart(base_offsets=tuple(bases), tracker=tracker)
+    return from_json(GroupStart, content.decode())

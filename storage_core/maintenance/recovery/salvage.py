@@ -167,7 +167,7 @@ class Salvage:
         records: Records in them.
     """
 
-    directory: str
+    directory: SystemText
     raw_bytes: int
     segments: int
     records: int

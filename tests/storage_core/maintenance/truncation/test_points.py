@@ -3,6 +3,7 @@
 import pytest
 
 from storage_core.config import CleanerConfig, LogConfig
+from storage_core.json_values import to_json
 from storage_core.maintenance.truncation import (
     plan_truncation,
     truncate_partition,
@@ -59,7 +60,7 @@ def test_without_an_entry_nothing_is_said_of_one(tmp_path):
     result = truncate_partition(
         directory, config=LogConfig(), cleaner=CleanerConfig(), now_ms=NOW_MS, to=5
     )
-    assert result.to_json() == '{"truncated": true, "log_end_offset": 5}'
+    assert to_json(result) == '{"truncated": true, "log_end_offset": 5}'
 
 
 def test_a_point_above_a_log_that_is_not_cut_below_its_active_segment_stays():
