@@ -13,6 +13,7 @@ import os
 import select
 import shutil
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +29,15 @@ _PATIENCE_SECONDS: Final = 60.0
 # Ctrl-C reaches a whole group, and whoever started this process hands it on: that is one signal.
 _ONE_SIGNAL_SECONDS: Final = 1.0
 _STANDARD_ERROR: Final = 2
+# Arguments: where this package is, the exit status, and what is removed.
+_REMOVAL: Final = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from storage_core.interruption import remove_scratch
+for path in sys.argv[3:]:
+    remove_scratch(path)
+os._exit(int(sys.argv[2]))
+"""
 
 
 class TerminatedError(BaseException):
@@ -190,11 +200,29 @@ def _read(reader: int) -> None:
 
 def _end(number: int) -> None:
     """End the process, whatever it is at."""
-    for path in list(_watch.scratch):
-        remove_scratch(path)
     line = _watch.line("interrupted" if number == signal.SIGINT else "terminated")
     # Nobody may read it any more, and the process would not end.
     with suppress(OSError, ValueError):
         if select.select([], [_STANDARD_ERROR], [], 0)[1]:
             os.write(_STANDARD_ERROR, line)
-    os._exit(_SIGNAL_STATUS + number)
+    status = _SIGNAL_STATUS + number
+    if scratch := list(_watch.scratch):
+        _become_removal(scratch, status)
+    os._exit(status)
+
+
+def _become_removal(scratch: list[str], status: int) -> None:
+    """Let this process be one that removes files and ends with a status.
+
+    Other threads of this one would go on in a folder that is removed: they would make it anew, or
+    end the process with an error of theirs. No thread lives on in another program.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120  # as above
+    with suppress(OSError):
+        os.execv(  # noqa: S606
+            sys.executable,
+            [sys.executable, "-I", "-S", "-c", _REMOVAL, package, str(status), *scratch],
+        )
+    for path in scratch:  # there is no such program any more
+        remove_scratch(path)

@@ -198,6 +198,24 @@ with interruption.removed_at_end({str(folder)!r}):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_no_thread_goes_on_in_a_folder_that_is_removed(tmp_path: Path):
+    folder = tmp_path / "scratch"
+    code = f"""
+with interruption.removed_at_end({str(folder)!r}):
+    for number in range(2000):
+        os.makedirs({str(folder)!r} + "/old/" + str(number))
+    ready()
+    number = 0
+    while True:
+        # Made anew once it is gone; an error where it goes in between.
+        os.makedirs({str(folder)!r} + "/" + str(number))
+        os.rmdir({str(folder)!r} + "/" + str(number))
+        number += 1
+"""
+    assert run(code, signal.SIGTERM) == (143, "", "pylog: terminated\n")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_signal_that_is_ignored_stays_ignored():
     code = """
 interruption.take_signals()
