@@ -98,13 +98,13 @@ FINDING = Change(
             ),
         },
         "storage_core/maintenance/verification/finding_kinds.py": {
-            "    Code.FILE_ANCIENT: Kind(\n": """\
-    Code.FILE_OF_EDITOR: Kind(
+            "    Code.FILE_ANCIENT: FindingKind(\n": """\
+    Code.FILE_OF_EDITOR: FindingKind(
         severity=Severity.INFO,
         meaning="A file is the copy that an editor keeps; it is left alone.",
         fix="nothing",
     ),
-    Code.FILE_ANCIENT: Kind(
+    Code.FILE_ANCIENT: FindingKind(
 """,
         },
         "storage_core/maintenance/verification/files.py": {

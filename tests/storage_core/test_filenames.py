@@ -33,13 +33,14 @@ def test_a_partition_directory_is_split_at_its_last_hyphen(name, topic, partitio
     assert str(TopicPartition(topic, partition)) == name
 
 
-@pytest.mark.item("SEG-01")
+@pytest.mark.item("SEG-01", "ERR-07")
 @pytest.mark.parametrize(
     "name", ["orders", "orders_0", "orders-", "-0", "orders-x", "or ders-0", "t-2147483648", "..-0"]
 )
 def test_other_directories_are_no_partitions(name):
-    with pytest.raises(InvalidNameError):
+    with pytest.raises(InvalidNameError) as refusal:
         parse_partition_directory(name)
+    assert refusal.value.kafka_code == 17
 
 
 @pytest.mark.item("SEG-01")

@@ -417,12 +417,12 @@ def test_sigterm_ends_a_look_at_a_manifest_with_very_many_files(names: list[str]
     code = f"""
 from pylog_spark.cli import main
 from storage_core.store import manifest
-plain = manifest._parse_file
-def parse(*arguments):
-    manifest._parse_file = plain
+plain = manifest.validate_file_name
+def validate(name):
+    manifest.validate_file_name = plain
     print("ready", flush=True)
-    return plain(*arguments)
-manifest._parse_file = parse
+    return plain(name)
+manifest.validate_file_name = validate
 main(["inspect", "managed+{tmp_path}"])
 """
     status, said = end_when_ready(code)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from pylog_spark.operations.audit import Audit, audit, find_known
 from pylog_spark.operations.elections import controller_of, find_starting
 from pylog_spark.options import JobOptions
 from storage_core.catalog.roles import Role
+from storage_core.checkpoint.broker_files import CleanShutdown
 from storage_core.errors import ConfigError
 from storage_core.maintenance.replication.elections import Election, Prediction, predict_election
 from storage_core.maintenance.verification.log_directories import verify_log_directories
@@ -90,6 +92,33 @@ def test_elections_are_those_of_kafkas_controller(name: str, tmp_path: Path):
             assert {each.leader for each in same} == {row["leader"]}, story
             compared += 1
     assert compared
+
+
+@pytest.mark.item("DIR-04")
+@pytest.mark.parametrize(
+    ("difference", "is_clean"),
+    [(0, True), (1, False), (None, False)],
+    ids=["same", "other", "none"],
+)
+def test_a_broker_stopped_cleanly_if_all_its_directories_name_its_last_epoch(
+    difference: int | None, is_clean: bool, tmp_path: Path
+):
+    cluster = Cluster("clean", tmp_path)
+    observed, _ = verify_log_directories([(str(root), Role.BROKER) for root in cluster.roots])
+    metadata = find_known(observed, None, JobOptions(now_ms=0), {}, holds_roots=False).metadata
+    assert metadata is not None
+    first = next(root for root in observed if root.meta_properties and root.marker)
+    assert first.meta_properties is not None
+    broker = first.meta_properties.node_id
+    assert broker is not None
+    epoch = metadata.brokers[broker].broker_epoch
+    markers = [
+        CleanShutdown(broker_epoch=epoch),
+        None if difference is None else CleanShutdown(broker_epoch=epoch + difference),
+    ]
+    roots = [replace(first, marker=marker) for marker in markers]
+    ((starting,), _) = find_starting([broker], roots, metadata)
+    assert starting.is_clean is is_clean
 
 
 def audit_of(
