@@ -6,6 +6,7 @@ line, with every column.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from typing import Final
 
 import humanize
@@ -43,7 +44,10 @@ def _why_cut(row: Row) -> str:
 
 def _kept_for(row: Row) -> str:
     wait_ms = row["wait_ms"]
-    return NOTHING if wait_ms is None else humanize.naturaldelta(wait_ms / 1000)
+    if wait_ms is None:
+        return NOTHING
+    # A limit that stands for none, 2**63 - 1 ms, is longer than what Python counts.
+    return humanize.naturaldelta(min(wait_ms / 1000, timedelta.max.total_seconds() // 2))
 
 
 def summary_line(rows: Sequence[Row]) -> str:

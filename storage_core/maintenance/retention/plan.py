@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.config import CleanupPolicy, LogConfig
+from storage_core.config.values import LONG_MAX
 from storage_core.errors import ConfigError
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.kernels import retention_walk as walk
@@ -290,7 +291,9 @@ def plan_retention(state: PartitionState, rules: RetentionRules, *, now_ms: int)
         timestamp = segments[gone].largest_timestamp if has_age else None
         wait_ms = None
         if timestamp is not None and hold is not Hold.HIGH_WATERMARK:
-            wait_ms = _time_to_wait(timestamp, rules.retention_ms, now_ms)
+            # A limit that stands for none, 2**63 - 1, is waited for beyond all times there are.
+            latest_wait_ms = LONG_MAX - max(now_ms, 0)
+            wait_ms = min(_time_to_wait(timestamp, rules.retention_ms, now_ms), latest_wait_ms)
         blocks.append(
             Block(
                 predicate=predicate,

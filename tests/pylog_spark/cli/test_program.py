@@ -429,6 +429,17 @@ main(["inspect", "managed+{tmp_path}"])
     assert (status, said) == (ExitCode.TERMINATED, "pylog: terminated\n")
 
 
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_the_largest_retention_of_records_of_the_future_is_no_error(
+    output: str, pylog, broker_dir: Path
+):
+    job = ["retain", broker_dir, "--role", "broker", "--dry-run", "--engine", "local"]
+    limits = ["--set", f"retention.ms={2**63 - 1}", "--now-ms", 1_000_000]
+    done = pylog(*job, *limits, "--topics", "events", "--wide", "--output", output)
+    assert done.exit_code == ExitCode.DONE
+    assert "FUTURE_TIMESTAMP" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "streams", "status", "said"),
     [

@@ -3,6 +3,7 @@
 import pytest
 
 from storage_core.config import LogConfig
+from storage_core.config.values import LONG_MAX
 from storage_core.errors import ConfigError
 from storage_core.kernels import retention_walk as walk
 from storage_core.maintenance.partition_state import Fact, UnobservedError
@@ -128,6 +129,13 @@ def test_a_timestamp_in_the_future_holds_back_everything_behind_it_and_says_how_
     assert (block.hold, block.base_offset) == (Hold.FUTURE_TIMESTAMP, 10)
     assert block.wait_ms == 1000 + 50 + 1
     assert len(decide(log, NOW + block.wait_ms, retention_ms=50).removals) == 3
+
+
+@pytest.mark.item("RET-08")
+def test_a_limit_that_stands_for_none_is_waited_for_within_64_bits():
+    log = log_of(segment(0, age_ms=-1000), segment(10, age_ms=99))
+    block = decide(log, retention_ms=LONG_MAX).blocked_by
+    assert block.wait_ms == LONG_MAX - NOW
 
 
 @pytest.mark.item("RET-09")
