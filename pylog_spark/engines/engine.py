@@ -317,7 +317,9 @@ def run_apart(what: str, step: Callable[[], object]) -> None:
         try:
             step()
         except Exception as error:  # noqa: BLE001  # the error that led here is on its way up
-            _log.warning("could not %s: %s", what, error)
+            # A signal to the whole group has ended the JVM, too.
+            if not interruption.is_requested():
+                _log.warning("could not %s: %s", what, error)
 
     work = partial(copy_context().run, attempt)
     thread = threading.Thread(target=work, name=what, daemon=True)
