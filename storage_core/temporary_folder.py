@@ -22,6 +22,8 @@ def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
     with ExitStack() as stack:
         # A signal in between would leave it, or the file by which Python tries the parent.
         with ending_in_order():
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix, dir=parent))
-            stack.enter_context(removed_at_end(folder))
-        yield Path(folder)
+            folder = tempfile.TemporaryDirectory(prefix=prefix, dir=parent)
+            # Until all of it is removed: that takes its time.
+            stack.enter_context(removed_at_end(folder.name))
+            stack.enter_context(folder)
+        yield Path(folder.name)

@@ -1,4 +1,4 @@
-"""A folder for temporary files, and a signal while it is made."""
+"""A folder for temporary files, and a signal while it is made or removed."""
 
 import tempfile
 
@@ -33,3 +33,17 @@ def test_no_signal_ends_the_process_between_the_making_and_the_note_of_it(tmp_pa
         assert interruption._watch.blocks == before
     assert blocks == [before + 1]
     assert not interruption._watch.scratch
+
+
+def test_a_signal_during_the_removal_leaves_nothing(tmp_path, monkeypatch):
+    noted = []
+
+    class Slow(tempfile.TemporaryDirectory):
+        def cleanup(self):
+            noted.append(self.name in interruption._watch.scratch)
+            super().cleanup()
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", Slow)
+    with temporary_folder("ours-", tmp_path):
+        pass
+    assert noted == [True]
