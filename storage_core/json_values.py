@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 _MAX_DEPTH: Final = 50
 _MAX_WORD: Final = 1024
 _SHOWN: Final = 80
+_PLAIN_TYPES: Final = frozenset({str, int, float, bool, type(None)})
 
 T = TypeVar("T")
 Reader = Callable[[object], Any]
@@ -224,19 +225,22 @@ class JsonFile(Generic[T]):
 
     def encode(self, value: T, *, layout: Layout | None = None) -> bytes:
         """Return the content of a file; fields beyond those of its kind are not in it."""
-        plain: Any = value
         if is_dataclass(self.kind):
-            plain = {} if self.format is None else {"format": self.format, "version": self.version}
-            plain |= _fields_as_plain(self.kind, value)
+            head = {} if self.format is None else {"format": self.format, "version": self.version}
+            plain = head | _fields_as_plain(self.kind, value)
+        else:
+            plain = to_plain(value)
         layout = layout or self.layout
         text = json.dumps(
-            to_plain(plain), allow_nan=False, indent=layout.indent, separators=layout.separators
+            plain, allow_nan=False, indent=layout.indent, separators=layout.separators
         )
         return (text + layout.end).encode()
 
 
 def to_plain(value: Any) -> Any:
     """Return dataclasses, and what has them in it, as what JSON has."""
+    if type(value) in _PLAIN_TYPES:  # nearly all: what follows asks much more
+        return value
     if is_dataclass(value):
         return _fields_as_plain(type(value), value)
     if isinstance(value, Mapping):

@@ -235,7 +235,6 @@ def test_every_reader_is_named_above():
         "storage_core/checkpoint/lock.py",  # a process of this one's
         "storage_core/json_text.py",
         "storage_core/json_values.py",  # from task to task
-        "storage_core/maintenance/compaction/exchanged_index.py",  # from task to task
         "storage_core/maintenance/compaction/statistics.py",
         "storage_core/records/packing.py",
     }
