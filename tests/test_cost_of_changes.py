@@ -238,18 +238,15 @@ STORE = Change(
 """Objects on a shelf: ``shelf://path``, a folder that a machine of its own writes."""
 
 from pathlib import Path
-from typing import Final
 
 from storage_core.store.local_objects import LocalObjectStore
-
-SHELF_SCHEME: Final = "shelf://"
 
 
 class ShelfObjectStore(LocalObjectStore):
     """The files of a shelf."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(Path(url.removeprefix(SHELF_SCHEME)))
+        super().__init__(Path(url.removeprefix("shelf://")))
         self._shelf = url.rstrip("/")
 
     @property
@@ -262,13 +259,9 @@ class ShelfObjectStore(LocalObjectStore):
         "storage_core/store/open_objects.py": {
             "from storage_core.store.object_store import ObjectStore\n": (
                 "from storage_core.store.object_store import ObjectStore\n"
-                "from storage_core.store.shelf_objects import SHELF_SCHEME, ShelfObjectStore\n"
+                "from storage_core.store.shelf_objects import ShelfObjectStore\n"
             ),
-            "    if url.startswith(MEMORY_SCHEME):\n": (
-                "    if url.startswith(SHELF_SCHEME):\n"
-                "        return ShelfObjectStore(url)\n"
-                "    if url.startswith(MEMORY_SCHEME):\n"
-            ),
+            '= {"s3": _open_s3,': '= {"shelf": ShelfObjectStore, "s3": _open_s3,',
         },
     },
     command="inspect shelf://{log} --output json",
