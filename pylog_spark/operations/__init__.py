@@ -1,1 +1,4 @@
-"""What can be done to log directories, spread over executors: observe, plan, commit, record."""
+"""Operations on log directories, spread over executors.
+
+Each one observes, plans, commits and records.
+"""

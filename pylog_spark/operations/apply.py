@@ -1,4 +1,7 @@
-"""Apply a plan that was saved: the same clock, options and configs, and only what it planned."""
+"""Apply a saved plan with its own clock, options and configs.
+
+Nothing is done beyond the plan.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -31,7 +34,9 @@ OPERATIONS: Final[Mapping[str, Callable[..., RunReport]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyOptions:
-    """What may be said anew when a plan is applied; None leaves it as the plan has it.
+    """Options given anew to apply a plan.
+
+    None leaves an option as the plan has it.
 
     Attributes:
         dry_run: Only look which partitions are still as planned.
@@ -84,7 +89,9 @@ def options_of(saved: SavedPlan, path: Path | None, said: ApplyOptions) -> JobOp
 def apply_plan(
     place: Place, path: str | Path, said: ApplyOptions, *, clock: Clock | None = None
 ) -> RunReport:
-    """Apply exactly the plan of a file; partitions that changed since are refused, by file.
+    """Apply exactly the plan of a file.
+
+    A partition that changed since is refused, and the file that changed is named.
 
     Args:
         place: Where it runs: a Spark session, or this machine (``Local``).

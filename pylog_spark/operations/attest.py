@@ -1,4 +1,6 @@
-"""Write a broker's last epoch into markers, so that it keeps its place in ISR and ELR.
+"""Write a broker's last epoch into its clean-shutdown markers.
+
+With it the broker keeps its place in ISR and ELR.
 
 The controller takes a broker out of both when it registers without its last epoch, as after a kill.
 A recovery leaves a marker without an epoch, since nobody knows what a log has lost. Where all
@@ -58,7 +60,9 @@ class Attestation:
 
 
 def attest(place: Place, roots: Sequence[str | Path], options: JobOptions) -> Attestation:
-    """Write the last broker epoch into the markers that a recovery left without one.
+    """Write the last broker epoch into markers left without one.
+
+    It is a recovery that leaves them so.
 
     The locks of all roots are held from before the comparison until after the last marker.
 
@@ -98,7 +102,9 @@ def attest(place: Place, roots: Sequence[str | Path], options: JobOptions) -> At
 
 
 def check_attestation(report: Audit) -> list[RootMarker]:
-    """Return the markers of brokers that have replicas, where each may name its last epoch.
+    """Check an audit and return the markers to write.
+
+    They are the markers of brokers that have replicas, and each may name its last epoch.
 
     Raises:
         GuardRefusedError: One may not; the text says why, and the way out.
@@ -171,7 +177,10 @@ def _check_roots(markers: Sequence[RootMarker], answers: Sequence[_Row]) -> None
 
 
 def _check_metadata(answer: _Row) -> None:
-    """Refuse where the metadata are older than a replica: then others may have replicas, too."""
+    """Refuse if the cluster's metadata are older than a replica.
+
+    Then other brokers may have replicas, too.
+    """
     reasons = [
         each["message"]
         for each in answer["remarks"] or ()
@@ -187,7 +196,7 @@ def _check_metadata(answer: _Row) -> None:
 
 
 def _find_difference(answer: _Row) -> str:
-    """Return why the replicas of a partition are not the same; empty where they are."""
+    """Return how a partition's replicas differ; empty for equal replicas."""
     if answer["candidates"] is None:
         return f"it could not be compared: {answer['error']}"
     for each in answer["replicas"]:
@@ -207,7 +216,7 @@ def _find_difference(answer: _Row) -> str:
 
 
 def _check_epoch(marker: RootMarker) -> None:
-    """Refuse where a marker names an epoch that the metadata do not explain."""
+    """Refuse a marker's epoch if the metadata do not explain it."""
     if marker.registered_epoch is None:
         raise GuardRefusedError(
             "ATTEST_EPOCH_UNKNOWN",

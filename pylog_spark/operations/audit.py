@@ -1,4 +1,7 @@
-"""Compare the replicas of several brokers: what differs, who may lead, what would be lost."""
+"""Compare the replicas of several brokers.
+
+It says what differs, who may lead, and what would be lost.
+"""
 
 import json
 from collections import Counter
@@ -61,7 +64,7 @@ ANSWER_KEYS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootMarker:
-    """What one log directory says of its broker's last shutdown, and what the controller expects.
+    """One log directory's clean-shutdown marker, and the controller's view of it.
 
     Attributes:
         root: The log directory.
@@ -132,7 +135,7 @@ def audit(  # noqa: PLR0913 - each is a word of the command line
     most_keys: int = 0,
     holds_roots: bool = False,
 ) -> Audit:
-    """Compare the replicas in the log directories of several brokers; nothing is written.
+    """Compare the replicas of several brokers; write nothing to their directories.
 
     A log directory that cannot be read counts as one that was not given; the answer names it.
 
@@ -210,7 +213,7 @@ def open_places(
     *,
     holds_roots: bool = False,
 ) -> "tuple[Job, list[PartitionPlaces], Sequence[ObservedRoot], Known]":
-    """Return a job that writes nothing, its partitions, the roots, and what is known of them.
+    """Return a read-only job, its partitions, its roots, and their states.
 
     Arguments and errors as of ``audit``.
     """
@@ -274,7 +277,10 @@ def _uncounted(
     answers: Sequence[dict[str, Any]],
     states: Mapping[TopicIdPartition, PartitionRegistration],
 ) -> Iterator[str]:
-    """Yield of which brokers the only logs that were in sync are not here."""
+    """Yield notes about in-sync brokers without a log here.
+
+    Nobody else was in sync of those partitions: what only these brokers had is not counted.
+    """
     counts = Counter[tuple[int, ...]]()
     for answer in answers:
         state = states.get((answer["topic"], answer["partition"], answer["topic_id"]))
@@ -376,7 +382,9 @@ def find_known(
     *,
     holds_roots: bool,
 ) -> Known:
-    """Return what a file says of partitions, or the newest metadata that lie in roots.
+    """Return partition states from a file, or from the newest metadata.
+
+    The metadata are those that lie in the roots.
 
     Args:
         roots: The log directories.

@@ -1,4 +1,7 @@
-"""What an audit has to say about a partition beside its losses: replication, epochs, ids."""
+"""Remarks of an audit on replication, epochs and ids of partitions.
+
+An answer has them beside the losses.
+"""
 
 import enum
 from collections.abc import Iterator, Mapping, Sequence
@@ -107,7 +110,7 @@ def find_remarks(answer: dict[str, Any], known: Surroundings) -> list[dict[str, 
 
 
 def own_replicas(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the replicas of an answer, without the copies that moves and deletions left."""
+    """Return an answer's replicas without copies left by moves and deletions."""
     return [each for each in answer["replicas"] or () if not any(map(each.get, _BESIDE))]
 
 

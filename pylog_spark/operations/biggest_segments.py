@@ -1,4 +1,6 @@
-"""The segments of the biggest partitions, for a picture: a bounded look, in this process.
+"""List the segments of the biggest partitions, for a picture.
+
+It is a bounded look, in this process.
 
 Read only: no Spark session is started, no lock is taken, no record is read.
 """
@@ -26,7 +28,7 @@ Row = dict[str, Any]
 def segments_after_run(
     roots: Sequence[LogRoot], options: JobOptions, results: Iterable[Row], *, most: int
 ) -> list[Row]:
-    """Return the segments of the biggest partitions of a run, as they lie now.
+    """Return the present segments of a run's biggest partitions.
 
     Args:
         roots: Its log directories.
@@ -66,7 +68,7 @@ def segments_of(
     *,
     now_ms: int,
 ) -> list[Row]:
-    """Return the segments of some partitions of a root, each with its state.
+    """Return the segments of some partitions, each with its state.
 
     A partition that cannot be read has none: its own row says why.
 

@@ -1,4 +1,7 @@
-"""Purge of a broker's log directory: what the broker put aside, and would remove itself."""
+"""Purge a broker's log directory of deleted files and partitions.
+
+The broker has put them aside to remove them itself.
+"""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -74,7 +77,7 @@ def _purge(
     *,
     dry_run: bool,
 ) -> Gone:
-    """Remove what the plan names; ``begin`` is called before the first file goes."""
+    """Remove the files of a plan; call ``begin`` before the first."""
     purge = plan()
     _check_switch(purge)
     if begin is not None and purge.plans and not dry_run:
@@ -94,7 +97,7 @@ def _plan_directory(row: Mapping[str, Any], now_ms: int) -> Purge:
 
 
 class _DeletedPartitions:
-    """The deleted partitions of one log directory, whose entries have to leave its checkpoints.
+    """The deleted partitions of one log directory, to drop from checkpoints.
 
     A broker does that when it renames the directory. One that died in between has not, and entries
     of a partition that is created again would count for the new one: so they go before any of its
@@ -117,7 +120,10 @@ class _DeletedPartitions:
         self._forgetting = threading.Lock()
 
     def forget(self, row: Mapping[str, Any]) -> None:
-        """Take out the entries of a directory that goes now, and of those that go after it."""
+        """Drop the checkpoint entries of this and all later directories.
+
+        Later ones are those that the same purge removes after it.
+        """
         partition = _partition_of(row)
         with self._forgetting:
             if self._root is not None and partition not in self._forgotten:
@@ -153,7 +159,9 @@ def _partition_of(row: Mapping[str, Any]) -> TopicPartition:
 
 
 def _delay_ms(catalog: TopicCatalog, topic: str | None) -> int:
-    """Return how long a broker waits; Kafka's default where nobody knows the topic's config.
+    """Return how long a broker waits before it deletes a file.
+
+    It is Kafka's default where nobody knows the topic's config.
 
     That files with this suffix go is not a question of config: a broker's start drops them all.
     """

@@ -1,4 +1,4 @@
-"""Undo of a run in a broker's log directory, from the run's trash.
+"""Undo a run in a broker's log directory from the trash.
 
 A partition is only touched if every file of it is what the run left; of the others the first file
 that is not is named, and they stay as they are.
@@ -114,7 +114,9 @@ class BrokerUndo:
         self._lock = ExitStack()
 
     def hold(self) -> None:
-        """Take its lock, unless its disk fails; the run gives it back if nobody has before.
+        """Take the directory's lock, unless its disk fails.
+
+        The run gives the lock back if nobody has done so before.
 
         Raises:
             GuardRefusedError: It is in use.
@@ -172,7 +174,9 @@ class BrokerUndo:
         self._root.give_up(error)
 
     def _undo(self, chosen: Sequence[PartitionUndo]) -> bool:
-        """Undo partitions, unless the disk fails before that; return whether all are whole.
+        """Undo partitions; return whether all are whole.
+
+        If the disk fails before that, none is undone.
 
         First the marker goes, then the checkpoints are what they were: where one of that cannot be
         done, the files of the partitions stay as they are, and the same undo does it all later.
@@ -264,7 +268,9 @@ class BrokerUndo:
         }
 
     def _finish_marker(self, chosen: Sequence[PartitionUndo]) -> None:
-        """Write the marker where an undo was killed when nothing but that was left to do.
+        """Write the marker of an undo killed just before it.
+
+        It is written only if nothing else was left to do.
 
         Not if anything has changed since: then a broker may have removed it.
         """
@@ -282,7 +288,7 @@ class BrokerUndo:
 def _entries_before(
     root: TrashedRoot, due: Iterable[PartitionUndo], names_of: Callable[[PartitionUndo], set[str]]
 ) -> dict[str, dict[TopicPartition, int | None]]:
-    """Return the entries of checkpoints as they were before the run, by file.
+    """Return the checkpoint entries from before the run, by file.
 
     A file that was malformed then has no former entries.
 
@@ -309,7 +315,10 @@ def _not_above(undo: PartitionUndo) -> set[str]:
 
 
 def _above(undo: PartitionUndo) -> set[str]:
-    """Return the others: their former points may lie above the log as the run left it."""
+    """Return the checkpoints put back after the files.
+
+    Their former points may lie above the log as the run left it.
+    """
     return moved_checkpoints(undo) - _not_above(undo)
 
 
@@ -327,13 +336,15 @@ def _failed_row(undo: PartitionUndo, error: StorageError) -> dict[str, Any]:
 
 
 def moved_checkpoints(undo: PartitionUndo) -> set[str]:
-    """Return the checkpoints in which the run moved the entries of a partition."""
+    """Return the checkpoints with entries moved by the run."""
     names = {name for action in undo.actions for name in _CHECKPOINTS.get(action, ())}
     return names | {LOG_START_FILE} if undo.has_raised_start else names
 
 
 def find_undos(folder: Path, root: TrashedRoot, topics: TopicFilter) -> list[PartitionUndo]:
-    """Return the partitions of a log directory of which the run kept something.
+    """Return the partitions of a log directory to be undone.
+
+    These are the partitions of which the run kept something.
 
     And those whose log start it raised and did not come to the rest: nothing of them was kept yet.
     """
@@ -371,7 +382,10 @@ def find_undos(folder: Path, root: TrashedRoot, topics: TopicFilter) -> list[Par
 
 
 def _raised_starts(folder: Path, root: TrashedRoot) -> dict[TopicPartition, RaisedStart]:
-    """Return what the run, if it was killed, may have left of log starts that it raised."""
+    """Return the log starts raised by a run, by partition.
+
+    A run that was killed may have left them raised.
+    """
     raised = read_raised(folder, root.location)
     if not raised:
         return {}

@@ -1,4 +1,7 @@
-"""The logs of a compaction and what became of each, round by round, as rows and as totals."""
+"""Collect each log's outcome in a compaction, as rows and totals.
+
+They are collected round by round.
+"""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -59,7 +62,7 @@ class CleanedLogs:
         self.record(self.plans, {n: Outcome() for n in numbers if n not in self.outcomes})
 
     def end_round(self, plans: pa.Table, ended: Outcomes) -> set[RowKey]:
-        """Take what became of partitions in a round; return those that need another one.
+        """Record a round's outcomes; return the partitions due for another round.
 
         These are the partitions of which a segment was split in place of the round, and, where a
         run goes on until all is clean, those whose offset map was full before.
@@ -96,7 +99,7 @@ class CleanedLogs:
         return _cleanings(self.plans, self.outcomes, run_id=self._run.job.run_id)
 
     def totals(self) -> dict[str, int]:
-        """Return the numbers of all that was due, by the names that Kafka's gauges have."""
+        """Return the totals of all due partitions by Kafka's gauge names."""
         return _gauges(log for _, log in self._due())
 
     def root_totals(self) -> dict[str, dict[str, int]]:
@@ -127,7 +130,7 @@ class CleanedLogs:
 
 
 def _gauges(logs: Iterable[CleanedLog]) -> dict[str, int]:
-    """Return the totals of some partitions, by the names that Kafka's gauges have."""
+    """Return the totals of some partitions by Kafka's gauge names."""
     return {name.replace("_", "-"): value for name, value in asdict(total_of(logs)).items()}
 
 

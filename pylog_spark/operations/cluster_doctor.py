@@ -1,4 +1,4 @@
-"""The doctor of several brokers: a diagnosis of each, then what they lose if they start."""
+"""Diagnose several brokers, then foretell their losses at a start."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -115,7 +115,7 @@ class CompactionStep:
 def compact_step(
     run: Run, observation: Observation, *, strategy: Strategy = Strategy.AUTO
 ) -> CompactionStep:
-    """Compact what is due, within a run that is open; its dry run only plans.
+    """Compact all due partitions in an open run; a dry run plans.
 
     Then remove what has expired in partitions that are compacted, as Kafka's cleaner does: never
     before their compaction, and not where it failed.
@@ -162,13 +162,19 @@ def compact_step(
 def _planned(
     run: Run, observation: Observation, *, among: Collection[str] | None = None
 ) -> pa.Table:
-    """Return the table of plans, most urgent first; of all, or of some directories."""
+    """Return the table of plans, most urgent first.
+
+    It has the plans of all directories, or of some.
+    """
     rows = observation.rows(Step.COMPACT, among=among)
     return sort_plans(rows, run.job.options.limits.order)
 
 
 def _clean(run: Run, observation: Observation, logs: CleanedLogs, strategy: Strategy) -> None:
-    """Clean what is planned, round by round; each wave is on record when it has ended."""
+    """Clean the planned partitions round by round.
+
+    Each wave is on record when it has ended.
+    """
     # Points outside of their log are corrected at once, be it cleaned or not, as Kafka does.
     reset = logs.plans.filter(logs.plans["checkpoint_reset"])
     for location, points in offsets_by_root(reset, "first_dirty_offset").items():
@@ -195,7 +201,9 @@ def _clean(run: Run, observation: Observation, logs: CleanedLogs, strategy: Stra
 
 
 def _failed(plans: pa.Table, results: pa.Table) -> frozenset[str]:
-    """Return the directories whose compaction failed; the rows are in the same order.
+    """Return the directories of failed compactions.
+
+    The rows of both tables are in the same order.
 
     Kafka's cleaner does not sweep those either that it gave up.
     """
@@ -210,7 +218,7 @@ def _failed(plans: pa.Table, results: pa.Table) -> frozenset[str]:
 
 
 def _raise_points(run: Run, retentions: pa.Table) -> None:
-    """Bring cleaner points up to the log starts that a sweep has raised above them.
+    """Raise cleaner points to log starts raised by a sweep.
 
     Kafka does that when it looks at the log the next time; so would the next run, which would have
     something to do then after one that has done everything.

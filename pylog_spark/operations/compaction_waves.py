@@ -1,4 +1,6 @@
-"""What compaction does in a wave: pass one, merge, pass two, commit, cleaner points.
+"""Run a wave of compaction, from pass one to the cleaner points.
+
+Between these are the merge, pass two and the commit.
 
 A partition that fits in one task is cleaned whole in one, beside the stages of the others; the
 bytes are the same.
@@ -48,7 +50,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wave:
-    """What the stages of one wave share; outcomes gets what becomes of each partition."""
+    """State shared by the stages of one wave.
+
+    ``outcomes`` gets what becomes of each partition.
+    """
 
     title: str
     passes: PassStages
@@ -150,14 +155,20 @@ class CompactionStages:
         root.settle_commits(points, is_whole=is_whole)
 
     def _remove_scratch(self, each: DueCompaction, context: WriteContext) -> None:
-        """Remove what tasks shared in files; what cannot go now, goes when the run ends."""
+        """Remove the scratch files of a wave, shared by its tasks.
+
+        What cannot go now goes when the run ends.
+        """
         try:
             remove_wave(self._run.roots[each.ref.root].access, each.ref.directory, context)
         except OSError as error:
             _log.warning("%s: scratch files were not removed: %s", each.ref.directory, error)
 
     def _most_at_once(self, due: Sequence[DueCompaction]) -> int:
-        """Return how many tasks of a wave may share the budget of bytes a second."""
+        """Return how many tasks may share the budget of bytes per second.
+
+        They are tasks of one wave.
+        """
         counts: Counter[str] = Counter()
         for each in due:
             counts[each.ref.root] += self.demand(each).tasks
@@ -182,7 +193,7 @@ class CompactionStages:
             self._clean_whole(due, wave)
 
     def _clean_spread(self, due: Sequence[DueCompaction], wave: _Wave) -> None:
-        """Run both passes over many tasks, and put into place what they made."""
+        """Run both passes over many tasks, and commit the cleaned segments."""
         context = wave.context
         cleaned = wave.passes.clean(due, wave.outcomes)
         ready = [each for each in due if each.ref.ordinal in cleaned]
@@ -224,7 +235,10 @@ class CompactionStages:
         *,
         size_of: Callable[[DueCompaction], int],
     ) -> None:
-        """Run the stage that ends partitions; its tasks alone change files of the logs."""
+        """Run the last stage of some partitions.
+
+        Its tasks alone change files of the logs.
+        """
         units = wave.passes.pack(
             WorkItem(
                 value=values[each.ref.ordinal],
@@ -242,7 +256,7 @@ class CompactionStages:
 
 
 def outcome_of_commit(row: CommitRow) -> Outcome:
-    """Return what became of a partition of which a round was committed, or a segment split."""
+    """Return a partition's outcome after a round's commit or a split."""
     if row.was_split:
         outcome = Outcome.refused(Reason.SEGMENT_SPLIT, row.failure.error or "")
         outcome.columns["operations"] = row.operations

@@ -1,4 +1,6 @@
-"""List the differences between topics and their copies in another cluster; nothing is written.
+"""List the differences between topics and their copies in another cluster.
+
+Nothing is written.
 
 A partition and its copy are compared by one task, which holds a window of each; small ones share a
 task.
@@ -75,7 +77,9 @@ def list_copy_differences(
     offset_map: Path | None = None,
     state: Path | None = None,
 ) -> CopyReport:
-    """List the differences between topics and their copies; further errors as of ``audit``.
+    """List the differences between topics and their copies.
+
+    Further errors are those of ``audit``.
 
     Args:
         place: Where it runs.
