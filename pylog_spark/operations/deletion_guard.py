@@ -1,4 +1,6 @@
-"""The last word on what retention takes: by no config and no clock that may be wrong.
+"""Guard a retention against a wrong config or a wrong clock.
+
+It has the last word on what retention takes.
 
 What Kafka would delete goes where the topic's limits are the cluster's own and the clock is not
 suspect. Elsewhere no more than a share goes: where the limits are second-hand, where they were much
@@ -38,7 +40,10 @@ TopicPlace = tuple[str, str]
 
 
 class FormerLimits(NamedTuple):
-    """What retention a topic had when it was last enforced; -1 for no limit, None unknown."""
+    """A topic's retention limits at their last enforcement.
+
+    -1 is no limit, None unknown.
+    """
 
     run_id: str
     retention_ms: int | None
@@ -54,15 +59,21 @@ class Evidence(Protocol):
         ...
 
     def doubt(self, root: str, topic: str, key: str) -> str | None:
-        """Return why a setting in force may not be the cluster's own, None where it is."""
+        """Return why a setting may not be the cluster's own, or None."""
         ...
 
     def newest_records(self) -> Mapping[TopicPlace, int]:
-        """Return the time of the newest record of every topic that the run is about."""
+        """Return the time of each topic's newest record.
+
+        The topics are all that the run is about.
+        """
         ...
 
     def checkpoint_ms(self, root: str) -> int | None:
-        """Return when the broker last wrote a checkpoint, None where that tells nothing."""
+        """Return the time of the broker's last checkpoint write.
+
+        None where that tells nothing.
+        """
         ...
 
     def former_limits(self, topics: Collection[TopicPlace]) -> Mapping[TopicPlace, FormerLimits]:
@@ -108,7 +119,10 @@ def refuse_deletions(
 
 
 class _Excess(NamedTuple):
-    """Of what too much would go: the run, a topic, a partition directory."""
+    """A loss above the share: of what, and how many bytes.
+
+    It is a loss of the run, a topic or a partition directory.
+    """
 
     what: str
     lost: int
@@ -116,7 +130,7 @@ class _Excess(NamedTuple):
 
 
 class _Shares:
-    """How much of the run, of each topic and of each partition would go."""
+    """The lost shares of the run, its topics and its partitions."""
 
     def __init__(self, losing: Mapping[int, Row], looked: Sequence[Row], most: float) -> None:
         self._losing = losing
@@ -127,7 +141,10 @@ class _Shares:
                 self._totals[what] += row["bytes"] or 0
 
     def refuse(self, evidence: Evidence) -> dict[int, Refusal]:
-        """Return the rows that lose too much on a word that is not good enough for that."""
+        """Return the rows to refuse for too large a loss.
+
+        They would lose more than the share on a word that is not good enough for that.
+        """
         candidates = self._excesses(self._losing)
         held = self._hold(candidates, evidence)
         refusals = {}
@@ -176,7 +193,7 @@ class _Shares:
         return held
 
     def _whole_topics(self, rows: Mapping[int, Row], evidence: Evidence) -> dict[int, str]:
-        """Return the rows of topics of which nothing would be left although they live."""
+        """Return the rows of live topics about to lose everything."""
         lost: dict[str, int] = defaultdict(int)
         for row in self._losing.values():
             lost[row["topic"]] += _expired_bytes(row)
@@ -207,7 +224,10 @@ def _wholes(row: Row) -> tuple[str, ...]:
 
 
 def _second_hand(row: Row, evidence: Evidence) -> str | None:
-    """Return why a limit by which something goes may not be the cluster's own, None if it is."""
+    """Return why a row's limit may not be the cluster's own.
+
+    Only limits by which something goes are asked about; None if they are the cluster's own.
+    """
     for taken, (key, _) in _LIMITS.items():
         if row[taken]:
             doubt = evidence.doubt(row["root"], row["topic"], key)
@@ -217,7 +237,10 @@ def _second_hand(row: Row, evidence: Evidence) -> str | None:
 
 
 def _was_much_longer(row: Row, former: FormerLimits | None) -> str | None:
-    """Return which limit was much longer when it was last enforced, None if none was."""
+    """Return the limit with a much longer value at its last enforcement.
+
+    None if there is none.
+    """
     if former is None:
         return None
     for taken, (key, column) in _LIMITS.items():
@@ -233,7 +256,9 @@ def _was_much_longer(row: Row, former: FormerLimits | None) -> str | None:
 def _find_wrong_clocks(
     losing: Mapping[int, Row], looked: Sequence[Row], evidence: Evidence
 ) -> dict[int, Refusal]:
-    """Return the rows that lose something by age to a clock that is far from all that is known.
+    """Return the rows to refuse because of a suspect clock.
+
+    They lose something by age, and the clock is far from every time known.
 
     A clock that is ahead makes every record too old; one record written lately, in whatever
     partition, shows that it is not, and so does a checkpoint of the broker.

@@ -1,4 +1,7 @@
-"""The doctor: a verification, then a forecast of a broker's start for every partition."""
+"""Diagnose log directories before a broker starts on them.
+
+First comes a verification, then a forecast of the start for every partition.
+"""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -56,7 +59,7 @@ def diagnose(
     broker_threads: int,
     on_findings: OnFindings | None = None,
 ) -> Diagnosis:
-    """Verify log directories and say what to do about them; nothing is written to them.
+    """Verify log directories and advise on them; write nothing to them.
 
     Args:
         place: Where it runs: a Spark session, or this machine (``Local``).
@@ -100,7 +103,7 @@ def diagnose(
 
 
 def _hindrance(roots: Sequence[LogRoot], options: JobOptions) -> str:
-    """Return why no recovery of the broker's directories would begin; empty where one would.
+    """Return why a recovery of the broker could not begin; else empty.
 
     It reads what is of all partitions before it looks at one, and what cannot be read ends it.
     """
@@ -118,7 +121,7 @@ def _hindrance(roots: Sequence[LogRoot], options: JobOptions) -> str:
 
 
 def _waiting(roots: Sequence[LogRoot], options: JobOptions) -> list[Waiting]:
-    """Return what the folders beside a broker's log directories keep of the ends of its logs."""
+    """Return the salvaged ends of logs beside a broker's log directories."""
     places = [root.location for root in roots if root.role is Role.BROKER]
     topics = TopicFilter(topics=options.include, exclude=options.exclude)
     waiting = []
@@ -135,7 +138,7 @@ def _waiting(roots: Sequence[LogRoot], options: JobOptions) -> list[Waiting]:
 
 
 def _catalogs(roots: Sequence[LogRoot], options: JobOptions) -> dict[str, TopicCatalog]:
-    """Return what is known of topics; nothing where the cluster's metadata cannot be read."""
+    """Return the topic catalogs; empty if the metadata cannot be read."""
     try:
         return build_catalogs(roots, options)
     except PylogError:
@@ -144,7 +147,9 @@ def _catalogs(roots: Sequence[LogRoot], options: JobOptions) -> dict[str, TopicC
 
 
 def _of_a_broker(roots: Sequence[LogRoot]) -> list[LogRoot]:
-    """Return the roots, as a broker's where any is one: one that lost its file is no copy.
+    """Return all roots as a broker's if any one is.
+
+    A root that lost its file is no copy.
 
     Nobody but a node of a cluster keeps its metadata.
     """
@@ -156,7 +161,9 @@ def _of_a_broker(roots: Sequence[LogRoot]) -> list[LogRoot]:
 
 
 def _check_readable(targets: Sequence[Target]) -> None:
-    """Refuse to judge files that this process may not read: a broker, as another user, may.
+    """Refuse to judge files closed to this process.
+
+    A broker, as another user, may be able to read them.
 
     Raises:
         StorageError: There is such a file.
@@ -177,7 +184,10 @@ def _require_access(path: str) -> None:
 def _foretell(
     run: Run, observed: VerifiedRoots, verification: Verification
 ) -> list[dict[str, Any]]:
-    """Return a row of ``schemas.FORECAST`` for each partition that a broker loads, in order."""
+    """Forecast the broker's start; return one row per loaded partition.
+
+    They are rows of ``schemas.FORECAST``, in order.
+    """
     targets = [*to_foretell(observed.targets), *observed.set_aside]
     if not targets:
         return []

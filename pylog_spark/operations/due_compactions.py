@@ -1,4 +1,7 @@
-"""From a table of plans to the partitions that are to be cleaned, each with its strategy."""
+"""Choose the partitions to clean from a table of plans.
+
+Each comes with its strategy.
+"""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -107,7 +110,7 @@ class CompactionLimits:
         )
 
     def unit_bytes(self, total_bytes: int) -> int:
-        """Return what one task should be given when this much is to be read in all."""
+        """Return one task's share of the bytes to read."""
         return choose_unit_bytes(
             total_bytes,
             slots=self.slots,
@@ -159,7 +162,10 @@ class DueCompaction:
 
     @property
     def work(self) -> CompactionWork:
-        """What tasks are told of it; read from the table, which many partitions make large."""
+        """The partition's work, as tasks are told of it.
+
+        It is read from the table, which many partitions make large.
+        """
         return CompactionWork(
             ref=self.ref,
             log_start_checkpoint=self.plans["log_start_checkpoint"][self.ref.ordinal].as_py(),
@@ -182,7 +188,7 @@ class _PlannedRound:
 def find_due_compactions(
     plans: pa.Table, limits: CompactionLimits, *, shares_files: Callable[[str], bool]
 ) -> list[DueCompaction]:
-    """Return the planned rows of a table of plans, in its order, each with its strategy.
+    """Return the planned rows in table order, each with its strategy.
 
     Args:
         plans: Rows of ``schemas.PLAN``.
@@ -245,7 +251,7 @@ def find_due_compactions(
 
 
 def name_partitions(partitions: Sequence[DueCompaction]) -> str:
-    """Return the names of partitions for a title, or of the first few."""
+    """Name partitions for a title; of many, only the first few."""
     names = [str(partition.ref.partition) for partition in partitions[:_NAMED_PARTITIONS]]
     more = len(partitions) - len(names)
     return ", ".join(names) + (f" and {more} more" if more else "")

@@ -1,4 +1,7 @@
-"""Files for Kafka's own commands, by which the best candidate of each partition leads."""
+"""Write election files for Kafka's commands.
+
+By them the best candidate of each partition leads.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -39,7 +42,9 @@ def write_election_files(
     states: Mapping[TopicIdPartition, PartitionRegistration],
     live: Sequence[int],
 ) -> list[str]:
-    """Write whom to hold elections for, and the orders of replicas in which each leader is first.
+    """Write files of elections to hold and replica orders for them.
+
+    Each leader-to-be is first in its order.
 
     An unclean election takes the first live replica in that order. The command refuses brokers that
     are away: they are left out, and come back by a file of their own.

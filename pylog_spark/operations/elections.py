@@ -59,7 +59,7 @@ class StartOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManualElection:
-    """A start in which somebody has leaders elected before the last brokers come up.
+    """A start with elections by hand before the last brokers start.
 
     Attributes:
         start: The brokers that start before the elections, and what is lost with the leaders
@@ -73,13 +73,16 @@ class ManualElection:
     partitions: int
 
     def loses_less_than(self, order: StartOrder) -> bool:
-        """Whether it loses less than an order without it; who waits for a leader loses nothing."""
+        """Return whether it loses less than a start order without it.
+
+        A partition that waits for a leader loses nothing.
+        """
         return self.start.loss[:-1] < order.loss[:-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starts:
-    """The start that was asked about, and the best one of the same brokers.
+    """The requested start order and the best order of the same brokers.
 
     Attributes:
         asked: In the order that was asked about.
@@ -130,7 +133,7 @@ def controller_of(
 def find_starting(
     up: Sequence[int], roots: Sequence[ObservedRoot], metadata: ClusterMetadata | None
 ) -> tuple[list[StartingBroker], list[str]]:
-    """Return the brokers that start as the controller will see them, and notes about them.
+    """Return the starting brokers as the controller sees them, with notes.
 
     Raises:
         ConfigError: The cluster has no such broker, and no directory is one's.
@@ -267,7 +270,10 @@ class _Partition:
         self._elections: dict[tuple[int, ...], Election] = {}
 
     def election(self, order: Sequence[int]) -> Election:
-        """Return the election if brokers start in an order; others than its own change nothing."""
+        """Return the election if brokers start in an order.
+
+        Brokers without a replica change nothing.
+        """
         own = tuple(broker for broker in order if broker in self._starting)
         if own not in self._elections:
             start = [self._starting[broker] for broker in own]
@@ -279,7 +285,10 @@ class _Partition:
         return self._losses.get(self.election(order).leader if leader is None else leader)
 
     def choose(self, order: Sequence[int]) -> int | None:
-        """Return the best candidate of some brokers where these elect none of themselves."""
+        """Return the best candidate of some brokers without an elected leader.
+
+        None where they elect one themselves.
+        """
         if self.election(order).leader != NO_LEADER:
             return None
         able = [each for each in self._candidates if each["broker"] in order]
@@ -299,7 +308,10 @@ class _Partition:
 
 
 def rank_of(candidate: _Row) -> tuple[bool, int, int]:
-    """Return what the candidates of an answer are ranked by, the best one first."""
+    """Return the sort key of a candidate, the best one first.
+
+    The candidates are those of an answer.
+    """
     lost = candidate["lost"]
     return not candidate["safe"], lost["committed"], lost["records"]
 
@@ -307,7 +319,10 @@ def rank_of(candidate: _Row) -> tuple[bool, int, int]:
 def _elect_by_hand(
     first: tuple[int, ...], order: tuple[int, ...], partitions: Sequence[_Partition]
 ) -> ManualElection:
-    """Return the start in which some brokers come first, and the best of them are elected."""
+    """Return the start with the best of the first brokers elected.
+
+    The other brokers start afterwards.
+    """
     later = tuple(broker for broker in order if broker not in first)
     chosen = [partition.choose(first) for partition in partitions]
     return ManualElection(
@@ -322,7 +337,10 @@ def _sum(
     partitions: Sequence[_Partition],
     chosen: Sequence[int | None] | None = None,
 ) -> StartOrder:
-    """Return what all partitions lose in an order; of some the leader is chosen, not elected."""
+    """Return the losses of all partitions in a start order.
+
+    A partition's leader may be chosen instead of elected.
+    """
     committed = records = unsure = unknown = offline = 0
     for partition, leader in zip(partitions, chosen or [None] * len(partitions), strict=True):
         lost = partition.lost(order, leader)
@@ -345,7 +363,10 @@ def _sum(
 
 
 def _missing_replicas(answers: Sequence[_Row], starting: Sequence[StartingBroker]) -> Iterator[str]:
-    """Yield which brokers lack replicas in their log directories: they begin them empty."""
+    """Yield notes on brokers without some of their replicas.
+
+    They begin these empty.
+    """
     replicas = [each for answer in answers for each in own_replicas(answer)]
     missing = Counter(each["broker"] for each in replicas if each.get("missing"))
     own = Counter(each["broker"] for each in replicas)
@@ -358,7 +379,10 @@ def _missing_replicas(answers: Sequence[_Row], starting: Sequence[StartingBroker
 
 
 def _failed_roots(answers: Sequence[_Row]) -> dict[int, bool]:
-    """Return, by broker, whether each of its log directories has a log that it cannot open."""
+    """Return, by broker, whether all its log directories have failed.
+
+    A log directory has failed if it has a log that the broker cannot open.
+    """
     roots: dict[int, dict[str, bool]] = {}
     for answer in answers:
         for replica in answer["replicas"]:

@@ -1,4 +1,6 @@
-"""Why partitions are not cleaned, not deleted, or so big, and from when on they will be.
+"""Explain why partitions are not cleaned, not deleted, or so big.
+
+It also says from when on they will be.
 
 Read only, in this process: no Spark session is started, no lock is taken, no record is read.
 """
@@ -183,7 +185,7 @@ class _Explainer:
 
 
 def _with_recovery(found: Explanation, after: Explanation) -> Explanation:
-    """Return what holds of a log that has to be recovered, and what would hold after that."""
+    """Join an unrecovered log's explanation with the one after its recovery."""
     return replace(
         found,
         statements=(*found.statements, *after.statements),
@@ -192,7 +194,10 @@ def _with_recovery(found: Explanation, after: Explanation) -> Explanation:
 
 
 def _with_age(found: Explanation, checkpoint_ms: int) -> Explanation:
-    """Say how old a checkpointed high watermark may be, wherever it is what holds a log back."""
+    """Add the age of a checkpointed high watermark to the texts.
+
+    It is said wherever the high watermark holds a log back.
+    """
     age = f"; that is a checkpoint, which a running broker lets grow {span_text(checkpoint_ms)} old"
 
     def aged(code: str | None, text: str) -> str:
@@ -206,7 +211,10 @@ def _with_age(found: Explanation, checkpoint_ms: int) -> Explanation:
 
 
 def _plain(value: Answer | Statement) -> Row:
-    """Return an answer or a predicate as a row, with the way out of what stands in the way."""
+    """Return an answer or predicate as a row with its way out.
+
+    That is the way out of what stands in its way.
+    """
     row = asdict(value)
     row = {name: str(item) if name in {"about", "verdict"} else item for name, item in row.items()}
     if isinstance(value, Answer):

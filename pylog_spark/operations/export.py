@@ -1,4 +1,6 @@
-"""Export records to a folder: tasks write parts, one rename makes all of them visible.
+"""Export records to a folder, all visible after one rename.
+
+Tasks write the parts.
 
 Parts are written into a folder beside the new one. It is renamed when all of them are there, with
 Delta's own log in it where it is a table. So nobody ever sees a half of an export, and whatever is
@@ -77,10 +79,13 @@ def check_out(out: Path) -> None:
 
 
 class ReadRecords(Protocol):
-    """Looks at logs, and returns their records: with the columns of a request, and ``NAMES``."""
+    """A reader of logs; returns the records in the request's columns.
+
+    The records also have the columns of ``NAMES``.
+    """
 
     def __call__(self, *, range_bytes: int = ...) -> Records:
-        """Return the records, to be read in ranges of so many bytes of the files."""
+        """Return the records, read in ranges of so many file bytes."""
 
 
 def export(
@@ -143,7 +148,9 @@ def export(
 
 
 def choose_range_bytes(size_bytes: int, slots: int) -> int:
-    """Return how large the parts of an export are: so that all slots have about as much to do.
+    """Return the size of an export's parts for an even load.
+
+    All slots then have about as much to do.
 
     Args:
         size_bytes: How much is read.
@@ -198,7 +205,10 @@ def _create_table(folder: Path, schema: pa.Schema, parts: list[ExportedRow]) -> 
 
 @contextmanager
 def _new_folder(out: Path) -> Iterator[Path]:
-    """Make a folder beside the one that is wanted, locked; what is left of it at the end goes."""
+    """Make and lock a scratch folder beside the wanted one.
+
+    What is left of it at the end is removed.
+    """
     folder = out.absolute().parent / f".{out.name}{_MARK}{secrets.token_hex(8)}"
     with storage_errors(folder):
         folder.mkdir()

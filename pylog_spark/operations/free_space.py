@@ -1,4 +1,6 @@
-"""What could go from log directories, in which order, and who would miss it; nothing is done.
+"""Say what could go from log directories, in which order.
+
+It also says who would miss it; nothing is done.
 
 First what nobody misses: what brokers have renamed to delete it, then what only an undo needs. Then
 what has expired by the topics' own rules, first where no consumer group would lose its place. At
@@ -66,7 +68,7 @@ _BLOCK_BYTES: Final = 512
 
 
 class Source(enum.StrEnum):
-    """What bytes are freed from, in the order in which they should go."""
+    """A source of free space, in the order to use them."""
 
     RECOVERY = "recovery"  # frees nothing itself; what follows is of the logs that it leaves
     LEFTOVERS = "leftovers"  # files and directories that a broker would remove itself
@@ -78,7 +80,9 @@ class Source(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLoss:
-    """A consumer group that would lose its place: the records that it reads next would be gone.
+    """A consumer group about to lose its place.
+
+    The records that it reads next would be gone.
 
     Attributes:
         group: The group.
@@ -165,7 +169,7 @@ def plan_free_space(
     *,
     on_progress: OnProgress | None = None,
 ) -> FreePlan:
-    """Find out what could go; nothing is written, and no lock is taken.
+    """Find out what could go; write nothing and take no lock.
 
     Args:
         place: Where the looks run: this machine (``Local``), or a Spark session.
@@ -236,7 +240,10 @@ def plan_free_space(
 
 
 def _purges(report: RunReport, roots: Iterable[LogRoot]) -> Iterator[FreeStep]:
-    """Yield what a purge would remove: of each log directory together, of each run's trash."""
+    """Yield what a purge would remove from each place.
+
+    One step is for each log directory, one for each run's trash.
+    """
     managed = {root.location for root in roots if root.role is Role.MANAGED}
     locations = {root.location for root in roots}
     purged: dict[str, list[int]] = defaultdict(list)
@@ -323,7 +330,10 @@ def _compactions(report: RunReport) -> Iterator[FreeStep]:
 
 
 def _after_recovery(roots: Sequence[str], rows: Sequence[Row]) -> Iterator[FreeStep]:
-    """Yield the recovery of the roots that were not closed, and what could go from them then."""
+    """Yield the recovery of unclosed roots and what it would free.
+
+    The space could be freed only after it.
+    """
     named = [row for row in rows if row["topic"] is not None]
     # One for all: a directory is marked as closed only beside the others of its broker.
     yield FreeStep(
@@ -361,7 +371,10 @@ def _after_recovery(roots: Sequence[str], rows: Sequence[Row]) -> Iterator[FreeS
 
 
 def _going(report: RunReport) -> Iterator[Row]:
-    """Yield the rows of partitions of which segments would go, refused ones too."""
+    """Yield the rows of partitions about to lose segments.
+
+    Refused rows are among them.
+    """
     for row in report.retentions.to_pylist():
         if row["deleted_segments"] and row["status"] != Status.FAILED.value:
             yield row
@@ -370,7 +383,9 @@ def _going(report: RunReport) -> Iterator[Row]:
 def _losses(
     views: Sequence[RootView], options: JobOptions, report: RunReport
 ) -> tuple[dict[TopicPartition, list[GroupLoss]], int, list[Row]]:
-    """Return who would lose a place, by how many partitions of commits, and what failed.
+    """Return the groups' losses, the partitions read, and the failures.
+
+    The partitions are those of commits.
 
     The commits of all roots count for each of them: a broker's directories are several disks.
     """
@@ -400,7 +415,10 @@ def _losses(
 
 
 def _loss(commit: Row, partition: TopicPartition, going: Row | None) -> GroupLoss | None:
-    """Return what a group would lose, None for nothing: what is gone already is not lost again."""
+    """Return a group's loss, or None for nothing.
+
+    What is gone already is not lost again.
+    """
     if going is None:
         return None
     if not going["old_log_start_offset"] <= commit["offset"] < going["log_start_offset"]:
@@ -414,7 +432,10 @@ def _loss(commit: Row, partition: TopicPartition, going: Row | None) -> GroupLos
 
 
 def _largest(report: RunReport) -> tuple[tuple[str, int], ...]:
-    """Return the largest topics that retention takes from, with what it leaves, over all roots."""
+    """Return the largest topics under retention, over all roots.
+
+    Each comes with what retention leaves of it.
+    """
     sizes: dict[str, int] = defaultdict(int)
     for row in report.retentions.to_pylist():
         sizes[row["topic"]] += (row["bytes"] or 0) - (row["deleted_bytes"] or 0)
@@ -423,7 +444,9 @@ def _largest(report: RunReport) -> tuple[tuple[str, int], ...]:
 
 
 def describe_preallocated(views: Iterable[RootView]) -> Iterator[str]:
-    """Yield a line for preallocated indexes of partitions, and one for the metadata's.
+    """Yield a line about preallocated indexes of partitions and of metadata.
+
+    There is one line for each of the two.
 
     A broker makes the indexes of a segment it appends to as long as they may become, and cuts those
     of partitions to their entries when it closes them. After a crash they stay as they are, sparse
@@ -448,7 +471,10 @@ def describe_preallocated(views: Iterable[RootView]) -> Iterator[str]:
 
 
 def _held_bytes(directory: str) -> Iterator[int]:
-    """Yield what each preallocated index has of the disk; only the newest segment has any."""
+    """Yield the disk bytes of each preallocated index.
+
+    Only the newest segment has any.
+    """
     with suppress(PylogError, OSError):
         store = open_store(directory)
         indexes = [file for file in store.list_files() if kind_of(file.name) in _ENTRY_BYTES]
