@@ -1,4 +1,6 @@
-"""Take what is new and closed of a mirror into a managed root: observe, plan, commit, record.
+"""Take new closed segments of a mirror into a managed root.
+
+An ingest observes, plans, commits and records.
 
 The mirror is listed page by page, or an inventory takes that place, and held against the manifests:
 a run with nothing to do asks for one manifest a partition and reads no data. What is new is looked
@@ -54,7 +56,7 @@ def ingest(
     rules: IngestRules | None = None,
     clock: Clock | None = None,
 ) -> TransferReport:
-    """Take the closed segments of a mirror that a managed root does not have yet.
+    """Take a mirror's closed segments still missing in a managed root.
 
     Args:
         place: Where it runs: a Spark session, or this machine (``Local``).
@@ -99,7 +101,9 @@ def ingest(
 def check_places(
     mirror: str, managed: str, rules: IngestRules, *, dry_run: bool
 ) -> tuple[LogRoot, LogRoot]:
-    """Return mirror and managed root of an ingest; asks the managed root's store what is there.
+    """Check the places of an ingest; return mirror and managed root.
+
+    It asks the managed root's store what is there.
 
     Raises:
         ConfigError: As ``ingest``.
@@ -128,7 +132,7 @@ def check_places(
 
 
 def _refuse_foreign(objects: ObjectStore, rules: IngestRules) -> None:
-    """Refuse to make a managed root of a folder in which something else lies."""
+    """Refuse to make a managed root of a folder with other contents."""
     if rules.in_place or find_root(objects) is not None:
         return
     found = next(iter(objects.list()), None)
@@ -140,7 +144,7 @@ def _refuse_foreign(objects: ObjectStore, rules: IngestRules) -> None:
 
 
 def _hold(run: Run, target: LogRoot) -> LeaseProof:
-    """Make the managed root if it is not there, and take its lease for this run."""
+    """Take the managed root's lease for this run; create missing roots."""
     job = run.job
     create_root(open_object_store(target.location), now_ms=job.clock.now_ms())
     held = run.hold(HeldManagedRoot(target.location, run_id=job.run_id, clock=job.clock))

@@ -1,4 +1,7 @@
-"""Purge of a managed root: generations and objects that no reader and no undo needs any more."""
+"""Purge a managed root of unneeded generations and objects.
+
+No reader and no undo needs them any more.
+"""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -87,7 +90,10 @@ def purge_managed(run: Run, location: str) -> Iterator[Row]:
 def _stretches(
     listed: Iterable[TopicPartition], chosen: set[TopicPartition]
 ) -> Iterator[list[TopicPartition]]:
-    """Yield the chosen partitions by neighbours: between those of one, the root has no other."""
+    """Yield the chosen partitions in stretches of neighbours.
+
+    Between those of one stretch the root has no other partition.
+    """
     in_order = sorted(listed, key=lambda partition: key_order(str(partition)))
     for is_chosen, some in groupby(in_order, key=chosen.__contains__):
         neighbours = list(some) if is_chosen else []

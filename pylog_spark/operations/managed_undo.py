@@ -1,4 +1,7 @@
-"""Undo a run on managed roots: tasks look at the partitions, and undo those that it changed."""
+"""Undo a run on managed roots.
+
+Tasks look at the partitions, and undo those that it changed.
+"""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Write partitions of a managed root as a plain log directory that Kafka opens.
+"""Write a managed root's partitions as a plain log directory for Kafka.
 
 Each partition is written from one generation, pinned before its first byte. A run that is killed
 is finished by the next one with the same generations; what is whole is not written again.
@@ -93,7 +93,9 @@ def materialize(
 
 
 def check_target(managed: str, directory: str | Path) -> LogRoot:
-    """Return the managed root, unless the directory may not be written; asks it who it is.
+    """Check the directory to write to; return the managed root.
+
+    It asks the managed root who it is.
 
     Raises:
         ConfigError: The managed root is none.
@@ -134,7 +136,10 @@ def _plan(run: Run, path: Path, state: MaterializedTarget) -> pa.Table:
 
 
 def _write(run: Run, path: Path, details: pa.Table) -> pa.Table:
-    """Write what is planned, big partitions first; the other rows stay as they are."""
+    """Write the planned partitions, big ones first.
+
+    The other rows stay as they are.
+    """
     job, engine = run.job, run.engine
     planned = pc.equal(details["status"], Status.PLANNED.value)
     rows = details.filter(planned).select(["topic", "partition", "generation", "all_bytes"])
@@ -166,7 +171,7 @@ def _write(run: Run, path: Path, details: pa.Table) -> pa.Table:
 
 
 def _finish(path: Path, state: MaterializedTarget, details: pa.Table) -> None:
-    """Write the checkpoint files, then say what is whole, then take the pins away."""
+    """Write the checkpoint files, list the whole partitions, remove the pins."""
     done = details.filter(pc.equal(details["status"], Status.DONE.value))
     rows: list[dict[str, Any]] = done.to_pylist()
     names = {TopicPartition(row["topic"], row["partition"]): row for row in rows}
@@ -198,7 +203,7 @@ def _check_room(path: Path, details: pa.Table) -> None:
 
 
 def _present_bytes(path: Path, planned: pa.Table) -> int:
-    """Return what a former run that was killed has written of the partitions already."""
+    """Return how much a killed run wrote of the planned partitions."""
     names = zip(planned["topic"].to_pylist(), planned["partition"].to_pylist(), strict=True)
     folders = (path / str(TopicPartition(topic, number)) for topic, number in names)
     return sum(

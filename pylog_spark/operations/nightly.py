@@ -1,4 +1,4 @@
-"""The nightly job: everything that is due in each partition of some log directories.
+"""The nightly job: all due maintenance of some log directories.
 
 Recover what was not closed, remove what has expired, compact, and purge what former runs put
 aside: one after the other, under one lock and one name. Each step commits partition by partition,
@@ -111,7 +111,10 @@ class _Night:
         self.gauges: dict[str, dict[str, int]] = {}
 
     def recover(self, on_progress: OnProgress | None) -> None:
-        """Recover the directories of brokers that were not closed; the others are not read."""
+        """Recover the brokers' directories without a marker of a clean shutdown.
+
+        The others are not read.
+        """
         unclean = self._run.unclean_roots
         chosen = [
             root
@@ -136,7 +139,7 @@ class _Night:
 
     @cached_property
     def _observation(self) -> Observation:
-        """What was seen of the partitions, once those that a recovery changes are in order."""
+        """The look at all partitions, made after any recovery."""
         has_purge = self._run.job.saved is None
         return Observation(
             self._run, self._context, set(Step) - (set() if has_purge else {Step.PURGE})

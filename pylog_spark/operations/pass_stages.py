@@ -1,4 +1,4 @@
-"""Both passes of compaction over the partitions of a wave, spread over tasks.
+"""Run both compaction passes of a wave, spread over tasks.
 
 Partitions whose offset map is merged by one task go through two collections: pass one and merge,
 then pass two. Those whose keys are exchanged by hash go through one.
@@ -48,7 +48,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapPlace:
-    """Where tasks find the merged index of a partition: published, or in scratch files.
+    """A partition's merged index, as tasks find it.
+
+    It is published, or lies in scratch files.
 
     Attributes:
         published: The index, None where it is in a file.
@@ -70,7 +72,7 @@ class MapPlace:
 
 @dataclass(slots=True, kw_only=True)
 class Between:
-    """A partition between the passes, and what becomes of it in the second one.
+    """A partition between the passes, with its groups from pass two.
 
     Attributes:
         group_bytes: Source bytes of each group.
@@ -112,7 +114,9 @@ class Between:
 
 
 class PassStages:
-    """Runs the passes of the partitions of one wave that are spread over tasks.
+    """The stages of both passes, for partitions spread over tasks.
+
+    The partitions are those of one wave.
 
     Args:
         engine: Runs the stages.
@@ -321,7 +325,7 @@ def _routes(due: Sequence[DueCompaction], units: Sequence[Sequence[Item]]) -> di
 def _complete(
     between: Mapping[int, Between], groups: pa.Table, outcomes: Outcomes
 ) -> dict[int, CleanedPartition]:
-    """Put the groups of pass two together; a partition with an error is left out."""
+    """Join the groups of pass two; leave out partitions with errors."""
     overflowing = set()
     ordered = groups.sort_by([("ordinal", "ascending"), ("group", "ascending")])
     for row in read_rows(GroupManifestRow, ordered):

@@ -1,4 +1,6 @@
-"""What runs did before, as a ledger and a trash know it, and which of them can be undone.
+"""List past runs from a ledger and a trash.
+
+It also says which of them can be undone.
 
 Read only, in this process: the ledger's table of runs, and of the trash what each commit says of
 itself. No file that is kept is read.
@@ -68,7 +70,7 @@ class PastRun:
 
 
 def list_past_runs(ledger: str | None, trash: str | None, *, last: int) -> list[PastRun]:
-    """Return the last runs that a ledger and a trash know, the newest first.
+    """Return the last runs of a ledger and a trash, newest first.
 
     Args:
         ledger: Path or URL of a ledger; None for none.
@@ -122,7 +124,10 @@ def _runs_of_ledger(ledger: str) -> dict[str, PastRun]:
 
 
 def _with_trash(name: str, run: PastRun | None, trash: str | None, folder: Path | None) -> PastRun:
-    """Return what a ledger has of a run, or else its trash, and whether it can be undone."""
+    """Return a run as the ledger has it, with its undo state.
+
+    What the ledger lacks comes from the run's trash.
+    """
     if folder is None:
         assert run is not None  # noqa: S101  # one of them has its name
         return run if trash is None else replace(run, undo=Undo.NOTHING)

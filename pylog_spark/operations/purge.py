@@ -1,4 +1,6 @@
-"""Remove for good what was put aside, once its time is over: by a broker or by a run of ours.
+"""Remove for good what brokers or our runs put aside.
+
+It goes once its time is over.
 
 In a broker's directory that are ``.deleted`` files and directories of deleted partitions, which
 the broker would remove itself; in the trash, what runs replaced or removed; in a managed root,
@@ -91,7 +93,9 @@ def purge(
 def purge_step(
     run: Run, catalogs: Mapping[str, TopicCatalog], *, listed: pa.Table | None = None
 ) -> pa.Table:
-    """Purge what is old enough; a row of ``schemas.RESULT`` for each directory that had any.
+    """Purge old leftovers; return a row per directory with any.
+
+    They are rows of ``schemas.RESULT``.
 
     What is wrong with one directory is in its row and stops no other. The rows, and what was done,
     are in the run's record when this returns.

@@ -1,4 +1,4 @@
-"""Recover the partitions of log directories, as a broker does when it starts after a crash.
+"""Recover log directories as a broker does after a crash.
 
 Observe what has to be read, read segments in parallel, put each log in order, write the
 checkpoints, and, where everything was recovered, the marker that spares the broker all of it.
@@ -119,7 +119,7 @@ class RecoveryStep:
 def recover_step(
     run: Run, roots: Sequence[LogRoot], on_progress: OnProgress | None
 ) -> RecoveryStep:
-    """Recover log directories, within a run that is open; its dry run only reports.
+    """Recover log directories in an open run; a dry run only reports.
 
     Args:
         run: The run; what is done is in its record when this returns.
@@ -159,7 +159,10 @@ def recover_step(
 
 
 def _observe(run: Run, context: RunContext, roots: Sequence[LogRoot]) -> pa.Table:
-    """Return what has to be read, rows of ``schemas.RECOVERY_WORK``: nothing is, but listings."""
+    """Return the work of a recovery, read from listings only.
+
+    They are rows of ``schemas.RECOVERY_WORK``.
+    """
 
     def observe(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return observe_recovery(batches, context)
@@ -170,7 +173,9 @@ def _observe(run: Run, context: RunContext, roots: Sequence[LogRoot]) -> pa.Tabl
 
 
 def _load_closed(run: Run, context: RunContext, logs: RecoveredLogs) -> list[DueRecovery]:
-    """Load logs that were closed, without writing; return all that are in need of repair.
+    """Load closed logs without writing; return the logs to repair.
+
+    The logs that were not closed are among these.
 
     What a broker's start changes in logs that are in order, such as snapshots of producers
     that it does not need any more, is left to it: the directory keeps its marker.
@@ -215,7 +220,9 @@ def _mark_clean(
     logs: RecoveredLogs,
     missing: Mapping[str, Sequence[str]],
 ) -> Iterator[str]:
-    """Let directories be marked clean if every log of theirs is; yield why not, line by line.
+    """Mark directories clean if all their logs are; yield obstacles.
+
+    Why a directory is not marked is told line by line.
 
     A directory that had the marker has it back in any case, unless a log was left half done.
     """

@@ -1,4 +1,7 @@
-"""The logs of a recovery and what became of each, as rows for people and for the ledger."""
+"""Collect each log's outcome in a recovery, as rows.
+
+People and the ledger get these rows.
+"""
 
 import json
 from collections import Counter
@@ -83,7 +86,7 @@ class RecoveredLogs:
         self._recorded: set[int] = set()
 
     def leave_idle(self, loaded: Outcomes) -> frozenset[int]:
-        """Leave logs alone in which nothing is to be repaired; return which these are.
+        """Leave alone the logs without need of repair; return these.
 
         Args:
             loaded: What became of some that were loaded, and not written to.
@@ -100,7 +103,10 @@ class RecoveredLogs:
         return frozenset(idle)
 
     def end(self, ended: Outcomes) -> None:
-        """Take what became of the partitions of a wave; tell the record, and a plan to be saved."""
+        """Record the outcomes of a wave's partitions.
+
+        The run's record gets them, and a plan that is to be saved.
+        """
         self.outcomes |= ended
         directories = self.partitions["directory"]
         texts = {
@@ -137,7 +143,7 @@ class RecoveredLogs:
         return Counter(row["root"] for row in self._unwell())
 
     def gauges(self) -> dict[str, dict[str, int]]:
-        """Return how many logs and segments of each root are left, by Kafka's gauges' names."""
+        """Return the remaining logs and segments per root, by Kafka's gauge names."""
         left = {root.location: [0, 0] for root in self._run.job.roots}
         for row in self._unwell():
             left[row["root"]][0] += 1
@@ -148,7 +154,10 @@ class RecoveredLogs:
         }
 
     def _unwell(self) -> Iterator[Mapping[str, Any]]:
-        """Yield root, directory and unread segments, among others, of logs not in order."""
+        """Yield a row for each log not in order.
+
+        It has the root, the directory and the number of unread segments, among others.
+        """
         # But not its segments: all logs have too many of them to be made objects at once.
         table = self.partitions.select(["root", "directory", "status", "reason"])
         unread = pc.list_value_length(self.partitions["scan_offsets"])
@@ -226,7 +235,10 @@ class RecoveredLogs:
         return table_of(CutRow, rows)
 
     def recoveries(self) -> pa.Table:
-        """Return the rows of ``schemas.RECOVERY``: what was loaded, and where each log ends."""
+        """Return the recovered logs as rows of ``schemas.RECOVERY``.
+
+        They say what was loaded, and where each log ends.
+        """
         return table_of(
             RecoveryRow,
             (
@@ -258,11 +270,17 @@ class RecoveredLogs:
         return Severity.ERROR if is_bad else Severity.WARN
 
     def has_missing_tail(self) -> bool:
-        """Whether the tail of a log was gone before: it ends below what was acknowledged, uncut."""
+        """Return whether a log's tail was gone before the recovery.
+
+        Then the log ends below what was acknowledged, although nothing was cut.
+        """
         return any(not _cuts(self.outcomes[ordinal]) for ordinal, _, _ in self._low_ends())
 
     def _low_ends(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (ordinal, log end offset, high watermark) where the end is below the latter."""
+        """Yield the logs with an end below the high watermark.
+
+        Each is its ordinal, its log end offset and its high watermark.
+        """
         for ordinal, outcome in sorted(self.outcomes.items()):
             mark = self.partitions["high_watermark"][ordinal].as_py()
             end = outcome.columns.get("log_end_offset")
@@ -270,7 +288,9 @@ class RecoveredLogs:
                 yield ordinal, end, mark
 
     def low_end_notes(self, context: RunContext) -> Iterator[str]:
-        """Yield which logs end below what was acknowledged, and what to start first.
+        """Yield notes about logs ending below their high watermark.
+
+        They say which brokers to start first.
 
         Args:
             context: What tasks are told; it has the catalogues.
@@ -330,7 +350,9 @@ class RecoveredLogs:
                 yield f"{number} that can be read {what}: {_named(list(cut))}; {kept}"
 
     def guessed_config_notes(self, context: RunContext) -> Iterator[str]:
-        """Yield of which topics no source knows the config; recovery takes the defaults for them.
+        """Yield a note about topics recovered with Kafka's default config.
+
+        No source knows the config of these topics.
 
         Args:
             context: What tasks are told; it has the catalogues.

@@ -1,4 +1,4 @@
-"""What a recovery does in a wave: how its partitions are spread over tasks, and what is written."""
+"""Run the waves of a recovery: spread partitions, write checkpoints."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +46,7 @@ _MOST_SPREAD_BYTES: Final = 200 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueRecovery:
-    """A partition that is to be recovered, and what is to be read for it.
+    """A partition due for recovery, with the segments to read.
 
     Attributes:
         work: What its tasks are told; of many segments they need no list.
@@ -98,14 +98,16 @@ class RecoveryStages:
         return Demand(read_bytes=each.size_bytes)
 
     def title(self, due: Sequence[DueRecovery]) -> str:
-        """Return what the wave does, and how far the waves before it have come."""
+        """Return the wave's title with the progress of earlier waves."""
         job = self._run.job
         size = size_text(sum(each.size_bytes for each in due))
         come = "" if self._meter is None else f" ({progress_text(self._meter.between_stages)})"
         return f"{job.title} {job.places}: recover {len(due)} partitions, {size}{come}"
 
     def prepare(self, root: HeldRoot, _due: Sequence[DueRecovery]) -> None:
-        """Let a marker that goes back name no broker epoch: records may be cut.
+        """Take the broker epoch out of the root's clean-shutdown marker.
+
+        A marker that goes back may then name no epoch, for records may be cut.
 
         Before they are: whoever finishes the wave after a kill knows only this.
         """
@@ -203,7 +205,9 @@ class RecoveryStages:
         return folded, [(unit.size_bytes, len(unit.items)) for unit in units]
 
     def _lanes(self, due: Sequence[DueRecovery]) -> tuple[dict[int, int], int]:
-        """Return which task puts each log in order, and how many tasks there are.
+        """Return each log's task, and the number of tasks.
+
+        That task puts the log in order.
 
         What is at one disk has so many as tasks may be there at once.
         """
@@ -238,7 +242,10 @@ class RecoveryStages:
     def _whole(
         self, units: Sequence[WorkUnit[DueRecovery]], context: RecoveryContext
     ) -> tuple[Rows, list[tuple[int, int]]]:
-        """Return the recovery of partitions that one task each reads and puts in order."""
+        """Return the recovery of partitions handled by one task each.
+
+        The task reads the partition and puts it in order.
+        """
         listed = [[(each.work, each.size_bytes) for each in unit.values] for unit in units]
 
         def whole(items: Sequence[tuple[RecoveryWork, int]]) -> Iterator[pa.RecordBatch]:
@@ -295,14 +302,17 @@ class RecoveryStages:
 
 
 class TruncationStages(RecoveryStages):
-    """Cuts the followers of a wave side by side, each after its recovery."""
+    """The stages to cut a wave's followers, each after its recovery.
+
+    Followers are cut side by side.
+    """
 
     def title(self, due: Sequence[DueRecovery]) -> str:
         """Return what the wave does."""
         return f"{self._run.job.title} {self._run.job.places}: cut {len(due)} followers"
 
     def prepare(self, root: HeldRoot, due: Sequence[DueRecovery]) -> None:
-        """Let no recovery point lie above what is left, before the first byte goes.
+        """Lower the recovery points to the cuts, before the first byte goes.
 
         High watermarks stay until then: they say what was committed, should nothing be cut. A
         marker keeps the broker's epoch where the controller counts on nothing that is cut: the
@@ -315,7 +325,10 @@ class TruncationStages(RecoveryStages):
     def settle(
         self, root: HeldRoot, due: Sequence[DueRecovery], outcomes: Mapping[int, Outcome]
     ) -> None:
-        """Write the checkpoints of what was cut; what was left alone has its own back."""
+        """Write the checkpoints of the cut partitions in one log directory.
+
+        A partition that was left alone has its own recovery point back.
+        """
         super().settle(root, due, outcomes)
         alone = [
             each.work
@@ -326,7 +339,10 @@ class TruncationStages(RecoveryStages):
         self._write_points(root, dict.fromkeys(alone, sys.maxsize))
 
     def _write_points(self, root: HeldRoot, most: Mapping[RecoveryWork, int]) -> None:
-        """Write the recovery points of logs that have one, each at most at an offset."""
+        """Write the logs' recovery points, each at most at an offset.
+
+        A log that has none gets none.
+        """
         points = {
             work.ref.partition: min(work.recovery_point, offset)
             for work, offset in most.items()
@@ -336,7 +352,7 @@ class TruncationStages(RecoveryStages):
 
 
 def find_due_logs(partitions: pa.Table) -> list[DueRecovery]:
-    """Return the partitions that are to be recovered, those with most to be read first.
+    """Return the partitions to recover, the most bytes to read first.
 
     Args:
         partitions: Rows of ``schemas.RECOVERY_WORK``; their numbers are the ordinals.

@@ -132,7 +132,7 @@ def retain_step(
     scope: SweepScope = SweepScope.DELETED,
     excluded: frozenset[str] = frozenset(),
 ) -> RetentionStep:
-    """Remove what has expired, within a run that is open; its dry run only plans.
+    """Remove expired segments in an open run; a dry run only plans.
 
     Args:
         run: The run; each wave is in its record when this returns.
@@ -189,7 +189,10 @@ def retain_step(
 
 
 def _sort(plans: pa.Table) -> pa.Table:
-    """Return the rows in the order of a report: those that lose most first, then by name."""
+    """Return the rows, largest losses first, then by name.
+
+    This is the order of a report.
+    """
     is_left = pc.not_equal(plans["status"], Status.PLANNED.value)
     lost = pc.if_else(is_left, 0, pc.fill_null(plans["deleted_bytes"], 0))
     # A directory that is no partition has no topic; it stands last, as nulls do.
@@ -201,7 +204,7 @@ def _sort(plans: pa.Table) -> pa.Table:
 
 
 def _in_scope(plans: pa.Table) -> pa.Table:
-    """Return the rows that the pass over compacted partitions has something to say of."""
+    """Return the rows in scope of the pass over compacted partitions."""
     silent = pa.array(sorted(reason.value for reason in _OUT_OF_SCOPE))
     return plans.filter(pc.invert(pc.is_in(plans["reason"], silent)))
 
@@ -213,7 +216,10 @@ def _refused(plans: pa.Table) -> Outcomes:
 
 
 def _retentions(plans: pa.Table, outcomes: Mapping[int, Outcome]) -> pa.Table:
-    """Return the rows of ``schemas.RETENTION``: what went, or would, and what keeps the rest."""
+    """Return the retention of each partition, as rows of ``schemas.RETENTION``.
+
+    They say what went, or would, and what keeps the rest.
+    """
     statuses = plans["status"].to_pylist()
     for number, outcome in outcomes.items():
         statuses[number] = outcome.columns.get("status", statuses[number])
@@ -224,7 +230,9 @@ def _retentions(plans: pa.Table, outcomes: Mapping[int, Outcome]) -> pa.Table:
 
 
 class RunEvidence:
-    """The evidence of one run; what costs a stage is looked for once, when somebody asks.
+    """The evidence of one run, looked up once on demand.
+
+    That holds for what costs a stage.
 
     Args:
         run: The run.
@@ -243,7 +251,7 @@ class RunEvidence:
         return self._context.now_ms
 
     def doubt(self, root: str, topic: str, key: str) -> str | None:
-        """Return why a setting in force may not be the cluster's own, None where it is."""
+        """Return why a setting may not be the cluster's own, or None."""
         place = (root, topic, key)
         if place not in self._doubts:
             found = self._doubt(root, topic, key)
@@ -269,7 +277,10 @@ class RunEvidence:
         return taken_ms is None or self.now_ms - taken_ms > max_age_ms
 
     def newest_records(self) -> Mapping[TopicPlace, int]:
-        """Return the time of the newest record of every topic that the run is about."""
+        """Return the time of each topic's newest record.
+
+        The topics are all that the run is about.
+        """
         if self._newest is None:
             what = f"find the newest records in {self._run.job.places}"
             found = self._run.observe(observe_newest, NEWEST_RECORD, what)
@@ -282,7 +293,9 @@ class RunEvidence:
         return self._newest
 
     def checkpoint_ms(self, root: str) -> int | None:
-        """Return when the broker last wrote a checkpoint, None where that tells nothing.
+        """Return the time of the broker's last checkpoint write.
+
+        None where that tells nothing.
 
         It is the time of a file by the machine's clock: no measure of a clock that somebody said.
         """
@@ -321,7 +334,10 @@ class RunEvidence:
 
 
 def _doubt_default(key: str, catalog: TopicCatalog, options: JobOptions) -> str | None:
-    """Return why the broker-wide value of a key may not be the broker's own, None if it is."""
+    """Return why a broker-wide value may not be the broker's own.
+
+    None if it is.
+    """
     names = {name.name for name in TOPIC_KEYS[key].broker_names}
     if names & options.broker_overrides.keys():
         return "is what --set says of the broker"
@@ -386,7 +402,10 @@ class SweepStages:
     def settle(
         self, root: HeldRoot, due: Sequence[SweepWork], outcomes: Mapping[int, Outcome]
     ) -> None:
-        """Close the wave: a partition that did not lose a file has its old log start back."""
+        """Write the log starts of a wave's partitions in one root.
+
+        A partition that did not lose a file has its old log start back.
+        """
         entries: dict[TopicPartition, int | None] = {}
         for work in due:
             outcome = outcomes[work.ref.ordinal]
@@ -401,7 +420,9 @@ class SweepStages:
 
 
 def drop_stale_log_starts(run: Run, plans: pa.Table) -> None:
-    """Drop entries of log starts at which a log's first segment begins, as Kafka does.
+    """Drop log starts equal to a log's first segment, as Kafka does.
+
+    The entries of a log go where its first segment begins there.
 
     A run that was killed after its commits has left them.
 

@@ -1,4 +1,6 @@
-"""What runs salvaged, beside the logs that it was cut from, and the way back into them.
+"""List salvaged records and append them to their logs again.
+
+Runs put them beside the logs that they were cut from.
 
 What goes back is appended to closed logs of a broker's directory, under Kafka's lock, with the
 offsets that it had. The marker of a clean shutdown is gone before the first byte and comes back
@@ -89,7 +91,7 @@ class ReplayRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Replay:
-    """One partition of a replay: its row, what was salvaged of it, and where it goes."""
+    """One partition of a replay: row, salvaged logs, and log directory."""
 
     row: ReplayRow
     logs: list[SalvagedLog] = field(default_factory=list)
@@ -122,7 +124,9 @@ def look_at_salvage(
 def replay_salvage(
     folder: Path, roots: Sequence[str | Path], options: JobOptions
 ) -> list[ReplayRow]:
-    """Append what was salvaged to the logs that end before it; a dry run only says what would be.
+    """Append salvaged records to the logs they were cut from.
+
+    A log has to end before them. A dry run only says what would be appended.
 
     Args:
         folder: A folder that ``--salvage`` named, or one in it.
@@ -228,7 +232,10 @@ def _compare(row: ReplayRow, logs: Iterable[SalvagedLog], store: LocalStore) -> 
 def _append(
     held: HeldBrokerRoot, due: Iterable[_Replay], catalog: TopicCatalog, options: JobOptions
 ) -> None:
-    """Append to the logs of one directory; its marker comes back where all of that succeeds."""
+    """Append salvaged records to the logs of one log directory.
+
+    Its marker of a clean shutdown comes back where all of that succeeds.
+    """
     held.begin_writing()
     held.claim_unclean()
     is_whole = True

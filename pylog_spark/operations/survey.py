@@ -1,4 +1,4 @@
-"""Say what retention and compaction would do to any number of partitions, by their listings alone.
+"""Foretell retention and compaction of many partitions from listings.
 
 The catalogue of files stays where tasks are; the driver gets one row of numbers a partition, and
 keeps it as columns. Nothing is locked or written. Only those logs of a broker are opened from which

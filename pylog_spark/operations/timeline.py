@@ -1,4 +1,7 @@
-"""Leaders, ISR and ELR of partitions over time, by the cluster's metadata log."""
+"""Tell leaders, ISR and ELR of partitions over time.
+
+The cluster's metadata log says them.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -54,7 +57,9 @@ class Timeline:
 
 
 def read_timeline(roots: Sequence[str | Path], options: JobOptions) -> Timeline:
-    """Return the versions of the chosen topics' partitions, by the newest metadata of the roots.
+    """Return the versions of the chosen partitions from the cluster's metadata.
+
+    The newest metadata of the roots are read.
 
     Args:
         roots: Paths of log directories.

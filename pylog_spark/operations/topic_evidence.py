@@ -1,4 +1,4 @@
-"""What the files of topics tell of their configs, where nobody says these.
+"""Gather evidence of unknown topic configs from the topics' files.
 
 Read only, in this process: listings, small files, and the headers of the first batches of each log.
 """
@@ -73,7 +73,10 @@ class TopicEvidence:
         return sum((row["log_start_offset"] or 0) > 0 for row in self.rows)
 
     def guess(self) -> tuple[str | None, str]:
-        """Return the policy that the files speak for, None for either, and why."""
+        """Guess the cleanup policy from the files; return it with reasons.
+
+        The policy is None where the files speak for neither.
+        """
         if self.topic in INTERNAL_TOPICS:
             policy = INTERNAL_TOPICS[self.topic]["cleanup.policy"]
             return policy, "by its name: Kafka creates it so"
@@ -161,7 +164,7 @@ def _partitions(view: RootView, topics: TopicFilter) -> Iterator[tuple[str, SubD
 
 
 def _has_gaps(entry: SubDirectory) -> bool:
-    """Whether records are missing among the oldest ones of a log, as compaction leaves it."""
+    """Return whether a log's oldest records have gaps, as after compaction."""
     watch = GapWatch()
     try:
         store = settle(open_store(entry.path))

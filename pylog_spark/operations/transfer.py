@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferReport(Report):
-    """The outcome of an ingest, of writing plain directories, or of a survey.
+    """The report of an ingest, a materialization or a survey.
 
     Attributes:
         details: In the order of the results, rows of ``schemas.INGEST``, ``schemas.MATERIALIZED``
@@ -62,7 +62,9 @@ def transfer_results(
 
 
 def sort_details(details: pa.Table, weight: str) -> pa.Table:
-    """Return the rows in the order of a report: what was done by weight, then the others by name.
+    """Return the rows in a report's order.
+
+    What was done comes first, by weight, then the others by name.
 
     Args:
         details: With status, topic, partition and the weight.

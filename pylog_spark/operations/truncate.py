@@ -1,4 +1,4 @@
-"""Bring replicas in line with a leader: cut them as they would cut themselves when they follow it.
+"""Cut replicas as they would cut themselves to follow a leader.
 
 An audit says where each follower is cut. The plan holds the cuts; what applies it works as a
 recovery does, which comes first where a log was not closed.
@@ -74,7 +74,9 @@ def plan_followers(
     leader: int,
     state: Path | None = None,
 ) -> RunReport:
-    """Plan the cuts that let all other replicas follow a broker; no log is changed.
+    """Plan the cuts for all replicas to follow one broker.
+
+    No log is changed.
 
     Args:
         place: Where it runs: a Spark session, or this machine (``Local``).
@@ -114,7 +116,9 @@ def truncate(
     saved: SavedPlan | None = None,
     followers: Mapping[_Key, FollowerTruncation] | None = None,
 ) -> RunReport:
-    """Cut replicas to follow a leader, as a plan has it; a dry run only says what goes.
+    """Cut replicas to follow a leader, as planned.
+
+    A dry run only says what goes.
 
     Args:
         place: Where it runs: a Spark session, or this machine (``Local``).
@@ -216,7 +220,7 @@ def _saved_cuts(saved: SavedPlan | None) -> dict[_Key, FollowerTruncation]:
 
 
 def _find_cuts(found: Audit, leader: int) -> tuple[dict[_Key, FollowerTruncation], list[str]]:
-    """Return the cuts under a leader, and what a reader should know of replicas left alone."""
+    """Return the cuts under a leader, with notes on untouched replicas."""
     cuts: dict[_Key, FollowerTruncation] = {}
     notes = []
     candidates: set[int] = set()

@@ -1,4 +1,6 @@
-"""Undo a run: put back what it replaced, cut or removed, in log directories and managed roots.
+"""Undo a run in log directories and managed roots.
+
+What it replaced, cut or removed is put back.
 
 Of a local log directory everything that is needed lies in the trash of the run, of a managed root
 in the root itself.
@@ -35,7 +37,7 @@ def undo(
     place: "Place | None" = None,
     clock: Clock | None = None,
 ) -> RunReport:
-    """Undo what a run did to partitions of local log directories or of managed roots.
+    """Undo a run in local log directories or managed roots.
 
     Args:
         run_id: The run, as its report and the ledger name it.
@@ -61,7 +63,7 @@ def undo(
 
 
 def _undo_roots(run: Run, run_id: str) -> Iterator[pa.Table]:
-    """Undo the run in all roots; yield the rows of each, which are in the record then."""
+    """Undo the run in all roots; yield each root's recorded rows."""
     job, options = run.job, run.job.options
     # All of them are held before the first is touched: whoever is refused one has changed nothing.
     managed = [root.location for root in job.roots if root.role is Role.MANAGED]
@@ -80,7 +82,10 @@ def _undo_roots(run: Run, run_id: str) -> Iterator[pa.Table]:
 
 
 def _broker_undos(run: Run, run_id: str) -> list[BrokerUndo]:
-    """Return what is to be undone of the local log directories that the run's trash names, held."""
+    """Return the undos of local log directories, each under its lock.
+
+    The run's trash names the directories.
+    """
     job, options = run.job, run.job.options
     if all(root.role is not Role.BROKER for root in job.roots):
         return []

@@ -1,4 +1,6 @@
-"""Verify log directories: every batch, every index, every small file; nothing is written to them.
+"""Verify every batch, index and small file of log directories.
+
+Nothing is written to them.
 
 One stage: a task a unit of segments; then one a partition that was cut into several units. Findings
 stay where tasks are; the driver gets their counts, the worst of them, and a row a partition.
@@ -54,7 +56,7 @@ def verify(
     clock: Clock | None = None,
     on_findings: OnFindings | None = None,
 ) -> VerifyReport:
-    """Verify every partition of log directories, record what was found, and report it.
+    """Verify all partitions of log directories; record and report the findings.
 
     Args:
         place: Where it runs: a Spark session, or this machine (``Local``).
@@ -124,7 +126,7 @@ class Verification:
 
 
 def observe_targets(run: Run, request: VerifyRequest) -> VerifiedRoots:
-    """Return the log directories of a run, and the partitions that it verifies.
+    """Return a run's log directories and the partitions to verify.
 
     Raises:
         StorageError: A root cannot be listed.
@@ -181,7 +183,7 @@ def verify_step(run: Run, request: VerifyRequest, roots: VerifiedRoots) -> Verif
 
 
 def tell_findings(run: Run, verification: Verification, on_findings: OnFindings) -> None:
-    """Hand over all findings of a run that is open, the worst severity first.
+    """Hand over all findings of an open run, worst severity first.
 
     Args:
         run: The run.
@@ -209,7 +211,7 @@ def _recorded(job: Job, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sum_counts(counts: pa.Table) -> tuple[FindingCount, ...]:
-    """Return how many findings there are of each severity and code, worst first."""
+    """Return the number of findings per severity and code, worst first."""
     sums = counts.group_by(["severity", "code"]).aggregate([("count", "sum")])
     summed = [
         FindingCount(severity=row["severity"], code=row["code"], count=row["count_sum"])

@@ -1,4 +1,6 @@
-"""How a verification is spread over tasks: a task a unit of segments, then one a partition.
+"""Spread a verification over tasks, in one stage or two.
+
+The first has a task a unit of segments, the second a task a partition.
 
 A big partition is cut into stretches of whole segments; what its tasks found out is put together
 in the second stage.
@@ -54,7 +56,7 @@ _SIZES: Final = pa.schema(
 
 
 def verify_targets(run: Run, request: VerifyRequest, roots: VerifiedRoots) -> Any:
-    """Return all rows of a verification, in pieces, to be read several times.
+    """Return a verification's rows in pieces, for several readings.
 
     Args:
         run: The run.
@@ -107,7 +109,10 @@ def _as_they_are(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _cut(run: Run, targets: Sequence[Target]) -> list[WorkItem[Stretch]]:
-    """Return the stretches of partitions: a small one whole, a big one in several."""
+    """Return the stretches of partitions to verify.
+
+    A small partition is one whole stretch, a big one several.
+    """
     job, engine = run.job, run.engine
     places = pa.RecordBatch.from_pylist(
         [
@@ -155,7 +160,9 @@ def _cut(run: Run, targets: Sequence[Target]) -> list[WorkItem[Stretch]]:
 def cut_partition(
     target: Target, offsets: Sequence[int], sizes: Sequence[int], *, unit_bytes: int
 ) -> list[tuple[Stretch, int]]:
-    """Cut a partition into stretches of whole segments, each about as large as a unit.
+    """Cut a partition into stretches of about one unit each.
+
+    A stretch is whole segments.
 
     Args:
         target: The partition.
