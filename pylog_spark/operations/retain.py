@@ -420,9 +420,9 @@ class SweepStages:
 
 
 def drop_stale_log_starts(run: Run, plans: pa.Table) -> None:
-    """Drop log starts equal to a log's first segment, as Kafka does.
+    """Drop needless log-start entries, as Kafka does.
 
-    The entries of a log go where its first segment begins there.
+    An entry is needless where the log's first segment begins there.
 
     A run that was killed after its commits has left them.
 

@@ -1,4 +1,4 @@
-"""Many small waits of one task, several of them at once, answers in order.
+"""Overlap many small waits of one task; keep answers in order.
 
 An object store answers in tens of milliseconds however little is asked, and a disk takes
 milliseconds for each sync, though several at once take hardly longer than one: a task that waits
@@ -34,7 +34,7 @@ Answer = TypeVar("Answer")
 def map_ahead(
     work: Callable[[Item], Answer], items: Iterable[Item], *, at_once: int = AT_ONCE
 ) -> Iterator[Answer]:
-    """Yield what work returns for each item, in the order of the items.
+    """Yield the result of work for each item, in item order.
 
     Items are taken from their iterator by this thread alone, and no more of them than are on their
     way, so that neither items nor answers pile up.
@@ -59,7 +59,9 @@ def map_ahead(
 
 
 def map_in_turns(work: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
-    """Yield what work on disks returns for each item, in order: one computes, the others wait.
+    """Map work on disks over items, in order, computing in turns.
+
+    While one computes, the others wait.
 
     Args:
         work: As for ``map_ahead``; where it waits it lets others have their turn, as
@@ -72,7 +74,7 @@ def map_in_turns(work: Callable[[Item], Answer], items: Iterable[Item]) -> Itera
 def map_partitions(
     work: Callable[[dict[str, Any]], Answer], rows: Iterable[dict[str, Any]]
 ) -> Iterator[Answer]:
-    """Yield what work returns for each partition, ahead where they are on an object store.
+    """Map work over partitions; ahead only on an object store.
 
     Args:
         work: Takes a row.
@@ -84,7 +86,7 @@ def map_partitions(
 def map_where_remote(
     work: Callable[[Item], Answer], items: Iterable[Item], *, directory_of: Callable[[Item], str]
 ) -> Iterator[Answer]:
-    """Yield what work returns for each item, ahead where they are on an object store.
+    """Map work over items; ahead only on an object store.
 
     Args:
         work: As for ``map_ahead``.
@@ -97,7 +99,9 @@ def map_where_remote(
 
 
 class Room:
-    """Room for so many bytes, which threads of a task share; what needs more has it alone.
+    """Room for so many bytes, shared by a task's threads.
+
+    What needs more than there is has the room alone.
 
     Args:
         size_bytes: How many.
@@ -109,7 +113,7 @@ class Room:
 
     @contextmanager
     def take(self, size_bytes: int) -> Iterator[None]:
-        """Take room for the time of the block, waiting until there is some.
+        """Take room for the time of the block; wait until available.
 
         Args:
             size_bytes: How much; of more than there is at all, all of it.

@@ -1,4 +1,6 @@
-"""Cells that are cut into pieces, so that no row of any plan is larger than Spark's row path bears.
+"""Cut large cells into pieces for Spark's row path.
+
+No row of any plan is then larger than that path bears.
 
 A value on its way through Spark is copied four or five times on the JVM's heap (from Arrow into a
 row, into the buffer of a shuffle, into the page of a sort, back into Arrow), and each task has its
@@ -39,7 +41,7 @@ def with_part(schema: pa.Schema) -> pa.Schema:
 
 
 def cut_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield rows with a column ``part``, those with large values in several pieces."""
+    """Yield rows with a column ``part``, large values in several pieces."""
     for batch in batches:
         if batch.nbytes <= PIECE_BYTES:
             yield _numbered(batch, 0)
@@ -60,7 +62,7 @@ def cut_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def slice_table(table: pa.Table) -> Iterator[pa.Table]:
-    """Yield the rows of a table that the driver hands to Spark, so much of it at a time.
+    """Yield a driver's table in slices small enough for Spark.
 
     A table becomes one value of the plan, or one on the way into it.
     """
@@ -71,7 +73,7 @@ def slice_table(table: pa.Table) -> Iterator[pa.Table]:
 
 
 def join_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return the rows of which a table has the pieces, one after the other.
+    """Return the rows of a table of consecutive pieces.
 
     Args:
         table: Rows with a column ``part``.
@@ -97,7 +99,7 @@ def join_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def join_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
-    """Yield rows, without ``part``, of which the pieces come one after the other.
+    """Yield rows, without ``part``, from their consecutive pieces.
 
     Bytes are views of the batches where nothing was cut.
     """
@@ -134,7 +136,7 @@ def _cut_row(row: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _cuttable(row: dict[str, Any]) -> list[str]:
-    """Return the columns whose values may be of any length, and that have one.
+    """Return a row's filled columns of arbitrary length.
 
     A short text is not one of them: it stands in every piece. The last piece of a long one may be
     short, too; the first one tells.
@@ -178,7 +180,10 @@ def _join(pieces: list[Any]) -> Any:
 
 
 def _plain_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield rows with the numbers of their pieces; bytes are not copied out of their batch."""
+    """Yield rows with their piece numbers; copy no bytes.
+
+    Bytes stay in their batch.
+    """
     for batch in batches:
         binary = [field.name for field in batch.schema if field.type == pa.binary()]
         others = [name for name in batch.schema.names if name not in {*binary, PART}]

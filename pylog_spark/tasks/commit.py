@@ -1,4 +1,6 @@
-"""Put a partition's cleaned groups into place: once per run, however often the task runs.
+"""Commit a partition's cleaned groups, once per run.
+
+This holds however often the task runs.
 
 Two ways lead here. Groups that were cleaned by other tasks come as manifests; a partition that is
 not worth spreading, or too large to, is cleaned whole inside this task, by the same functions.
@@ -48,7 +50,7 @@ from storage_core.store.generations import current_location
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionWork:
-    """A partition that is to be cleaned, as the plan stage left it.
+    """A partition to be cleaned, as the plan stage left it.
 
     Attributes:
         ref: Which one it is.
@@ -91,7 +93,10 @@ Clean = Callable[[LogStore, CompactionPlan, RootAccess, WriteContext], CleanedPa
 def commit_partitions(
     items: Iterable[tuple[CompactionWork, CleanedPartition]], context: WriteContext
 ) -> Iterator[pa.RecordBatch]:
-    """Put groups that other tasks cleaned into place: a row of ``schemas.COMMIT`` a partition."""
+    """Commit groups cleaned by other tasks; yield a row per partition.
+
+    The rows are of ``schemas.COMMIT``.
+    """
 
     def commit(item: tuple[CompactionWork, CleanedPartition]) -> dict[str, Any]:
         work, cleaned = item
@@ -103,7 +108,10 @@ def commit_partitions(
 def clean_partitions(
     items: Iterable[CompactionWork], context: WriteContext
 ) -> Iterator[pa.RecordBatch]:
-    """Clean partitions whole, small ones beside each other: a row of ``schemas.COMMIT`` each."""
+    """Clean partitions whole, small ones side by side; yield their rows.
+
+    A partition has one row of ``schemas.COMMIT``.
+    """
     clean = partial(_clean_in_room, Room(BYTES_AT_ONCE))
     rows = context.map_commits(lambda work: _row(work, context, clean), items)
     yield from rows_to_batches(COMMIT, rows)
@@ -215,7 +223,10 @@ def _commit(work: CompactionWork, context: WriteContext, clean: Clean) -> dict[s
 
 
 def _split(store: LogStore, plan: CompactionPlan, error: OffsetOverflowError) -> Prepared:
-    """Split the segment whose offsets do not fit it; another round cleans the partition."""
+    """Split the segment with overflowing offsets.
+
+    Another round cleans the partition.
+    """
     steps = plan_split(store, plan, error.file)
     operations = json.dumps(list(steps.describe()))
     result = describe_failure(error) | {"was_split": True, "operations": operations}
@@ -225,7 +236,7 @@ def _split(store: LogStore, plan: CompactionPlan, error: OffsetOverflowError) ->
 def _load(
     store: LogStore, work: CompactionWork, plan: CompactionPlan, context: WriteContext
 ) -> LoadedLog:
-    """Load the log once more, for what has to be put in order before the first swap."""
+    """Load the log again, for repairs due before the first swap."""
     run = context.run
     config = run.catalogs[work.ref.root].config_for(work.ref.partition.topic)
     if config is None:
@@ -244,7 +255,7 @@ def _load(
 def _describe(
     store: LogStore, plan: CompactionPlan, cleaned: CleanedPartition, steps: Plan
 ) -> dict[str, Any]:
-    """Return the partition's row as it will be when the steps are done."""
+    """Return the partition's row as of after the steps."""
     stats = sum((group.stats for group in cleaned.groups), RewriteStats())
     untouched = [s for s in plan.segments if s.base_offset >= cleaned.end_offset]
     others = count_if_readable(store, [segment.log_file for segment in untouched])

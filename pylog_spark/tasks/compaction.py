@@ -1,4 +1,6 @@
-"""The two passes of a compaction and the merge between them: they read, and write scratch files.
+"""The two passes of a compaction and the merge between them.
+
+They read, and write only scratch files.
 
 An item of pass one is a segment, an item of pass two a group of segments. Each yields one row;
 what is wrong with a partition becomes an error in the rows of its items, and the partition goes no
@@ -54,7 +56,9 @@ def index_segments(
     *,
     filed: Collection[int] = (),
 ) -> Iterator[pa.RecordBatch]:
-    """Pass one: yield a row of ``schemas.PARTIAL_INDEX`` for each segment of a round.
+    """Run pass one; yield a row per segment of a round.
+
+    The rows are of ``schemas.PARTIAL_INDEX``.
 
     Args:
         items: Partitions and numbers of segments in their rounds.
@@ -215,7 +219,9 @@ def rewrite_groups(
 def rewrite_group(
     plan: CompactionPlan, index: CompactionIndex, start: GroupStart, context: WriteContext
 ) -> dict[str, Any]:
-    """Clean one group of segments into files of this attempt's own; return columns of its row.
+    """Clean one group of segments; return columns of its row.
+
+    The new files are this attempt's own.
 
     Raises:
         PylogError: It cannot be cleaned, or this run may not write there.
@@ -246,7 +252,7 @@ def rewrite_group(
 def keep_groups(
     cleaning: Generator[CleanedGroup], access: RootAccess, location: str, name: str
 ) -> list[CleanedGroup]:
-    """Have a root keep the files of groups, a group at a time, where a commit finds them.
+    """Keep groups' files where a commit finds them, group by group.
 
     Args:
         cleaning: Makes the groups; it is closed at the end.

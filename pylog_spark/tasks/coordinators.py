@@ -1,4 +1,6 @@
-"""Groups and transactions of a log directory, as rows: what its coordinators' partitions say.
+"""Read groups and transactions of a log directory into rows.
+
+They come from its coordinators' partitions.
 
 Nothing is written. A coordinator's partition is read record by record, in memory that grows with
 the groups and transactional ids that it holds, not with the log. A partition that cannot be read
@@ -163,7 +165,7 @@ class CoordinatorSettings:
 def observe_groups(
     views: Sequence[RootView], settings: CoordinatorSettings, *, is_asked_for: Callable[[str], bool]
 ) -> Iterator[Told]:
-    """Yield the groups of a broker, their places in logs, and what could not be read.
+    """Yield a broker's groups, their places in logs, and read errors.
 
     Args:
         views: Its roots: a place is looked up in the logs of all of them.
@@ -211,7 +213,7 @@ def observe_groups(
 def observe_transactions(
     views: Sequence[RootView], settings: CoordinatorSettings, *, is_asked_for: Callable[[str], bool]
 ) -> Iterator[Told]:
-    """Yield what is open in the logs of a broker, then what its coordinators know of transactions.
+    """Yield open transactions of a broker's logs, then its coordinators' transactions.
 
     Args:
         views: Its roots.
@@ -255,7 +257,7 @@ def observe_transactions(
 
 
 class _Logs:
-    """The logs of a broker's roots, each observed once, when it is first needed.
+    """The logs of a broker's roots, each observed once on demand.
 
     Attributes:
         holders: The root of each log that was observed.
@@ -278,7 +280,7 @@ class _Logs:
     def observe_all(
         self, is_asked_for: Callable[[str], bool]
     ) -> Mapping[TopicPartition, ObservedLog]:
-        """Return the logs of the topics that are asked for; one that cannot be read is an error."""
+        """Return the logs of the wanted topics; note unreadable ones as errors."""
         chosen = {}
         for view in self._views:
             for entry in view.entries:
@@ -329,7 +331,10 @@ def _number(entry: SubDirectory) -> int:
 def _replay(
     view: RootView, entry: SubDirectory, apply: Callable[[ReplayedRecord | TransactionEnd], None]
 ) -> Told | None:
-    """Feed a coordinator's partition to its image; return the row of what stopped it."""
+    """Feed a coordinator's partition to its image; return an error row.
+
+    It is the row of what stopped the reading, None where nothing did.
+    """
     place = entry.topic_partition
     if place is None:
         return None
@@ -347,7 +352,7 @@ def _replay(
 def _partition_count(
     views: Sequence[RootView], settings: CoordinatorSettings, topic: str
 ) -> int | None:
-    """Return how many partitions an internal topic has, None where nobody says so."""
+    """Return an internal topic's number of partitions, or None if unknown."""
     metadata = next((view.metadata for view in views if view.metadata is not None), None)
     if metadata is not None:
         try:

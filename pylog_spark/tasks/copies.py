@@ -97,7 +97,7 @@ def _compare(target: CopyTarget) -> list[Row]:
 
 
 def _choose(places: PartitionPlaces | None, logs: Sequence[RestingLog]) -> RestingLog | None:
-    """Return the leader's log, else the longest; None where none can be read."""
+    """Return the leader's log, else the longest; None without readable logs."""
     readable = [log for log in logs if log.view is not None]
     leader = None if places is None or places.state is None else places.state.leader
     readable.sort(key=lambda log: (log.place.broker != leader, -log.log_end_offset))
@@ -109,7 +109,9 @@ def _is_compacted(places: PartitionPlaces | None) -> bool:
 
 
 def _absence_row(log: RestingLog | None, number: int) -> Row | None:
-    """Return the row of a partition that one cluster alone has; None where it has no record.
+    """Return the row of a partition in only one cluster.
+
+    None where its log there has no record.
 
     Args:
         log: Its log there.

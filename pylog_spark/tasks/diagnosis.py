@@ -1,4 +1,7 @@
-"""What is wrong with log directories and what to do: findings and forecasts put together."""
+"""Join findings and forecasts into a diagnosis of log directories.
+
+It says what is wrong and what to do.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -229,7 +232,10 @@ def _with_fates(
 def _made_anew(
     roots: VerifiedRoots, forecasts: Iterable[Row], offline: Collection[str]
 ) -> Iterator[Row]:
-    """Yield the empty logs that a broker makes: theirs lie elsewhere, where it does not look."""
+    """Yield the empty logs created by a broker's start.
+
+    The real ones lie elsewhere, where the broker does not look.
+    """
     homes = {path: home for root in roots.observed for path, home in root.homes.items()}
     for row in forecasts:
         home = homes.get(row["directory"], "")
@@ -243,7 +249,9 @@ def _made_anew(
 def _foresee_roots(
     roots: VerifiedRoots, findings: Iterable[Row], forecasts: Iterable[Row]
 ) -> tuple[bool, set[str]]:
-    """Return whether a broker serves anybody after its start, and the roots that it goes without.
+    """Return whether the broker serves anybody, and its offline roots.
+
+    Both are meant after its start.
 
     A broker does not go on without all of its log directories, nor without that of the cluster's
     metadata.
@@ -310,7 +318,10 @@ def _root_state(root: ObservedRoot, verified: Sequence[Row], offline: Collection
 def _has_replicas(
     findings: Iterable[Row], forecasts: Iterable[Row], catalogs: Mapping[str, TopicCatalog]
 ) -> bool | None:
-    """Whether logs that lack acknowledged records have other replicas; None if nobody knows."""
+    """Return whether logs lacking acknowledged records have other replicas.
+
+    None if nobody knows.
+    """
     low = [row for row in findings if row["code"] == Code.HIGH_WATERMARK_BEYOND_END]
     low += [row for row in forecasts if row["lost_below_high_watermark"]]
     known = {
@@ -331,7 +342,7 @@ def _plan(
     *,
     is_hindered: bool,
 ) -> Prescription:
-    """Return the commands that mend what is an error or worse, in the order to run them."""
+    """Return the commands against errors and worse, in order to run."""
     return prescribe(
         {root.location: root.role for root in roots},
         [

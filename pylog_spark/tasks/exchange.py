@@ -1,4 +1,6 @@
-"""Compaction of a partition whose keys fit no single task: three stages of one Spark job.
+"""Compact a partition whose keys fit no single task.
+
+It takes three stages of one Spark job.
 
 *Send*: each segment says which keys it has, dealt out by hash. *Answer*: one task a bucket finds
 out which records survive; one task a partition, the fold, looks at its transactions. *Rewrite*:
@@ -118,7 +120,9 @@ def _send(
 def answer_keys(
     batches: Iterator[pa.RecordBatch], plans: Mapping[int, bytes], routes: Mapping[int, Route]
 ) -> Iterator[pa.RecordBatch]:
-    """Hear what segments said and yield what groups have to know, rows of ``schemas.EXCHANGE``.
+    """Yield answers to the segments' messages, for groups to rewrite.
+
+    The rows are of ``schemas.EXCHANGE``.
 
     Args:
         batches: Pieces of the rows that ``send_keys`` made, ordered by unit, kind and segment; all
@@ -141,7 +145,10 @@ def answer_keys(
 def _addressed(
     ordinal: int, route: Route, work: Callable[[], Iterator[dict[str, Any]]]
 ) -> Iterator[dict[str, Any]]:
-    """Add the tasks that the rows for groups go to; an error goes to the first of them."""
+    """Add the receiving tasks to rows for groups.
+
+    An error goes to the first group's task.
+    """
     started = time.perf_counter()
     head = {"ordinal": ordinal, "segment": 0}
     try:
@@ -172,7 +179,7 @@ def _answer(plan: CompactionPlan, rows: Iterable[dict[str, Any]]) -> Iterator[di
 
 
 def _fold(plan: CompactionPlan, rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield what each group has to know of its segments, or that the partition has an error."""
+    """Yield each group's facts about its segments, or the partition's error."""
     started = time.perf_counter()
     listed = sorted(rows, key=lambda row: row["segment"])
     spent_ms = sum(row["duration_ms"] or 0 for row in listed)

@@ -1,4 +1,7 @@
-"""Writing a part of an export: Parquet, CSV or JSON lines, in a file of the task's own."""
+"""Write a part of an export: Parquet, CSV or JSON lines.
+
+Each task has a file of its own.
+"""
 
 import os
 import secrets
@@ -61,7 +64,10 @@ class ExportRequest:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether no record becomes an object of Python: then threads do not wait for others."""
+        """Return whether no record becomes a Python object.
+
+        Then threads do not wait for others.
+        """
         is_raw = self.keys is self.values is BytesFormat.RAW
         return is_raw and self.to in {ExportFormat.PARQUET, ExportFormat.DELTA}
 
@@ -93,7 +99,10 @@ def export_parts(
 
 
 def write_empty(request: ExportRequest, records: pa.Schema) -> dict[str, Any]:
-    """Write a part without records, which tells its schema; return columns of its row."""
+    """Write a part without records; return columns of its row.
+
+    The part tells the schema.
+    """
     return _export(0, Records((), records), request, is_kept_empty=True)
 
 
@@ -183,7 +192,10 @@ def _columns(batch: pa.RecordBatch, request: ExportRequest, schema: pa.Schema) -
 
 
 def _header_column(headers: pa.Array, how: BytesFormat) -> pa.Array:
-    """Return headers as JSON texts, null without any; a Python object for each header."""
+    """Return headers as JSON texts, null without any.
+
+    It costs a Python object for each header.
+    """
     texts = [None if one is None else header_pairs(one, how) for one in headers.to_pylist()]
     return pa.array(texts, pa.string())
 

@@ -1,4 +1,4 @@
-"""What is left of an error when it becomes part of a row.
+"""Turn errors into columns of rows.
 
 Tasks yield rows for broken partitions, because Spark hands the driver a raised error as text and
 drops the good rows of the stage with it. Damage and failing disks are what rows are for. A mistake
@@ -21,7 +21,10 @@ _log: Final = logging.getLogger(__name__)
 
 
 def error_of(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the columns of a row that could not be made for another's error; None without one."""
+    """Return a row's failure after another row's error, or None.
+
+    The row could not be made because of that error; None is for no error.
+    """
     if row["error_class"] is None:
         return None
     return {
@@ -32,7 +35,7 @@ def error_of(row: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def attempt(work: Callable[[], dict[str, Any]], of: PartitionRef | None = None) -> dict[str, Any]:
-    """Return the columns that work returns, or else its error; and the time it took.
+    """Return the columns from work, or its error, and the duration.
 
     Args:
         work: Returns the columns.
@@ -55,7 +58,9 @@ def attempt_row(
     refusal_of: Callable[[Exception], str | None] = lambda _: None,
     of: PartitionRef | None = None,
 ) -> dict[str, Any]:
-    """Return the columns that work returns, of a row with a status; else as attempt.
+    """Return columns with a status from work, or its error.
+
+    Time and log lines are as in ``attempt``.
 
     Args:
         work: Returns the columns.
@@ -95,7 +100,10 @@ def attempt_directory(
 
 
 def needs_recovery(error: Exception) -> Reason | None:
-    """Return why a log is skipped by which nothing can be done yet; None for any other error."""
+    """Return the reason to skip a log after an error.
+
+    Nothing can be done to such a log yet; None for any other error.
+    """
     if isinstance(error, NegativeTimestampError):
         return Reason.NEGATIVE_TIMESTAMP
     return Reason.RECOVERY_REQUIRED if isinstance(error, RecoveryRequiredError) else None
@@ -108,7 +116,9 @@ def _fields_of(of: PartitionRef | None) -> dict[str, Any]:
 
 
 def _log_end(row: Mapping[str, Any], error: Exception | None = None) -> None:
-    """Log that files of a partition were changed, or why work on it failed; nothing else.
+    """Log a partition's changed files, or the error of its work.
+
+    Nothing else is logged.
 
     The driver logs a failure as an error when the row has reached it; this line comes at once, and
     has a traceback where no commit has made a row of the error before.

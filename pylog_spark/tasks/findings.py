@@ -1,4 +1,4 @@
-"""What a verification is asked for afterwards: its findings, how many of each kind, the worst.
+"""Select a verification's findings: all, counts by kind, the worst.
 
 Tasks have the rows of ``schemas.VERIFIED``; each function here makes of them what the driver, or
 the ledger, gets.
@@ -87,7 +87,10 @@ def findings_of(batches: Iterable[pa.RecordBatch], severity: str) -> Iterator[pa
 
 
 def first_rows(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
-    """Yield the first rows of a task, as many as there may be; the others are passed over."""
+    """Yield up to a number of a task's first rows.
+
+    The others are passed over.
+    """
     left = most
     for rows in batches:
         yield rows.slice(0, left)
@@ -95,6 +98,6 @@ def first_rows(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.Reco
 
 
 def _of_kind(batches: Iterable[pa.RecordBatch], kind: str) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a kind; of one that came in pieces the first one counts."""
+    """Yield the rows of a kind; of several pieces, the first."""
     for batch in batches:
         yield batch.filter(pc.and_(pc.equal(batch["row"], kind), pc.equal(batch[PART], 0)))

@@ -1,4 +1,4 @@
-"""What the files of planned partitions look like: what a saved plan is held against."""
+"""List the files of planned partitions, to check a saved plan against."""
 
 import hashlib
 import json
@@ -40,7 +40,7 @@ def _list(location: str) -> dict[str, bytes]:
 
 
 def encode_files(files: Iterable[FileFacts]) -> bytes:
-    """Return a listing as it travels: its names repeat themselves, packed it is small."""
+    """Return a listing compressed for travel: its names repeat themselves."""
     return zlib.compress(json.dumps(list(files), separators=(",", ":")).encode())
 
 

@@ -1,4 +1,7 @@
-"""What a broker's start would do to partitions: Kafka's own loading, planned and not done."""
+"""Forecast a broker's start for partitions.
+
+Kafka's own loading is planned and not done.
+"""
 
 import json
 from collections.abc import Iterator, Sequence, Set
@@ -68,7 +71,9 @@ def forecast_row(target: Target, now_ms: int, *, is_damaged: bool = False) -> di
 
 
 def _is_beyond_us(directory: Path) -> bool:
-    """Whether a log has what this program refuses and a broker does not.
+    """Return whether a log has files accepted only by a broker.
+
+    This program refuses them.
 
     It follows links of files, and takes the number of a segment whose name is not padded.
     """

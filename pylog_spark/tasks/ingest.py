@@ -1,4 +1,6 @@
-"""Take partitions of a mirror into a managed root, one row of ``schemas.INGEST`` each.
+"""Take partitions of a mirror into a managed root.
+
+Each gets one row of ``schemas.INGEST``.
 
 First every partition is held against its manifest: one GET, and what has nothing new is done with.
 The others are looked at again, some time after they were listed, and what both looks agree about
@@ -282,7 +284,10 @@ def _is_own(target: ManagedStore, context: IngestContext) -> bool:
 
 
 def _wait_until_settled(listed_ms: int, settle_ms: int) -> None:
-    """Wait where the driver's own waiting was not enough: the first look was taken again."""
+    """Wait for the time between both looks, if still needed.
+
+    It is needed where the first look was taken again, after the driver's own waiting.
+    """
     left_ms = listed_ms + settle_ms - SystemClock().now_ms()
     if left_ms > 0:
         time.sleep(min(left_ms, settle_ms) / 1000)

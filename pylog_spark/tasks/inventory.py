@@ -1,4 +1,6 @@
-"""Read an inventory in place of listing: the files of roots, found in tables of a whole bucket.
+"""Read an inventory in place of listing a bucket.
+
+The files of roots are found in tables of a whole bucket.
 
 The keys are those of the bucket, or full URLs; a table may be about much more than the roots of a
 run. Column by column with Arrow, batch by batch: an inventory of a hundred thousand partitions has
@@ -43,7 +45,7 @@ class InventoryRoot:
 
     @property
     def prefixes(self) -> tuple[str, ...]:
-        """How the keys of its files begin: as in the bucket, or as a URL."""
+        """The beginnings of its files' keys: in the bucket, or a URL."""
         whole = self.location.rstrip("/") + "/"
         if self.bucket is None:
             return (whole,)
@@ -54,7 +56,9 @@ class InventoryRoot:
 def read_part(
     part: InventoryPart, roots: Sequence[InventoryRoot], topics: TopicFilter
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows of ``schemas.LISTED_DIRECTORY`` for what a part knows of the roots' directories.
+    """Yield what an inventory part has of the roots' directories.
+
+    The rows are of ``schemas.LISTED_DIRECTORY``.
 
     A directory has a row for each stretch of the part that knows some of its files: inventories
     are sorted or nearly so, and a row a file would be a hundred times as many.
@@ -90,7 +94,7 @@ def partition_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 
 def _joined(stretches: pa.ListArray) -> dict[str, pa.ListArray]:
-    """Return the files of each row, its stretches joined, in the order of their names."""
+    """Return each row's files, stretches joined, in name order."""
     parts = stretches.flatten()
     columns = {name: parts.field(name) for name in LISTING_COLUMNS}
     counts = columns[LISTING_COLUMNS[0]].value_lengths().to_numpy(zero_copy_only=False)

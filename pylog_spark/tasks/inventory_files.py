@@ -1,4 +1,4 @@
-"""The files of an inventory: which there are, and what they say of objects, as tables of one form.
+"""Find the files of an inventory; read objects as uniform tables.
 
 Parquet, CSV with a header, JSON lines, or an inventory of Amazon S3 by its ``manifest.json``.
 """
@@ -55,7 +55,9 @@ class InventoryPart:
 
 
 def find_parts(location: str) -> list[InventoryPart]:
-    """Return the parts of an inventory; on the driver, which reads only what names them.
+    """Return the parts of an inventory, on the driver.
+
+    It reads only what names them.
 
     Args:
         location: Path or URL of a file, of a folder of such files, or of S3's ``manifest.json``.
@@ -83,7 +85,7 @@ def find_parts(location: str) -> list[InventoryPart]:
 
 
 def read_tables(part: InventoryPart) -> Iterator[pa.Table]:
-    """Yield what a part knows, some rows at a time, of the current versions of objects.
+    """Yield a part's current object versions, some rows at a time.
 
     Yields:
         Columns key, size (bytes, from 0 on), mtime (epoch milliseconds), etag (empty where there
@@ -99,7 +101,10 @@ def read_tables(part: InventoryPart) -> Iterator[pa.Table]:
 
 
 def _standard_columns(part: InventoryPart, table: pa.Table) -> pa.Table:
-    """Return key, size, mtime, etag and bucket of the current versions, in our own types."""
+    """Return key, size, mtime, etag and bucket in our own types.
+
+    They are those of the current versions.
+    """
     found = _find_columns(part, table.column_names)
     columns = {name: table[column] for name, column in found.items()}
     none = pa.nulls(table.num_rows, pa.string())
@@ -159,7 +164,10 @@ def _check_columns(part: InventoryPart) -> None:
 
 
 def _milliseconds(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return points in time as epoch milliseconds: numbers are that already, text is ISO 8601."""
+    """Convert points in time to epoch milliseconds.
+
+    Numbers are that already, text is ISO 8601.
+    """
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         digits = pc.match_substring_regex(column, r"^[0-9]+$")
         if pc.all(digits).as_py():
@@ -211,7 +219,10 @@ def _csv_tables(part: InventoryPart, stream: IO[bytes]) -> Iterator[pa.Table]:
 
 
 def _every_spelling() -> list[str]:
-    """Return the usual spellings of the columns, so that no value of theirs is guessed at."""
+    """Return the usual spellings of the column names.
+
+    With them no value of a column is guessed at.
+    """
     return ["key", "Key", "size", "Size", "mtime", "LastModifiedDate", "etag", "ETag", "bucket"]
 
 
@@ -259,7 +270,9 @@ def _manifest_parts(location: str, system: Any, path: str) -> list[InventoryPart
 
 
 def _place_of(key: str, location: str, path: str) -> str:
-    """Return where a file of an S3 Inventory is: its key is of the manifest's own bucket.
+    """Return the path of a file named by an S3 Inventory.
+
+    Its key is of the manifest's own bucket.
 
     Of a downloaded copy only the layout is left: ``data/`` beside the folder of the manifest.
     """
@@ -307,7 +320,7 @@ def _file_system(location: str) -> tuple[Any, str]:
 
 @contextmanager
 def _reading(location: str) -> Iterator[None]:
-    """Turn what a library raises in the block into a StorageError that names the inventory."""
+    """Turn the block's errors into a StorageError about the inventory."""
     try:
         yield
     except (ConfigError, MissingDriverError, StorageError):
