@@ -1,4 +1,6 @@
-"""Scratch files of keys and merged maps: shared by the tasks of one wave, on one host.
+"""Share scratch files of keys and merged maps among tasks.
+
+The tasks are those of one wave, on one host.
 
 Only a broker's directory has a place that all tasks of a run see: they have to run on the host of
 its lock anyway. Names carry the run and the wave, so that a wave's files can go when it has ended,
@@ -16,7 +18,7 @@ from storage_core.roots.root import RootAccess
 
 
 def shares_files(access: RootAccess) -> bool:
-    """Whether what one task of a run leaves in a folder can be read by the others."""
+    """Return whether a run's tasks can read each other's scratch files."""
     return isinstance(access, BrokerAccess)
 
 
@@ -39,7 +41,10 @@ def remove_files(prefix: Path) -> None:
 
 
 def remove_wave(access: RootAccess, location: str, context: WriteContext) -> None:
-    """Remove the files of a wave that belong to a partition, or lie where its files do."""
+    """Remove a wave's scratch files for a partition.
+
+    Files of the wave that lie where the partition's files do go, too.
+    """
     if isinstance(access, BrokerAccess):
         folder = scratch_folder(access.shared, Path(location))
         for path in folder.glob(f"{_wave_prefix(context)}*"):

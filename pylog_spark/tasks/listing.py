@@ -59,7 +59,9 @@ REASON_OF_OTHER_KIND: Final[Mapping[DirectoryKind, Reason]] = {
 def reason_to_leave(
     row: Mapping[str, Any], reasons: Mapping[DirectoryKind, Reason]
 ) -> Reason | None:
-    """Return why nothing is done to a directory for what it is, None if something may be.
+    """Return the reason to leave a directory for its kind, or None.
+
+    None if something may be done to it.
 
     Args:
         row: Of ``schemas.PARTITION``.
@@ -72,7 +74,9 @@ def reason_to_leave(
 
 
 def left_alone(row: Mapping[str, Any], reason: Reason) -> dict[str, Any]:
-    """Return the columns of a directory that is skipped; of one without a topic, its name too.
+    """Return the columns of a skipped directory.
+
+    Of one without a topic they say its name, too.
 
     Args:
         row: Of ``schemas.PARTITION``.
@@ -88,14 +92,20 @@ def left_alone(row: Mapping[str, Any], reason: Reason) -> dict[str, Any]:
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
-    """Yield rows one by one: those of a batch together may be gigabytes of Python objects."""
+    """Yield rows singly, to keep few Python objects in memory.
+
+    Those of one batch together may be gigabytes.
+    """
     for batch in batches:
         for number in range(batch.num_rows):
             yield from batch.slice(number, 1).to_pylist()
 
 
 def listed_files(row: Mapping[str, Any]) -> list[ListedFile] | None:
-    """Return the files that a row of ``schemas.PARTITION`` has, None where none were listed."""
+    """Return the listed files of a ``schemas.PARTITION`` row.
+
+    None where none were listed.
+    """
     if row.get("file_names") is None:
         return None
     columns = (row[name] for name in LISTING_COLUMNS)
@@ -114,7 +124,9 @@ def listing_columns(files: Iterable[ListedFile]) -> dict[str, Any]:
 
 
 def open_partition(row: Mapping[str, Any]) -> LogStore:
-    """Open the partition of a row of ``schemas.PARTITION``; what was listed is not listed again.
+    """Open a partition row's directory; reuse its listing.
+
+    The row is of ``schemas.PARTITION``.
 
     Raises:
         PylogError: Its location cannot be opened.
@@ -138,7 +150,9 @@ def _object_info(directory: str, file: ListedFile) -> ObjectInfo:
 
 
 def directory_row(root: str, role: str, name: str) -> dict[str, Any] | None:
-    """Return the row of a sub-directory; None for the cache of remote indexes and the like.
+    """Return a sub-directory's row, or None for caches and the like.
+
+    One such cache is that of remote indexes.
 
     Args:
         root: Path or URL of the log directory.
@@ -216,7 +230,7 @@ def _segments_of(row: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def segment_rows(files: Sequence[FileInfo]) -> list[dict[str, Any]]:
-    """Return base offset, sizes and times of each segment in a listing, in offset order."""
+    """Return each listed segment's base offset, sizes and times, in offset order."""
     sizes = {file.name: file.size_bytes for file in files}
     logs = [file for file in files if kind_of(file.name) == LOG_SUFFIX]
     rows = []

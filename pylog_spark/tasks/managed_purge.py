@@ -1,4 +1,7 @@
-"""Purge partitions of a managed root: a row of each in which something was to be purged."""
+"""Purge partitions of a managed root; yield a row for each.
+
+A partition in which nothing was to be purged has none.
+"""
 
 import json
 from collections.abc import Iterator, Sequence

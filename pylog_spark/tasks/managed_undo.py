@@ -1,4 +1,6 @@
-"""Undo a run in partitions of a managed root: the next generation names the files of an old one.
+"""Undo a run in partitions of a managed root.
+
+The next generation names the files of an old one.
 
 Nothing is copied or read but manifests. A partition is only undone if its current generation is
 the run's: what somebody committed since is not lost.
@@ -52,12 +54,15 @@ class ManagedUndo:
     access: ManagedAccess | None
 
     def is_of(self, manifest: Manifest) -> bool:
-        """Whether a generation is one that an attempt of this undo has made."""
+        """Return whether an attempt of this undo made a generation."""
         access = self.access
         return access is not None and manifest.run_id == access.run_id and self.is_in(manifest)
 
     def is_in(self, manifest: Manifest) -> bool:
-        """Whether a generation is one that this or a former undo of the run has made."""
+        """Return whether this or a former undo made a generation.
+
+        It is an undo of the same run.
+        """
         return manifest.result.get(_UNDOES) == self.run_id
 
 
@@ -69,7 +74,9 @@ def location_of(root: str, partition: TopicPartition) -> str:
 def undo_managed_partitions(
     partitions: Sequence[TopicPartition], undo: ManagedUndo
 ) -> Iterator[pa.RecordBatch]:
-    """Undo a run in partitions, several at once: a row of ``schemas.UNDONE`` where it was.
+    """Undo a run in partitions, several at once; yield their rows.
+
+    A partition that the run changed has a row of ``schemas.UNDONE``.
 
     Args:
         partitions: Any of the root.
@@ -134,7 +141,10 @@ def _undo(
 def _publish(
     objects: ObjectStore, head: Head, before: Manifest, undo: ManagedUndo, access: ManagedAccess
 ) -> None:
-    """Make the next generation a copy of that before the run, once, whoever else is about it."""
+    """Publish the generation before the run as the next one.
+
+    It is published once, whoever else is about it.
+    """
     partition = head.manifest.partition
     store = ManagedStore(objects, partition)
     store.go_on_with(head)
@@ -148,7 +158,10 @@ def _publish(
 
 
 def _later(objects: ObjectStore, undo: ManagedUndo, head: Manifest) -> dict[str, Any] | None:
-    """Return why a partition that the run changed is not undone, None if it did not change."""
+    """Return why a partition with later changes is not undone.
+
+    None if the run did not change it.
+    """
     manifest = head
     while manifest.generation > 1 and manifest.committed_ms >= undo.began_ms:
         try:

@@ -1,4 +1,4 @@
-"""What the manifest of a managed partition tells without its files being read.
+"""Describe a managed partition by its manifest, without reading files.
 
 For every other kind of partition these functions say that nothing is known that way, so that what
 asks them need not care where a partition is.
@@ -41,17 +41,20 @@ def commits_checkpoints(store: LogStore) -> bool:
 
 
 def manifest_recovery_point(store: LogStore) -> int | None:
-    """Return an offset that the log is known to reach, None where nothing says so."""
+    """Return an offset known to be in the log, or None.
+
+    The log reaches it; None where nothing says so.
+    """
     return store.manifest.checkpoints.recovery_point if isinstance(store, ManagedStore) else None
 
 
 def manifest_timestamps(store: LogStore) -> Mapping[int, int] | None:
-    """Return the largest timestamps of segments by base offset, None where nothing tells them."""
+    """Return segments' largest timestamps by base offset, or None if unknown."""
     return store.largest_timestamps() if isinstance(store, ManagedStore) else None
 
 
 def manifest_state(store: LogStore, request: CleanRequest) -> PartitionState | None:
-    """Return a partition as its manifest describes it; None where there is no manifest.
+    """Return a partition's state by its manifest; None without a manifest.
 
     Args:
         store: The partition.
@@ -70,7 +73,9 @@ def manifest_state(store: LogStore, request: CleanRequest) -> PartitionState | N
 
 
 def has_expected_topic_id(store: LogStore, expected: str | None) -> bool:
-    """Whether a partition is that of the topic which the catalogue knows by this name.
+    """Return whether a partition's topic id is the catalogue's.
+
+    The catalogue's id is that of the topic that it knows by this name.
 
     A partition without an id, or a catalogue without one, contradicts nothing.
 

@@ -1,4 +1,6 @@
-"""Plan and write plain directories of managed partitions, one row of ``schemas.MATERIALIZED`` each.
+"""Plan and write plain directories of managed partitions.
+
+Each has one row of ``schemas.MATERIALIZED``.
 
 The plan pins a generation: the one that a former, killed run had begun with, else the current one.
 """
@@ -44,7 +46,10 @@ class MaterializeContext:
 def plan_materialize(
     batches: Iterator[pa.RecordBatch], context: MaterializeContext
 ) -> Iterator[pa.RecordBatch]:
-    """Turn rows of ``schemas.PARTITION`` into planned rows, or the reason why there is no plan."""
+    """Plan the partitions to write; yield plans or reasons for none.
+
+    Rows of ``schemas.PARTITION`` become planned rows.
+    """
     planned = map_ahead(
         lambda row: _attempt(row, context, lambda row: _plan(row, context)), rows_of(batches)
     )

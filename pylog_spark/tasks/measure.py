@@ -1,4 +1,7 @@
-"""Count what a round would make of partitions, exactly: both passes, without output."""
+"""Measure exactly what a compaction round would leave of partitions.
+
+Both passes run, without output.
+"""
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -43,7 +46,7 @@ def count_records(store: LogStore, files: Iterable[str]) -> int:
 
 
 def count_if_readable(store: LogStore, files: Iterable[str]) -> int | None:
-    """Count the records of segments that a round does not read; None where they are damaged.
+    """Count the records of segments outside a round; None if damaged.
 
     Damage there is no business of that round, and not known to it: the counts stay unknown then.
 

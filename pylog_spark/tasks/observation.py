@@ -1,4 +1,6 @@
-"""One look at each partition directory a run, from which every step of the run is planned.
+"""Look once at each partition directory, for all steps of a run.
+
+Every step is planned from that look.
 
 A task lists a directory once and asks for each step what is due there. Directories in which nothing
 unusual lies are decided about together, as arrays (``storage_core.maintenance.listings``): most of
@@ -67,7 +69,10 @@ Row = Mapping[str, Any]
 
 
 class Step(enum.StrEnum):
-    """What of a run asks for an observation, in the order in which a night does."""
+    """A step of a run with a need for observations.
+
+    The steps are in the order in which a night does them.
+    """
 
     RETAIN = "retain"
     COMPACT = "compact"
@@ -125,7 +130,10 @@ def observe_steps(
 
 
 def decode_steps(observed: pa.Table, step: Step) -> pa.Table:
-    """Return the rows of one step, of its own schema, from rows of ``schemas.OBSERVED``."""
+    """Return one step's rows, decoded from rows of ``schemas.OBSERVED``.
+
+    They are of the step's own schema.
+    """
     cells = zip(observed["step"].to_pylist(), observed["rows"], strict=True)
     parts = [
         pa.ipc.open_stream(cell.as_buffer()).read_all() for name, cell in cells if name == step
@@ -134,7 +142,10 @@ def decode_steps(observed: pa.Table, step: Step) -> pa.Table:
 
 
 def encode_rows(step: Step, rows: pa.RecordBatch) -> dict[str, Any]:
-    """Return a batch as one value: columns of nulls, of which there are most, take no room so."""
+    """Encode a batch of one step as a single compressed value.
+
+    Columns of nulls, of which there are most, take no room so.
+    """
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.ipc.new_stream(sink, rows.schema, options=options) as writer:
@@ -204,7 +215,9 @@ class _Observer:
     def _look_alone(
         self, batch: pa.RecordBatch, left: Mapping[Step, NDArray[np.bool_]]
     ) -> Iterator[tuple[Step, pa.RecordBatch]]:
-        """Yield the rows of partitions that are looked at alone, for the steps that ask for them.
+        """Yield the rows of the remaining partitions, looked at alone.
+
+        They are for the steps that ask for them.
 
         Each is opened once: the manifest of a managed one is read once for all steps.
         """
@@ -224,7 +237,7 @@ class _Observer:
                     yield step, rows_to_batch(SCHEMAS[step], found)
 
     def _answer_alone(self, row: Row) -> dict[Step, dict[str, Any]]:
-        """Return what steps are told of one partition, whatever is wrong with it."""
+        """Return each step's row for one partition, damaged or not."""
         opened: list[LogStore] = []
 
         def open_once(row: Row) -> LogStore:
@@ -240,7 +253,7 @@ class _Observer:
         }
 
     def _is_looked_at(self, row: Row) -> bool:
-        """Whether a directory is on a disk of this machine, and a listing of it is of use."""
+        """Return whether a directory is local and worth a listing."""
         if row["error_class"] is not None or row["role"] == Role.MANAGED:
             return False
         kind = DirectoryKind(row["kind"])
@@ -260,7 +273,7 @@ class _Observer:
         return [step for step in self._plans if step not in topic.refusals]
 
     def _read_marks(self, row: Row) -> PartitionCheckpoints | None:
-        """Return what checkpoints say of a partition; None where they cannot be read."""
+        """Return a partition's checkpoint entries; None if unreadable."""
         if row["kind"] != DirectoryKind.PARTITION:
             return None
         partition = TopicPartition(row["topic"], row["partition"])
@@ -284,7 +297,7 @@ class _Observer:
         )
 
     def _read_topic(self, root: str, topic: str) -> _Topic | None:
-        """Return what is known of a topic; None where that is an error, or may be one."""
+        """Return a topic's config and refusals; None for a possible error."""
         run = self._context.run
         catalog = run.catalogs[root]
         try:
@@ -319,7 +332,7 @@ class _Observer:
         marks: Sequence[PartitionCheckpoints | None],
         listings: Listings,
     ) -> dict[Step, list["_Answer"]]:
-        """Return what is sure, by step: which of the partitions, and the columns of their rows."""
+        """Return the sure answers by step: partitions and row columns."""
         if not rows:
             return {}
         topics, is_usual = self._topics(rows, looks)
@@ -356,7 +369,10 @@ class _Observer:
     def _topics(
         self, rows: Sequence[Row], looks: Sequence[DirectoryLook | None]
     ) -> tuple[list[_Topic | None], NDArray[np.bool_]]:
-        """Return the topic of each partition, and which have nothing that somebody must look at."""
+        """Return each partition's topic, and whether the partition is usual.
+
+        A usual one has nothing that somebody must look at.
+        """
         topics: list[_Topic | None] = []
         is_usual = np.zeros(len(rows), np.bool_)
         for place, (row, look) in enumerate(zip(rows, looks, strict=True)):
@@ -480,7 +496,10 @@ _Answer = tuple[NDArray[np.int64], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Facts:
-    """What the checkpoint files of their roots say of some partitions; 0 where they say nothing."""
+    """Some partitions' entries in the checkpoint files of their roots.
+
+    They are 0 where the files say nothing.
+    """
 
     high_watermarks: NDArray[np.int64]
     has_watermark: NDArray[np.bool_]
@@ -508,7 +527,10 @@ class _Facts:
 
 
 def _may_be_purged(row: Row, look: DirectoryLook | None) -> bool:
-    """Whether there may be something in a directory that only waits for its end."""
+    """Return whether a directory may hold something to purge.
+
+    Such a thing only waits for its end.
+    """
     if row["role"] != Role.BROKER:
         return False
     if row["error_class"] is not None or row["kind"] == DirectoryKind.DELETE:
@@ -517,7 +539,10 @@ def _may_be_purged(row: Row, look: DirectoryLook | None) -> bool:
 
 
 def _has_id(metadata: bytes | None, expected: str) -> bool:
-    """Whether a topic id is the expected one; a partition without one contradicts nothing."""
+    """Return whether a topic id matches the expected one.
+
+    A partition without an id contradicts nothing.
+    """
     return metadata is None or _id_of(metadata) == expected
 
 

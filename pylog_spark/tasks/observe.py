@@ -1,4 +1,6 @@
-"""Observe and plan: one row of ``schemas.PLAN`` for each partition directory; nothing is written.
+"""Observe partition directories and plan their compaction; write nothing.
+
+Each has one row of ``schemas.PLAN``.
 
 The questions are asked in the order of what they cost: the directory's name, its root, its topic's
 config, the checkpoints, and only then the partition's own small files. A partition that is not due
@@ -114,7 +116,10 @@ def _observe(
 
 
 def _rule_out(store: LogStore, config: LogConfig, request: CleanRequest) -> dict[str, Any] | None:
-    """Return the row of a log that is not due, if its manifest alone shows that."""
+    """Return the row of a log not due by its manifest.
+
+    None where the manifest alone does not show that.
+    """
     state = manifest_state(store, request)
     if state is None or not state.segments:
         return None
@@ -131,7 +136,7 @@ def _skipped(reason: Reason) -> dict[str, Any]:
 
 
 def refuse_compaction(config: LogConfig | None, context: RunContext) -> Reason | None:
-    """Return why a topic of this config is not compacted, None if it may be."""
+    """Return the reason against compacting a topic, or None."""
     if config is None:
         return Reason.CONFIG_UNKNOWN
     if config.remote_storage_enable:
@@ -142,7 +147,9 @@ def refuse_compaction(config: LogConfig | None, context: RunContext) -> Reason |
 
 
 def may_be_tiered(catalog: TopicCatalog, topic: str, root: str, context: RunContext) -> bool:
-    """Whether segments of a topic may be in remote storage without its config saying so.
+    """Return whether a topic may be tiered without its config saying so.
+
+    Tiered means that segments are in remote storage.
 
     Where a broker kept a cache of remote indexes, only the cluster itself, or somebody who says
     it of the topic, knows that a topic is not tiered.
@@ -216,7 +223,10 @@ def _describe_plan(store: LogStore, plan: CompactionPlan, size_bytes: int) -> di
 
 
 def _begins_with_old_format(store: LogStore, segments: Sequence[SegmentState]) -> bool:
-    """Whether the oldest batch is of a format before v2: where there are any, they come first."""
+    """Return whether the oldest batch has a format before v2.
+
+    Where there are any such batches, they come first.
+    """
     head = np.zeros(HEADER_UP_TO_MAGIC_BYTES, np.uint8)
     for segment in segments:
         with closing(store.open_file(segment.log_file)) as reader:
@@ -226,7 +236,10 @@ def _begins_with_old_format(store: LogStore, segments: Sequence[SegmentState]) -
 
 
 def encode_plan(plan: CompactionPlan) -> bytes:
-    """Return a plan as it travels in a row: its JSON, ten times smaller."""
+    """Return a plan as compressed JSON, to travel in a row.
+
+    That is ten times smaller.
+    """
     return zlib.compress(to_json(plan).encode())
 
 

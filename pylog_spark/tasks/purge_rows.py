@@ -1,4 +1,7 @@
-"""The rows of a purge: what went of one directory, or would, and why it did not."""
+"""Make the rows of a purge, one for each directory.
+
+A row says what went, or would, and why it did not.
+"""
 
 import time
 from collections import deque
@@ -34,7 +37,7 @@ class Gone:
 
 
 def purge_row(name: Mapping[str, Any], work: Callable[[], Gone], *, dry_run: bool) -> Row | None:
-    """Purge one directory and return its row, None if there is nothing in it to purge.
+    """Purge one directory; return its row, or None for nothing to purge.
 
     What is wrong with it is in its row.
 
@@ -62,7 +65,9 @@ def purge_row(name: Mapping[str, Any], work: Callable[[], Gone], *, dry_run: boo
 
 
 def apply_purge(purge: Purge, *, dry_run: bool, fence: Callable[[], None] | None = None) -> Gone:
-    """Commit what removes it, unless in a dry run; in what was done, paths begin at its place.
+    """Commit the plans of a purge, unless in a dry run.
+
+    In what was done, paths begin at the purge's place.
 
     Folders that lie equally deep go at the same time, those below others first.
 

@@ -1,4 +1,4 @@
-"""Recover partitions: look what has to be read, read segments, put each log in order.
+"""Recover partitions: look at them, scan segments, repair each log.
 
 A segment's scan does not depend on the segments before it, so scans run side by side on all
 executors, also those of one partition. What depends on order (producers, epochs, which segment the
@@ -65,7 +65,7 @@ from storage_core.wording import count_text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryWork:
-    """A partition that is to be recovered, as the first look left it.
+    """A partition to be recovered, as the first look left it.
 
     Attributes:
         ref: Which one it is.
@@ -200,7 +200,7 @@ def _look(
 def _segments_to_scan(
     base_offsets: Sequence[int], names: set[str], recovery_point: int | None
 ) -> list[int]:
-    """Return the segments that a loader reads from end to end, as far as names tell.
+    """Return the segments for a loader's full scan, by their names.
 
     What it decides by more than names, as for a bad transaction index, is read when it comes to it.
     """
@@ -253,7 +253,9 @@ def _scan(work: RecoveryWork, base_offset: int, context: RecoveryContext) -> dic
 def fold_partitions(
     batches: Iterable[pa.RecordBatch], works: Mapping[int, RecoveryWork], context: RecoveryContext
 ) -> Iterator[pa.RecordBatch]:
-    """Recover partitions from the scans of their segments: a row of ``schemas.RECOVERED`` each.
+    """Recover partitions from their segments' scans; yield a row each.
+
+    The rows are of ``schemas.RECOVERED``.
 
     Several wait for their disks at once, as many as there is room for what their scans hold.
 
@@ -325,7 +327,7 @@ def _row(
     context: RecoveryContext,
     failed: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the row of a partition, of which scans may have failed with an error."""
+    """Return a partition's row after its scans, failed or not."""
     step = _plan if context.write is None else _commit
     row = attempt_row(partial(step, work, scans, context, failed), of=work.ref)
     return {"ordinal": work.ref.ordinal, TOUCHED: False} | row
@@ -352,7 +354,10 @@ def _commit(
     context: RecoveryContext,
     failed: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Recover a partition, or find that another attempt did, or that a guard refuses."""
+    """Recover a partition, unless already done or refused by a guard.
+
+    Another attempt may have done it.
+    """
     write = context.write
     if write is None:
         raise ValueError("nothing may be written")
@@ -385,7 +390,10 @@ _CHANGED: Final = {
 
 
 def _is_expected(work: RecoveryWork, answer: Mapping[str, Any], run: RunContext) -> bool:
-    """Whether a recovery is the one of the plan that is applied, where one is."""
+    """Return whether a recovery is as in the plan being applied.
+
+    It is where no plan is applied.
+    """
     expected = run.expected_recoveries
     if expected is None or work.ref.directory not in expected:
         return expected is None
@@ -424,7 +432,7 @@ def _config(work: RecoveryWork, context: RecoveryContext) -> LogConfig:
 def _describe(
     store: LogStore, work: RecoveryWork, log: LoadedLog, context: RecoveryContext
 ) -> dict[str, Any]:
-    """Return the partition's row as it will be when the operations are done."""
+    """Return the partition's row as of after the operations."""
     # That an empty segment goes is no loss, nor are zeros: they are among the operations.
     lost = [cut for cut in log.repairs.cuts if cut.lost_bytes]
     cuts = [asdict(cut) | {"records": count_lost_records(store, cut)} for cut in lost]
@@ -457,7 +465,7 @@ def _describe(
 def _refuse(
     work: RecoveryWork, log: LoadedLog, limits: RecoveryLimits, *, readable_records: int
 ) -> tuple[Reason, str] | None:
-    """Return why a guard does not let this recovery happen, None if all do."""
+    """Return why a guard refuses this recovery, or None."""
     cut_bytes = log.repairs.lost_bytes
     mark = work.high_watermark
     # A log that ends there by itself, as after a power cut, loses nothing by being recovered.
@@ -495,7 +503,10 @@ def _refuse(
 def _refuse_truncation(
     store: LogStore, work: RecoveryWork, context: RecoveryContext
 ) -> tuple[Reason, str] | None:
-    """Return why a guard does not let a replica be cut to follow a leader, None if all do."""
+    """Return why a guard refuses to cut a replica, or None.
+
+    The cut would let the replica follow a leader.
+    """
     limits = context.limits
     if not work.is_clean:
         # What opening cuts is judged as a recovery's: the audit saw only what that leaves.
@@ -516,7 +527,10 @@ def _refuse_truncation(
 
 
 def _salvage(work: RecoveryWork, log: LoadedLog, context: RecoveryContext) -> dict[str, Any]:
-    """Set aside what is going to be cut; before the first cut, and again if a task runs twice."""
+    """Set aside the bytes to be cut, before the first cut.
+
+    It is done again if a task runs twice.
+    """
     if context.limits.salvage is None or not log.repairs.lost_bytes:
         return {}
     config, store = _config(work, context), LocalStore(Path(work.ref.directory))

@@ -1,4 +1,6 @@
-"""Retention: look at each partition, say what goes; then, in another stage, let it go.
+"""Plan retention for each partition, then let expired segments go.
+
+The second part is another stage.
 
 A partition that is not due costs its listing and a few tails of indexes. One that is due is looked
 at again by the task that commits it: what goes then is what was planned, or nothing.
@@ -160,7 +162,7 @@ def _observe(
 def _admit(
     row: Mapping[str, Any], context: RetentionContext, open_store: OpenStore
 ) -> LogConfig | Reason:
-    """Return the config of a partition that may be swept, or why it may not.
+    """Return the config of a partition, or the reason against a sweep.
 
     The questions are asked in the order of what they cost.
     """
@@ -187,13 +189,16 @@ def _admit(
 
 
 def _limits(rules: RetentionRules) -> dict[str, int]:
-    """Return the limits of a topic as columns: what is not asked for has none."""
+    """Return a topic's limits as columns, with none for unused limits."""
     limits = {"retention_ms": rules.age_limit_ms, "retention_bytes": rules.size_limit}
     return {name: UNLIMITED if limit is None else limit for name, limit in limits.items()}
 
 
 def _unlinks(context: RetentionContext, directory: str) -> bool:
-    """Whether removed files go at once; in a managed root nobody would look for ``.deleted``."""
+    """Return whether removed files go at once.
+
+    In a managed root they do: nobody would look for ``.deleted`` there.
+    """
     return context.unlink or is_managed(directory)
 
 
@@ -202,7 +207,7 @@ def _skipped(reason: Reason) -> dict[str, Any]:
 
 
 def refuse_sweep(config: LogConfig | None, context: RetentionContext) -> Reason | None:
-    """Return why a topic of this config is not swept here, None if it may be."""
+    """Return the reason against sweeping a topic here, or None."""
     if config is None:
         return Reason.CONFIG_UNKNOWN
     if config.remote_storage_enable:
@@ -215,7 +220,7 @@ def refuse_sweep(config: LogConfig | None, context: RetentionContext) -> Reason 
 
 
 def _describe(store: LogStore, sweep: Sweep, context: RetentionContext) -> dict[str, Any]:
-    """Return what is known of a partition and planned for it, as columns."""
+    """Return a partition's state and plan as columns."""
     state, decision = sweep.state, sweep.decision
     block = decision.blocked_by
     row: dict[str, Any] = {
@@ -269,7 +274,10 @@ def _newest(row: Mapping[str, Any]) -> dict[str, Any]:
 def commit_sweeps(
     items: Iterable[SweepWork], context: RetentionContext, write: WriteContext
 ) -> Iterator[pa.RecordBatch]:
-    """Let segments of partitions go, several at once: a row of ``schemas.SWEPT`` each."""
+    """Remove segments of partitions, several at once; yield their rows.
+
+    A partition has one row of ``schemas.SWEPT``.
+    """
     rows = write.map_commits(lambda work: _commit_row(work, context, write), items)
     yield from rows_to_batches(SWEPT, rows)
 

@@ -1,4 +1,6 @@
-"""List roots that are URLs: first their directories, then runs of them, page by page, in threads.
+"""List roots at URLs: directories first, then their files by runs.
+
+It goes page by page, in threads.
 
 One task lists the directories of one root, which is a request for each thousand of them. Its rows
 are runs: neighbouring directories whose files one thread lists in one go. A task gets many runs
@@ -66,7 +68,9 @@ def list_run_partitions(
 
 
 def plan_runs(names: Sequence[str], admitted: frozenset[str]) -> list[list[str]]:
-    """Cut the admitted directories into runs that have no other directory in between.
+    """Cut the admitted directories into runs of neighbours.
+
+    A run has no other directory in between.
 
     Args:
         names: All directories of a root, in any order.

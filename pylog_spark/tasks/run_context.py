@@ -1,4 +1,7 @@
-"""What every task of a run is told: values only, made on the driver, the same for all."""
+"""The context of a run's tasks: values only, equal for all.
+
+It is made on the driver.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -70,7 +73,10 @@ class WriteContext:
     def map_commits(
         self, commit: Callable[[Item], Answer], items: Iterable[Item]
     ) -> Iterator[Answer]:
-        """Yield what a commit of each partition returns, in order; several wait at once."""
+        """Yield the result of each partition's commit, in order.
+
+        Several wait at once.
+        """
         map_each = map_ahead if any(map(is_remote, self.roots)) else map_in_turns
         return map_each(commit, items)
 
@@ -80,6 +86,9 @@ class WriteContext:
         return 0 < self.run.cleaner.io_max_bytes_per_second < DOUBLE_MAX
 
     def throttler(self) -> Throttler:
-        """Return what keeps one task within its share of the run's bytes a second."""
+        """Return the throttler for one task's share of the run's bandwidth.
+
+        That is its share of the run's bytes a second.
+        """
         rate = self.run.cleaner.io_max_bytes_per_second
         return Throttler(share_of(rate, tasks=self.tasks_at_once))

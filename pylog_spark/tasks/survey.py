@@ -109,7 +109,10 @@ def _survey(
 
 
 def _listed_state(store: LogStore, row: Mapping[str, Any], request: CleanRequest) -> PartitionState:
-    """Return what the listing of a partition shows: that of the row, if it has one."""
+    """Return a partition's state by its listing.
+
+    The row's listing is used, if it has one.
+    """
     listed = listed_files(row)
     files = (
         store.list_files()

@@ -1,4 +1,6 @@
-"""Undo partitions of a broker's log directory, small ones beside each other, or say what it takes.
+"""Undo partitions of a broker's log directory, or foretell the undo.
+
+Small partitions are undone beside each other.
 
 A task may be done twice: what another attempt has undone is found to be undone, and what it left
 in the middle is finished. Two attempts never work on a partition at the same time.
@@ -33,7 +35,9 @@ from storage_core.store import LocalStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaisedStart:
-    """What a run that was killed may have left of a log start, raised before its commit began.
+    """A log start possibly left raised by a killed run.
+
+    The run raised it before its commit began.
 
     Attributes:
         raised: To what the run raised it.
@@ -51,7 +55,7 @@ class RaisedStart:
         return self.now == self.raised != self.before
 
     def verify(self) -> None:
-        """Check that it is what the run left, or what it was before.
+        """Check that the log start is as raised, or as before.
 
         Raises:
             ChangedWhileReadError: Somebody else has moved it.
@@ -89,7 +93,10 @@ class PartitionUndo:
         return self.start is not None and self.start.is_left
 
     def is_undone(self) -> bool:
-        """Whether it is exactly what it was before the run; it is not if it is gone."""
+        """Return whether the partition is exactly as before the run.
+
+        It is not if it is gone.
+        """
         if self.has_raised_start:
             return False
         try:
@@ -99,7 +106,10 @@ class PartitionUndo:
 
 
 def check_undos(undos: Sequence[PartitionUndo]) -> Iterator[pa.RecordBatch]:
-    """Say what undoing partitions takes, and write nothing: a row of ``schemas.UNDONE`` each."""
+    """Foretell the undo of partitions; write nothing; yield a row each.
+
+    The rows are of ``schemas.UNDONE``.
+    """
     rows = (_row(undo, partial(_check, undo), Status.PLANNED) for undo in undos)
     yield from rows_to_batches(UNDONE, rows)
 
@@ -132,7 +142,10 @@ def _undo(undo: PartitionUndo, access: BrokerAccess) -> UndonePartition:
 
 
 def _verify(undo: PartitionUndo) -> None:
-    """Refuse what its owner has switched off, and a log start that somebody has moved."""
+    """Refuse a switched-off directory or a log start moved since.
+
+    The owner has switched it off; somebody has moved the log start.
+    """
     if is_switched_off(str(undo.directory)):
         why = f"{undo.directory}: {OFF_SWITCH_FILE}"
         raise GuardRefusedError(Reason.SWITCHED_OFF.value, why)

@@ -1,4 +1,6 @@
-"""Verify partitions and stretches of partitions: rows in, rows out, nothing is written.
+"""Verify partitions and stretches of them, rows in, rows out.
+
+Nothing is written.
 
 A partition that fits in one unit is verified whole, in one task. A bigger one is cut into stretches
 of segments; their facts travel as rows to the one task that puts the partition together.
@@ -70,7 +72,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """Some neighbouring segments of a partition; those that begin in a range of offsets.
+    """Neighbouring segments of a partition, within a range of base offsets.
 
     Attributes:
         target: The partition.
@@ -98,7 +100,9 @@ class Stretch:
 def measure_segments(
     batches: Iterator[pa.RecordBatch], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Turn rows (ordinal, directory) into rows (ordinal, directory, offsets, sizes) of .log files.
+    """Yield offsets and sizes of each partition's .log files.
+
+    Rows (ordinal, directory) become rows (ordinal, directory, offsets, sizes).
 
     The directory of a managed partition becomes that of the generation that was looked at.
 
@@ -217,7 +221,7 @@ def place_finding(  # the place of a finding
     log_start_offset: int | None = None,
     roots: Sequence[str] = (),
 ) -> Row:
-    """Return a finding as a row of ``schemas.VERIFIED``, with its place and what to do.
+    """Return a finding as a ``schemas.VERIFIED`` row with place and advice.
 
     Args:
         finding: The finding.
@@ -261,7 +265,9 @@ def place_finding(  # the place of a finding
 def _list_files(
     store: LogStore, target: Target, options: VerifyOptions
 ) -> PartitionFiles | list[Row]:
-    """Return the files of a partition; the rows of one that is gone, if that may happen.
+    """Return a partition's files, or the rows for a missing partition.
+
+    The rows are for one that is gone, if that may happen.
 
     Raises:
         ManifestError: It is a managed one of which all is there but what says what it is.
@@ -294,7 +300,7 @@ def _fold(
 
 
 def _checkpoints(store: LogStore, target: Target) -> PartitionCheckpoints:
-    """Return what is known of the partition beside its files; a manifest says it itself."""
+    """Return a partition's checkpoint entries; a manifest has its own."""
     if not isinstance(store, ManagedStore):
         return target.checkpoints
     # Its recovery point says how far it was ingested, not how far it was written to a disk.

@@ -1,4 +1,4 @@
-"""The log directories of a verification: what is found in them, and which partitions to look at."""
+"""Verify log directories themselves, and choose the partitions to verify."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What there is of logs beside records, each as a table: files, their contents, groups.
+"""Tables of everything in logs except records: files, contents, groups.
 
 A view has a name, columns, and what makes its rows of some partitions or of a root. Damage is an
 error with file and position, but where a table has a column for it.
@@ -111,7 +111,10 @@ def _show_segments(part: ViewPart) -> Iterator[pa.RecordBatch]:
 
 
 def _show_indexes(part: ViewPart) -> Iterator[pa.RecordBatch]:
-    """Yield the entries of offset and time indexes, without the zeros of a preallocated file."""
+    """Yield the entries of offset and time indexes, without padding.
+
+    The zeros of a preallocated file are padding.
+    """
     kinds = {OFFSET_INDEX_SUFFIX: OFFSET_INDEX_ENTRY, TIME_INDEX_SUFFIX: TIME_INDEX_ENTRY}
     for partition, store, file in _files(part, kinds):
         entry = kinds[kind_of(file) or ""]
@@ -197,7 +200,10 @@ def _show_open_transactions(part: ViewPart) -> Iterator[pa.RecordBatch]:
 def _show_told(
     part: ViewPart, observe: Callable[..., Iterator[Told]], kind: str, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one kind, and what could not be read as rows with an error."""
+    """Yield the rows of one kind, and errors as rows.
+
+    What could not be read is a row with an error.
+    """
     settings = CoordinatorSettings(now_ms=part.now_ms, broker=BrokerConfig())
     topics = part.topics
 
@@ -229,7 +235,10 @@ def _rows_of(
 def _files(
     part: ViewPart, kinds: Collection[str]
 ) -> Iterator[tuple[TopicPartition, SettledStore, str]]:
-    """Yield the files of some kinds, by their names, as a load would leave them."""
+    """Yield the files of some kinds, by name, in loadable state.
+
+    They are as a load would leave them.
+    """
     for partition, location in part.partitions:
         store = settle(open_store(location))
         for file in store.list_files():
@@ -263,7 +272,10 @@ def _with_microseconds(schema: pa.Schema) -> pa.Schema:
 
 
 def _entry_types(entry: np.dtype[Any]) -> Iterator[tuple[str, pa.DataType]]:
-    """Yield the columns of a format's table; Spark's people have no use for 16 bits."""
+    """Yield the column types of a format's table.
+
+    Spark's people have no use for 16 bits.
+    """
     for name in entry.names or ():
         yield name, pa.int64() if entry[name].itemsize == np.int64().itemsize else pa.int32()
 
