@@ -1,4 +1,6 @@
-"""What a run may still begin with: its limits of bytes, of time, and of the disks' space.
+"""The budgets of a run: bytes, time, and disk space.
+
+They limit what it may still begin with.
 
 A budget is asked between waves, never within one: what was begun is finished, and what finished
 waves committed stays.
@@ -47,6 +49,6 @@ class RunBudget:
         return None
 
     def usable_of(self, free_bytes: int) -> int:
-        """Return how much of a disk's free space may be used; never negative."""
+        """Return the usable part of a disk's free space, never negative."""
         spared = min(int(free_bytes * _USABLE_SHARE), free_bytes - self._limits.min_free_bytes)
         return max(0, spared)

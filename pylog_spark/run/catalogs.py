@@ -1,4 +1,7 @@
-"""What is known of the topics of each log directory: the cluster's own metadata and the options."""
+"""Build each log directory's topic catalogue, from metadata and options.
+
+The metadata are the cluster's own.
+"""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -62,7 +65,7 @@ def build_catalogs(roots: Sequence[LogRoot], options: JobOptions) -> dict[str, T
 
 
 def dump_notes(options: JobOptions) -> tuple[str, ...]:
-    """Return what a reader should know of exported configs of topics: how old they are."""
+    """Return notes on exported topic configs: how old they are."""
     dump = options.topic_dump
     if dump is None:
         return ()
@@ -78,7 +81,7 @@ def dump_notes(options: JobOptions) -> tuple[str, ...]:
 
 
 def read_metadata(roots: Sequence[LogRoot]) -> dict[str, ClusterMetadata]:
-    """Return the cluster's metadata as it lies in the roots that hold it.
+    """Return the cluster's metadata by root, of roots with any.
 
     Raises:
         CorruptClusterMetadataError: A root's metadata cannot be understood.
@@ -93,7 +96,9 @@ def read_metadata(roots: Sequence[LogRoot]) -> dict[str, ClusterMetadata]:
 
 
 def read_meta_properties(location: str) -> MetaProperties | None:
-    """Return what a log directory says of its broker, None if it says nothing.
+    """Return a log directory's ``meta.properties``, or None without one.
+
+    It says which broker the directory belongs to.
 
     Raises:
         CheckpointError: ``meta.properties`` is malformed.

@@ -1,4 +1,4 @@
-"""The local disks of a run: of one only so many tasks at once may be at work (``--per-disk``).
+"""Limit the tasks at work on one local disk (``--per-disk``).
 
 An engine knows slots, no disks. But it cannot run more tasks at once than a stage has, so
 all that a stage does on one disk is dealt out to that many of its tasks. Nobody waits in a slot,
@@ -20,7 +20,7 @@ from storage_core.store.local import storage_errors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disks:
-    """Which root lies on which disk, and how many tasks may be at one of them.
+    """The disk of each root, and the most tasks per disk.
 
     Attributes:
         per_disk: How many at once; None for as many as there are slots.
@@ -35,7 +35,7 @@ class Disks:
         return self.by_root.get(root)
 
     def most_at_once(self, counts: Mapping[str, int]) -> int:
-        """Return how many pieces of work may be done at once, were there slots for all of them.
+        """Return the most pieces of work at once, given enough slots.
 
         Args:
             counts: How many pieces there are in each root, in one stage.

@@ -114,5 +114,8 @@ def _is_refused(results: pa.Table, for_a_person: Collection[str]) -> bool:
 
 
 def is_as_bad(worst: Severity | None, fail_on: Severity | None) -> bool:
-    """Whether the worst that was found is as bad as what ``--fail-on`` names; None for nothing."""
+    """Return whether the worst finding is as bad as ``--fail-on``.
+
+    None stands for nothing.
+    """
     return worst is not None and fail_on is not None and worst.rank >= fail_on.rank

@@ -94,7 +94,10 @@ def check_roots(
 
 
 def _check_clock(root: LogRoot, options: JobOptions) -> None:
-    """Refuse the machine's clock if it is wrong for sure; one that was said is taken as it is."""
+    """Refuse the machine's clock if it is wrong for sure.
+
+    A clock that was said is taken as it is.
+    """
     if options.now_is_said:
         return
     is_managed = root.role is Role.MANAGED
@@ -109,7 +112,9 @@ def _check_clock(root: LogRoot, options: JobOptions) -> None:
 
 
 def check_ledger(roots: Sequence[LogRoot], ledger: str | None) -> None:
-    """Refuse a ledger in a log directory: a broker stops at a folder that is no partition.
+    """Refuse a ledger in a log directory.
+
+    A broker stops at a folder that is no partition.
 
     Raises:
         ConfigError: It lies in one of these, or in any other of this machine.
@@ -131,7 +136,10 @@ def check_ledger(roots: Sequence[LogRoot], ledger: str | None) -> None:
 
 
 def _split_url(place: str) -> tuple[str, str]:
-    """Return scheme and path of what Hadoop takes for a URL: ``file:/a`` is one, too."""
+    """Return scheme and path of a URL as Hadoop understands it.
+
+    ``file:/a`` is one, too.
+    """
     parts = urlsplit(place)
     if parts.scheme == "file" or "://" in place:
         return parts.scheme, parts.path
@@ -146,7 +154,10 @@ def _is_below(url: str, root: str) -> bool:
 
 
 def _check_trash(roots: Sequence[LogRoot], trash: str | None) -> None:
-    """Refuse a trash in a log directory, for the same reason; managed roots put nothing there."""
+    """Refuse a trash in a log directory, as with the ledger.
+
+    Managed roots put nothing there.
+    """
     if not roots or any(root.role is not Role.MANAGED for root in roots):
         check_outside("--trash", trash, roots)
 
@@ -159,7 +170,7 @@ def check_outside(
     said: object = None,
     log_directories: Iterable[Path] = (),
 ) -> None:
-    """Refuse a place for files of ours inside of a log directory, of whatever broker.
+    """Refuse a place for our files inside any broker's log directory.
 
     What tells a log directory is that it is one of the run's, or what brokers and managed roots
     keep at its top. A place is inside of all the folders that its name leads through, and of those
@@ -190,7 +201,7 @@ def check_outside(
 def check_key_sidecars(
     folder: str, roots: Sequence[LogRoot] = (), *, log_directories: Iterable[Path] = ()
 ) -> None:
-    """Refuse a folder of key sidecars in a log directory, or one that is not ours alone.
+    """Refuse a key-sidecar folder in a log directory, or not ours alone.
 
     Args:
         folder: As it was said; empty for none.
@@ -219,7 +230,9 @@ def _check_one_broker(roots: Sequence[LogRoot]) -> None:
 
 
 def check_salvage(roots: Sequence[LogRoot], options: JobOptions) -> None:
-    """Refuse a folder for salvage in a log directory, where it would keep a broker from starting.
+    """Refuse a salvage folder in a log directory.
+
+    There it would keep a broker from starting.
 
     Raises:
         ConfigError: It lies in one.
@@ -230,7 +243,9 @@ def check_salvage(roots: Sequence[LogRoot], options: JobOptions) -> None:
 def check_recovery(
     roots: Sequence[LogRoot], options: JobOptions
 ) -> tuple[JobOptions, tuple[str, ...]]:
-    """Check that a recovery may be made; of a copy there is only a report, unless it is said.
+    """Check a recovery's roots and places; turn copies into a report.
+
+    Of a copy there is only a report, unless a cut of it is said.
 
     Returns:
         (options, notes): those to go on with, and what a reader should know of the run.
@@ -281,7 +296,10 @@ def check_of_brokers(roots: Sequence[LogRoot], reason: str) -> None:
 
 
 def _refuse_to_cut_objects(roots: Iterable[LogRoot]) -> None:
-    """Refuse to cut where this version only reports: on object stores, and in managed roots."""
+    """Refuse to cut logs on object stores and in managed roots.
+
+    There this version only reports.
+    """
     for root in roots:
         if root.role is Role.MANAGED or local_path(root.location) is None:
             raise GuardRefusedError(

@@ -1,4 +1,7 @@
-"""What all steps of one run know, whatever its operation: its name, its roots, its options."""
+"""The job of a run: its name, its roots, its options.
+
+All steps know it, whatever the operation.
+"""
 
 import json
 import secrets
@@ -89,7 +92,9 @@ def new_job(  # what all runs have, and what some have
     request: Mapping[str, object] | None = None,
     outputs: tuple[str, ...] | None = None,
 ) -> Job:
-    """Return a new run, with a name that sorts by time and that no other run has.
+    """Return a new run with a unique name.
+
+    Names sort by time.
 
     Args:
         action: The command that asked for it.
@@ -147,20 +152,29 @@ def run_context(job: Job, unclean: frozenset[str]) -> RunContext:
 
 
 def run_trash(job: Job) -> Path | None:
-    """Return the folder in which a run keeps what it takes out of local directories, if any."""
+    """Return the run's folder in the trash, if any.
+
+    The run keeps there what it takes out of local directories.
+    """
     trash = job.options.trash
     return None if trash is None else plain_path(Path(trash)) / job.run_id
 
 
 def _remote_roots(job: Job) -> frozenset[str]:
-    """Return the roots whose broker kept segments in remote storage, unless that is overridden."""
+    """Return the roots with segments in remote storage, unless overridden.
+
+    It is their broker that kept segments there.
+    """
     if "REMOTE_STORAGE" in job.options.limits.overrides:
         return frozenset()
     return frozenset(root.location for root in job.roots if has_remote_storage(root.location))
 
 
 def brokers_of(roots: Sequence[LogRoot]) -> dict[str, object]:
-    """Return what tells the broker of each root; a root that does not say stands for itself."""
+    """Return a value per root, equal for roots of one broker.
+
+    A root that does not say its broker stands for itself.
+    """
     brokers: dict[str, object] = {}
     for root in roots:
         known = read_meta_properties(root.location)
@@ -178,7 +192,7 @@ def unclean_roots(roots: Sequence[LogRoot]) -> frozenset[str]:
 
 
 def open_recorder(place: Place, job: Job) -> Recorder:
-    """Return what keeps the record of a run; a dry run keeps none.
+    """Open the record of a run; a dry run keeps none.
 
     Args:
         place: What writes the ledger: a Spark session, or this machine.

@@ -1,4 +1,6 @@
-"""Tell OpenLineage when a run begins and how it ended: which roots it reads and writes.
+"""Tell OpenLineage of a run's begin, end, inputs and outputs.
+
+These are the roots that it reads and writes.
 
 The client of OpenLineage is configured as everywhere, by its own environment and files.
 """
@@ -47,7 +49,7 @@ _S3_SCHEMES: Final = frozenset({"s3", "s3a", "s3n"})
 
 
 class Lineage:
-    """Emits an event when a run begins and one when it has ended."""
+    """An OpenLineage emitter of a run's begin and end events."""
 
     failure = "OpenLineage was not told"
 
@@ -65,7 +67,7 @@ class Lineage:
 
 
 def lineage_id(run_id: str) -> str:
-    """Return the UUID by which OpenLineage knows a run: version 5 of the run's URN."""
+    """Return a run's UUID for OpenLineage: version 5 of its URN."""
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"urn:pylog:run:{run_id}"))
 
 
@@ -125,7 +127,7 @@ def _message(state: RunState) -> str:
 
 
 def _inputs(state: RunState) -> Iterable[str]:
-    """Return what is read: all roots where these are what is written, too."""
+    """Return the places read: all roots if these are also written."""
     roots = list(state.row["roots"])
     return [root for root in roots if root not in state.outputs] or roots
 
@@ -149,7 +151,10 @@ def _output(state: RunState, root: str) -> OutputDataset:
 
 
 def _dataset(root: str) -> Dataset:
-    """Return a place as OpenLineage's naming has it: ``file`` and a path, bucket and key."""
+    """Return a place in OpenLineage's naming.
+
+    ``file`` and a path, or bucket and key.
+    """
     path = local_path(root)
     if path is not None:
         place: LocalFileSystem | S3 | GCS = LocalFileSystem(valid_text(str(path)))

@@ -1,4 +1,6 @@
-"""The numbers of a run for Prometheus: a file for node_exporter, or a push to a Pushgateway.
+"""Export a run's numbers to Prometheus, by file or by push.
+
+The file is for node_exporter, the push goes to a Pushgateway.
 
 They are those of the run's own report; names are Kafka's gauges' where Kafka has one. A run that
 has ended replaces the numbers of the one before, and nothing is written when it begins: whoever
@@ -62,7 +64,9 @@ class _Sample(NamedTuple):
 
 
 class MetricsFile:
-    """Writes the numbers of a run into a file of the text format, whole.
+    """A writer of a run's numbers into a text-format file.
+
+    The file is always written whole.
 
     Args:
         path: Where to; node_exporter's textfile collector reads ``*.prom``.
@@ -83,7 +87,9 @@ class MetricsFile:
 
 
 class MetricsPush:
-    """Pushes the numbers of a run to a Pushgateway, a group a root.
+    """A sender of a run's numbers to a Pushgateway.
+
+    Each root has a group there.
 
     A path is one of this host: its group has the host's name as well.
 
@@ -115,7 +121,7 @@ class MetricsPush:
 
 
 def registry_of(state: RunState, roots: Iterable[str]) -> CollectorRegistry:
-    """Return the numbers of some roots of a run, with the labels ``root`` and ``action``.
+    """Return some roots' numbers, labelled with ``root`` and ``action``.
 
     Args:
         state: A run that has ended.

@@ -22,7 +22,7 @@ _LOG_DIR_KEYS: Final = ("log.dirs", "log.dir")
 
 
 def check_configured(location: str, options: JobOptions) -> None:
-    """Refuse a broker's log directory that the broker's own file does not have.
+    """Refuse a broker's log directory missing from the broker's own file.
 
     Without that file, or where it names no directories, any directory may be the broker's.
 
@@ -39,7 +39,9 @@ def check_configured(location: str, options: JobOptions) -> None:
 
 
 def find_missing_directories(roots: Sequence[LogRoot], options: JobOptions) -> dict[str, list[str]]:
-    """Return, by root, what says that its broker has a log directory that the run was not given.
+    """Return, by root, evidence of further log directories of its broker.
+
+    The run was not given these.
 
     Two sources are asked: the registration of the broker in the cluster's metadata, by the ids of
     directories, and the broker's own file, by their paths.
@@ -93,7 +95,7 @@ def find_missing_directories(roots: Sequence[LogRoot], options: JobOptions) -> d
 def _find_beside(
     roots: Collection[Path], broker: MetaProperties, ids: Sequence[str]
 ) -> dict[str, str]:
-    """Return, by id, log directories of a broker that lie beside those that were given."""
+    """Return, by id, a broker's log directories beside the given ones."""
     places: dict[str, str] = {}
     for folder in sorted({root.parent for root in roots}):
         with suppress(OSError):

@@ -1,4 +1,6 @@
-"""What a run saw of its partitions: one look for all of its steps, and another at what it changed.
+"""Observe a run's partitions once, and changed ones again.
+
+All steps of the run share one look.
 
 A step is planned from what was seen when the first one asked. A partition of which files were
 changed since is looked at again; and whatever is changed is held against the directory right
@@ -33,7 +35,7 @@ _GENERATION: Final = f"(?s){GENERATION_MARK}.*"
 
 
 class Observation:
-    """What was seen of the partitions of a run; a look is made when the first step asks.
+    """The observation of a run's partitions, made at the first request.
 
     Args:
         run: The run.
@@ -55,7 +57,9 @@ class Observation:
         self._changed: dict[str, str] = {}
 
     def note_changes(self, plans: pa.Table, ordinals: Iterable[int]) -> None:
-        """Note that work on partitions has begun: what was seen of them holds no more.
+        """Note that work on partitions has begun.
+
+        What was seen of them holds no more.
 
         Args:
             plans: A table with root and directory.
@@ -72,7 +76,9 @@ class Observation:
         excluded: frozenset[str] = frozenset(),
         among: Collection[str] | None = None,
     ) -> pa.Table:
-        """Return the rows of a step, of its own schema; partitions held twice are refused.
+        """Return a step's rows; refuse partitions held twice.
+
+        The rows are of the step's own schema.
 
         Args:
             step: One of the steps of this run.
@@ -96,7 +102,7 @@ class Observation:
         return table if step is Step.PURGE else refuse_duplicates(table, self._brokers)
 
     def _look_again(self, table: pa.Table, step: Step, excluded: frozenset[str]) -> pa.Table:
-        """Return the rows of a step with those of changed and excluded partitions made anew."""
+        """Return a step's rows, made anew for changed or excluded partitions."""
         again = pa.array([*self._changed, *map(unpinned, excluded)], pa.string())
         is_again = pc.is_in(_locations(table), again)
         if step is Step.PURGE:
@@ -118,7 +124,7 @@ class Observation:
         return pa.concat_tables([table.filter(pc.invert(is_again)), decode_steps(found, step)])
 
     def _listed(self, root: str, location: str) -> dict[str, Any]:
-        """Return the row of ``schemas.PARTITION`` of a partition that is looked at again."""
+        """Return the ``schemas.PARTITION`` row of a partition to look at again."""
         row = directory_row(root, self._roles[root], location.rpartition("/")[2])
         if row is None:
             raise KeyError(f"{location}: no partition directory of {root}")

@@ -43,14 +43,14 @@ class Outcome:
 
     @classmethod
     def failed(cls, error: Exception) -> "Outcome":
-        """Return what becomes of a partition of which an error keeps the run away."""
+        """Return the outcome of a partition out of reach by an error."""
         outcome = cls()
         outcome.fail(Failure(**describe_failure(error)))
         return outcome
 
     @classmethod
     def refused(cls, reason: Reason, why: str) -> "Outcome":
-        """Return what becomes of a partition that is left alone for a reason."""
+        """Return the outcome of a partition left alone for a reason."""
         outcome = cls()
         outcome.refuse(reason, why)
         return outcome

@@ -119,7 +119,10 @@ class SavedPlan:
 
 
 def encode_options(options: JobOptions) -> dict[str, Any]:
-    """Return options as plain values, without those that are no part of a plan."""
+    """Return options as plain values, for a plan.
+
+    Options that are no part of a plan are left out.
+    """
     # A guard is switched off on the command line alone, each time anew.
     options = replace(options, limits=replace(options.limits, overrides=frozenset()))
     values = {name: value for name, value in asdict(options).items() if name not in _LEFT_OUT}
@@ -245,7 +248,9 @@ def _check_size(size_bytes: int) -> None:
 
 
 def saved_plan(options: JobOptions) -> SavedPlan | None:
-    """Return the plan that options say is to be applied, None for none; reads its whole file.
+    """Read the plan to apply, whole; None for none.
+
+    The options name its file.
 
     Raises:
         ConfigError: The file cannot be read, or is no plan of this version.
@@ -254,7 +259,10 @@ def saved_plan(options: JobOptions) -> SavedPlan | None:
 
 
 def expected_operations(saved: SavedPlan, actions: Collection[str]) -> dict[str, str]:
-    """Return digests of the operations that a saved plan has for some actions, by directory."""
+    """Return digests of a saved plan's operations, by directory.
+
+    They are those of some actions.
+    """
     return {
         partition.directory: digest_operations(json.dumps(partition.plan["operations"]))
         for partition in saved.partitions
@@ -338,7 +346,10 @@ def _partition(row: Mapping[str, Any], number: int) -> PlannedPartition:
 
 
 def _file(facts: Sequence[Any]) -> FileFacts:
-    """Return facts of a file; a plan has so many of them that they are read by themselves."""
+    """Check a file's facts: name, size and time.
+
+    A plan has so many of them that they are read by themselves.
+    """
     name, size, time = facts
     if type(name) is not str or type(size) is not int or type(time) is not int:
         raise ValueError(f"expected name, size and time of a file, found {facts!r:.80}")

@@ -1,4 +1,7 @@
-"""The driver's table of plans: put in order, checked across directories, turned into results."""
+"""The driver's table of plans: sort, check and report its rows.
+
+They are checked across directories.
+"""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -72,7 +75,9 @@ def only_planned(plans: pa.Table, keys: Collection[RowKey]) -> pa.Table:
 
 
 def sort_plans(plans: pa.Table, order: Order = Order.URGENCY) -> pa.Table:
-    """Return the rows in the order of a report: what is due, as asked for, then the others.
+    """Return the rows in report order: due ones, then the others.
+
+    What is due is sorted as asked for.
 
     Kafka cleans the filthiest log first; equal ones follow by name. Whole columns are compared: of
     a hundred thousand rows no object is made.
@@ -89,7 +94,9 @@ def sort_plans(plans: pa.Table, order: Order = Order.URGENCY) -> pa.Table:
 
 
 def refuse_duplicates(plans: pa.Table, brokers: Mapping[str, object]) -> pa.Table:
-    """Fail every partition that two directories of one broker hold: which is right is unknown.
+    """Fail every partition held in two directories of one broker.
+
+    Which of them is right is unknown.
 
     Args:
         plans: Rows of ``schemas.PLAN``, or of another table of partition directories.
@@ -114,7 +121,10 @@ def refuse_duplicates(plans: pa.Table, brokers: Mapping[str, object]) -> pa.Tabl
 
 
 def _named_twice(plans: pa.Table) -> list[int]:
-    """Return the rows whose topic and number another row has too; whole columns are compared."""
+    """Return the rows with a topic and number of another row.
+
+    Whole columns are compared.
+    """
     names = ["topic", "partition"]
     keyed = plans.select(names).append_column("number", pa.array(np.arange(plans.num_rows)))
     keyed = keyed.filter(pc.is_valid(keyed["topic"]))
@@ -129,7 +139,7 @@ def _named_twice(plans: pa.Table) -> list[int]:
 def _refused_rows(
     plans: pa.Table, duplicates: Mapping[int, Sequence[int]], directories: Mapping[int, str]
 ) -> pa.Table:
-    """Return what the rows of partitions that are there twice become, in the order of the keys."""
+    """Return the failed rows of duplicate partitions, in key order."""
     changed = _take(plans, duplicates).to_pylist()
     for row, held in zip(changed, duplicates.values(), strict=True):
         places = ", ".join(sorted(directories[other] for other in held))
@@ -152,7 +162,7 @@ def result_rows(
     action: str,
     only: Collection[int] | None = None,
 ) -> pa.Table:
-    """Return the result rows of a run, in the order of its plans.
+    """Return the result rows of a run, in plan order.
 
     Args:
         plans: Rows of ``schemas.PLAN``.
@@ -187,7 +197,7 @@ def result_rows(
 
 
 def _observed_results(plans: pa.Table, *, run_id: str, action: str) -> pa.Table:
-    """Return the result rows of partitions to which nothing was done, column by column."""
+    """Return the result rows of untouched partitions, column by column."""
     is_planned = pc.equal(plans["status"], Status.PLANNED.value)
     columns = {
         "run_id": pa.repeat(run_id, plans.num_rows),
@@ -218,7 +228,9 @@ def _take(table: pa.Table, numbers: Iterable[int]) -> pa.Table:
 
 
 def read_planned(kind: type[T], plans: pa.Table) -> Iterator[T]:
-    """Yield what is planned as objects, some rows at a time: each has a list of segments.
+    """Yield the planned rows as objects, some rows at a time.
+
+    Each has a list of segments.
 
     Args:
         kind: A dataclass; its columns are some of the table's, and ``ordinal``, a row's number.

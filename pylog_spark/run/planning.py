@@ -1,4 +1,6 @@
-"""Work units: which task does what, in which order, and what is published together.
+"""Plan the work units of tasks and the maps published together.
+
+Units say which task does what, and in which order.
 
 Pure functions over sizes; nothing here knows Spark or a file. An *item* is the smallest piece that
 one task can do (a segment in pass one, a group in pass two, a whole partition), a *unit* is what
@@ -89,7 +91,7 @@ class WorkUnit(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapBudgets:
-    """How large an offset map may be for each way to share it.
+    """The largest offset map for each way to share it.
 
     Attributes:
         broadcast_bytes: Bytes of maps that may be published together.
@@ -160,7 +162,9 @@ def broadcast_budget(most_bytes: int, *, heap_bytes: int) -> int:
 
 
 def count_look_tasks(rows: int | None, *, slots: int) -> int:
-    """Return how many tasks look at partitions: by their number, and never more than slots need.
+    """Return the number of tasks to look at partitions.
+
+    It goes by the number of partitions, and is never more than the slots need.
 
     Args:
         rows: How many partitions there may be, None where that is not known before they are listed.
@@ -171,7 +175,9 @@ def count_look_tasks(rows: int | None, *, slots: int) -> int:
 
 
 def are_looked_at_here(partitions: int | None) -> bool:
-    """Whether partitions are looked at about as soon as processes have started that could do it.
+    """Return whether to look at partitions in this process.
+
+    That takes about as long as processes that could do it need to start.
 
     Args:
         partitions: How many there are at most; None where that is not known.
@@ -180,7 +186,10 @@ def are_looked_at_here(partitions: int | None) -> bool:
 
 
 def are_read_here(items: Iterable[WorkItem[T]]) -> bool:
-    """Whether items are read about as soon as processes have started that could do it."""
+    """Return whether to read items in this process.
+
+    That takes about as long as processes that could do it need to start.
+    """
     return sum(item.size_bytes + ITEM_OVERHEAD_BYTES for item in items) <= MOST_READ_HERE
 
 
@@ -199,7 +208,9 @@ def choose_buckets(*, entry_bytes: int, bucket_bytes: int, slots: int) -> int:
 
 
 def estimate_map_bytes(*, offset_span: int, dirty_bytes: int, capacity: int | None) -> int:
-    """Return an upper bound of a merged map's size: its keys, and a bit for each record.
+    """Return an upper bound of a merged map's size.
+
+    It is made of its keys, and a bit for each record.
 
     Args:
         offset_span: Offsets that the dirty section spans, gaps included.
@@ -212,12 +223,15 @@ def estimate_map_bytes(*, offset_span: int, dirty_bytes: int, capacity: int | No
 
 
 def count_records_at_most(*, offset_span: int, size_bytes: int) -> int:
-    """Return an upper bound of the records that some segments hold, by offsets and bytes."""
+    """Return an upper bound of the records in some segments.
+
+    It follows from their offsets and bytes.
+    """
     return min(offset_span, size_bytes // LEAST_RECORD_BYTES)
 
 
 def choose_unit_bytes(total_bytes: int, *, slots: int, least_bytes: int, most_bytes: int) -> int:
-    """Return how many bytes one task should be given: about three tasks a slot, within bounds.
+    """Return one task's bytes: about three tasks a slot, within bounds.
 
     Args:
         total_bytes: Bytes of all items together.
@@ -229,7 +243,9 @@ def choose_unit_bytes(total_bytes: int, *, slots: int, least_bytes: int, most_by
 
 
 def cut_beside(sizes: Sequence[int], *, slots: int) -> list[int]:
-    """Cut what runs beside the stages of big partitions into jobs of about equal cost.
+    """Cut small partitions into jobs of about equal cost.
+
+    The jobs run beside the stages of big partitions.
 
     Spark serves jobs in the order in which they were started: what a big partition needs next
     waits for the jobs beside it that were started before, so these have to be short.
@@ -255,7 +271,7 @@ def cut_beside(sizes: Sequence[int], *, slots: int) -> list[int]:
 def pack_units(
     items: Iterable[WorkItem[T]], *, unit_bytes: int, per_disk: int | None = None
 ) -> list[WorkUnit[T]]:
-    """Give each big item a unit of its own and pack the small ones together.
+    """Pack small items into units; give big items their own.
 
     Items in falling size, each into the emptiest unit: no unit with more than one item costs more
     than unit_bytes, and any two units together do. What lies on a disk is dealt out to so many
@@ -281,7 +297,9 @@ def pack_units(
 
 
 def count_busy(units: Sequence[WorkUnit[Any]]) -> int:
-    """Return how many units are at work at the same time for most of the time, were there slots.
+    """Return how many units are mostly at work at the same time.
+
+    That is meant as if there were slots for all.
 
     Small ones are done long before the largest is: they keep no processor from it.
     """
@@ -290,7 +308,7 @@ def count_busy(units: Sequence[WorkUnit[Any]]) -> int:
 
 
 def _deal_out(items: Sequence[WorkItem[T]], lanes: int) -> list[list[WorkItem[T]]]:
-    """Deal items out, each to the lane that has the least to do so far."""
+    """Deal items out, each to the lane with the least work."""
     dealt: list[list[WorkItem[T]]] = [[] for _ in range(min(lanes, len(items)))]
     costs = [(0, lane) for lane in range(len(dealt))]
     for item in items:
@@ -301,7 +319,7 @@ def _deal_out(items: Sequence[WorkItem[T]], lanes: int) -> list[list[WorkItem[T]
 
 
 def _pack(items: Sequence[WorkItem[T]], unit_bytes: int) -> list[list[WorkItem[T]]]:
-    """Put items together, in their order, up to what a unit may cost."""
+    """Pack items in their order, up to a unit's cost."""
     bins: list[list[WorkItem[T]]] = []
     open_bins: list[tuple[int, int]] = []  # (cost so far, bin): the emptiest bin on top
     for item in items:

@@ -44,7 +44,7 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Time that the rest takes at the rate so far, None while there is none."""
+        """The remaining time at the rate so far; None without a rate."""
         left = self.total_bytes - self.done_bytes
         return left / self.bytes_per_second if self.done_bytes else None
 
@@ -53,7 +53,7 @@ OnProgress = Callable[[Progress], None]
 
 
 def progress_text(progress: Progress) -> str:
-    """Return what is left, how fast it goes and how long it takes, for a person."""
+    """Return progress as text: what is left, rate and remaining time."""
     left = progress.total_bytes - progress.done_bytes
     segments = progress.total_segments - progress.done_segments
     where = f" in {count_text(segments, 'segment')}" if progress.total_segments else ""
@@ -93,7 +93,9 @@ class ProgressMeter:
         self._before = (0, 0)
 
     def stage(self, units: Sequence[tuple[int, int]]) -> "StageWatch":
-        """Return a context manager to run a stage in, one task a unit, in the units' order.
+        """Return a context manager for a stage with one task a unit.
+
+        Tasks are in the order of the units.
 
         Args:
             units: Of each, how many bytes and how many segments it reads (0 where nobody counts).
@@ -125,7 +127,10 @@ class ProgressMeter:
         )
 
     def completed_tasks(self, tasks: int) -> int:
-        """Return how many tasks have ended of the running stage that has so many."""
+        """Return how many tasks of the running stage have ended.
+
+        The stage is known by its number of tasks.
+        """
         return self._engine.completed_tasks(tasks)
 
 

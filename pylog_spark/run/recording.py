@@ -1,4 +1,7 @@
-"""Tell the ledger what a run does, as it does it; and listeners, when it begins and ends."""
+"""Record a run in the ledger as it goes; tell listeners.
+
+These are told when the run begins and ends.
+"""
 
 import json
 import logging
@@ -116,7 +119,10 @@ class Recorder:
         )
 
     def _tell_end(self, state: RunState) -> None:
-        """Tell how the run has ended; what goes wrong after that is another story."""
+        """Tell listeners how the run ended.
+
+        What goes wrong after that is another story.
+        """
         if not self._has_ended:
             self._has_ended = True
             self._tell(state)
@@ -137,7 +143,7 @@ class Recorder:
         self._append(LedgerTable.RESULTS, rows.filter(said))
 
     def each_result(self, rows: Iterable[Mapping[str, Any]], *, action: str) -> pa.Table:
-        """Write result rows as they come, and the operations behind them; return the rows.
+        """Write result rows and their operations as they come; return the rows.
 
         What was done is on record when whoever yields the rows raises.
 
@@ -174,7 +180,7 @@ class Recorder:
         self._append(LedgerTable.CLEANINGS, rows)
 
     def outcomes(self, plans: pa.Table, outcomes: Mapping[int, Outcome], *, action: str) -> None:
-        """Write what became of some rows of a table of plans, and the operations behind it.
+        """Write the outcomes of planned rows and the operations behind them.
 
         Args:
             plans: As ``result_rows``.
@@ -197,7 +203,9 @@ class Recorder:
             self.ledger.append_rows(LedgerTable.FINDINGS, engine, rows, number=number)
 
     def operations(self, partitions: pa.Table, texts: Mapping[int, str | None]) -> None:
-        """Write the operations that commits applied, some at a time: a row takes twice its text.
+        """Write the operations of commits, some at a time.
+
+        A row takes twice its text.
 
         Args:
             partitions: A row a partition, with its root, topic and number.

@@ -141,7 +141,7 @@ class Run:
         return find_disks(self.job.roots, self.job.options.limits.per_disk)
 
     def hold(self, root: RootT) -> RootT:
-        """Take the lock or the lease of a root, until the run has ended.
+        """Take a root's lock or lease until the end of the run.
 
         Raises:
             GuardRefusedError: Another run, or a broker, has it.
@@ -151,7 +151,9 @@ class Run:
         return root
 
     def hold_roots(self, *, trash: Path | None = None) -> None:
-        """Take the locks and leases of all roots; a dry run takes none.
+        """Take the locks and leases of all roots.
+
+        A dry run takes none.
 
         Args:
             trash: The run's folder in the trash, which keeps what tasks take out of partitions;
@@ -178,7 +180,7 @@ class Run:
         what: str,
         roots: Sequence[LogRoot] | None = None,
     ) -> pa.Table:
-        """Return what tasks make of the partitions of the run; those held twice are refused.
+        """Observe the run's partitions in tasks; refuse partitions held twice.
 
         Args:
             look: Turns rows of ``schemas.PARTITION`` into those of the table; captures values only.
@@ -243,7 +245,7 @@ class Run:
         summarise: Callable[..., RunSummary] = summarise,
         **tables: Any,
     ) -> ReportT:
-        """Return the report of the run, which has ended, and write its numbers into the record.
+        """Return the ended run's report; write its numbers into the record.
 
         Args:
             kind: Which report.
@@ -280,7 +282,7 @@ class Run:
         return WriteContext(run=context, roots=access)
 
     def unit_bytes(self, total_bytes: int) -> int:
-        """Return how many bytes one task is given where so many are read in all."""
+        """Return one task's bytes for a number of bytes in all."""
         tuning = self.job.options.tuning
         return choose_unit_bytes(
             total_bytes,
@@ -290,11 +292,13 @@ class Run:
         )
 
     def pack(self, items: Sequence[WorkItem[T]]) -> list[WorkUnit[T]]:
-        """Return items in units, each for one task, by what they have of all bytes."""
+        """Return items in units, one per task, sized by the total."""
         return pack_units(items, unit_bytes=self.unit_bytes(sum(item.size_bytes for item in items)))
 
     def readers_of(self, units: Sequence[WorkUnit[Any]]) -> int:
-        """Return at how many places the task of each of some units may read a segment at once.
+        """Return at how many places a task may read one segment.
+
+        It is the task of each of some units, and it reads at these places at once.
 
         A disk that takes so many tasks at once is read at so many places. The threads of a
         compaction are not bounded by it, as one of them reads: ``engine.threads_of`` says those.
@@ -311,5 +315,8 @@ class Run:
 
     @property
     def failures(self) -> Mapping[str, StorageError]:
-        """What disks failed with, by the log directory that the run then went on without."""
+        """The disk failures of the run, by log directory.
+
+        The run then went on without the directory.
+        """
         return failures_of(self.roots)

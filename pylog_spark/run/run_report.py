@@ -114,7 +114,7 @@ class Report:
         return replace(self, notes=(*self.notes, *notes))
 
     def with_empty_roots(self, roots: Iterable[str], *, are_topics_chosen: bool) -> Self:
-        """Return the same report with a line for each root of which there is no row.
+        """Return the report with a note for each root without rows.
 
         A wrong glob should not pass unseen.
 
@@ -130,7 +130,9 @@ class Report:
         )
 
     def with_unknown_configs(self, files: Sequence[Path]) -> Self:
-        """Return the same report with a line for each root that has topics of unknown config.
+        """Return the report with notes on topics of unknown config.
+
+        There is a line for each root that has any.
 
         Args:
             files: What was said with ``--config``.
@@ -143,7 +145,9 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport(Report):
-    """The outcome of a run that changes logs; a table of a step that there was not is empty.
+    """The outcome of a run with changes to logs.
+
+    A table of a step that there was not is empty.
 
     Attributes:
         plans: Rows of ``schemas.PLAN``, in the order of the results; of compaction only.
@@ -162,7 +166,7 @@ class RunReport(Report):
     cleaner: Mapping[str, int] = field(default_factory=dict)
 
     def planned_rows(self) -> list[dict[str, Any]]:
-        """Return the plans of a dry run as a person needs them: ranges, groups and bounds.
+        """Return a dry run's plans for people: ranges, groups and bounds.
 
         ``bytes_after`` is an upper bound; only what a compressor makes of a batch that loses some
         of its records has none that could be known without reading it.
@@ -172,12 +176,12 @@ class RunReport(Report):
         return rows
 
     def plans_frame(self, spark: "SparkSession") -> "DataFrame":
-        """Return what was observed and planned as a DataFrame; the plans themselves left out."""
+        """Return the observations and plans as a DataFrame, without encoded plans."""
         return spark_frame(spark, self.plans.drop_columns(["plan"]))
 
 
 def note_of_empty_root(root: str, *, are_topics_chosen: bool) -> str:
-    """Return the line about a root in which there is nothing that a run was asked for."""
+    """Return the note about a root without any requested partition."""
     what = (
         "no partition there is of a topic that --topics and --exclude ask for"
         if are_topics_chosen
@@ -187,7 +191,9 @@ def note_of_empty_root(root: str, *, are_topics_chosen: bool) -> str:
 
 
 def unknown_config_notes(partitions: Iterable[tuple[str, str]], files: Sequence[Path]) -> list[str]:
-    """Return a line for each root about its partitions whose topic's config nobody says.
+    """Return a note for each root with topics of unknown config.
+
+    It is about the partitions of these topics.
 
     Args:
         partitions: Root and topic of each.
@@ -212,7 +218,10 @@ def _way_to_say(root: str, files: Sequence[Path]) -> str:
 
 
 def config_init_command(root: str) -> str:
-    """Return the command that writes the configs of a root's topics, to be filled in."""
+    """Return the command to write a root's topic configs.
+
+    They are to be filled in.
+    """
     return f"pylog config init {shlex.quote(root)}"
 
 
@@ -235,7 +244,9 @@ def summarise(results: pa.Table, *, duration_ms: int) -> RunSummary:
 
 
 def merge_steps(tables: Iterable[pa.Table]) -> pa.Table:
-    """Return the rows of all steps that say something, what failed first, what was done next.
+    """Merge the rows of all steps: failed ones first, then done.
+
+    Only steps that say something count.
 
     A step that left a partition to another one says nothing of it, unless nobody else does; two
     steps that left it alone for one reason say it once. Whole columns are compared: a night has
@@ -272,7 +283,10 @@ def _locations(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def _codes(*columns: pa.ChunkedArray | pa.Array) -> NDArray[np.int64]:
-    """Return a number for each row, equal where all columns are; null is a value of its own."""
+    """Return a number for each row, equal for equal columns.
+
+    Null is a value of its own.
+    """
     codes = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
@@ -290,7 +304,7 @@ def _repeated(codes: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def summarise_steps(results: pa.Table, *, duration_ms: int) -> RunSummary:
-    """Count the rows of a run of several steps; bytes count once a partition.
+    """Count the rows of several steps; count bytes once per partition.
 
     Args:
         results: Of ``merge_steps``: the rows of a partition stand in the order of the steps.

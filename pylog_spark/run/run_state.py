@@ -1,4 +1,4 @@
-"""What became of a run, and who is told of it beside the ledger.
+"""The state of a run, and its listeners besides the ledger.
 
 The log, metrics and lineage say what is in here. None of them may change how a run ends.
 """
@@ -59,7 +59,7 @@ class RunState:
 
     @property
     def roots(self) -> list[str]:
-        """The log directories that it was given, and others that rows of its report are of."""
+        """The run's log directories, with others from its report's rows."""
         roots: list[str] = list(self.row["roots"])
         if self.report is not None:
             found = pc.unique(self.report.results["root"]).to_pylist()
@@ -78,7 +78,7 @@ class RunState:
 
 
 class RunListener(Protocol):
-    """Somebody who is told when a run begins and when it has ended."""
+    """A listener for the begin and the end of a run."""
 
     @property
     def failure(self) -> str:
@@ -86,14 +86,17 @@ class RunListener(Protocol):
         ...
 
     def tell(self, state: RunState) -> None:
-        """Pass on what became of a run. What this raises is a warning, and no more."""
+        """Pass on the state of a run.
+
+        What this raises is a warning, and no more.
+        """
         ...
 
 
 def open_listeners(
     options: JobOptions, environment: Mapping[str, str] = os.environ
 ) -> tuple[RunListener, ...]:
-    """Return who is told of a run with these options; of a dry run nobody is.
+    """Return the listeners for a run's options; none for a dry run.
 
     Args:
         options: Of the run.
@@ -131,7 +134,10 @@ class RunLog:
     failure = "what became of the run was not logged"
 
     def tell(self, state: RunState) -> None:
-        """Write a line when the run begins; at its end one a failed partition, and one of it."""
+        """Log the begin of a run, its end and failed partitions.
+
+        Each failed partition has a line, and so has the end.
+        """
         with log_fields(action=state.row["action"]):
             if state.is_start:
                 with log_fields(roots=state.roots):

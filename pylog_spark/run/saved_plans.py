@@ -1,4 +1,6 @@
-"""Plans that are saved, and plans that were: the one hook that every operation has.
+"""Save plans, and check runs against saved plans.
+
+It is the one hook that every operation has.
 
 Each operation calls ``settle_plans`` when it knows what is to be done and has done none of it. With
 ``--plan-out`` the plan is noted, to be written when the run ends. Within ``pylog apply`` it is held
@@ -86,7 +88,9 @@ def settle_plans(
     *,
     action: str,
 ) -> pa.Table:
-    """Note what is planned; of a saved plan, return its partitions, those that changed refused.
+    """Note the planned rows, or hold them against a saved plan.
+
+    Of a saved plan its partitions are returned, those that changed as refused.
 
     Without ``--plan-out`` and outside of ``pylog apply`` the rows stay as they are.
 
@@ -164,7 +168,9 @@ def write_planned(run: Run) -> None:
 
 
 def note_operations(run: Run, action: str, texts: Mapping[str, str | None]) -> None:
-    """Add operations to what is noted: those of a recovery are known when its tasks have read.
+    """Add operations to the noted plan.
+
+    Those of a recovery are known when its tasks have read.
 
     Args:
         run: The run.
@@ -184,7 +190,7 @@ def note_operations(run: Run, action: str, texts: Mapping[str, str | None]) -> N
 
 
 def _list_files(run: Run, rows: Sequence[Row], action: str) -> dict[int, tuple[FileFacts, ...]]:
-    """Return the files of the planned partitions, by number; none where listing failed."""
+    """Return the planned partitions' files by row; none after failed listing."""
     items = [
         WorkItem(value=(number, row["directory"]), size_bytes=0, disk=run.disks.of(row["root"]))
         for number, row in enumerate(rows)
@@ -232,7 +238,10 @@ def _only(
 
 
 def _refuse(now: PlannedPartition, saved: PlannedPartition) -> str | None:
-    """Return why a partition is not worked on, None if its plan is the saved one."""
+    """Return why a partition differs from its saved plan, or None.
+
+    A partition that differs is not worked on.
+    """
     difference = _different_file(saved.files, now.files)
     if difference is None and now.status != Status.PLANNED.value:
         difference = f"it was planned, and now is {now.status}: {now.reason}"
@@ -257,7 +266,10 @@ def _facts(facts: tuple[int, int] | None) -> str:
 
 
 def _different_plan(saved: PlannedPartition, now: PlannedPartition) -> str | None:
-    """Return what of a plan differs although the files do not: a checkpoint, or another program."""
+    """Return how a plan differs with equal files, or None.
+
+    It may be by a checkpoint, or another program.
+    """
     for name in sorted(now.plan):
         if saved.plan.get(name) != now.plan[name]:
             expected, found = json.dumps(saved.plan.get(name)), json.dumps(now.plan[name])
@@ -280,7 +292,7 @@ def _refused(rows: pa.Table, refusals: Mapping[int, str]) -> pa.Table:
 
 
 def _with_missing(rows: pa.Table, gone: Sequence[PlannedPartition]) -> pa.Table:
-    """Add a row for each planned partition whose directory is not there any more."""
+    """Add a row for each planned partition with its directory gone."""
     missing = [
         {
             **{name: getattr(noted, name) for name in _NAMES[:4]},
@@ -303,7 +315,10 @@ def _with_missing(rows: pa.Table, gone: Sequence[PlannedPartition]) -> pa.Table:
 
 
 def _compaction_plan_of(row: Row) -> dict[str, Any]:
-    """Return what was decided of a row of ``schemas.PLAN``: the round, without its secret key."""
+    """Return the decisions of a ``schemas.PLAN`` row, for a saved plan.
+
+    They are the round, without its secret key.
+    """
     plan: dict[str, Any] = json.loads(to_json(decode_plan(row["plan"])))
     del plan["hash_key"]
     return plan | {"log_start_checkpoint": row["log_start_checkpoint"]}
@@ -340,12 +355,15 @@ def _retention_figures_of(row: Row) -> dict[str, Any]:
 
 
 def _recovery_plan_of(row: Row) -> dict[str, Any]:
-    """Return what was decided of a row of ``schemas.RECOVERY_WORK``: what has to be read."""
+    """Return the decisions of a recovery's ``schemas.RECOVERY_WORK`` row.
+
+    They are what has to be read.
+    """
     return {name: row[name] for name in _RECOVERY_NAMES}
 
 
 def _truncation_plan_of(row: Row) -> dict[str, Any]:
-    """Return what was decided of a row of ``schemas.RECOVERY_WORK`` that follows a leader."""
+    """Return the decisions of a follower's ``schemas.RECOVERY_WORK`` row."""
     return {name: row[name] for name in _TRUNCATION_NAMES}
 
 

@@ -85,7 +85,10 @@ def split_by_broker(
 
 
 def _count_registered(roots: Sequence[LogRoot]) -> dict[int, int]:
-    """Return how many log directories each broker has by the newest metadata, by node id."""
+    """Return each broker's number of log directories, by node id.
+
+    It is the number in the newest metadata.
+    """
     copies = []
     for root in roots:
         directory = Path(root.location) / CLUSTER_METADATA_DIRECTORY

@@ -1,4 +1,6 @@
-"""What work on managed roots costs at an object store: said before anything is written.
+"""Tell the cost of work on managed roots at object stores.
+
+It is said before anything is written.
 
 Requests are what such a store charges for, beside bytes. They follow from the plan: how many
 segments are read, how many groups become new ones. A retry, a second attempt of a task or a
@@ -51,7 +53,9 @@ class StoreCost:
 
 
 def bucket_notes(roots: Sequence[LogRoot]) -> tuple[str, ...]:
-    """Return what costs money, or changes what a write means, in the buckets of managed roots.
+    """Return notes on costs and write rules of managed roots' buckets.
+
+    They say what costs money, or changes what a write means.
 
     Uploads that stay are left out: `pylog ingest`, which fills a managed root, says it of each.
 

@@ -1,4 +1,7 @@
-"""A run that changes logs: under the locks of all its roots, with a way back, and by a plan."""
+"""Run changes to logs under locks, with an undo and a plan.
+
+The locks are those of all its roots.
+"""
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -23,7 +26,7 @@ from storage_core.store.local import write_record
 
 @contextmanager
 def open_upkeep(place: Place, job: Job) -> Iterator[Run]:
-    """Open a run that changes the logs of its roots, or only plans that.
+    """Open a run to change its roots' logs, or to plan that.
 
     It holds all roots; what it found there is in its trash before the first file is touched, so
     that it can be undone; the plan that was asked for is saved when its last step has ended.
@@ -47,7 +50,7 @@ def open_upkeep(place: Place, job: Job) -> Iterator[Run]:
 
 
 def begin_trash(job: Job, held: ExitStack) -> None:
-    """Write down what a run found, so that it can be undone; nothing without a trash.
+    """Write down the roots' state for an undo; nothing without a trash.
 
     To be called under the locks of its log directories, before the first file is touched.
 
@@ -73,7 +76,7 @@ def begin_trash(job: Job, held: ExitStack) -> None:
 
 
 def trash_notes(job: Job) -> Iterator[str]:
-    """Yield what a reader of the report should know of the trash: what it copies, what it fills.
+    """Yield notes on the trash: what it copies, what it fills.
 
     Raises:
         StorageError: A root, or the trash, cannot be looked at.
@@ -99,7 +102,9 @@ def trash_notes(job: Job) -> Iterator[str]:
 
 
 def roots_beside_trash(roots: Iterable[LogRoot], trash: Path) -> frozenset[str]:
-    """Return the local roots on whose filesystem a trash lies: what it keeps has their space.
+    """Return the local roots on the same filesystem as a trash.
+
+    What the trash keeps has their space.
 
     Raises:
         StorageError: One of them, or the trash, cannot be looked at.
@@ -112,7 +117,7 @@ def roots_beside_trash(roots: Iterable[LogRoot], trash: Path) -> frozenset[str]:
 
 
 def observe_root(location: str) -> TrashedRoot:
-    """Return a log directory as it is now: its marker, and the entries of its checkpoints.
+    """Return a log directory's marker and checkpoint entries as of now.
 
     Raises:
         StorageError: A file cannot be read.

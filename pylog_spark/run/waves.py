@@ -57,7 +57,10 @@ class WaveStages(Protocol[D_contra]):
         ...
 
     def prepare(self, root: HeldRoot, due: Sequence[D_contra]) -> None:
-        """Write what has to stand in a root before any of its partitions may be committed."""
+        """Prepare a root for commits to its partitions.
+
+        What has to stand in the root is written before any of them may be committed.
+        """
         ...
 
     def work(self, due: Sequence[D_contra], title: str) -> Outcomes:
@@ -113,7 +116,7 @@ def run_waves(
 
 
 def run_wave(run: Run, stages: WaveStages[D], due: Sequence[D], title: str) -> Outcomes:
-    """Bring the partitions of one wave to their end; return what became of each."""
+    """Finish the partitions of one wave; return the outcome of each."""
     for root in _roots_of(run, due):
         members = _members(root, due)
         stages.prepare(root, members)
@@ -131,7 +134,9 @@ def run_wave(run: Run, stages: WaveStages[D], due: Sequence[D], title: str) -> O
 def _not_begun(
     run: Run, due: Sequence[D], demands: Mapping[int, Demand], disks: Mapping[str, str]
 ) -> Outcomes:
-    """Return what is not begun any more: its disk has failed or is full, or the budget is spent.
+    """Return the outcomes of partitions not begun any more.
+
+    Their disk has failed or is full, or the budget is spent.
 
     Somebody else may write there, and what former waves put into the trash is not free yet.
     """
@@ -153,7 +158,9 @@ def _not_begun(
 
 
 def _disks(run: Run, due: Iterable[D]) -> dict[str, str]:
-    """Return a name for the disk of each root; one that cannot be looked at is taken for its own.
+    """Return a name for the disk of each root.
+
+    A root that cannot be looked at is taken for a disk of its own.
 
     What lies at a URL is, too.
     """
@@ -170,7 +177,10 @@ def _disks(run: Run, due: Iterable[D]) -> dict[str, str]:
 def _room(
     run: Run, due: Iterable[D], demands: Mapping[int, Demand], disks: Mapping[str, str]
 ) -> dict[str, int]:
-    """Return how much may be used of the disks where partitions need space."""
+    """Return the usable space of each disk with space needs.
+
+    The disks are those on which partitions need space.
+    """
     room: dict[str, int] = {}
     for place in sorted({each.ref.root for each in due if demands[each.ref.ordinal].disk_bytes}):
         usable = run.budget.usable_of(run.roots[place].free_bytes())
@@ -180,7 +190,10 @@ def _room(
 
 
 def _failed(run: Run, due: Iterable[D]) -> Outcomes:
-    """Return the partitions whose log directory is out of the run: its disk has failed."""
+    """Return the outcomes of partitions in failed log directories.
+
+    Such a directory is out of the run: its disk has failed.
+    """
     failures = run.failures
     return {
         each.ref.ordinal: Outcome.failed(failures[each.ref.root])
