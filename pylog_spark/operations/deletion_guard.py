@@ -119,7 +119,7 @@ def refuse_deletions(
 
 
 class _Excess(NamedTuple):
-    """A loss above the share: of what, and how many bytes.
+    """An excessive loss: its place, lost bytes and total bytes.
 
     It is a loss of the run, a topic or a partition directory.
     """

@@ -1,6 +1,6 @@
-"""Say what could go from log directories, in which order.
+"""Plan to free space: steps in order, with their losses.
 
-It also says who would miss it; nothing is done.
+It says what could go from log directories and who would miss it; nothing is done.
 
 First what nobody misses: what brokers have renamed to delete it, then what only an undo needs. Then
 what has expired by the topics' own rules, first where no consumer group would lose its place. At
@@ -169,7 +169,7 @@ def plan_free_space(
     *,
     on_progress: OnProgress | None = None,
 ) -> FreePlan:
-    """Find out what could go; write nothing and take no lock.
+    """Plan the steps to free space; write nothing, take no lock.
 
     Args:
         place: Where the looks run: this machine (``Local``), or a Spark session.
@@ -240,10 +240,7 @@ def plan_free_space(
 
 
 def _purges(report: RunReport, roots: Iterable[LogRoot]) -> Iterator[FreeStep]:
-    """Yield what a purge would remove from each place.
-
-    One step is for each log directory, one for each run's trash.
-    """
+    """Yield the steps of a purge, by log directory and run's trash."""
     managed = {root.location for root in roots if root.role is Role.MANAGED}
     locations = {root.location for root in roots}
     purged: dict[str, list[int]] = defaultdict(list)
@@ -330,9 +327,9 @@ def _compactions(report: RunReport) -> Iterator[FreeStep]:
 
 
 def _after_recovery(roots: Sequence[str], rows: Sequence[Row]) -> Iterator[FreeStep]:
-    """Yield the recovery of unclosed roots and what it would free.
+    """Yield the recovery of unclosed roots and the steps after it.
 
-    The space could be freed only after it.
+    They say what could go from the roots then.
     """
     named = [row for row in rows if row["topic"] is not None]
     # One for all: a directory is marked as closed only beside the others of its broker.

@@ -1,6 +1,6 @@
-"""Remove for good what brokers or our runs put aside.
+"""Purge files put aside by brokers or by our runs.
 
-It goes once its time is over.
+They go for good, once their time is over.
 
 In a broker's directory that are ``.deleted`` files and directories of deleted partitions, which
 the broker would remove itself; in the trash, what runs replaced or removed; in a managed root,

@@ -105,9 +105,9 @@ class RecoveryStages:
         return f"{job.title} {job.places}: recover {len(due)} partitions, {size}{come}"
 
     def prepare(self, root: HeldRoot, _due: Sequence[DueRecovery]) -> None:
-        """Take the broker epoch out of the root's clean-shutdown marker.
+        """Let the root's marker come back without a broker epoch.
 
-        A marker that goes back may then name no epoch, for records may be cut.
+        Records may be cut.
 
         Before they are: whoever finishes the wave after a kill knows only this.
         """

@@ -230,9 +230,9 @@ def _retentions(plans: pa.Table, outcomes: Mapping[int, Outcome]) -> pa.Table:
 
 
 class RunEvidence:
-    """The evidence of one run, looked up once on demand.
+    """The evidence of one run, gathered on demand.
 
-    That holds for what costs a stage.
+    What costs a stage is looked for once.
 
     Args:
         run: The run.

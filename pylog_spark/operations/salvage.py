@@ -124,7 +124,7 @@ def look_at_salvage(
 def replay_salvage(
     folder: Path, roots: Sequence[str | Path], options: JobOptions
 ) -> list[ReplayRow]:
-    """Append salvaged records to the logs they were cut from.
+    """Append salvaged records to their logs again.
 
     A log has to end before them. A dry run only says what would be appended.
 

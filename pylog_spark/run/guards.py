@@ -243,9 +243,9 @@ def check_salvage(roots: Sequence[LogRoot], options: JobOptions) -> None:
 def check_recovery(
     roots: Sequence[LogRoot], options: JobOptions
 ) -> tuple[JobOptions, tuple[str, ...]]:
-    """Check a recovery's roots and places; turn copies into a report.
+    """Check that a recovery may be made; only report on copies.
 
-    Of a copy there is only a report, unless a cut of it is said.
+    A copy is only cut where that is said.
 
     Returns:
         (options, notes): those to go on with, and what a reader should know of the run.

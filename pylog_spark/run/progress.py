@@ -53,7 +53,7 @@ OnProgress = Callable[[Progress], None]
 
 
 def progress_text(progress: Progress) -> str:
-    """Return progress as text: what is left, rate and remaining time."""
+    """Return progress as text: remaining bytes, rate and remaining time."""
     left = progress.total_bytes - progress.done_bytes
     segments = progress.total_segments - progress.done_segments
     where = f" in {count_text(segments, 'segment')}" if progress.total_segments else ""

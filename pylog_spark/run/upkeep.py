@@ -76,7 +76,9 @@ def begin_trash(job: Job, held: ExitStack) -> None:
 
 
 def trash_notes(job: Job) -> Iterator[str]:
-    """Yield notes on the trash: what it copies, what it fills.
+    """Yield notes on the trash, for readers of the report.
+
+    They say what it copies, and what it fills.
 
     Raises:
         StorageError: A root, or the trash, cannot be looked at.

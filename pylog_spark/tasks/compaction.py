@@ -252,7 +252,9 @@ def rewrite_group(
 def keep_groups(
     cleaning: Generator[CleanedGroup], access: RootAccess, location: str, name: str
 ) -> list[CleanedGroup]:
-    """Keep groups' files where a commit finds them, group by group.
+    """Give groups' files to the root to keep, group by group.
+
+    A commit finds them there.
 
     Args:
         cleaning: Makes the groups; it is closed at the end.

@@ -1,4 +1,4 @@
-"""Compact a partition whose keys fit no single task.
+"""Compact a partition with too many keys for a single task.
 
 It takes three stages of one Spark job.
 
@@ -120,9 +120,9 @@ def _send(
 def answer_keys(
     batches: Iterator[pa.RecordBatch], plans: Mapping[int, bytes], routes: Mapping[int, Route]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield answers to the segments' messages, for groups to rewrite.
+    """Yield messages to groups in answer to the segments' messages.
 
-    The rows are of ``schemas.EXCHANGE``.
+    They say what groups have to know, in rows of ``schemas.EXCHANGE``.
 
     Args:
         batches: Pieces of the rows that ``send_keys`` made, ordered by unit, kind and segment; all

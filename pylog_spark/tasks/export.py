@@ -64,7 +64,7 @@ class ExportRequest:
 
     @property
     def is_compiled(self) -> bool:
-        """Return whether no record becomes a Python object.
+        """Whether no record becomes a Python object.
 
         Then threads do not wait for others.
         """

@@ -56,7 +56,7 @@ class InventoryRoot:
 def read_part(
     part: InventoryPart, roots: Sequence[InventoryRoot], topics: TopicFilter
 ) -> Iterator[pa.RecordBatch]:
-    """Yield what an inventory part has of the roots' directories.
+    """Yield the files of the roots' directories in an inventory part.
 
     The rows are of ``schemas.LISTED_DIRECTORY``.
 

@@ -41,9 +41,9 @@ def commits_checkpoints(store: LogStore) -> bool:
 
 
 def manifest_recovery_point(store: LogStore) -> int | None:
-    """Return an offset known to be in the log, or None.
+    """Return an offset surely reached by the log, or None.
 
-    The log reaches it; None where nothing says so.
+    None where nothing says so.
     """
     return store.manifest.checkpoints.recovery_point if isinstance(store, ManagedStore) else None
 

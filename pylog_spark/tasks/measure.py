@@ -1,4 +1,4 @@
-"""Measure exactly what a compaction round would leave of partitions.
+"""Measure the exact result of a compaction round on partitions.
 
 Both passes run, without output.
 """

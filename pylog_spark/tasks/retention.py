@@ -189,7 +189,7 @@ def _admit(
 
 
 def _limits(rules: RetentionRules) -> dict[str, int]:
-    """Return a topic's limits as columns, with none for unused limits."""
+    """Return a topic's limits as columns; unlimited where not asked for."""
     limits = {"retention_ms": rules.age_limit_ms, "retention_bytes": rules.size_limit}
     return {name: UNLIMITED if limit is None else limit for name, limit in limits.items()}
 
