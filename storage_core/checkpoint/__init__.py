@@ -1,4 +1,7 @@
-"""The small files of a log directory and of a partition: bytes to values and back, and the lock."""
+"""Small files of a log directory and a partition, and the lock.
+
+Their bytes become values here, and values bytes.
+"""
 
 from storage_core.checkpoint.broker_files import (
     UNKNOWN_BROKER_EPOCH,

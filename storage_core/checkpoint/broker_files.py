@@ -1,4 +1,4 @@
-"""Files of the broker itself in a log directory: its identity, clean shutdown, last election.
+"""The broker's own files: identity, clean shutdown, last election.
 
 ``meta.properties``: which node of which cluster the directory belongs to. Java properties text.
 Version 0, or none, is ZooKeeper's and may name ``broker.id``; version 1 is KRaft's and needs
@@ -68,7 +68,10 @@ class MetaProperties:
 
 
 def is_same_broker(one: MetaProperties | None, other: MetaProperties | None) -> bool:
-    """Whether two log directories belong to one broker; those that say nothing do only alone."""
+    """Whether two log directories belong to one broker.
+
+    A directory without an identity belongs to a broker only if it is alone.
+    """
     if one is None or other is None:
         return one is other
     return (one.cluster_id, one.node_id) == (other.cluster_id, other.node_id)
@@ -145,7 +148,7 @@ def validate_one_cluster(directories: Mapping[str, MetaProperties]) -> None:
 
 
 def _validate_directory_id(path: str, directory_id: str | None, owners: dict[str, str]) -> None:
-    """Check one directory's id against those seen so far, and add it to them."""
+    """Check a directory's id against the earlier ones, and add it."""
     if directory_id is None:
         return
     if is_reserved_directory_id(directory_id):
@@ -211,7 +214,9 @@ def encode_clean_shutdown(broker_epoch: int = UNKNOWN_BROKER_EPOCH) -> bytes:
 
 
 def parse_quorum_state(data: bytes, *, file: str) -> dict[str, Any]:
-    """Return the fields of ``quorum-state`` by Kafka's names in snake case, in the file's order.
+    """Return the fields of ``quorum-state``, in the file's order.
+
+    Their names are Kafka's, in snake case.
 
     Raises:
         CheckpointError: It is no JSON object, or has a field that no version has.

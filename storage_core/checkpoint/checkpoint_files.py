@@ -1,4 +1,4 @@
-r"""The small text files of log directory and partition: offset checkpoints, epochs, topic id.
+r"""Small text files of Kafka: offset checkpoints, leader epochs, topic id.
 
 Kafka's checkpoint files (``org.apache.kafka.server.common.CheckpointFile``)::
 
@@ -66,7 +66,9 @@ _COLON: Final = re.compile(r":[ \t\n\v\f\r]+")
 
 
 def read_lines(data: bytes, *, file: str) -> list[str]:
-    """Return the lines of a UTF-8 text without their ends; an empty last line is none.
+    """Return the lines of a UTF-8 text without their ends.
+
+    An empty last line is no line.
 
     Raises:
         CheckpointError: The bytes are not UTF-8.
@@ -138,7 +140,10 @@ def _require_utf8(data: bytes, *, file: str) -> None:
 
 
 def _walk_lines(data: bytes) -> Iterator[str]:
-    """Yield the lines of ``read_lines`` one at a time: a list of all takes ten times the file."""
+    """Yield the lines of ``read_lines`` one at a time.
+
+    A list of all takes ten times the file.
+    """
     start = 0
     for end in _LINE_END_BYTES.finditer(data):
         yield data[start : end.start()].decode()
@@ -174,7 +179,7 @@ def parse_number(text: str, largest: int, *, file: str, line: int) -> int:
 
 
 def quote(text: str) -> str:
-    """Return a text of a file for an error message: escaped, and cut if it is long.
+    """Return a file's text for an error message, escaped and cut.
 
     Of zeros alone only the number is said: a crash has left them.
     """
@@ -215,7 +220,10 @@ def parse_offset_checkpoint(data: bytes, *, file: str) -> dict[TopicPartition, i
 
 
 def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """Return the bytes of an offset checkpoint, sorted by partition (Kafka's order is any)."""
+    """Return the bytes of an offset checkpoint, sorted by partition.
+
+    Kafka writes it in any order.
+    """
     return encode_entries(
         f"{partition.topic} {partition.partition} {offsets[partition]}"
         for partition in sorted(offsets)
@@ -253,7 +261,7 @@ def parse_leader_epochs(data: bytes, *, file: str) -> list[EpochEntry]:
 
 
 def encode_leader_epochs(entries: Sequence[EpochEntry]) -> bytes:
-    """Return the bytes of a leader epoch checkpoint with these entries, in this order."""
+    """Return the bytes of a leader epoch checkpoint, entries in order."""
     return encode_entries(f"{entry.epoch} {entry.start_offset}" for entry in entries)
 
 

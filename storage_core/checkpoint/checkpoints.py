@@ -1,4 +1,4 @@
-"""What the checkpoints of a log directory say, of all its partitions and of one.
+"""Entries of a log directory's checkpoints, of all partitions and of one.
 
 The one place that knows which files there are, and which offset of a partition each of them keeps.
 A broker writes four of them into each log directory; in a managed root the same four offsets stand
@@ -54,7 +54,9 @@ class PartitionCheckpoints:
     cleaner_offset: Count | None = None
 
     def moved(self, changes: Self) -> Self:
-        """Return these offsets with some of them moved; no recovery point below the log's start.
+        """Return these offsets with changes; recovery points stay within the log.
+
+        No recovery point is below the log's start.
 
         Args:
             changes: None leaves an offset as it is.
@@ -92,7 +94,7 @@ class Checkpoints:
 def read_checkpoints(
     directory: SmallFiles, files: Iterable[str] = tuple(CHECKPOINT_FILES), *, strict: bool = True
 ) -> Checkpoints:
-    """Read checkpoint files of a log directory; one that is not there has no entries.
+    """Read checkpoint files of a log directory; a missing file is empty.
 
     Args:
         directory: The log directory.
@@ -122,13 +124,13 @@ def read_checkpoints(
 def merge_entries(
     entries: Mapping[TopicPartition, int], changes: Mapping[TopicPartition, int | None]
 ) -> dict[TopicPartition, int]:
-    """Return the entries of a file with some of them changed; None takes one out."""
+    """Return the entries of a file with changes; None removes an entry."""
     merged = {**entries, **changes}
     return {partition: offset for partition, offset in merged.items() if offset is not None}
 
 
 def log_start_entry(log_start_offset: int, first_base_offset: int) -> int | None:
-    """Return what the log-start checkpoint says of a log, None for no entry.
+    """Return the log's entry in the log-start checkpoint; None for none.
 
     A log that begins at its first segment needs none; one whose first segment still holds deleted
     records in front does, or these would be back after a restart.

@@ -1,4 +1,4 @@
-"""Kafka's text of a 128-bit id: URL-safe base64 of its 16 bytes, without padding."""
+"""Kafka's text of a 128-bit id: URL-safe base64 without padding."""
 
 import base64
 import re
@@ -41,7 +41,7 @@ def parse_uuid(text: str) -> str:
 
 
 def is_reserved_directory_id(text: str) -> bool:
-    """Whether a directory id is one of those that Kafka gives a special meaning, such as LOST."""
+    """Whether Kafka gives a directory id a special meaning, such as LOST."""
     value = base64.urlsafe_b64decode(text + "==")
     high = int.from_bytes(value[:8])
     low = int.from_bytes(value[8:], signed=True)

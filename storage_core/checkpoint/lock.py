@@ -1,4 +1,6 @@
-"""Kafka's lock on a log directory, so that neither a broker nor a second job writes there.
+"""Kafka's lock on a log directory, against brokers and other jobs.
+
+While it is held, nobody else writes there.
 
 A broker takes a POSIX record lock on ``.lock`` in each of its log directories and keeps it as long
 as it runs. ``LogDirectoryLock`` takes the same lock, in a process of its own (``lock_holder``
@@ -62,7 +64,9 @@ class LockProof:
 
 
 class LockShare:
-    """A share in the lock on a log directory; a context manager, made by ``share_lock``.
+    """A share in the lock on a log directory; a context manager.
+
+    ``share_lock`` makes it.
 
     As long as it is open nobody else gets the lock, whatever becomes of the holder.
 
@@ -102,7 +106,7 @@ class LockShare:
         self._connection.close()
 
     def validate(self) -> None:
-        """Check that this is the lock on what has the lock file's name, and nobody else's.
+        """Check that this lock is on the lock file, and nobody else's.
 
         Raises:
             GuardRefusedError: The lock file is gone or another one, or somebody else has locked it.
@@ -142,7 +146,10 @@ _sharing = threading.Lock()
 
 
 def _leave_shares() -> None:
-    """Leave the shares of the parent: a fork changes nothing, and may outlive it."""
+    """Leave the parent's shares after a fork.
+
+    A fork changes nothing, and may outlive its parent.
+    """
     global _keepers, _sharing  # of this process, as descriptors are
     _sharing, _keepers = threading.Lock(), 0
     for share in _shares.values():
@@ -178,7 +185,9 @@ def share_lock(proof: LockProof) -> LockShare:
 
 @contextmanager
 def kept_shares() -> Iterator[None]:
-    """Keep what shares are asked for until the end of the block: that of a task, with its commits.
+    """Keep all new shares of the lock until the block ends.
+
+    The block is a task with its commits.
 
     A task that is done leaves none behind: its process may live on for long.
     """
@@ -308,7 +317,7 @@ class LogDirectoryLock:
         self._share.validate()
 
     def release(self) -> None:
-        """Let the lock go and remove its file; without a lock nothing happens.
+        """Release the lock and remove its file; do nothing without a lock.
 
         Tasks that still have a share are waited for, as long as that may take on a busy machine.
         """
@@ -356,7 +365,7 @@ class LogDirectoryLock:
         )
 
     def _stop(self, holder: subprocess.Popen[bytes]) -> str:
-        """End the holder's input, wait for its end, and return its error output."""
+        """End the holder's input, await its end, return its error output."""
         try:
             _, errors = holder.communicate(timeout=_RELEASE_SECONDS)
         except subprocess.TimeoutExpired:
@@ -372,7 +381,7 @@ class LogDirectoryLock:
 
 
 def find_sharers(log_directory: Path) -> list[int]:
-    """Return the processes that have a lock file open, as far as this one may see them."""
+    """Return the visible processes that have a lock file open."""
     path = str(log_directory.resolve() / LOCK_FILE)
     found = []
     for descriptors in Path("/proc").glob("[0-9]*/fd"):
@@ -391,7 +400,7 @@ def _holder_environment() -> dict[str, str]:
 
 
 def read_boot_id() -> str:
-    """Return the id of this machine's kernel since its last start; empty where it has none."""
+    """Return the boot id of this machine's kernel; empty without one."""
     try:
         return _BOOT_ID_FILE.read_text("ascii").strip()
     except OSError:
@@ -445,7 +454,10 @@ def query_lock(log_directory: Path) -> LockState:
 
 
 def _command_of(pid: int) -> str:
-    """Return the command of a process; of a JVM the main class, by which a broker is recognised."""
+    """Return the command of a process, or a JVM's main class.
+
+    The main class is how a broker is recognised.
+    """
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
     except OSError:

@@ -1,4 +1,4 @@
-"""Where the small files of a log directory are read: on a disk or on an object store."""
+"""Read a log directory's small files from disk or object store."""
 
 from typing import Protocol
 
