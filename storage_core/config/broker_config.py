@@ -1,4 +1,4 @@
-"""A broker's own settings that concern a batch job: directories, threads, limits, intervals.
+"""A broker's settings for a batch job: directories, threads, limits, intervals.
 
 Keys that only schedule or tune a running broker are known and checked, and have no effect here:
 a scheduler decides when a job runs. They are accepted so that a broker's file can be given as is.

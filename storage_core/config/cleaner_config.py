@@ -1,4 +1,4 @@
-"""How compaction works: Kafka's cleaner keys, and those that only this project has."""
+"""Settings of compaction: Kafka's cleaner keys and this project's own."""
 
 import enum
 from collections.abc import Mapping

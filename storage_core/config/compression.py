@@ -1,4 +1,4 @@
-"""Codecs as settings name them, and what compaction writes anew with which of them."""
+"""Codecs by their setting, and the batches that compaction recompresses."""
 
 import enum
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ AS_KAFKA: Final = Recompression()
 
 
 def recompression() -> ValueType:
-    """A type that takes ``kafka``, ``fast``, ``dense``, or a codec with or without a level."""
+    """A type for ``kafka``, ``fast``, ``dense``, or a codec with optional level."""
     return ValueType(kind="string", valid=_VALID, parse=_parse)
 
 

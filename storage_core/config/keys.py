@@ -1,4 +1,4 @@
-"""Configuration keys: their declaration as fields of a config class, and which setting wins.
+"""Configuration keys, declared as fields of a config class, and their precedence.
 
 A config class lists each setting once: a dataclass field whose value comes from ``setting``,
 which keeps Kafka's key, its type, default, unit and meaning in the field's metadata. Everything
@@ -19,7 +19,7 @@ _METADATA_KEY: Final = "storage_core.config"
 
 
 class Scope(enum.StrEnum):
-    """The owner of a key: a topic, a broker, the cleaner or this program."""
+    """The owner of a key: topic, broker, cleaner or this program."""
 
     TOPIC = "topic"
     CLEANER = "cleaner"
@@ -83,7 +83,7 @@ def setting(
     unit: str = "",
     broker_names: tuple[BrokerName, ...] = (),
 ) -> Any:
-    """Declare a field of a config class; the row of the key table that belongs to it."""
+    """Declare a field of a config class with its key table row."""
     key = ConfigKey(
         name=name,
         attribute="",  # the class has it
@@ -98,7 +98,7 @@ def setting(
 
 
 def keys_of(config_class: type[Any]) -> dict[str, ConfigKey]:
-    """Return the keys that a config class declares, by name, in its order."""
+    """Return the keys of a config class by name, in order."""
     keys = {}
     for field in dataclasses.fields(config_class):
         key: ConfigKey = field.metadata[_METADATA_KEY]
@@ -164,7 +164,7 @@ class ResolvedValue:
 def resolve(
     keys: Mapping[str, ConfigKey], overrides: Mapping[str, str], broker: Mapping[str, str]
 ) -> dict[str, ResolvedValue]:
-    """Return the values that are set, by key; a topic's own wins over the broker's.
+    """Return the values by key; a topic's own wins over the broker's.
 
     Args:
         keys: The topic keys.
@@ -188,7 +188,9 @@ def resolve(
 
 
 def find_broker_default(key: ConfigKey, broker: Mapping[str, str]) -> ResolvedValue | None:
-    """Return a topic key's value from the broker's settings, in the finest unit, else None.
+    """Return a topic key's value from the broker's settings, else None.
+
+    Of several units, the finest one wins.
 
     Raises:
         ConfigError: The value is malformed or out of range.

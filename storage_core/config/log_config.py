@@ -1,4 +1,4 @@
-"""The configuration of one topic: Kafka's topic keys, their defaults and their precedence.
+"""One topic's configuration: Kafka's topic keys, their defaults and precedence.
 
 A topic's own value wins over the broker-wide key, which wins over the default. Several broker-wide
 keys may stand behind one topic key; the finer unit wins (``log.retention.ms`` over ``.minutes``
@@ -53,7 +53,10 @@ USE_TOTAL_RETENTION: Final = -2
 
 
 class CleanupPolicy(enum.StrEnum):
-    """What happens to old data: deleted, or compacted to the latest value of each key."""
+    """The fate of old data: deletion, or compaction by key.
+
+    Compaction keeps the latest value of each key.
+    """
 
     DELETE = "delete"
     COMPACT = "compact"
@@ -89,7 +92,7 @@ def _topic(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """The topic keys of Kafka 4.4, each under its own name in snake case.
+    """The topic keys of Kafka 4.4, by their names in snake case.
 
     ``segment_bytes`` is the size in force: ``internal.segment.bytes`` where it is set.
     """
@@ -397,12 +400,18 @@ class LogConfig:
 
     @property
     def limits_compaction_lag(self) -> bool:
-        """Whether a compacted log is cleaned for the age of its records, whatever its ratio."""
+        """Whether the age of its records makes a compacted log due.
+
+        Its dirty ratio does not matter then.
+        """
         return self.max_compaction_lag_ms < LONG_MAX
 
     @property
     def max_segment_ms(self) -> int:
-        """Age at which a segment is closed: compaction must not wait longer for it."""
+        """Age at which a segment is closed.
+
+        Compaction must not wait longer for it.
+        """
         if self.is_compacted and self.max_compaction_lag_ms > 0:
             return min(self.max_compaction_lag_ms, self.segment_ms)
         return self.segment_ms

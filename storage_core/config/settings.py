@@ -100,7 +100,7 @@ class EffectiveSetting:
 
 
 def known_keys() -> Mapping[str, ConfigKey]:
-    """Return every key by name: topic keys, then cleaner keys, then broker keys."""
+    """Return all keys by name: topic, then cleaner, then broker keys."""
     return _ALL_KEYS
 
 
@@ -129,7 +129,9 @@ def classify_settings(settings: Mapping[str, str]) -> SettingGroups:
 
 
 def split_settings(settings: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Split settings that are the whole config into topic keys and cleaner keys.
+    """Split settings into topic keys and cleaner keys.
+
+    The settings are the whole config.
 
     A broker-wide default becomes the topic key that it stands for, unless that is set itself;
     broker keys that concern no single partition are checked for their names and left out.
@@ -184,7 +186,7 @@ def merge_broker_layers(*layers: Mapping[str, str]) -> dict[str, str]:
 def effective_settings(
     overrides: Mapping[str, str], *, broker: Mapping[str, str] | None = None
 ) -> list[EffectiveSetting]:
-    """Return every topic key with the value in force and its origin, sorted by key.
+    """Return each topic key's effective value and its origin, by key.
 
     Raises:
         ConfigError: As ``LogConfig.from_topic_overrides``, but for contradictions.

@@ -1,4 +1,4 @@
-"""Kafka's setting types: how a text becomes a value, and which values are allowed.
+"""Kafka's setting types: parse a text and check the value.
 
 Kafka trims a value, then parses it with Java's own parsers; what these refuse is refused here:
 no ``yes`` for a boolean, no ``10k`` for a number, no underscores, no empty items in a list.
@@ -66,7 +66,10 @@ def int64(*, at_least: int | None = None, at_most: int | None = None) -> ValueTy
 
 
 def double(*, at_least: float | None = None, at_most: float | None = None) -> ValueType:
-    """A type that takes numbers within the bounds; NaN, which no bound stops, is refused."""
+    """A type for numbers within bounds; NaN is refused.
+
+    No bound would stop NaN.
+    """
 
     def parse(key: str, text: str) -> float:
         number = _parse_double(key, trim(text))
@@ -90,7 +93,10 @@ def choice(options: type[enum.StrEnum]) -> ValueType:
 
 
 def choice_set(options: type[enum.StrEnum]) -> ValueType:
-    """A type that takes a comma-separated list of members; repeats fold, an empty list is one."""
+    """A type for a comma-separated list of members, each at most once.
+
+    Repeats fold; an empty list is allowed.
+    """
     valid = "list of " + ", ".join(options)
 
     def parse(key: str, text: str) -> frozenset[enum.StrEnum]:
@@ -100,7 +106,10 @@ def choice_set(options: type[enum.StrEnum]) -> ValueType:
 
 
 def string_list(*, may_be_empty: bool = True) -> ValueType:
-    """A type that takes a comma-separated list of any texts; repeats fold, order stays."""
+    """A type for a comma-separated list of texts; order stays.
+
+    Repeats fold.
+    """
 
     def parse(key: str, text: str) -> tuple[str, ...]:
         items = tuple(dict.fromkeys(_split(key, text)))
@@ -124,7 +133,7 @@ def throttled_replicas() -> ValueType:
 
 
 def folder() -> ValueType:
-    """A type that takes the absolute path of a folder of this machine; empty for none."""
+    """A type for a local folder's absolute path; empty for none."""
 
     def parse(key: str, text: str) -> str:
         path = trim(text)
@@ -136,7 +145,10 @@ def folder() -> ValueType:
 
 
 def gzip_level() -> ValueType:
-    """A type that takes gzip's levels: 1 to 9, or -1 for the library's default."""
+    """A type for gzip's levels: 1 to 9, or -1.
+
+    -1 is the library's default.
+    """
 
     def parse(key: str, text: str) -> int:
         level = _parse_integer(key, text, INT_MAX)
@@ -148,7 +160,10 @@ def gzip_level() -> ValueType:
 
 
 def retention_time(inner: ValueType) -> ValueType:
-    """A type of a broker's retention time: none at all is refused, any negative is no limit."""
+    """A type for a broker's retention time; any negative is no limit.
+
+    Zero is refused.
+    """
 
     def parse(key: str, text: str) -> int:
         number = inner.parse(key, text)
@@ -160,7 +175,10 @@ def retention_time(inner: ValueType) -> ValueType:
 
 
 def render(value: object) -> str:
-    """Return a value as the text that parses to it; nothing set is the empty text."""
+    """Return the setting's text of a value; an unset one is empty.
+
+    It parses to the same value.
+    """
     if value is None:
         return ""
     if isinstance(value, bool):
