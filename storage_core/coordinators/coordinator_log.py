@@ -1,4 +1,4 @@
-"""A coordinator's partition, record by record, in the order in which a coordinator replays it.
+"""Replay a coordinator's partition record by record, as a coordinator does.
 
 A coordinator that takes over a partition of ``__consumer_offsets`` or ``__transaction_state`` reads
 it from the log start to the log end. The same is done here, in windows, so that memory does not
@@ -42,7 +42,7 @@ class ReplayedRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionEnd:
-    """A marker: what a producer wrote since its last one counts, or never did.
+    """A marker: it commits or aborts a producer's writes since the last.
 
     Attributes:
         offset: Offset of the marker.

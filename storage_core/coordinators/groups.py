@@ -1,4 +1,4 @@
-"""Groups and their committed offsets, from the records of a partition of ``__consumer_offsets``.
+"""Groups and committed offsets, from the records of ``__consumer_offsets``.
 
 What counts is what a group coordinator has in memory once it has replayed the partition. The newest
 commit of a key wins; one that is part of a transaction counts when the transaction is committed,
@@ -35,7 +35,7 @@ class GroupType(enum.StrEnum):
 
 
 class GroupState(enum.StrEnum):
-    """The state that a coordinator gives a group when it takes it over."""
+    """A group's state when a coordinator takes it over."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -127,7 +127,7 @@ class Group:
 
     @property
     def subscribed_topics(self) -> frozenset[str] | None:
-        """The topics that its members subscribe to, None where they are not known."""
+        """The topics of its members' subscriptions; None if they are unknown."""
         topics: set[str] = set()
         for member in self.members:
             if member.topics is None:
@@ -137,7 +137,10 @@ class Group:
 
 
 class GroupImage:
-    """What a group coordinator knows after the records so far; `apply` takes the next."""
+    """A group coordinator's knowledge after the records so far.
+
+    `apply` takes the next record.
+    """
 
     def __init__(self) -> None:
         self._offsets: dict[CommitKey, CommittedOffset] = {}
@@ -165,7 +168,7 @@ class GroupImage:
 
     @property
     def pending(self) -> tuple[CommittedOffset, ...]:
-        """Offsets in transactions that no marker has ended: they count if those are committed."""
+        """Offsets in open transactions; they count once those are committed."""
         return tuple(commit for some in self._pending.values() for commit in some.values())
 
     @property
@@ -188,7 +191,7 @@ class GroupImage:
                 replay(event, decoded.key, decoded.value)
 
     def groups(self) -> tuple[Group, ...]:
-        """Return the groups by name, those of which there are offsets alone included."""
+        """Return the groups by name, also those with offsets only."""
         with_offsets = {key.group for key in self._offsets}
         with_offsets.update(commit.key.group for commit in self.pending)
         names = sorted(self._groups.keys() | with_offsets)
@@ -390,7 +393,10 @@ def _assigned(data: bytes) -> list[TopicPartition]:
 
 
 def _read(read: Callable[[], list[Any]]) -> tuple[Any, ...] | None:
-    """Return what a member's own bytes say; they are the client's, and may be anything."""
+    """Return the content of a member's own bytes; None if malformed.
+
+    They are the client's, and may be anything.
+    """
     try:
         return tuple(read())
     except MalformedMessageError:

@@ -1,4 +1,7 @@
-"""Where a log begins and ends, and which transactions are open in it, for who compares groups."""
+"""A log's start and end and its open transactions.
+
+Comparing groups with their logs needs them.
+"""
 
 from dataclasses import dataclass
 
@@ -38,7 +41,7 @@ def observe_log(
     log_start_checkpoint: int = 0,
     high_watermark: int | None = None,
 ) -> ObservedLog:
-    """Observe a log: by its producer snapshots where it has some, else by all batches' headers.
+    """Observe a log by its producer snapshots, else by batch headers.
 
     Args:
         store: The partition directory, settled.

@@ -1,4 +1,4 @@
-"""Committed offsets beside the logs that they are of: lag, and commits that lie outside of them."""
+"""Compare committed offsets with their logs: lag, and commits outside them."""
 
 import enum
 from collections.abc import Iterable, Iterator, Mapping
@@ -131,7 +131,7 @@ def group_partition(group: str, partition_count: int) -> int:
 
 
 def abs_hash(text: str) -> int:
-    """Return what Kafka's ``Utils.abs`` makes of Java's hash of a text, from 0 on."""
+    """Return Java's hash of a text after Kafka's ``Utils.abs``, from 0 on."""
     value = 0
     encoded = text.encode("utf-16-be", "surrogatepass")
     for index in range(0, len(encoded), 2):

@@ -21,7 +21,10 @@ _NO_TIME: Final = -1
 
 
 class TransactionState(enum.Enum):
-    """The state of a transactional id: Kafka's number, and its name in Kafka's tools."""
+    """The state of a transactional id, by Kafka's number and name.
+
+    The name is the one in Kafka's tools.
+    """
 
     EMPTY = (0, "Empty")
     ONGOING = (1, "Ongoing")
@@ -42,7 +45,7 @@ _STATES: Final = {state.value[0]: state for state in TransactionState}
 
 
 def state_name(number: int) -> str | None:
-    """Return the name of a state in Kafka's tools, None for a number that is none."""
+    """Return the name of a state in Kafka's tools; None if unknown."""
     state = _STATES.get(number)
     return None if state is None else state.label
 
@@ -90,14 +93,20 @@ class TransactionEntry:
         return self.state in _IN_FLIGHT
 
     def is_overdue(self, now_ms: int) -> bool:
-        """Whether it is open for longer than it may be; the coordinator aborts it when it runs."""
+        """Whether the transaction is open beyond its timeout.
+
+        The coordinator aborts it when it runs.
+        """
         if self.state is not TransactionState.ONGOING or self.start_ms is None:
             return False
         return now_ms > self.start_ms + self.timeout_ms
 
 
 class TransactionImage:
-    """What a transaction coordinator knows after the records so far; `apply` takes the next."""
+    """A transaction coordinator's knowledge after the records so far.
+
+    `apply` takes the next record.
+    """
 
     def __init__(self) -> None:
         self._entries: dict[str, TransactionEntry] = {}

@@ -1,4 +1,4 @@
-"""Records of a coordinator that are not understood: counted by kind, the first of each kept."""
+"""Count a coordinator's undecodable records by kind; keep the first of each."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -9,7 +9,9 @@ from storage_core.messages.internal_records import Problem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undecoded:
-    """Records of one type and version that are not understood; the log keeps their bytes.
+    """Undecodable records of one type and version.
+
+    The log keeps their bytes.
 
     Attributes:
         problem: Why.
@@ -31,7 +33,7 @@ class Undecoded:
 
 
 class UndecodedRecords:
-    """Counts records that are not understood, in room that does not grow with their number."""
+    """Count undecodable records in memory independent of their number."""
 
     def __init__(self) -> None:
         self._by_kind: dict[tuple[Problem, int | None, int | None], Undecoded] = {}
