@@ -1,1 +1,1 @@
-"""The records of Kafka's internal topics: declarations of their messages, and their values."""
+"""Records of Kafka's internal topics: message declarations and their values."""

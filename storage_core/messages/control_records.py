@@ -1,4 +1,4 @@
-"""The control records of ``__cluster_metadata`` and its snapshots, as Kafka 4.4 reads them.
+"""The control records of ``__cluster_metadata`` and its snapshots, as in Kafka 4.4.
 
 Kafka's quorum writes them: who leads it, what a snapshot begins and ends with, who may vote. Their
 key is that of every control record; the value is the message, whose first field is its version.

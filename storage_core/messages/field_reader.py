@@ -43,7 +43,7 @@ _FLOAT64: Final = struct.Struct(">d")
 
 
 class FieldReader:
-    """A cursor over one message's bytes; every read that goes past their end raises.
+    """A cursor over one message's bytes; reading past their end raises.
 
     Every method raises MalformedMessageError where the bytes are not what it reads.
 
@@ -134,11 +134,17 @@ class FieldReader:
         return value
 
     def nullable_string(self) -> str | None:
-        """Read a text or null; bytes that are no UTF-8 become replacement characters."""
+        """Read a text or null.
+
+        Bytes that are no UTF-8 become replacement characters.
+        """
         return self._text(self.int16())
 
     def nullable_compact_string(self) -> str | None:
-        """Read a compact text or null; bytes that are no UTF-8 become replacement characters."""
+        """Read a compact text or null.
+
+        Bytes that are no UTF-8 become replacement characters.
+        """
         return self._text(self.unsigned_varint() - 1)
 
     def nullable_bytes(self) -> bytes | None:
@@ -150,7 +156,10 @@ class FieldReader:
         return self._bytes(self.unsigned_varint() - 1)
 
     def nullable_array(self, read_element: Callable[[], _T]) -> tuple[_T, ...] | None:
-        """Read elements or null; the count is checked against the bytes that are left."""
+        """Read elements or null.
+
+        The count is checked against the number of bytes up to the end.
+        """
         return self._array(self.int32(), read_element)
 
     def nullable_compact_array(self, read_element: Callable[[], _T]) -> tuple[_T, ...] | None:
@@ -166,7 +175,10 @@ class FieldReader:
         return self._int32_array(self.unsigned_varint() - 1)
 
     def tagged_fields(self) -> Iterator[tuple[int, "FieldReader"]]:
-        """Yield the tagged fields in their order: the tag, and a reader over its bytes."""
+        """Yield each tagged field: its tag and a reader over its bytes.
+
+        They come in the order of the bytes.
+        """
         count = self.unsigned_varint()
         if count > min(self.remaining, _MAX_TAGGED_FIELDS):
             raise self.error(f"there are {count} tagged fields in {self.remaining} bytes")
@@ -199,6 +211,6 @@ class FieldReader:
         return struct.unpack(f">{count}i", self.take(_INT32_BYTES * count))
 
     def _check_count(self, count: int) -> None:
-        """Check the length of an array; no element takes less than a byte."""
+        """Check an array's length; each element takes at least a byte."""
         if count > self.remaining or count > _MAX_ARRAY_LENGTH:
             raise self.error(f"an array has {count} elements, but {self.remaining} bytes are left")

@@ -1,4 +1,6 @@
-"""The records of ``__consumer_offsets``, every type and version that Kafka 4.4 reads or writes.
+"""The records of ``__consumer_offsets``, in all types and versions of Kafka 4.4.
+
+These are those that it reads or writes.
 
 The version of a key is the type of its record; keys have no other versions. Types 0 and 1 are
 offset commits, 2 is a group of the classic protocol, the others are groups of the new protocol

@@ -1,4 +1,4 @@
-"""A record of an internal topic, decoded: its type, its key, its value.
+"""Decode a record of an internal topic: type, key, value.
 
 ::
 
@@ -81,7 +81,9 @@ class DecodedRecord:
 
 
 def decode_internal_record(topic: str, key: bytes | None, value: bytes | None) -> DecodedRecord:
-    """Decode a record of an internal topic; bytes behind its fields are ignored, as by Kafka.
+    """Decode a record of an internal topic.
+
+    Bytes behind its fields are ignored, as by Kafka.
 
     Args:
         topic: One of `INTERNAL_RECORDS`.
@@ -187,7 +189,10 @@ def _decode_metadata(types: Mapping[int, RecordType], value: bytes | None) -> De
 
 
 def _decode_control(key: bytes, value: bytes | None) -> DecodedRecord:
-    """Decode a control record: nothing else in the cluster's metadata has a key."""
+    """Decode a control record of the cluster's metadata.
+
+    Nothing else in them has a key.
+    """
     try:
         reader = FieldReader(key)
         reader.int16()

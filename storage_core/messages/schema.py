@@ -1,4 +1,4 @@
-"""Kafka's messages as declarations: which fields each version has, and their values from bytes.
+"""Kafka's messages as declarations: fields by version, and their values.
 
 A message is declared as Kafka declares it in its JSON files (``src/main/resources/common/message``
 and ``.../metadata`` of its sources): fields in the order of the bytes, each with its type and the
@@ -155,7 +155,10 @@ def secret_fields(message: Message) -> frozenset[str]:
 
 @functools.cache
 def _reader_of(message: Message, version: int) -> Read:
-    """Return what reads a version of a message; made once, for a log has many of them."""
+    """Return the reader of one version of a message, from a cache.
+
+    A log has many of them.
+    """
     return _struct_reader(message.fields, version, message.is_flexible(version))
 
 
@@ -186,7 +189,7 @@ def _struct_reader(struct: Struct, version: int, is_flexible: bool) -> Read:  # 
 
 
 def _field_reader(field: Field, version: int, is_flexible: bool) -> Read:  # noqa: FBT001 - as above
-    """Return what reads one field, which refuses a null where there may be none."""
+    """Return the reader of one field; it refuses a forbidden null."""
     read = _type_reader(field.type, version, is_flexible)
     if isinstance(field.type, Struct) and field.is_nullable:
         if field.tag is None:
