@@ -1,4 +1,6 @@
-"""The header of a record batch, message format v2 (magic 2), as in Kafka 0.11 and later.
+"""The header of a record batch, message format v2 (magic 2).
+
+Kafka 0.11 and later write it.
 
 ::
 
@@ -80,7 +82,10 @@ MAX_SEQUENCE: Final = 2**31 - 1
 
 
 class Codec(enum.IntEnum):
-    """Compression of a batch: the low three bits of its attributes; 5 to 7 do not exist."""
+    """Compression of a batch: the low three bits of its attributes.
+
+    The numbers 5 to 7 do not exist.
+    """
 
     NONE = 0
     GZIP = 1

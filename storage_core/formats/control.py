@@ -23,7 +23,7 @@ END_TXN_VALUE_BYTES: Final = END_TXN_VALUE.itemsize
 
 
 class ControlType(enum.IntEnum):
-    """Type of a control record; a number that is none of these counts as UNKNOWN."""
+    """Type of a control record; other numbers count as UNKNOWN."""
 
     UNKNOWN = -1
     ABORT = 0

@@ -1,4 +1,4 @@
-"""Kafka's error codes: the numbers that its clients, logs and tools name errors by.
+"""Kafka's error codes: the numbers in its clients, logs and tools.
 
 Files never hold them. They stand here so that a report can say what Kafka calls an error; which of
 them an error of ours has is its ``kafka_code``. Most are of requests, groups and the controller,
@@ -152,7 +152,10 @@ class KafkaErrorCode(enum.IntEnum):
 
 
 def kafka_error_name(code: int) -> str:
-    """Return Kafka's name of a code; a code that 4.4.0 does not have is its number as text."""
+    """Return Kafka's name of an error code.
+
+    A code that 4.4.0 does not have is its number as text.
+    """
     try:
         return KafkaErrorCode(code).name
     except ValueError:

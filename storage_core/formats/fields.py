@@ -1,4 +1,7 @@
-"""Positions out of a format table, so that no position is ever spelled as a number."""
+"""Positions out of a format table.
+
+So no position is ever spelled as a number.
+"""
 
 import numpy as np
 

@@ -1,4 +1,6 @@
-"""The gzip member, RFC 1952, as far as Kafka writes it; ``records.codecs.gzip`` says what is read.
+"""The gzip member (RFC 1952) as Kafka writes it.
+
+``records.codecs.gzip`` says what is read.
 
 ::
 

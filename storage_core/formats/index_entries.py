@@ -1,4 +1,6 @@
-"""Entries of the three indexes of a segment; all files are bare arrays of them, big-endian.
+"""Entries of a segment's three indexes, big-endian.
+
+Each file is a bare array of them.
 
 Offset and time index hold offsets relative to the segment's base offset. An index of a broker
 that did not close cleanly is preallocated and ends in zero entries.

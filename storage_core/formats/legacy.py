@@ -1,4 +1,6 @@
-"""A log entry of message format v0 (magic 0) or v1 (magic 1), as brokers wrote before Kafka 0.11.
+"""A log entry of message format v0 or v1 (magic 0, 1).
+
+Brokers before Kafka 0.11 wrote it.
 
 ::
 

@@ -1,4 +1,4 @@
-"""A producer snapshot, ``<next_offset>.snapshot``: the producers that a log knew at that offset.
+"""A producer snapshot, ``<next_offset>.snapshot``: a log's producers at that offset.
 
 ::
 
