@@ -1,4 +1,4 @@
-"""Checks the three indexes of a segment: against their own rules, and against the log.
+"""Check a segment's three indexes against their rules and the log.
 
 Indexes carry no checksum, and Kafka uses whatever an offset or time index says when it loads a log.
 These checks are of two depths. From an index alone: what Kafka's own sanity check of an index looks
@@ -85,7 +85,9 @@ class IndexFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentBatches:
-    """The batches of one segment as far as an index refers to them, in file order.
+    """The batches of one segment as an index's entries refer to them.
+
+    They are in file order.
 
     Attributes:
         position: int64[n], byte positions in the .log.
@@ -101,7 +103,9 @@ class SegmentBatches:
 
 
 def count_used_entries(entries: NDArray[np.void]) -> int:
-    """Return how many entries are left without the zeros at the end of a preallocated index.
+    """Return the number of entries without the zeros at the end.
+
+    A preallocated index ends in zeros.
 
     An offset index never holds (0, 0): the first batch of a segment gets no entry. A time index
     may hold it once, for a record of timestamp 0; it is taken for padding.
@@ -289,7 +293,7 @@ class _Checker:
         expected: Callable[[], NDArray[np.int64]],
         found: NDArray[np.int64],
     ) -> None:
-        """Note the first of the entries that break a rule, and how many do.
+        """Note the first entry with a fault, and their number.
 
         What was expected is asked for where one does: nearly no entry of nearly no index.
         """
@@ -302,7 +306,7 @@ class _Checker:
 def _parse(
     data: bytes, entry: np.dtype[np.void], file_bytes: int | None
 ) -> tuple[NDArray[np.void], list[IndexFinding]]:
-    """Return the entries in use, and findings about the rest of the file."""
+    """Return the entries in use, and findings about the file's rest."""
     file_bytes = len(data) if file_bytes is None else file_bytes
     count = file_bytes // entry.itemsize
     entries: NDArray[np.void] = np.frombuffer(data, entry, len(data) // entry.itemsize)
@@ -338,14 +342,17 @@ def _compare_times(
 
 
 def _not_above_previous(column: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which values are not larger than the one before; the first never is."""
+    """Return a mask of the values not above their predecessors.
+
+    The first value is never one of them.
+    """
     is_bad = np.zeros(len(column), np.bool_)
     is_bad[1:] = column[1:] <= column[:-1]
     return is_bad
 
 
 def _after(column: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the smallest value that each entry might have after the one before it."""
+    """Return each entry's least allowed value: its predecessor's plus one."""
     least: NDArray[np.int64] = np.roll(column, 1) + 1
     return least
 
@@ -353,7 +360,10 @@ def _after(column: NDArray[np.int64]) -> NDArray[np.int64]:
 def _find(
     column: NDArray[np.int64], wanted: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return for each wanted value the row with the smallest value >= it, and if it is equal."""
+    """Return the first row >= each wanted value, and if it equals.
+
+    The column ascends, so that row has the smallest such value.
+    """
     row = np.searchsorted(column, wanted).astype(np.int64)
     return row, (row < len(column)) & (_at(column, row) == wanted)
 
@@ -361,7 +371,10 @@ def _find(
 def _find_holder(
     batches: SegmentBatches, offset: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return for each offset the first batch that ends at or above it, and if that holds it."""
+    """Return the first batch ending at or above each offset.
+
+    A mask says whether that batch holds the offset.
+    """
     # Where last offsets fall, a broken log, the first one is still what Kafka's walk comes to.
     row, _ = _find(np.maximum.accumulate(batches.last_offset), offset)
     is_held: NDArray[np.bool_] = row < len(batches.last_offset)

@@ -115,7 +115,10 @@ class IndexBuilder:
         return self.encode()
 
     def encode(self) -> tuple[bytes, bytes]:
-        """Return the bytes of (.index, .timeindex) as they are now, without a last time entry."""
+        """Return the current bytes of both indexes, without a last time entry.
+
+        They are those of (.index, .timeindex).
+        """
         nothing = np.empty((0, 2), np.int64)
         rows = np.concatenate([nothing, *self._offset_parts])
         offsets = np.empty(len(rows), OFFSET_INDEX_ENTRY)

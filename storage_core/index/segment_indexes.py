@@ -1,4 +1,6 @@
-"""Offset and time index of a segment: parsed, searched as Kafka searches them, cut, read piecewise.
+"""A segment's offset and time index: parse, search, truncate, read in pieces.
+
+They are searched as Kafka searches them.
 
 Kafka's binary search defines the answer also for an index whose entries are not sorted, such as one
 that ends in the zeros of a preallocated file. The newest entries, 8192 bytes of them, are searched
@@ -33,7 +35,7 @@ _PAGE_BYTES: Final = 64 << 10
 
 
 class EntryColumn(Protocol):
-    """The values of all entries of an index, in the order of the file."""
+    """The values of all entries of an index, in file order."""
 
     def __len__(self) -> int: ...
 
@@ -85,7 +87,7 @@ def find_slots(column: EntryColumn, target: int, *, entry_bytes: int) -> Slots:
 
 
 class PagedEntries:
-    """The entries of an index file, read when somebody asks for one, with those around it.
+    """The entries of an index file, read on demand with their neighbours.
 
     What a file that was cut meanwhile no longer has counts as the zeros that a broker cuts off.
 
@@ -140,7 +142,10 @@ class PagedEntries:
         return entry
 
     def end_before_zeros(self) -> None:
-        """Leave out the zeros in which the file of a broker ends that did not close it."""
+        """Leave out the zeros at the end of the index.
+
+        The file ends in zeros if the broker did not close it.
+        """
         if self._count and not any(self.at(-1).tobytes()):
             self._used = _count_used(self._count, lambda slot: self.at(slot).tobytes())
 
@@ -184,7 +189,7 @@ class _SegmentIndex:
 
     @classmethod
     def parse(cls, base_offset: int, data: bytes) -> Self:
-        """Parse the bytes of a file; the values are not checked, as in Kafka."""
+        """Parse the bytes of a file without checking values, as Kafka does."""
         count = len(data) // cls.entry.itemsize
         return cls(base_offset, np.frombuffer(data, cls.entry, count))
 
@@ -192,7 +197,7 @@ class _SegmentIndex:
     def of_file(
         cls, base_offset: int, open_file: Callable[[], FileReader], path: str, *, limit_bytes: int
     ) -> Self:
-        """Return the index in a file, of which only what a search looks at is read.
+        """Return the index in a file; a search reads only its part.
 
         Raises:
             StorageError: As `PagedEntries`; so do the searches.
@@ -217,12 +222,17 @@ class OffsetIndex(_SegmentIndex):
         return self._offset(-1)
 
     def look_up(self, offset: int) -> int:
-        """Return the position of the entry with the largest offset <= offset, else 0."""
+        """Return the position of the last entry <= offset, else 0.
+
+        That entry has the largest such offset.
+        """
         slot = self._find("relative_offset", offset - self.base_offset).at_or_below
         return 0 if slot == NO_SLOT else int(self.entries["position"][slot])
 
     def find_offset_at(self, position: int) -> int | None:
-        """Return the offset of the first entry at or behind a position in the file, else None.
+        """Return the first entry's offset at or behind a position, else None.
+
+        The position is one in the log file.
 
         Everything that begins before the position has a smaller offset, as every entry names the
         last offset of its batch.
@@ -235,7 +245,9 @@ class OffsetIndex(_SegmentIndex):
 
 
 class TimeEntry(NamedTuple):
-    """An entry, its offset absolute: nothing at or before the offset is newer.
+    """A time index entry with an absolute offset.
+
+    Nothing at or before the offset is newer.
 
     Attributes:
         timestamp: Epoch milliseconds, NO_TIMESTAMP where there is no entry.
@@ -274,12 +286,12 @@ class TimeIndex(_SegmentIndex):
 
 
 def truncate_offset_index(base_offset: int, data: bytes, offset: int) -> bytes:
-    """Return the entries of an offset index below an offset, a ragged tail left out."""
+    """Return an offset index's entries below an offset, without a ragged tail."""
     return _truncate(base_offset, data, offset, OFFSET_INDEX_ENTRY)
 
 
 def truncate_time_index(base_offset: int, data: bytes, offset: int) -> bytes:
-    """Return the entries of a time index whose offsets lie below an offset."""
+    """Return a time index's entries with offsets below an offset."""
     return _truncate(base_offset, data, offset, TIME_INDEX_ENTRY)
 
 
@@ -307,7 +319,7 @@ def read_entries(
     limit_bytes: int,
     with_hole: bool = True,
 ) -> Iterator[NDArray[np.void]]:
-    """Yield the entries of an index in their order; a tail shorter than an entry is left out.
+    """Yield the entries of an index in order, without a ragged tail.
 
     For a reader that goes through the file once: it may be long and all holes.
 
@@ -354,7 +366,9 @@ class UsedBytes(NamedTuple):
 
 
 def read_used(store: LogStore, name: str, entry: np.dtype[Any], *, limit_bytes: int) -> UsedBytes:
-    """Read an index up to its last entry that is no zeros; no hole at its end is read.
+    """Read an index up to its last entry other than zeros.
+
+    No hole at its end is read.
 
     Args:
         store: The partition directory.
@@ -388,7 +402,7 @@ def read_used(store: LogStore, name: str, entry: np.dtype[Any], *, limit_bytes: 
 
 
 def read_last_entry(reader: FileReader, entry: np.dtype[Any], *, is_closed: bool = True) -> bytes:
-    """Return the last whole entry of an index, empty where there is none.
+    """Return the last whole entry of an index; empty without one.
 
     Args:
         reader: The open file.

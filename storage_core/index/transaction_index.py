@@ -1,4 +1,7 @@
-"""The transaction index of a segment: the aborted transactions whose markers lie in it."""
+"""A segment's transaction index: aborted transactions by their markers.
+
+The markers lie in the segment.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -28,7 +31,7 @@ class AbortedTxn:
 
 
 def parse_transaction_index(file: str, base_offset: int, data: bytes) -> tuple[AbortedTxn, ...]:
-    """Read a ``.txnindex`` file; a tail shorter than an entry does not count.
+    """Read a ``.txnindex`` file, without a ragged tail.
 
     Raises:
         IndexVersionError: An entry has an unknown version.
@@ -121,7 +124,7 @@ def collect_aborted(
 
 
 def truncate_aborted(aborted: Sequence[AbortedTxn], offset: int) -> tuple[AbortedTxn, ...]:
-    """Return the entries of a transaction index before the first that ends at offset or later."""
+    """Return the entries before the first with a last offset >= offset."""
     kept = next(
         (row for row, entry in enumerate(aborted) if entry.last_offset >= offset), len(aborted)
     )
