@@ -82,7 +82,10 @@ class MetadataFile:
 
     @property
     def torn_at(self) -> int | None:
-        """Position behind the last whole batch, if bytes follow; known when all were read."""
+        """Position behind the last whole batch, if bytes follow.
+
+        It is set when all batches were read.
+        """
         return self._torn_at
 
     @property
@@ -120,7 +123,7 @@ class MetadataFile:
                 self._torn_at = position
 
     def _windows(self, reader: FileReader, start: int, end: int) -> Iterator[tuple[Window, int]]:
-        """Yield windows, each with the number of batches before the first bad CRC."""
+        """Yield windows, each with its number of batches before a bad CRC."""
         if not self._may_be_torn:
             for window in scan_windows(reader, start=start, end=end):
                 yield window, len(window.batches)
@@ -159,7 +162,7 @@ class MetadataFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterMetadata:
-    """The state of a cluster, as far as it concerns logs on disk.
+    """The cluster's state concerning logs on disk.
 
     Attributes:
         topics: Topics by id.
@@ -219,7 +222,7 @@ def read_cluster_metadata(directory: Path, *, is_recovered: bool = False) -> Clu
 
 
 def _read_files(replay: "_ImageFeed", directory: Path, *, is_recovered: bool) -> str | None:
-    """Replay the newest snapshot and the log behind it, and return the name of the snapshot."""
+    """Replay the newest snapshot and its later log; return the snapshot's name."""
     names = [file.name for file in LocalStore(directory).list_files()]
     snapshot = _newest_snapshot(names)
     segments = sorted(
@@ -253,7 +256,9 @@ class PartitionVersion:
 
 
 def list_partition_versions(directory: Path) -> list[PartitionVersion]:
-    """Return every version of every partition that a node's metadata have, in log order.
+    """Return every version of every partition in a node's metadata.
+
+    They are in log order.
 
     Args:
         directory: A ``__cluster_metadata-0``.
@@ -286,7 +291,7 @@ class _ImageFeed:
         self._notes: list[str] = []
 
     def read_snapshot(self, name: str, end_offset: int, *, may_be_empty: bool = False) -> None:
-        """Replay a snapshot; the records in it have offsets of their own, which mean nothing.
+        """Replay a snapshot; its records' own offsets mean nothing.
 
         Kafka loads one of no byte as one without records.
         """

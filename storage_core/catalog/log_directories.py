@@ -1,4 +1,4 @@
-"""The content of a broker's log directories, or of a copy of one: observation only.
+"""Observe the content of a broker's log directories, or of a copy.
 
 As a broker sees it: every sub-directory of a log directory is a partition's, but for the cache of
 remote indexes and the cluster's metadata log; three suffixes mark directories on their way in or
@@ -112,7 +112,7 @@ class LogDirectoryState:
 
 
 def classify_directory(name: str) -> tuple[DirectoryKind, TopicPartition | None]:
-    """Return kind and partition of a sub-directory of a log directory, by its name.
+    """Return kind and partition of a log directory's sub-directory, by name.
 
     Returns:
         Its kind, and the partition in its name; None where the name has none.
@@ -155,7 +155,7 @@ def read_topic_id(location: str) -> str | None:
 def find_duplicate_partitions(
     directories: Iterable[SubDirectory],
 ) -> list[DuplicatePartitionError]:
-    """Return an error for each partition that has several directories of one kind.
+    """Return an error for each partition with several directories of one kind.
 
     A partition and its future copy are no duplicates; two of either are, and concern nobody else.
     Nor does a broker start with two copies of the cluster's metadata.
@@ -175,7 +175,7 @@ def find_duplicate_partitions(
 def find_inconsistent_topic_ids(
     directories: Iterable[SubDirectory], expected: Mapping[str, str]
 ) -> list[InconsistentTopicIdError]:
-    """Return an error for each directory whose topic id is not the one expected.
+    """Return an error for each directory with an unexpected topic id.
 
     Args:
         directories: Sub-directories of one broker's log directories.
@@ -196,7 +196,7 @@ def find_inconsistent_topic_ids(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignFormat:
-    """A system whose files are not Kafka's, although a log directory of it may look alike.
+    """A system other than Kafka, although its log directory may look alike.
 
     Attributes:
         product: Its name.
@@ -208,7 +208,7 @@ class ForeignFormat:
 
 
 def find_foreign_format(entries: Collection[str]) -> ForeignFormat | None:
-    """Return the other system that a directory belongs to, None if it is not recognised as one's.
+    """Return a directory's other system; None without a sign of one.
 
     Args:
         entries: Names of the directory's entries.

@@ -1,4 +1,4 @@
-"""Records of the metadata log, from bytes to what they say of logs.
+"""Decode the metadata log's records as far as they concern logs.
 
 The messages themselves, field by field, are declared in ``messages.metadata_records``; here stands
 which of them concern logs, and which of their fields. Every version that Kafka 4.4 reads is read.

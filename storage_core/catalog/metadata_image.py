@@ -1,4 +1,4 @@
-"""Records of the metadata log that concern logs on disk, and the state they add up to.
+"""Metadata records about logs on disk, and the state after them.
 
 Later records of a thing replace or change earlier ones. What lies between the begin and the end of
 a metadata transaction takes effect at its end, or never.
@@ -32,14 +32,17 @@ _CHANGEABLE: Final = (
 
 
 class ResourceType(enum.IntEnum):
-    """The kinds of resource that a ConfigRecord configures, as far as they concern us."""
+    """The kinds of resource in a ConfigRecord, without unneeded ones."""
 
     TOPIC = 2
     BROKER = 4
 
 
 class TransactionMark(enum.Enum):
-    """A step of a metadata transaction: what lies between BEGIN and END counts as one record."""
+    """A step of a metadata transaction: its begin, end or abort.
+
+    What lies between BEGIN and END counts as one record.
+    """
 
     BEGIN = "begin"
     END = "end"
@@ -104,7 +107,10 @@ class PartitionRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChangeRecord:
-    """What changed of a partition; None where nothing did, NO_LEADER_CHANGE for the leader."""
+    """Changes of a partition; None, or NO_LEADER_CHANGE, where nothing changed.
+
+    NO_LEADER_CHANGE stands for the leader.
+    """
 
     topic_id: str
     partition: int
@@ -120,14 +126,17 @@ class PartitionChangeRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClearElrRecord:
-    """The eligible leader replicas of a topic, or (empty name) of all topics, were forgotten."""
+    """Removal of a topic's eligible leader replicas, or of all topics'.
+
+    An empty name stands for all topics.
+    """
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigRecord:
-    """A setting of a topic or broker; its value is None where the setting was removed.
+    """A setting of a topic or broker, or its removal (None).
 
     The value may be a secret: it is left out of the text of this object.
     """
@@ -198,7 +207,7 @@ class TransactionRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedRecord:
-    """A record of a type that concerns no log, or that is not known.
+    """A record of an unknown type, or of one without logs.
 
     Attributes:
         api_key: Number of its type.
@@ -286,7 +295,7 @@ class MetadataImage:
         }
 
     def partition(self, topic_id: str, number: int) -> tuple[str, PartitionRecord] | None:
-        """Return a topic's name and one of its partitions, None where there is none."""
+        """Return a topic's name and one of its partitions, else None."""
         topic = self._topics.get(topic_id)
         record = None if topic is None else topic.partitions.get(number)
         return None if topic is None or record is None else (topic.name, record)
@@ -405,7 +414,7 @@ class MetadataImage:
 
 
 def _configure(configs: dict[str, dict[str, str]], name: str, record: ConfigRecord) -> None:
-    """Set or remove one setting; a resource without any is not in the map."""
+    """Set or remove one setting; drop a resource without any."""
     if record.value is not None:
         configs.setdefault(name, {})[record.key] = record.value
         return

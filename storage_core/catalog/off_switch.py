@@ -1,4 +1,6 @@
-"""The off switch: a file by which the owner keeps this program from changing a directory.
+"""The off switch: a file against changes by this program.
+
+The owner puts it into a directory.
 
 The file's name is no segment's and no checkpoint's: a broker does not notice it.
 """
@@ -54,6 +56,6 @@ def read_off_switch(directory: Path) -> str | None:
 
 
 def first_line(content: bytes) -> str:
-    """Return the first line of a text, as much of it as fits a message."""
+    """Return the first line of a text, cut to fit a message."""
     lines = content[:_MOST_BYTES].decode(errors="replace").splitlines()
     return lines[0].strip()[:_MOST_SHOWN] if lines else ""

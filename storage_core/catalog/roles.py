@@ -1,4 +1,6 @@
-"""The role of a root of logs: broker, mirror or managed. It decides who may write there.
+"""The role of a root of logs: broker, mirror or managed.
+
+It decides who may write there.
 
 A role is said by the owner. Without that it is guessed from what lies there, and a guess is good
 enough for reading only.
@@ -84,7 +86,7 @@ def require_role(role: Role | None, root: str | Path) -> Role:
 
 
 def local_path(root: str | Path) -> Path | None:
-    """Return the path of a root on this machine's disks, None for any other place.
+    """Return a root's path on this machine's disks, None if elsewhere.
 
     Args:
         root: A path, or a URL; Hadoop writes those of files with one slash, ``file:/var/kafka``.

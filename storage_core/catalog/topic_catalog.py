@@ -69,7 +69,10 @@ _ALL_BROKERS: Final = ""
 
 
 def without_deleting_keys(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of many topics that also hold for an internal one."""
+    """Return the settings of many topics, without their deletion settings.
+
+    The others hold for an internal topic, too.
+    """
     return {key: text for key, text in settings.items() if key not in _DELETING_KEYS}
 
 
@@ -107,7 +110,9 @@ class TopicEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicCatalog:
-    """Ids and configs of the topics of a root; small and made of values, so it may travel.
+    """Ids and configs of a root's topics.
+
+    They are small and made of values, so they may travel to tasks.
 
     Attributes:
         topics: What the cluster says, or what was exported from it, by topic.
@@ -125,7 +130,7 @@ class TopicCatalog:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def find(self, topic: str) -> TopicEntry | None:
-        """Return id and config of a topic, None if no source has it."""
+        """Return a topic's id and config, None if no source has it."""
         entry = self.topics.get(topic)
         explicit = self._settings_by_name_or_glob(topic)
         overrides: Mapping[str, str] = {}
@@ -161,13 +166,13 @@ class TopicCatalog:
         return None if entry is None else entry.topic_id
 
     def has_other_replicas(self, partition: TopicPartition) -> bool | None:
-        """Whether other brokers have replicas of a partition; None if no source says it."""
+        """Whether other brokers have replicas of a partition; None if unknown."""
         entry = self.topics.get(partition.topic)
         count = None if entry is None else entry.replicas.get(partition.partition)
         return None if count is None else count > 1
 
     def config_for(self, topic: str) -> LogConfig | None:
-        """Return the config in force for a topic, None if no source knows it.
+        """Return the effective config of a topic, None for an unknown topic.
 
         Raises:
             ConfigError: A setting is unknown, malformed, out of range or contradicts another.
@@ -178,7 +183,7 @@ class TopicCatalog:
         return LogConfig.from_topic_overrides(entry.config_overrides, broker=self.broker)
 
     def config_or_defaults(self, topic: str) -> LogConfig:
-        """Return the config in force for a topic, the broker's defaults if no source knows it.
+        """Return the effective config of a topic, else the broker's defaults.
 
         For what loses nothing by a wrong guess, as loading a log does.
 

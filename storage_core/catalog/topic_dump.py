@@ -1,4 +1,6 @@
-"""Configs of topics as somebody exported them from a cluster, for directories without its metadata.
+"""Read topic configs from a cluster's exported dump.
+
+They are for directories without the cluster's metadata.
 
 Either JSON of our own, or what Apache Kafka's own tool prints::
 
@@ -123,7 +125,10 @@ def _parse_text(content: bytes, file: str) -> dict[str, dict[str, str]]:
 
 
 def _find_setting(line: str) -> tuple[str, str] | None:
-    """Return key and value of a line, None if it is no setting; in time linear in its length."""
+    """Return a line's key and value, None if it has no setting.
+
+    It takes time linear in the line's length.
+    """
     key = _KEY.match(line)
     if key is None or not line.endswith("}"):
         return None
@@ -139,7 +144,7 @@ def _read_setting(value: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Document:
-    """Configs of topics in JSON of our own, by topic, and when they were exported."""
+    """Topic configs in JSON of our own, with their export time."""
 
     taken_ms: Annotated[int, whole(most=_LATEST_MS)]
     topics: Mapping[str, Mapping[str, Annotated[str, _read_setting]]]
@@ -150,7 +155,7 @@ _DUMP: Final = JsonFile(_Document, "pylog-topics")
 
 @contextmanager
 def _malformed() -> Iterator[None]:
-    """Turn an error about JSON, or a field of it, into the error of a small file."""
+    """Turn an error about JSON into the error of a small file."""
     try:
         yield
     except ManifestError as error:
@@ -160,7 +165,7 @@ def _malformed() -> Iterator[None]:
 
 
 def _line_of(error: BaseException | None) -> int:
-    """Return the 1-based number of the line at which text could not be read, 0 if it could."""
+    """Return the 1-based line of a read error, 0 without one."""
     if isinstance(error, UnicodeDecodeError):
         return error.object.count(b"\n", 0, error.start) + 1
     return error.lineno if isinstance(error, json.JSONDecodeError) else 0
@@ -176,7 +181,7 @@ def _check_topic(topic: str, topics: Collection[str], file: str, line: int) -> N
 
 
 def _dump(topics: Mapping[str, Mapping[str, str]], *, file: str, taken_ms: int) -> TopicDump:
-    """Keep the keys of Kafka 4.4; equal settings of many topics are kept once."""
+    """Keep the keys of Kafka 4.4, equal settings only once."""
     shared: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
     kept: dict[str, Mapping[str, str]] = {}
     ignored: dict[str, tuple[str, ...]] = {}

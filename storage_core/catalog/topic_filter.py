@@ -25,7 +25,10 @@ class TopicFilter:
     exclude: tuple[str, ...] = ()
 
     def admits(self, topic: str | None) -> bool:
-        """Whether a topic passes; None, for a directory of none, passes if none was asked for."""
+        """Whether a topic passes; None passes if no topic was asked for.
+
+        None stands for a directory without a topic.
+        """
         if topic is None:
             return not self.topics
         asked = not self.topics or any(fnmatchcase(topic, glob) for glob in self.topics)
@@ -47,5 +50,5 @@ def unmatched_globs(globs: Collection[str], topics: Collection[str]) -> list[str
 
 
 def nearest_name(name: str, names: Collection[str]) -> str | None:
-    """Return the name that somebody may have meant, None where none is near."""
+    """Return the name nearest to a mistyped one, else None."""
     return next(iter(get_close_matches(name, names, n=1, cutoff=_LEAST_LIKENESS)), None)
