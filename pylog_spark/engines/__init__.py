@@ -1,1 +1,1 @@
-"""What runs the stages of an operation: Spark, or processes of this machine."""
+"""Engines for the stages of an operation: Spark, or local processes."""

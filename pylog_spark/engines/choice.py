@@ -1,4 +1,4 @@
-"""Where the tasks of a run run: in a Spark session's executors, or on this machine."""
+"""Choose where a run's tasks go: Spark's executors, or this machine."""
 
 import re
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ Place: TypeAlias = "SparkSession | Local"
 
 
 def open_engine(place: Place, *, tag: str) -> AnyEngine:
-    """Return the engine for one run, to be used as a context manager.
+    """Return the engine for one run, a context manager.
 
     Args:
         place: Where its tasks run.
@@ -61,7 +61,9 @@ def open_engine(place: Place, *, tag: str) -> AnyEngine:
 
 
 def open_look_engine(place: Place, engine: AnyEngine) -> AnyEngine:
-    """Return the engine for stages of a run that only look at little; as ``open_engine`` otherwise.
+    """Return the engine for a run's small looks.
+
+    Otherwise it is like ``open_engine``.
 
     Where the slots of a session lie in this machine, its driver has looked before the session has
     planned a job: those are the driver's own. Elsewhere only executors may see the disks.

@@ -1,4 +1,6 @@
-"""The one way to run the stages of an operation: units become tasks, tasks make Arrow rows.
+"""The interface of engines: units become tasks, tasks make Arrow rows.
+
+It is the one way to run the stages of an operation.
 
 An operation says what each task does and how rows go from the tasks of one stage to those of the
 next. Where the tasks run is the engine's matter: Spark's executors (``spark_engine``), or processes
@@ -62,7 +64,7 @@ class Rows(Protocol):
         ...
 
     def union(self, other: Self) -> Self:
-        """Return these rows and others of the same columns; the tasks stay as they are."""
+        """Return these rows and others with equal columns; tasks stay."""
         ...
 
     def deal_out(self, tasks: int) -> Self:
@@ -72,7 +74,9 @@ class Rows(Protocol):
     def deal_by(
         self, keys: Sequence[str], tasks: int, *, lanes: Mapping[str, range] | None = None
     ) -> Self:
-        """Return the rows dealt out by keys: those with equal values are in one task.
+        """Return the rows dealt out by keys.
+
+        Rows with equal values are in one task.
 
         Args:
             keys: Columns.
@@ -83,7 +87,7 @@ class Rows(Protocol):
         ...
 
     def to_units(self, units: int) -> Self:
-        """Return the rows dealt out by their column ``UNIT``: those of each in one task.
+        """Return the rows dealt out by ``UNIT``, each unit in one task.
 
         Where the engine can (Spark 4.1 and later, local processes) unit i is task i, so that they
         start in the units' order.
@@ -112,7 +116,9 @@ class HandedOver(Generic[RowsT]):
 
 
 class Engine(ABC, Generic[RowsT]):
-    """Runs the stages of one run; a context manager that frees what it published and kept.
+    """Runs the stages of one run; a context manager.
+
+    It frees what it published and kept.
 
     After an error no task works any more when the block is left: whoever holds locks gives them
     back after that.
@@ -138,7 +144,7 @@ class Engine(ABC, Generic[RowsT]):
 
     @abstractmethod
     def threads_of(self, tasks: int) -> int:
-        """Return how many threads each of some tasks may use that run at the same time.
+        """Return the number of threads for each of some concurrent tasks.
 
         Args:
             tasks: All that run.
@@ -155,7 +161,10 @@ class Engine(ABC, Generic[RowsT]):
 
     @abstractmethod
     def release(self) -> None:
-        """Free everything published and kept so far; what reads it must have been collected."""
+        """Free everything published and kept so far.
+
+        What reads it must have been collected before.
+        """
 
     @abstractmethod
     def each(
@@ -164,7 +173,9 @@ class Engine(ABC, Generic[RowsT]):
         work: Callable[[T], Iterator[pa.RecordBatch]],
         schema: pa.Schema,
     ) -> RowsT:
-        """Return the rows that work makes of the units, one task a unit, in the units' order.
+        """Return the rows of work on the units, one task a unit.
+
+        They are in the units' order.
 
         Args:
             units: At least one; values that pickle.
@@ -178,7 +189,9 @@ class Engine(ABC, Generic[RowsT]):
         work: Callable[[T], Iterator[pa.RecordBatch]],
         schema: pa.Schema,
     ) -> RowsT:
-        """Return what ``each`` returns, in pieces: for ``collect``, or for tasks that join them.
+        """Return the rows of ``each`` in pieces.
+
+        They are for ``collect``, or for tasks that join them.
 
         No row of a stage is larger than Spark's row path bears (``tasks/cells.py``).
         """
@@ -220,7 +233,9 @@ class Engine(ABC, Generic[RowsT]):
 
     @abstractmethod
     def stream(self, rows: RowsT, schema: pa.Schema, description: str) -> Iterator[pa.RecordBatch]:
-        """Run stages that read little, once, and yield the rows; never all of them are held.
+        """Run stages that read little, once, and yield the rows.
+
+        Never all of them are held.
 
         Args:
             rows: What to run.
@@ -233,7 +248,9 @@ class Engine(ABC, Generic[RowsT]):
         """Run stages and return the rows, as they are."""
 
     def keep(self, rows: RowsT, description: str, *, is_look: bool = False) -> RowsT:
-        """Return the same rows for several readers: the tasks run once, not once for each of them.
+        """Return the same rows for several readers, computed once.
+
+        The tasks do not run again for each of them.
 
         They run now, or when somebody reads the first time; their rows stay where tasks are.
 
@@ -251,7 +268,7 @@ class Engine(ABC, Generic[RowsT]):
 
     @abstractmethod
     def hand_over(self, rows: RowsT) -> HandedOver[RowsT] | None:
-        """Let rows, and all that was published and kept for them, outlive the run.
+        """Let rows outlive the run, with everything published and kept.
 
         Returns:
             The rows; None where no rows outlive their run.
@@ -262,7 +279,7 @@ class Engine(ABC, Generic[RowsT]):
         """Return a thread for work that runs stages."""
 
     def alongside(self, work: Callable[[], T]) -> Future[T]:
-        """Start work that runs stages of its own, beside those of the calling thread.
+        """Start work with its own stages beside the calling thread.
 
         Slots go to the stage that was started first, and what is left to the other: the tail of
         one is filled by the other.
@@ -296,14 +313,17 @@ class Engine(ABC, Generic[RowsT]):
 
     @abstractmethod
     def completed_tasks(self, tasks: int) -> int:
-        """Return how many tasks have ended of the running stage that has so many."""
+        """Return the number of completed tasks of a running stage.
+
+        The stage is found by its number of tasks.
+        """
 
 
 AnyEngine = Engine[Any]
 
 
 def run_apart(what: str, step: Callable[[], object]) -> None:
-    """Do something with Spark after an error, in a thread of its own, and never raise.
+    """Use Spark after an error, in a thread, and never raise.
 
     A thread that a signal interrupted in the middle of a call to the JVM finds that call's answer
     when it asks for the next one. Another thread has a connection of its own.

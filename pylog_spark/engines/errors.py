@@ -2,4 +2,4 @@
 
 
 class TaskFailedError(Exception):
-    """A task raised an error, or the processes died that it was given to."""
+    """A task raised an error, or its processes died."""

@@ -107,7 +107,10 @@ class LocalRows:
     def deal_by(
         self, keys: Sequence[str], tasks: int, *, lanes: Mapping[str, range] | None = None
     ) -> "LocalRows":
-        """Return the rows dealt out by keys: those with equal values are in one task."""
+        """Return the rows dealt out by keys.
+
+        Rows with equal values are in one task.
+        """
         return self._dealt(by_keys(keys, tasks, dict(lanes or {})), tasks)
 
     def to_units(self, units: int) -> "LocalRows":
@@ -165,7 +168,10 @@ class LocalEngine(Engine[LocalRows]):
         return self._slots
 
     def threads_of(self, tasks: int) -> int:
-        """Return how many threads each of some tasks may use: the slots lie in one machine."""
+        """Return the number of threads for each of some tasks.
+
+        The slots lie in one machine.
+        """
         return max(1, self._slots // max(1, tasks))
 
     @property
@@ -180,7 +186,10 @@ class LocalEngine(Engine[LocalRows]):
         return LocalPublished(str(file))
 
     def release(self) -> None:
-        """Free everything published and kept so far; what reads it must have been collected."""
+        """Free everything published and kept so far.
+
+        What reads it must have been collected before.
+        """
         for file in self._published:
             file.unlink(missing_ok=True)
         self._published.clear()
@@ -193,7 +202,10 @@ class LocalEngine(Engine[LocalRows]):
         work: Callable[[T], Iterator[pa.RecordBatch]],
         schema: pa.Schema,
     ) -> LocalRows:
-        """Return the rows that work makes of the units, one task a unit, in the units' order."""
+        """Return the rows of work on the units, one task a unit.
+
+        They are in the units' order.
+        """
         return LocalRows((_Branch(units=list(units), begin=work),), schema.remove_metadata())
 
     def _compute(self, rows: LocalRows, *, is_look: bool) -> pa.Table:
@@ -205,7 +217,7 @@ class LocalEngine(Engine[LocalRows]):
     def stream(
         self, rows: LocalRows, schema: pa.Schema, description: str
     ) -> Iterator[pa.RecordBatch]:
-        """Run stages, and yield the rows from the files that their tasks left."""
+        """Run stages, and yield the rows from their tasks' files."""
         self.describe(description)
         made = self._run(rows, to_driver, is_look=True)
         try:
@@ -222,11 +234,17 @@ class LocalEngine(Engine[LocalRows]):
         return LocalRows((_Branch(units=made, begin=read_pieces(rows.schema)),), rows.schema)
 
     def hand_over(self, rows: LocalRows) -> None:
-        """Return None: rows lie in files of the run, which go with it."""
+        """Return None: rows lie in files of the run.
+
+        Those go with it.
+        """
         del rows
 
     def _run(self, rows: LocalRows, sink: Sink, *, is_look: bool) -> list[list[Piece]]:
-        """Return what each of the tasks has made; those of a branch wait for no other branch."""
+        """Return the results of all tasks; branches do not wait.
+
+        The tasks of a branch wait for no other branch.
+        """
         branches = [
             self.alongside(partial(self._run_branch, branch, rows.schema, sink, is_look=is_look))
             for branch in rows.branches
@@ -282,7 +300,10 @@ class LocalEngine(Engine[LocalRows]):
         self._title = description or ""
 
     def completed_tasks(self, tasks: int) -> int:
-        """Return how many tasks have ended of the running stage that has so many."""
+        """Return the number of completed tasks of a running stage.
+
+        The stage is found by its number of tasks.
+        """
         with self._lock:
             counts = [each.completed for each in self._running if len(each.given) == tasks]
         return counts[0] if counts else 0

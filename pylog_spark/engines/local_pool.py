@@ -1,4 +1,6 @@
-"""The driver's side of the local engine's processes: who does which task, and what if one dies.
+"""The driver's side of the local engine's processes.
+
+It says who does which task, and what happens if a process dies.
 
 Each lane, a thread, has a process of its own and hands it one task after the other. A process that
 dies is replaced, and its task given to another: tasks may be done twice.
@@ -74,14 +76,14 @@ class RunningStage:
                 self.outcome.set_exception(error)
 
     def may_be_tried_again(self, task: int) -> bool:
-        """Take note that a process died with a task; say whether another one gets it."""
+        """Note a process's death with a task; return whether to retry."""
         with self._lock:
             self._deaths[task] += 1
             return self._deaths[task] < _ATTEMPTS
 
 
 class Lanes(ABC):
-    """Threads that see to tasks: those of the stage that was started first, in their order.
+    """Threads for tasks: the oldest stage first, in its order.
 
     Args:
         most: How many tasks may be done at the same time.
@@ -110,7 +112,7 @@ class Lanes(ABC):
                 thread.start()
 
     def close(self) -> None:
-        """Let all lanes end that have nothing to do; what waits is not begun any more."""
+        """Let idle lanes end; begin no waiting task any more."""
         self.is_closed = True
         for _ in self._threads:
             self._queue.put((-1, 0, 0, None))
@@ -215,12 +217,15 @@ def start_template(control: int) -> subprocess.Popen[bytes]:
 
 
 def modules_of_tasks() -> list[str]:
-    """Return the names of modules that this process has imported and tasks may need."""
+    """Return the imported modules to preload for tasks."""
     return [name for name in sys.modules if name.startswith(_PRELOADED)]
 
 
 class ProcessLanes(Lanes):
-    """Lanes with a process each, all of them forks of one that has imported what tasks need."""
+    """Lanes with a process each, forked from one with all imports.
+
+    It has imported what tasks need.
+    """
 
     def __init__(self, most: int) -> None:
         super().__init__(most)

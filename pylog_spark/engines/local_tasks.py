@@ -1,4 +1,4 @@
-"""What a task of the local engine does: rows from somewhere, through its work, to somewhere.
+"""A task of the local engine: rows in, its work, rows out.
 
 Between two stages rows lie in files of the run's scratch folder, or travel with the answer of their
 task where they are few. A batch that a task reads from a file is a view of that file.
@@ -31,7 +31,7 @@ _loading: Final = threading.Lock()
 
 
 def load(file: str) -> Any:
-    """Return the value of a file, kept as long as the file is there."""
+    """Return a file's value; keep it while the file exists."""
     with _loading:
         for gone in [each for each in _loaded if not Path(each).exists()]:
             del _loaded[gone]
@@ -79,7 +79,7 @@ def to_driver(batch: pa.RecordBatch, _task: int) -> Iterator[tuple[int, pa.Recor
 
 
 def evenly(tasks: int) -> Sink:
-    """Return a sink that deals rows out to so many tasks in turn."""
+    """Return a sink to deal rows out to some tasks in turn."""
     return partial(_evenly, tasks=tasks)
 
 
@@ -134,7 +134,7 @@ def sorted_rows(names: Sequence[str]) -> ArrowWork:
 def _sorted(
     batches: Iterator[pa.RecordBatch], *, names: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows in order, as slices of the batches: what they hold is not copied."""
+    """Yield rows in order, as slices of the batches, without copying."""
     held = [batch for batch in batches if batch.num_rows]
     if not held:
         return
@@ -188,7 +188,7 @@ class Stage:
         return writer.pieces
 
     def run_here(self, given: Any, task: int) -> list[Piece]:
-        """Do a task in the driver's process; return what it made, in memory."""
+        """Do a task in the driver's process; return its rows in memory."""
         return [Piece(target, rows) for target, rows in self._rows(given, task)]
 
     def _rows(self, given: Any, task: int) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -215,7 +215,7 @@ def _read_pieces(pieces: Sequence[Piece], *, schema: pa.Schema) -> Iterator[pa.R
 
 
 class _PieceWriter:
-    """Keeps the rows of a task, in memory as long as they are few; a context manager."""
+    """Keeps a task's rows, in memory while few; a context manager."""
 
     def __init__(self, folder: str) -> None:
         self.pieces: list[Piece] = []

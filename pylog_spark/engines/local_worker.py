@@ -1,4 +1,6 @@
-"""The processes of the local engine: one that imports what tasks need, and its forks, which work.
+"""The local engine's processes: one with all imports, and its forks.
+
+The one imports what tasks need; the forks do the work.
 
 The first one has no threads, so that it may fork; the driver has some. It ends when the driver
 does, however that ends, and takes its forks with it. Should it be killed itself, the kernel kills
@@ -29,7 +31,7 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def serve_forks(descriptor: int) -> None:
-    """Fork a worker for each connection that the driver sends; end when the driver has ended.
+    """Fork a worker per connection from the driver; end with the driver.
 
     Args:
         descriptor: Socket to the driver, which sends a descriptor a fork. Standard input has the
@@ -61,7 +63,10 @@ def serve_forks(descriptor: int) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends, which may be so already."""
+    """Have the kernel kill this process when its parent ends.
+
+    The parent may have ended already.
+    """
     if _libc.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != parent:

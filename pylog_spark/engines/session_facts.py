@@ -1,4 +1,4 @@
-"""What a session says of itself: how many tasks run at once, what its heap bears, what it can do.
+"""Facts of a Spark session: concurrent tasks, heap, abilities.
 
 Sessions differ in what they tell. One of Spark Connect has no ``sparkContext``, a serverless one
 refuses to be asked for settings that it does not know, and another answers ``auto`` where a number
@@ -22,12 +22,15 @@ _PROBE_ROWS: Final = 1 << 16
 
 
 def is_connect(spark: "SparkSession") -> bool:
-    """Whether a session is one of Spark Connect: without a JVM, without broadcast variables."""
+    """Whether a session is one of Spark Connect.
+
+    Such a session has no JVM and no broadcast variables.
+    """
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def setting(spark: "SparkSession", key: str) -> str | None:
-    """Return a setting of a session; None where it is not set, or the session does not say."""
+    """Return a session's setting; None if unset or not to be read."""
     try:
         return spark.conf.get(key, None)
     except PySparkException:  # serverless sessions answer for a few keys alone
@@ -56,12 +59,12 @@ def cpus_of_task(spark: "SparkSession") -> int:
 
 
 def is_local(spark: "SparkSession") -> bool:
-    """Whether the tasks of a session run in the process of its driver."""
+    """Whether a session's tasks run in the process of its driver."""
     return not is_connect(spark) and str(spark.sparkContext.master).startswith("local[")
 
 
 def heap_bytes(spark: "SparkSession") -> int:
-    """Return the heap of a session's driver or of its executors, whichever is smaller.
+    """Return the smaller heap of a session's driver and executors.
 
     Of a driver in another process (Spark Connect) nobody tells: Spark's default is taken.
     """
@@ -78,7 +81,9 @@ def heap_bytes(spark: "SparkSession") -> int:
 
 
 def has_files_of_driver(spark: "SparkSession") -> bool:
-    """Whether a path without a scheme is to a session one of this machine, as it is to Python.
+    """Whether a session takes a path without scheme as a local one.
+
+    To Python it is one of this machine.
 
     To a session of Spark Connect it is one of the server's; to one that is told so it is one of
     HDFS or of an object store. A session that does not say counts as one of these.

@@ -1,4 +1,4 @@
-"""Spark as the engine: rows are DataFrames, work is ``mapInArrow``, values are broadcast.
+"""Spark as an engine: DataFrames as rows, ``mapInArrow``, broadcast values.
 
 ``spark.range(n)`` in n partitions is the one DataFrame that every kind of session cuts exactly as
 asked: task i gets the number i, in order, so that the longest unit starts first. What unit i is,
@@ -88,7 +88,10 @@ class SparkRows:
     def deal_by(
         self, keys: Sequence[str], tasks: int, *, lanes: Mapping[str, range] | None = None
     ) -> "SparkRows":
-        """Return the rows dealt out by keys: those with equal values are in one task."""
+        """Return the rows dealt out by keys.
+
+        Rows with equal values are in one task.
+        """
         if not lanes:
             return SparkRows(self.frame.repartition(tasks, *keys))
         first = max(lane.stop for lane in lanes.values())
@@ -182,14 +185,17 @@ class SparkEngine(Engine[SparkRows]):
         return broadcast
 
     def hand_over(self, rows: SparkRows) -> HandedOver[SparkRows]:
-        """Let rows, and all that was published and kept for them, outlive the run."""
+        """Let rows outlive the run, with everything published and kept."""
         kept, broadcasts = tuple(self._kept), tuple(self._broadcasts)
         self._kept.clear()
         self._broadcasts.clear()
         return HandedOver(rows, lambda: _free(kept, broadcasts))
 
     def release(self) -> None:
-        """Free everything published and kept so far; what reads it must have been collected."""
+        """Free everything published and kept so far.
+
+        What reads it must have been collected before.
+        """
         _free(self._kept, self._broadcasts)
         self._kept.clear()
         self._broadcasts.clear()
@@ -200,7 +206,10 @@ class SparkEngine(Engine[SparkRows]):
         work: Callable[[T], Iterator[pa.RecordBatch]],
         schema: pa.Schema,
     ) -> SparkRows:
-        """Return the rows that work makes of the units, one task a unit, in the units' order."""
+        """Return the rows of work on the units, one task a unit.
+
+        They are in the units' order.
+        """
         published = self.publish(list(units))
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -218,7 +227,10 @@ class SparkEngine(Engine[SparkRows]):
     def stream(
         self, rows: SparkRows, schema: pa.Schema, description: str
     ) -> Iterator[pa.RecordBatch]:
-        """Run stages, and yield the rows; the driver has those of one task at a time."""
+        """Run stages, and yield the rows.
+
+        The driver has those of one task at a time.
+        """
         self.describe(description)
         told = rows.frame.toLocalIterator()
         while several := list(islice(told, _STREAMED_ROWS)):
@@ -233,7 +245,7 @@ class SparkEngine(Engine[SparkRows]):
         return SparkRows(frame)
 
     def _thread(self, target: Callable[[], None]) -> threading.Thread:
-        """Return a thread of Spark's own kind, which takes over tags and properties of this one.
+        """Return a thread of Spark's kind, with this one's tags and properties.
 
         A signal that arrives in the middle of a call to the JVM is turned into another error by
         the cleaning up around that call, and the caller never learns that somebody pressed Ctrl-C:
@@ -249,7 +261,9 @@ class SparkEngine(Engine[SparkRows]):
             context.setLocalProperty(_DESCRIPTION, description)  # type: ignore[arg-type]
 
     def completed_tasks(self, tasks: int) -> int:
-        """Return how many tasks have ended of the running stage that has so many.
+        """Return the number of completed tasks of a running stage.
+
+        The stage is found by its number of tasks.
 
         A session of Spark Connect tells only when a stage has ended.
         """
