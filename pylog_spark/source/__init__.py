@@ -9,7 +9,10 @@ __all__ = ["register"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import ``register`` when it is asked for: Spark's workers load this package without it."""
+    """Import ``register`` on demand.
+
+    Spark's workers load this package without it.
+    """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from pylog_spark.source import registration  # noqa: PLC0415

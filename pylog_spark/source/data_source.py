@@ -1,4 +1,6 @@
-"""The format ``kafka-log``: Kafka's log files as Spark's own Kafka source shows a topic.
+"""The format ``kafka-log``: Kafka's log files with Spark's Kafka columns.
+
+It shows a topic as Spark's own Kafka source does.
 
 It defines no ``pushFilters``: in PySpark 4.2 a reader that has accepted a filter stays attached to
 the DataFrame and narrows later, unfiltered actions too. Ranges and columns are options instead.
@@ -45,7 +47,10 @@ class KafkaLogDataSource(DataSource):
         return FORMAT_NAME
 
     def schema(self) -> str:
-        """Return the columns that the options ask for; whether of a stream, Spark does not say."""
+        """Return the columns for the options.
+
+        Spark does not say whether they are for a stream.
+        """
         options = None
         with suppress(ConfigError):  # a stream may say what a query may not
             options = self._options()
@@ -54,12 +59,12 @@ class KafkaLogDataSource(DataSource):
         return spark_ddl(options.schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a query; its columns are those of the options."""
+        """Return a query's reader, with the columns of the options."""
         del schema
         return KafkaLogReader(self._options())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's
-        """Return the reader of a stream; its columns are those of the options."""
+        """Return a stream's reader, with the columns of the options."""
         del schema
         return KafkaLogStreamReader(self._options(is_stream=True))
 

@@ -173,13 +173,15 @@ def parse_options(
 
 
 def warn_of_meaningless(names: Sequence[str]) -> None:
-    """Name the options that mean nothing here in one line of the log."""
+    """Log the names of meaningless options in one line."""
     if names:
         _log.warning("kafka-log: options that mean nothing here: %s", ", ".join(names))
 
 
 def parse_spark_bytes(option: str, text: str) -> int:
-    """Read an amount of bytes as Spark writes it: ``134217728``, ``128m``, ``128MB`` (of 2^20).
+    """Read an amount of bytes in Spark's form: ``134217728``, ``128m``, ``128MB``.
+
+    A unit is a power of 2^10: ``128MB`` is 128 times 2^20.
 
     Args:
         option: Its name, for the error.
@@ -199,7 +201,7 @@ def parse_spark_bytes(option: str, text: str) -> int:
 def canonical_names(
     options: Mapping[str, str], names: Sequence[str]
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return options under their names as documented, and the names of those without a meaning.
+    """Return options by documented names, and names without meaning.
 
     Args:
         options: As Spark hands them over: in lower case.
@@ -234,7 +236,7 @@ def canonical_names(
 
 
 def _parse_paths(texts: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the paths of ``load``: one, or several as the JSON that Spark makes of them."""
+    """Return the paths of ``load``: one, or several in Spark's JSON."""
     asked = [texts["path"]] if texts.get("path") else []
     if "paths" in texts:
         try:
@@ -251,7 +253,7 @@ def _parse_paths(texts: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _matches(path: str) -> list[str]:
-    """Return the paths of this machine that a pattern matches; any other path as it is."""
+    """Return a pattern's local paths; any other path as it is."""
     local = local_path(path)
     if local is None or not glob.has_magic(str(local)) or local.exists():
         return [path]
@@ -324,7 +326,9 @@ def _parse_assign(text: str) -> list[TopicPartition]:
 def _parse_bound(
     texts: Mapping[str, str], end: str, *, words: Mapping[str, Bound], refused: int | None = None
 ) -> Bound:
-    """Read one end of the range: a time, times, or offsets, of which the first one counts.
+    """Read one end of the range: a time, times, or offsets.
+
+    The first of them counts.
 
     Args:
         texts: The options.
@@ -351,7 +355,10 @@ def _parse_bound(
 
 
 def _parse_strategy(texts: Mapping[str, str]) -> bool:
-    """Return whether a partition without a record at or after the start is read from its end."""
+    """Whether to read from the end if no record follows the start.
+
+    The record may be at the start itself, or after it.
+    """
     name = "startingOffsetsByTimestampStrategy"
     text = texts.get(name, "error").strip().lower()
     if text not in {"error", "latest"}:
@@ -420,7 +427,10 @@ def _parse_view(texts: Mapping[str, str], *, is_stream: bool) -> str:
 
 
 def _parse_columns(texts: Mapping[str, str], view: str) -> tuple[str, ...]:
-    """Read which columns there are to be: of records, some come only where they are asked for."""
+    """Read the columns of a query.
+
+    Some columns of records come only where they are asked for.
+    """
     extra = {_HEADERS: "includeHeaders", LOG_COLUMN: "includeLogColumns"}
     everything = (*PLAIN_COLUMNS, *extra) if view == RECORDS else tuple(VIEWS[view].schema.names)
     if "columns" not in texts:

@@ -1,4 +1,4 @@
-"""A batch query of ``kafka-log``: its plan, and the work of one of its tasks.
+"""A batch query of ``kafka-log``: its plan and its tasks.
 
 Each Python worker of Spark imports this module, and what it imports, before its first task: nothing
 that a task does not need.
@@ -25,7 +25,7 @@ class RangesPartition(InputPartition):
 
 
 class FilesPartition(InputPartition):
-    """What one task of a view of files shows, as Spark carries it there."""
+    """One task's part of a view of files, in Spark's envelope."""
 
     def __init__(self, part: ViewPart) -> None:
         super().__init__(part)

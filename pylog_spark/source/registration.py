@@ -32,7 +32,10 @@ def register(spark: SparkSession) -> None:
         task_bytes = parse_spark_bytes(_MAX_PARTITION_BYTES, said)
 
     class SessionDataSource(KafkaLogDataSource):
-        """The format with the session's settings; Spark pickles a local class with its values."""
+        """The format with the session's settings.
+
+        Spark pickles a local class with its values.
+        """
 
         max_partition_bytes = task_bytes
 

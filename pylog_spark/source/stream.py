@@ -43,7 +43,7 @@ Offsets = dict[str, dict[str, int]]
 
 
 class StreamPartition(InputPartition):
-    """The ranges of one task, and the request that they are for, as Spark carries them to it."""
+    """One task's ranges and their request, in Spark's envelope."""
 
     def __init__(self, request: ReadRequest, ranges: Sequence[ReadRange]) -> None:
         super().__init__((request, ranges))
@@ -67,7 +67,10 @@ class KafkaLogStreamReader(DataSourceStreamReader):
         self._target: dict[TopicPartition, int] | None = None
 
     def initialOffset(self) -> Offsets:  # noqa: N802
-        """Return where a new stream begins; one that has a checkpoint is not asked."""
+        """Return a new stream's first offsets.
+
+        A stream that has a checkpoint is not asked.
+        """
         warn_of_meaningless(self._options.without_meaning)
         logs = find_offsets(self._options.request, {}, now_ms=SystemClock().now_ms())
         self._reached = {partition: log.start for partition, log in logs.items()}
@@ -107,11 +110,11 @@ class KafkaLogStreamReader(DataSourceStreamReader):
         return offsets_to_json(ends)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Take note of what is there now; the stream ends when that is read."""
+        """Note the present end; the stream stops there."""
         self._target = {partition: log.end for partition, log in self._look({}).items()}
 
     def reportLatestOffset(self) -> Offsets | None:  # noqa: N802
-        """Return up to where there was something to read at the last look, for the progress."""
+        """Return the last look's ends, for the progress."""
         return offsets_to_json(self._latest) if self._latest else None
 
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
@@ -154,7 +157,10 @@ class KafkaLogStreamReader(DataSourceStreamReader):
                 yield from follow_range(wanted, partition.request, now_ms=now_ms)
 
     def _look(self, reached: dict[TopicPartition, int]) -> dict[TopicPartition, LogOffsets]:
-        """Return what there is of each partition; what was read and is gone has none."""
+        """Return the readable logs of each partition.
+
+        A log that was read and is gone is not among them.
+        """
         request = self._options.request
         there = replace(
             request, choice=replace(request.choice, may_be_missing=True), starting=Bound()

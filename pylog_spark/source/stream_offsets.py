@@ -1,4 +1,4 @@
-"""The offsets of a stream: what its checkpoint says, and how far a trigger goes.
+"""A stream's offsets: in its checkpoint, and for a trigger.
 
 In JSON they are as Spark's Kafka source writes them, ``{"orders": {"0": 23, "1": 7}}``: of each
 partition the offset up to which it was read, which is that of the next record.
@@ -35,7 +35,10 @@ def offsets_from_json(stored: object) -> dict[TopicPartition, int]:
 
 
 def offsets_to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """Return offsets as a checkpoint has them; equal ones give the same JSON text."""
+    """Return offsets as JSON for a checkpoint.
+
+    Equal offsets give the same text.
+    """
     by_topic: dict[str, dict[str, int]] = {}
     for partition in sorted(offsets):
         by_topic.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
@@ -48,7 +51,9 @@ def next_ends(
     *,
     fail_on_data_loss: bool,
 ) -> dict[TopicPartition, int]:
-    """Return up to where each partition can be read now; never below what was read already.
+    """Return the present end of each partition.
+
+    It is never below what was read already.
 
     Args:
         reached: Up to where the stream has read.
@@ -80,7 +85,9 @@ def limit_ends(
     ends: Mapping[TopicPartition, int],
     most: int,
 ) -> dict[TopicPartition, int]:
-    """Return ends that are not more than about so many offsets away, as Spark's Kafka source does.
+    """Return ends limited to about so many offsets, as Spark does.
+
+    Spark's Kafka source limits a trigger in the same way.
 
     Each partition has its share by how much of it there is, and at least one offset.
 

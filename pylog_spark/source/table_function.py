@@ -1,4 +1,6 @@
-"""``SELECT * FROM kafka_log('/var/lib/kafka', topic => 'orders')``: records for who has SQL alone.
+"""The table function ``kafka_log``: records for users of SQL alone.
+
+``SELECT * FROM kafka_log('/var/lib/kafka', topic => 'orders')``
 
 Spark gives a call of a function in Python to one task, has its columns fixed when it is registered,
 and lets no such function that speaks Arrow stand in a lateral join or in a function of SQL. So this
@@ -28,7 +30,7 @@ class KafkaLogFunction:
     """One call of the function; Spark makes it in the task."""
 
     def eval(self, path: Any, topic: Any = None, **options: Any) -> Iterator[pa.RecordBatch]:
-        """Yield the records of some topics, partition by partition, in the order of offsets.
+        """Yield records of topics, by partition, in order of offsets.
 
         Args:
             path: As of the format.
@@ -81,7 +83,7 @@ def register_function(spark: SparkSession) -> None:
 
 
 def _text(name: str, array: Any) -> str | None:
-    """Return what a call says of one of its arguments, as the format has it."""
+    """Return an argument's value as the format's text."""
     values = array.to_pylist() if isinstance(array, pa.Array) else []
     if len(values) != 1 or not isinstance(values[0], str | bool | int | None):
         raise ConfigError(name, None, "expected a text, a number or a truth; no table")

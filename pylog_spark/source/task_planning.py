@@ -1,4 +1,6 @@
-"""The tasks of a query: small ranges of many partitions together, large segments in pieces.
+"""The tasks of a query: small ranges together, large segments in pieces.
+
+Small ranges may be of many partitions.
 
 Views of files are a task for some dozens of partitions; those of whole roots one for all of them.
 """
@@ -23,7 +25,9 @@ _PARTITIONS_A_TASK: Final = 64
 
 
 def plan_tasks(options: SourceOptions, *, now_ms: int) -> list[tuple[ReadRange, ...]]:
-    """Return the ranges of each task, in the order of partitions and offsets; none for no records.
+    """Return each task's ranges, in the order of partitions and offsets.
+
+    There are none if there are no records.
 
     Args:
         options: What the query asks for.
@@ -47,7 +51,7 @@ def plan_tasks(options: SourceOptions, *, now_ms: int) -> list[tuple[ReadRange, 
 
 
 def plan_parts(request: ReadRequest, *, is_of_roots: bool, now_ms: int) -> list[ViewPart]:
-    """Return what each task of a view of files shows, in the order of partitions.
+    """Return each task's part of a view, in order of partitions.
 
     Args:
         request: Of which partitions, and where.

@@ -14,14 +14,16 @@ from storage_core.writing.staging import stage_records
 
 
 class StagedMessage(WriterCommitMessage):
-    """What a task tells the driver; None of a write that was committed before."""
+    """A task's message for the driver; None after an earlier commit."""
 
     def __init__(self, staged: StagedRecords | None) -> None:
         self.staged: Final = staged
 
 
 class KafkaLogWriter(DataSourceArrowWriter):
-    """One write; Spark pickles it into tasks and into the process of the commit.
+    """One write to a log, in every process of it.
+
+    Spark pickles it into tasks and into the process of the commit.
 
     Args:
         run: The write, begun.
@@ -43,7 +45,7 @@ class KafkaLogWriter(DataSourceArrowWriter):
         return StagedMessage(stage_records(self._run, batches, task_id=task_id))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit what all tasks have staged; their order is that of the messages."""
+        """Commit all tasks' staged records, in the order of the messages."""
         staged = [each.staged for each in messages if isinstance(each, StagedMessage)]
         commit_write(self._run, [each for each in staged if each is not None])
 
