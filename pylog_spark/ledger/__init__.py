@@ -1,4 +1,7 @@
-"""The ledger: what every run did, in append-only tables that any Delta client reads."""
+"""The ledger: a history of every run, in append-only tables.
+
+Any Delta client reads them.
+"""
 
 from collections.abc import Collection
 from typing import Any
@@ -40,7 +43,7 @@ def last_limits(
     run_id: str,
     may_be_missing: bool,
 ) -> list[dict[str, Any]]:
-    """Return what retention topics had when it was last enforced, of runs before this one.
+    """Return the last enforced retention of topics before this run.
 
     A limit that was refused, be it in one partition, was not enforced: the one before counts.
 

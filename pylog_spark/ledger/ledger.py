@@ -1,4 +1,6 @@
-"""Write the ledger: every table created before anything is done, then appended to, never changed.
+"""Write the ledger: tables first, then appended rows, never changed.
+
+Every table is created before anything is done.
 
 A run writes its START row first and its END row last; a run without an END row died. Each append to
 a Delta table carries the run's id and a number (``txnAppId``, ``txnVersion``): an append that is
@@ -29,7 +31,9 @@ class Ledger(ABC):
 
     @abstractmethod
     def append(self, table: LedgerTable, rows: pa.Table, *, number: int) -> None:
-        """Append rows to a table, once: a second call with the same number adds nothing (Delta).
+        """Append rows to a table once.
+
+        A second call with the same number adds nothing (Delta).
 
         Args:
             table: Which table.
@@ -45,7 +49,9 @@ class Ledger(ABC):
     def append_rows(
         self, table: LedgerTable, engine: Engine[RowsT], rows: RowsT, *, number: int
     ) -> None:
-        """Append rows of tasks, once; with Spark they do not pass through the driver.
+        """Append rows of tasks once.
+
+        With Spark they do not pass through the driver.
 
         Args:
             table: Which table.

@@ -1,4 +1,4 @@
-"""The ledger as this machine writes and reads it, with the package ``deltalake``: no Spark.
+"""The ledger without Spark: written and read with ``deltalake``.
 
 Tables, columns, properties and transaction ids are those of ``spark_ledger``; each goes on with
 what the other has written.
@@ -59,7 +59,10 @@ class LocalLedger(Ledger):
         return cls(location=location, run_id=run_id)
 
     def append(self, table: LedgerTable, rows: pa.Table, *, number: int) -> None:
-        """Append rows to a table, once: a second call with the same number adds nothing."""
+        """Append rows to a table once.
+
+        A second call with the same number adds nothing.
+        """
         place, application = _place(self.location, table), f"{self.run_id}/{table}"
         with _delta_errors(place):
             delta = DeltaTable(place)
@@ -80,7 +83,7 @@ class LocalLedger(Ledger):
     def append_rows(
         self, table: LedgerTable, engine: Engine[RowsT], rows: RowsT, *, number: int
     ) -> None:
-        """Append rows of tasks, once; what is large of them lies in files."""
+        """Append rows of tasks once; the large ones lie in files."""
         self.append(
             table,
             engine.collect(rows, SCHEMAS[table], f"write {table}", is_look=True),
@@ -131,7 +134,7 @@ def last_limits(
 
 
 def read_runs(location: str) -> list[dict[str, Any]]:
-    """Return all rows of a ledger's table of runs; columns that it has not yet are None.
+    """Return all rows of a ledger's runs; missing columns are None.
 
     Args:
         location: Path or URL of the ledger, in Delta or begun as Parquet.

@@ -97,7 +97,10 @@ class SparkLedger(Ledger):
         return ledger
 
     def append(self, table: LedgerTable, rows: pa.Table, *, number: int) -> None:
-        """Append rows to a table, once: a second call with the same number adds nothing (Delta)."""
+        """Append rows to a table once.
+
+        A second call with the same number adds nothing (Delta).
+        """
         if self.driver is not None:
             self.driver.append(table, rows, number=number)
         else:
@@ -135,7 +138,10 @@ class SparkLedger(Ledger):
         writer.mode("ignore").save(table_location(self.location, table))
 
     def _give_back(self) -> None:
-        """Make the caller's session the active one again, which creating a DataFrame does."""
+        """Make the caller's session the active one again.
+
+        Creating a DataFrame does it.
+        """
         self._callers_session.createDataFrame([], "nothing INT")
 
     def _frame(self, table: LedgerTable, rows: pa.Table) -> DataFrame:
@@ -147,7 +153,7 @@ class SparkLedger(Ledger):
 def read_table(
     spark: SparkSession, location: str, table: LedgerTable, *, run_id: str | None = None
 ) -> DataFrame:
-    """Return a table of the ledger at location, of one run or of all.
+    """Return a ledger's table, of one run or of all.
 
     The session has to be of the kind that wrote it: with Delta, or without.
 
@@ -206,7 +212,9 @@ def last_limits(
 
 
 def driver_reaches(spark: SparkSession, location: str) -> bool:
-    """Whether the driver can write and read a ledger itself, as its session would.
+    """Whether the driver itself can write and read a ledger.
+
+    It has to do so as its session would.
 
     That takes a path of the driver's machine, and a session with Delta: without it, a ledger is
     Parquet.
@@ -225,12 +233,14 @@ def _open_on_driver(location: str, run_id: str) -> Ledger:
 
 
 def ledger_format(spark: SparkSession) -> LedgerFormat:
-    """Return how a session stores a new ledger: Delta where that is configured, else Parquet."""
+    """Return a new ledger's format: Delta where configured, else Parquet."""
     return LedgerFormat.DELTA if has_delta(spark) else LedgerFormat.PARQUET
 
 
 def format_at(spark: SparkSession, location: str) -> LedgerFormat:
-    """Return how the ledger at location is stored: as it was begun, whatever the session has.
+    """Return an existing ledger's format: as it was begun.
+
+    What the session has does not matter.
 
     Raises:
         ConfigError: Its tables are Delta's, and the session has no Delta: rows beside a Delta
@@ -254,7 +264,7 @@ def format_at(spark: SparkSession, location: str) -> LedgerFormat:
 
 
 def literal_path(path: str) -> str:
-    """Return a path so that Spark's readers of files take none of its characters for a pattern."""
+    """Return a path escaped against Spark's file patterns."""
     return _PATTERN_CHARACTER.sub(r"\\\g<0>", path)
 
 
@@ -283,7 +293,7 @@ def _warn_of_parquet(spark: SparkSession, location: str) -> None:
 
 
 def _ledger_session(spark: SparkSession) -> SparkSession:
-    """Return a session with settings for small tables; with Spark Connect, the same one."""
+    """Return a session for small tables; with Spark Connect, the same."""
     if is_connect(spark):
         return spark
     session = spark.newSession()

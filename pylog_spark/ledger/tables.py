@@ -42,7 +42,7 @@ SCHEMAS: Final[dict[LedgerTable, pa.Schema]] = {
 
 
 def parquet_files(folder: Path, table: LedgerTable) -> list[Path]:
-    """Return the files of a table that was begun as Parquet, none of one in Delta.
+    """Return the Parquet files of a table; none for a Delta table.
 
     Args:
         folder: The ledger's.
@@ -53,7 +53,7 @@ def parquet_files(folder: Path, table: LedgerTable) -> list[Path]:
 
 
 def why_spark(location: str) -> str | None:
-    """Return why only Spark can go on with the ledger at a path of this machine, None if not.
+    """Return why a local ledger needs Spark, None if it does not.
 
     Args:
         location: Path, or URL; nothing is said of an object store's.
@@ -71,7 +71,7 @@ def why_spark(location: str) -> str | None:
 
 
 def is_for_deltalake(location: str) -> bool:
-    """Whether ``deltalake`` can go on with a ledger by itself: at a path, and no Parquet.
+    """Whether ``deltalake`` can use a ledger: a local path, not Parquet.
 
     How a store is opened is Spark's setting.
     """
@@ -79,7 +79,7 @@ def is_for_deltalake(location: str) -> bool:
 
 
 def local_folder(location: str) -> Path | None:
-    """Return the directory that a location is on this machine, None for an object store's.
+    """Return a location's local directory, None for an object store's.
 
     The path of a URL is taken as it stands, as Spark does.
     """
