@@ -1,4 +1,7 @@
-"""The options of a job: ``declared`` has each once, ``load`` reads files and command lines."""
+"""The options of a job.
+
+``declared`` has each once, ``load`` reads files and command lines.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -29,7 +32,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the values of options when one is asked for: the program's help needs none."""
+    """Import the values of options on demand.
+
+    The program's help needs none.
+    """
     if name in __all__:
         return getattr(import_module("pylog_spark.options.values"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Errors about what was said on the command line name the argument that said it."""
+"""Name the command line's argument in an error about it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from storage_core.errors import ConfigError
 
 @contextmanager
 def said_as(argument: str, said: object) -> Iterator[None]:
-    """Let errors about a place that cannot be opened name the argument that said it.
+    """Let errors about an unusable place name its argument.
 
     A store only knows the location that it was asked for; a person looks for the argument.
 
@@ -30,7 +30,7 @@ def said_as(argument: str, said: object) -> Iterator[None]:
 
 
 def refuse_raw(line: CommandLine, reason: str) -> None:
-    """Refuse raw keys and values where what is written has no place for them.
+    """Refuse raw keys and values where the output cannot hold them.
 
     Raises:
         ConfigError: One of them was asked for.

@@ -11,7 +11,7 @@ from storage_core.errors import ConfigError
 
 
 def parse_assignments(texts: Iterable[str]) -> dict[str, str]:
-    """Read ``KEY=VALUE`` texts; a key that is given twice has its last value.
+    """Read ``KEY=VALUE`` texts; the last value of a key wins.
 
     Raises:
         ConfigError: A text has no ``=``, or nothing before it.
@@ -26,7 +26,9 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, str]:
 
 
 def settings_of(line: CommandLine, option: Option[tuple[str, ...]]) -> dict[str, str]:
-    """Return what ``--set`` says, and the options that are short for a setting; these win.
+    """Return the settings of ``--set`` and of its short options.
+
+    The short options win.
 
     Raises:
         ConfigError: A text of ``--set`` has no ``=``, or nothing before it.
@@ -44,7 +46,7 @@ def settings_of(line: CommandLine, option: Option[tuple[str, ...]]) -> dict[str,
 
 
 def whole_config(line: CommandLine) -> tuple[LogConfig, CleanerConfig]:
-    """Return the config of one partition directory, of which the command line says all there is.
+    """Return a partition directory's config, all from the command line.
 
     Raises:
         ConfigError: A key is unknown, or a value is malformed or out of range.

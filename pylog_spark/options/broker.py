@@ -1,4 +1,4 @@
-"""The broker's own settings in force: its file, and what was said for this run."""
+"""The effective settings of the broker: its file and the run's."""
 
 from pylog_spark.options.values import JobOptions
 from storage_core.config import BrokerConfig, merge_broker_layers

@@ -1,4 +1,4 @@
-"""Options that are one of some words: the words, and what each of them means."""
+"""Options with a choice of words, and the meaning of each word."""
 
 import enum
 from typing import TYPE_CHECKING, Final
@@ -17,14 +17,17 @@ OVERRIDABLE_GUARDS: Final = (
 
 
 class HighWatermarkSource(enum.StrEnum):
-    """Where a partition's high watermark is taken from; nothing at or above it is cleaned."""
+    """The source of a partition's high watermark.
+
+    Nothing at or above it is cleaned.
+    """
 
     CHECKPOINT = "checkpoint"  # replication-offset-checkpoint; a partition without one is skipped
     LOG_END = "log-end"  # the log end offset: what is there counts as replicated
 
 
 class Order(enum.StrEnum):
-    """Which partitions come first where a budget may not reach to the last one."""
+    """The order of partitions, for a budget too small for all."""
 
     URGENCY = "urgency"  # highest ratio of what is dirty first, as Kafka's cleaner
     LARGEST = "largest"  # most bytes to read first

@@ -1,4 +1,4 @@
-"""A YAML file with the options of jobs: ``conf/defaults.yaml``, or the one behind ``--config``.
+"""A YAML file with job options: ``conf/defaults.yaml``, or ``--config``.
 
 pydantic checks the outer shape, here and nowhere else: a key that nobody knows is an error that
 names the nearest known one. Kafka's settings inside are texts, checked by ``storage_core.config``.
@@ -47,7 +47,10 @@ def _texts_by_name(value: object) -> object:
 
 
 def _type_of(option: Option[Any]) -> Any:
-    """Return the type of an option's values in a file; None says nothing."""
+    """Return the type of an option's values in a file.
+
+    None in the file says nothing.
+    """
     kind = option.kind.in_file | None
     match option.kind.shape:
         case Shape.AMOUNT:
@@ -99,7 +102,7 @@ def read_config_file(path: Path) -> dict[str, Any]:
 
 
 def _as_config_error(path: Path, error: ValidationError) -> ConfigError:
-    """Return the first complaint as an error that names file, key and what was expected."""
+    """Return the first complaint as an error with file, key and expectation."""
     first = error.errors(include_url=False)[0]
     place = ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden":
@@ -125,7 +128,9 @@ def _reason(error: Exception) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without surprises: bounded, and a key that stands twice is an error, not a silent loss.
+    """YAML without surprises: bounded, and without repeated keys.
+
+    A key that stands twice is an error, not a silent loss.
 
     Aliases are taken, but what they repeat counts each time, in size and in depth: some lines of
     them stand for more than any memory holds, or for what contains itself.

@@ -33,7 +33,7 @@ _OFFSET: Final = re.compile(r"-?[0-9]{1,19}")
 
 
 def parse_bytes(option: str, text: str) -> int:
-    """Read an amount of bytes: a number, or one with a unit such as ``GiB``.
+    """Read an amount of bytes, with or without a unit: ``GiB``.
 
     Args:
         option: Its name, for the error.
@@ -78,7 +78,7 @@ def parse_ratio(option: str, text: str) -> float:
 
 
 def parse_position(option: str, text: str) -> int | datetime:
-    """Read a place in a log: an offset, a number of offsets before its end, or a time.
+    """Read a log position: an offset, a time, or a count back.
 
     Args:
         option: Its name, for the error.
@@ -131,7 +131,10 @@ def choice(words: type[enum.StrEnum]) -> Kind:
 
 
 def whole_number(largest: int) -> Kind:
-    """Return the kind of a whole number that is not negative, bounded as its field in files is."""
+    """Return the kind of a bounded whole number, 0 or more.
+
+    Its bound is that of its field in files.
+    """
 
     def parse(text: str) -> int:
         digits = str(text).strip()

@@ -17,7 +17,7 @@ _NAMES: Final = {option.flag: option.name for option in OPTIONS if option.flag i
 
 @dataclass(slots=True)
 class Layers:
-    """Values by name, each with its origin; the last one that is put in wins.
+    """Values by name, each with its origin; the last one wins.
 
     A mapping whose entries win one by one is kept as ``<its name>.<key of the entry>``.
     """
@@ -35,7 +35,7 @@ class Layers:
             self.put(f"{name}.{key}", value, origin)
 
     def value(self, option: Option[T]) -> T:
-        """Return the value of an option, its default where no layer says one.
+        """Return an option's value, or its default without a value.
 
         Raises:
             ConfigError: What a layer says is malformed or out of range.
@@ -63,7 +63,10 @@ class Layers:
         }
 
     def with_file(self, error: ConfigError) -> ConfigError:
-        """Return an error about a setting with the file that said it; one of a flag as it is."""
+        """Return a setting's error with the file of its value.
+
+        An error about a flag stays as it is.
+        """
         name = self._name_of(error.key)
         origin = self.origin(name)
         if name not in self.values or origin.startswith(_FLAG):
@@ -72,7 +75,7 @@ class Layers:
         return ConfigError(f"{origin}: {key}", error.value, error.reason)
 
     def _name_of(self, key: str) -> str:
-        """Return the name here of what an error calls key, key itself if there is none."""
+        """Return this layer's name for an error's key, else the key."""
         if key.startswith(_FLAG):
             return _NAMES.get(key, key)
         named = [name for name in self.values if key.startswith(f"{name}.")]

@@ -1,4 +1,4 @@
-"""From files and command lines to the options of a run, each with its origin.
+"""Read a run's options from files and command lines, with origins.
 
 The weakest layer first: ``conf/defaults.yaml``, each ``--config`` file in the order given, a
 broker's ``server.properties`` (for broker-wide keys), flags and ``--set``. Lists and mappings are
@@ -184,7 +184,7 @@ def _read_server_properties(path: Path) -> ServerProperties:
 
 
 def _validate_names(settings: Mapping[str, str]) -> None:
-    """Refuse unknown keys here, where the keys of this layer are known too."""
+    """Refuse unknown keys early; this layer knows its own keys, too."""
     names = [*known_keys(), *TOPIC_KEY_OF_BROKER_KEY, *TUNING_KEYS]
     for name, text in settings.items():
         if name not in names:
@@ -192,7 +192,7 @@ def _validate_names(settings: Mapping[str, str]) -> None:
 
 
 def _validate_topics(options: JobOptions) -> None:
-    """Refuse a bad setting of any topic before the first directory is looked at."""
+    """Refuse a topic's bad setting before looking at any directory."""
     broker = merge_broker_layers(options.broker_settings, options.broker_overrides)
     for topic, settings in options.topic_configs.items():
         try:
@@ -203,7 +203,10 @@ def _validate_topics(options: JobOptions) -> None:
 
 
 def list_entries(layers: Layers, options: JobOptions) -> Iterator[ConfigEntry]:
-    """Yield the job's own options, its keys, the cleaner's, a topic's, then topics and Spark.
+    """Yield the entries of a job's config, in their order.
+
+    First come the job's own options, then its keys, the cleaner's and a topic's, then topics
+    and Spark.
 
     Args:
         layers: Where values come from: options by name, ``settings.<key>``, ``broker.<key>``,

@@ -1,4 +1,4 @@
-"""What an option is: its names, how it is written, what it becomes, and what is told about it.
+"""An option: names, written form, value, and help.
 
 ``declared`` has every option, once, each as one of these. The command line and its help, YAML
 files, ``pylog config show`` and the values of a run come from there.
@@ -28,7 +28,7 @@ class Shape(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """How the values of an option are written, and how they are read.
+    """The written form of an option's values, and its reader.
 
     Attributes:
         written: Type on the command line: str, int, bool, Path, an enumeration, a list of texts.
@@ -140,7 +140,7 @@ class CommandLine:
         return option.name in self._written
 
     def __getitem__(self, option: Option[T_co]) -> T_co:
-        """Return the value of an option; its default where it is not there.
+        """Return the value of an option, else its default.
 
         Raises:
             ConfigError: What is written is malformed or out of range.
@@ -148,7 +148,10 @@ class CommandLine:
         return option.read(self.written(option))
 
     def written(self, option: Option[Any]) -> Any:
-        """Return what is written for an option, None where it is not there."""
+        """Return the written text of an option, None without one.
+
+        It may also be a value other than a text.
+        """
         return self._written.get(option.name)
 
     def with_switch(self, option: Option[bool]) -> "CommandLine":

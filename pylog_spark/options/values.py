@@ -1,4 +1,4 @@
-"""What a job is told to do, as values: the options of a run and where each of them comes from.
+"""The options of a run as values, each with its origin.
 
 Plain frozen dataclasses, so that they may travel to executors. What each option is called, and what
 it means, ``declared`` says. Files, YAML and pydantic are the business of ``load``, which only the
@@ -62,7 +62,7 @@ def _job(name: str, default: int, doc: str, unit: str = "bytes") -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """How work is spread over tasks; the result is the same whatever stands here."""
+    """The spread of work over tasks; it never changes the result."""
 
     broadcast_max_bytes: int = _job(
         "broadcast.max.bytes",
@@ -121,7 +121,9 @@ class RunLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """The options of one run over log directories: those that are declared, and what others became.
+    """The options of one run over log directories.
+
+    Some are declared; others are what options became.
 
     Attributes:
         now_is_said: Whether somebody said now_ms; a machine's own clock that is behind the newest
