@@ -1,4 +1,6 @@
-"""Keys and values that are Avro, as JSON: the schema is a person's own, the bytes are anybody's.
+"""Decode Avro keys and values to JSON, by a user's schema.
+
+The schema is a person's own; the bytes are anybody's.
 
 The binary encoding is that of Avro 1.12 (https://avro.apache.org/docs/1.12.0/specification/); the
 five bytes that clients of a schema registry write before a value are a zero and the number of a
@@ -52,7 +54,9 @@ class AvroFormat:
         return "avro-registry" if self.has_registry_header else "avro"
 
     def to_json(self, data: bytes) -> str:
-        """Return a value as JSON, on one line, without characters that a terminal acts upon.
+        """Return a value as one line of JSON, safe for a terminal.
+
+        It has no characters that a terminal acts upon.
 
         Raises:
             ValueError: The bytes are no value of the schema, hold more than that, or are nested
@@ -152,7 +156,7 @@ class _Bytes:
         return self._data[start : self.position]
 
     def take_number(self) -> int:
-        """Take an integer of 64 bits, in zigzag and seven bits a byte."""
+        """Take a 64-bit integer: zigzag, seven bits a byte."""
         start = self.position
         bits = 0
         for number, byte in enumerate(self._data[start : start + _MOST_VARINT_BYTES]):
@@ -173,7 +177,10 @@ class _Bytes:
         return index
 
     def take_items(self) -> Iterator[None]:
-        """Take the blocks of an array or a map; each of their items is for the caller to take."""
+        """Take the blocks of an array or a map.
+
+        The caller takes each of their items.
+        """
         while True:
             start = self.position
             count = self.take_number()
@@ -190,7 +197,7 @@ class _Bytes:
                 yield
 
     def go_down(self) -> None:
-        """Take note that what follows is inside of a record, an array or a map."""
+        """Enter a record, an array or a map."""
         self._depth += 1
         if self._depth > MAX_JSON_DEPTH:
             raise ValueError(
@@ -241,7 +248,7 @@ def _compile(schema: Any, named: dict[str, _Read]) -> _Read:
 
 
 def _reference(name: str, named: Mapping[str, _Read]) -> _Read:
-    """Return what reads a type that was named before, or that this is inside of."""
+    """Return the reader of a named type: an earlier or enclosing one."""
 
     def read(data: _Bytes) -> Any:
         return named[name](data)

@@ -13,5 +13,8 @@ BLAS_THREADS_VARIABLE: Final = "OPENBLAS_NUM_THREADS"
 
 
 def start_no_blas_threads() -> None:
-    """Let this process and those that it starts have none, unless the user has said otherwise."""
+    """Let this process and its children start no BLAS threads.
+
+    What the user has said stays.
+    """
     os.environ.setdefault(BLAS_THREADS_VARIABLE, "1")

@@ -43,7 +43,7 @@ _DIRECTORY_KEYS: Final = ("root", "role", "directory")
 def resolve_roots(
     roots: Sequence[str | Path], *, said: Role | None, must_open: bool = True
 ) -> list[LogRoot]:
-    """Check the log directories that a run is given and say what they are.
+    """Check the log directories of a run and describe them.
 
     Args:
         roots: Paths or URLs, at least one.
@@ -79,7 +79,10 @@ def resolve_roots(
 
 
 def _locate(root: str | Path, *, must_open: bool) -> tuple[str, str]:
-    """Return location and identity of a root: two of one identity are the same."""
+    """Return location and identity of a root.
+
+    Two roots of one identity are the same.
+    """
     text = str(root).removeprefix(MANAGED_PREFIX)
     path = local_path(Path(text) if isinstance(root, Path) and "://" not in text else text)
     if path is None:
@@ -173,7 +176,7 @@ def discover_segments(partitions: RowsT) -> RowsT:
 
 
 def count_directories(roots: Sequence[LogRoot]) -> int | None:
-    """Return how many rows ``discover_partitions`` has at most; None where asking costs requests.
+    """Return the most rows of ``discover_partitions``; None if asking costs requests.
 
     Args:
         roots: The roots.
@@ -191,7 +194,7 @@ def count_directories(roots: Sequence[LogRoot]) -> int | None:
 
 
 def are_few(roots: Sequence[LogRoot], topics: TopicFilter, *, most_bytes: int) -> bool:
-    """Whether the partitions of roots of this machine have at most so many bytes of logs.
+    """Whether the partitions of local roots hold at most ``most_bytes``.
 
     Names and lengths are asked for, and not beyond the first too many bytes.
 
@@ -231,7 +234,10 @@ def _read_inventory(
     topics: TopicFilter,
     parts: Sequence[InventoryPart],
 ) -> RowsT:
-    """Return the directories of an inventory: what its files say of one is brought together."""
+    """Return the directories of an inventory, each with all its files.
+
+    Several files of the inventory may have parts of one directory.
+    """
     places = [InventoryRoot(location=root.location, role=root.role.value) for root in roots]
 
     def read(some: Sequence[InventoryPart]) -> Iterator[pa.RecordBatch]:
@@ -251,7 +257,10 @@ def _directory_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatc
 
 
 def _whole_directories(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Turn sorted rows into one for each directory, with all that is listed of it."""
+    """Join sorted rows into one for each directory.
+
+    It has everything that is listed of the directory.
+    """
     waiting: list[pa.RecordBatch] = []  # of one directory, which the next batch may go on with
     for batch in batches:
         begins = _find_begins(batch, waiting[-1] if waiting else None)
@@ -271,7 +280,7 @@ def _whole_directories(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
 
 
 def _find_begins(batch: pa.RecordBatch, before: pa.RecordBatch | None) -> NDArray[np.int64]:
-    """Return the rows at which another directory begins than that of the row before."""
+    """Return the rows at which a new directory begins."""
     begins = np.zeros(batch.num_rows, np.bool_)
     if before is None:
         begins[:1] = True
@@ -284,7 +293,7 @@ def _find_begins(batch: pa.RecordBatch, before: pa.RecordBatch | None) -> NDArra
 
 
 def _join_stretches(batches: Sequence[pa.RecordBatch], starts: NDArray[np.int64]) -> pa.RecordBatch:
-    """Return a row for each directory, with the lists of all its rows.
+    """Return one row for each directory, with its rows' lists.
 
     Args:
         batches: Rows of whole directories.

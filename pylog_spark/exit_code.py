@@ -1,4 +1,4 @@
-"""The exit statuses of ``pylog``, and which of them an error ends a command with.
+"""The exit statuses of ``pylog``, and the status for each error.
 
 A scheduler reads these numbers; they are stable. What the rows of a run end it with says
 ``run.exit_rule``.
@@ -74,7 +74,7 @@ MEANINGS: Final[Mapping[ExitCode, tuple[str, str]]] = {
 
 
 def is_failed_look(error_class: str | None) -> bool:
-    """Whether a look at a partition failed, by the class of the error in its row."""
+    """Whether a row's error class means a failed look at a partition."""
     return error_class not in _NOT_FAILED
 
 

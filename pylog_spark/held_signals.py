@@ -1,4 +1,6 @@
-"""Let Ctrl-C and SIGTERM wait for the end of something that must not be left half started.
+"""Hold Ctrl-C and SIGTERM during a short step.
+
+The step must not be left half started.
 
 While a session starts, pyspark waits for a file that its JVM writes into a folder. An exception in
 that wait removes the folder, the JVM fails to write, and a process without an owner stays for ever
@@ -19,7 +21,7 @@ _HELD: Final = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def held_signals() -> Iterator[None]:
-    """Deliver what arrives in the block when it has ended; a second signal does not wait.
+    """Deliver signals when the block ends; a second does not wait.
 
     Outside of the main thread, where no handlers run, nothing is held; nor is it in the program,
     whose handlers raise nothing.

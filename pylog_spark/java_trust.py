@@ -1,4 +1,4 @@
-"""A Java trust store with the certificate authorities that Python trusts on this machine.
+"""A Java trust store with Python's certificate authorities of this machine.
 
 A Java that came from a wheel knows the public authorities only. Behind a proxy that looks into TLS
 connections the machine's own bundle names one more, which Python follows (``SSL_CERT_FILE``, the
@@ -33,7 +33,10 @@ def write_trust_store(target: Path) -> int:
 
 
 def _authorities() -> Iterator[bytes]:
-    """Yield the certificates, DER, that Python verifies servers by; some more than once."""
+    """Yield the certificates (DER) of Python's trust store.
+
+    Some come more than once.
+    """
     yield from ssl.create_default_context().get_ca_certs(binary_form=True)
     paths = ssl.get_default_verify_paths()
     if paths.capath is None:

@@ -1,4 +1,4 @@
-"""The public face: a log directory, and what can be done with it."""
+"""The public Python interface: a log directory and its operations."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -52,7 +52,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """What lies in a log directory, as listings tell it, and the ends of unfinished swaps.
+    """A log directory's listed partitions and segments, with unfinished swaps.
+
+    It is what listings tell, and the ends of unfinished swaps.
 
     Attributes:
         partitions: A row of ``schemas.PARTITION`` for each sub-directory.
@@ -65,7 +67,9 @@ class Inspection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What an operation would do to a log directory, and will do when it is applied, exactly so.
+    """An operation's plan for a log directory, to be applied exactly.
+
+    It does nothing until it is applied.
 
     Attributes:
         report: Of the dry run that made it.
@@ -80,7 +84,9 @@ class Plan:
 
     @property
     def df(self) -> "DataFrame":
-        """A row of ``schemas.RESULT`` for each partition: what would be done, or why nothing.
+        """A row of ``schemas.RESULT`` for each partition.
+
+        It says what would be done, or why nothing.
 
         Raises:
             ConfigError: The plan was made on this machine, without Spark.
@@ -92,7 +98,9 @@ class Plan:
         return self.report.summary
 
     def save(self, path: str | Path) -> None:
-        """Write the plan for ``pylog apply``: Parquet if the file is named so, else JSON.
+        """Write the plan for ``pylog apply``, as Parquet or JSON.
+
+        It is Parquet if the file is named so.
 
         Raises:
             StorageError: The disk failed.
@@ -106,7 +114,9 @@ class Plan:
         trash: str | None = None,
         overrides: Collection[str] = (),
     ) -> RunReport:
-        """Do what was planned; partitions whose files changed since are refused, by file.
+        """Apply the plan, except to partitions with changed files.
+
+        Those are refused, and the file is named.
 
         Args:
             dry_run: Only look which partitions are still as planned.
@@ -124,7 +134,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirectory:
-    """A log directory of Kafka, a mirror of one, or a managed root.
+    """A Kafka log directory, a mirror of one, or a managed root.
 
     ``LogDirectory.for_path(spark, "/var/lib/kafka", role=Role.BROKER).compact(dry_run=True)``
     ``LogDirectory.for_path(spark, "s3://bucket/managed", role=Role.MANAGED).retain()``
@@ -175,7 +185,7 @@ class LogDirectory:
         return replace(self, options=replace(self.options, topic_configs=topics))
 
     def with_options(self, **changes: Any) -> Self:
-        """Return the same directory with other options, by the names that ``JobOptions`` has.
+        """Return this directory with other options, named as in ``JobOptions``.
 
         Raises:
             TypeError: There is no such option.
@@ -210,12 +220,15 @@ class LogDirectory:
         return self.verify_with_report(deep=deep, live=live).findings_frame()
 
     def verify_with_report(self, *, deep: bool = False, live: bool = False) -> VerifyReport:
-        """Do what ``verify`` does, and return all that is known of the run."""
+        """Verify, and return the full report of the run.
+
+        Otherwise as ``verify``.
+        """
         request = VerifyRequest(is_deep=deep, is_live=live)
         return verify(self._place, [self.path], self.options, request)
 
     def doctor(self, *, deep: bool = False) -> Diagnosis:
-        """Return what is wrong, what a broker's start would do about it, and what to run.
+        """Return the faults, a starting broker's reaction, and the next commands.
 
         Args:
             deep: Also open every batch.
@@ -262,7 +275,7 @@ class LogDirectory:
         )
 
     def attest(self, *others: str | Path) -> Attestation:
-        """Let brokers whose directories were recovered keep their places in ISR and ELR.
+        """Let brokers with recovered directories keep ISR and ELR places.
 
         Args:
             others: The log directories of all brokers that have replicas of the same partitions.
@@ -335,7 +348,9 @@ class LogDirectory:
         return spark_frame(session, pa.Table.from_pylist(rows, schema=EXPLANATION))
 
     def plan(self, action: Action | str) -> Plan:
-        """Return what an operation would do now, to be looked at, kept, and applied as it is.
+        """Return the plan of an operation, to inspect, save or apply.
+
+        It is applied as it is.
 
         Args:
             action: ``compact``, ``retain``, ``recover`` or ``run``, all that a night does.
@@ -350,7 +365,7 @@ class LogDirectory:
         return self._plan([self.path], operation)
 
     def plan_followers(self, *others: str | Path, leader: int, state: Path | None = None) -> Plan:
-        """Return the cuts that let the replicas of all other brokers follow one.
+        """Return the cuts for other brokers' replicas to follow one broker.
 
         Args:
             others: Log directories of other brokers.
@@ -372,7 +387,9 @@ class LogDirectory:
         return Plan(report=report, saved=saved, ledger=self.options.ledger, _place=self._place)
 
     def run(self, *, dry_run: bool = False) -> "DataFrame":
-        """Recover, retain, compact and purge, as a night does, and return the result rows.
+        """Recover, retain, compact and purge; return the result rows.
+
+        That is a night's work.
 
         Args:
             dry_run: Only say what would be done; nothing is written.
@@ -390,7 +407,9 @@ class LogDirectory:
         return self.compact_with_report(dry_run=dry_run).results_frame(session)
 
     def recover(self, *, dry_run: bool = False) -> "DataFrame":
-        """Recover every partition, as a broker does after a crash; otherwise as ``run``.
+        """Recover every partition as a broker does after a crash.
+
+        Otherwise as ``run``.
 
         A dry run reads everything, too.
         """
@@ -403,12 +422,17 @@ class LogDirectory:
         return self.retain_with_report(dry_run=dry_run).results_frame(session)
 
     def purge(self, *, dry_run: bool = False) -> "DataFrame":
-        """Remove what a broker would at its start, and empty the trash; otherwise as ``run``."""
+        """Remove a broker's startup leftovers and empty the trash.
+
+        A broker would remove them at its start. Otherwise as ``run``.
+        """
         session = self._require_session()
         return self.purge_with_report(dry_run=dry_run).results_frame(session)
 
     def undo(self, run_id: str, *, dry_run: bool = False) -> "DataFrame":
-        """Bring each partition back to what it was before a run; otherwise as ``run``.
+        """Restore each partition to its state before a run.
+
+        Otherwise as ``run``.
 
         Args:
             run_id: The run, as its report and the ledger name it.
@@ -431,7 +455,9 @@ class LogDirectory:
     def ingest(
         self, managed: str, *, rules: IngestRules | None = None, dry_run: bool = False
     ) -> "DataFrame":
-        """Take what this mirror has and a managed root has not; rows of ``schemas.INGEST``.
+        """Copy from this mirror whatever a managed root lacks.
+
+        The result has rows of ``schemas.INGEST``.
 
         Args:
             managed: Path or URL of the managed root; made if it is not there.
@@ -463,7 +489,9 @@ class LogDirectory:
         return self.materialize_with_report(directory, dry_run=dry_run).details_frame(session)
 
     def past_runs(self, *, last: int = 20) -> "DataFrame":
-        """Return the last runs of the ledger and the trash that the options name, newest first.
+        """Return the last runs of the ledger and the trash, newest first.
+
+        The options name both.
 
         Rows of ``PastRun``.
 
@@ -482,23 +510,38 @@ class LogDirectory:
         return run_nightly(self._place, [self.path], self._options(dry_run=dry_run))
 
     def compact_with_report(self, *, dry_run: bool = False) -> RunReport:
-        """Do what ``compact`` does, and return all that is known of the run."""
+        """Compact, and return the full report of the run.
+
+        Otherwise as ``compact``.
+        """
         return compact(self._place, [self.path], self._options(dry_run=dry_run))
 
     def recover_with_report(self, *, dry_run: bool = False) -> RunReport:
-        """Do what ``recover`` does, and return all that is known of the run, its cuts as well."""
+        """Recover, and return the full report with all cuts.
+
+        Otherwise as ``recover``.
+        """
         return recover(self._place, [self.path], self._options(dry_run=dry_run))
 
     def retain_with_report(self, *, dry_run: bool = False) -> RunReport:
-        """Do what ``retain`` does, and return all that is known of the run: what stays, and why."""
+        """Retain, and return the full report: deletions and what blocks more.
+
+        Otherwise as ``retain``.
+        """
         return retain(self._place, [self.path], self._options(dry_run=dry_run))
 
     def purge_with_report(self, *, dry_run: bool = False) -> RunReport:
-        """Do what ``purge`` does, and return all that is known of the run."""
+        """Purge, and return the full report of the run.
+
+        Otherwise as ``purge``.
+        """
         return purge([self.path], self._options(dry_run=dry_run), place=self._place)
 
     def undo_with_report(self, run_id: str, *, dry_run: bool = False) -> RunReport:
-        """Do what ``undo`` does, and return all that is known of the run."""
+        """Undo a run, and return the full report.
+
+        Otherwise as ``undo``.
+        """
         is_managed = self.options.role is Role.MANAGED
         return undo(
             run_id,
@@ -509,20 +552,29 @@ class LogDirectory:
         )
 
     def survey_with_report(self) -> TransferReport:
-        """Do what ``survey`` does, and return all that is known of the run."""
+        """Survey, and return the full report of the run.
+
+        Otherwise as ``survey``.
+        """
         return survey(self._place, [self.path], self.options)
 
     def ingest_with_report(
         self, managed: str, *, rules: IngestRules | None = None, dry_run: bool = False
     ) -> TransferReport:
-        """Do what ``ingest`` does, and return all that is known of the run."""
+        """Ingest, and return the full report of the run.
+
+        Otherwise as ``ingest``.
+        """
         options = self._options(dry_run=dry_run)
         return ingest(self._place, self.path, managed, options, rules=rules)
 
     def materialize_with_report(
         self, directory: str | Path, *, dry_run: bool = False
     ) -> TransferReport:
-        """Do what ``materialize`` does, and return all that is known of the run."""
+        """Materialize, and return the full report of the run.
+
+        Otherwise as ``materialize``.
+        """
         return materialize(self._place, self.path, directory, self._options(dry_run=dry_run))
 
     def _options(self, *, dry_run: bool) -> JobOptions:
@@ -530,7 +582,7 @@ class LogDirectory:
 
 
 def _answers(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield an explanation's answers, each with its partition's name; its error if it has none."""
+    """Yield answers of an explanation, else its error, with partition names."""
     names = {name: row[name] for name in EXPLANATION.names if name in row}
     for answer in row["answers"] or [{}]:
         yield names | answer

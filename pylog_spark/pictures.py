@@ -1,4 +1,4 @@
-"""Pictures of a report, drawn by Vega-Lite: what people would rather look at than read.
+"""Draw the pictures of a report with Vega-Lite.
 
 A picture is a Vega-Lite specification with its data in it. ``vl-convert`` draws it as SVG inside of
 this process: no browser, no network, and neither script nor style in what comes out. That is why it
@@ -106,7 +106,7 @@ def draw(picture: Picture) -> str:
 
 
 def segments_by_size(rows: Sequence[Row]) -> Picture | None:
-    """Show how large the segments of partitions are, oldest first; None without any.
+    """Show partitions' segments by size, oldest first; None without any.
 
     Args:
         rows: Of ``survey.observe_segments``, partition by partition in the order in which
@@ -147,7 +147,7 @@ def segments_by_size(rows: Sequence[Row]) -> Picture | None:
 
 
 def segments_by_age(rows: Sequence[Row], *, now_ms: int) -> Picture | None:
-    """Show when the newest records of segments were written; None where nothing says it.
+    """Show the times of segments' newest records; None if unknown.
 
     Args:
         rows: As of ``segments_by_size``.
@@ -206,7 +206,7 @@ def segments_by_age(rows: Sequence[Row], *, now_ms: int) -> Picture | None:
 
 
 def before_and_after(rows: Sequence[Row], *, is_planned: bool) -> Picture | None:
-    """Show the bytes of partitions before and after a run; None where none were worked on.
+    """Show partitions' bytes before and after a run; None without work.
 
     Args:
         rows: Of ``schemas.RESULT``, those that were planned or done, in the order of the steps.
@@ -375,7 +375,7 @@ def finding_counts(counts: Iterable[tuple[str, str, int]]) -> Picture | None:
 
 
 def past_runs(rows: Sequence[Row]) -> Picture | None:
-    """Show the bytes that runs took away, and how long they took; None where none has ended.
+    """Show the removed bytes and durations of runs; None before one ended.
 
     Args:
         rows: ``past_runs.PastRun`` as mappings, the newest first.
@@ -448,7 +448,7 @@ def _label(row: Row, *, several: bool) -> str:
 
 
 def _joined(segments: Sequence[Row]) -> list[list[Row]]:
-    """Return the segments of a partition, neighbours of one state together where they are many."""
+    """Return a partition's segments, neighbours of one state joined if many."""
     at_least = max(1, -(-len(segments) // _MOST_MARKS))
     joined: list[list[Row]] = []
     for segment in segments:
@@ -461,7 +461,7 @@ def _joined(segments: Sequence[Row]) -> list[list[Row]]:
 
 
 def _spread(segments: Sequence[Row]) -> Sequence[Row]:
-    """Return segments, every so many of them where they are more than can be told apart."""
+    """Return segments, or every n-th if too many for a picture."""
     return segments[:: max(1, -(-len(segments) // (_MOST_MARKS * MOST_ROWS)))]
 
 
@@ -470,7 +470,10 @@ def _sum(rows: Iterable[Row], name: str) -> int:
 
 
 def _unit(most: int) -> tuple[str, int]:
-    """Return the largest unit in which a number of bytes is at least one, and its bytes."""
+    """Return the largest unit for a number of bytes, and its bytes.
+
+    The number is at least one of it.
+    """
     power = min(max(most.bit_length() - 1, 0) // 10, len(_UNITS) - 1)
     return _UNITS[power], 1024**power
 
@@ -486,7 +489,7 @@ def _rows(
     step: int = _ROW_HEIGHT,
     **channels: Specification,
 ) -> Specification:
-    """Return a specification with a row for each name, in the order of the values.
+    """Return a specification with a row per name, in value order.
 
     Args:
         values: Each with its ``name``, and a ``text`` for whoever does not see the picture.
@@ -527,5 +530,5 @@ def _colors(field: str, names: Sequence[str], values: Sequence[Mapping[str, Any]
 
 
 def _vars(*names: str) -> list[str]:
-    """Return the names of a page's colours as a drawing refers to them."""
+    """Return the CSS variables of a page's colours."""
     return [f"var(--{name})" for name in names]

@@ -1,4 +1,4 @@
-"""Columns of keys and values as somebody wants them: raw, text, hexadecimal digits, Base64, JSON.
+"""Columns of keys and values: raw, text, hexadecimal, Base64 or JSON.
 
 Where Python has to look at each value (text that is not printable, Base64, JSON, Avro), that is
 said.
@@ -26,7 +26,7 @@ _NOT_PLAIN: Final = "[^ -~]"
 
 
 def format_column(values: pa.Array, how: ValueFormat) -> pa.Array:
-    """Return a column of bytes as a person wants it; null stays null.
+    """Return a column of bytes in a format; null stays null.
 
     Args:
         values: binary.
@@ -53,7 +53,9 @@ def format_column(values: pa.Array, how: ValueFormat) -> pa.Array:
 
 
 def text_column(values: pa.Array, how: ValueFormat) -> pa.Array:
-    """Return a column of bytes as text that keeps all its characters; null stays null.
+    """Return a column of bytes as lossless text; null stays null.
+
+    All characters are kept.
 
     Args:
         values: binary.
@@ -85,7 +87,7 @@ def _each(values: pa.Array, of_value: Any) -> list[bytes | None]:
 
 
 def _as_text(values: pa.Array) -> pa.Array:
-    """Return values as text; only those that are not plain ASCII are looked at one by one."""
+    """Return values as text; check only the non-ASCII ones singly."""
     mask = pc.fill_null(pc.match_substring_regex(values, pattern=_NOT_PLAIN), False)  # noqa: FBT003
     if not pc.any(mask).as_py():
         return values

@@ -1,4 +1,4 @@
-"""Records as text, one by one: keys and values as text, hexadecimal digits, Base64, JSON or Avro.
+"""Records as text one by one: text, hexadecimal, Base64, JSON or Avro.
 
 ``record_columns`` does whole columns.
 """
@@ -65,7 +65,7 @@ def parse_bytes_text(option: str, text: str, written: BytesFormat) -> bytes:
 
 
 def not_in_format(record: str, error: NotInFormatError) -> ConfigError:
-    """Return what is to be said of a record that is not in the format that was asked for.
+    """Return the error about a record not in the wanted format.
 
     Args:
         record: Its offset and, where that is not plain, its partition.
@@ -76,7 +76,7 @@ def not_in_format(record: str, error: NotInFormatError) -> ConfigError:
 
 
 def batch_not_in_format(batch: "pa.RecordBatch", error: NotInFormatError) -> ConfigError:
-    """Return what is to be said of such a record of a batch.
+    """Return that error for a record of a batch.
 
     Args:
         batch: Where it was met; with the columns ``NAMES``.
@@ -87,17 +87,23 @@ def batch_not_in_format(batch: "pa.RecordBatch", error: NotInFormatError) -> Con
 
 
 def is_json(how: ValueFormat) -> bool:
-    """Whether values are written as JSON: they may not be in their format then."""
+    """Whether a format writes values as JSON.
+
+    Values may not be in their format then.
+    """
     return how is BytesFormat.JSON or isinstance(how, AvroFormat)
 
 
 def format_of_headers(how: ValueFormat) -> BytesFormat:
-    """Return how the values of headers are written: few are JSON, or Avro, where records are."""
+    """Return the format of header values for records in a format.
+
+    Few headers are JSON, or Avro, where records are.
+    """
     return BytesFormat.TEXT if how is BytesFormat.JSON or isinstance(how, AvroFormat) else how
 
 
 def format_value(value: bytes | None, how: ValueFormat) -> str:
-    """Return a value as a JSON text: a string, what it is where it is JSON itself, or ``null``.
+    """Return a value as JSON text: a string, JSON itself, ``null``.
 
     Args:
         value: The bytes, None for null.

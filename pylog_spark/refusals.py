@@ -1,4 +1,6 @@
-"""The table of refusals: what each code of a guard, or of a partition left alone, means.
+"""The table of refusals: the meaning of each guard's code.
+
+A partition that is left alone has such a code, too.
 
 ``docs/refusals.md`` shows this table, ``pylog explain CODE`` a row of it, and runs a line of it
 below their own tables, for what a person can do something about.
@@ -384,7 +386,7 @@ _TOLD_ELSEWHERE: Final = frozenset({Reason.CONFIG_UNKNOWN, *ALLOWED_BY})
 
 
 def ways_out(reasons: Iterable[str | None]) -> list[str]:
-    """Return a line for each reason about which a person can do something.
+    """Return a line for each reason with a way out.
 
     Args:
         reasons: Of partitions, each as often as there are some; None for no reason.
@@ -404,7 +406,7 @@ def predicate_of(code: str) -> str:
 
 
 def way_out_of(code: str) -> str:
-    """Return the way out of what a predicate of ``explain`` says; empty for none."""
+    """Return the way out for a predicate of ``explain``; empty for none."""
     reason = next((one for one in Reason if one == code), None)
     if reason is not None:
         return REASONS[reason].way

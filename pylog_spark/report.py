@@ -32,7 +32,10 @@ _HELD_BACK: Final = frozenset({"FUTURE_TIMESTAMP", "HIGH_WATERMARK"})
 
 
 def is_notable_retention(row: Row) -> bool:
-    """Whether a person wants to hear of it: something goes, or what should go is held back."""
+    """Whether retention deletes something, or a deletion is held back.
+
+    A person wants to hear of such a row.
+    """
     return bool(row["deleted_segments"]) or row["blocked_by"] in _HELD_BACK
 
 
@@ -51,7 +54,10 @@ def _kept_for(row: Row) -> str:
 
 
 def summary_line(rows: Sequence[Row]) -> str:
-    """Return in one line what a run did: counts by status, and bytes of the partitions done."""
+    """Return a run's one-line summary: counts by status, and bytes.
+
+    The bytes are those of the partitions done, before and after.
+    """
     counts = Counter(str(row["status"]) for row in rows)
     parts = [f"{counts[status]} {status}" for status in Status if counts[status]]
     text = ", ".join(parts) if parts else "no partitions"
@@ -70,7 +76,9 @@ def summary_line(rows: Sequence[Row]) -> str:
 
 
 def growth_note(planned: Iterable[Row]) -> list[str]:
-    """Return a line about the bytes that compaction may add, where its plans have such a bound.
+    """Return a line about compaction's growth, where its plans bound it.
+
+    Growth is the bytes that compaction may add.
 
     Args:
         planned: Rows of ``RunReport.planned_rows``.
@@ -86,7 +94,10 @@ def growth_note(planned: Iterable[Row]) -> list[str]:
 
 
 def refusal_text(rows: Iterable[Row]) -> str:
-    """Return how many deletions were refused and what allows them, to end a line; empty if none."""
+    """Return the count of refused deletions and their permissions, or nothing.
+
+    It ends a line.
+    """
     parts = [
         f"; {count} refused to delete: {reason}, {ALLOWED_BY[reason]} allows it"
         for reason, count in refused_deletions(rows).items()
@@ -101,7 +112,7 @@ def refused_deletions(rows: Iterable[Row]) -> dict[str, int]:
 
 
 def json_line(kind: str, row: Row) -> str:
-    """Return a row as one JSON object on one line, its kind first.
+    """Return a row as one line of JSON, its kind first.
 
     To an error that Kafka has, too, Kafka's number and name of it are added.
     """
@@ -113,14 +124,14 @@ def json_line(kind: str, row: Row) -> str:
 
 
 def error_text(row: Row) -> str:
-    """Return what went wrong in a row, with Kafka's name and number of it if it has them."""
+    """Return a row's error with Kafka's name and number, if any."""
     text = row["error"] or ""
     code = kafka_code_of(str(row.get("error_class")))
     return text if code is None else f"{text} ({kafka_error_name(code)}, {code})"
 
 
 def partition_name(row: Row) -> str:
-    """Return topic and partition of a row, or the directory where the name gives none.
+    """Return a row's topic and partition, or its directory without a name.
 
     Of what is on its way in or out beside a partition it is the directory's own name.
     """
@@ -195,7 +206,10 @@ def _reason(row: Row) -> str:
 
 
 def _bytes_after(row: Row) -> int | None:
-    """Return the size afterwards; of what would be compacted at most the size before."""
+    """Return the size after a run.
+
+    Of what would be compacted it is at most the size before.
+    """
     before: int | None = row["bytes_before"]
     after: int | None = row["bytes_after"]
     is_bound = row["status"] == Status.PLANNED and row["action"] == Action.COMPACT

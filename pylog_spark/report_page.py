@@ -1,4 +1,6 @@
-"""Pages to be read, printed or sent: one HTML file each, which fetches nothing and trusts nobody.
+"""Pages to read, print or send: one HTML file each.
+
+A page fetches nothing and trusts nobody.
 
 Tables are those of a terminal (``text_table``), with all columns and rows; a click on a heading
 sorts by it. Whatever a row says is escaped. A policy in the page itself lets a browser run and
@@ -141,7 +143,7 @@ Block = str | Figure | PageTable | Command
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A heading and what stands below it; without that, the heading is left out, too."""
+    """A heading with its content; nothing if the content is empty."""
 
     heading: str
     blocks: Sequence[Block]
@@ -246,14 +248,17 @@ def _table(block: PageTable) -> Iterator[str]:
 
 
 def _columns(block: PageTable) -> list[Column]:
-    """Return the columns of a table; of those that a terminal may leave out, the empty ones go."""
+    """Return a table's columns, without the empty optional ones.
+
+    A terminal may leave out the optional ones.
+    """
     root = [Column(heading="root", cell=lambda row: str(row.get("root")), folds=True)]
     columns = [*(root if has_several_roots(block.rows) else ()), *block.table.columns]
     return [column for column in columns if not column.rank or _has_value(column, block.rows)]
 
 
 def _note(table: TextTable, row: Row, width: int) -> str:
-    """Return the sentence about a row, as a row of its own below it."""
+    """Return a row's note as a row below it."""
     text = "" if table.note is None else table.note(row)
     if not text:
         return ""

@@ -1,4 +1,6 @@
-"""A table's row is a dataclass; its Arrow schema, its objects and its rows follow from that.
+"""Dataclasses as rows of tables: Arrow schemas, objects and rows.
+
+All three follow from the dataclass.
 
 A field is a column: its annotation says the type, ``column`` what it means. A field whose type is a
 dataclass itself stands for the columns of that one, in its place. All columns may be null to Arrow.
@@ -71,12 +73,15 @@ _ROWS_IN_A_BATCH: Final = 256
 
 
 def column(comment: str) -> Any:
-    """Return a field of a row that is null unless it is named; the comment says what it means."""
+    """Return a row's nullable field; the comment says its meaning.
+
+    It is null unless it is named.
+    """
     return field(default=None, metadata={"comment": comment})
 
 
 def schema_of(kind: Any) -> pa.Schema:
-    """Return the columns of a dataclass, each with what it means as its comment.
+    """Return a dataclass's columns, each with its meaning as comment.
 
     Raises:
         TypeError: An annotation is of no type that a column may have.
@@ -107,7 +112,7 @@ def read_rows(kind: type[T], table: pa.Table) -> Iterator[T]:
 
 
 def row_reader(kind: type[T]) -> Callable[[Mapping[str, Any]], T]:
-    """Return what makes an object of a row, which may have more columns than the dataclass."""
+    """Return the function to read rows as objects; extra columns are allowed."""
     makers: list[tuple[str, Callable[[Any], Any]]] = []
     plain, nested = [], []
     for name, hint in get_type_hints(kind).items():
@@ -163,7 +168,7 @@ def _arrow_type(kind: Any) -> pa.DataType:
 
 
 def _paths(kind: Any) -> Iterator[str]:
-    """Yield, for each column of a dataclass, the path of attributes to its value."""
+    """Yield the attribute path to each column's value."""
     hints = get_type_hints(kind)
     for each in fields(kind):
         if is_dataclass(hints[each.name]):
@@ -173,7 +178,7 @@ def _paths(kind: Any) -> Iterator[str]:
 
 
 def rows_to_batch(schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
-    """Return rows as one record batch; columns that a row does not name are null.
+    """Return rows as one record batch; missing columns are null.
 
     Texts that are no UTF-8, such as names of files that Kafka did not write, are spelled out.
 
@@ -193,7 +198,9 @@ def rows_to_batch(schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> pa.Re
 def rows_to_batches(
     schema: pa.Schema, rows: Iterable[Mapping[str, Any]]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows in batches of a few hundred: one batch a row costs Spark more than the row itself.
+    """Yield rows in batches of a few hundred.
+
+    One batch a row costs Spark more than the row itself.
 
     Raises:
         KeyError: A row names a column that the table does not have.

@@ -1,4 +1,6 @@
-"""Every table's columns, declared once: a row is a dataclass, and the table's schema follows.
+"""The columns of every table, declared once as dataclasses.
+
+A row is a dataclass, and the table's schema follows.
 
 The schema is what executors and readers without a JVM use; ``rows.spark_ddl`` gives the same table
 to Spark. Nothing here imports pyspark. Each column carries what it means as its comment, which
@@ -30,7 +32,10 @@ from pylog_spark.rows import (
 
 
 class Action(enum.StrEnum):
-    """What a run, or a result row, is about; RUN is a night of several steps, a row is of one."""
+    """The action of a run or of a result row.
+
+    RUN is a night of several steps; a row is of one step.
+    """
 
     RUN = "run"
     COMPACT = "compact"
@@ -153,7 +158,7 @@ class RetentionLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedFiles:
-    """What a listing or an inventory has of a directory; null where nobody has looked."""
+    """A directory's files in a listing or inventory; null if unread."""
 
     file_names: Texts = column("its files, null where they were not listed")
     file_bytes: Numbers = column("their lengths")
@@ -217,7 +222,10 @@ RECORDED_FINDING: Final = schema_of(RecordedFindingRow)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedRow:
-    """A finding, facts of segments for the task that joins them, or the numbers of a partition."""
+    """A row of verification: a finding, facts of segments, or numbers.
+
+    The facts are for the task that joins them; the numbers are a partition's.
+    """
 
     row: Text = column("finding, facts or partition")
     ordinal: int = column(_ORDINAL)
@@ -310,7 +318,7 @@ LISTING_RUN: Final = schema_of(ListingRunRow)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestRow:
-    """What an ingest takes of one partition of a mirror, and what that costs."""
+    """An ingest of one partition of a mirror, with its cost."""
 
     root: str = column("managed root, as the run was given it")
     topic: Text = column("topic, null where the directory's name gives none")
@@ -345,7 +353,10 @@ INGEST: Final = schema_of(IngestRow)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurveyRow:
-    """What retention and compaction would do to a partition, as far as its listing tells."""
+    """Expected retention and compaction of a partition, by its listing.
+
+    The listing does not tell everything.
+    """
 
     name: PartitionName
     directory: Text = column("path of the partition directory")
@@ -373,7 +384,10 @@ SURVEY: Final = schema_of(SurveyRow)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplanationRow:
-    """Why one partition is cleaned, or deletes its oldest segments, now, later or never."""
+    """A partition's explanation: when and why it is cleaned or deleted.
+
+    It is cleaned, or deletes its oldest segments, now, later or never.
+    """
 
     name: PartitionName
     directory: Text = column("name of its directory")
@@ -414,7 +428,7 @@ MATERIALIZED: Final = schema_of(MaterializedRow)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedDirectoryRow:
-    """The files of a partition directory that one stretch of an inventory has."""
+    """A partition directory's files in one stretch of an inventory."""
 
     root: str = column("log directory, as the run was given it")
     role: Text = column("broker, mirror or managed")
@@ -446,7 +460,7 @@ SEGMENT: Final = schema_of(SegmentRow)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastRow:
-    """What a broker's start would do to one partition; nothing of it was done."""
+    """A forecast of a broker's start for one partition; nothing is done."""
 
     name: PartitionName
     directory: Text = column("path of the partition directory")
@@ -492,7 +506,10 @@ AUDIT: Final = schema_of(AuditRow)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifferenceRow:
-    """A difference between two replicas, a finding in one, or the cost of a comparison."""
+    """A difference between two replicas, a finding, or a comparison's cost.
+
+    A finding is in one of the replicas.
+    """
 
     topic: str = column("topic")
     partition: Int32 = column("number of the partition")
@@ -562,7 +579,7 @@ REPLICA_DIGEST: Final = schema_of(ReplicaDigestRow)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRow:
-    """One row per partition directory: what observation found and what the plan would do."""
+    """One partition directory's plan, with its observation."""
 
     name: PartitionName
     directory: Text = column("path of the partition directory")
@@ -592,7 +609,10 @@ PLAN: Final = schema_of(PlanRow)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRow:
-    """What a round would make of a partition: both passes were made, nothing was written."""
+    """A round's effect on a partition, measured without writing.
+
+    Both passes were made.
+    """
 
     ordinal: int = column(_ORDINAL)
     bytes_after: int = column("bytes of all .log files")
@@ -670,7 +690,10 @@ MERGED_INDEX: Final = schema_of(MergedIndexRow)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeRow:
-    """What compaction exchanges by hash: keys for a bucket or the fold, or answers for a group."""
+    """A part of compaction's exchange by hash: keys, or answers.
+
+    Keys go to a bucket or the fold, answers to a group.
+    """
 
     ordinal: int = column(_ORDINAL)
     unit: Int32 = column("number of the task that gets it")
@@ -703,7 +726,10 @@ GROUP_MANIFEST: Final = schema_of(GroupManifestRow)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRow:
-    """The commit, and the clean of a whole partition in one task: one row per partition."""
+    """A partition's commit, or its clean in one task.
+
+    There is one row per partition.
+    """
 
     ordinal: int = column(_ORDINAL)
     next_offset: Number = column("the cleaner point: first offset that is still dirty")
@@ -774,7 +800,7 @@ RETENTION_PLAN: Final = schema_of(RetentionPlanRow)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedRow:
-    """What a look at partition directories tells a step of a run: batches of rows as one value."""
+    """An observation's rows for one step of a run, as one value."""
 
     step: Text = column("retain, compact, sweep or purge")
     rows: Binary = column("rows of that step's own schema, as an Arrow stream")
@@ -785,7 +811,10 @@ OBSERVED: Final = schema_of(ObservedRow)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewestRecordRow:
-    """When the newest record of a partition was written, whatever is to be done there."""
+    """The time of a partition's newest record.
+
+    It is there whatever is to be done with the partition.
+    """
 
     name: PartitionName
     directory: Text = column("path of the partition directory")
@@ -817,7 +846,10 @@ SWEPT: Final = schema_of(SweptRow)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurgedRow:
-    """What a purge removed of one partition of a managed root, or would."""
+    """A purge's removals in one partition of a managed root.
+
+    A dry run says what it would remove.
+    """
 
     topic: Text = column("the topic")
     partition: Int32 = column("the partition")
@@ -836,7 +868,10 @@ PURGED: Final = schema_of(PurgedRow)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndoneRow:
-    """What undoing a run did to one partition of a log directory, or would do."""
+    """An undo of a run for one partition of a log directory.
+
+    A dry run says what it would do.
+    """
 
     directory: str = column("path of the partition directory")
     status: Text = column("planned, done, skipped or failed")
@@ -857,7 +892,10 @@ STEPS: Final = "steps"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionRow:
-    """What retention took of one partition, and what keeps the rest; for people and programs."""
+    """Retention's deletions of one partition, and what keeps the rest.
+
+    It is for people and programs.
+    """
 
     name: PartitionName
     status: Text = column("planned, done, skipped or failed")
@@ -871,7 +909,10 @@ RETENTION: Final = schema_of(RetentionRow)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningRow:
-    """What one round of compaction read and wrote, by the names of Kafka's cleaner."""
+    """One round of compaction: bytes and records read and written.
+
+    The names are those of Kafka's cleaner.
+    """
 
     run_id: str = column("the run")
     name: PartitionName
@@ -898,7 +939,7 @@ CLEANING: Final = schema_of(CleaningRow)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryWorkRow:
-    """What recovery has to read of each partition directory, before it reads it."""
+    """Recovery's work on each partition directory, before it is read."""
 
     name: PartitionName
     directory: Text = column("path of the partition directory")
@@ -926,7 +967,10 @@ RECOVERY_WORK: Final = schema_of(RecoveryWorkRow)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentScanRow:
-    """One segment that was read from end to end, for the task that recovers its partition."""
+    """A scan of one segment, for the task that recovers it.
+
+    The segment was read from end to end; the task recovers its partition.
+    """
 
     ordinal: int = column(_ORDINAL)
     unit: Int32 = column("number of the task that recovers the partition")
@@ -968,7 +1012,10 @@ RECOVERED: Final = schema_of(RecoveredRow)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryRow:
-    """What recovery made, or would make, of one partition; for people and programs."""
+    """The outcome of recovery for one partition, real or planned.
+
+    It is for people and programs.
+    """
 
     name: PartitionName
     log_start_offset: Number = column("first offset of the log")

@@ -119,7 +119,7 @@ def is_delta_installed() -> bool:
 
 
 def has_session() -> bool:
-    """Whether somebody has started a session, a JVM or a server for this process."""
+    """Whether this process has a session, a JVM or a server."""
     if any(name in os.environ for name in _HOSTED_BY):
         return True
     if "pyspark" not in sys.modules:
@@ -225,7 +225,7 @@ def _start_spark(settings: Mapping[str, str]) -> None:
 
 
 def submit_arguments(said: str | None, file: str, settings: Mapping[str, str]) -> tuple[str, bytes]:
-    """Return arguments for ``spark-submit`` that name a file of settings, and its content.
+    """Return ``spark-submit`` arguments for a settings file, and its content.
 
     Args:
         said: The user's own arguments, as in ``PYSPARK_SUBMIT_ARGS``. What stands in a file that
@@ -321,7 +321,9 @@ def session_conf(
 
 
 def delta_jars(ivy_settings: Path | None = None) -> list[Path]:
-    """Return Delta's jars for the pyspark and delta-spark of this Python, fetched on first use.
+    """Return Delta's jars for this Python, fetched on first use.
+
+    They fit its pyspark and delta-spark.
 
     Args:
         ivy_settings: Ivy's settings, for repositories of one's own.
@@ -354,7 +356,7 @@ def _delta_library() -> Library:
 
 
 def _class_path(master: str, jars: Sequence[Path]) -> dict[str, str]:
-    """Return the settings that bring Delta's jars to the driver and the executors."""
+    """Return the settings for Delta's jars on driver and executors."""
     # Where the executors see our files this starts two seconds faster than to have Spark resolve,
     # copy and serve the jars every time.
     keys = [_DRIVER_PATH, _EXECUTOR_PATH] if _is_on_this_host(master) else [_JARS]
@@ -362,7 +364,7 @@ def _class_path(master: str, jars: Sequence[Path]) -> dict[str, str]:
 
 
 def _shared_classes(java: Java, jars: Sequence[Path], said: str) -> tuple[str, ...]:
-    """Return the options of a JVM that begins with Spark's classes, where they are kept.
+    """Return JVM options for Spark's class archive, if it exists.
 
     Args:
         java: What runs it.
@@ -379,7 +381,10 @@ def _shared_classes(java: Java, jars: Sequence[Path], said: str) -> tuple[str, .
 
 
 def _prepare_environment(master: str) -> Java:
-    """Say in the environment what Spark takes only from there; what the user has said stays."""
+    """Set the environment variables for Spark; keep the user's.
+
+    Spark takes some settings only from there.
+    """
     java = find_java()
     os.environ["JAVA_HOME"] = str(java.home)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -392,7 +397,9 @@ def _prepare_environment(master: str) -> Java:
 
 @contextmanager
 def _safe_workers() -> Iterator[None]:
-    """Let a JVM that is started in the block start no Python that looks into its working directory.
+    """Keep JVM-started Pythons out of their working directory.
+
+    They would look into it for packages.
 
     Some of its Pythons it tells nothing but what it was told itself. What they find there by chance
     otherwise, our own packages in a checkout, they are told where to find.
@@ -417,7 +424,10 @@ def _is_on_this_host(master: str) -> bool:
 
 
 def _log_options() -> str:
-    """Return the JVM's options for a quiet log; its settings lie in the package or the checkout."""
+    """Return the JVM's options for a quiet log.
+
+    Its settings lie in the package or the checkout.
+    """
     package = Path(__file__).parent
     for conf in (package / "conf", package.parent / "conf"):
         file = conf / "spark" / "log4j2.properties"

@@ -1,4 +1,4 @@
-"""Log lines as JSON objects, and what they say beside their message: run, step, partition.
+"""Log lines as JSON objects, with run, step and partition.
 
 A line is written to standard error by the process that has something to say: the driver, a process
 of the local engine, an executor. Fields follow the work: what the driver has said of a run travels
@@ -34,7 +34,10 @@ _traces: Final = logging.Formatter()
 
 
 class _JsonHandler(logging.Handler):
-    """Writes each record as one line of JSON, in one piece: several processes share the stream."""
+    """Writes each record as one line of JSON, in one piece.
+
+    Several processes share the stream.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -62,7 +65,7 @@ def json_line(record: logging.LogRecord) -> str:
 
 
 def use_log_format(log_format: LogFormat) -> None:
-    """Write the log lines of this process so from now on; warnings of Python's are some of them."""
+    """Set the format of this process's log lines and warnings."""
     is_json = log_format is LogFormat.JSON
     if is_json == is_json_logged():
         return
@@ -97,7 +100,7 @@ def log_fields(**fields: object) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class TaskLogs:
-    """How the log lines of a task are written: a value that travels with its work.
+    """A task's log format, as a value sent with its work.
 
     Attributes:
         log_format: Of the driver.
@@ -113,6 +116,6 @@ class TaskLogs:
         return cls(LogFormat.JSON if is_json_logged() else LogFormat.TEXT, dict(_fields.get()))
 
     def begin(self) -> None:
-        """Write the lines of this thread so, until another task begins in it."""
+        """Use this log format in this thread until its next task."""
         use_log_format(self.log_format)
         _fields.set(self.fields)

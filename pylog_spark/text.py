@@ -1,4 +1,4 @@
-"""Values as a person reads them, safe for a terminal, a table or a log line."""
+"""Values for a person: safe for terminals, tables and logs."""
 
 import json
 import re
@@ -20,7 +20,7 @@ def valid_text(text: str) -> str:
 
 
 def valid_texts(value: Any) -> Any:
-    """Return a value with all texts in it made valid, those in lists and mappings too."""
+    """Return a value with valid texts, in lists and mappings too."""
     match value:
         case str():
             return valid_text(value)
@@ -33,7 +33,7 @@ def valid_texts(value: Any) -> Any:
 
 
 def to_json(value: Any, **options: Any) -> str:
-    """Return JSON, valid UTF-8 whatever names of files and texts of errors are in it.
+    """Return JSON in valid UTF-8, for any names or texts.
 
     What it says of places is without their passwords.
 
@@ -46,12 +46,14 @@ def to_json(value: Any, **options: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """Return text for a person: ``escaped``, and without the passwords of its URLs."""
+    """Return text for a person: ``escaped``, without passwords of its URLs."""
     return escaped(without_secrets(text))
 
 
 def escaped(text: str) -> str:
-    r"""Return text with everything that a terminal would act upon, or could not show, escaped.
+    r"""Return text with all unsafe or unprintable characters escaped.
+
+    A terminal would act upon them, or could not show them.
 
     A topic name, a key or an error text may hold control characters, colour sequences or halves
     of characters; these become ``\xNN`` and the like. Line ends and tabs are escaped too.
@@ -64,7 +66,7 @@ def escaped(text: str) -> str:
 
 
 def readable_bytes(data: bytes, *, limit: int) -> str:
-    """Return bytes as a person reads them: UTF-8 where it is, the rest escaped.
+    """Return bytes as readable text: UTF-8, else escapes.
 
     Args:
         data: The bytes.

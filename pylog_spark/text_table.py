@@ -1,4 +1,4 @@
-"""Tables for a person: what a column is, and what is shown of it where a terminal is narrow.
+"""Tables for a person: columns, and their fit in a narrow terminal.
 
 A table is as wide as the terminal, 80 columns where there is none (``COLUMNS`` says otherwise).
 Columns without a single value are left out; where room is short, so are those of the highest
@@ -103,7 +103,7 @@ class _Filled:
 
 
 def has_several_roots(rows: Iterable[Row]) -> bool:
-    """Whether rows are of several roots, so that each has to say which is its own."""
+    """Whether rows are of several roots; each then names its own."""
     return len({row.get("root") for row in rows}) > 1
 
 
@@ -133,7 +133,10 @@ def write_table(
 
 
 def write_lines(console: Console, lines: Iterable[str]) -> None:
-    """Write lines of which none is broken: commands are to be copied from there."""
+    """Write lines without breaking them.
+
+    Commands are to be copied from there.
+    """
     for line in lines:
         console.print(Text(printable(line)), soft_wrap=True)
 
@@ -141,7 +144,9 @@ def write_lines(console: Console, lines: Iterable[str]) -> None:
 def write_paragraphs(
     console: Console, lines: Iterable[str], *, is_wide: bool = False, style: str = ""
 ) -> None:
-    """Write sentences, broken between words, further lines two columns deeper than the first.
+    """Write sentences, broken between words, with an indent.
+
+    Further lines stand two columns deeper than the first.
 
     One that has a command in it is not broken, nor is a long word.
     """
@@ -163,7 +168,10 @@ def write_paragraphs(
 
 
 def _has_command(text: str) -> bool:
-    """Whether a person is to copy a part of a sentence; a short command comes through unbroken."""
+    """Whether a sentence holds a long command, to be copied.
+
+    A short command comes through unbroken.
+    """
     return any(len(command) > _SHORT_COMMAND for command in _COMMAND.findall(text))
 
 
@@ -198,7 +206,10 @@ def _write_rows(
 
 
 def _root_column(rows: Sequence[Row], *, is_wide: bool) -> tuple[tuple[Column, ...], str]:
-    """Return the column of roots, none for a single one, and the folder that they share."""
+    """Return the column of roots and their shared folder.
+
+    There is no column for a single root.
+    """
     if not has_several_roots(rows):
         return (), ""
     parent = "" if is_wide else _shared_folder({str(row.get("root")) for row in rows})
@@ -209,7 +220,7 @@ def _root_column(rows: Sequence[Row], *, is_wide: bool) -> tuple[tuple[Column, .
 
 
 def _shared_folder(roots: Iterable[str]) -> str:
-    """Return the folder that all roots lie in, with its slash; nothing where there is none."""
+    """Return the common folder of all roots, with a slash; else nothing."""
     folders = zip(*(root.split("/")[:-1] for root in roots), strict=False)
     shared = takewhile(lambda names: len(set(names)) == 1, folders)
     folder = "".join(f"{names[0]}/" for names in shared)
@@ -217,7 +228,7 @@ def _shared_folder(roots: Iterable[str]) -> str:
 
 
 def _note_column(table: TextTable, rows: Sequence[Row], *, parent: str) -> _Filled | None:
-    """Return what is to be said of the rows as a column; None where that is nothing.
+    """Return the notes of rows as a column; None without notes.
 
     A root is named by the table or above it, and is not repeated.
     """
@@ -249,7 +260,9 @@ def _width(columns: Sequence[_Filled]) -> int:
 
 
 def _fit(columns: Sequence[_Filled], room: int) -> tuple[list[_Filled], list[str]]:
-    """Return the columns that have room, as wide as they may be, and the headings of the others.
+    """Return the columns that fit, and the headings of the others.
+
+    The columns are as wide as they may be.
 
     A single long name folds before it costs all rows a column.
     """
@@ -322,7 +335,10 @@ def _line(cells: Sequence[_Drawn], style_of: Callable[[Column], Style | None]) -
 
 
 def _rest(cells: Sequence[_Drawn]) -> list[_Drawn]:
-    """Return what of a row's cells is left for a further line; nothing where that is nothing."""
+    """Return the overflow of a row's cells; nothing without any.
+
+    It goes to a further line.
+    """
     if all(
         len(cell.text) <= cell.of.width and cell_len(cell.text) <= cell.of.width for cell in cells
     ):

@@ -1,4 +1,6 @@
-"""Where this user's programs keep files that can be made again: a folder of the user's alone.
+"""This user's cache folder, private and safe to delete.
+
+Its files can be made again.
 
 Programs are started from these folders and jars loaded, so a folder that others can write to, or
 put another one in the place of, is never used.
@@ -17,7 +19,7 @@ CACHE_VARIABLE: Final = "PYLOG_CACHE"
 
 
 def cache_folder(name: str) -> Path:
-    """Return the folder of that name in the first cache that can be used, made if need be.
+    """Return a named folder in the first usable cache, made if needed.
 
     The candidates: ``PYLOG_CACHE``, the user's cache folder (``XDG_CACHE_HOME``, ``~/.cache``), a
     private folder in the system's folder for temporary files.
@@ -48,7 +50,10 @@ def _candidate_roots() -> list[Path]:
 
 
 def _make_private(folder: Path) -> Path:
-    """Make the folder, or raise OSError where it is not ours, open to others or read-only."""
+    """Make the folder private; raise OSError if it cannot be.
+
+    It may be somebody else's, open to others, or read-only.
+    """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     for level in (folder.parent, folder):
         facts = level.stat()
