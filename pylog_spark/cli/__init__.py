@@ -19,7 +19,7 @@ def end_silently() -> None:
 
 
 def main(arguments: "Sequence[str] | None" = None) -> None:
-    """Run the program; end the process with its status, unless that is 0.
+    """Run the program; exit with its status, unless that is 0.
 
     A host that calls it in a process of its own, as Databricks does, may take any ``SystemExit``
     for a failure.

@@ -1,4 +1,7 @@
-"""``pylog audit``: what the replicas of several brokers have, and who may lead."""
+"""``pylog audit``: compare replicas of several brokers; judge leaders.
+
+It shows what each replica has, and who may lead.
+"""
 
 import base64
 from collections import Counter
@@ -377,7 +380,7 @@ def _write(report: Audit, *, is_wide: bool) -> None:
 
 
 def details_of(report: Audit) -> list[Row]:
-    """Return the rows of an audit, each with its whole answer as ``details``."""
+    """Return an audit's rows, each with its whole answer as ``details``."""
     rows = report.rows.to_pylist()
     return [
         {**row, "details": None if row["answer"] is None else answer}
@@ -386,7 +389,7 @@ def details_of(report: Audit) -> list[Row]:
 
 
 def write_losses(console: Console, details: Sequence[Row], *, is_wide: bool) -> None:
-    """Write the partitions of which a leader loses something; the others are counted."""
+    """Write the partitions with a leader's loss; count the others."""
     telling = [row for row in details if _losses(row)]
     others = len(details) - len(telling)
     alike = f"{count_text(others, 'more partition')}: whoever leads, nothing is lost"

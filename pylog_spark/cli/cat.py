@@ -1,4 +1,4 @@
-"""``pylog cat``: the records of a topic, as kcat writes them, or as JSON lines."""
+"""``pylog cat``: a topic's records, in kcat's format or as JSON lines."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -34,7 +34,7 @@ _ROWS_AT_A_TIME = 4096
 
 
 def cat(line: CommandLine) -> int:
-    """Write the records that are asked for to standard output, and return the exit status.
+    """Write records to standard output; return the exit status.
 
     Raises:
         PylogError: As ``kafka_log.Logs.read``, and as iterating over its records.

@@ -55,7 +55,7 @@ def check_topics(
 
 
 def topic_notes(options: "JobOptions", roots: "Sequence[LogRoot]") -> tuple[str, ...]:
-    """Return a line for each pattern of a run that matches no topic of its roots.
+    """Return a line for each pattern without a topic in the roots.
 
     Where an inventory stands for a listing, or a root cannot be listed, nobody knows it so early.
 
@@ -84,7 +84,9 @@ def topic_notes(options: "JobOptions", roots: "Sequence[LogRoot]") -> tuple[str,
 
 
 def write_notes(notes: Iterable[str], *, is_for_person: bool, is_wide: bool) -> None:
-    """End an answer that has no row for notes: below its tables, or on standard error.
+    """Write notes below an answer's tables, or on standard error.
+
+    They end an answer that has no row for notes.
 
     Args:
         notes: Line by line.
@@ -99,6 +101,9 @@ def write_notes(notes: Iterable[str], *, is_for_person: bool, is_wide: bool) -> 
 
 
 def topics_of(directories: Iterable[str]) -> set[str]:
-    """Return the topics of some partition directories, whatever state Kafka named them by."""
+    """Return the topics of partition directories, also of renamed ones.
+
+    Kafka renames a directory by its state.
+    """
     partitions = (classify_directory(name)[1] for name in directories)
     return {partition.topic for partition in partitions if partition is not None}

@@ -1,4 +1,4 @@
-"""Every command: its help, the options that it has, and where its work is.
+"""Every command: its help, options, and entry function.
 
 What an option is, ``options.declared`` says; here stands only what one command says differently.
 The module of a command's work is imported when it runs: ``pylog partition`` and ``pylog dump`` are

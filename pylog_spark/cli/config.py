@@ -1,4 +1,4 @@
-"""``pylog config``: the settings in force; a file of topic configs to begin with."""
+"""``pylog config``: effective settings, and a first file of topic configs."""
 
 import json
 import shlex
@@ -67,7 +67,7 @@ def _row(entry: ConfigEntry, *, with_origin: bool) -> dict[str, str]:
 
 
 def init_config(line: CommandLine) -> int:
-    """Print a YAML file of the topics whose configs nobody says, and return the exit status.
+    """Print a YAML file for topics without config; return the exit status.
 
     As it is printed it says nothing: what is a guess is a comment.
 
@@ -110,7 +110,7 @@ def init_config(line: CommandLine) -> int:
 
 
 def _entry(topic: TopicEvidence) -> list[str]:
-    """Return what files tell of a topic, and what its entry may be, all of it comments."""
+    """Return a topic's evidence and a possible entry, all as comments."""
     rows = topic.rows
     size = size_text(sum(row["size_bytes"] or 0 for row in rows))
     segments = sum(row["segments"] or 0 for row in rows)

@@ -173,7 +173,10 @@ def _write_transactions(call: Call[None], console: Console, rows: dict[str, list
 
 
 def _columns(schema: pa.Schema) -> list[str]:
-    """Return the keys of such rows; an error is a row of its own here."""
+    """Return the keys of such rows, without the error.
+
+    An error is a row of its own here.
+    """
     return [name for name in schema.names if name != "error"]
 
 
@@ -191,7 +194,7 @@ def _state(row: Row) -> str:
 
 
 def _group_lag(row: Row) -> str:
-    """Return the sum of what is known, and say where it is not all."""
+    """Return a group's lag, with "at least" where it is incomplete."""
     is_part = row["commits_without_log"] and row["lag"] is not None
     return f"at least {number_text(row['lag'])}" if is_part else number_text(row["lag"])
 

@@ -1,4 +1,4 @@
-"""The differences between topics and their copies, for a person or a program."""
+"""Differences between topics and their copies, for people or programs."""
 
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ def _since(row: Row) -> str:
 
 
 def _places(row: Row) -> str:
-    """Return the places on both sides, and what more is to be said."""
+    """Return the places on both sides, and the row's message."""
     said = []
     if row["copy_first_offset"] is not None:
         said.append(f"offsets {offsets_text(row, 'copy_')} of the copy")

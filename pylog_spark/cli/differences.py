@@ -25,7 +25,7 @@ def _what(row: Row) -> str:
 
 
 def offsets_text(row: Row, prefix: str = "") -> str:
-    """Return the range of offsets of a row as a person reads it."""
+    """Return a row's range of offsets as text for a person."""
     first, last = row[f"{prefix}first_offset"], row[f"{prefix}last_offset"]
     if first is None:
         return "-"
@@ -40,7 +40,7 @@ def _brokers(row: Row) -> str:
 
 
 def _places(row: Row) -> str:
-    """Return the places on both sides, and what more is to be said."""
+    """Return the places on both sides, and the row's message."""
     sides = [
         _place(row, f"{prefix}broker", f"{prefix}file", f"{prefix}position", f"{prefix}epoch")
         for prefix in ("", "other_")

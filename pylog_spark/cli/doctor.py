@@ -1,4 +1,4 @@
-"""``pylog doctor``: what state log directories are in, and what to do next."""
+"""``pylog doctor``: the state of log directories, and the next steps."""
 
 import json
 import re
@@ -203,7 +203,10 @@ def _show(call: Call[_Subject], report: "Diagnosis | ClusterDiagnosis") -> int:
 def _write_rows(
     diagnosis: Diagnosis, of_broker: Mapping[str, int], findings: Iterable[str], lines: RowLines
 ) -> None:
-    """Write the diagnosis: one object as JSON; as CSV its findings, a row each."""
+    """Write the diagnosis as one JSON object, or its findings as CSV.
+
+    In CSV each finding is a row.
+    """
     if not lines.is_csv:
         lines.add_list("diagnosis", {**of_broker, **_describe(diagnosis)}, "findings", findings)
     else:
@@ -396,7 +399,10 @@ def _write(call: Call[_Subject], diagnosis: Diagnosis, shown: int) -> None:
 
 
 def _without_second_cut(row: Row, commands: Sequence[str]) -> Row:
-    """Return a finding whose fix refers to the plan, if that has the same cut with a limit."""
+    """Return a finding; its fix refers to the plan's cut.
+
+    That is so if the plan has the same cut with a limit.
+    """
     kind = KINDS[Code(row["code"])]
     command = command_of(Code(row["code"]), row["fix"])
     is_planned = Severity(row["severity"]).rank >= Severity.ERROR.rank and commands
@@ -451,7 +457,10 @@ def _start_lines(diagnosis: Diagnosis) -> list[str]:
 
 
 def _worth_telling(forecasts: Sequence[Row]) -> list[Row]:
-    """Return the partitions to which a broker's start would do more than read and index them."""
+    """Return the partitions with unusual work at a broker's start.
+
+    Reading and indexing alone is usual.
+    """
     names = ("cut_bytes", "error", "deleted_segments", "split_segments")
     return [row for row in forecasts if any(row.get(name) for name in names)]
 

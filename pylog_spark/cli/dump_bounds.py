@@ -1,4 +1,4 @@
-"""Which part of a log a dump shows: from where, to where, and how many records at most."""
+"""The part of a log in a dump: start, end, most records."""
 
 from datetime import datetime
 from typing import Final
@@ -16,7 +16,9 @@ _FIRST_OFFSET: Final = -(2**63)
 
 
 class DumpBounds:
-    """Cuts what a dump shows, batch after batch in the order of their offsets.
+    """Cuts a dump to its bounds, batch after batch.
+
+    Batches come in the order of their offsets.
 
     A time stands for the first record at or after it, as it does for a consumer.
 
@@ -54,7 +56,10 @@ class DumpBounds:
         return not (self.is_over or is_before or base_offset >= self._end)
 
     def rows(self, batches: BatchTable) -> tuple[int, int]:
-        """Return the first of some batches that may be shown, and the one behind the last."""
+        """Return the range of batches with a possible part in the dump.
+
+        It is the first of them, and the one behind the last.
+        """
         if not self._is_range:
             return 0, len(batches)
         may_be = (batches.last_offset >= self._start) & batches.may_reach_below(self._end)
@@ -72,7 +77,7 @@ class DumpBounds:
     def cut(
         self, records: RecordColumns, first_row: int, end_row: int
     ) -> tuple[RecordColumns, int, int] | None:
-        """Return what is shown of some batches: their records, the first of them, and their end.
+        """Return the dumped part of batches: records, first batch, end.
 
         Args:
             records: Those of the batches that are opened, in order.
@@ -107,7 +112,10 @@ class DumpBounds:
         return records.select(chosen), first_row, end_row
 
     def take_entry(self) -> bool:
-        """Return whether an entry of a file without records is shown, and count it."""
+        """Count an entry, and return whether it is shown.
+
+        It is of a file without records.
+        """
         if self._left is not None:
             if not self._left:
                 return False
@@ -115,7 +123,7 @@ class DumpBounds:
         return True
 
     def _end_at(self, records: RecordColumns, chosen: NDArray[np.bool_], first_row: int) -> int:
-        """Take note that this is the end; return the row behind the last batch that is shown."""
+        """Mark the end; return the row behind the last shown batch."""
         self.is_over = True
         (kept,) = np.nonzero(chosen)
         return int(records.batch[kept[-1]]) + 1 if kept.size else first_row

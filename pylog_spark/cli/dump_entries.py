@@ -1,4 +1,4 @@
-"""The small files of a log, entry by entry: indexes, producer snapshots, checkpoints."""
+"""Entries of a log's small files: indexes, producer snapshots, checkpoints."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -55,7 +55,7 @@ _ENTRIES_AT_A_TIME: Final = 1 << 12
 
 
 def parser_of(name: str) -> EntryParser | None:
-    """Return what reads a file of this name, None for one that is none of these."""
+    """Return the parser for a file's name, None without one."""
     return _BY_NAME.get(name) or _BY_SUFFIX.get(kind_of(name) or "")
 
 
@@ -135,7 +135,7 @@ def _base(name: str) -> int:
 
 
 def _is_padding(row: int, relative_offset: int) -> bool:
-    """Whether an entry is one of the zeros that a preallocated index ends in."""
+    """Whether an entry is padding: zeros at a preallocated index's end."""
     return row > 0 and relative_offset == 0
 
 

@@ -68,7 +68,7 @@ _CHUNK_CHARACTERS: Final = 1 << 16
 
 
 class LineWriter(Protocol):
-    """How the content of one file becomes lines, each with its line end."""
+    """Formats the content of one file as lines with line ends."""
 
     def batches(self, decoded: DecodedBatches) -> Iterator[str]:
         """Yield the lines of some batches and their records."""
@@ -79,7 +79,7 @@ class LineWriter(Protocol):
         ...
 
     def error(self, error: BadBytesError) -> str:
-        """Return the line of what cannot be read, most often the end of the file."""
+        """Return the line for unreadable bytes, mostly at the file's end."""
         ...
 
     def entry(self, kind: str, fields: dict[str, Any]) -> str:
@@ -112,7 +112,10 @@ class DumpRequest:
     values: ValueFormat | None = None
 
     def lines(self, file: str, topic: str | None) -> LineWriter:
-        """Return what makes lines of a file, of an internal topic or None."""
+        """Return the line writer for a file.
+
+        The topic is an internal one, or None.
+        """
         if self.as_json:
             unsaid = BytesFormat.BASE64
             keys, values = self.keys or unsaid, self.values or unsaid
@@ -122,7 +125,7 @@ class DumpRequest:
 
 
 def dump(line: CommandLine) -> int:
-    """Write the content of a file, or of a partition directory's files, for an exit status.
+    """Dump a file or a partition directory; return the exit status.
 
     Raises:
         PylogError: As ``dump_path``.
@@ -148,7 +151,9 @@ def dump(line: CommandLine) -> int:
 
 
 def dump_path(path: str | Path, request: DumpRequest) -> bool:
-    """Write the content of a file, or of a partition directory's files by name, to stdout.
+    """Write a file's content to stdout, or that of a directory's files.
+
+    The directory is a partition's; its files come by name.
 
     Args:
         path: The file or directory; a path or a URL.
@@ -198,7 +203,7 @@ def dump_path(path: str | Path, request: DumpRequest) -> bool:
 
 
 def _bounds(request: DumpRequest, store: LogStore, segments: Sequence[str]) -> DumpBounds:
-    """Return what is shown, with places that are counted from the end as offsets."""
+    """Return the dump's bounds, with places from the end as offsets."""
     start, end = request.start, request.end
     if any(isinstance(place, int) and place < 0 for place in (start, end)):
         log_end = _end_offset(store, segments)
@@ -210,7 +215,7 @@ def _bounds(request: DumpRequest, store: LogStore, segments: Sequence[str]) -> D
 
 
 def _end_offset(store: LogStore, segments: Sequence[str]) -> int:
-    """Return the offset behind the last batch of some segments, 0 where they have none.
+    """Return the offset behind the last batch, 0 without batches.
 
     Raises:
         CorruptRecordError: Bytes are no batches.
@@ -225,7 +230,10 @@ def _end_offset(store: LogStore, segments: Sequence[str]) -> int:
 
 
 def _within(bounds: DumpBounds, segments: Sequence[str]) -> list[str]:
-    """Return the segments that may have something of what is shown; a snapshot always may."""
+    """Return the segments with a possible part in the dump.
+
+    A snapshot is always among them.
+    """
     bases = [offset_of(name) for name in segments]
     following = [*bases[1:], None]
     return [
@@ -236,7 +244,10 @@ def _within(bounds: DumpBounds, segments: Sequence[str]) -> list[str]:
 
 
 def is_segment(name: str) -> bool:
-    """Whether a file holds batches; one that is on its way in or out does too."""
+    """Whether a file holds batches, also under a temporary name.
+
+    A file on its way in or out holds them, too.
+    """
     plain = settled_name(name)
     if plain == BOOTSTRAP_SNAPSHOT_FILE or parse_cluster_snapshot(plain) is not None:
         return True
@@ -244,7 +255,10 @@ def is_segment(name: str) -> bool:
 
 
 class _Problems:
-    """What is bad, counted, for one line on standard error: an output may be long."""
+    """A count of faults, for one line on standard error.
+
+    An output may be long.
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -283,7 +297,10 @@ class _Output:
 
 
 def _choose_files(path: str) -> tuple[LogStore, list[str]]:
-    """Return where the files are, and their names in the order in which they are shown."""
+    """Return the store of a path, and its file names in order.
+
+    They are shown in that order.
+    """
     # Only partitions of managed roots have generations.
     local = None if is_managed(path) or GENERATION_MARK in path else local_path(path)
     if local is not None and not local.is_dir():
@@ -314,7 +331,10 @@ def _choose_files(path: str) -> tuple[LogStore, list[str]]:
 
 
 def _tell_of_renamed(store: LogStore) -> None:
-    """Say which files of a directory are shown under names that they do not have yet."""
+    """Name the files with a later name in the dump.
+
+    It shows them under names that they do not have yet.
+    """
     if not isinstance(store, SettledStore):
         return
     renamed = [f"{file.name} as {name}" for name, file in store.files.items() if file.name != name]
@@ -326,7 +346,7 @@ def _tell_of_renamed(store: LogStore) -> None:
 
 
 def _choose_one(directory: str, name: str) -> tuple[LogStore, list[str]]:
-    """Return a file that lies on an object store, or in a managed root."""
+    """Return a single file of an object store or managed root."""
     try:
         store = open_store(locate_directory(directory))
         if any(file.name == name for file in store.list_files()):
@@ -353,7 +373,7 @@ class _Dump:
         self.problems = _Problems()
 
     def add(self, name: str, lines: LineWriter) -> None:
-        """Write the lines of one file, and take note of what is bad in it."""
+        """Write the lines of one file, and note its faults."""
         try:
             if is_segment(name):
                 self._add_segment(name, lines)

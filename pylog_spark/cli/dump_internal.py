@@ -1,4 +1,4 @@
-"""The meaning of records of Kafka's internal topics, beside their bytes in a dump."""
+"""The meaning of internal topics' records, beside their bytes in a dump."""
 
 import math
 from base64 import b64encode
@@ -39,7 +39,7 @@ _OF_QUORUM: Final = frozenset(record_type.name for record_type in CONTROL_RECORD
 
 
 def internal_topic_of(location: str, name: str) -> str | None:
-    """Return the internal topic whose records a file holds, None where it holds other ones.
+    """Return the internal topic of a file's records, None for others.
 
     Args:
         location: Path or URL of its directory.
@@ -82,7 +82,10 @@ def meaning_of(topic: str, key: memoryview | None, value: memoryview | None) -> 
 
 
 def meaning_text(topic: str, key: memoryview | None, value: memoryview | None) -> str:
-    """Return what a record means as a person reads it, on one line; arguments as `meaning_of`."""
+    """Return a record's meaning as one line for a person.
+
+    The arguments are those of `meaning_of`.
+    """
     decoded = _decode(topic, key, value)
     parts = [decoded.type or f"type {decoded.type_id}"]
     if decoded.version is not None:
@@ -112,7 +115,7 @@ def _text(value: Any) -> str:
 
 
 def _shown_value(topic: str, decoded: DecodedRecord) -> Fields | None:
-    """Return the fields of a value without secrets, and with what consumers put into it."""
+    """Return a value's fields without secrets, with consumers' own fields decoded."""
     value, type_id = decoded.value, decoded.type_id
     if value is None or type_id is None:
         return value
@@ -138,7 +141,7 @@ def _shown_member(member: Fields) -> Fields:
 
 
 def _of_client(decode: Callable[[bytes], Fields], data: bytes) -> Fields | None:
-    """Return what a client's own bytes say, None where they say something else."""
+    """Return the fields of a client's own bytes, None if malformed."""
     try:
         return decode(data)
     except MalformedMessageError:

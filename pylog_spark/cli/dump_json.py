@@ -80,7 +80,7 @@ class JsonLines:
         self._is_plain = topic is None and keys is values is BytesFormat.BASE64
 
     def batches(self, decoded: DecodedBatches) -> Iterator[str]:
-        """Yield the lines of some batches, each followed by those of its records."""
+        """Yield each batch's line, followed by the lines of its records."""
         rows = decoded.batches.rows(decoded.first_row, decoded.end_row)
         heads = self._heads(rows, decoded.window.file_position)
         start = 0
@@ -110,7 +110,7 @@ class JsonLines:
         return _line(fields | {"message": error.reason})
 
     def entry(self, kind: str, fields: dict[str, Any]) -> str:
-        """Return the line of an entry of an index, a snapshot or a checkpoint."""
+        """Return the line of an index, snapshot or checkpoint entry."""
         return _line({"type": kind, "file": self._file, **fields})
 
     def _record_line(self, row: RecordRow) -> str:
@@ -204,7 +204,10 @@ class JsonLines:
 
 
 def _text_of(how: ValueFormat) -> Callable[[memoryview | None], str]:
-    """Return what writes bytes as a JSON text; there are millions of them."""
+    """Return a fast writer of bytes as JSON text.
+
+    There are millions of them.
+    """
     if how is BytesFormat.BASE64:
         return _base64
     return lambda data: format_value(None if data is None else bytes(data), how)

@@ -1,4 +1,7 @@
-"""Records as plain tuples, a slice at a time, for those who write a line for each."""
+"""Records as plain tuples, a slice at a time.
+
+They are for those who write a line for each record.
+"""
 
 from collections.abc import Iterator
 from typing import Final
@@ -65,7 +68,7 @@ def record_rows(records: RecordColumns, start: int, stop: int) -> Iterator[Recor
 def _headers(
     part: RecordColumns, in_arena: NDArray[np.uint8]
 ) -> dict[int, list[tuple[str, memoryview | None]]]:
-    """Return the headers of the records that have any, by the record's row."""
+    """Return the headers by record row; records without headers are missing."""
     counts = np.ascontiguousarray(part.table[record_scan.RECORD_HEADER_COUNT])
     spans = np.empty((_SPAN_COLUMNS, int(counts.sum())), np.int64)
     headers: dict[int, list[tuple[str, memoryview | None]]] = {}

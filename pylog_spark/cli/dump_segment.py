@@ -1,4 +1,7 @@
-"""A segment's batches and records, a block at a time, up to the first that cannot be read."""
+"""Read a segment's batches and records until the first bad one.
+
+They come a block at a time.
+"""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -32,7 +35,9 @@ _WINDOW_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedBatches:
-    """Consecutive batches of a window with their records; valid until the next is asked for.
+    """Consecutive batches of a window with their records.
+
+    They are valid until the next ones are asked for.
 
     Attributes:
         window: The window.
@@ -50,7 +55,7 @@ class DecodedBatches:
 
     @property
     def wrong_checksums(self) -> list[tuple[int, str]]:
-        """Position, and what is wrong, of every batch whose CRC is not right."""
+        """Position and error of every batch with a wrong CRC."""
         ok = self.window.batches.crc_ok[self.first_row : self.end_row]
         rows = (np.flatnonzero(ok != 1) + self.first_row).tolist()
         offsets = self.window.batches.base_offset
@@ -72,7 +77,9 @@ class DecodedBatches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TornTail:
-    """Bytes at the end of a file that are no whole batch: the writer died, or still writes.
+    """Bytes at a file's end without a whole batch.
+
+    Their writer died, or still writes.
 
     Attributes:
         file: Name of the file.
@@ -153,7 +160,10 @@ def _scan(reader: FileReader) -> Iterator[Window]:
 
 
 def _not_shown(window: Window) -> CorruptRecordError:
-    """Return what is to be said of a large batch of which only the header was read."""
+    """Return the error about a large batch with a wrong CRC.
+
+    Only its header was read.
+    """
     batches = window.batches
     return CorruptRecordError(
         window.file,
@@ -187,7 +197,7 @@ class _Chooser:
 def _decode(
     window: Window, wanted: NDArray[np.bool_], end_offset: int | None, row: int, end: int
 ) -> Iterator[DecodedBatches]:
-    """Yield the batches from a row of a window to the one before another."""
+    """Yield a window's batches from row to before end."""
     while row < end:
         payload, end_row, bad = _open(window, wanted, row)
         end_row = min(end_row, end)
@@ -215,7 +225,10 @@ def _decode(
 def _open(
     window: Window, wanted: NDArray[np.bool_], row: int
 ) -> tuple[Payload, int, BadBytesError | None]:
-    """Open batches from row on: their payload, where it ends, and what is bad with the next."""
+    """Return opened batches from row on, their end, and an error.
+
+    The error is about the batch behind them.
+    """
     bad: BadBytesError | None = None
     bad_row = 0
     while True:
@@ -232,7 +245,7 @@ def _open(
 def _read_records(
     payload: Payload, wanted: NDArray[np.bool_], first_row: int, end_row: int
 ) -> tuple[RecordColumns, BadBytesError | None]:
-    """Return the records of the wanted batches up to the first bad one, and what is bad.
+    """Return the wanted batches' records up to an error, and the error.
 
     Of a bad batch there are those that Kafka's reader hands out before it stops: none if it is
     compressed, and where bytes are left over not the last one, with which it notices them.

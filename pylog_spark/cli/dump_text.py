@@ -63,7 +63,7 @@ class TextLines:
         self._heading = f"{escaped(file)}\n"
 
     def batches(self, decoded: DecodedBatches) -> Iterator[str]:
-        """Yield the lines of some batches, each followed by those of its records."""
+        """Yield each batch's line, followed by the lines of its records."""
         yield self._take_heading()
         rows = decoded.batches.rows(decoded.first_row, decoded.end_row)
         start = 0
@@ -93,7 +93,7 @@ class TextLines:
         )
 
     def entry(self, kind: str, fields: dict[str, Any]) -> str:
-        """Return the line of an entry of an index, a snapshot or a checkpoint."""
+        """Return the line of an index, snapshot or checkpoint entry."""
         del kind
         text = "  ".join(f"{name} {escaped(str(value))}" for name, value in fields.items())
         return f"{self._take_heading()}  {text}\n"
@@ -156,7 +156,7 @@ def _batch_line(rows: BatchTable, row: int, file_position: int) -> str:
 
 
 def _format_facts(rows: BatchTable, row: int) -> list[str]:
-    """Return how many records there are, where that is known, and an unusual magic."""
+    """Return a batch's number of records, if known, and unusual magic."""
     facts = [] if rows.magic[row] == MAGIC_V2 else [f"magic {rows.magic[row]}"]
     # A legacy entry counts no records, and is not counted where it is not opened.
     if not rows.is_legacy[row] or rows.record_count[row] != UNKNOWN_COUNT:
@@ -172,7 +172,10 @@ def _times_of_batch(rows: BatchTable, row: int) -> str:
 
 
 def _times_text(epoch_ms: NDArray[np.int64]) -> list[str]:
-    """Return what time_text returns for each, those of our days all at once."""
+    """Return the result of time_text for each time, fast.
+
+    Times of our days are formatted all at once.
+    """
     usual = (epoch_ms >= 0) & (epoch_ms <= LAST_MS)
     shown = np.datetime_as_string(np.where(usual, epoch_ms, 0).astype("M8[ms]"), timezone="UTC")
     texts: list[str] = shown.tolist()

@@ -1,4 +1,4 @@
-"""What a user is told when an error or a signal ends a command.
+"""The message for a user after an error or a signal.
 
 No traceback reaches the user: an error that was raised on purpose says what is wrong in one line,
 any other one says how to see where.
@@ -30,7 +30,7 @@ _log: Final = logging.getLogger("pylog")
 
 
 def report_error(error: BaseException, *, debug: bool) -> None:
-    """Say on standard error what ended a command, in one line; with debug also where."""
+    """Write a command's fatal error to stderr; with debug, the traceback."""
     text = _describe(error)
     if is_json_logged():
         if text:
@@ -44,7 +44,7 @@ def report_error(error: BaseException, *, debug: bool) -> None:
 
 
 def write_line(text: str) -> None:
-    """Say on standard error, in one line, what is wrong; as a log line where these are JSON."""
+    """Write one line to stderr, as a log line in JSON mode."""
     if is_json_logged():
         _log.error("%s", text)
     else:
@@ -52,7 +52,10 @@ def write_line(text: str) -> None:
 
 
 def _write(text: str) -> None:
-    """Write to standard error; where that is closed or full, the exit status says it alone."""
+    """Write to standard error, if possible.
+
+    Where it is closed or full, only the exit status tells.
+    """
     with suppress(OSError, ValueError):
         if sys.stderr is not None:
             sys.stderr.write(text)
@@ -60,7 +63,7 @@ def _write(text: str) -> None:
 
 
 def line_of_end(text: str) -> bytes:
-    """Return the line that tells why a process ends at once; takes no locks."""
+    """Return the line about a process's sudden end, without locks."""
     if is_json_logged():
         record = logging.LogRecord("pylog", logging.ERROR, "", 0, text, None, None)
         return f"{json_line(record)}\n".encode()
@@ -68,19 +71,25 @@ def line_of_end(text: str) -> bytes:
 
 
 def leave_out_interruptions() -> None:
-    """Keep libraries from logging an interruption with a traceback: the program says it itself."""
+    """Keep libraries from logging an interruption with a traceback.
+
+    The program says it itself.
+    """
     logging.getLogger().addFilter(_is_no_interruption)
 
 
 class _LineFormatter(logging.Formatter):
-    """A message of a log as one line for a person: names and errors in it steer no terminal."""
+    """Formats a log message as one line, safe for a terminal.
+
+    Names and errors in it steer no terminal.
+    """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
         return printable(super().formatMessage(record))
 
 
 def escape_log_lines() -> None:
-    """Let what is logged, and reaches the terminal for nobody else takes it, be safe to show."""
+    """Make log lines without a handler safe for the terminal."""
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_LineFormatter())
 

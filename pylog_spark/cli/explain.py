@@ -1,4 +1,7 @@
-"""``pylog explain``: why a partition is not cleaned or deleted; what a code means."""
+"""``pylog explain``: the reason for keeping a partition, or a code's meaning.
+
+It says why a partition is not cleaned or deleted.
+"""
 
 import os
 import re
@@ -57,7 +60,7 @@ def _statement_text(row: Row) -> str:
 
 
 def _predicate(code: str) -> str:
-    """Return a code without its first word where that is its last as well: WITHIN_TIME."""
+    """Return a code without its first word, if repeated last: WITHIN_TIME."""
     for word in Predicate:
         if code.startswith(f"{word}_") and code.endswith(f"_{word}"):
             return code.removeprefix(f"{word}_")
@@ -80,7 +83,10 @@ _STATEMENT_TABLE: Final = TextTable(
 
 
 class _Explain:
-    """Explains partitions, or what a code means where codes stand in place of roots."""
+    """Explains partitions, or codes in place of roots.
+
+    Of a code it says the meaning.
+    """
 
     def __call__(self, line: CommandLine) -> int:
         """Run the command, and return its exit status."""
@@ -126,7 +132,7 @@ def _show(call: Call[None], rows: Iterable[Row]) -> int:
 
 
 def _write_rows(lines: RowLines, row: Row) -> None:
-    """Write a partition: an object as JSON; as CSV its predicates, a row each."""
+    """Write a partition: one JSON object, or a CSV row per predicate."""
     lines.add("explanation", row)
     if lines.is_csv:
         for statement in row["statements"]:
@@ -171,7 +177,10 @@ def _answer(answer: Row) -> str:
 
 
 def is_code(word: str) -> bool:
-    """Whether a word may be a code, and no place; in lower case it has to be one."""
+    """Whether a word may be a code, and no place.
+
+    A word in lower case has to be an existing code.
+    """
     return _CODE.fullmatch(word) is not None or word.upper() in all_codes()
 
 

@@ -1,4 +1,4 @@
-"""``pylog export``: the records of a topic as Parquet, a Delta table, CSV or JSON lines."""
+"""``pylog export``: a topic's records as Parquet, Delta, CSV, JSON lines."""
 
 from functools import partial
 from typing import Any

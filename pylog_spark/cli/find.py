@@ -1,4 +1,7 @@
-"""``pylog find``: every version of a key that is left, and where others are missing."""
+"""``pylog find``: every remaining version of a key, and possible gaps.
+
+A gap is a place where other versions are missing.
+"""
 
 import time
 from collections import Counter
@@ -199,7 +202,7 @@ def _write_rows(
 
 
 def _format(row: Row, name: str, how: ValueFormat) -> str:
-    """Return the key or the value of a version as a JSON text.
+    """Return a version's key or value as JSON text.
 
     Raises:
         ConfigError: It is not in its format.
@@ -280,7 +283,10 @@ def _left_out(histories: Sequence[tuple[str, PartitionHistory]]) -> Iterator[str
 def _sentences(
     histories: Sequence[tuple[str, PartitionHistory]], *, is_wide: bool
 ) -> Iterator[str]:
-    """Yield what is sure about the partitions that have versions; about all of them if wide."""
+    """Yield the certain facts about partitions with versions.
+
+    If wide, they are about all partitions.
+    """
     told = [history for _, history in histories if history.versions or is_wide]
     yield from (history.sentence for history in told)
     if told:
@@ -329,7 +335,7 @@ def _places(row: Row, *, is_wide: bool) -> str:
 
 
 def _runs(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a line for each run whose trash has some of the versions."""
+    """Yield a line for each run with versions in its trash."""
     counts = Counter(
         copy["name"] for row in rows for copy in row["copies"] if copy["kind"] == IN_TRASH
     )

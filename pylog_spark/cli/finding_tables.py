@@ -59,7 +59,9 @@ def write_counts(
     all_by: str = "",
     are_all: bool = False,
 ) -> None:
-    """Write counts of findings, and what to do about the first of each kind, or about all.
+    """Write counts of findings, and commands for the first of each.
+
+    With ``are_all`` there are commands for all findings.
 
     That stands on lines of its own, none of them broken: commands are to be copied from there.
 

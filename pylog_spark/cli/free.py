@@ -1,4 +1,7 @@
-"""``pylog free``: what could go, in which order, and the commands; nothing is done."""
+"""``pylog free``: list removable data, an order, and the commands.
+
+Nothing is done.
+"""
 
 import shlex
 from collections.abc import Collection, Iterator, Sequence
@@ -136,7 +139,10 @@ def _row(number: int, step: FreeStep, total: int, command: str) -> dict[str, Any
 
 
 def _of_one_root(call: Call[dict[str, str]], rows: Sequence[Row]) -> Sequence[Row]:
-    """Return rows for a table: where there is one log directory, a trash is no second one."""
+    """Return rows for a table, all of a single log directory.
+
+    Where there is one log directory, a trash is no second one.
+    """
     only = next(iter(call.subject)) if len(call.subject) == 1 else None
     return [{**row, "place": row["root"], "root": only or row["root"]} for row in rows]
 
@@ -179,7 +185,10 @@ def _command(call: Call[dict[str, str]], plan: FreePlan, step: FreeStep) -> str:
 def _trash_again(
     call: Call[dict[str, str]], plan: FreePlan, roots: Collection[str]
 ) -> Sequence[str]:
-    """Return the trash of a job on some roots, as it is typed; none where it fills their disk."""
+    """Return a job's trash option as typed; none on its roots' disk.
+
+    The trash would fill that disk.
+    """
     trash = call.options.trash
     if trash is None or any(call.subject[root] == Role.MANAGED for root in roots):
         return []
@@ -245,7 +254,10 @@ def _verdict(need: int | None, rows: Sequence[Row], sure: int, most: int) -> Ite
 
 
 def _trash_notes(call: Call[dict[str, str]], plan: FreePlan) -> Iterator[str]:
-    """Yield why commands leave out the trash that was said, for then they have no way back."""
+    """Yield a warning if commands leave out the trash.
+
+    The commands cannot be undone then.
+    """
     beside = [
         root
         for root, role in call.subject.items()

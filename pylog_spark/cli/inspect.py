@@ -115,7 +115,7 @@ def inspect_roots(line: CommandLine) -> int:
 
 
 def _check_page(page: Path, roots: Sequence[str]) -> None:
-    """Refuse a page that could not be written, or that would lie among somebody's files."""
+    """Refuse a page in an unwritable place, or among somebody's files."""
     from pylog_spark.cli.runner import check_file_place  # noqa: PLC0415  # whoever wants no page
     from pylog_spark.run.guards import check_outside  # noqa: PLC0415  # whoever wants no page
 
@@ -201,7 +201,7 @@ def _look(line: CommandLine, view: RootView, chosen: TopicFilter, now_ms: int) -
 
 
 def _order(rows: Sequence[Row], by: InspectOrder | None) -> list[int]:
-    """Return the numbers of rows in an order; what has no such value stands last."""
+    """Return the row numbers in an order; rows without value last."""
     if by is None:
         return list(range(len(rows)))
     keys = _SORTED_BY[by]
@@ -225,7 +225,7 @@ def totals_by_topic(rows: Sequence[Row], by: InspectOrder | None) -> list[Row]:
 
 
 def _total(rows: Sequence[Row]) -> Row:
-    """Return the sums of some partitions' rows, and their widest span of time.
+    """Return the sums of partitions' rows, and their widest time span.
 
     ``dirty_ratio`` is that of the dirtiest partition: Kafka cleans by it, partition by partition.
     """
@@ -259,7 +259,10 @@ def _segments(entry: SubDirectory) -> list[Row]:
 
 
 def _row_lines(line: CommandLine) -> RowLines:
-    """Return what writes rows for a program; as CSV, those of what was asked for most closely."""
+    """Return the row writer for a program.
+
+    As CSV it has the rows that were asked for most closely.
+    """
     if line[PER_TOPIC]:
         return RowLines(line[OUTPUT], "topic", ["topic", *_total([])])
     if line[SEGMENTS]:
@@ -313,14 +316,14 @@ def _lines_of(row: Row, segments: Iterable[Row]) -> Iterator[Row]:
 
 
 def _table(table: TextTable, by: InspectOrder | None) -> TextTable:
-    """Return a table in which that column always stays which its rows are sorted by."""
+    """Return a table with its sort column always shown."""
     kept = None if by is None else _HEADING_OF[by]
     columns = (replace(one, rank=0) if one.heading == kept else one for one in table.columns)
     return replace(table, columns=tuple(columns))
 
 
 def footer(looks: Sequence[Look], rows: Sequence[Row]) -> list[str]:
-    """Return the sums of all partitions as a sentence, and what is to be said of single roots."""
+    """Return all partitions' sums as a sentence, and notes on roots."""
     total = _total(rows)
     text = f"{count_text(len(rows), 'directory', 'directories')}, {size_text(total['size_bytes'])}"
     text += f" and {size_text(total['index_bytes'])} of indexes"

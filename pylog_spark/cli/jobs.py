@@ -1,4 +1,4 @@
-"""The jobs that recover, retain and compact, a saved plan that is applied, and what they print."""
+"""The commands for recover, retain, compact and saved plans, with output."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -124,7 +124,9 @@ def _with_notes(report: RunReport, call: Call[list[str]]) -> RunReport:
 
 
 def role_notes(roots: Iterable[LogRoot], what: str) -> Iterator[str]:
-    """Yield why the work of a dry run or a plan is refused: roots whose role nobody said.
+    """Yield a refusal for each root without an explicit role.
+
+    The real work of a dry run or a plan would be refused there.
 
     Args:
         roots: The log directories.
@@ -166,7 +168,7 @@ def _apply(call: Call[SavedPlan], place: Any) -> RunReport:
 
 
 def show_run(call: Call[Any], report: RunReport) -> int:
-    """Print what a run did, or would do, and return its exit status."""
+    """Print a run's results, real or planned; return its exit status."""
     rows = report.results.to_pylist()
     if call.is_for_person:
         _write_tables(call, report, rows)
@@ -225,7 +227,10 @@ def run_page(report: RunReport, roots: Sequence[LogRoot], options: JobOptions) -
 
 
 def _write_rows(report: RunReport, rows: list[dict[str, Any]], lines: RowLines) -> None:
-    """Write what a run did, or would do, for a program: a row a partition, then the run's own."""
+    """Write a run for a program: partition rows, then its own.
+
+    The run may be a dry one.
+    """
     plans = _plans(report) if report.dry_run else {}
     for row in rows:
         plan = plans.get(row_key(row))

@@ -1,4 +1,4 @@
-"""What the pages of several commands have in common: findings, pictures, former runs."""
+"""Common parts of commands' pages: findings, pictures, earlier runs."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
@@ -42,7 +42,7 @@ _CODE_TABLE: Final = TextTable(
 
 
 def picture_notes() -> list[str]:
-    """Return what a reader should know of the pictures of a page: that there are none."""
+    """Return a note if a page has no pictures."""
     return [] if can_draw() else [_NO_PICTURES]
 
 
@@ -65,7 +65,7 @@ def figures(*pictures: Picture | None) -> list[Block]:
 def finding_sections(
     counts: Sequence[tuple[str, str, int]], findings: Sequence[Row]
 ) -> list[Section]:
-    """Return what was found, by kind and one by one, and what the codes mean.
+    """Return findings by kind and one by one, with their codes' meanings.
 
     Args:
         counts: Severity, code, how many; worst first.
@@ -121,7 +121,7 @@ def segment_section(look: Callable[[], Sequence[Row]], *, now_ms: int) -> Sectio
 
 
 def history_section(ledger: str | None) -> Section:
-    """Return the last runs of a ledger; none without a ledger, or before it has a run.
+    """Return a section of a ledger's last runs; empty without any.
 
     One that lies in an object store is left to ``pylog runs``: how it is reached is a setting of
     Spark's, and a page should not wait for it.

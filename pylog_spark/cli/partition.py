@@ -11,7 +11,7 @@ from storage_core.filenames import parse_partition_directory, parse_renamed_dire
 
 
 def named_log_directory(directory: Path) -> Path:
-    """Return where a partition directory is that a person named, one that Kafka renamed too.
+    """Return a given partition directory's path, also for a renamed one.
 
     Raises:
         PartitionNotFoundError: There is no such directory.
@@ -41,5 +41,8 @@ def named_partition_directory(directory: Path) -> Path:
 
 
 def _led_to(directory: Path) -> Path:
-    """Return what a link leads to: that is what the person who names it means."""
+    """Return the target of a link.
+
+    The person who names a link means its target.
+    """
     return directory.resolve() if directory.is_symlink() else directory

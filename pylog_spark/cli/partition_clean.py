@@ -46,7 +46,9 @@ _UNUSED_HASH_KEY = bytes(16)
 
 
 def clean(line: CommandLine) -> int:
-    """Clean the partition, or say what would be done: one JSON object; return the exit status.
+    """Clean a partition or plan it; print JSON; return the exit status.
+
+    The JSON is one object.
 
     Raises:
         ConfigError: The range is said in two ways.
@@ -114,7 +116,7 @@ def _cleaner_sizes(line: CommandLine) -> dict[str, Any]:
 def _describe(
     directory: Path, config: LogConfig, cleaner: CleanerConfig, request: CleanRequest
 ) -> dict[str, Any]:
-    """Return what a round would do, as far as that is known without reading records."""
+    """Return a round's plan as far as known without reading records."""
     store = LocalStore(directory)
     log = load_for_round(store, config, cleaner, request)
     cleanable = choose_range(PartitionState.of_log(log), config, request)

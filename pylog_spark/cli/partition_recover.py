@@ -38,7 +38,9 @@ from storage_core.threads import count_processors
 
 
 def recover(line: CommandLine) -> int:
-    """Recover the partition, or say what would be done: one JSON object; return the exit status.
+    """Recover a partition or plan it; print JSON; return the exit status.
+
+    The JSON is one object.
 
     Raises:
         GuardRefusedError: Something would be cut, and nothing may be.
@@ -67,7 +69,9 @@ def recover(line: CommandLine) -> int:
 
 
 def _refuse_cuts(directory: Path, log: LoadedLog) -> None:
-    """Refuse to cut records, or a torn tail; zeros at the end are neither.
+    """Refuse to cut records or a torn tail; zeros may go.
+
+    Zeros at the end are neither.
 
     Raises:
         GuardRefusedError: Something would be cut.
@@ -84,7 +88,9 @@ def _refuse_cuts(directory: Path, log: LoadedLog) -> None:
 
 
 def truncate(line: CommandLine) -> int:
-    """Truncate the partition, or say what would be done: one JSON object; return the exit status.
+    """Truncate a partition or plan it; print JSON; return the exit status.
+
+    The JSON is one object.
 
     Raises:
         PylogError: As ``truncate_partition``.
@@ -117,7 +123,7 @@ def truncate(line: CommandLine) -> int:
 
 
 def _describe(directory: Path, log: LoadedLog) -> dict[str, Any]:
-    """Return what would be cut, with what can still be read of it, and every step."""
+    """Return the cuts with their readable records, and every step."""
     store = LocalStore(directory)
     plan = Plan(location=log.location, operations=log.operations)
     return {

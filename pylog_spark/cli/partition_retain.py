@@ -24,7 +24,9 @@ from storage_core.store import LocalStore
 
 
 def retain(line: CommandLine) -> int:
-    """Make the deletion pass, or say what it would do: one JSON object; return the exit status.
+    """Make the deletion pass or plan it; print JSON; return the status.
+
+    The JSON is one object; the status is the exit status.
 
     Raises:
         PylogError: As ``retain_partition``.
@@ -66,7 +68,7 @@ def retain(line: CommandLine) -> int:
 
 
 def _describe(decision: RetentionPlan) -> dict[str, Any]:
-    """Return what goes and why, and what keeps the rest, as plain values."""
+    """Return the deletions with reasons, and the rest's, as plain values."""
     return {
         "removals": [
             {

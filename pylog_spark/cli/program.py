@@ -1,4 +1,4 @@
-"""The program ``pylog``: which commands there are, and how one of them is run.
+"""The program ``pylog``: its commands, and the way to run one.
 
 ``commands`` declares them; typer gets a parameter for each option. What a command does is imported
 when it is called.
@@ -77,7 +77,10 @@ def _listed(command: Command | CommandGroup) -> Any:
 
 
 def _callback_of(command: Command) -> Callable[..., None]:
-    """Return what typer calls for a command: it imports its work, and ends with its status."""
+    """Return typer's callback of a command.
+
+    It imports the command's work, and ends with its status.
+    """
 
     def run_command(**parameters: Any) -> None:
         module, _, name = command.work.partition(":")
@@ -100,7 +103,7 @@ def _callback_of(command: Command) -> Callable[..., None]:
 
 
 def _short_help_option(text_of: Callable[[str], str]) -> Any:
-    """Return the annotation of ``-h``, which prints a short help and ends the program.
+    """Return the annotation of ``-h``: print a short help and exit.
 
     Args:
         text_of: Makes the help of the command's path: the words that name it.
@@ -126,14 +129,20 @@ def _split_option(argument: str) -> list[str]:
 
 
 def _no_exact_dry_run(error: Any) -> Exception:
-    """Return an error about the second of the two options as one about what was said."""
+    """Return an error about ``--exact`` as one about ``--dry-run=exact``.
+
+    The user wrote the latter.
+    """
     return typer.BadParameter(
         "this command has only --dry-run", ctx=error.ctx, param_hint=_EXACT_DRY_RUN
     )
 
 
 class _Commands(Mapping[str, Any]):
-    """The commands by name; typer's form of one is built when it is asked for: it takes a while."""
+    """The commands by name, each built for typer on demand.
+
+    Building one takes a while.
+    """
 
     def __init__(self) -> None:
         self._declared = {command.name: command for command in COMMANDS}
@@ -152,20 +161,23 @@ class _Commands(Mapping[str, Any]):
 
 
 class CommandTable(TyperGroup):
-    """The commands; what one of them raises becomes a line on standard error and a status."""
+    """The commands; an error becomes a stderr line and a status."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = _Commands()  # type: ignore[assignment]  # nobody changes it
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the program's help, for which commands need but their own, and no options."""
+        """Write the program's help: its commands, without their options."""
         listed = copy.copy(self)
         listed.commands = {command.name: _listed(command) for command in COMMANDS}
         TyperGroup.format_help(listed, ctx, formatter)
 
     def main(self, *arguments: Any, **named: Any) -> Any:
-        """Run the program and end the process; wrong usage is one line, as any other error."""
+        """Run the program and exit; report wrong usage in one line.
+
+        Any other error has one line, too.
+        """
         try:
             status = super().main(*arguments, **{**named, "standalone_mode": False})
         except _UsageError as error:
@@ -174,7 +186,10 @@ class CommandTable(TyperGroup):
         sys.exit(status if isinstance(status, int) else ExitCode.DONE)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the command line; the one option that may have a value or none becomes two."""
+        """Read the command line; split the option with an optional value.
+
+        It becomes two options.
+        """
         return list(super().parse_args(ctx, [part for arg in args for part in _split_option(arg)]))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -263,7 +278,7 @@ def pylog(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the program; end the process with its status, unless that is 0.
+    """Run the program; exit with its status, unless that is 0.
 
     A host that calls it in a process of its own, as Databricks does, may take any ``SystemExit``
     for a failure.
@@ -315,7 +330,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _report_usage(error: Any) -> None:
-    """Say on standard error what is wrong with the command line, and where help is."""
+    """Write a command line error to stderr, with a pointer to help."""
     context = getattr(error, "ctx", None)
     path = _PROGRAM if context is None else context.command_path
     message = " ".join(error.format_message().split()).replace(_PYDANTICS_PREFIX, "")
@@ -326,14 +341,20 @@ def _report_usage(error: Any) -> None:
 
 
 def _discard_output() -> None:
-    """Let the interpreter's own flush at its end succeed where nobody reads any more."""
+    """Discard further output, so the interpreter's last flush succeeds.
+
+    Nobody reads it any more.
+    """
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())
     os.close(devnull)
 
 
 def signature_of(options: tuple[Option[Any], ...]) -> inspect.Signature:
-    """Return the signature that typer wants of a command with these options and arguments."""
+    """Return a command's signature for typer, by its options.
+
+    Arguments are among the options.
+    """
     return inspect.Signature(
         [
             inspect.Parameter(
@@ -348,7 +369,7 @@ def signature_of(options: tuple[Option[Any], ...]) -> inspect.Signature:
 
 
 def command_line_of(options: tuple[Option[Any], ...], parameters: Mapping[str, Any]) -> CommandLine:
-    """Return what a command line has, from the parameters that typer calls a command with."""
+    """Return the command line for typer's parameters of a command."""
     written = dict(parameters)
     for option in options:
         if option.kind.written is bool:
@@ -384,7 +405,10 @@ def _description_of(option: Option[Any]) -> Any:
 
 
 def _complaining(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return a parser whose errors typer reports as wrong usage of its parameter."""
+    """Return a parser with errors for typer, as wrong usage.
+
+    They name the parser's parameter.
+    """
 
     def parse_or_complain(text: str) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""One line on the terminal that says how far a job has come; nothing where no terminal is."""
+"""A job's progress as one terminal line; nothing without a terminal."""
 
 from typing import Self
 

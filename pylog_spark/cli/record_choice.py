@@ -32,7 +32,9 @@ from storage_core.reading.request import DEFAULT_RANGE_BYTES
 
 
 def with_topic_and_roots(line: CommandLine, *, needs_out: bool = False) -> CommandLine:
-    """Return a command line that has topic and roots where each command reads them.
+    """Return a command line with topic and roots in their usual places.
+
+    Each command reads them there.
 
     Both shapes are taken: ``ROOT... --topic TOPIC [--out DIR]``, and, as it was first written,
     ``TOPIC [DIR] --root ROOT...``.
@@ -117,7 +119,7 @@ def read_chosen(
 
 
 def missing_partitions(roots: Sequence[str], topic: str) -> list[int]:
-    """Return the partitions of a topic that its cluster knows, and that are in none of some roots.
+    """Return a topic's partitions of the cluster without logs in roots.
 
     Args:
         roots: Log directories; without the cluster's metadata in one of them nothing is known.
@@ -135,7 +137,7 @@ def missing_partitions(roots: Sequence[str], topic: str) -> list[int]:
 
 
 def keys_of(line: CommandLine) -> list[bytes] | None:
-    """Return the keys that a command line asks for; None for all records.
+    """Return the keys of a command line; None for all records.
 
     Raises:
         ConfigError: One is not written as ``--key-format`` says.
@@ -145,7 +147,7 @@ def keys_of(line: CommandLine) -> list[bytes] | None:
 
 
 def first_rows(batches: Iterable[pa.RecordBatch], most: int | None) -> Iterator[pa.RecordBatch]:
-    """Yield the first rows of some batches, and read no batch more than that takes.
+    """Yield the first rows of batches; read no more than needed.
 
     Args:
         batches: None of them is empty.
@@ -163,7 +165,9 @@ def first_rows(batches: Iterable[pa.RecordBatch], most: int | None) -> Iterator[
 
 
 def _position(logs: Logs, line: CommandLine, label: str, place: Position) -> Position:
-    """Return a place as the reader takes it; counted from the end it is an offset for each log.
+    """Return a place for the reader.
+
+    A place counted from the end becomes an offset for each log.
 
     Raises:
         ConfigError: Nobody can say where a log ends.

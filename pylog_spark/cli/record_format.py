@@ -1,4 +1,6 @@
-r"""kcat's format strings: ``%t [%p] at %o: %k = %s\n``, and records by them.
+r"""kcat's format strings, such as ``%t [%p] at %o: %k = %s\n``.
+
+Records are written by them.
 
 The letters are those of kcat (https://github.com/edenhill/kcat): ``%s`` value, ``%S`` its length or
 -1 for null, ``%R`` the same as a big-endian integer of four bytes, ``%k`` key, ``%K`` its length,
@@ -108,7 +110,7 @@ class RecordFormat:
 
 
 def _parse(text: str) -> list[str | bytes]:
-    """Return the parts of a format: letters as text, what stands between them as bytes."""
+    """Return a format's parts: letters as text, literals as bytes."""
     parts: list[str | bytes] = []
     # Literals and letters take turns; the letter is the first character behind a percent sign.
     literal = b""
@@ -155,7 +157,7 @@ def _numbers(column: pa.Array) -> pa.Array:
 
 
 def _header_text(headers: pa.Array, how: ValueFormat) -> pa.Array:
-    """Return headers as kcat writes them: ``name=value``, with NULL for null, and commas."""
+    """Return headers in kcat's form: ``name=value``, with commas, NULL for null."""
     entries = headers.flatten()
     values = pc.fill_null(format_column(entries.field("value"), format_of_headers(how)), b"NULL")
     of_names = BytesFormat.RAW if how is BytesFormat.RAW else BytesFormat.TEXT

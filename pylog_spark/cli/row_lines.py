@@ -1,4 +1,6 @@
-"""The rows of an answer as a program reads them: JSON lines of all kinds, or CSV of one kind.
+"""Rows of an answer for a program: JSON lines or CSV.
+
+JSON lines have all kinds of rows, CSV has one kind.
 
 CSV is that of RFC 4180, with one line of names. They are the keys of the JSON lines of that kind,
 and so are the values: counts of bytes and epoch milliseconds, nothing for null, ``true`` and
@@ -57,7 +59,9 @@ class RowLines:
             self._csv.writerow(self._columns)
 
     def add(self, kind: str, row: Row, data: Mapping[str, str] = _NO_DATA) -> None:
-        """Write a row; CSV leaves out those of another kind, whose errors go to standard error.
+        """Write a row; CSV leaves out rows of another kind.
+
+        Their errors go to standard error.
 
         Args:
             kind: Its kind.
@@ -77,7 +81,7 @@ class RowLines:
                 typer.echo(printable(f"pylog: {text}"), err=True)
 
     def add_list(self, kind: str, row: Row, name: str, items: Iterable[str]) -> None:
-        """Write a JSON line of which one value is a list that is written item by item.
+        """Write a JSON line with one long list, item by item.
 
         Args:
             kind: Its kind.
@@ -94,7 +98,7 @@ class RowLines:
 
 
 def _remarks(row: Row) -> Iterator[str]:
-    """Yield what a person has to hear of a row that is not shown."""
+    """Yield a hidden row's errors and notes for a person."""
     place = row.get("directory") or row.get("root")
     before = f"{place}: " if place else ""
     if row.get("error") is not None:
@@ -119,7 +123,7 @@ def _cell(value: Any) -> str:
 
 
 def _data_cell(text: str) -> str:
-    """Return what stands in a cell for a JSON text: of a string its characters."""
+    """Return a JSON text's cell; for a string, its characters."""
     if text == "null":
         return ""
     return _no_formula(escaped(json.loads(text))) if text.startswith('"') else text

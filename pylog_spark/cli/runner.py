@@ -1,4 +1,4 @@
-"""How a command runs: arguments, options, what can be refused early, place, operation, answer.
+"""Steps of a command: arguments, options, early refusals, place, operation, answer.
 
 The steps and their order are here, once; a ``Work`` says what a command does in each. What is heavy
 is imported when a step needs it.
@@ -41,7 +41,7 @@ _BOUND: Final = f"{MOST_PARTITIONS_HERE:,} partitions and 100 GiB of logs"
 
 
 class Tasks(enum.Enum):
-    """Where a command has its tasks done, or what writes its ledger, if nothing else is said."""
+    """A command's default place for tasks, or for its ledger's writer."""
 
     NONE = enum.auto()  # it has none
     HERE = enum.auto()  # this machine
@@ -140,7 +140,7 @@ class Work(Generic[SubjectT, ReportT]):
         return self.show(call, self.operate(call, place))
 
     def _place(self, call: Call[SubjectT]) -> "tuple[Place | None, str]":
-        """Return where tasks are done, and what a person is told of the choice."""
+        """Return the place of tasks, and a note about the choice."""
         options = call.options
         has_ledger = options.ledger is not None
         writes_ledger = has_ledger and not options.dry_run
@@ -159,7 +159,10 @@ class Work(Generic[SubjectT, ReportT]):
         return start_session(self.name, options, delta=delta), note
 
     def _choose(self, call: Call[SubjectT]) -> tuple[bool, str]:
-        """Return whether this machine does the tasks, without Spark, and the note about it."""
+        """Return whether this machine does the tasks, with a note.
+
+        They are done without Spark then.
+        """
         options = call.options
         if options.engine is not EngineChoice.AUTO or options.master is not None:
             return options.engine is EngineChoice.LOCAL, ""
@@ -176,7 +179,7 @@ class Work(Generic[SubjectT, ReportT]):
         return False, f"beyond {_BOUND}, or not on this machine; --engine local takes this machine"
 
     def _is_little(self, call: Call[SubjectT]) -> bool:
-        """Whether all that a command is about lies here, and is not much."""
+        """Whether a command's data lies here, and is not much."""
         from pylog_spark.discovery import are_few, count_directories  # noqa: PLC0415  # Arrow
 
         count = count_directories(call.roots)
@@ -187,7 +190,7 @@ class Work(Generic[SubjectT, ReportT]):
 
 
 def engine_text(engine: str, call: Call[Any]) -> str:
-    """Return what did the tasks of a run, and why, for its closing line."""
+    """Return a run's engine and its reason, for the closing line."""
     why = f" ({call.engine_note})" if call.engine_note else ""
     return f"engine {engine}{why}"
 
@@ -211,7 +214,7 @@ def load_options(line: CommandLine) -> "JobOptions":
 
 
 def start_session(command: str, options: "JobOptions", *, delta: bool) -> "SparkSession":
-    """Start a Spark session for a command, or take the one that there is.
+    """Start a Spark session for a command, or take the existing one.
 
     Args:
         command: Its name, for Spark's pages.
@@ -234,7 +237,9 @@ def start_session(command: str, options: "JobOptions", *, delta: bool) -> "Spark
 
 
 def check_file_place(option: str, file: Path | None) -> None:
-    """Refuse a file that could not be written at the end of a run, before the run begins.
+    """Refuse an unwritable output file before the run begins.
+
+    It would be written at the end of the run.
 
     Args:
         option: That names it.

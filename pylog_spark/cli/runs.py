@@ -1,4 +1,4 @@
-"""``pylog runs``: what was done here before, and what of it can be undone."""
+"""``pylog runs``: earlier runs here, and their possible undo."""
 
 import shlex
 from dataclasses import asdict, fields
@@ -25,7 +25,9 @@ from storage_core.wording import count_text
 
 
 def show_runs(line: CommandLine) -> int:
-    """Print the last runs of a ledger, a trash or both, and return the exit status.
+    """Print the last runs; return the exit status.
+
+    They are those of a ledger, a trash or both.
 
     Raises:
         ConfigError: There is no ledger and no trash.

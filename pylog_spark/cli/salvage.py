@@ -1,4 +1,7 @@
-"""``pylog salvage``: what recoveries cut and kept, and the way back into a log."""
+"""``pylog salvage``: the records of recoveries' cuts, and their replay.
+
+A replay is the way back into a log.
+"""
 
 import shlex
 import sys
@@ -81,7 +84,7 @@ _REPLAY_TABLE: Final = TextTable(
 
 
 def show_salvage(line: CommandLine) -> int:
-    """Print what a salvage folder holds, beside the logs, and return the exit status.
+    """Print a salvage folder's content beside the logs; return the exit status.
 
     Raises:
         PylogError: There is no such folder, or a file cannot be read.
@@ -102,7 +105,7 @@ def show_salvage(line: CommandLine) -> int:
 
 
 def replay(line: CommandLine) -> int:
-    """Append what was salvaged, or write it as records, and return the exit status.
+    """Append salvaged records or write them out; return the exit status.
 
     Raises:
         PylogError: As ``replay_salvage``, or as ``cat`` where records are written.
@@ -126,7 +129,10 @@ def replay(line: CommandLine) -> int:
 
 
 def _check_topics(line: CommandLine) -> None:
-    """Refuse a name that no topic of the salvage folder has; say which patterns match none."""
+    """Refuse an unknown topic name; report patterns without a topic.
+
+    The topics are those of the salvage folder.
+    """
     folder = line[SALVAGED]
     topics = {each.partition.topic for each in find_salvaged(folder)}
     for note in check_topics(line[TOPICS], line[EXCLUDE], topics, [str(folder)]):
@@ -134,7 +140,10 @@ def _check_topics(line: CommandLine) -> None:
 
 
 def _write_records(line: CommandLine) -> int:
-    """Write the records that the logs do not have; say on standard error what is left out."""
+    """Write the records missing in the logs; count the others.
+
+    The count goes to standard error.
+    """
     topics = TopicFilter(topics=line[TOPICS], exclude=line[EXCLUDE])
     found = look_at_salvage(line[SALVAGED], line[ROOTS], topics)
 

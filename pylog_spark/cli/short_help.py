@@ -1,4 +1,7 @@
-"""The short help of ``-h``: what a command does, and its options by name, on one screen."""
+"""The short help of ``-h``: a command's purpose and option names.
+
+It fits one screen.
+"""
 
 import shutil
 import textwrap
@@ -10,7 +13,7 @@ from pylog_spark.options.option import Option
 
 
 def program_text(commands: Iterable[Command | CommandGroup]) -> str:
-    """Return the short help of the program: its commands by name, under their headings."""
+    """Return the program's short help: command names under their headings."""
     panels: dict[str | None, list[str]] = {}
     for command in commands:
         panels.setdefault(command.panel, []).append(command.name)
@@ -19,7 +22,7 @@ def program_text(commands: Iterable[Command | CommandGroup]) -> str:
 
 
 def group_text(group: CommandGroup) -> str:
-    """Return the short help of a group: its commands, with what each does."""
+    """Return a group's short help: its commands and their purposes."""
     rows = [(command.name, _summary(command)) for command in group.commands]
     path = f"pylog {group.name}"
     return _page(f"Usage: {path} COMMAND ...", group.help, rows, path)
@@ -58,7 +61,7 @@ def _names(option: Option[Any]) -> str:
 
 
 def _page(usage: str, summary: str, rows: list[tuple[str, str]], path: str) -> str:
-    """Return usage, summary, rows in two columns, and where the long help is."""
+    """Return a page: usage, summary, two-column rows, pointer to long help."""
     columns = min(shutil.get_terminal_size().columns, 100)
     width = max((len(name) for name, _ in rows), default=0) + 4
     lines = textwrap.wrap(usage, columns, subsequent_indent="    ")

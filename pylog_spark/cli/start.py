@@ -1,4 +1,4 @@
-"""The start of the program: signals, standard streams, and what nobody has expected.
+"""Start the program: signals, standard streams, unexpected errors.
 
 What a signal does is settled before anything is imported that takes its time. Whatever cannot be
 imported is an error as any other: 1, Python's own status for it, means findings.
@@ -45,7 +45,10 @@ def describe_failure(error: BaseException) -> str:
 
 
 def _open_closed_streams() -> None:
-    """Let a standard stream that is closed lead to nowhere: files would get its number."""
+    """Open closed standard streams to nowhere.
+
+    Otherwise files would get their numbers.
+    """
     for number, name in enumerate(_STREAMS):
         if getattr(sys, name) is None:
             opened = os.open(os.devnull, os.O_RDWR)

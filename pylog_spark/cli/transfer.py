@@ -1,4 +1,7 @@
-"""Ingest, materialize and survey: into and out of managed roots, and what is due by listings."""
+"""``pylog ingest``, ``materialize`` and ``survey``: managed roots and due work.
+
+Ingest goes into managed roots, materialize out of them. A survey says what is due by listings.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -181,7 +184,7 @@ def _show(call: Call[Any], report: TransferReport) -> int:
 
 
 def write_rows(report: TransferReport, lines: RowLines) -> None:
-    """Write what was done for a program: rows of each partition, then the run's own.
+    """Write results for a program: partitions' rows, then the run's.
 
     Args:
         report: What was done.

@@ -1,4 +1,7 @@
-"""Undo and purge: what does their tasks, and writes their ledger, is chosen as for jobs."""
+"""``pylog undo`` and ``purge``, with engine and ledger as for jobs.
+
+What does their tasks, and writes their ledger, is chosen as for jobs.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -52,7 +55,7 @@ def _purge(call: Call[None], place: Any) -> RunReport:
 
 
 def _notes_of_nothing_to_undo(report: RunReport, call: Call[list[str]]) -> tuple[str, ...]:
-    """Return a line for each root of the run of which nothing was undone, nor refused."""
+    """Return a line for each root without an undo or refusal."""
     seen = set(pc.unique(report.results["root"]).to_pylist())
     of_what = " of a topic that --topics and --exclude ask for" if call.are_topics_chosen else ""
     return tuple(
@@ -63,7 +66,9 @@ def _notes_of_nothing_to_undo(report: RunReport, call: Call[list[str]]) -> tuple
 
 
 def _notes_of_empty_roots(roots: Sequence[LogRoot], options: JobOptions) -> tuple[str, ...]:
-    """Return a line for each root in which a purge was asked for no partition that is there.
+    """Return a line for each root without a partition to purge.
+
+    The purge was asked for there.
 
     A purge has no row of a partition that has nothing to purge, so its rows do not tell.
     """

@@ -1,4 +1,7 @@
-"""``pylog warmup``: every way through the kernels once, on a log of fourteen records; and Spark."""
+"""``pylog warmup``: run every kernel path once, and prepare Spark.
+
+The kernels run on a log of fourteen records.
+"""
 
 import pkgutil
 import time
@@ -63,7 +66,10 @@ _CONFIG: Final = LogConfig(cleanup_policy=frozenset({CleanupPolicy.COMPACT}))
 
 
 def warmup(_line: CommandLine) -> int:
-    """Compile every kernel, keep Spark's Java classes, say so, and return the exit status."""
+    """Compile all kernels, archive Spark's classes; return the exit status.
+
+    The command says so.
+    """
     typer.echo(warm_up())
     kept = keep_java_classes()
     if kept is not None:
@@ -118,7 +124,7 @@ def _read(directory: Path) -> None:
 
 
 def _digest(directory: Path) -> None:
-    """Digest a log as a replica and as a copy, as comparisons with others do."""
+    """Digest a log as replica and as copy, like a comparison."""
     log = observe_log(
         ReplicaPlace(
             broker=None,
@@ -139,7 +145,7 @@ def _retain(directory: Path) -> None:
 
 
 def _index_apart(directory: Path) -> None:
-    """Index segments one by one and merge them, as the tasks of a job do."""
+    """Index segments singly and merge them, like a job's tasks."""
     store = LocalStore(directory)
     cleaner = CleanerConfig()
     log = load_log(store, config=_CONFIG, cleaner=cleaner, now_ms=_NOW_MS)

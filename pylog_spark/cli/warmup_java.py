@@ -1,4 +1,4 @@
-"""The part of ``pylog warmup`` that is Spark's: its Java classes, kept for the JVMs of jobs."""
+"""Archive Spark's Java classes for jobs' JVMs, in ``pylog warmup``."""
 
 import time
 from pathlib import Path
@@ -20,7 +20,7 @@ _MEGA: Final = 1e6
 
 
 def keep_java_classes() -> str | None:
-    """Make the archive of classes, unless it is there; return a line that says so.
+    """Make the missing archive of classes; return a line about it.
 
     None where there is no Spark here, or its JVM is somebody else's.
     """
@@ -52,7 +52,9 @@ def _make(archive: Path, *, delta: bool) -> None:
 
 
 def record_classes(archive: Path, *, delta: bool) -> None:
-    """Run what most jobs do, and have the JVM write its classes down when it ends.
+    """Run typical job work; let the JVM record its classes.
+
+    It writes them down when it ends.
 
     The JVM is this process's only one: it can start no other.
 

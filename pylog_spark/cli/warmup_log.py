@@ -1,4 +1,4 @@
-"""A log of three segments and fourteen records, small enough to be carried in the code.
+"""A log of three segments and fourteen records, small enough for code.
 
 It has what makes compaction take each of its ways: messages of the formats before v2, keys, a
 record without one, headers, tombstones, an aborted and a committed transaction. Built by
