@@ -51,7 +51,7 @@ def classes_digest(java: Java, jars: Sequence[Path]) -> str:
 
 
 def options_to_use(archive: Path) -> tuple[str, ...]:
-    """Return the options of a JVM that starts from an archive."""
+    """Return the JVM options to start from an archive."""
     return (f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", *_QUIET)
 
 

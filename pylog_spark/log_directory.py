@@ -524,7 +524,7 @@ class LogDirectory:
         return recover(self._place, [self.path], self._options(dry_run=dry_run))
 
     def retain_with_report(self, *, dry_run: bool = False) -> RunReport:
-        """Retain, and return the full report: deletions and what blocks more.
+        """Retain, and return the full report with deletions and their limits.
 
         Otherwise as ``retain``.
         """

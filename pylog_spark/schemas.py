@@ -892,7 +892,7 @@ STEPS: Final = "steps"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionRow:
-    """Retention's deletions of one partition, and what keeps the rest.
+    """Retention's deletions of one partition, and the rest's reasons to stay.
 
     It is for people and programs.
     """
@@ -967,7 +967,7 @@ RECOVERY_WORK: Final = schema_of(RecoveryWorkRow)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentScanRow:
-    """A scan of one segment, for the task that recovers it.
+    """A scan of one segment, for the recovery task.
 
     The segment was read from end to end; the task recovers its partition.
     """

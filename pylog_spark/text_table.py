@@ -260,7 +260,7 @@ def _width(columns: Sequence[_Filled]) -> int:
 
 
 def _fit(columns: Sequence[_Filled], room: int) -> tuple[list[_Filled], list[str]]:
-    """Return the columns that fit, and the headings of the others.
+    """Return the fitting columns, and the headings of the others.
 
     The columns are as wide as they may be.
 

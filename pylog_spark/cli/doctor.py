@@ -399,7 +399,7 @@ def _write(call: Call[_Subject], diagnosis: Diagnosis, shown: int) -> None:
 
 
 def _without_second_cut(row: Row, commands: Sequence[str]) -> Row:
-    """Return a finding; its fix refers to the plan's cut.
+    """Return a finding; let its fix refer to the plan's cut.
 
     That is so if the plan has the same cut with a limit.
     """

@@ -204,9 +204,9 @@ class JsonLines:
 
 
 def _text_of(how: ValueFormat) -> Callable[[memoryview | None], str]:
-    """Return a fast writer of bytes as JSON text.
+    """Return a writer of bytes as JSON text.
 
-    There are millions of them.
+    It has to be fast: there are millions of texts.
     """
     if how is BytesFormat.BASE64:
         return _base64

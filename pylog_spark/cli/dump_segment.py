@@ -77,7 +77,7 @@ class DecodedBatches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TornTail:
-    """Bytes at a file's end without a whole batch.
+    """Bytes of an incomplete batch at a file's end.
 
     Their writer died, or still writes.
 

@@ -139,9 +139,9 @@ def _row(number: int, step: FreeStep, total: int, command: str) -> dict[str, Any
 
 
 def _of_one_root(call: Call[dict[str, str]], rows: Sequence[Row]) -> Sequence[Row]:
-    """Return rows for a table, all of a single log directory.
+    """Return rows for a table; a trash is no second root.
 
-    Where there is one log directory, a trash is no second one.
+    That holds where there is one log directory.
     """
     only = next(iter(call.subject)) if len(call.subject) == 1 else None
     return [{**row, "place": row["root"], "root": only or row["root"]} for row in rows]

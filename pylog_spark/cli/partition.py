@@ -11,7 +11,7 @@ from storage_core.filenames import parse_partition_directory, parse_renamed_dire
 
 
 def named_log_directory(directory: Path) -> Path:
-    """Return a given partition directory's path, also for a renamed one.
+    """Return the real path of a partition directory, also if renamed.
 
     Raises:
         PartitionNotFoundError: There is no such directory.

@@ -233,9 +233,9 @@ class Engine(ABC, Generic[RowsT]):
 
     @abstractmethod
     def stream(self, rows: RowsT, schema: pa.Schema, description: str) -> Iterator[pa.RecordBatch]:
-        """Run stages that read little, once, and yield the rows.
+        """Run small stages once, and yield the rows.
 
-        Never all of them are held.
+        They read little. Never all rows are held.
 
         Args:
             rows: What to run.

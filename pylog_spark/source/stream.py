@@ -157,9 +157,9 @@ class KafkaLogStreamReader(DataSourceStreamReader):
                 yield from follow_range(wanted, partition.request, now_ms=now_ms)
 
     def _look(self, reached: dict[TopicPartition, int]) -> dict[TopicPartition, LogOffsets]:
-        """Return the readable logs of each partition.
+        """Return the log offsets of each partition.
 
-        A log that was read and is gone is not among them.
+        A log that was read and is gone has none.
         """
         request = self._options.request
         there = replace(

@@ -54,7 +54,7 @@ class PartitionCheckpoints:
     cleaner_offset: Count | None = None
 
     def moved(self, changes: Self) -> Self:
-        """Return these offsets with changes; recovery points stay within the log.
+        """Return these offsets with some of them changed.
 
         No recovery point is below the log's start.
 

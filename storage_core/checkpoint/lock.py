@@ -381,7 +381,7 @@ class LogDirectoryLock:
 
 
 def find_sharers(log_directory: Path) -> list[int]:
-    """Return the visible processes that have a lock file open."""
+    """Return the visible processes with an open lock file."""
     path = str(log_directory.resolve() / LOCK_FILE)
     found = []
     for descriptors in Path("/proc").glob("[0-9]*/fd"):

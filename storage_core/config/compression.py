@@ -1,4 +1,4 @@
-"""Codecs by their setting, and the batches that compaction recompresses."""
+"""Codecs by their setting, and compaction's choice of batches to recompress."""
 
 import enum
 from dataclasses import dataclass

@@ -190,7 +190,7 @@ def resolve(
 def find_broker_default(key: ConfigKey, broker: Mapping[str, str]) -> ResolvedValue | None:
     """Return a topic key's value from the broker's settings, else None.
 
-    Of several units, the finest one wins.
+    Of several units the finest wins, and the value is in it.
 
     Raises:
         ConfigError: The value is malformed or out of range.
