@@ -39,7 +39,10 @@ class FileReader(Protocol):
     size_bytes: int
 
     def read_into(self, position: int, target: NDArray[np.uint8]) -> int:
-        """Fill target from position on and return how many bytes there were (fewer at the end)."""
+        """Fill target from position on; return the number of bytes.
+
+        There are fewer than target holds at the end of the file.
+        """
         ...
 
     def close(self) -> None:
@@ -53,7 +56,7 @@ class VersionedReader(FileReader, Protocol):
 
     @property
     def version(self) -> str:
-        """Other words for any other file, and for this one once it has changed.
+        """An opaque tag; differs for another file and after any change.
 
         None, "", where the store cannot tell.
         """
@@ -61,13 +64,13 @@ class VersionedReader(FileReader, Protocol):
 
 
 def version_of(reader: FileReader) -> str:
-    """Return the version of an open file, "" where its store cannot tell."""
+    """Return the version of an open file; "" if unknown."""
     return reader.version if isinstance(reader, VersionedReader) else ""
 
 
 @runtime_checkable
 class SharedReader(FileReader, Protocol):
-    """One open file that threads may read at the same moment, each wherever it likes.
+    """One open file for concurrent reads at any position.
 
     Attributes:
         is_shared: True; readers of objects, which read ahead of one caller, do not say it.
@@ -77,7 +80,7 @@ class SharedReader(FileReader, Protocol):
 
 
 class MappedReader(ABC):
-    """One open file whose bytes need not be copied to be looked at, where the system allows it.
+    """One open file with zero-copy reads, where the system allows them.
 
     Readers say so by name: to compare what they have with a protocol costs as much as a small read.
     """
@@ -91,15 +94,21 @@ class MappedReader(ABC):
 
 
 class HoledReader(ABC):
-    """One open file of a store that knows of a hole at its end; says so by name, as above."""
+    """One open file with a known hole at its end.
+
+    Readers say so by name, as those of MappedReader.
+    """
 
     @abstractmethod
     def data_end(self) -> int:
-        """Return where the hole begins in which the file ends, its length without one."""
+        """Return the start of the final hole; the length without one."""
 
 
 def data_end_of(reader: FileReader) -> int:
-    """Return where the hole begins in which a file ends, its length where none is to be seen."""
+    """Return the start of a file's final hole.
+
+    It is the file's length where no hole is seen.
+    """
     return reader.data_end() if isinstance(reader, HoledReader) else reader.size_bytes
 
 
@@ -137,7 +146,9 @@ class LogStore(Protocol):
         ...
 
     def write_file(self, name: str, content: bytes, *, modified_ms: int | None = None) -> None:
-        """Create or replace a small file; durable and never half written when this returns.
+        """Create or replace a small file durably and atomically.
+
+        It is never half written.
 
         So is all that happened to the directory's entries before.
 
@@ -151,7 +162,7 @@ class LogStore(Protocol):
     def copy_range(
         self, source: str, start: int, size_bytes: int, target: str, *, modified_ms: int
     ) -> None:
-        """Copy a stretch of a file to a new one; synced when this returns.
+        """Copy a byte range of a file to a new, synced file.
 
         Args:
             source: Name of the file that holds the bytes.
@@ -195,7 +206,9 @@ class LogStore(Protocol):
 
 
 class UnsharedStore:
-    """A store that knows whether somebody else may write into its files, and says so by name.
+    """A store with knowledge of other writers to its files.
+
+    Stores say so by name.
 
     Attributes:
         is_ours: Whether nobody does: then its readers are ``MappedReader``s.
@@ -205,7 +218,10 @@ class UnsharedStore:
 
 
 def is_mapped(store: LogStore) -> bool:
-    """Whether what is read of a store's files need not be copied, where the system allows it."""
+    """Tell whether a store's files can be read without a copy.
+
+    It holds where the system allows it.
+    """
     return isinstance(store, UnsharedStore) and store.is_ours
 
 
@@ -213,7 +229,7 @@ class IdentifyingStore(LogStore, Protocol):
     """A store that knows one file from another of the same name."""
 
     def open_identified(self, name: str, identity: str) -> FileReader | None:
-        """Open a file if the name is still that of this one, else return None.
+        """Open a file if it still has this identity, else return None.
 
         Args:
             name: Of the file.
@@ -226,7 +242,10 @@ class IdentifyingStore(LogStore, Protocol):
 
 
 class OwnedFiles(ABC):
-    """A partition whose files have owners and modes, which those that replace them take."""
+    """A partition whose files have owners and modes.
+
+    Files that replace them take both.
+    """
 
     @abstractmethod
     def hand_on_ownership(self, descriptor: int, name: str) -> None:
@@ -269,7 +288,7 @@ class DirectoryStore(LogStore, Protocol):
         ...
 
     def restore(self, path: str, name: str, *, is_copy: bool) -> None:
-        """Give a kept file a name in the directory, replacing the file of that name.
+        """Put a kept file into the directory, replacing its namesake.
 
         Args:
             path: Of the file.

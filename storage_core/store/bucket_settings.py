@@ -1,4 +1,6 @@
-"""Settings of an S3 bucket that cost money, delete objects or keep them: remarks for a plan.
+"""Warn of S3 bucket settings that cost money, delete or keep objects.
+
+A plan shows the remarks.
 
 Asked before the first write and put into the plan; nothing here refuses.
 """
@@ -59,7 +61,7 @@ class BucketRemark:
 
 
 def inspect_bucket(url: str) -> list[BucketRemark]:
-    """Return remarks on the settings of the bucket behind a URL; none for other stores.
+    """Return remarks on a bucket's settings; none for other stores.
 
     Costs six requests and one page of the listing. What may not be asked is a remark too.
 

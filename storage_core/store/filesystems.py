@@ -1,4 +1,4 @@
-"""The filesystem of a path, and whether it can be trusted with a log directory.
+"""Find a path's filesystem; judge whether it suits a log directory.
 
 That is: a rename that is atomic and, once its folder is synced, lasts; a file that only one process
 creates (``O_EXCL``); locks that another process sees. Source: ``/proc/self/mountinfo``, proc(5);
@@ -81,7 +81,7 @@ class FilesystemKind(enum.StrEnum):
 
 
 def find_filesystem(path: Path) -> str | None:
-    """Return the type of the filesystem that a path lies on, None if nobody knows it.
+    """Return the filesystem type of a path; None if unknown.
 
     Args:
         path: Absolute, without symbolic links.
@@ -90,7 +90,10 @@ def find_filesystem(path: Path) -> str | None:
 
 
 def _filesystem_by_number(path: Path) -> str | None:
-    """Return what the kernel says of a path itself; a number that we do not know as a number."""
+    """Return the filesystem type of a path by statfs(2).
+
+    A number that we do not know is returned as a number.
+    """
     words = (ctypes.c_long * _STATFS_WORDS)()
     if ctypes.CDLL(None).statfs(os.fsencode(path), words) != 0:
         return None
@@ -98,12 +101,17 @@ def _filesystem_by_number(path: Path) -> str | None:
 
 
 def name_of_number(number: int) -> str:
-    """Return the type that has a number of statfs(2), or the number if we do not know it."""
+    """Return the filesystem type of a statfs(2) number.
+
+    It is the number itself if we do not know it.
+    """
     return _MAGIC.get(number, hex(number))
 
 
 def filesystem_of(path: Path, mount_table: str) -> str | None:
-    """Return the type of the filesystem that a path lies on, None if the table does not say.
+    """Return the filesystem type of a path by the mount table.
+
+    None if the table does not say.
 
     Args:
         path: Absolute, without symbolic links.
@@ -117,7 +125,9 @@ def filesystem_of(path: Path, mount_table: str) -> str | None:
 
 
 def is_mount_point(path: Path, mount_table: str) -> bool:
-    """Whether something is mounted at a path; a folder of the same filesystem, too (``--bind``).
+    """Tell whether something is mounted at a path.
+
+    It may be a folder of the same filesystem (``--bind``).
 
     Args:
         path: Absolute, without symbolic links.

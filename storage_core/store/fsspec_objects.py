@@ -29,7 +29,10 @@ from storage_core.store.object_store import (
 
 
 class FsspecObjectStore:
-    """The files below a URL; the tag of one is the store's own, or made of time and size."""
+    """The objects below a URL of an fsspec filesystem.
+
+    The tag of one is the store's own, or made of time and size.
+    """
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
@@ -51,7 +54,7 @@ class FsspecObjectStore:
     def get_with_etag(
         self, key: str, *, limit_bytes: int = DEFAULT_LIMIT_BYTES
     ) -> tuple[bytes, str]:
-        """Return a small object whole, and the tag that it had before it was read."""
+        """Return a small object whole, and its tag from before the read."""
         info = self.head(key)
         if info.size_bytes > limit_bytes:
             raise StorageError(
@@ -72,7 +75,7 @@ class FsspecObjectStore:
             return bytes(self._fs.cat_file(self._path(key), start=start, end=start + size_bytes))
 
     def read_into(self, key: str, start: int, target: NDArray[np.uint8], *, etag: str = "") -> int:
-        """Fill target from position start on and return how many bytes there were."""
+        """Fill target from position start on; return the number of bytes."""
         if not target.size:
             return 0
         content = self.get_range(key, start, target.size, etag=etag)
@@ -185,7 +188,10 @@ class FsspecObjectStore:
 
 
 def _is_local(filesystem: Any) -> bool:
-    """Whether a filesystem is that of this machine, or a cache or other layer over it."""
+    """Tell whether a filesystem is local or layered over a local one.
+
+    A cache is such a layer.
+    """
     while filesystem is not None:
         if isinstance(filesystem, LocalFileSystem):
             return True
@@ -194,7 +200,7 @@ def _is_local(filesystem: Any) -> bool:
 
 
 def _modified(facts: dict[str, Any]) -> int:
-    """Return when a file changed, epoch milliseconds; 0 where the filesystem does not say."""
+    """Return a file's modification time, epoch milliseconds; 0 if unknown."""
     for name in ("LastModified", "last_modified", "mtime", "updated", "created"):
         moment = facts.get(name)
         if isinstance(moment, datetime):

@@ -1,4 +1,6 @@
-"""Stretches that a cleaned log leaves out, since its object store can copy them by itself.
+"""Ranges of a cleaned log that the object store copies itself.
+
+The log leaves them out.
 
 Whoever knows without reading that a long stretch of a log stays leaves it out of the scratch file:
 there is a gap, which takes no room on the disk. What uploads the file has the store fill the gaps.
@@ -17,7 +19,7 @@ LEAST_GAP_BYTES: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopiedRange:
-    """A stretch that a file leaves out; who reads it there gets zeros.
+    """A range left out of a file; it reads as zeros.
 
     Attributes:
         position: Where in the file it begins.
@@ -35,10 +37,10 @@ class CopiedRange:
 
 @runtime_checkable
 class CopiesStretches(Protocol):
-    """A partition whose object store may be able to copy a stretch of a file by itself."""
+    """A partition whose object store may copy ranges on the server."""
 
     def stretch_to_copy(self, name: str, start: int, size_bytes: int) -> FileEntry | None:
-        """Return where a stretch of a file lies; None if it is not left to the store.
+        """Return the location of a range; None if it cannot be copied.
 
         Args:
             name: Of the file.
@@ -49,5 +51,8 @@ class CopiesStretches(Protocol):
 
 
 def may_be_gap(objects: ObjectStore, size_bytes: int) -> bool:
-    """Whether a store copies parts of objects by itself, and so many bytes are worth a request."""
+    """Tell whether a range is worth a copy by the store itself.
+
+    Not every store can copy parts of objects.
+    """
     return size_bytes >= LEAST_GAP_BYTES and is_server_side(objects, objects)

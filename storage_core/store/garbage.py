@@ -1,4 +1,4 @@
-"""Objects and superseded manifests that no manifest needs any more: a purge may delete them.
+"""Objects and old manifests that no manifest needs: garbage for a purge.
 
 Kept is what the current generation names, and what each generation names that was current at some
 time within the grace period: readers that began then read on, and an undo goes back to it. The
@@ -76,7 +76,7 @@ class PartitionGarbage:
 def kept_generations(
     objects: ObjectStore, partition: TopicPartition, *, grace_start_ms: int
 ) -> Iterator[Manifest]:
-    """Yield the current generation, then those before it that the grace period keeps.
+    """Yield the current generation, then those within the grace period.
 
     Args:
         objects: The managed root.
@@ -102,7 +102,9 @@ def kept_generations(
 def find_garbage(
     objects: ObjectStore, partition: TopicPartition, *, grace_start_ms: int
 ) -> PartitionGarbage:
-    """Find what may be deleted of one partition, by one GET a generation and one listing.
+    """Find one partition's objects and manifests for a purge to delete.
+
+    It takes one GET a generation, and one listing.
 
     Whoever deletes it has to hold the root's lease from before this call on.
 
@@ -154,7 +156,9 @@ def delete_garbage(
     fencing_token: int,
     fence: Callable[[], None],
 ) -> None:
-    """Delete the garbage of a partition, under the lease under which it was searched.
+    """Delete the garbage of a partition.
+
+    The lease has to be the one under which it was searched.
 
     A run that lost the lease may be about to bring back an old generation, whose objects it has
     found to be there. So the current one gets this run's token before an object goes.
@@ -193,7 +197,10 @@ def delete_garbage(
 
 
 def _folder_of(url: str, root: str) -> tuple[ObjectStore, str]:
-    """Return the folder of an adopted object, and its name: nothing above it is ours to tidy up."""
+    """Return the folder of an adopted object, and its name.
+
+    Nothing above the folder is ours to tidy up.
+    """
     store, key = split_adopted(url, root)
     folder, _, name = key.rpartition("/")
     is_path = URL_MARK not in root
@@ -223,7 +230,9 @@ def _adopted_only_by(
 
 
 def _require_adopted(objects: ObjectStore, partition: TopicPartition, urls: Iterable[str]) -> None:
-    """Check that objects elsewhere are where the root adopted some, in a folder of the partition.
+    """Check that objects elsewhere are adopted ones of this partition.
+
+    They have to be where the root adopted some, in a folder of the partition.
 
     Raises:
         ManifestError: One is not; nothing of the partition is to be deleted then.
@@ -243,7 +252,7 @@ def _require_adopted(objects: ObjectStore, partition: TopicPartition, urls: Iter
 
 
 def find_leftovers(objects: ObjectStore, *, grace_start_ms: int) -> list[ObjectInfo]:
-    """Return what probes and interrupted writes left in the root before the grace period."""
+    """Return remains of probes and interrupted writes older than the grace period."""
     return [
         info
         for folder in (PROBE_FOLDER, TEMPORARY_FOLDER)
@@ -253,7 +262,7 @@ def find_leftovers(objects: ObjectStore, *, grace_start_ms: int) -> list[ObjectI
 
 
 def delete_leftovers(objects: ObjectStore, *, grace_start_ms: int) -> None:
-    """Delete what find_leftovers finds, and drop the parts of uploads that were never finished.
+    """Delete the leftovers and the parts of unfinished uploads.
 
     Raises:
         StorageError: The store failed.

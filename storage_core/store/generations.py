@@ -1,4 +1,4 @@
-"""Generations of a partition: read the current one or one before it, commit the next.
+"""Read a partition's current or former generation; commit the next.
 
 A commit copies the current manifest into the history, then replaces it by one conditional PUT.
 The copy comes first, so that no generation is ever without a trace; it is the same bytes whoever
@@ -49,7 +49,10 @@ class Head:
 
     @property
     def is_replaceable(self) -> bool:
-        """Whether the next generation may follow: this is the current one, or there is none."""
+        """Tell whether the next generation may follow this one.
+
+        This is the current one, or there is none.
+        """
         return bool(self.etag) or self.manifest.generation == 0
 
 
@@ -62,12 +65,12 @@ def partition_location(
 
 
 def unpinned(location: str) -> str:
-    """Return the location of a partition without the generation that it may name."""
+    """Return the location of a partition without its generation."""
     return location.partition(GENERATION_MARK)[0]
 
 
 def current_location(location: str) -> str:
-    """Return the location of a partition as it is now, by that of a plan."""
+    """Return a partition's location now from a plan's location."""
     return unpinned(location) if location.startswith(MANAGED_PREFIX) else location
 
 
@@ -92,7 +95,9 @@ def read_head(objects: ObjectStore, partition: TopicPartition) -> Head:
 
 
 def require_no_remains(objects: ObjectStore, partition: TopicPartition) -> None:
-    """Check that a partition without a manifest has nothing else either; one LIST.
+    """Check that a partition without a manifest has no objects.
+
+    It takes one LIST.
 
     The cluster's metadata, where a copy of a broker's directory was adopted, never gets a manifest.
 
@@ -115,7 +120,7 @@ def require_no_remains(objects: ObjectStore, partition: TopicPartition) -> None:
 
 
 def read_generation(objects: ObjectStore, partition: TopicPartition, generation: int) -> Head:
-    """Return that generation: the current one if it is that, else from the history.
+    """Return one generation of a partition, from the history if superseded.
 
     Raises:
         PartitionNotFoundError: There is no such generation, or not any more.
@@ -177,7 +182,9 @@ def commit_generation(
 def raise_fence(
     objects: ObjectStore, partition: TopicPartition, head: Manifest, token: int
 ) -> None:
-    """Let nobody who has read the current generation replace it any more, but under this token.
+    """Refuse commits of any lower token, by raising the manifest's fencing token.
+
+    Nobody who has read the current generation can replace it any more, but under this token.
 
     Whoever lost the lease after he asked for it may still be about to write. He replaces what he
     has read, and that is not there any more: the same generation, under a higher token, is.
@@ -213,7 +220,10 @@ def raise_fence(
 
 
 def _keep_history(objects: ObjectStore, head: Head) -> None:
-    """Copy the current manifest into the history; who did so before may have had a lower token."""
+    """Copy the current manifest into the history.
+
+    A copy may be there already, under a lower token.
+    """
     manifest = head.manifest
     try:
         objects.put_if_absent(history_key(manifest.partition, manifest.generation), head.content)

@@ -1,4 +1,6 @@
-"""The lease of a managed root: one run at a time commits, and a fencing token tells runs apart.
+"""The lease of a managed root: only its holder commits.
+
+A fencing token tells runs apart.
 
 ``lease.json`` names the holder, when the lease ends, and the fencing token, which rises by one with
 every acquisition and is never reset. All changes are conditional PUTs. A thread renews the lease
@@ -70,7 +72,7 @@ _LEASE: Final = JsonFile(LeaseFacts, "pylog-lease")
 
 
 def read_lease(objects: ObjectStore) -> tuple[LeaseFacts, str] | None:
-    """Return the lease and the tag of its object; None where there has never been one.
+    """Return the lease and its object's tag; None without a lease.
 
     Raises:
         ManifestError: What is there is no lease.
@@ -84,7 +86,9 @@ def read_lease(objects: ObjectStore) -> tuple[LeaseFacts, str] | None:
 
 
 def require_lease(objects: ObjectStore, proof: LeaseProof, *, now_ms: int) -> None:
-    """Ask the store whether a run still holds its lease, by one GET; the fence of a commit.
+    """Check by one GET that a run still holds its lease.
+
+    This is the fence of a commit.
 
     Raises:
         LeaseLostError: It ended, was released, or somebody else has it.
@@ -105,7 +109,7 @@ def require_lease(objects: ObjectStore, proof: LeaseProof, *, now_ms: int) -> No
 
 
 class Lease:
-    """The lease of a managed root while this process holds it; renewed by a thread.
+    """The lease of a managed root, held and renewed by a thread.
 
     Made by ``acquire_lease``. As a context manager it is released at the end.
     """
@@ -173,7 +177,9 @@ class Lease:
             self._thread.start()
 
     def release(self) -> None:
-        """Let the next run have it at once; the token stays. One that was lost is left alone.
+        """End the lease at once, so that the next run can start.
+
+        The token stays. A lease that was lost is left alone.
 
         Raises:
             StorageError: The store failed; the lease ends by itself.

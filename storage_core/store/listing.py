@@ -1,4 +1,6 @@
-"""List a root on an object store, page by page: its directories, and the files of some of them.
+"""List a root on an object store by pages: directories, and files.
+
+Files are listed of some directories only.
 
 A listing is what an object store charges for and what takes its time: 1,000 keys a request. The
 directories of a root come from pages with a delimiter. The files of neighbouring directories come
@@ -68,12 +70,12 @@ class RootListing(Protocol):
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a name from a listing stays what it is when it becomes part of a path."""
+    """Tell whether a name from a listing is safe in a path."""
     return name not in {"", ".", ".."} and not _UNSAFE.search(name)
 
 
 def key_order(directory: str) -> str:
-    """Return the sort key of a directory: files then follow in the order of object keys."""
+    """Return a directory's sort key: files then follow object key order."""
     return directory + "/"
 
 
@@ -93,7 +95,7 @@ def open_listing(root: str) -> RootListing:
 
 @contextmanager
 def listing_errors(place: str) -> Iterator[None]:
-    """Turn what a store's library raises in the block into a StorageError that names the place."""
+    """Turn a store library's errors into a StorageError of that place."""
     try:
         yield
     except StorageError:
@@ -150,7 +152,9 @@ class S3Listing:
 
 
 class FolderListing:
-    """The listing of a root on any other store, one request a directory.
+    """The listing of a root on a store other than S3.
+
+    It takes one request a directory.
 
     Args:
         store: The root.
