@@ -60,7 +60,7 @@ from storage_core.turns import sync, waiting
 
 
 class storage_errors:  # noqa: N801  # reads like the context managers of contextlib
-    """Turn an OSError of the block into a StorageError that names a path.
+    """Turn an OSError of the block into a StorageError with its path.
 
     Every call of a store stands in such a block, so paths are put together for errors alone.
 
@@ -85,7 +85,7 @@ class storage_errors:  # noqa: N801  # reads like the context managers of contex
 
 
 class _Opened:
-    """An open file, for the time of a block, by its descriptor alone."""
+    """An open file of a block, by its descriptor alone."""
 
     __slots__ = ("_descriptor",)
 
@@ -128,7 +128,9 @@ _ITSELF: Final = "."
 
 
 class LocalFileReader(MappedReader, HoledReader):
-    """Ranged reads of one local file: a file that shrinks ends a read, never the process.
+    """Ranged reads of one local file.
+
+    A file that shrinks ends a read, never the process.
 
     Args:
         directory: Of the file, for messages.
@@ -160,7 +162,7 @@ class LocalFileReader(MappedReader, HoledReader):
 
     @property
     def version(self) -> str:
-        """Another one for any other file, and for this one if it had changed."""
+        """An opaque tag; differs for another file and after any change."""
         facts = self._facts
         # The time of the last change cannot be set, unlike that of the last modification.
         times = f"{facts.st_mtime_ns}:{facts.st_ctime_ns}"
@@ -180,12 +182,12 @@ class LocalFileReader(MappedReader, HoledReader):
         return filled
 
     def data_end(self) -> int:
-        """Return where the hole begins in which the file ends, its length without one."""
+        """Return the start of the final hole; the length without one."""
         with storage_errors(self._directory, self.name):
             return min(find_data_end(self._descriptor, self.size_bytes), self.size_bytes)
 
     def map(self, position: int, size_bytes: int) -> NDArray[np.uint8] | None:
-        """Return bytes as they lie in the system's cache, None where they have to be read.
+        """Map bytes of the page cache; None if they must be read.
 
         Whoever looks at a page that a file no longer has ends with the process. So the file is
         leased, as long as it is open or one of its mappings is there: nobody opens it to write, or
@@ -218,7 +220,7 @@ class LocalFileReader(MappedReader, HoledReader):
 
 
 def _take_lease(descriptor: int) -> bool:
-    """Have the kernel ask before anybody writes to an open file; return whether it will.
+    """Have the kernel announce writers of a file; return whether it will.
 
     It will not where somebody has the file open to write, the file is another user's, or the
     filesystem knows no leases.
@@ -233,7 +235,9 @@ def _take_lease(descriptor: int) -> bool:
 
 
 class LocalStore(UnsharedStore, OwnedFiles):
-    """The files of one directory on a local disk, a partition's or a root's own.
+    """The files of one directory on a local disk.
+
+    The directory is a partition's or a root's own.
 
     Args:
         directory: Its path.
@@ -266,7 +270,9 @@ class LocalStore(UnsharedStore, OwnedFiles):
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep the directory open for the time of the block: each call would open it anew.
+        """Keep the directory open for the block's calls.
+
+        Each call would open it anew.
 
         One that cannot be opened is no error of this call; each of those in the block says so.
         """
@@ -277,7 +283,9 @@ class LocalStore(UnsharedStore, OwnedFiles):
             yield
 
     def list_files(self) -> list[FileInfo]:
-        """Return the regular files that a broker sees, sorted by name; see ``is_text``.
+        """Return the regular files visible to a broker, sorted by name.
+
+        See ``is_text``.
 
         Raises:
             StorageError: A file of Kafka's is a link: without it the log would be another one.
@@ -308,7 +316,10 @@ class LocalStore(UnsharedStore, OwnedFiles):
         return self._facts_of(name) is not None
 
     def has_file(self, name: str) -> bool:
-        """Whether a file or a link has that name; a FIFO, a folder, a device is none."""
+        """Tell whether a regular file or a link has that name.
+
+        A FIFO, a folder or a device does not count.
+        """
         facts = self._facts_of(name)
         return facts is not None and (stat.S_ISREG(facts.st_mode) or stat.S_ISLNK(facts.st_mode))
 
@@ -322,12 +333,15 @@ class LocalStore(UnsharedStore, OwnedFiles):
             raise
 
     def open_descriptor(self, name: str, flags: int = os.O_RDONLY) -> int:
-        """Open a file, a regular one and no link, and return its descriptor."""
+        """Open a regular file, no link, and return its descriptor."""
         with storage_errors(self.directory, name), self._folder() as folder:
             return open_in(folder, name, flags)
 
     def list_unseen(self) -> list[str]:
-        """Return the names of all that ``list_files`` leaves out for its name, sorted."""
+        """Return all names left out by ``list_files``, sorted.
+
+        It leaves them out for the name alone.
+        """
         return [entry.name for entry in self.scan() if not is_text(entry.name)]
 
     def scan(self) -> list[Entry]:
@@ -359,7 +373,11 @@ class LocalStore(UnsharedStore, OwnedFiles):
         return None
 
     def write_file(self, name: str, content: bytes, *, modified_ms: int | None = None) -> None:
-        """Create or replace a small file: temporary file beside it, sync, rename, sync."""
+        """Create or replace a small file durably and atomically.
+
+        A temporary file beside it is written and synced, then renamed; then the folder is
+        synced.
+        """
         temporary = name + TEMPORARY_SUFFIX
         with storage_errors(self.directory, name), self._folder_to_change() as folder:
             with os.fdopen(create_in(folder, temporary), "wb") as file:
@@ -375,7 +393,10 @@ class LocalStore(UnsharedStore, OwnedFiles):
     def copy_range(
         self, source: str, start: int, size_bytes: int, target: str, *, modified_ms: int
     ) -> None:
-        """Copy a stretch of a file to a new one, by the kernel where the filesystem can."""
+        """Copy a byte range of a file to a new file.
+
+        The kernel does it where the filesystem can.
+        """
         with (
             storage_errors(self.directory, target),
             self._folder_to_change() as folder,
@@ -484,7 +505,7 @@ class LocalStore(UnsharedStore, OwnedFiles):
                         raise
 
     def restore(self, path: str, name: str, *, is_copy: bool) -> None:
-        """Give a kept file a name in the directory, replacing the file of that name."""
+        """Put a kept file into the directory, replacing its namesake."""
         source = Path(path)
         with (
             storage_errors(source),
@@ -540,7 +561,9 @@ class LocalStore(UnsharedStore, OwnedFiles):
 
 
 def _kin_of(folder: int, name: str) -> str:
-    """Return the file whose owner and mode a new file takes: the one it replaces, or lies beside.
+    """Return the file whose owner and mode a new file takes.
+
+    It is the file that the new one replaces or lies beside.
 
     Returns:
         The name of a regular file in the folder, or ``.`` for the folder.
@@ -559,7 +582,10 @@ def _is_regular(facts: os.stat_result | None) -> bool:
 
 
 def _is_large(facts: os.stat_result) -> bool:
-    """Whether the disk is told of so much room when a file goes that it takes its time."""
+    """Tell whether a file's removal frees enough to slow the disk.
+
+    The disk is told of the free room, and that takes its time.
+    """
     return facts.st_nlink == 1 and facts.st_size >= _LARGE_BYTES
 
 
@@ -604,7 +630,9 @@ def make_folder(folder: Path, *, mode: int = _PRIVATE_FOLDER_MODE) -> None:
 
 
 def write_record(path: Path, content: bytes) -> None:
-    """Create or replace a small file, and its folders; it and its folder's entries are durable.
+    """Create or replace a small file and its folders; durable.
+
+    So are the entries of its folder.
 
     Raises:
         StorageError: The disk failed.
@@ -632,7 +660,10 @@ _NO_LINK: Final = frozenset(
 def _duplicate(
     source_folder: int, source: str, target_folder: int, target: str, *, is_copy: bool
 ) -> None:
-    """Give a file another name, or copy it there with its times and manners; over what is there."""
+    """Link or copy a file to another name, replacing what is there.
+
+    A copy has its times, owner, mode and extended attributes.
+    """
     temporary = target + TEMPORARY_SUFFIX
     with _Opened(open_in(source_folder, source)) as file:
         facts = os.fstat(file)
@@ -700,12 +731,12 @@ def _set_modified(descriptor: int, modified_ms: int) -> None:
 
 
 def _file_mode(kin: os.stat_result) -> int:
-    """Return the mode of a file that is like its kin, which may be a folder."""
+    """Return a file's mode, taken from another file or a folder."""
     return stat.S_IMODE(kin.st_mode) & PUBLIC_FILE_MODE
 
 
 def _first_mode(kin: os.stat_result) -> int:
-    """Return the mode in which an empty file is made that is to be like its kin.
+    """Return the mode of a new, empty file before it changes owner.
 
     As long as it is not its kin's owner's nobody else may open it.
     """
@@ -714,7 +745,7 @@ def _first_mode(kin: os.stat_result) -> int:
 
 
 def _adopt_ownership(descriptor: int, folder: int, kin: str) -> bool:
-    """Give an open file owner, group and mode of its kin, and what else a file hands on.
+    """Give an open file its kin's owner, group, mode and extended attributes.
 
     Args:
         descriptor: The file.
@@ -732,7 +763,7 @@ def _adopt_ownership(descriptor: int, folder: int, kin: str) -> bool:
 
 
 def _give(descriptor: int, kin: os.stat_result, mode: int) -> bool:
-    """Give an open file owner and group of its kin, where we may, and a mode."""
+    """Set an open file's mode, and its owner and group where allowed."""
     mine = os.fstat(descriptor)
     has_other = (mine.st_uid, mine.st_gid) != (kin.st_uid, kin.st_gid) and os.geteuid() == 0
     if has_other:
@@ -744,7 +775,7 @@ def _give(descriptor: int, kin: os.stat_result, mode: int) -> bool:
 
 
 def _adopt_attributes(descriptor: int, path: str) -> bool:
-    """Copy extended attributes, access control lists among them; return whether one was new."""
+    """Copy extended attributes and access lists; return whether one was new."""
     try:
         names = os.listxattr(path, follow_symlinks=False)
     except OSError as error:

@@ -77,7 +77,7 @@ class LocalObjectStore:
     def get_with_etag(
         self, key: str, *, limit_bytes: int = DEFAULT_LIMIT_BYTES
     ) -> tuple[bytes, str]:
-        """Return a small object whole, and the tag of the version that was read."""
+        """Return a small object whole, and the tag of the same version."""
         path = self._path(key)
         with _errors(path), self._open(path) as file:
             etag = _etag(os.fstat(file.fileno()))
@@ -90,7 +90,7 @@ class LocalObjectStore:
         return target[: self.read_into(key, start, target, etag=etag)].tobytes()
 
     def read_into(self, key: str, start: int, target: NDArray[np.uint8], *, etag: str = "") -> int:
-        """Fill target from position start on and return how many bytes there were."""
+        """Fill target from position start on; return the number of bytes."""
         path = self._path(key)
         view = target.data
         filled = 0
@@ -211,7 +211,10 @@ class LocalObjectStore:
 
     @contextmanager
     def _folder_of(self, path: Path) -> Iterator[int]:
-        """Open the folder of a path below the root's; nothing on the way there is a link."""
+        """Open the parent folder of a path without following links.
+
+        The path is below the root's.
+        """
         names = path.parent.relative_to(self._folder).parts
         with (
             open_folder(self._folder, may_be_link=True) as root,
@@ -227,7 +230,9 @@ class LocalObjectStore:
             yield file
 
     def _walk(self, folder: str) -> Iterator[ObjectInfo]:
-        """Yield all files below a folder, in order of keys: a folder sorts with its slash.
+        """Yield all files below a folder, in order of keys.
+
+        A folder sorts with its slash.
 
         Links are no objects: what a purge finds here, it deletes.
         """
@@ -254,7 +259,7 @@ class LocalObjectStore:
 
     @contextmanager
     def _temporary(self, source: bytes | Path, target: Path) -> Iterator["_Temporary"]:
-        """Yield a synced file with that content, under a name that nobody else has.
+        """Yield a synced temporary file with that content and a unique name.
 
         Where we may, it belongs to whom the folder of its target belongs: a process that is killed
         right after a link leaves it two names, and of another user than its folder it would not be
@@ -274,7 +279,7 @@ class LocalObjectStore:
                 path.parent.rmdir()
 
     def _owner_of(self, path: Path) -> os.stat_result | None:
-        """Return the owner of a path's folder, None where the folder is still to be made."""
+        """Return the owner of a path's folder; None before it exists."""
         try:
             with self._folder_of(path) as folder:
                 return os.fstat(folder)
@@ -282,7 +287,10 @@ class LocalObjectStore:
             return None
 
     def _in_folder(self, path: Path, action: Callable[[int], T]) -> T:
-        """Run an action in the folder of path; make it again if somebody else removes it."""
+        """Run an action in a path's folder; make the folder if missing.
+
+        Somebody else may remove it meanwhile: then it is made again.
+        """
         for _ in range(_ATTEMPTS):
             try:
                 with self._folder_of(path) as folder:
@@ -321,7 +329,10 @@ class _Temporary:
 def _write(
     source: bytes | Path, folder: int, name: str, modified_ns: int, owner: os.stat_result | None
 ) -> str:
-    """Write a new file, durable, give it to an owner if there is one, and return its tag."""
+    """Write a new, durable file and return its tag.
+
+    It is given to the owner if there is one.
+    """
     with os.fdopen(create_in(folder, name, mode=PUBLIC_FILE_MODE), "wb") as file:
         if owner is not None:
             with suppress(PermissionError):  # root of a container may lack the right

@@ -1,4 +1,4 @@
-"""A managed root itself: what says that it is one, and which partitions it has."""
+"""The file that marks a managed root, and the root's partitions."""
 
 import secrets
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ _ROOT: Final = JsonFile(RootFacts, FORMAT, VERSION)
 
 
 def find_root(objects: ObjectStore) -> RootFacts | None:
-    """Return what a managed root says of itself; None where there is none.
+    """Read the file that marks a managed root; None without one.
 
     Raises:
         ManifestError: What is there is not what its format allows.
@@ -51,7 +51,9 @@ def find_root(objects: ObjectStore) -> RootFacts | None:
 
 
 def create_root(objects: ObjectStore, *, now_ms: int) -> RootFacts:
-    """Make a managed root of a place, unless it is one; the store is tried out first.
+    """Make a place a managed root, unless it is one.
+
+    The store is tested first.
 
     Raises:
         UnsafeStoreError: The store ignores conditions on writes.
@@ -68,7 +70,9 @@ def create_root(objects: ObjectStore, *, now_ms: int) -> RootFacts:
 
 
 def record_adopted(objects: ObjectStore, mirror: str) -> None:
-    """Write down that objects of a mirror are adopted, before the first of them is.
+    """Record a mirror whose objects the root is going to adopt.
+
+    This is done before the first of them is adopted.
 
     Args:
         objects: The managed root; it is there.
@@ -89,17 +93,23 @@ def record_adopted(objects: ObjectStore, mirror: str) -> None:
 
 
 def own_places(objects: ObjectStore, facts: RootFacts | None) -> tuple[str, ...]:
-    """Return the URLs below which a purge of a root may delete: its own, and what it adopted."""
+    """Return the URLs below which a purge of a root may delete.
+
+    They are its own, and those of the mirrors that it adopted from.
+    """
     return (place_url(objects.url), *(facts.adopted if facts is not None else ()))
 
 
 def place_url(location: str) -> str:
-    """Return the URL of a place as manifests name adopted objects below it."""
+    """Return a place's URL as the prefix of adopted objects.
+
+    Manifests name adopted objects below it.
+    """
     return location if URL_MARK in location else f"file{URL_MARK}{location}"
 
 
 def list_partitions(objects: ObjectStore) -> Iterator[TopicPartition]:
-    """Yield the partitions that have a folder in the root, by pages of the listing.
+    """Yield all partitions with a folder in the root, by pages.
 
     A folder without a manifest is yielded too: an ingest may have been stopped before its first
     commit.

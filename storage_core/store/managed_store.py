@@ -1,4 +1,4 @@
-"""A partition of a managed root: reads one generation, and prepares the next.
+"""A managed root's partition: reads one generation, prepares the next.
 
 A generation is what one manifest names; it never changes, so whoever opened one reads on, whatever
 is committed meanwhile. The methods that change files change a manifest that is only in memory and
@@ -132,7 +132,10 @@ class ManagedStore:
         return self._checkpoints
 
     def go_on_with(self, head: Head) -> None:
-        """Read this generation, which somebody has just read, and start changes from it."""
+        """Take a generation as read; changes start from it.
+
+        Somebody has just read it.
+        """
         self._settle(head)
 
     def list_files(self) -> list[FileInfo]:
@@ -143,12 +146,18 @@ class ManagedStore:
         )
 
     def entry_of(self, name: str) -> FileEntry | None:
-        """Return where a file's bytes are; None if it has no object yet, or does not exist."""
+        """Return the location of a file's bytes; None without an object.
+
+        A file that does not exist has none either.
+        """
         file = self._changed().get(name)
         return file if isinstance(file, FileEntry) else None
 
     def stretch_to_copy(self, name: str, start: int, size_bytes: int) -> FileEntry | None:
-        """Return where a stretch of a file lies; None if it is not left to the object store."""
+        """Return the location of a range; None if it cannot be copied.
+
+        The object store may not copy ranges, or not such short ones.
+        """
         entry = self.entry_of(name)
         if entry is None or not may_be_gap(self.objects, size_bytes):
             return None
@@ -157,7 +166,9 @@ class ManagedStore:
         )
 
     def largest_timestamps(self) -> dict[int, int]:
-        """Return the largest timestamps of segments, as far as the manifest has them.
+        """Return the largest timestamps of segments in the manifest.
+
+        It does not have those of all segments.
 
         Returns:
             By base offset; -1 for a segment whose records have none.
@@ -191,7 +202,10 @@ class ManagedStore:
     def copy_range(
         self, source: str, start: int, size_bytes: int, target: str, *, modified_ms: int
     ) -> None:
-        """Make a stretch of a file another one, of the same object: no byte is copied."""
+        """Make a range of a file a file of the same object.
+
+        No byte is copied.
+        """
         file = self._find(source)
         if start + size_bytes > size_of(file):
             raise StorageError(
@@ -206,7 +220,7 @@ class ManagedStore:
             self._set(name, cut_file(WaitingFile(b"", 0), 0, 0, self._time(None)))
 
     def promote(self, scratch_path: str, name: str) -> None:
-        """Take in a finished file: a local one, or an object that ``uploads`` has uploaded.
+        """Add a finished file: a local one or an object of ``uploads``.
 
         A local file is uploaded now, or waits with the small ones, and is removed by the publish.
 
@@ -244,7 +258,7 @@ class ManagedStore:
         self._moved[scratch_path] = None
 
     def adopt(self, name: str, entry: FileEntry) -> None:
-        """Name an object that lies somewhere, by its URL, without copying a byte.
+        """Add an object of any place by its URL, without a copy.
 
         Raises:
             InvalidNameError: It is not in the same kind of store as the root.
@@ -288,7 +302,7 @@ class ManagedStore:
         self._topic_id = topic_id
 
     def set_largest_timestamps(self, timestamps: Mapping[int, int]) -> None:
-        """Set the largest timestamps of segments that have an object, by base offset."""
+        """Set the largest timestamps of uploaded segments, by base offset."""
         for offset, timestamp in timestamps.items():
             name = segment_file(offset, LOG_SUFFIX)
             file = self._changed().get(name)
@@ -374,7 +388,7 @@ class ManagedStore:
         return manifest
 
     def upload_waiting(self) -> None:
-        """Upload the files that wait in memory, those of a segment as one object."""
+        """Upload the small files in memory, one object a segment."""
         groups: dict[str, dict[str, tuple[bytes, int]]] = {}
         for name, file in sorted(self._changed().items()):
             if isinstance(file, WaitingFile):
@@ -399,7 +413,7 @@ class ManagedStore:
         return self._loaded
 
     def _settle(self, head: Head) -> Head:
-        """Make a generation the one that is read and that changes start from."""
+        """Set the generation for reads and as the base of changes."""
         self._take(head.manifest)
         self._checkpoints = head.manifest.checkpoints
         self._topic_id = head.manifest.topic_id
@@ -453,13 +467,13 @@ class ManagedStore:
         return self._clock.now_ms() if modified_ms is None else modified_ms
 
     def _new_key(self, stem: str) -> str:
-        """Return a key that this attempt has not used yet: objects are never written twice."""
+        """Return a key new to this attempt: objects are never overwritten."""
         number = self._object_counts.get(stem, 0)
         self._object_counts[stem] = number + 1
         return data_key(self.partition, self.attempt_id, object_name(stem, number))
 
     def _require_uploaded(self, entry: FileEntry) -> None:
-        """Check by one HEAD that an object of another task or generation is there."""
+        """Check by one HEAD that another task's or generation's object exists."""
         if not entry.size_bytes or entry.key in self._seen_keys:
             return
         objects, key = self._reader.place_of(entry)
@@ -474,5 +488,5 @@ class ManagedStore:
 
 
 def _waiting_bytes(file: FileEntry | WaitingFile | None) -> int:
-    """Return the bytes that a file holds in memory until it is uploaded."""
+    """Return a waiting file's bytes in memory; 0 after its upload."""
     return len(file.content) if isinstance(file, WaitingFile) else 0

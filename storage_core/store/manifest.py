@@ -1,4 +1,6 @@
-"""The manifest of one partition of a managed root: which bytes are its files now.
+"""The manifest of a partition: the objects and ranges of its files.
+
+Its partition is one of a managed root.
 
 ::
 
@@ -46,7 +48,7 @@ _NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,255}")
 
 
 def validate_file_name(name: str) -> str:
-    """Return the name of a file in a partition if it is plain.
+    """Return a partition file's name after a check that it is plain.
 
     Raises:
         InvalidNameError: It is empty, ``.`` or ``..``, longer than 255 characters, or has a
@@ -200,7 +202,7 @@ def _validate_place(entry: FileEntry, partition: TopicPartition, root: str) -> N
 
 
 def split_adopted(url: str, root: str) -> tuple[str, str]:
-    """Split the URL of an adopted object into that of its store and a key in there.
+    """Split an adopted object's URL into its store's URL and key.
 
     Raises:
         InvalidNameError: It is not in the same kind of store as the root.
