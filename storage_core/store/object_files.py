@@ -1,4 +1,4 @@
-"""Files that lie in objects: ranged reads, files of a manifest, directories of a mirror.
+"""Read files in objects: byte ranges, a manifest's files, a mirror's directories.
 
 A reader that goes through a large file from front to back would wait for the store before every
 window. So, once reads follow each other, the blocks that come next are fetched meanwhile, a bounded
@@ -42,7 +42,9 @@ _PACKED_READ_BYTES: Final = 64 << 10
 
 
 class KeptStretches:
-    """Stretches of objects that were read, the last ones up to a number of bytes.
+    """A cache of byte ranges of objects, up to a total size.
+
+    It has the ranges that were read last.
 
     Threads may share it. Versions of objects do not change, so what is kept is what a read returns.
     """
@@ -226,13 +228,16 @@ class BytesReader:
 
 @lru_cache(maxsize=1)
 def _pool(process: int) -> ThreadPoolExecutor:
-    """Return the threads of this process that read; those of another do not survive a fork."""
+    """Return this process's reader threads.
+
+    Those of another process do not survive a fork.
+    """
     del process
     return ThreadPoolExecutor(_THREADS, thread_name_prefix="pylog-read")
 
 
 class EntryReader:
-    """Reads the files of a manifest, wherever their objects are, with few requests.
+    """Read the files of a manifest from any store with few requests.
 
     Small files of a segment share an object. One of them is asked for by fetching the whole object,
     if that is small, and the others are served from it. Threads may share a reader.
@@ -246,7 +251,7 @@ class EntryReader:
         self._adopted_from: dict[str, ObjectStore] = {}
 
     def note(self, entries: Iterable[FileEntry]) -> None:
-        """Announce files that will be read: those that share an object come in one request."""
+        """Announce files to be read: one request for a shared object."""
         for entry in entries:
             if entry.key.endswith(COMPANIONS_SUFFIX):
                 end = entry.start + entry.size_bytes
@@ -293,7 +298,7 @@ class EntryReader:
         )
 
     def place_of(self, entry: FileEntry) -> tuple[ObjectStore, str]:
-        """Return store and key of an object, which may have been adopted from elsewhere."""
+        """Return an object's store and key; adopted objects lie elsewhere."""
         if URL_MARK not in entry.key:
             return self._objects, entry.key
         store, key = split_adopted(entry.key, self._objects.url)
@@ -314,7 +319,9 @@ class EntryReader:
 
 
 class ObjectDirectory(ReadOnlyStore):
-    """The objects directly in one folder, as the files of a partition: only read.
+    """A folder's objects as the read-only files of a partition.
+
+    Only the objects directly in the folder count.
 
     There is one LIST, the first time that something needs it. A file that was listed is read in the
     version that was listed: if the sync replaces it meanwhile, the read fails instead of mixing
@@ -371,7 +378,7 @@ class ObjectDirectory(ReadOnlyStore):
         )
 
     def open_identified(self, name: str, identity: str) -> ObjectFileReader | None:
-        """Open a file in one version, None if there is another one now, or none.
+        """Open a file in one version; None if that version is gone.
 
         Nothing is asked for a version that was listed: a read of another one fails.
         """

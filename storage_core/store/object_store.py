@@ -1,4 +1,4 @@
-"""The protocol that every home of objects fulfils: an S3 bucket, a local folder, memory.
+"""The protocol of every object store: S3, a local folder, memory.
 
 Keys are relative to the store's URL: names separated by ``/``, checked by ``validate_key`` before
 anything is done with them. An object is written whole or not at all; a reader of one sees all of
@@ -80,7 +80,7 @@ class ObjectStore(Protocol):
     def get_with_etag(
         self, key: str, *, limit_bytes: int = DEFAULT_LIMIT_BYTES
     ) -> tuple[bytes, str]:
-        """Return a small object whole, and the tag of the version that was read."""
+        """Return a small object whole, and the tag of the same version."""
         ...
 
     def get_range(self, key: str, start: int, size_bytes: int, *, etag: str = "") -> bytes:
@@ -110,7 +110,10 @@ class ObjectStore(Protocol):
         ...
 
     def put_file(self, key: str, path: str) -> str:
-        """Create or replace an object by a local file, in parts if it is large; return its tag."""
+        """Create or replace an object from a local file; return its tag.
+
+        A large file is sent in parts.
+        """
         ...
 
     def put_if_absent(self, key: str, content: bytes) -> str:
@@ -139,7 +142,10 @@ class ObjectStore(Protocol):
         ...
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Yield every object whose key begins with prefix, in order of keys, page by page."""
+        """Yield every object below a key prefix, in order of keys.
+
+        They come page by page.
+        """
         ...
 
     def list_folders(self, prefix: str = "") -> Iterator[str]:
@@ -151,7 +157,10 @@ class ObjectStore(Protocol):
         ...
 
     def list_folder(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Yield the objects directly in a folder, in order of keys; prefix as in list_folders."""
+        """Yield the objects directly in a folder, in order of keys.
+
+        The prefix is as in list_folders.
+        """
         ...
 
     def delete(self, keys: Sequence[str]) -> None:
@@ -161,10 +170,16 @@ class ObjectStore(Protocol):
 
 @runtime_checkable
 class KeepsParts(Protocol):
-    """An object store that keeps what an unfinished upload has sent until somebody drops it."""
+    """An object store with parts of unfinished uploads to drop.
+
+    It keeps what an unfinished upload has sent until somebody drops it.
+    """
 
     def abort_uploads(self, *, before_ms: int) -> int:
-        """Drop the uploads that were begun before a time, epoch milliseconds; return how many."""
+        """Drop the uploads begun before a time; return their number.
+
+        The time is in epoch milliseconds.
+        """
         ...
 
 
@@ -173,7 +188,9 @@ class ListsStretches(Protocol):
     """An object store whose listing can begin in the middle."""
 
     def list_stretch(self, first: str, last: str) -> Iterator[ObjectInfo]:
-        """Yield every object from the first folder to the last, in order of keys, page by page.
+        """Yield every object from first to last folder, in key order.
+
+        They come page by page.
 
         Args:
             first: A folder, with a slash at its end.
@@ -183,7 +200,7 @@ class ListsStretches(Protocol):
 
 
 def validate_key(key: str) -> str:
-    """Return the key if it is one: plain names separated by single slashes.
+    """Return the key after a check: plain names between single slashes.
 
     Raises:
         InvalidNameError: It is empty or too long, begins or ends with a slash, or one of its names
@@ -198,14 +215,16 @@ def validate_key(key: str) -> str:
 
 
 def validate_prefix(prefix: str) -> str:
-    """Return the prefix if it is empty, a key, or a key with a slash at its end."""
+    """Return the prefix after a check: empty, a key or key/."""
     if prefix:
         validate_key(prefix.removesuffix("/"))
     return prefix
 
 
 def settle_write(store: ObjectStore, key: str, content: bytes, expected_etag: str) -> str:
-    """Return the tag of an object if it has the content of a write whose outcome is unclear.
+    """Return an object's tag if a write of unclear outcome succeeded.
+
+    The object then has the content of that write.
 
     Args:
         store: Where it is.

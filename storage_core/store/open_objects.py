@@ -32,29 +32,38 @@ OPENERS: Final[dict[str, Callable[[str], ObjectStore]]] = {"s3": _open_s3, "s3a"
 
 
 def is_url(location: str) -> bool:
-    """Tell whether a location is on an object store: neither a path nor a ``file://`` URL."""
+    """Tell whether a location is on an object store.
+
+    A path or a ``file://`` URL is not.
+    """
     return "://" in location and not location.startswith(_FILE_SCHEME)
 
 
 def is_managed(location: str) -> bool:
-    """Tell whether a location names a managed root, or a partition of one, by its prefix."""
+    """Tell by its prefix whether a location names a managed root.
+
+    It may also be a partition of one.
+    """
     return location.startswith(MANAGED_PREFIX)
 
 
 def name_root(location: str, *, is_managed: bool) -> str:
-    """Return how commands name a root, wherever they open it again: a managed one by its prefix."""
+    """Return a root's name for commands; managed ones get a prefix.
+
+    Commands open the root again by it.
+    """
     return MANAGED_PREFIX + location if is_managed else location
 
 
 def local_path(location: str) -> Path:
-    """Return the path of a location that is one, or a ``file://`` URL."""
+    """Return the local path of a path or ``file://`` URL."""
     if location.startswith(_FILE_SCHEME):
         return Path(unquote(urlsplit(location).path))
     return Path(location)
 
 
 def open_object_store(url: str) -> ObjectStore:
-    """Open the objects below a URL or a local folder; nothing is asked of the store yet.
+    """Open the objects below a URL or a local folder, without requests.
 
     Args:
         url: ``s3://bucket/prefix``, any other URL of fsspec's, or a path; a managed root's prefix

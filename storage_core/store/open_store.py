@@ -1,4 +1,4 @@
-"""Opens the files of a partition by their location, as people and plans write it.
+"""Open a partition's files by their location in commands and plans.
 
 =============================  ====================================================================
 location                       store
@@ -33,12 +33,12 @@ _GENERATION: Final = re.compile(r"[1-9][0-9]{0,18}")
 
 
 def join_location(location: str, name: str) -> str:
-    """Return the path or URL of what has that name in a directory."""
+    """Return the path or URL of a name in a directory."""
     return f"{location.rstrip('/')}/{name}"
 
 
 def split_location(location: str) -> tuple[str, str]:
-    """Return the location of the directory that holds this one, and its name in there.
+    """Return a location's parent directory, and its name in there.
 
     The root of an object store (``s3://bucket``) has no directory above it: its name is empty.
     """
@@ -50,7 +50,7 @@ def split_location(location: str) -> tuple[str, str]:
 
 
 def open_managed(location: str, *, attempt_id: str | None = None) -> ManagedStore:
-    """Open a partition of a managed root; nothing is asked of the store yet.
+    """Open a partition of a managed root, without a request.
 
     Args:
         location: With or without the prefix of managed roots, with or without a generation.
@@ -73,7 +73,7 @@ def open_managed(location: str, *, attempt_id: str | None = None) -> ManagedStor
 
 
 def open_store(location: str) -> LogStore:
-    """Open the files of one partition directory; nothing is asked of the store yet.
+    """Open the files of one partition directory, without a request.
 
     Raises:
         InvalidNameError: A managed location does not end in a partition's name.

@@ -1,4 +1,6 @@
-"""What a purge of a managed root has seen the end of, so that the next one asks for the rest.
+"""Record how far a purge has looked, so the next asks less.
+
+It is a purge of a managed root.
 
 ::
 
@@ -41,7 +43,9 @@ _PURGED: Final = JsonFile(_PurgeRecord, "pylog-purged")
 
 
 def read_purged(objects: ObjectStore) -> int:
-    """Return up to when everything written was looked at, epoch milliseconds; 0 without a record.
+    """Return the time up to which purges looked at all objects.
+
+    It is in epoch milliseconds; 0 without a record.
 
     Raises:
         ManifestError: The record is malformed.
@@ -82,7 +86,7 @@ def record_purged(objects: ObjectStore, *, grace_start_ms: int, now_ms: int) -> 
 def may_have_garbage(
     infos: Iterable[ObjectInfo], partition: TopicPartition, *, seen_ms: int, grace_start_ms: int
 ) -> bool:
-    """Tell by the listing of a partition whether a purge has to look into it.
+    """Tell by a partition's listing whether a purge has to search it.
 
     Args:
         infos: All its objects.
@@ -105,7 +109,9 @@ def find_due(
     seen_ms: int,
     grace_start_ms: int,
 ) -> Iterator[TopicPartition]:
-    """Yield the partitions that a purge has to look into, by one listing of all of them.
+    """Yield the partitions for a purge to search, by one listing.
+
+    It lists all of them.
 
     A store that does not list from the middle is asked once a partition.
 

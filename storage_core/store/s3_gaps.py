@@ -1,4 +1,6 @@
-"""Uploads of files with gaps to S3: it is told which bytes of which objects belong there.
+"""Upload files with gaps to S3, which copies the missing ranges.
+
+S3 is told which bytes of which objects belong there.
 
 The object is put together of parts, of which some are sent and some copied. A part has at least
 5 MiB, but for the last one: where fewer bytes lie before a gap, some of it are fetched and sent. A
@@ -35,7 +37,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 def put_with_gaps(target: ObjectStore, key: str, path: str, gaps: Sequence[CopiedRange]) -> str:
-    """Create an object by a local file with gaps, and return its tag.
+    """Create an object from a local file with gaps; return its tag.
 
     Args:
         target: The managed root, on S3.
@@ -74,7 +76,10 @@ def put_with_gaps(target: ObjectStore, key: str, path: str, gaps: Sequence[Copie
 
 
 def _trim(gaps: Sequence[CopiedRange]) -> tuple[list[CopiedRange], list[CopiedRange]]:
-    """Return what of the gaps is copied, and what is sent with too few bytes that lie before."""
+    """Return the ranges to copy, and their edges to send.
+
+    An edge is sent along with bytes before it, which are too few for a part.
+    """
     copied, edges = [], []
     end = 0
     for gap in gaps:
@@ -137,7 +142,10 @@ def _fill(file: BinaryIO, path: str, gap: CopiedRange, reader: EntryReader) -> N
 
 
 def _require_versions(gaps: Sequence[CopiedRange], reader: EntryReader) -> None:
-    """Check by a HEAD each that the objects are the versions that bytes are copied from."""
+    """Check by HEAD requests that the copies' source objects are unchanged.
+
+    It takes one HEAD an object.
+    """
     sources = {(gap.source.key, gap.source.etag): gap.source for gap in gaps}
     for source in sources.values():
         objects, key = reader.place_of(source)

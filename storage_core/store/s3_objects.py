@@ -89,7 +89,7 @@ class S3ObjectStore:
         return self._prefix + validate_key(key)
 
     def call(self, method: str, **arguments: Any) -> Any:
-        """Call an operation of S3 by botocore's name for it, on this bucket.
+        """Call an S3 operation on this bucket by botocore's method name.
 
         Raises:
             OSError: As s3fs translates what S3 answers; the cause has S3's own code.
@@ -107,7 +107,7 @@ class S3ObjectStore:
     def get_with_etag(
         self, key: str, *, limit_bytes: int = DEFAULT_LIMIT_BYTES
     ) -> tuple[bytes, str]:
-        """Return a small object whole, and the tag of the version that was read."""
+        """Return a small object whole, and the tag of the same version."""
         with self._errors(key, ""):
             return cast(tuple[bytes, str], self._sync(read_whole, key, limit_bytes))
 
@@ -117,7 +117,7 @@ class S3ObjectStore:
         return target[: self.read_into(key, start, target, etag=etag)].tobytes()
 
     def read_into(self, key: str, start: int, target: NDArray[np.uint8], *, etag: str = "") -> int:
-        """Fill target from position start on and return how many bytes there were."""
+        """Fill target from position start on; return the number of bytes."""
         if not target.size:
             return 0
         with self._errors(key, etag):
@@ -129,7 +129,10 @@ class S3ObjectStore:
             return tag_of(self.call("put_object", Key=self.whole_key(key), Body=content))
 
     def put_file(self, key: str, path: str) -> str:
-        """Create or replace an object by a local file, in parts if it is large."""
+        """Create or replace an object from a file, in parts if large.
+
+        The file is a local one.
+        """
         with storage_errors(Path(path)):
             descriptor = open_file(Path(path))
         with os.fdopen(descriptor, "rb") as file:
@@ -141,7 +144,9 @@ class S3ObjectStore:
             return self.put_parts(key, file, cut_into_parts(0, size))
 
     def put_parts(self, key: str, file: BinaryIO, parts: Sequence[Part]) -> str:
-        """Create or replace an object by parts, all of it in order; return its tag.
+        """Create or replace an object from its ordered parts; return its tag.
+
+        The parts make up all of it.
 
         Of an upload that failed nothing stays behind unless this process dies.
         """
@@ -169,12 +174,18 @@ class S3ObjectStore:
             )
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Yield every object whose key begins with prefix, in order of keys, page by page."""
+        """Yield every object below a key prefix, in order of keys.
+
+        They come page by page.
+        """
         for page in self._pages(validate_prefix(prefix), ""):
             yield from self._infos(page)
 
     def list_stretch(self, first: str, last: str) -> Iterator[ObjectInfo]:
-        """Yield every object from the first folder to the last, in order of keys, page by page."""
+        """Yield every object from first to last folder, in key order.
+
+        They come page by page.
+        """
         validate_prefix(last)
         for page in self._pages("", "", after=validate_prefix(first)):
             for info in self._infos(page):
@@ -207,7 +218,7 @@ class S3ObjectStore:
                 )
 
     def abort_uploads(self, *, before_ms: int) -> int:
-        """Drop the parts of uploads that were begun before a time and not finished.
+        """Drop the parts of unfinished uploads begun before a time.
 
         A process that was killed leaves such parts: no listing shows them, and they are paid for.
 
@@ -269,7 +280,10 @@ class S3ObjectStore:
                 )
 
     def _put_if(self, key: str, content: bytes, etag: str, condition: Mapping[str, str]) -> str:
-        """Write under a condition; whatever is not a plain yes is settled by reading back."""
+        """Write under a condition; settle any unclear answer by reading back.
+
+        An answer is unclear unless it is a plain yes.
+        """
         for attempt in range(_CONFLICT_ATTEMPTS):
             try:
                 with self._errors(key):

@@ -1,4 +1,4 @@
-"""Large bodies from and to S3: ranges that survive a broken connection, uploads in parts.
+"""Read S3 ranges across broken connections; upload large files in parts.
 
 botocore repeats requests, but not the reading of an answer's body; what a broken body leaves out
 is asked for again here, and only of the version that the first part came from.
@@ -50,7 +50,9 @@ class Part:
 
 
 def cut_into_parts(start: int, end: int, most_bytes: int | None = None) -> list[Part]:
-    """Return a stretch of an object as parts of about one size, no more than an object may have.
+    """Return a range of an object as parts of about one size.
+
+    They are no more than an object may have.
 
     Args:
         start: Position of its first byte.
@@ -69,17 +71,23 @@ def cut_into_parts(start: int, end: int, most_bytes: int | None = None) -> list[
 
 
 def error_code(error: BaseException | None) -> str:
-    """Return S3's own code for an error that s3fs raised, following its causes; else nothing."""
+    """Return S3's error code behind an error of s3fs, else "".
+
+    Its causes are followed.
+    """
     return str(_response_of(error).get("Error", {}).get("Code", ""))
 
 
 def error_status(error: BaseException | None) -> int:
-    """Return the HTTP status of an answer that s3fs made an error of, as error_code; else 0."""
+    """Return the HTTP status behind an error of s3fs, else 0.
+
+    Its causes are followed.
+    """
     return int(_response_of(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
 def _response_of(error: BaseException | None) -> Mapping[str, Any]:
-    """Return what S3 answered, following an error's causes; empty where it is none of S3."""
+    """Return S3's answer behind an error or its causes, else {}."""
     while error is not None:
         response = getattr(error, "response", None)
         if isinstance(response, Mapping):
@@ -149,7 +157,10 @@ async def read_range(
 async def read_whole(
     filesystem: S3FileSystem, bucket: str, key: str, limit_bytes: int
 ) -> tuple[bytes, str]:
-    """Return an object of at most limit_bytes, and its tag; errors as of read_range."""
+    """Return a whole object of at most limit_bytes, and its tag.
+
+    Errors are those of read_range.
+    """
     answer = await filesystem._call_s3(  # noqa: SLF001 - call_s3 as a coroutine
         "get_object", Bucket=bucket, Key=key
     )
@@ -169,7 +180,10 @@ async def read_whole(
 
 
 async def _read_body(body: Any, view: memoryview) -> int:
-    """Fill view from a body and return how much came before it ended or broke off."""
+    """Fill view from a body; return the number of bytes.
+
+    There are fewer than view holds where the body ended or broke off.
+    """
     filled = 0
     try:
         while filled < len(view):
@@ -188,7 +202,7 @@ async def _read_body(body: Any, view: memoryview) -> int:
 async def upload_parts(
     filesystem: S3FileSystem, bucket: str, key: str, file: BinaryIO, parts: Sequence[Part]
 ) -> str:
-    """Upload an open local file in parts, a few at once, and return the object's tag.
+    """Upload an open local file in concurrent parts; return its tag.
 
     A lost answer to the last request is settled by looking at the object; of an upload that
     failed, nothing stays behind unless this process dies.
@@ -267,7 +281,7 @@ def _read_part(file: BinaryIO, part: Part) -> bytes:
 async def _find_upload(
     filesystem: S3FileSystem, bucket: str, key: str, size_bytes: int, part_count: int
 ) -> str:
-    """Return the tag of an object that came of so many parts and has that size, else nothing."""
+    """Return an object's tag if size and part count match, else ""."""
     try:
         facts = await filesystem._call_s3(  # noqa: SLF001 - call_s3 as a coroutine
             "head_object", Bucket=bucket, Key=key
@@ -280,7 +294,10 @@ async def _find_upload(
 
 
 async def _abort(filesystem: S3FileSystem, names: Mapping[str, str]) -> None:
-    """Drop the parts of a failed upload; a bucket's lifecycle rule does that for what stays."""
+    """Drop the parts of a failed upload.
+
+    A bucket's lifecycle rule does that for those that stay.
+    """
     try:
         await filesystem._call_s3(  # noqa: SLF001 - call_s3 as a coroutine
             "abort_multipart_upload", **names

@@ -1,4 +1,6 @@
-"""Data objects on their way into a manifest: uploaded by one task, named by another's commit.
+"""Upload one task's data objects for another task's commit to name.
+
+They come into a manifest by that commit.
 
 What a task has uploaded travels to the commit as a location, a text that says where the bytes are:
 ``pylog-object:`` and the JSON of a file's entry in a manifest. The small files of a segment go
@@ -47,7 +49,7 @@ def upload_file(  # what of whom, and how it goes up
     largest_timestamp: int | None = None,
     put: Callable[[str, str], str] | None = None,
 ) -> str:
-    """Upload a finished local file as an object of its own, and return its location.
+    """Upload a finished local file as one object; return its location.
 
     Args:
         objects: The managed root.
@@ -111,12 +113,15 @@ def upload_companions(
 
 
 def is_log(name: str) -> bool:
-    """Tell whether a file holds a segment's records, whatever transient suffix it has."""
+    """Tell whether a file is a segment's log, under any transient suffix."""
     return kind_of(settled_name(name)) == LOG_SUFFIX
 
 
 def object_stem(name: str) -> str:
-    """Return the stem of a file's object: a log's name, or the segment that small files share."""
+    """Return the stem of a file's object: its log's or segment's name.
+
+    The small files of a segment share an object, named after the segment.
+    """
     offset = offset_of(name)
     if offset is None:
         return PARTITION_STEM
@@ -124,7 +129,10 @@ def object_stem(name: str) -> str:
 
 
 def object_name(stem: str, number: int) -> str:
-    """Return the name of an attempt's object; number counts what it has had of that stem."""
+    """Return an attempt's object name from its stem and a number.
+
+    The number counts the objects that the attempt has had of that stem.
+    """
     again = f"-{number}" if number else ""
     if stem.endswith(LOG_SUFFIX):
         return f"{stem.removesuffix(LOG_SUFFIX)}{again}{LOG_SUFFIX}"
@@ -188,7 +196,7 @@ def size_of(file: FileEntry | WaitingFile) -> int:
 def cut_file(
     file: FileEntry | WaitingFile, start: int, size_bytes: int, modified_ms: int
 ) -> FileEntry | WaitingFile:
-    """Return a stretch of a file as a file of its own, without the largest timestamp."""
+    """Return a range of a file as another, without largest timestamp."""
     if isinstance(file, WaitingFile):
         return WaitingFile(file.content[start : start + size_bytes], modified_ms)
     return FileEntry(
@@ -201,7 +209,9 @@ def cut_file(
 
 
 def recorded_timestamps(files: Mapping[str, FileEntry | WaitingFile]) -> dict[int, int]:
-    """Return the largest timestamps of segments, as far as manifest entries have them.
+    """Return the largest timestamps of segments in manifest entries.
+
+    Not every entry has one.
 
     Returns:
         By base offset; -1 for a segment whose records have none.
