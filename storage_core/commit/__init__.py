@@ -1,4 +1,7 @@
-"""What changes the files of a partition, once, and back: plans, claims, the trash, undo, purge."""
+"""Change a partition's files exactly once, and undo or purge the change.
+
+Here are plans, claims and the trash.
+"""
 
 from storage_core.commit.executor import commit
 from storage_core.commit.plan import (

@@ -1,4 +1,6 @@
-"""The right to commit one partition in one run: one attempt at a time, one result, ever.
+"""The claim file: the right to commit a partition in one run.
+
+There is one attempt at a time, and one result, ever.
 
 Spark may run a task twice, one after the other or at the same time, and a killed attempt says
 nothing. So the driver creates one claim file per partition beside the scratch files before it
@@ -90,7 +92,7 @@ _MOST_BYTES: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Begun:
-    """The line of a claim that says what is going to be done.
+    """The first line of a claim: the operations about to be done.
 
     Attributes:
         operations: As ``encode_step`` returns them.
@@ -147,7 +149,7 @@ class CommitClaim:
 
     @property
     def is_begun(self) -> bool:
-        """Whether this or a former attempt has written down what it is going to do."""
+        """Whether the claim lists its operations, from this or a former attempt."""
         return self._operations is not None
 
     @property
@@ -162,7 +164,10 @@ class CommitClaim:
 
     @property
     def is_of_this_boot(self) -> bool:
-        """Whether all that was written down is there: the machine did not crash since."""
+        """Whether the machine has not restarted since the claim began.
+
+        Then all that was written down is there.
+        """
         return self._boot is not None and self._boot == current_boot()
 
     @property
@@ -177,7 +182,7 @@ class CommitClaim:
         return stat.S_ISREG(facts.st_mode) and facts.st_nlink == 1 and facts.st_uid == os.geteuid()
 
     def begin(self, plan: Plan, result: dict[str, Any]) -> None:
-        """Write down what is going to be done, before any of it is.
+        """Write down the operations, before the first of them is done.
 
         Args:
             plan: The operations.
@@ -198,7 +203,9 @@ class CommitClaim:
         self._append(_BEGUN_LINE.encode(begun))
 
     def verify_fit(self) -> None:
-        """Check that nobody else has changed the partition since, and that every step can be done.
+        """Check that the files are unchanged and every step is possible.
+
+        Nobody else has changed the partition since the commit began.
 
         Raises:
             ChangedWhileReadError: A file is not what the steps that were done have left.
@@ -235,7 +242,10 @@ class CommitClaim:
         return self._result
 
     def _note(self, group: Iterable[Operation], done: int) -> _Done:
-        """Return what steps that are done have left under the names that they changed."""
+        """Return a line with the file versions after finished steps.
+
+        It has those of the names that the steps changed.
+        """
         if self._files is None or self.location is None:
             return _Done(done=done)  # begun by an older version
         made = partial(_made, Path(self.location))
@@ -292,7 +302,7 @@ class CommitClaim:
         self._files |= line.files
 
     def _content(self) -> bytes:
-        """Return what is in the file that is held, whatever has its name by now."""
+        """Return the content of the held file, whatever its path names now."""
         with storage_errors(self._path):
             size = os.fstat(self._descriptor).st_size
             if size > _MOST_BYTES:
@@ -308,7 +318,9 @@ class CommitClaim:
 
 
 def create_claim(path: Path) -> None:
-    """Allow the commit of one partition; on the driver, before the commits start.
+    """Allow the commit of one partition, before the commits start.
+
+    The driver does it.
 
     Raises:
         StorageError: The disk failed.
@@ -319,7 +331,7 @@ def create_claim(path: Path) -> None:
 
 @contextmanager
 def hold_claim(path: Path) -> Iterator[CommitClaim]:
-    """Hold a claim for the time of the block, waiting for another attempt that holds it.
+    """Hold a claim for the block; wait while another attempt holds it.
 
     Raises:
         GuardRefusedError: The run is over: its driver took the claim away.
@@ -346,7 +358,7 @@ def hold_claim(path: Path) -> Iterator[CommitClaim]:
 
 
 def current_boot() -> str | None:
-    """Return what names the time since the machine was started, None if nothing does."""
+    """Return the id of the machine's current boot, None if unknown."""
     try:
         return _BOOT_FILE.read_text().strip()
     except OSError:
@@ -356,7 +368,7 @@ def current_boot() -> str | None:
 def resume_claim(
     path: Path, *, log_directory: Path, fence: Callable[[], None] | None = None
 ) -> tuple[str, dict[str, Any]] | None:
-    """Finish the commit that a killed run began; one that had not begun never will.
+    """Finish a killed run's commit, or forbid it if not yet begun.
 
     A task of that run may have outlived its driver, and come here only now.
 
@@ -408,7 +420,7 @@ def resume_claim(
 
 
 class CommitLostError(PylogError):
-    """A commit that was killed cannot be finished: the files may be others than it was made for.
+    """A killed commit cannot be finished: its files may have changed.
 
     What was done of it a log loader finds out, or has found out.
     """
@@ -420,7 +432,9 @@ class CommitLostError(PylogError):
 
 
 def revoke_claim(path: Path) -> None:
-    """Take a claim away, after waiting for a commit that is under way; on the driver.
+    """Remove a claim after waiting for a commit under way.
+
+    The driver does it.
 
     Raises:
         StorageError: The disk failed.
@@ -438,7 +452,7 @@ def revoke_claim(path: Path) -> None:
 
 
 def set_aside_claim(path: Path) -> None:
-    """Let no task of this run commit any more; what one has begun is kept for the next run.
+    """Forbid further commits; keep a started one for the next run.
 
     For a directory that cannot be put in order now: its disk failed. Waits for a commit that is
     under way.
@@ -466,7 +480,7 @@ def _made(directory: Path, step: Operation) -> FileVersion:
 
 
 def _scratch_versions(steps: Iterable[Operation]) -> dict[str, FileVersion]:
-    """Return the version of each scratch file that steps promote, by its path."""
+    """Return the versions of the scratch files to promote, by path."""
     paths = (step.scratch_path for step in steps if isinstance(step, PromoteFile))
     versions = {path: version_of(Path(path)) for path in paths}
     return {path: version for path, version in versions.items() if version is not None}
@@ -485,7 +499,10 @@ def _run_is_over(path: Path) -> GuardRefusedError:
 
 
 def _happened(step: Operation, store: LocalStore) -> bool:
-    """Whether a step that a killed attempt may have done was done; others may be done again."""
+    """Tell whether a step, unsafe to repeat, was done before a kill.
+
+    Other steps may be done again.
+    """
     directory = Path(store.location)
     match step:
         case PromoteFile():

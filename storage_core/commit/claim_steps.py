@@ -1,4 +1,4 @@
-"""The operations of a commit as a claim file keeps them, and which of them are believed.
+"""Encode a commit's operations in a claim; refuse those not ours.
 
 A claim lies where its run could write, and the run that finishes it may be root's. So nothing in it
 is taken on trust: a step is of a kind that commits have, its files are plain names of one partition
@@ -78,7 +78,9 @@ def decode_step(row: Mapping[str, Any], *, file: str, where: str) -> Operation:
 def require_places(
     steps: Iterable[Operation], location: str, *, claim: Path, log_directory: Path
 ) -> None:
-    """Check that steps stay where a commit of a run on a log directory may work.
+    """Check that steps stay within the places allowed to a commit.
+
+    They are those of a run on one log directory.
 
     Args:
         steps: What a killed run was going to do.
@@ -120,7 +122,9 @@ def require_places(
 
 
 def trash_of(steps: Iterable[Operation], location: str) -> list[Path]:
-    """Return the folders of runs, each once, in which steps keep or say something.
+    """Return the run folders in the trash to which steps write.
+
+    Each is there once. Steps keep files there, or write a record.
 
     Args:
         steps: Of one commit; ``require_places`` has accepted them.
@@ -135,12 +139,14 @@ def trash_of(steps: Iterable[Operation], location: str) -> list[Path]:
 
 
 def _file_names(step: Operation) -> list[str]:
-    """Return the names that a step has for files of its partition directory."""
+    """Return a step's file names in its partition directory."""
     return [getattr(step, field.name) for field in fields(step) if field.name in _FILE_NAMES]
 
 
 def _is_file_or_free(path: Path, *, most_names: int | None = None) -> bool:
-    """Whether a path is that of a regular file, which is no link, or of nothing.
+    """Tell whether a path is a regular file or free.
+
+    A link is neither.
 
     Args:
         path: The path.
@@ -155,7 +161,7 @@ def _is_file_or_free(path: Path, *, most_names: int | None = None) -> bool:
 
 
 def _is_scratch(path: Path, claim: Path, directory: Path) -> bool:
-    """Whether a path is that of a scratch file of the run that a claim is of."""
+    """Tell whether a path is a scratch file of the claim's run."""
     if not path.name.startswith(SCRATCH_PREFIX):
         return False
     with storage_errors(path.parent):
@@ -166,7 +172,9 @@ def _is_scratch(path: Path, claim: Path, directory: Path) -> bool:
 
 
 def _is_linked(path: Path, directory: Path) -> bool:
-    """Whether a link is among the folders that a run makes where it keeps files of a partition.
+    """Tell whether a link is among a run's own trash folders.
+
+    The run makes them where it keeps the files of a partition.
 
     Those above are the operator's, and may be links.
     """

@@ -37,7 +37,7 @@ def commit(plan: Plan, store: LogStore) -> None:
 
 
 def apply_steps(operations: Iterable[Operation], store: LogStore) -> Iterator[Operation]:
-    """Apply operations to a store, in order, and yield each when it is done.
+    """Apply operations to a store, in order; yield each one after.
 
     Raises:
         StorageError: As for ``commit``.
@@ -84,7 +84,10 @@ def _apply_outside(
     location: str,
     store: DirectoryStore | None,
 ) -> None:
-    """Apply one of the operations that reach out of the directory: of local disks only."""
+    """Apply an operation on files outside of the directory.
+
+    The store has to be a local disk.
+    """
     if store is None:
         raise StorageError(
             location, f"{type(operation).__name__}: this store has nothing outside of it"

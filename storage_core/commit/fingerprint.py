@@ -1,4 +1,4 @@
-"""What tells whether the files of a partition directory are still what they were.
+"""Fingerprints and versions: tell whether a directory's files have changed.
 
 After days, and in a copy: names, sizes and modification times of all files, and a checksum of the
 small ones, for epochs, snapshots and indexes may be rewritten in place with the same length. That
@@ -31,7 +31,9 @@ _DIGEST_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class FileFingerprint:
-    """One file, as far as it can be told from another version of itself without reading much.
+    """A file's name, size, time and small-file CRC, to notice changes.
+
+    They tell it from another version of itself without reading much.
 
     Attributes:
         name: Plain file name.
@@ -46,7 +48,10 @@ class FileFingerprint:
     crc32: Count | None
 
     def matches(self, other: "FileFingerprint | None") -> bool:
-        """Whether the other is the same version of the same content; None is no file."""
+        """Tell whether two fingerprints are of the same version.
+
+        It is of the same content then. None is no file.
+        """
         if other is None or self.size_bytes != other.size_bytes or self.crc32 != other.crc32:
             return False
         return None in {self.modified_ms, other.modified_ms} or (
@@ -66,7 +71,9 @@ FINGERPRINTS: Final[JsonFile[tuple[FileFingerprint, ...]]] = JsonFile(
 
 
 def fingerprint_files(store: LogStore) -> tuple[FileFingerprint, ...]:
-    """Return the fingerprints of a directory's files, sorted by name; scratch files left out.
+    """Return the fingerprints of a directory's files, sorted by name.
+
+    Scratch files are left out.
 
     Raises:
         StorageError: The store failed, or a file vanished meanwhile.
@@ -88,7 +95,10 @@ def fingerprint_files(store: LogStore) -> tuple[FileFingerprint, ...]:
 
 
 def is_scratch(name: str) -> bool:
-    """Whether a file of this name is only there while a job works, or was left by a killed one."""
+    """Tell by its name whether a file is a scratch file.
+
+    It is only there while a job works, or was left by a killed one.
+    """
     return name.startswith(SCRATCH_PREFIX) or name.endswith(TEMPORARY_SUFFIX)
 
 
@@ -124,7 +134,9 @@ Versions = Mapping[str, FileVersion]
 
 
 def observe_versions(directory: Path) -> dict[str, FileVersion]:
-    """Return the version of each file of a directory, by name; scratch files are left out.
+    """Return the version of each file of a directory, by name.
+
+    Scratch files are left out.
 
     Raises:
         StorageError: The directory cannot be listed.
@@ -152,7 +164,7 @@ def version_of(path: Path) -> FileVersion | None:
 
 
 def digest_versions(directory: Path, *, left_out: str) -> str:
-    """Return what another version of any file of a directory, or another name, would change.
+    """Return a digest of the names and versions of all files.
 
     Args:
         directory: Scratch files in it are left out.

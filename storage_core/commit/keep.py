@@ -49,7 +49,9 @@ from storage_core.store.local import plain_path, storage_errors
 
 
 def is_same_filesystem(directory: Path, folder: Path) -> bool:
-    """Whether files of a directory can get names in a folder, which may not exist yet.
+    """Tell whether files of a directory can be linked into a folder.
+
+    The folder may not exist yet.
 
     Raises:
         StorageError: One of them cannot be looked at.
@@ -63,7 +65,7 @@ def is_same_filesystem(directory: Path, folder: Path) -> bool:
 
 
 def with_trash(plan: Plan, store: LogStore, run_folder: Path, *, action: str) -> Plan:
-    """Return a plan, and around it the steps that keep what it takes away.
+    """Return a plan with added steps that keep old files in trash.
 
     A plan that changes no file stays as it is.
 
@@ -106,7 +108,7 @@ def with_trash(plan: Plan, store: LogStore, run_folder: Path, *, action: str) ->
 
 
 def _keep(commit: TrashedCommit, *, is_copy: bool) -> list[Operation]:
-    """Return the steps that keep files in the trash of a commit, and say which."""
+    """Return the steps that keep and record files in the trash."""
     folder = str(commit.kept_folder)
     steps: list[Operation] = [
         KeepFile(
@@ -131,7 +133,10 @@ def _keep(commit: TrashedCommit, *, is_copy: bool) -> list[Operation]:
 
 
 def _end_of_leftovers(operations: tuple[Operation, ...], files: Iterable[FileFingerprint]) -> int:
-    """Return how many of the first operations only settle what a former crash left."""
+    """Return the number of first operations that clean up after crashes.
+
+    They do nothing else.
+    """
     leftovers = {
         file.name
         for file in files
@@ -150,7 +155,9 @@ def _end_of_leftovers(operations: tuple[Operation, ...], files: Iterable[FileFin
 
 
 def _near_segments(files: Collection[str], changed: set[str]) -> set[str]:
-    """Return the other files that a loader takes away with a segment whose swap it finishes.
+    """Return other files that a loader removes with a swapped segment.
+
+    The loader finishes the swap of the segment.
 
     Those are all whose number lies in the segments that are swapped: producer snapshots above all.
     """
@@ -181,5 +188,5 @@ def _follow(
 
 
 def _made(_step: Operation) -> FileFingerprint:
-    """Return what stands for a file that a step makes; nobody asks what it looks like."""
+    """Return a placeholder for a new file; its values are never read."""
     return FileFingerprint(name="", size_bytes=0, modified_ms=None, crc32=None)

@@ -1,4 +1,4 @@
-"""The changes that may be made to the files of one partition, as data, and the plan of them.
+"""The plan of changes to one partition's files, as data.
 
 Each operation carries the reason for it: a dry run prints it, the ledger keeps it. A commit that a
 crash cut short is completed or undone by loading the log, unless a claim of it was kept.
@@ -13,7 +13,10 @@ from storage_core.json_values import FileName, SystemText
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteFile:
-    """Create or replace a small file; modified_ms, epoch milliseconds, is its time if given."""
+    """Create or replace a small file, with a time if given.
+
+    The time is modified_ms, its modification time in epoch milliseconds.
+    """
 
     name: FileName
     content: bytes
@@ -41,7 +44,9 @@ class PromoteFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyRange:
-    """Copy a stretch of a file of the directory to a new, synced one with this modification time.
+    """Copy a byte range of a file to a new, synced file.
+
+    Both are in the directory. The new one gets this modification time.
 
     Attributes:
         source: Name of the file that holds the bytes.
@@ -88,7 +93,10 @@ class TruncateFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncFile:
-    """Make a file's content durable: whoever wrote it may not have lived to do that."""
+    """Make a file's content durable.
+
+    Whoever wrote it may have been killed before its sync.
+    """
 
     name: FileName
     reason: SystemText
@@ -103,7 +111,9 @@ class SyncDirectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepFile:
-    """Keep a file as it is now outside of the directory, too; the directory does not change.
+    """Keep a file outside of the directory too, as it is now.
+
+    The directory does not change.
 
     Attributes:
         name: Of the file.
@@ -122,7 +132,10 @@ class KeepFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteRecord:
-    """Create or replace a small file outside of the directory; it and its folder are durable."""
+    """Create or replace a small file outside of the directory, durably.
+
+    Its folder is durable, too.
+    """
 
     path: SystemText
     content: bytes
@@ -139,7 +152,10 @@ class RecordLeft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreFile:
-    """Give a file that was kept a name in the directory, replacing what has it; it stays kept."""
+    """Put a kept file into the directory, replacing its namesake.
+
+    It stays kept.
+    """
 
     path: SystemText
     name: FileName
@@ -176,7 +192,7 @@ _Version = TypeVar("_Version")
 
 
 def changed_names(step: Operation) -> tuple[str, ...]:
-    """Return the names of a directory under which there may be something else after a step."""
+    """Return the file names in a directory that a step may change."""
     match step:
         case RenameFile(source=source, target=target):
             return (source, target)
@@ -195,7 +211,9 @@ def changed_names(step: Operation) -> tuple[str, ...]:
 
 
 def independent_groups(steps: Iterable[Operation]) -> Iterator[tuple[Operation, ...]]:
-    """Cut steps into groups, as long as they may be, in which no file is met by two steps.
+    """Cut steps into groups with no two steps on one file.
+
+    The groups are as long as they may be.
 
     Of such a group it can be told by the files, step by step, what was done and what was not; and
     whoever does the steps again, leaving out those that were done, comes to the same end.
@@ -227,7 +245,9 @@ def _met_names(step: Operation) -> set[str]:
 def follow_step(
     step: Operation, files: MutableMapping[str, _Version], made: Callable[[Operation], _Version]
 ) -> None:
-    """Change the versions of a directory's files, by name, to those after a step.
+    """Update the versions of a directory's files to those after a step.
+
+    They are by name.
 
     Args:
         step: The step.
@@ -268,7 +288,7 @@ class Plan:
 
     @property
     def peak_extra_bytes(self) -> int:
-        """Upper bound of the disk space needed beside what the directory holds now."""
+        """Upper bound of the disk space needed on top of today's."""
         return sum(
             len(operation.content) if isinstance(operation, WriteFile) else operation.size_bytes
             for operation in self.operations
@@ -277,7 +297,10 @@ class Plan:
         )
 
     def describe(self) -> Iterator[dict[str, str | int]]:
-        """Yield one flat dictionary a step: its kind, its fields (contents as their size)."""
+        """Yield one flat dictionary a step: its kind and its fields.
+
+        Of contents it has the size.
+        """
         for operation in self.operations:
             row: dict[str, str | int] = {"operation": type(operation).__name__}
             for field in operation.__slots__:

@@ -1,4 +1,6 @@
-"""Removing for good what was put aside: by Kafka with a suffix, by a run in its trash.
+"""Delete for good Kafka's renamed files and the trash of runs.
+
+Kafka gives the files that it removes a suffix.
 
 What a broker would remove by itself are ``.deleted`` files and directories of deleted partitions.
 It renames first and removes ``file.delete.delay.ms`` later; one that was stopped in between
@@ -42,7 +44,7 @@ _DELETE: Final = "delete"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purge:
-    """What a purge removes of one directory, or of the trash of one run.
+    """The removals of one purge in a directory or a run's trash.
 
     Attributes:
         location: The directory, or the run's folder in the trash.
@@ -137,7 +139,9 @@ def plan_purge_directory(directory: Path, *, now_ms: int, delay_ms: int) -> Purg
 
 
 def find_runs(trash: Path) -> list[Path]:
-    """Return the folders of runs in a trash, oldest first; of other folders nothing is known.
+    """Return the run folders in a trash, oldest first.
+
+    Of its other folders nothing is known.
 
     Raises:
         StorageError: It cannot be listed.
@@ -186,7 +190,7 @@ def plan_purge_trash(folder: Path, *, now_ms: int, older_than_ms: int) -> Purge:
 
 
 def _rank(name: str) -> int:
-    """Return when a file goes: segments, then snapshots of their producers, then the rest.
+    """Return a file's order of deletion: segments, producer snapshots, the rest.
 
     Of a segment its records go first: an index without records is dropped by a loader, records
     without an index are read from end to end.
@@ -199,7 +203,7 @@ def _rank(name: str) -> int:
 
 
 def _wait(entries: list[Entry], *, now_ms: int, delay_ms: int) -> int | None:
-    """Return how long it takes until the next of the entries is old enough, None for none."""
+    """Return the time until the next entry is old enough, or None."""
     waits = [_changed_ms(entry) + delay_ms - now_ms for entry in entries]
     return min((wait for wait in waits if wait > 0), default=None)
 
@@ -215,7 +219,9 @@ def _changed_ms(entry: Entry) -> int:
 
 
 def _removals(folder: Path) -> Iterator[tuple[Plan, int]]:
-    """Yield what empties and removes each folder, the run's own last, and the bytes of its files.
+    """Yield the plan that empties and removes each folder, and bytes.
+
+    The run's own folder comes last. The bytes are those of the folder's files.
 
     Raises:
         GuardRefusedError: Something in it is neither a file nor a folder.

@@ -1,4 +1,6 @@
-"""Whether what is left of a commit fits the files that are there, before any of it is done.
+"""Check that the rest of a commit fits the files on disk.
+
+This is done before any of the rest is.
 
 A commit that was killed is made for the files as its own steps left them. So steps are noted with
 what they left, a group at a time; of the group that comes next the first ones may have been done,
@@ -38,7 +40,9 @@ _NEW = -1
 def verify_fit(
     directory: Path, steps: Sequence[Operation], *, known: Versions, scratch: Versions
 ) -> None:
-    """Check that of some steps' first group the first were done, or none, and the others not.
+    """Check that files are as the finished part of steps left them.
+
+    Of the steps' first group, the first ones may be done, or none; all others are not.
 
     Nothing is changed.
 
@@ -74,7 +78,9 @@ def verify_fit(
 def _done(
     steps: Sequence[Operation], directory: Path, known: Versions, found: Versions, scratch: Versions
 ) -> list[Operation]:
-    """Return the steps of the first group that have changed files, the last one by half perhaps.
+    """Return the first group's steps that have changed files already.
+
+    The last one may be half done.
 
     They were done in their order: one that is done after one that is not is somebody else's work.
     """
@@ -98,7 +104,10 @@ def _done(
 def _is_amid(
     step: Operation, directory: Path, known: Versions, found: Versions, scratch: Versions
 ) -> bool:
-    """Whether files look as a step leaves them when it is done, or killed in the middle."""
+    """Tell whether files look as a finished or half-done step leaves them.
+
+    A step is done by half if it was killed in the middle.
+    """
     match step:
         case WriteFile(name=name):
             is_amid = _holds(directory, step, found.get(name))
@@ -164,7 +173,10 @@ def _require_sources(
 
 
 def _made(step: Operation, scratch: Versions) -> FileVersion:
-    """Return the version that a step makes; only its length is known before, if that."""
+    """Return the version that a step makes, as far as known before.
+
+    Only the length is, if that.
+    """
     match step:
         case WriteFile(content=content):
             return _new(len(content))

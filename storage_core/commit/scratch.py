@@ -1,4 +1,6 @@
-"""Where the tasks of a run put what they make, until a commit promotes it.
+"""The scratch folder of a run, for task files before their commit.
+
+A commit promotes them.
 
 On the filesystem of the log directory, so that promoting is a rename, but outside of it, so that
 whatever a killed run leaves behind cannot stop a broker: in a folder beside the log directory,
@@ -63,7 +65,9 @@ def scratch_home(log_directory: Path, prefix: str = SCRATCH_PREFIX) -> Path | No
 
 
 def create_scratch(log_directory: Path, run_id: str) -> Path | None:
-    """Create the scratch folder of a run; on the driver, under the log directory's lock.
+    """Create the scratch folder of a run.
+
+    The driver does it, under the log directory's lock.
 
     Returns:
         The folder; None where scratch files have to lie inside the partition directories.
@@ -90,7 +94,9 @@ def create_scratch(log_directory: Path, run_id: str) -> Path | None:
 
 
 def find_inside(log_directory: Path) -> list[Path]:
-    """Return the scratch files inside the partition directories; under the log directory's lock.
+    """Return the scratch files inside the partition directories.
+
+    The log directory's lock is held.
 
     That lists every partition: whoever needs the answer twice keeps it. Nothing is asked of the
     files themselves: a root has very many, and of all of them perhaps one is a run's.
@@ -109,7 +115,9 @@ def find_inside(log_directory: Path) -> list[Path]:
 
 
 def sweep_scratch(log_directory: Path, *, inside: Iterable[Path] | None = None) -> int:
-    """Delete the scratch files of every run; on the driver, under the log directory's lock.
+    """Delete the scratch files of every run.
+
+    The driver does it, under the log directory's lock.
 
     While this process holds the lock no other run of ours is at work on the directory: what is
     there was left by one that was killed, or by this one at its end.
@@ -139,7 +147,9 @@ def sweep_scratch(log_directory: Path, *, inside: Iterable[Path] | None = None) 
 
 
 def find_claims(log_directory: Path, *, inside: Iterable[Path] | None = None) -> list[Path]:
-    """Return the claim files that killed runs left; under the log directory's lock.
+    """Return the claim files that killed runs left.
+
+    The log directory's lock is held.
 
     Args:
         log_directory: The directory.
@@ -158,7 +168,10 @@ def find_claims(log_directory: Path, *, inside: Iterable[Path] | None = None) ->
 
 
 def _inside_home(home: Path | None, glob: str) -> list[Path]:
-    """Return what lies in the folders of runs under such a name; nothing where there is no home."""
+    """Return the files of run folders that match a name pattern.
+
+    There are none where there is no home.
+    """
     if home is None or not is_there(home, may_be_link=True):
         return []
     return [
@@ -170,7 +183,7 @@ def _inside_home(home: Path | None, glob: str) -> list[Path]:
 
 
 def _names_if_open_to_us(folder: Path) -> list[str]:
-    """Return the names in a folder; none in one that is not ours to open, or is gone by now.
+    """Return a folder's names; none if it is closed or gone.
 
     No run of ours has left anything in there, and the other partitions wait.
     """
@@ -181,7 +194,10 @@ def _names_if_open_to_us(folder: Path) -> list[str]:
 
 
 def find_remembered_markers(log_directory: Path) -> list[Path]:
-    """Return what killed runs wrote down of markers; under the log directory's lock."""
+    """Return killed runs' notes on the directory's clean shutdown marker.
+
+    The log directory's lock is held.
+    """
     home = scratch_home(log_directory)
     with storage_errors(log_directory):
         return _inside_home(home, REMEMBERED_MARKER)
@@ -210,7 +226,7 @@ def claim_path(shared: str | None, partition_directory: Path, run_id: str) -> Pa
 
 
 def keep_scratch(operations: Iterable[Operation], run_id: str) -> tuple[Operation, ...]:
-    """Return what a load plans, but for the removal of a run's own scratch files.
+    """Return a load's plan without the removal of this run's scratch files.
 
     Loading sweeps away the scratch files of killed runs; those of this run are needed.
     """

@@ -1,4 +1,4 @@
-"""What a run keeps in the trash: where, in which words, and held against whom.
+"""The trash of a run: its folders, its records, and its lock.
 
 ::
 
@@ -211,12 +211,17 @@ S = TypeVar("S", bound=CommitSubject)
 
 
 def commit_folder(run_folder: Path, directory: Path, number: int) -> Path:
-    """Return where a run's commit of that number on a partition keeps its files."""
+    """Return the trash folder of a run's numbered commit on a partition.
+
+    The commit keeps its files there.
+    """
     return _partition_folder(run_folder, directory) / f"{number:0{_NUMBER_DIGITS}d}"
 
 
 def commit_folders(run_folder: Path, directory: Path) -> list[Path]:
-    """Return the folders of a run's commits on a partition that are there, oldest first.
+    """Return the existing folders of a run's commits on a partition.
+
+    The oldest comes first.
 
     Raises:
         StorageError: They cannot be listed.
@@ -230,7 +235,10 @@ def commit_folders(run_folder: Path, directory: Path) -> list[Path]:
 
 
 def new_commit_folder(run_folder: Path, directory: Path) -> Path:
-    """Return the folder of a run's next commit on a partition, which is not there yet."""
+    """Return the folder of a run's next commit on a partition.
+
+    It is not there yet.
+    """
     numbers = (int(folder.name) for folder in commit_folders(run_folder, directory))
     return commit_folder(run_folder, directory, max(numbers, default=-1) + 1)
 
@@ -244,7 +252,9 @@ def _is_number(name: str) -> bool:
 
 
 def find_run_folder(path: Path, directory: Path) -> Path | None:
-    """Return the folder of the run of which a commit on a partition kept, or said, something.
+    """Return the run folder of a trash file that a commit wrote.
+
+    The commit is one on the partition: it kept the file, or recorded something in it.
 
     Args:
         path: Where that is, in any trash.
@@ -263,7 +273,10 @@ def find_run_folder(path: Path, directory: Path) -> Path | None:
 
 
 def _run_folder_of(folder: Path, directory: Path) -> Path | None:
-    """Return the run's folder, None if this is not called as its commit on the partition is."""
+    """Return a commit folder's run folder; None if its name is another's.
+
+    It has to be called as a commit on the partition is.
+    """
     names = plain_path(directory).parts[1:]
     if not _is_number(folder.name) or folder.parent.parts[-len(names) :] != names:
         return None
@@ -297,7 +310,7 @@ def hold_run(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def hold_run_again(folder: Path) -> Iterator[None]:
-    """Hold the trash of a run for the time of the block, if it is not held here already.
+    """Hold the trash of a run for the block, unless held already.
 
     For the commits of a run that was killed, which are finished by whoever next works on its log
     directory: that may be the undo of the very same run.
@@ -351,7 +364,7 @@ def read_run(run_folder: Path) -> TrashedRun:
 
 
 def write_raised(run_folder: Path, raised: Mapping[str, Mapping[str, int]]) -> None:
-    """Write down to what log starts are going to be raised, before they are; durable.
+    """Write down new log starts before they are raised; durable.
 
     What stands there of other log directories stays: their disks failed, and nobody has given
     these log starts back.
@@ -368,7 +381,7 @@ def write_raised(run_folder: Path, raised: Mapping[str, Mapping[str, int]]) -> N
 
 
 def drop_raised(run_folder: Path, locations: Collection[str]) -> None:
-    """Take that away again: the commits that log starts were raised for have ended.
+    """Remove the raised log starts, as their commits have ended.
 
     Or the log starts have been given back.
 
@@ -391,7 +404,9 @@ def drop_raised(run_folder: Path, locations: Collection[str]) -> None:
 
 
 def read_raised(run_folder: Path, location: str) -> dict[str, int]:
-    """Return to what a run that was killed had raised log starts of a log directory, if it had.
+    """Return the log starts that a killed run had raised, if any.
+
+    They are those of one log directory.
 
     Of some of them the commit may have been made, and others may never have been raised.
 
@@ -439,7 +454,7 @@ def read_commit(folder: Path) -> TrashedCommit:
 
 
 def read_subject(folder: Path) -> tuple[Path, str]:
-    """Return (directory, action) of a commit: which partition it was about, and what it did.
+    """Return (directory, action) of a commit: its partition and its deed.
 
     Of what it kept nothing is read: a run has very many commits, and a commit very many files.
 
@@ -453,7 +468,7 @@ def read_subject(folder: Path) -> tuple[Path, str]:
 
 
 def _read_record(folder: Path, form: JsonFile[S]) -> S:
-    """Read what a commit says of itself; its partition is that of its folder's name."""
+    """Read a commit's record; its folder's name must match its partition."""
     path = folder / RECORD_FILE
     if not path.exists():
         raise StorageError(str(path), "no such file: the commit did not begin")
@@ -468,7 +483,9 @@ def _read_record(folder: Path, form: JsonFile[S]) -> S:
 
 
 def list_commits(run_folder: Path) -> Iterator[Path]:
-    """Yield the folder of every commit of a run whose record is there, in no special order.
+    """Yield the folder of every recorded commit of a run, unordered.
+
+    It is recorded once its record file is there.
 
     Raises:
         StorageError: The disk failed.
@@ -483,7 +500,9 @@ def list_commits(run_folder: Path) -> Iterator[Path]:
 def walk_folders(
     folder: Path, *, topdown: bool = True
 ) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Walk a folder as ``os.walk`` does, which leaves out in silence what it cannot list.
+    """Walk a folder as ``os.walk`` does, but raise errors.
+
+    ``os.walk`` leaves out in silence what it cannot list.
 
     Raises:
         OSError: A folder cannot be listed.
@@ -496,7 +515,7 @@ def _fail(error: OSError) -> None:
 
 
 def _read_part(path: Path, form: JsonFile[T], directory: Path) -> T | None:
-    """Read another file of a commit on a partition directory; None where there is none."""
+    """Read another file of a commit on a partition; None without one."""
     if not path.exists():
         return None
     kept = _read(path)
@@ -531,7 +550,9 @@ class _TrashFile:
             raise CheckpointError(error.file, 0, f"{where}{error.reason}") from error
 
     def require_ours(self, *directories: str | Path) -> None:
-        """Refuse what another user may have written: it says what goes into which directory.
+        """Refuse a file that another user may have written.
+
+        It says which files go into which directory.
 
         Args:
             directories: That it is about. Who owns all of them can do to them what an undo does.

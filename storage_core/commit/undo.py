@@ -1,4 +1,4 @@
-"""Undoing the commits of a run on one partition directory, the newest first.
+"""Undo the commits of a run on a partition, newest first.
 
 From what a commit kept and left follow the operations that put the former files back.
 
@@ -92,7 +92,9 @@ class UndonePartition:
 
 
 def check_partition(store: LogStore, folders: Sequence[Path]) -> UndonePartition:
-    """Return what undoing the commits of one run would do; nothing is written.
+    """Return what an undo of a run's commits would do.
+
+    Nothing is written.
 
     Args:
         store: The partition directory.
@@ -122,7 +124,9 @@ def check_partition(store: LogStore, folders: Sequence[Path]) -> UndonePartition
 def undo_partition(
     store: LogStore, folders: Sequence[Path], *, settling: PlanSettling
 ) -> UndonePartition:
-    """Undo the commits of one run, the newest first; what a killed undo left is finished.
+    """Undo the commits of one run, the newest first.
+
+    What a killed undo left is finished.
 
     Args:
         store: The partition directory, under Kafka's lock.
@@ -138,7 +142,7 @@ def undo_partition(
 
 
 def is_undone(store: LogStore, folders: Sequence[Path]) -> bool:
-    """Whether a partition is exactly what it was before the run, every file of it.
+    """Tell whether a partition's files are exactly those before the run.
 
     Args:
         store: The partition directory.
@@ -184,7 +188,10 @@ def _to_undo(folders: Sequence[Path]) -> Iterator[TrashedCommit]:
 
 
 def _check_whole(store: LogStore, trashed: TrashedCommit) -> None:
-    """Check that the run ended on the partition, and that the trash has what it kept."""
+    """Check that the run ended and that its trash is whole.
+
+    It ended on the partition, and the trash has what it kept.
+    """
     kept = trashed.folder / KEPT_FOLDER
     if trashed.left is None:
         raise GuardRefusedError(
@@ -200,7 +207,9 @@ def _check_whole(store: LogStore, trashed: TrashedCommit) -> None:
 
 
 def _verify_left(trashed: TrashedCommit, files: Files) -> None:
-    """Check that every file is what the run left; of an undo that was begun, or was before it.
+    """Check that every file is as the run left it.
+
+    Where an undo was begun, it may also be as it was before the run.
 
     Args:
         trashed: What the run kept and left.
@@ -310,7 +319,7 @@ def _put_back(
 def _restore(
     trashed: TrashedCommit, file: FileFingerprint, *, is_copy: bool, suffix: str = ""
 ) -> RestoreFile:
-    """Return what brings a kept file back, under its name and a suffix."""
+    """Return the step that restores a kept file with a suffix."""
     return RestoreFile(
         path=str(trashed.kept_path(file.name)),
         name=file.name + suffix,
