@@ -1,1 +1,4 @@
-"""Roots of logs: a broker's directory, a mirror, a managed root; read, held and changed alike."""
+"""Roots of logs: broker directories, mirrors and managed roots behind one interface.
+
+They are read, held and changed alike.
+"""

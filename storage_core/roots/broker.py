@@ -1,4 +1,4 @@
-"""The log directory of a broker: as it is read, held under Kafka's lock, and changed by tasks.
+"""A broker's log directory: read, locked as Kafka does, changed by tasks.
 
 Kafka's lock is held from before anything is looked at until after the last byte. The marker of a
 clean shutdown is a claim that Kafka's controller believes: it is remembered and removed before the
@@ -72,7 +72,7 @@ _P = ParamSpec("_P")
 
 @dataclass(frozen=True, slots=True)
 class BrokerRoot:
-    """The log directory of a broker on this host, or a local copy of one."""
+    """A broker's log directory on this host, or a local copy."""
 
     path: Path
 
@@ -138,7 +138,7 @@ class BrokerAccess:
     trash: Path | None = None
 
     def validate(self) -> None:
-        """Check that the lock is held, and that this task runs where it is."""
+        """Check that the lock is held, on this task's host."""
         share_lock(self.lock).close()
 
     def open(self, location: str) -> LogStore:
@@ -147,7 +147,10 @@ class BrokerAccess:
 
     @contextmanager
     def scratch(self, location: str) -> Iterator[Path]:
-        """Return a folder on the filesystem of the log directory; the run's end sweeps it."""
+        """Return a scratch folder on the log directory's filesystem.
+
+        The run's end sweeps it.
+        """
         yield scratch_folder(self.shared, Path(location))
 
     def keep(
@@ -158,12 +161,15 @@ class BrokerAccess:
         files: Mapping[str, str],
         gaps: Sequence[CopiedRange] = (),
     ) -> Mapping[str, str]:
-        """Return the files as they are: they lie where they can be renamed from, without gaps."""
+        """Return the files unchanged: a rename can promote them from there.
+
+        They have no gaps.
+        """
         del location, attempt, base_offset, gaps
         return files
 
     def commit(self, location: str, work: str, prepare: Prepare) -> dict[str, Any]:
-        """Commit under the partition's claim, or find in it what a former attempt did.
+        """Commit under the partition's claim, or return a former attempt's result.
 
         The lock is shared from before anything is looked at until after the last change: nobody
         else gets it, should the run end meanwhile.
@@ -185,7 +191,7 @@ class BrokerAccess:
 
     @contextmanager
     def alone(self, location: str) -> Iterator[LogStore]:
-        """Open a partition for the time of the block, in which no other attempt is at work on it.
+        """Open a partition for the block, with no other attempt on it.
 
         For what may be done again, from wherever another attempt has left it: the claim says who
         goes on, and nothing is written down in it.
@@ -221,7 +227,7 @@ class BrokerAccess:
 
 
 def _may_have_begun(path: Path) -> bool:
-    """Whether an attempt may have begun with the commit that a claim allows.
+    """Tell whether an attempt may have begun the claim's commit.
 
     Of an attempt that is refused: it only looks, and holds nothing. Where no claim is the run is
     over, and has looked itself; or this is another host, which sees none of the run's files.
@@ -237,7 +243,7 @@ def _may_have_begun(path: Path) -> bool:
 def _unless_failed(
     method: "Callable[Concatenate[HeldBrokerRoot, _P], None]",
 ) -> "Callable[Concatenate[HeldBrokerRoot, _P], None]":
-    """Do nothing in a directory whose disk has failed; note it where the disk fails now.
+    """Skip the method after a disk failure; note a new failure.
 
     What the method does is refused where the lock is lost.
     """
@@ -328,7 +334,7 @@ class HeldBrokerRoot:
             self._give_back()
 
     def give_up(self, error: StorageError) -> None:
-        """Take note that the disk has failed: nothing more is done in this directory."""
+        """Note a disk failure: leave the directory alone from now on."""
         if self.failure is None:
             self.failure = error
             _log.error("%s: the disk failed, the run goes on without: %s", self.location, error)
@@ -355,7 +361,9 @@ class HeldBrokerRoot:
         )
 
     def free_bytes(self) -> int:
-        """Return how much is free on its filesystem; 0 where the disk has failed, or fails now.
+        """Return the free bytes of its filesystem; 0 after a disk failure.
+
+        It is 0 as well where the disk fails now.
 
         Raises:
             StorageError: The disk fails, and the run has no other root.
@@ -373,12 +381,18 @@ class HeldBrokerRoot:
 
     @property
     def scratch(self) -> str | None:
-        """The run's scratch folder, None where scratch files lie in the partition directories."""
+        """The run's scratch folder; None if files lie in partition directories.
+
+        These are the scratch files.
+        """
         return self._scratch
 
     @_unless_failed
     def begin_writing(self) -> None:
-        """Remove the marker and make a place for scratch files; the second time, nothing."""
+        """Remove the clean shutdown marker and create the scratch folder once.
+
+        The second time, nothing is done.
+        """
         if self._writes:
             return
         scratch = create_scratch(Path(self.location), self._run_id)
@@ -391,7 +405,10 @@ class HeldBrokerRoot:
 
     @_unless_failed
     def allow_commits(self, directories: Iterable[str | Path]) -> None:
-        """Let tasks commit these partitions; from here on a crash leaves the directory unclean."""
+        """Let tasks commit these partitions; a crash now needs a recovery.
+
+        From here on it leaves the directory unclean.
+        """
         self._is_settled = False
         for directory in directories:
             path = claim_path(self._scratch, Path(directory), self._run_id)
@@ -401,7 +418,7 @@ class HeldBrokerRoot:
 
     @_unless_failed
     def settle_commits(self, points: Mapping[TopicPartition, int], *, is_whole: bool) -> None:
-        """Take note that commits have ended, and where the next round of each partition begins.
+        """Note the end of the commits and the new cleaner points.
 
         Args:
             points: New cleaner points of the partitions that were cleaned.
@@ -416,7 +433,7 @@ class HeldBrokerRoot:
 
     @_unless_failed
     def write_cleaner_points(self, points: Mapping[TopicPartition, int]) -> None:
-        """Put entries into the cleaner checkpoint; those of partitions that are gone are dropped.
+        """Put entries into the cleaner checkpoint; drop those of deleted partitions.
 
         As Kafka's cleaner does it: a rewrite keeps what has a directory here.
         """
@@ -445,7 +462,10 @@ class HeldBrokerRoot:
 
     @_unless_failed
     def raise_cleaner_points(self, log_starts: Mapping[TopicPartition, int]) -> None:
-        """Raise entries of the cleaner checkpoint that lie below where logs start now."""
+        """Raise cleaner checkpoint entries to the new log starts.
+
+        Those that lie below where the logs start now are raised.
+        """
         read = read_checkpoints(self._files, [CLEANER_FILE], strict=False)
         entries = read.entries.get(CLEANER_FILE, {})
         self.write_cleaner_points(
@@ -484,7 +504,7 @@ class HeldBrokerRoot:
 
     @_unless_failed
     def disown_marker(self) -> None:
-        """Let a marker that goes back at the end name no broker epoch.
+        """Let the marker written at the end name no broker epoch.
 
         What is removed may have been more than other replicas have.
         """
@@ -494,14 +514,17 @@ class HeldBrokerRoot:
 
     @_unless_failed
     def own_marker(self) -> None:
-        """Let it name the broker's again: after all nothing was removed since it was disowned."""
+        """Let the marker name the broker's epoch again.
+
+        After all nothing was removed since it was disowned.
+        """
         if self.was_clean:
             self._marker = self._brokers_own
             self._remember()
 
     @_unless_failed
     def claim_clean(self) -> None:
-        """Let the directory be marked at the end as one that was cleanly shut down.
+        """Let the directory end with a clean shutdown marker.
 
         By no broker: its epoch is unknown to the controller, which then takes nothing for granted.
         Whatever its partitions look like now, they are as they should be.
@@ -512,13 +535,15 @@ class HeldBrokerRoot:
 
     @_unless_failed
     def claim_unclean(self) -> None:
-        """Let the directory have no marker at the end: its logs have to be recovered."""
+        """Let the directory end without a marker, for a log recovery."""
         self._marker = None
         self._remember()
 
     @_unless_failed
     def attest_marker(self, broker_epoch: int) -> None:
-        """Let the marker that is there name the broker's last epoch, which the controller knows.
+        """Write the broker's last epoch into the clean shutdown marker.
+
+        The controller knows that epoch.
 
         No record that another replica has may be missing: then the broker is as it was when it
         ended. One rename does it, so that a crash leaves the old marker or the new one.
@@ -553,19 +578,25 @@ class HeldBrokerRoot:
 
     @property
     def _inside(self) -> tuple[()] | None:
-        """What this run has inside of partitions: nothing where its scratch folder is beside them.
+        """This run's files inside partitions: none with a scratch folder beside.
 
         None: every partition has to be asked.
         """
         return None if self._scratch is None else ()
 
     def _observe_all(self) -> None:
-        """Look at every partition, for whoever finds what this run has left if it is killed."""
+        """Record digests of all partitions, for a run after a kill.
+
+        It finds what this run has left.
+        """
         if self._scratch is not None and self._marker is not None:
             self._partitions = observe_partitions(self._store.directory)
 
     def _observe_changed(self) -> None:
-        """Look again at what commits may have changed: afterwards no claim tells of it any more."""
+        """Update the digests of partitions that commits may have changed.
+
+        Afterwards no claim tells of these changes any more.
+        """
         self._partitions |= {
             name: observe_partition(self._store.directory / name) for name in self._changing
         }
@@ -573,7 +604,10 @@ class HeldBrokerRoot:
         self._remember()
 
     def _remember(self) -> None:
-        """Write down which marker the directory may have, should this run be killed."""
+        """Write down the marker to restore if this run is killed.
+
+        The directory may have it then.
+        """
         if not self._writes or self._scratch is None:
             return
         scratch = LocalStore(Path(self._scratch))
@@ -601,13 +635,15 @@ class HeldBrokerRoot:
             self._store.write_file(name, encode_offset_checkpoint(merged))
 
     def _revoke_claims(self) -> None:
-        """Wait for commits that are under way, and let none begin any more."""
+        """Wait for commits under way, and let no more begin."""
         for path in self._claims:
             revoke_claim(path)
         self._claims.clear()
 
     def _set_claims_aside(self) -> None:
-        """Let no late task commit where this run could not bring its commits to their end.
+        """Set unfinished commits' claims aside, so that no late task commits.
+
+        This run could not bring these commits to their end.
 
         Where the lock is lost no task commits anyhow: the next run finishes what one has begun.
         """

@@ -1,4 +1,4 @@
-"""What is checked of a local directory before anything in it is changed."""
+"""Checks of a local directory before any change in it."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ _TRUSTED: Final = "ext4, xfs, btrfs or zfs"
 
 
 def check_local_directory(location: str, overrides: frozenset[str]) -> None:
-    """Refuse to change a directory that is not to be changed, or not by this process.
+    """Refuse a directory unsafe to change, or not by this process.
 
     Args:
         location: Path of a log directory, or of a managed root.
@@ -41,7 +41,7 @@ def check_local_directory(location: str, overrides: frozenset[str]) -> None:
 
 
 def check_off_switch(path: Path) -> None:
-    """Refuse a directory whose owner put the off switch into it; nothing overrides that.
+    """Refuse a directory with its owner's off switch; nothing overrides that.
 
     Raises:
         GuardRefusedError: It is there.
@@ -53,7 +53,7 @@ def check_off_switch(path: Path) -> None:
 
 
 def check_off_object(url: str) -> None:
-    """Refuse a root on object storage whose owner put the off switch into it.
+    """Refuse a root on object storage with its owner's off switch.
 
     Raises:
         GuardRefusedError: It is there.

@@ -1,4 +1,6 @@
-"""What a run that was killed left of its work, taken up by the next one on the directory.
+"""Finish or drop the commits of killed runs in a log directory.
+
+The next run on the directory does it.
 
 Its commits that had begun are finished from their claims, and count as made: cleaner points go into
 the checkpoint. If then every partition is in a state that is known, as it was or done, the marker
@@ -60,7 +62,9 @@ def resume_killed_runs(
     inside: Iterable[Path] | None = None,
     fence: Callable[[], None] | None = None,
 ) -> Resumed:
-    """Finish what killed runs began in a log directory; under its lock, before anything is swept.
+    """Finish what killed runs began in a log directory.
+
+    Its lock is held, and nothing has been swept yet.
 
     Args:
         log_directory: The directory.
@@ -101,7 +105,7 @@ def resume_killed_runs(
 
 
 def _drop(claim: Path, log_directory: Path) -> None:
-    """Take a claim away that cannot be finished, and before it what calls the directory clean.
+    """Remove an unfinishable claim, and before it any remembered clean marker.
 
     Should this run be killed as well, the next one finds no claim that tells of it.
     """
@@ -134,7 +138,7 @@ _REMEMBERED: Final = JsonFile(_RememberedMarker, layout=ONE_LINE, is_open=True)
 
 
 def encode_remembered(marker: CleanShutdown, partitions: Mapping[str, str]) -> bytes:
-    """Return what a run writes down of the marker that it takes away.
+    """Return the record of the clean shutdown marker that a run removes.
 
     Args:
         marker: The one that the directory may have again.
@@ -148,7 +152,9 @@ def encode_remembered(marker: CleanShutdown, partitions: Mapping[str, str]) -> b
 
 
 def observe_partitions(log_directory: Path) -> dict[str, str]:
-    """Return, for each directory that a broker loads, what any change of its files would change.
+    """Return a digest of the files of each directory loaded by brokers.
+
+    Any change of the files would change it.
 
     Raises:
         StorageError: One of them cannot be listed.
@@ -200,7 +206,7 @@ def observe_partition(directory: Path) -> str:
 
 
 def _is_loaded(name: str) -> bool:
-    """Whether a broker takes a directory of this name for a log of its own."""
+    """Tell whether a broker loads a directory with this name."""
     if directory_state(name) == DirectoryKind.FUTURE:
         return True
     try:
@@ -211,7 +217,7 @@ def _is_loaded(name: str) -> bool:
 
 
 def _read_marker(path: Path, log_directory: Path, *, finished: set[str]) -> CleanShutdown | None:
-    """Return the marker that a killed run took away, None if it is not to be believed.
+    """Return the marker that a killed run removed, None if not believed.
 
     Args:
         path: Where it was written down.

@@ -1,4 +1,4 @@
-"""A managed root: as it is read, held under its lease, and changed by tasks.
+"""A managed root: read, held under its lease, changed by tasks.
 
 Its lease is held from before anything is looked at until after the last commit: renewed by a
 thread while the run lives, gone by itself some time after it died. Who comes meanwhile is refused
@@ -119,7 +119,7 @@ class ManagedRoot:
         return MANAGED_PREFIX + join_location(self.location, directory)
 
     def newest_write_ms(self) -> int:
-        """Return when a run last took the lease, 0 where none ever did.
+        """Return when a run last took the lease; 0 if never.
 
         Raises:
             ManifestError: The lease is malformed.
@@ -131,7 +131,10 @@ class ManagedRoot:
     def hold(
         self, *, run_id: str, mark_clean: bool, is_alone: bool = True, trash: Path | None = None
     ) -> "HeldManagedRoot":
-        """Return the root as a run holds it, under a lease; nothing else concerns it."""
+        """Return the root as a run holds it, under a lease.
+
+        Nothing else concerns it.
+        """
         del mark_clean, is_alone, trash
         return HeldManagedRoot(self.location, run_id=run_id)
 
@@ -168,7 +171,7 @@ class ManagedAccess:
         return _open_pinned(location) if GENERATION_MARK in location else open_managed(location)
 
     def scratch(self, location: str) -> AbstractContextManager[Path]:
-        """Return a folder on this executor's disks for the time of a block."""
+        """Return a folder on this executor's disks for the block."""
         del location
         return _local_scratch()
 
@@ -180,7 +183,10 @@ class ManagedAccess:
         files: Mapping[str, str],
         gaps: Sequence[CopiedRange] = (),
     ) -> Mapping[str, str]:
-        """Upload the files of a segment, if there are any: its log, the others as one object."""
+        """Upload a segment's files: its log, and the others as one object.
+
+        There may be none.
+        """
         if not files:
             return files
         store = open_managed(location)
@@ -212,7 +218,7 @@ class ManagedAccess:
         }
 
     def commit(self, location: str, work: str, prepare: Prepare) -> dict[str, Any]:
-        """Publish the next generation of a partition, or find that a former attempt did."""
+        """Publish a partition's next generation, or return a former attempt's result."""
         try:
             self.validate()
             store = open_managed(location)
@@ -262,7 +268,7 @@ class ManagedAccess:
         return prepared.result
 
     def _find_done(self, store: ManagedStore, location: str, work: str) -> dict[str, Any] | None:
-        """Return the row of this work if its commit happened, None if nothing did.
+        """Return the row of this work if its commit happened, else None.
 
         Then the store goes on with the generation that was found here.
 
@@ -352,12 +358,12 @@ class HeldManagedRoot:
 
     @property
     def was_clean(self) -> bool:
-        """Whether nothing has to be recovered: a commit is done as a whole, or not at all."""
+        """Always true: a commit is whole or absent, so nothing needs recovery."""
         return True
 
     @property
     def failure(self) -> StorageError | None:
-        """What it failed with: never anything, as no disk is taken out of a run here."""
+        """Always None: no disk is taken out of a run here."""
         return None
 
     @property
@@ -378,20 +384,28 @@ class HeldManagedRoot:
         self.validate()
 
     def free_bytes(self) -> int:
-        """Return how much is free: an object store has no limit that could be asked for."""
+        """Return the largest number: an object store names no limit."""
         return sys.maxsize
 
     def allow_commits(self, directories: Iterable[str | Path]) -> None:
-        """Check that the lease is still held; each commit will check it again."""
+        """Check that the lease is still held.
+
+        Each commit will check it again.
+        """
         del directories
         self.validate()
 
     def settle_commits(self, points: Mapping[TopicPartition, int], *, is_whole: bool) -> None:
-        """Do nothing: each commit wrote where the next round begins, or did not happen."""
+        """Do nothing: each commit wrote its own cleaner point.
+
+        It did so, or did not happen.
+        """
         del points, is_whole
 
     def write_cleaner_points(self, points: Mapping[TopicPartition, int]) -> None:
-        """Say where the next round of compaction begins in some partitions, one commit each.
+        """Write the cleaner points of some partitions, one commit each.
+
+        Several are written at once: each waits for the store.
 
         Several at once: each waits for the store.
 
@@ -403,7 +417,10 @@ class HeldManagedRoot:
         self._each(points, self._write_cleaner_point)
 
     def raise_cleaner_points(self, log_starts: Mapping[TopicPartition, int]) -> None:
-        """Raise the cleaner points that lie below where logs start now; as write_cleaner_points."""
+        """Raise cleaner points below the log starts up to them.
+
+        Errors are those of write_cleaner_points.
+        """
         self._each(log_starts, self._raise_cleaner_point)
 
     def _each(
@@ -433,11 +450,11 @@ class HeldManagedRoot:
         del changes
 
     def raise_log_starts(self, starts: Mapping[TopicPartition, int]) -> None:
-        """Do nothing: a log start rises by the commit that removes the segments."""
+        """Do nothing: the commit that removes segments raises the log start."""
         del starts
 
     def settle_log_starts(self, entries: Mapping[TopicPartition, int | None]) -> None:
-        """Do nothing: a log start rises by the commit that removes the segments."""
+        """Do nothing: the commit that removes segments raises the log start."""
         del entries
 
     def drop_entries(self, partitions: Collection[TopicPartition]) -> None:
@@ -483,7 +500,10 @@ class HeldManagedRoot:
 
 
 def holder_name(run_id: str) -> str:
-    """Return what others are told of a run that holds a lease: its name, host and process."""
+    """Return a lease holder's name: its run, host and process.
+
+    Others are told it.
+    """
     return f"run {run_id} on {socket.gethostname()}, process {os.getpid()}"
 
 
@@ -493,7 +513,10 @@ def _open_pinned(location: str) -> ManagedStore:
 
 
 def _shortened(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row as a manifest keeps it: a long list of operations is left to the ledger."""
+    """Return a row for a manifest, without a long list of operations.
+
+    The ledger has that.
+    """
     if len(row.get(_OPERATIONS) or "") <= _MOST_OPERATIONS:
         return row
     return row | {_OPERATIONS: None}
@@ -510,14 +533,17 @@ def _with_gaps(objects: ObjectStore, gaps: Sequence[CopiedRange]) -> Callable[[s
 
 
 def _read_with_time(path: Path) -> tuple[bytes, int]:
-    """Return what is in a scratch file, and when it was modified, epoch milliseconds."""
+    """Return a scratch file's content and modification time.
+
+    The time is in epoch milliseconds.
+    """
     with os.fdopen(open_file(path), "rb") as file:
         return file.read(), os.fstat(file.fileno()).st_mtime_ns // 1_000_000
 
 
 @contextmanager
 def _local_scratch() -> Iterator[Path]:
-    """Return a folder of its own on this executor's disks; gone when the block ends.
+    """Return a temporary folder on this executor's disks for the block.
 
     Of the directories that Spark was given it is the one with the most room.
     """

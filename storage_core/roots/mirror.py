@@ -1,4 +1,4 @@
-"""A copy of a log directory on an object store: read, and never written."""
+"""A read-only copy of a log directory on an object store."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +41,7 @@ class MirrorRoot:
         return join_location(self.location, directory)
 
     def newest_write_ms(self) -> int:
-        """Return 0: when its objects were copied says nothing of a clock of ours."""
+        """Return 0: times of copied objects say nothing of our clock."""
         return 0
 
     def hold(

@@ -1,4 +1,4 @@
-"""Look at roots: what lies in each of them, and whose they are; nothing is written."""
+"""Look at roots without writing: their contents and their owners."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,7 @@
-"""Open the root that a person names, by its path, its URL, or that of one of its partitions."""
+"""Open the root of a path or URL, or of a partition's.
+
+A person names it.
+"""
 
 import os
 from collections.abc import Callable, Iterable
@@ -128,7 +131,9 @@ def partition_checkpoints(
 
 
 def find_root(path: str | Path) -> tuple[Root, list[str]]:
-    """Return a root and the names of its directories; for a partition, its root and its own name.
+    """Return a root and its directory names; for a partition, only its.
+
+    The root is the partition's own then, and the name the partition's.
 
     Args:
         path: Path or URL of either.
@@ -163,7 +168,7 @@ def find_root(path: str | Path) -> tuple[Root, list[str]]:
 
 
 def check_not_above(root: str | Path, path: Path) -> None:
-    """Refuse the folder above log directories: what lies in it are no partitions.
+    """Refuse the folder above log directories: it holds no partitions.
 
     Args:
         root: As it was given, for the message.
@@ -185,7 +190,9 @@ def check_not_above(root: str | Path, path: Path) -> None:
 
 
 def check_log_directory(root: str | Path, path: Path) -> None:
-    """Refuse a local directory that is a part of a log directory, or nothing of one.
+    """Refuse a local directory other than a whole log directory.
+
+    It may be a part of one, or nothing of one.
 
     A log directory may be named as a partition is (``kafka-1``); it has no segments itself. An
     empty folder is what a disk that was not mounted looks like.
@@ -243,7 +250,7 @@ def locate_directory(path: str | Path) -> str:
 
 
 def map_over_root(root: Root, look: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """Return what a look at each of some parts of a root finds, in their order.
+    """Apply a function to parts of a root; return results in order.
 
     Of an object store several parts are asked for at once: each answer takes its time.
     """
@@ -276,7 +283,10 @@ def map_over_root(root: Root, look: Callable[[T], R], items: Iterable[T]) -> lis
 
 
 def _answer(look: Callable[[T], R], asked: SimpleQueue[tuple[Future[R], T]]) -> None:
-    """Look at what nobody else has looked at yet, as long as there is any."""
+    """Answer queued items until none is left.
+
+    Several threads do so; each item is looked at once.
+    """
     while True:
         try:
             answer, item = asked.get_nowait()
@@ -291,7 +301,10 @@ def _answer(look: Callable[[T], R], asked: SimpleQueue[tuple[Future[R], T]]) -> 
 
 
 def _find_partition(name: str) -> TopicPartition | None:
-    """Return the partition that a directory is named after, renamed by Kafka or not."""
+    """Return a directory's partition by its name, renamed by Kafka or not.
+
+    None if the name is no partition's.
+    """
     try:
         renamed = parse_renamed_directory(name)
         return renamed[0] if renamed is not None else parse_partition_directory(name)

@@ -1,4 +1,4 @@
-"""What a log directory's own copy of the cluster's metadata says of its topics."""
+"""Read the topics from a log directory's own cluster metadata log."""
 
 from storage_core.catalog.cluster_metadata import (
     CLUSTER_METADATA_DIRECTORY,
@@ -10,7 +10,7 @@ from storage_core.roots.root import Root
 
 
 def read_own_catalog(root: Root, *, node_id: int | None = None) -> TopicCatalog:
-    """Return the topics that a root's own metadata knows; none where it has no copy of it.
+    """Return the topics of a root's own metadata; none without a copy.
 
     Args:
         root: The log directory.

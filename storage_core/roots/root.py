@@ -1,4 +1,4 @@
-"""What a root of logs is to whoever reads it, holds it, or changes its partitions.
+"""The protocols of a root of logs: reading, holding, changing partitions.
 
 A root is a broker's log directory, a mirror of one on an object store, or a managed root. Each kind
 has a module with its views: the root as anybody reads it; the root while a run holds it, by Kafka's
@@ -76,7 +76,7 @@ class Root(SmallFiles, Protocol):
         ...
 
     def newest_write_ms(self) -> int:
-        """Return when a broker or a run last wrote down how far it is, 0 where none ever did.
+        """Return when a broker or run last wrote checkpoints; 0 if never.
 
         Raises:
             PylogError: It cannot be asked.
@@ -86,7 +86,9 @@ class Root(SmallFiles, Protocol):
     def hold(
         self, *, run_id: str, mark_clean: bool, is_alone: bool = True, trash: Path | None = None
     ) -> "HeldRoot":
-        """Return the root as a run holds it; nothing is locked until that is entered.
+        """Return the root as a run holds it; entering it locks.
+
+        Nothing is locked before.
 
         Args:
             run_id: The run.
@@ -101,7 +103,7 @@ class Root(SmallFiles, Protocol):
 
 
 class RootAccess(Protocol):
-    """What tasks need of a root that their run holds; a value that pickles."""
+    """A root's interface for tasks while their run holds it; pickles."""
 
     def validate(self) -> None:
         """Check that this run may still write there.
@@ -120,7 +122,7 @@ class RootAccess(Protocol):
         ...
 
     def scratch(self, location: str) -> AbstractContextManager[Path]:
-        """Return where an attempt on a partition writes its files, for the time of a block."""
+        """Return an attempt's scratch folder for a partition, for the block."""
         ...
 
     def keep(
@@ -131,7 +133,7 @@ class RootAccess(Protocol):
         files: Mapping[str, str],
         gaps: Sequence[CopiedRange] = (),
     ) -> Mapping[str, str]:
-        """Bring the files of a segment to where another task can promote them.
+        """Move a segment's files to where another task can promote them.
 
         Args:
             location: The partition.
@@ -146,7 +148,9 @@ class RootAccess(Protocol):
         ...
 
     def commit(self, location: str, work: str, prepare: Prepare) -> dict[str, Any]:
-        """Commit a piece of work on a partition once, however often and wherever this is called.
+        """Commit a piece of work once, however often this is called.
+
+        It may be called from anywhere.
 
         Args:
             location: The partition, as it was planned from.
@@ -161,7 +165,7 @@ class RootAccess(Protocol):
 
 
 class HeldRoot(Protocol):
-    """One root that this run alone may change, for the time that it works on it.
+    """One root under this run's exclusive lock or lease.
 
     A context manager: entering it takes the lock or the lease, and refuses where another holds it;
     leaving it gives that back.
@@ -179,7 +183,10 @@ class HeldRoot(Protocol):
 
     @property
     def failure(self) -> StorageError | None:
-        """What its disk failed with, since when nothing is done in it; None while it holds."""
+        """The failure of its disk, None while the disk works.
+
+        Nothing is done in the root since.
+        """
         ...
 
     @property
@@ -192,7 +199,7 @@ class HeldRoot(Protocol):
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None: ...
 
     def validate(self) -> None:
-        """Check that this run may still write there; asked right before a change.
+        """Check right before a change that this run may still write.
 
         Raises:
             GuardRefusedError: The lock or lease is gone.
@@ -210,7 +217,9 @@ class HeldRoot(Protocol):
         ...
 
     def free_bytes(self) -> int:
-        """Return how much is free where tasks write; 0 in a root that has failed, or fails now.
+        """Return the bytes free for tasks; 0 in a failed root.
+
+        It is 0 as well in a root that fails now.
 
         Raises:
             StorageError: The disk fails, and the run has no other root.
@@ -231,7 +240,7 @@ class HeldRoot(Protocol):
         ...
 
     def write_checkpoints(self, changes: Mapping[str, Mapping[TopicPartition, int | None]]) -> None:
-        """Move checkpointed offsets; where each commit writes them, there is nothing to do.
+        """Move checkpointed offsets, unless each commit writes them itself.
 
         A file that is malformed is left as it is: what it said of others is not ours to lose.
 
@@ -249,7 +258,7 @@ class HeldRoot(Protocol):
         ...
 
     def settle_log_starts(self, entries: Mapping[TopicPartition, int | None]) -> None:
-        """Say where logs start once their segments are gone; None for no entry of their own."""
+        """Write log starts once the segments are gone; None drops entries."""
         ...
 
     def write_cleaner_points(self, points: Mapping[TopicPartition, int]) -> None:
@@ -265,18 +274,21 @@ class HeldRoot(Protocol):
         ...
 
     def disown_marker(self) -> None:
-        """Let a marker that goes back at the end name no broker epoch.
+        """Let the marker written at the end name no broker epoch.
 
         What is removed may have been more than other replicas have.
         """
         ...
 
     def own_marker(self) -> None:
-        """Let it name the broker's again: after all nothing was removed since it was disowned."""
+        """Let the marker name the broker's epoch again.
+
+        After all nothing was removed since it was disowned.
+        """
         ...
 
     def claim_clean(self) -> None:
-        """Let the root be marked at the end as one that was cleanly shut down.
+        """Let the root end with a clean shutdown marker.
 
         By no broker: its epoch is unknown to the controller, which then takes nothing for granted.
         Whatever its partitions look like now, they are as they should be.
@@ -285,10 +297,13 @@ class HeldRoot(Protocol):
 
 
 def root_of(location: str) -> str:
-    """Return the root of a partition by its location, as rows name it."""
+    """Return the root of a partition's location, as rows name it."""
     return unpinned(location.removeprefix(MANAGED_PREFIX)).rpartition("/")[0]
 
 
 def failures_of(roots: Mapping[str, HeldRoot]) -> dict[str, StorageError]:
-    """Return what disks failed with, by the root that the run then went on without."""
+    """Return disk failures by the root that the run dropped.
+
+    The run went on without that root.
+    """
     return {place: root.failure for place, root in roots.items() if root.failure is not None}
