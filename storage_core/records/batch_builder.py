@@ -110,7 +110,7 @@ class BatchSettings:
         return NO_TIMESTAMP
 
     def limited(self, *, max_bytes: int | None, max_records: int) -> "BatchSettings":
-        """Return the same with other limits of a batch; max_bytes None keeps that one."""
+        """Return the settings with other batch limits; max_bytes None changes none."""
         return replace(
             self,
             max_batch_bytes=self.max_batch_bytes if max_bytes is None else max_bytes,

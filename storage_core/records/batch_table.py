@@ -37,12 +37,15 @@ _CONTROL_TYPES: Final = frozenset(map(int, ControlType))
 
 
 def codec_name(codec: int) -> str:
-    """Return the codec as Kafka prints it; a number that is none stays a number."""
+    """Return the codec as Kafka prints it; an unknown number stays."""
     return Codec(codec).name.lower() if codec in _CODECS else str(codec)
 
 
 def control_name(control_type: int) -> str | None:
-    """Return the type of a control record, None for a batch without one."""
+    """Return the type of a control record, None without one.
+
+    A batch may have none.
+    """
     if control_type in {batch_scan.NOT_CONTROL, NO_CONTROL_RECORD}:
         return None
     is_named = control_type in _CONTROL_TYPES
@@ -108,7 +111,10 @@ class BatchTable:
 
     @property
     def are_plain(self) -> bool:
-        """Whether all of them can be read as they lie: of format v2, and not compressed."""
+        """Whether all batches are uncompressed and of format v2.
+
+        They can be read as they lie.
+        """
         return not self.kinds & _NOT_PLAIN
 
     @property
@@ -128,7 +134,10 @@ class BatchTable:
 
     @property
     def counted_records(self) -> NDArray[np.int64]:
-        """How many records the headers tell of; an entry of a format before v2 counts as one."""
+        """Number of records by the headers; legacy entries count as one.
+
+        Legacy are the formats before v2.
+        """
         counted: NDArray[np.int64] = np.where(self.is_legacy, 1, np.maximum(self.record_count, 0))
         return counted
 
@@ -184,7 +193,10 @@ class BatchTable:
 
     @property
     def has_negative_timestamp(self) -> NDArray[np.bool_]:
-        """Whether the header shows a timestamp below -1: the first record's, or the largest."""
+        """Whether the first record's or largest timestamp is below -1.
+
+        The header tells it.
+        """
         is_append_time = _has_bit(self.attributes, TIMESTAMP_TYPE_BIT)
         tells_first = ~is_append_time & ~self.has_delete_horizon & ~self.is_control
         is_negative = (self.base_timestamp < NO_TIMESTAMP) & tells_first
@@ -192,7 +204,10 @@ class BatchTable:
 
     @property
     def has_producer_id(self) -> NDArray[np.bool_]:
-        """Whether an idempotent producer wrote the batch; any id but -1 counts, as in Kafka."""
+        """Whether an idempotent producer wrote the batch.
+
+        Any id but -1 counts, as in Kafka.
+        """
         return self.producer_id > NO_PRODUCER_ID
 
     @property
@@ -205,7 +220,9 @@ class BatchTable:
 
 @dataclass(frozen=True, slots=True)
 class BatchNotes:
-    """What a pass adds to the headers of a window's batches: one row a batch, as in BatchTable.
+    """Columns added to a window's batch headers by a pass.
+
+    There is one row a batch, as in BatchTable.
 
     Attributes:
         columns: int64[batch_notes.NOTE_COUNT, n]; the properties name its rows. Each means nothing

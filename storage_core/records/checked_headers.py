@@ -1,4 +1,6 @@
-"""What the headers of a segment say, every checksum checked, at the rate at which bytes are read.
+"""Read a segment's batch headers and check all CRCs, fast.
+
+It takes no longer than to read the bytes.
 
 Recovery and verification look at each byte once, for its checksum. So the bytes are read in pieces
 that stay in a core's own cache until that is done, and the next piece takes their place. What is
@@ -73,7 +75,7 @@ def scan_checked_headers(
     large: Large = Large.HEADER,
     threads: int = 1,
 ) -> Generator[Window]:
-    """Read the batches between two positions, check their CRCs, and keep only their headers.
+    """Read batches between two positions, check CRCs, keep only the headers.
 
     Args:
         reader: The open .log file.
@@ -112,7 +114,10 @@ def scan_checked_headers(
 
 
 def _cut(reader: FileReader, start: int, stop: int) -> Generator[_FilePart]:
-    """Yield stretches that meet where batches seem to begin, to a place where none seems to."""
+    """Yield adjacent parts of a file that seem to start at batches.
+
+    It ends at a place where no batch seems to begin.
+    """
     for place in range(start + _STRETCH_BYTES, stop, _STRETCH_BYTES):
         if place <= start:
             continue
@@ -128,7 +133,7 @@ def _cut(reader: FileReader, start: int, stop: int) -> Generator[_FilePart]:
 
 
 def _first_windows(windows: Iterator[Window]) -> tuple[Window, ...]:
-    """Return windows up to an error, which whoever reads in order meets, too."""
+    """Return the windows before an error; a reader in order meets it."""
     found: list[Window] = []
     rows = 0
     try:

@@ -1,4 +1,4 @@
-"""Records as columns: decoded in bulk, handed to Arrow without a Python object a record."""
+"""Decode records in bulk into columns for Arrow, without Python objects."""
 
 import re
 from collections.abc import Iterator
@@ -22,7 +22,9 @@ _NEVER_UTF_8: Final = b"\xff"
 
 @dataclass(frozen=True, kw_only=True)  # no slots: a column that is asked for again is kept
 class RecordColumns:
-    """The records of some batches of a window, one row a record, in file order.
+    """Records of a window's batches as columns, in file order.
+
+    There is one row a record.
 
     Valid as long as the window is.
 
@@ -91,7 +93,7 @@ class RecordColumns:
         )
 
     def headers(self) -> pa.ListArray:
-        """Return the headers, as lists of structs of a string ``key`` and a binary ``value``."""
+        """Return headers as lists of structs: string ``key`` and binary ``value``."""
         counts = self.header_count
         spans = np.empty((5, int(counts.sum())), np.int64)
         list_headers(
@@ -129,7 +131,7 @@ class RecordColumns:
         return column
 
     def _beside_batch(self, base: NDArray[np.int64], delta: int) -> NDArray[np.int64]:
-        """Return what the batches say plus the records' own column of that number."""
+        """Return each batch's value plus its records' column of deltas."""
         out = np.empty(len(self), np.int64)
         add_to_batch(
             np.ascontiguousarray(base),
@@ -176,7 +178,9 @@ def _as_text(names: pa.BinaryArray) -> pa.StringArray:
 
 
 def decode_header_key(key: bytes) -> str:
-    """Return a header's key as text; bytes that are no UTF-8 become U+FFFD, as Java decodes them.
+    """Return a header's key as text; bad UTF-8 becomes U+FFFD.
+
+    Java decodes it so.
 
     Java takes an encoded surrogate for one error, Python for one error a byte.
     """
@@ -186,7 +190,7 @@ def decode_header_key(key: bytes) -> str:
 def decode_records(
     window: Window, wanted: NDArray[np.bool_], limits: Limits
 ) -> Iterator[RecordColumns]:
-    """Decode the records of the wanted batches of a window, as many at a time as memory allows.
+    """Decode the wanted batches of a window, in pieces that fit memory.
 
     Args:
         window: The window.

@@ -1,4 +1,6 @@
-"""Looks for batches of format v2 at a place of a segment of which nobody has read the beginning.
+"""Guess where a v2 batch begins in the middle of a segment.
+
+Nobody has read the segment's beginning.
 
 Only whoever goes from batch to batch knows where the next one begins; what looks like a header may
 lie in a record's value. So what is found here is a guess, and who uses it has to prove it.
@@ -63,7 +65,9 @@ def read_numbers(
 
 
 def guess_batch_start(reader: FileReader, position: int, stop: int) -> int | None:
-    """Return where a batch seems to begin, at a position or a little behind it.
+    """Return the likely start of a batch near a position.
+
+    It is at the position or a little behind it.
 
     Args:
         reader: The open .log file.

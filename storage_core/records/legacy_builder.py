@@ -1,4 +1,6 @@
-"""Entries of message formats v0 and v1 out of columns, with the bytes of Kafka's builder.
+"""Build entries of message formats v0 and v1 out of columns.
+
+The bytes are those of Kafka's builder.
 
 An uncompressed record is an entry of its own. Compressed ones share a wrapper: its value is the
 set of them, its offset that of the last. Inside a v1 wrapper offsets count from the set's base.
@@ -35,7 +37,9 @@ def build_entries(  # noqa: PLR0913 - what a set of entries has
     max_batch_bytes: int,
     max_batch_records: int,
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the entries of records, end to end, and their batch table's columns.
+    """Return records as legacy entries, and their batch table's columns.
+
+    The entries lie end to end.
 
     Args:
         records: Without headers.

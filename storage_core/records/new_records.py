@@ -1,4 +1,4 @@
-"""Records to be written, as columns over the memory of Arrow or NumPy, without a copy.
+"""Records to write, as columns over Arrow or NumPy memory, without copies.
 
 A column of byte strings is one buffer and, for every row, where its string begins and how long it
 is. Arrow's binary and string arrays are that already; so is any uint8 array with offsets.
@@ -18,7 +18,7 @@ _NO_BYTES: Final = np.empty(0, np.uint8)
 
 
 def as_bytes(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return a view in the one kind of byte array that kernels compile for."""
+    """Return a read-only view: kernels compile for that kind alone."""
     view = np.ascontiguousarray(array, np.uint8).view()
     view.flags.writeable = False
     return view
@@ -66,7 +66,9 @@ class ByteColumn:
     def of_spans(
         cls, data: NDArray[np.uint8], start: NDArray[np.int64], length: NDArray[np.int64]
     ) -> "ByteColumn":
-        """Return a column of strings that lie anywhere in data, in any order.
+        """Return a column of strings at any places in data.
+
+        They may be in any order.
 
         Raises:
             InvalidColumnError: The arrays differ in length, or a string lies outside of data.
@@ -131,7 +133,7 @@ class ByteColumn:
     def from_arrow(
         cls, array: pa.Array | pa.ChunkedArray, *, column: str = "array"
     ) -> "ByteColumn":
-        """Return a binary or string array of Arrow as a column, without copying its bytes.
+        """Return an Arrow binary or string array as a column, without copying.
 
         Args:
             array: The array.
@@ -174,7 +176,7 @@ class ByteColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeaderColumn:
-    """The headers of records: those of record i are rows [first[i], first[i + 1]).
+    """The headers of records; record i has rows [first[i], first[i + 1]).
 
     Attributes:
         first: int64[n + 1], not falling.
@@ -283,7 +285,7 @@ class NewRecords:
 
     @classmethod
     def from_arrow(cls, table: pa.Table | pa.RecordBatch) -> "NewRecords":
-        """Return the records of a table with the columns key, value, timestamp and headers.
+        """Return a table's records: columns key, value, timestamp and headers.
 
         Only ``value`` has to be there: no ``key`` is none in any record, no ``headers`` likewise,
         no ``timestamp`` (int64 milliseconds, or an Arrow timestamp) is -1.

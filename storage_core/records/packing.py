@@ -1,4 +1,4 @@
-"""Packs arrays and a few facts into bytes, between the processes of one run."""
+"""Pack arrays and facts into bytes, between processes of one run."""
 
 import io
 import json
@@ -21,7 +21,10 @@ def pack_arrays(facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) ->
 
 
 def unpack_arrays(data: bytes | memoryview) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Return the facts and arrays of pack_arrays; nothing in the bytes is ever run as code."""
+    """Return the facts and arrays of pack_arrays, without running any code.
+
+    Nothing in the bytes is ever run as code.
+    """
     with np.load(io.BytesIO(data), allow_pickle=False) as packed:
         arrays = {name: packed[name] for name in packed.files}
     facts = json.loads(arrays.pop(_FACTS).tobytes())

@@ -64,7 +64,7 @@ _REASONS = {
 
 
 class LegacySets:
-    """Opens legacy entries: first expand the compressed ones of them, then transcode all."""
+    """Expand compressed legacy entries, then transcode all to v2 records."""
 
     def __init__(self, window: Window, *, max_message_bytes: int, max_set_bytes: int) -> None:
         self._window = window
@@ -73,7 +73,9 @@ class LegacySets:
         self._sets: dict[int, bytes | bytearray] = {}
 
     def expand(self, row: int) -> int:
-        """Expand the set of a compressed entry and keep it; return how many bytes it has.
+        """Expand a compressed entry's message set and keep it; return its bytes.
+
+        It returns how many there are.
 
         Raises:
             InvalidRecordError: There is no set, its codec is none of its format, or it cannot be
@@ -112,7 +114,9 @@ class LegacySets:
         return len(self._sets[row])
 
     def transcode(self, rows: NDArray[np.int64], notes: BatchNotes, arena: Arena) -> BatchTable:
-        """Add the records of some entries, of which the compressed ones are expanded, to an arena.
+        """Add the records of legacy entries to an arena as v2 records.
+
+        The compressed ones of them have been expanded.
 
         Args:
             rows: Which entries.
@@ -212,7 +216,7 @@ class Payload:
 
     @property
     def in_arena(self) -> NDArray[np.uint8]:
-        """record_scan.IN_WINDOW and so on of each batch, as kernels over records take it."""
+        """Place of each batch's records (record_scan.IN_WINDOW ...), for kernels."""
         return self.notes.place.astype(np.uint8)
 
     def check_counts(self, wanted: NDArray[np.bool_]) -> None:
@@ -235,7 +239,7 @@ class Payload:
             )
 
     def error(self, status: int, row: int, position: int) -> InvalidRecordError:
-        """Return the error for a status of a record kernel, with file and position."""
+        """Return the error for a record kernel's status, with file and position."""
         start, end = int(self.notes.records_start[row]), int(self.notes.records_end[row])
         is_negative = status == batch_filter.BAD_TIMESTAMP
         kind = NegativeTimestampError if is_negative else InvalidRecordError
@@ -319,7 +323,7 @@ def open_batches(
 
 
 class _Expansion:
-    """Decompresses batches of a window into an arena, runs of one codec at a time."""
+    """Decompress a window's batches into an arena, by runs of one codec."""
 
     def __init__(
         self, window: Window, sets: LegacySets, limits: Limits, arena: Arena, notes: BatchNotes
@@ -333,7 +337,10 @@ class _Expansion:
         self._notes = notes
 
     def expand(self, rows: NDArray[np.int64]) -> int:
-        """Expand compressed batches within the budget; return the end of the rows that it holds."""
+        """Expand compressed batches within the budget; return the end row.
+
+        All rows before it are held by the budget.
+        """
         batches = self._window.batches
         kinds = np.where(batches.is_legacy[rows], _LEGACY, batches.codec[rows])
         ends = [*(np.flatnonzero(np.diff(kinds)) + 1).tolist(), rows.size]
@@ -390,7 +397,7 @@ class _Expansion:
         return done
 
     def _expand_one(self, row: int, data: memoryview) -> bytes | bytearray:
-        """Return the records of a batch, or say what is wrong with it."""
+        """Decompress the records of a batch, or raise why not."""
         window = self._window
         number = int(window.batches.codec[row])
         where = window.position_of(row)

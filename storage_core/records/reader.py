@@ -55,7 +55,10 @@ class Tail(enum.Enum):
 
 
 class CrcCheck(enum.Enum):
-    """The action on the checksum of each batch: CRC-32C, CRC-32 before format v2."""
+    """The action on each batch's checksum.
+
+    It is CRC-32C, and CRC-32 before format v2.
+    """
 
     SKIP = "skip"  # it has been checked before
     NOTE = "note"  # set the column crc_ok
@@ -64,7 +67,9 @@ class CrcCheck(enum.Enum):
 
 
 class Large(enum.Enum):
-    """The part to read of a batch of more than LARGE_BATCH_BYTES: a file with holes has any length.
+    """The part to read of a batch above LARGE_BATCH_BYTES.
+
+    A file with holes may have a batch of any length.
 
     Its checksum is found piece by piece first. Of one that is not read whole the window has the
     header, of a control batch the first MiB, and zeros that take no memory as long as nobody looks
@@ -106,7 +111,10 @@ class Window:
 
 
 class WindowRoom:
-    """What windows lie in, one after the other, of one scan or of several."""
+    """The memory reused by the windows of one or several scans.
+
+    The windows lie in it one after the other.
+    """
 
     def __init__(self) -> None:
         self.table = np.empty((COLUMN_COUNT, _FIRST_CAPACITY), np.int64)
@@ -200,7 +208,7 @@ def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
 
 
 def _map(reader: FileReader, position: int, size_bytes: int) -> NDArray[np.uint8] | None:
-    """Return bytes as they lie in the system's cache, None where they are to be read."""
+    """Map bytes of the page cache; None if they must be read."""
     if size_bytes < LEAST_MAPPED_BYTES or not isinstance(reader, MappedReader):
         return None
     return reader.map(position, size_bytes)
@@ -231,7 +239,7 @@ def scan_headers(
     window_bytes: int = DEFAULT_WINDOW_BYTES,
     tail: Tail = Tail.STOP,
 ) -> Generator[Window]:
-    """Read the batches between two positions for what their headers say, up to a torn tail.
+    """Read the headers of batches between two positions, until a torn tail.
 
     No checksum is looked at, and of a large batch nothing but its header is read; whoever needs its
     records after all asks ``read_whole``.
@@ -262,7 +270,7 @@ def scan_headers(
 
 
 def find_zeros(reader: FileReader, start: int, end: int) -> int:
-    """Return where the zeros begin that fill the rest of a stretch of a file; its end without any.
+    """Return the start of a range's trailing zeros; its end without any.
 
     A hole at the end of the file is not read, where the store knows of it. The rest is read from
     its end on, up to the last byte that is none.
@@ -288,7 +296,9 @@ def find_zeros(reader: FileReader, start: int, end: int) -> int:
 
 
 def read_whole(reader: FileReader, window: Window) -> Window:
-    """Return the same batches with their records, where a scan of Large.HEADER needs those.
+    """Return a window with its records, if it has only headers.
+
+    A scan of Large.HEADER leaves the records out.
 
     Args:
         reader: The open .log file.
@@ -308,7 +318,7 @@ def read_whole(reader: FileReader, window: Window) -> Window:
 def _read_header(
     reader: FileReader, position: int, size_bytes: int, crc: CrcCheck, large: Large
 ) -> Window | None:
-    """Return a window of one large batch without its records, None if all of it is to be read.
+    """Return a large batch's window without records; None to read all.
 
     Raises:
         CorruptRecordError: Its CRC is wrong (CrcCheck.RAISE).
@@ -359,7 +369,10 @@ def _has_right_crc(reader: FileReader, position: int, batches: BatchTable) -> bo
 def _bytes_of_first_batch(
     reader: FileReader, position: int, data: NDArray[np.uint8], stop: int, tail: Tail
 ) -> int | None:
-    """Return how large a window must be to hold the batch that did not fit, None to stop."""
+    """Return the window size to hold the first batch; None to stop.
+
+    The batch did not fit into the window.
+    """
     left = stop - position
     if tail is Tail.ZEROS and not data.any() and find_zeros(reader, position, stop) == position:
         return None
@@ -380,7 +393,7 @@ def _bytes_of_first_batch(
 
 
 def check_crc(window: Window) -> None:
-    """Find the checksums of a window's batches; may be asked by any thread.
+    """Check the checksums of a window's batches, in any thread.
 
     Raises:
         CorruptRecordError: One is wrong, or a batch is smaller than its header.

@@ -1,4 +1,7 @@
-"""The four compressions of record batches, framed as Kafka frames them, with bounded expansion."""
+"""The four codecs of record batches, in Kafka's framing, with size limits.
+
+What a block expands to is bounded.
+"""
 
 from storage_core.records.codecs.arena import Arena, Blocks
 from storage_core.records.codecs.registry import (

@@ -1,4 +1,4 @@
-"""Many blocks of bytes, and the one buffer that they are expanded or packed into."""
+"""Blocks of bytes, and one shared buffer to expand or pack them."""
 
 from typing import Final, NamedTuple
 
@@ -29,7 +29,9 @@ class Blocks(NamedTuple):
 
 
 class Arena:
-    """Bytes end to end in a buffer that grows, and is used again after `clear`.
+    """A growing byte buffer for many blocks, reused after `clear`.
+
+    The bytes lie end to end.
 
     Attributes:
         buffer: uint8[capacity]; what `content` gave before lies elsewhere once it has grown.
@@ -50,7 +52,7 @@ class Arena:
         self.used = 0
 
     def reserve(self, size_bytes: int) -> None:
-        """Have the buffer hold at least so many bytes, those in use included."""
+        """Grow the buffer to at least this size, used bytes included."""
         if size_bytes > self.buffer.size:
             larger = np.empty(max(size_bytes, 2 * self.buffer.size), np.uint8)
             larger[: self.used] = self.content
@@ -64,7 +66,7 @@ class Arena:
         self.used = end
 
     def reserve_for(self, blocks: Blocks) -> NDArray[np.int64]:
-        """Have the buffer hold what blocks are packed into; return the room for each, in bytes.
+        """Grow the buffer for packed blocks; return the bytes for each.
 
         The most that LZ4 and Zstandard make of incompressible bytes is less.
         """

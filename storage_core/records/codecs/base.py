@@ -38,7 +38,7 @@ class RecordCodec(Protocol):
         ...
 
     def compress(self, data: bytes | bytearray | memoryview, *, level: int | None = None) -> bytes:
-        """Compress a block, framed as Kafka frames it; level None is Kafka's default."""
+        """Compress a block in Kafka's framing; level None is Kafka's default."""
         ...
 
 

@@ -79,7 +79,7 @@ def _decompress_member(
     limit_bytes: int,
     parts: list[bytes],
 ) -> tuple[int, int]:
-    """Append a member's contents to parts; return the position after it and the room left."""
+    """Append a member's contents to parts; return position and room after."""
     decoder = isal_zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
     while not decoder.eof:
         piece = view[position : position + piece_bytes]
@@ -123,7 +123,10 @@ class _GzipFunctions(NamedTuple):
 
 @functools.cache
 def _functions() -> _GzipFunctions | None:
-    """Return what kernels call; None where the library's state is not laid out as they know it."""
+    """Return the library's functions for kernels, None if its layout differs.
+
+    Kernels know one layout of its state.
+    """
     library = find_library("isal.isal_zlib")
     addresses = addresses_of(
         library, ("isal_inflate_stateless", "crc32_gzip_refl", "isal_inflate_init")
@@ -141,7 +144,7 @@ def _functions() -> _GzipFunctions | None:
 
 
 class _States(threading.local):
-    """A decompressor's state a thread: none may be used by two at once."""
+    """One decompressor state a thread: threads cannot share one."""
 
     def __init__(self) -> None:
         self._state: NDArray[np.int64] | None = None

@@ -1,4 +1,6 @@
-"""The C functions of the codecs' libraries, by address: kernels call them without Python.
+"""Addresses of the codec libraries' C functions, for calls from kernels.
+
+Kernels call them without Python.
 
 The wheels of lz4 and zstandard hold their library in an extension module, in which its functions
 are found as in any shared library; a package that was built upon the system's library leads to
@@ -13,7 +15,7 @@ from storage_core.kernels._intrinsics import CAN_CALL
 
 
 def find_library(module: str) -> ctypes.CDLL | None:
-    """Return the library in an extension module, None where there is none to be called."""
+    """Load the library in an extension module; None if not callable."""
     spec = importlib.util.find_spec(module)
     if not CAN_CALL or spec is None or spec.origin is None:
         return None
@@ -24,7 +26,7 @@ def find_library(module: str) -> ctypes.CDLL | None:
 
 
 def addresses_of(library: ctypes.CDLL | None, names: Sequence[str]) -> tuple[int, ...] | None:
-    """Return the addresses of functions of a library, None where it lacks one."""
+    """Return the addresses of a library's functions; None if one is missing."""
     try:
         functions = [getattr(library, name) for name in names]
     except AttributeError:

@@ -114,7 +114,7 @@ def decompress(
 
 
 def _read_header(view: memoryview) -> tuple[int, int, int]:
-    """Return the flags, the number that stands for the block size, and where the blocks begin."""
+    """Return the flags, the block size code and the first block's position."""
     if len(view) < HEADER_BYTES:
         raise DecompressionError(_NAME, f"truncated: {len(view)} bytes are no frame header")
     magic = bytes(view[: len(MAGIC)])
@@ -171,7 +171,10 @@ def compress(data: bytes | bytearray | memoryview, *, level: int | None = None) 
 
 
 def with_checksum_of_v0(frame: bytes) -> bytes:
-    """Return a frame that compress made, with the header's checksum as message format v0 has it."""
+    """Return a frame with the header checksum of message format v0.
+
+    The frame is one that compress made.
+    """
     return (
         frame[:HEADER_CHECKSUM_AT]
         + _CHECKSUM_OF_V0

@@ -99,7 +99,7 @@ def decompress_blocks(  # what is expanded, to where, and how far
     limit_bytes: int,
     budget_bytes: int,
 ) -> int:
-    """Expand the records of batches of format v2 into an arena, up to the first doubtful batch.
+    """Expand records of v2 batches into an arena until a doubtful batch.
 
     That one may be good: ask ``decompress``, whose errors say what is wrong. See
     ``BlockExpander``.
@@ -114,7 +114,9 @@ def decompress_blocks(  # what is expanded, to where, and how far
 def compress_blocks(
     codec: Codec, blocks: Blocks, arena: Arena, *, level: int | None = None
 ) -> NDArray[np.int64]:
-    """Compress the records of batches of format v2 into an arena; see ``compress``.
+    """Compress the records of v2 batches into an arena.
+
+    See ``compress``.
 
     Returns:
         int64[blocks]: where what becomes of each ends in the arena, whose content they follow.

@@ -1,4 +1,4 @@
-"""snappy: raw blocks in the framing of snappy-java (called xerial), or one bare block.
+"""snappy: raw blocks in snappy-java's framing (xerial), or one bare block.
 
 Kafka cuts its records into chunks of 32 KiB. Other clients write one bare block without framing,
 which snappy-java takes too: a stream that does not begin with the whole header is a block. As in
@@ -126,7 +126,10 @@ def _decompress_blocks(blocks: Iterable[memoryview], free: memoryview) -> None:
 
 
 def compress(data: bytes | bytearray | memoryview, *, level: int | None = None) -> bytes:
-    """Compress a block into one framed stream; see ``RecordCodec``. Snappy has no levels."""
+    """Compress a block into one framed stream; snappy has no levels.
+
+    See ``RecordCodec``.
+    """
     del level
     view = memoryview(data)
     parts = [_HEADER]
@@ -174,7 +177,10 @@ def decompress_blocks(
 def compress_blocks(
     blocks: Blocks, arena: Arena, ends: NDArray[np.int64], *, level: int | None = None
 ) -> int:
-    """Make framed streams of blocks; see ``BlockPacker``. A call a chunk, as above."""
+    """Compress blocks into framed streams, one library call a chunk.
+
+    See ``BlockPacker``.
+    """
     del level
     sizes = blocks.end - blocks.start
     # As much as the library wants to be given, whatever it needs.

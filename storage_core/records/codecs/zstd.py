@@ -91,7 +91,7 @@ def _functions() -> _ZstdFunctions | None:
 
 
 class _NativeContext:
-    """A context of the library: a ``ZSTD_DCtx``, or a ``ZSTD_CCtx`` of a level.
+    """A context of the library: ``ZSTD_DCtx``, or ``ZSTD_CCtx`` of a level.
 
     Attributes:
         address: Where it lies, 0 where there was no memory for it.
@@ -111,7 +111,7 @@ class _NativeContext:
 
 
 class _Contexts(threading.local):
-    """Compressors and decompressors of a thread; none may be used by two at once."""
+    """Compressors and decompressors of one thread: threads cannot share them."""
 
     def __init__(self) -> None:
         self._compressors: dict[int, zstandard.ZstdCompressor] = {}
@@ -125,7 +125,9 @@ class _Contexts(threading.local):
         return self._compressors[level]
 
     def native_of(self, level: int | None = None) -> int:
-        """Return the address of this thread's compressor of a level, or of its decompressor.
+        """Return the address of this thread's compressor or decompressor.
+
+        A compressor has a level.
 
         0 where the library cannot be called.
         """
@@ -235,7 +237,10 @@ def _read_skippable_frame(view: memoryview, start: int) -> _Frame:
 
 
 def _walk_blocks(view: memoryview, position: int, max_block_bytes: int) -> tuple[int, int, int]:
-    """Return the position after the last block, and the least and the most that all expand to."""
+    """Return the end of the blocks and bounds of their expanded size.
+
+    The bounds are the least and the most.
+    """
     least_bytes = most_bytes = 0
     is_last = False
     while not is_last:
