@@ -1,1 +1,1 @@
-"""Records into a log directory, from many tasks at once, all of them or none."""
+"""Write records into a log directory from many tasks, all or none."""

@@ -1,4 +1,4 @@
-"""The driver's part of a write: it begins, and all of it is committed at once, or nothing.
+"""Begin and commit a write on the driver, all or nothing.
 
 A commit has three steps. First the staged batches become segments in the write's own folder, by the
 append path: each partition's records get the offsets behind its log, in the order of the tasks, in
@@ -124,7 +124,7 @@ class PartitionChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRecord:
-    """What was decided of a write; from here on it is done, by whoever comes by.
+    """The decision on a write: from now on anybody may finish it.
 
     Attributes:
         run_id: Of the write.
@@ -146,7 +146,9 @@ class CommitRecord:
 
 
 def begin_write(request: WriteRequest, *, clock: Clock) -> WriteRun:
-    """Begin a write: finish or remove what others left, make its folder. On the driver, once.
+    """Begin a write on the driver: settle former writes, make its folder.
+
+    What others left is finished or removed. It is called once.
 
     Args:
         request: What it asks for.
@@ -184,7 +186,9 @@ def begin_write(request: WriteRequest, *, clock: Clock) -> WriteRun:
 
 
 def commit_write(run: WriteRun, staged: Sequence[StagedRecords]) -> None:
-    """Commit a write: all that its tasks staged, at once. On the driver; twice is as once.
+    """Commit all that a write's tasks staged, at once.
+
+    The driver does it; to do it twice is as once.
 
     Args:
         run: The write.
@@ -245,7 +249,7 @@ def _is_committed(request: WriteRequest, state: TargetState) -> bool:
 
 
 def _settle_others(directory: Path, state: TargetState, home: Path) -> TargetState:
-    """Finish the write that was decided, if there is one, and remove all others' folders."""
+    """Finish the decided write, if any, and remove all others' folders."""
     for name in staged_runs(home):
         folder = home / name
         if LocalStore(folder).has(RECORD_FILE) and state.run_id != name:
@@ -276,7 +280,10 @@ def _partitions_of(directory: Path) -> list[TopicPartition]:
 
 
 def _assemble(run: WriteRun, staged: Sequence[StagedRecords]) -> CommitRecord:
-    """Build the segments of all partitions; what a former commit left of them goes."""
+    """Build the segments of all partitions in the write's folder.
+
+    What a former commit left of them goes.
+    """
     request, staging = run.request, Path(run.staging)
     ready = staging / _READY
     with storage_errors(ready):
@@ -326,7 +333,10 @@ def _extents_by_partition(
 
 
 def _empty_partitions(run: WriteRun, topics: set[str]) -> Iterator[TopicPartition]:
-    """Yield all partitions of topics that begin with this write and have a number of them."""
+    """Yield all partitions of new topics with a partition count.
+
+    The topics begin with this write.
+    """
     request = run.request
     for topic in topics if request.topic is None else {*topics, request.topic}:
         is_new = request.is_overwrite or topic not in run.counts
@@ -366,7 +376,7 @@ def _log_ends(request: WriteRequest, names: frozenset[TopicPartition]) -> dict[T
 def _build_partition(
     run: WriteRun, name: TopicPartition, base: int | None, extents: Sequence[_Extent]
 ) -> PartitionChange | None:
-    """Build the new segments of one partition; None where there is nothing to do.
+    """Build a partition's new segments; None if nothing is to do.
 
     Args:
         run: The write.
@@ -420,7 +430,9 @@ def _build_partition(
 
 
 def _publish(directory: Path, state: TargetState, staging: Path) -> TargetState:
-    """Do what was decided of a write, or what is left of it; remove its folder.
+    """Finish a decided write and remove its folder.
+
+    All of it may be left to do, or a part.
 
     Raises:
         GuardRefusedError: Somebody else has changed a partition since.
@@ -504,7 +516,7 @@ def _move(source: Path, target: Path) -> None:
 
 
 def _require_none_or_its_files(partition: Path, change: PartitionChange) -> None:
-    """Refuse a directory that is where a new one is to be, unless it is that one."""
+    """Refuse a directory in the new one's place, unless identical."""
     with storage_errors(partition):
         if not is_there(partition, may_be_link=True):
             return
@@ -516,7 +528,7 @@ def _require_none_or_its_files(partition: Path, change: PartitionChange) -> None
 
 
 def _promote(partition: Path, ready: Path, change: PartitionChange) -> None:
-    """Move the new segments of a partition into it, those that are not there yet."""
+    """Move a partition's new segments into it, unless already there."""
     names = {file.name: file.size_bytes for file in change.files}
     store, waiting = LocalStore(partition), LocalStore(ready)
     there = {file.name: file.size_bytes for file in store.list_files()}
@@ -547,7 +559,7 @@ def _promote(partition: Path, ready: Path, change: PartitionChange) -> None:
 
 
 def _write_offsets(directory: Path, record: CommitRecord) -> None:
-    """Write recovery points and high watermarks; take out what directories that went had."""
+    """Write recovery points and high watermarks; drop removed directories' entries."""
     ends = {
         parse_partition_directory(change.partition): change.end_offset for change in record.changes
     }

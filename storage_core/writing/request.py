@@ -1,4 +1,7 @@
-"""What a write asks for, and what its tasks are told: values only."""
+"""A write request, and the values that its tasks need.
+
+They are values only.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +12,9 @@ from storage_core.formats.batch_v2 import Codec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteTransaction:
-    """What makes a repeated write one write: it is done once for each version of an application.
+    """An application's name and version of a write, to write once.
+
+    It is done once for each version, however often it is repeated.
 
     Attributes:
         app_id: Name of whoever writes.

@@ -1,4 +1,6 @@
-"""What a task does of a write: its records become batches in a file of the task's own.
+"""A task's part of a write: records become batches in its file.
+
+The file is the task's own.
 
 The file has the batches of all partitions that the task has records for, in extents: whole batches
 of one partition, whose offsets begin at 0. Which offsets they get is decided at the commit; in a
@@ -54,14 +56,14 @@ _MAX_EXTENTS_BYTES: Final = 1 << 30
 
 
 def extents_name(name: str) -> str:
-    """Return the name of the file that lists the extents of a task's file."""
+    """Return the name of the extents list of a task's file."""
     return f"{name}.extents"
 
 
 def stage_records(
     run: WriteRun, batches: Iterable[pa.RecordBatch], *, task_id: int
 ) -> StagedRecords:
-    """Write the records of a task into the staging folder of their write.
+    """Write a task's records into the staging folder of their write.
 
     An attempt has files of its own: another one of the same task, before, after or at the same
     time, is not disturbed.
@@ -171,7 +173,7 @@ class RecordStager:
             self._flush()
 
     def finish(self) -> StagedRecords:
-        """Write what is held, and the list of extents; all of it is durable."""
+        """Write the buffered records and the list of extents; all durable."""
         self._flush()
         self._file.sync()
         extents = np.array(self._extents, np.int64).reshape(-1, EXTENT_COLUMNS)
@@ -273,7 +275,10 @@ class RecordStager:
         )
 
     def _with_times(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return records of which those without a time have that of the write, as a producer's."""
+        """Return records, with the write's time where they have none.
+
+        A producer does the same.
+        """
         now_ms = self._run.now_ms
         if "timestamp" not in batch.schema.names:
             times = pa.array(np.full(batch.num_rows, now_ms, np.int64))
@@ -325,7 +330,9 @@ class RecordStager:
 
 
 def read_extents(store: LocalStore, staged: StagedRecords) -> NDArray[np.int64]:
-    """Return the extents of a task: int64[n, EXTENT_COLUMNS], in the order of its records.
+    """Return a task's extents, in the order of its records.
+
+    They are int64[n, EXTENT_COLUMNS].
 
     Raises:
         StorageError: They are not there, or do not describe the task's file.

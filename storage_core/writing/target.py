@@ -1,4 +1,4 @@
-"""A log directory that writes own: who may write it, and what they have left beside it.
+"""A log directory owned by writes: its lock, state and staging folders.
 
 A file of ours in the directory, which Kafka ignores, says that it is one, which write was the last
 and which transactions were committed. Only an absent, an empty or such a directory is written, and
@@ -70,7 +70,9 @@ class HeldDirectory:
 
 @contextmanager
 def hold_directory(directory: Path) -> Iterator[HeldDirectory]:
-    """Hold a directory for the time of the block, under Kafka's lock; it is made if need be.
+    """Hold a directory for the block under Kafka's lock.
+
+    It is made if need be.
 
     Raises:
         GuardRefusedError: It is not one that writes own, its owner switched this program off, or
@@ -89,7 +91,7 @@ def hold_directory(directory: Path) -> Iterator[HeldDirectory]:
 
 
 def read_target(directory: Path) -> TargetState:
-    """Return the state of a directory; that of an absent or empty one is new.
+    """Return a directory's state; absent or empty ones have a new one.
 
     Raises:
         GuardRefusedError: It has somebody else's files, or is a broker's.
@@ -153,7 +155,7 @@ def staging_home(directory: Path) -> Path:
 
 
 def staged_runs(home: Path) -> list[str]:
-    """Return the names of the writes that have a folder beside a directory.
+    """Return the names of the writes with a folder beside a directory.
 
     Raises:
         StorageError: The disk failed.
@@ -165,7 +167,7 @@ def staged_runs(home: Path) -> list[str]:
 
 
 def remove_staging(folder: Path) -> None:
-    """Remove the folder of a write, and the one above if that is empty then.
+    """Remove a write's folder, and the folder above if empty then.
 
     Raises:
         StorageError: The disk failed.
@@ -182,7 +184,7 @@ def remove_staging(folder: Path) -> None:
 
 
 def remove_if_empty(home: Path) -> None:
-    """Remove the folder of all writes to a directory if there is none.
+    """Remove the folder of all writes to a directory if empty.
 
     Raises:
         StorageError: The disk failed.
