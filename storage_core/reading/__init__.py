@@ -1,1 +1,4 @@
-"""Reading records of log directories: a request becomes ranges of files, a range Arrow batches."""
+"""Read records of log directories: plan file ranges, yield Arrow batches.
+
+A request becomes ranges of files, and a range becomes Arrow batches.
+"""

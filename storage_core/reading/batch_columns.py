@@ -1,4 +1,4 @@
-"""What batches' headers say, as Arrow columns: of each batch, or beside each record of it."""
+"""Batch header fields as Arrow columns, by batch or by record."""
 
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -96,7 +96,7 @@ def to_time(epoch_ms: NDArray[np.int64], *, is_null: NDArray[np.bool_]) -> pa.Ar
 
 
 def _names(numbers: NDArray[np.int64], name: Callable[[int], str | None]) -> pa.Array:
-    """Return a name for each of some numbers, of which there are few different ones."""
+    """Return each number's name; few numbers are different."""
     different, places = np.unique(numbers, return_inverse=True)
     names: Iterable[str | None] = map(name, different.tolist())
     dictionary = pa.array(list(names), pa.string())

@@ -1,4 +1,6 @@
-"""Read on where the files of a range are replaced meanwhile, as a consumer of a broker does.
+"""Follow a range whose files are replaced meanwhile, like a consumer.
+
+A broker's consumer reads on in the same way.
 
 A query wants the records of one moment, and refuses where files have changed. A stream wants each
 offset once: what it has not read yet it takes from the files that are there then.
@@ -22,7 +24,7 @@ _MOST_CHANGES: Final = 5
 def follow_range(
     wanted: ReadRange, request: ReadRequest, *, now_ms: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a range, in offset order, also of files that are replaced meanwhile.
+    """Yield a range's records in offset order, across replaced files.
 
     Args:
         wanted: The range.

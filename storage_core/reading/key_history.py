@@ -1,4 +1,6 @@
-"""Every version of some keys that is left anywhere, and what was erased around them.
+"""Find all remaining versions of keys, and the erased offsets around.
+
+They may be left anywhere.
 
 A log has the versions that neither compaction nor deletion has taken away. Others may be left in
 files that Kafka has renamed, in former generations of a managed root, and in the trash of runs.
@@ -148,7 +150,7 @@ class PartitionHistory:
 
     @property
     def sentence(self) -> str:
-        """What is sure about versions that are not there any more, for a person."""
+        """A sentence for people: what is certain about missing versions."""
         start, end = self.log_start_offset, self.end_offset
         if start is None:
             return f"{self.partition} has no log that can be read: versions may be missing"
@@ -244,7 +246,7 @@ def find_history(  # each is a question of its own, most of them by name
     most: int = MOST_VERSIONS,
     on_read: Callable[[int, int], None] | None = None,
 ) -> Iterator[PartitionHistory]:
-    """Yield what each partition of a topic has of some keys, in the order of their numbers.
+    """Yield each partition's versions of some keys, by partition number.
 
     What cannot be read is an error of its partition, and hides nothing else.
 
@@ -290,7 +292,7 @@ def _look(
     trash: Path | None,
     is_asked_for: Callable[[TopicPartition], bool],
 ) -> dict[TopicPartition, _PartitionHistory]:
-    """Return the partitions that are asked for, with all places that have segments of them."""
+    """Return the requested partitions and all places with their segments."""
     partitions: dict[TopicPartition, _PartitionHistory] = {}
     for name in names:
         kind, partition = classify_directory(name)
@@ -339,7 +341,10 @@ def _look_at_log(found: _PartitionHistory, location: str) -> None:
 
 
 def _places_of_generations(store: ManagedStore) -> Iterator[_SegmentFolder]:
-    """Yield the segments of former generations that no later one has: objects never change."""
+    """Yield segments of former generations that no later generation has.
+
+    Objects never change.
+    """
     seen: set[tuple[str, int, int]] = set()
     for manifest in kept_generations(store.objects, store.partition, grace_start_ms=-MAX_OFFSET):
         files = {}
@@ -357,7 +362,7 @@ def _places_of_generations(store: ManagedStore) -> Iterator[_SegmentFolder]:
 def _places_in_trash(
     root: Root, trash: Path | None
 ) -> Iterator[tuple[TopicPartition, _SegmentFolder]]:
-    """Yield what runs have kept of a log directory's partitions, the oldest run first."""
+    """Yield a log directory's segments in the trash, oldest run first."""
     directory = None if root.is_managed else local_path(root.location)
     if trash is None or directory is None:
         return
@@ -440,7 +445,10 @@ def _history_of(
 
 
 def _with_successors(versions: Sequence[Version]) -> Iterator[Version]:
-    """Yield versions, by key and offset, each with the offset of the next one of its key."""
+    """Yield versions, each with the offset of its key's next one.
+
+    They come by key and offset.
+    """
     following: dict[bytes | None, int] = {}
     told: list[Version] = []
     for version in reversed(versions):
@@ -453,7 +461,9 @@ def _with_successors(versions: Sequence[Version]) -> Iterator[Version]:
 
 
 class _NewestVersions:
-    """The newest versions of some keys in the places of a partition: memory has a bound.
+    """The newest versions of keys in a partition, within a memory bound.
+
+    All places of the partition count.
 
     Of each key there is an offset from which on all versions of all places are kept. It rises when
     there are too many of them, and what lies below it is let go.
@@ -475,7 +485,10 @@ class _NewestVersions:
 
     @property
     def left_out(self) -> int:
-        """How many records of the keys were read that are no copy of a version that is kept."""
+        """Number of records read that are no copy of a kept version.
+
+        Only records of the keys count.
+        """
         return self._records - sum(len(version.copies) for version in self.all())
 
     def all(self) -> list[Version]:
@@ -513,7 +526,10 @@ class _NewestVersions:
         }
 
     def _lowest(self, versions: Iterable[_Identity]) -> int:
-        """Return the offset of the oldest version that there is room for; 0 if of all."""
+        """Return the offset of the oldest version to keep; 0 for all.
+
+        Older ones have no room.
+        """
         room, lowest = _MOST_BYTES, 0
         newest_first = sorted(versions, key=lambda same: same[0], reverse=True)
         for count, (offset, _, value) in enumerate(newest_first):
@@ -680,7 +696,7 @@ class _ConsumerView:
 
 
 class _Erasure:
-    """Counts the offsets that have no record any more, by the headers of all batches.
+    """Count the offsets without a record, from all batch headers.
 
     Args:
         start: First offset that counts.
@@ -698,7 +714,9 @@ class _Erasure:
         self._first: int | None = None
 
     def scan(self, store: SettledStore) -> None:
-        """Look at the headers of a log, up to the last offset that counts.
+        """Scan the batch headers of a log, up to the last offset.
+
+        It is the last offset that counts.
 
         Raises:
             CorruptRecordError: Bytes are no batches.

@@ -1,4 +1,4 @@
-"""From what a reader asks for to what is read: topics, offsets and times become ranges of files.
+"""Plan a read: turn topics, offsets and times into file ranges.
 
 This runs once for each request; of a query on Spark it is the driver's half. It lists directories;
 beyond that it reads only what the request needs: an end offset for offsets that it names, indexes
@@ -143,7 +143,7 @@ class _RangePart:
 
 
 def plan_ranges(request: ReadRequest, *, now_ms: int) -> list[ReadRange]:
-    """Return the ranges that a request is about; none where it is about no records.
+    """Return the file ranges of a read request; none without records.
 
     Args:
         request: What is asked for.
@@ -166,7 +166,7 @@ def plan_ranges(request: ReadRequest, *, now_ms: int) -> list[ReadRange]:
 def find_offsets(
     request: ReadRequest, reached: Mapping[TopicPartition, int], *, now_ms: int
 ) -> dict[TopicPartition, LogOffsets]:
-    """Return what can be read now of directories that a copy may be extending.
+    """Return the offsets readable now, even while a copy extends directories.
 
     Nothing that may still be on its way is passed over: where a segment came a short time ago and
     the one before it does not reach up to it, that one's end is where a read ends for now.
@@ -194,7 +194,7 @@ def find_offsets(
 
 
 def _list_logs(request: ReadRequest, now_ms: int) -> list[tuple["_Planner", _PlannedLog]]:
-    """Return the logs that a request is about, each with who plans it; none for an empty one."""
+    """Return a request's logs with their planners; none for empty ones."""
     chosen = choose_places(request)
     for bound in (request.starting, request.ending):
         _validate_coverage(bound, chosen, may_be_missing=request.choice.may_be_missing)
@@ -222,7 +222,7 @@ def _list_logs(request: ReadRequest, now_ms: int) -> list[tuple["_Planner", _Pla
 def _look_at_each(
     items: Sequence[tuple["_Planner", T]], look: Callable[["_Planner", T], R]
 ) -> list[R]:
-    """Return what a look at each of some things finds, in their order.
+    """Apply a function to each item; return the results in order.
 
     On an object store several at once: each answer takes its time.
     """
@@ -254,7 +254,9 @@ class _Planner:
         self._checkpoints = read_checkpoints(self.root, [LOG_START_FILE, CLEANER_FILE])
 
     def plan(self, listed: _PlannedLog, work: Callable[[_PlannedLog], T]) -> T | None:
-        """Return what some work makes of a partition, None where its log is gone by now.
+        """Run some work on a log's plan; None if the log vanished.
+
+        It is run again if the log changed meanwhile.
 
         Raises:
             ChangedWhileReadError: It was changed again and again.
@@ -272,7 +274,7 @@ class _Planner:
         return work(listed)
 
     def offsets(self, reached: Mapping[TopicPartition, int], log: _PlannedLog) -> LogOffsets:
-        """Return what a reader can have of a log that is being copied here."""
+        """Return the offsets readable now in a log still being copied."""
         known = self._with_checkpoints(log)
         bounds = _find_bounds(known, self._request, self._now_ms)
         hole = _find_hole_on_its_way(known, reached.get(log.partition, 0), self._now_ms)
@@ -293,7 +295,7 @@ class _Planner:
         ]
 
     def _with_checkpoints(self, log: _PlannedLog) -> _PlannedLog:
-        """Return a log with what checkpoints say of it; a managed one has its own."""
+        """Return a log with its checkpoints' offsets; managed logs have their own."""
         if log.is_managed:
             return log
         checkpointed = self._checkpoints.of(log.partition)
@@ -306,7 +308,7 @@ class _Planner:
 
 
 def choose_places(request: ReadRequest) -> dict[TopicPartition, Place]:
-    """Return where each partition is that a request is about, in the order of partitions.
+    """Return the place of each requested partition, in order of partitions.
 
     Raises:
         ConfigError: A topic or partition is not there, or a partition is there several times.
@@ -320,7 +322,9 @@ def choose_places(request: ReadRequest) -> dict[TopicPartition, Place]:
 
 
 def find_places(paths: Sequence[str]) -> dict[TopicPartition, list[Place]]:
-    """Return where each partition is; a partition's own directory is the only one of its path.
+    """Return the places of each partition below some paths.
+
+    A path to a partition's own directory has no other partition.
 
     Args:
         paths: Paths or URLs of log directories or of single partition directories.
@@ -358,7 +362,10 @@ def _only_place(partition: TopicPartition, places: Sequence[Place]) -> Place:
 def _validate_coverage(
     bound: Bound, chosen: Collection[TopicPartition], *, may_be_missing: bool
 ) -> None:
-    """Offsets and times have to be said for exactly the partitions that are read, as in Spark."""
+    """Check that offsets or times cover exactly the read partitions.
+
+    Spark requires it, too.
+    """
     if bound.partitions is None:
         return
     missing = sorted(set(chosen).difference(bound.partitions))
@@ -412,7 +419,9 @@ def _find_extent(log: _PlannedLog, request: ReadRequest, now_ms: int) -> _Extent
 
 
 def _find_whole(log: _PlannedLog, request: ReadRequest) -> ReadRange | None:
-    """Return the range of a log whose stable end is left to be found by whoever reads it.
+    """Return a whole log's range without its end; the reader finds that.
+
+    The end is its last stable offset.
 
     That takes the headers of all batches where no producer snapshot tells of it. Whoever reads the
     whole log in one go has them anyway; None for any other log.
@@ -431,7 +440,10 @@ def _find_whole(log: _PlannedLog, request: ReadRequest) -> ReadRange | None:
 
 
 def _find_bounds(log: _PlannedLog, request: ReadRequest, now_ms: int) -> LogOffsets:
-    """Return which offsets are read, with an end also where there is no bound but the log's."""
+    """Return the offsets to read, and an end in any case.
+
+    Where nothing else bounds the read, it is the log's end.
+    """
     log_end = readable_end = find_end_offset(log.store, log.segments[-1])
     if request.is_committed:
         stable = find_last_stable_offset(
@@ -448,7 +460,10 @@ def _find_bounds(log: _PlannedLog, request: ReadRequest, now_ms: int) -> LogOffs
 
 
 def _find_hole_on_its_way(log: _PlannedLog, reached: int, now_ms: int) -> int | None:
-    """Return where a log ends before a segment that a copy brought too early, None if nowhere."""
+    """Return the end before a segment that arrived early, None without one.
+
+    A copy brought that segment before the ones in front of it.
+    """
     # A name may spell its number in another way than Kafka does.
     arrived = {
         offset_of(file.name): file.modified_ms
@@ -531,7 +546,7 @@ def _check_lost_logs(log: _PlannedLog, extent: _Extent, request: ReadRequest) ->
 
 
 def _cut_by_offsets(log: _PlannedLog, extent: _Extent, most: int | None) -> Iterator[_Extent]:
-    """Cut what is read of a log into pieces that have no more than so many offsets."""
+    """Cut an extent into pieces of at most so many offsets."""
     if most is None or extent.end is None:
         yield extent
         return
@@ -543,7 +558,7 @@ def _cut_by_offsets(log: _PlannedLog, extent: _Extent, most: int | None) -> Iter
 
 
 def _split(log: _PlannedLog, extent: _Extent, request: ReadRequest) -> Iterator[ReadRange]:
-    """Cut and join the segments that are read into ranges of about equal size."""
+    """Split and join segments into ranges of about equal size."""
     following = dict(pairwise(segment.base_offset for segment in log.segments))
     overlapping = _overlapping(log.segments, extent)
     for part in _parts(log.store, overlapping, following, request.range_bytes):
@@ -581,7 +596,7 @@ def _split(log: _PlannedLog, extent: _Extent, request: ReadRequest) -> Iterator[
 
 
 def _overlapping(segments: Sequence[ListedSegment], extent: _Extent) -> list[ListedSegment]:
-    """Return the segments that a read comes to: also those in the middle that are empty."""
+    """Return the segments in an extent, empty ones in the middle included."""
     floor = max((s.base_offset for s in segments if s.base_offset <= extent.start), default=0)
     return [
         segment

@@ -140,13 +140,18 @@ def schema_of(columns: Iterable[str]) -> pa.Schema:
 
 
 def read_range(wanted: ReadRange) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a range, in offset order; errors as of ``read_on``."""
+    """Yield the records of a range, in offset order.
+
+    Errors are those of ``read_on``.
+    """
     for _, batch in read_on(wanted):
         yield batch
 
 
 def read_on(wanted: ReadRange) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the records of a range, in offset order, each batch with the offset behind it.
+    """Yield a range's record batches in order, each with its next offset.
+
+    It is the offset behind the batch. The order is that of offsets.
 
     What lies before damage comes first.
 
@@ -163,7 +168,10 @@ def read_on(wanted: ReadRange) -> Iterator[tuple[int, pa.RecordBatch]]:
 
 @contextmanager
 def _place_named(directory: str) -> Iterator[None]:
-    """Let errors about a file say where it lies: who reads a file knows but its name."""
+    """Add the directory to errors that name only a file.
+
+    Whoever reads a file knows but its name.
+    """
     try:
         yield
     except PylogError as error:
@@ -206,7 +214,9 @@ def _read_records(wanted: ReadRange) -> Iterator[tuple[int, pa.RecordBatch]]:
 
 
 def read_batches(wanted: ReadRange) -> Iterator[pa.RecordBatch]:
-    """Yield what the headers of a range's batches say, control batches included, in file order.
+    """Yield the batch headers of a range in file order as columns.
+
+    Control batches are included.
 
     A batch that reaches into the range from below is part of it.
 
@@ -276,7 +286,10 @@ def _check_gaps(store: SettledStore, watch: GapWatch, wanted: ReadRange) -> None
 
 
 def _are_compacted(store: SettledStore, wanted: ReadRange) -> bool:
-    """Whether segments, of which but a piece was read, have something that only compaction does."""
+    """Tell whether segments show traces of compaction, by their headers.
+
+    Only a piece of them was read before.
+    """
     watch = GapWatch(wanted.cleaned_to or 0)
     for segment in wanted.segments:
         name = log_file(segment.base_offset)
@@ -287,7 +300,7 @@ def _are_compacted(store: SettledStore, wanted: ReadRange) -> bool:
 
 
 def is_compacted_topic(directory: str, topic: str) -> bool:
-    """Whether the metadata beside a partition's directory says that its topic is compacted."""
+    """Tell by a log directory's own metadata whether a topic is compacted."""
     try:
         root, _ = split_location(directory)
         config = read_own_catalog(open_root(root)).config_for(topic)
@@ -336,7 +349,7 @@ def _windows(store: LogStore, wanted: ReadRange, number: int, watch: GapWatch) -
 
 
 def _find_damage(window: Window, lowest: int) -> CorruptRecordError | None:
-    """Return what is wrong with the first bad batch of a window, None if all are good.
+    """Return the error of a window's first bad batch, else None.
 
     Args:
         window: The window.
@@ -367,14 +380,17 @@ def _find_damage(window: Window, lowest: int) -> CorruptRecordError | None:
 
 
 def _before(window: Window, position: int) -> Window:
-    """Return the batches of a window that lie before a position of the file."""
+    """Return a window's batches before a file position."""
     inside = position - window.file_position
     count = int(np.searchsorted(window.batches.position, inside))
     return replace(window, data=window.data[:inside], batches=window.batches.rows(0, count))
 
 
 def _decode(window: Window, wanted: NDArray[np.bool_], limits: Limits) -> Iterator[RecordColumns]:
-    """Decode the records of the wanted batches, those before a bad one before it is an error."""
+    """Decode the wanted batches; yield those before a bad one first.
+
+    Then the bad one is an error.
+    """
     row = 0
     try:
         for records in decode_records(window, wanted, limits):
@@ -391,7 +407,9 @@ def _decode(window: Window, wanted: NDArray[np.bool_], limits: Limits) -> Iterat
 
 
 class _Committed:
-    """Leaves out what aborted, as the markers tell: those of the range, and those behind it.
+    """Filter out records of aborted transactions, by their markers.
+
+    These are the markers of the range, and those behind it.
 
     Nothing is read ahead before the first batch of a transaction comes.
 
@@ -405,7 +423,7 @@ class _Committed:
         self._filter: TransactionTracker | None = None
 
     def visible(self, number: int, window: Window) -> NDArray[np.bool_]:
-        """Return which of the next batches, of the segment of that number, a consumer sees."""
+        """Return which of a segment's next batches a consumer sees."""
         batches = window.batches
         if self._filter is None:
             if not (batches.is_transactional & ~batches.is_control).any():
@@ -420,7 +438,10 @@ class _Committed:
         return self._filter.visible(batches)
 
     def _tables_from(self, number: int, position: int) -> Iterator[BatchTable]:
-        """Yield the headers from a batch of the range on, to the log's end."""
+        """Yield the batch headers from a position to the log's end.
+
+        It is the position of a batch of the range.
+        """
         for segment in self.wanted.segments[number:]:
             yield from scan_batch_tables(
                 self._store,
@@ -495,7 +516,10 @@ def _log_column(records: RecordColumns, file: str) -> pa.Array:
 
 
 def _headers(records: RecordColumns) -> pa.Array:
-    """Return the headers; null where there are none, as Spark's own source has it."""
+    """Return the headers; null where a record has none.
+
+    Spark's own source has it so.
+    """
     counts = records.header_count
     if not counts.any():
         return pa.nulls(len(records), COLUMN_TYPES["headers"])

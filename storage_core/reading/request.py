@@ -1,4 +1,4 @@
-"""What a reader asks for: which partitions, from where to where, which columns."""
+"""A read request: partitions, start, end and columns."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -109,17 +109,20 @@ class Bound:
 
     @property
     def partitions(self) -> Collection[TopicPartition] | None:
-        """The partitions for which an offset or a time is said; None where one is for all."""
+        """The partitions with an offset or time of their own.
+
+        None where one is for all.
+        """
         said = self.offsets if self.timestamps_ms is None else self.timestamps_ms
         return said.keys() if isinstance(said, Mapping) else None
 
     def timestamp_of(self, partition: TopicPartition) -> int | None:
-        """Return the time for a partition, epoch milliseconds; None if it is not said by time."""
+        """Return a partition's time, epoch milliseconds; None without a time bound."""
         said = self.timestamps_ms
         return said[partition] if isinstance(said, Mapping) else said
 
     def offset_of(self, partition: TopicPartition) -> int | None:
-        """Return the offset for a partition, LATEST or EARLIEST; None for the log's own end."""
+        """Return a partition's offset, LATEST or EARLIEST; None: the log's end."""
         return self.offsets[partition] if isinstance(self.offsets, Mapping) else self.offsets
 
 
@@ -153,6 +156,6 @@ class ReadRequest:
 
     @property
     def is_of_whole_logs(self) -> bool:
-        """Whether nothing is said of offsets or times: logs are read from end to end."""
+        """Whether logs are read from end to end, without bounds."""
         has_bounds = not (self.starting.is_log_end and self.ending.is_log_end)
         return not has_bounds and self.range_offsets is None
