@@ -376,7 +376,7 @@ def _log_ends(request: WriteRequest, names: frozenset[TopicPartition]) -> dict[T
 def _build_partition(
     run: WriteRun, name: TopicPartition, base: int | None, extents: Sequence[_Extent]
 ) -> PartitionChange | None:
-    """Build a partition's new segments; None if nothing is to do.
+    """Build a partition's new segments; None if nothing changes.
 
     Args:
         run: The write.
