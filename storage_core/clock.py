@@ -1,4 +1,7 @@
-"""Time, as a value that is passed down; nothing else in the project reads the wall clock."""
+"""Clocks as values to pass down: system clock and manual clock.
+
+Nothing else in the project reads the wall clock.
+"""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -9,7 +12,9 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def epoch_ms(at: datetime) -> int:
-    """Return a time as epoch milliseconds, upwards: a record of the millisecond before is older.
+    """Return a time as epoch milliseconds, rounded up.
+
+    A record of the millisecond before is older.
 
     Args:
         at: With its zone.

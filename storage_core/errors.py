@@ -39,13 +39,18 @@ R = TypeVar("R")
 
 
 def derived(template: str, *, init: Literal[False] = False) -> Any:
-    """Declare a fact that follows from others, by a template; it is no argument of its error."""
+    """Declare an error's field with a template of the other fields.
+
+    It is no argument of the error.
+    """
     return field(init=init, metadata={_TEMPLATE: template})
 
 
 @dataclass_transform(eq_default=False, field_specifiers=(field, derived))
 class PylogError(Exception):
-    """Base of every error raised on purpose; its text is meant for the person at the terminal.
+    """Base of all deliberate errors; the text is for the operator.
+
+    That is the person at the terminal.
 
     Attributes:
         directory: Path or URL of the partition's directory, None where it is of none, or where
@@ -59,7 +64,10 @@ class PylogError(Exception):
     offset: int | None
 
     def __new__(cls, *facts: object, **named: object) -> Self:
-        """Begin an error that is about no place: a default of the class would be one of fields."""
+        """Begin an error without directory and offset.
+
+        A default at the class would become a default of the field.
+        """
         error = super().__new__(cls, *facts, **named)
         error.directory = error.offset = None
         return error
@@ -123,7 +131,7 @@ def facts_of(error: PylogError) -> ErrorFacts:
 
 
 def kafka_code_of(error_class: str) -> int | None:
-    """Return Kafka's number of an error that is known by the name of its class, None without one.
+    """Return Kafka's error code by an error class's name, else None.
 
     Rows and plans have that name; a class that is not of this module has no number.
     """
@@ -136,7 +144,7 @@ def kafka_code_of(error_class: str) -> int | None:
 
 
 def located(work: Callable[P, R]) -> Callable[P, R]:
-    """Decorate what works on one partition: its errors say whose directory they are about.
+    """Decorate work on one partition: errors get the partition's directory.
 
     The first argument of the function is the directory, or the store of it.
     """
@@ -171,7 +179,7 @@ class ConfigError(PylogError):
 
     @property
     def setting(self) -> str:
-        """The setting as it may be shown: without secrets, and not too long."""
+        """The setting for display: without secrets, and not too long."""
         value = "(hidden)" if is_secret_name(self.key) else self.value
         setting = self.key if self.value is None else without_secrets(f"{self.key}={value}")
         return setting if len(setting) <= _MOST_SHOWN else setting[:_MOST_SHOWN] + "..."
@@ -194,7 +202,7 @@ class MissingDriverError(ConfigError):
 
 
 class InvalidNameError(PylogError):
-    """The name of a file, a directory or a topic is not one that Kafka writes."""
+    """Kafka never writes a file, directory or topic name like this."""
 
     kafka_code = 17
     template = "{name!r}: {reason}"
@@ -213,7 +221,7 @@ class PartitionNotFoundError(PylogError):
 
 
 class OffsetOutOfRangeError(PylogError):
-    """An offset that was asked for is not in the log, or not any more."""
+    """The requested offset is not in the log, or not any more."""
 
     kafka_code = 1
     template = (
@@ -248,7 +256,7 @@ class MissingSegmentError(PylogError):
 
 
 class OffsetNotAvailableError(PylogError):
-    """An offset would be beyond a high watermark that is known to lag behind."""
+    """An offset would be above a high watermark known to lag."""
 
     kafka_code = 78
     template = (
@@ -273,7 +281,7 @@ class InvalidFetchSizeError(PylogError):
 
 
 class StorageError(PylogError):
-    """The disk or the object store failed; the data may well be fine."""
+    """The disk or object store failed; the data may be fine."""
 
     kafka_code = 56
     template = "{path}: {reason}"
@@ -283,7 +291,10 @@ class StorageError(PylogError):
 
 
 class LogDirectoryNotFoundError(StorageError):
-    """There is no such log directory, or the broker's settings (``log.dirs``) do not have it."""
+    """The log directory does not exist, or is not in ``log.dirs``.
+
+    These are the broker's settings.
+    """
 
     kafka_code = 57
 
@@ -293,7 +304,9 @@ class ObjectNotFoundError(StorageError):
 
 
 class ConditionFailedError(StorageError):
-    """A conditional write was refused: the object is not what the writer thought it was.
+    """A conditional write was refused: the object is another version.
+
+    It is not what the writer thought it was.
 
     Attributes:
         path: URL of the object.
@@ -317,7 +330,9 @@ class ConditionFailedError(StorageError):
 
 
 class ManifestError(PylogError):
-    """A manifest, or another small JSON file of ours, is not what its format allows.
+    """A manifest, or another small JSON file of ours, is malformed.
+
+    It is not what its format allows.
 
     Attributes:
         file: URL or path of it.
@@ -356,7 +371,7 @@ class BadBytesError(PylogError):
 
 
 class CorruptRecordError(BadBytesError):
-    """A batch fails its own checks: size, magic, CRC or where it ends."""
+    """A batch fails its own checks: size, magic, CRC or end position."""
 
     kafka_code = 2
 
@@ -368,7 +383,10 @@ class InvalidRecordError(BadBytesError):
 
 
 class NegativeTimestampError(InvalidRecordError):
-    """A record that would be written anew has a timestamp below -1, which no builder takes."""
+    """A record to rewrite has a timestamp below -1.
+
+    No builder takes it.
+    """
 
 
 class UnsupportedFormatError(BadBytesError):
@@ -378,7 +396,7 @@ class UnsupportedFormatError(BadBytesError):
 
 
 class UnsupportedCompressionError(BadBytesError):
-    """A batch names a codec that does not exist or is not allowed there."""
+    """A batch names an unknown codec, or one not allowed there."""
 
     kafka_code = 76
 
@@ -388,15 +406,18 @@ class CorruptIndexError(BadBytesError):
 
 
 class IndexVersionError(CorruptIndexError):
-    """An index entry has a version that nobody knows; recovery does not overrule that."""
+    """An index entry has an unknown version; recovery does not overrule that."""
 
 
 class IndexFullError(BadBytesError):
-    """An index cannot take an entry that the log needs; Kafka's cleaner fails in the same place."""
+    """An index has no room for an entry that the log needs.
+
+    Kafka's cleaner fails in the same place.
+    """
 
 
 class CorruptSnapshotError(BadBytesError):
-    """A producer snapshot has another version, a wrong CRC or a wrong structure."""
+    """A producer snapshot has a wrong version, CRC or structure."""
 
 
 class CheckpointError(PylogError):
@@ -430,7 +451,7 @@ class DecompressionError(PylogError):
 
 
 class DecompressionLimitError(DecompressionError):
-    """A compressed block would expand beyond the limit that was set for it."""
+    """A compressed block would expand beyond its limit."""
 
 
 class InvalidTxnStateError(BadBytesError):
@@ -440,11 +461,16 @@ class InvalidTxnStateError(BadBytesError):
 
 
 class OffsetOverflowError(BadBytesError):
-    """An offset does not fit the 31 bits above its segment's base offset."""
+    """An offset is too far above its segment's base offset.
+
+    The difference does not fit 31 bits.
+    """
 
 
 class UnsupportedPythonError(PylogError):
-    """This Python does not call compiled code as it should; nothing was read or changed.
+    """This Python does not call compiled code as it should.
+
+    Nothing was read or changed.
 
     Attributes:
         python: Its version, and its program.
@@ -469,7 +495,7 @@ class OffsetMapFullError(PylogError):
 
 
 class RecoveryRequiredError(PylogError):
-    """The partition needs a recovery that this operation does not make by itself."""
+    """The partition needs a recovery, and this operation makes none."""
 
     template = "{path}: {reason}"
 
@@ -478,7 +504,7 @@ class RecoveryRequiredError(PylogError):
 
 
 class ChangedWhileReadError(PylogError):
-    """A file is not any more what it was when the plan was made."""
+    """A file has changed since the plan was made."""
 
     template = "{file}: changed since the plan was made: expected {expected}, found {found}"
 
@@ -488,7 +514,9 @@ class ChangedWhileReadError(PylogError):
 
 
 class GuardRefusedError(PylogError):
-    """A guard refuses to go on; the text names the switch that overrides it, if there is one.
+    """A guard refuses to go on.
+
+    The text names the switch that overrides it, if there is one.
 
     Attributes:
         code: Stable name of the refusal, as ``docs/refusals.md`` has it.
@@ -509,13 +537,13 @@ class GuardRefusedError(PylogError):
 
 
 class StoreRefusedError(GuardRefusedError):
-    """A store, or the lease of one, does not let a run work; no switch overrides that."""
+    """A store or its lease refuses a run; nothing overrides that."""
 
     override: str | None = field(init=False, default=None)
 
 
 class ReadOnlyStoreError(StoreRefusedError):
-    """A change was asked of a place that is only read: a mirror on an object store."""
+    """A change was asked of a read-only mirror on an object store."""
 
     code: str = derived("READ_ONLY_STORE")
     reason: str = derived("{path} is only read: {operation} is refused")
@@ -524,7 +552,7 @@ class ReadOnlyStoreError(StoreRefusedError):
 
 
 class UnsafeStoreError(StoreRefusedError):
-    """An object store does not keep the promises that a managed root stands on."""
+    """An object store breaks the promises that a managed root needs."""
 
     code: str = derived("UNSAFE_STORE")
     reason: str = derived("{path}: {shortcoming}")
@@ -543,7 +571,9 @@ class LeaseHeldError(StoreRefusedError):
 
 
 class LeaseLostError(StoreRefusedError):
-    """The lease of a managed root ran out or went to somebody else while work was under way.
+    """The lease of a managed root expired or moved during work.
+
+    Another run may have it now.
 
     Attributes:
         path: The root, or the partition that was about to be committed.
@@ -559,7 +589,10 @@ class LeaseLostError(StoreRefusedError):
 
 
 class InconsistentTopicIdError(PylogError):
-    """A partition directory belongs to another topic of that name than the one expected."""
+    """A partition directory has another topic id than the expected one.
+
+    It belongs to another topic of that name.
+    """
 
     kafka_code = 103
     template = "{path}: expected topic id {expected}, found {found}"
@@ -581,7 +614,7 @@ class InconsistentClusterIdError(PylogError):
 
 
 class InconsistentDirectoriesError(PylogError):
-    """Log directories that should be one broker's are not, or one of them is named twice."""
+    """Log directories are not one broker's, or one is named twice."""
 
     template = "{path}: {reason}"
 
@@ -590,7 +623,7 @@ class InconsistentDirectoriesError(PylogError):
 
 
 class DuplicatePartitionError(PylogError):
-    """A partition has several directories; nobody but a person can say which one is right."""
+    """A partition has several directories; only a person can choose one."""
 
     template = "{topic_partition}: found in {places}"
 
@@ -625,7 +658,7 @@ class CorruptClusterMetadataError(PylogError):
 
 
 class MalformedMessageError(PylogError):
-    """Bytes of a record of an internal topic are not what its declaration says.
+    """Bytes of an internal topic's record do not match its declaration.
 
     Attributes:
         position: Byte position in the key or value.
@@ -639,7 +672,7 @@ class MalformedMessageError(PylogError):
 
 
 class InvalidColumnError(PylogError):
-    """Columns of records to be written contradict each other, or have the wrong type."""
+    """Columns of records to write contradict each other or have wrong types."""
 
     template = "{column}: {reason}"
 
@@ -648,7 +681,10 @@ class InvalidColumnError(PylogError):
 
 
 class InvalidAppendError(PylogError):
-    """An append asks for something that no log can do; Kafka's IllegalArgumentException there."""
+    """An append asks for something that no log can do.
+
+    Kafka throws IllegalArgumentException there.
+    """
 
     template = "{partition}: {reason}"
 
@@ -657,7 +693,9 @@ class InvalidAppendError(PylogError):
 
 
 class InvalidTimestampError(BadBytesError):
-    """Records are too old or too new for the topic, or claim a timestamp type that is not theirs.
+    """Records are too old or too new for the topic.
+
+    Or they claim a timestamp type that is not theirs.
 
     Attributes:
         file: The partition.
@@ -671,7 +709,9 @@ class InvalidTimestampError(BadBytesError):
 
 
 class RecordValidationError(InvalidRecordError):
-    """Records of a batch break the rules of the topic; at most three of them are described.
+    """Records of a batch break the topic's rules.
+
+    At most three of them are described.
 
     Attributes:
         file: The partition.
@@ -769,7 +809,10 @@ class ProducerTxnStateError(ProducerStateError):
 
 
 class RollError(PylogError):
-    """A segment cannot begin at an offset where one stands, or below the active one."""
+    """A segment cannot begin at this offset.
+
+    One stands there already, or the offset is below the active segment.
+    """
 
     template = "{partition}: a segment cannot begin at {base_offset}: {reason}"
 

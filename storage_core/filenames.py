@@ -1,4 +1,6 @@
-"""The only place that spells or parses the name of a file or directory of a Kafka log.
+"""Build and parse the names of a Kafka log's files and directories.
+
+This is the only place that does so.
 
 A partition directory is ``<topic>-<partition>``. Its files are named by the base offset of their
 segment, zero padded to 20 digits, plus a suffix; a transient suffix may follow the first one
@@ -129,7 +131,9 @@ def parse_partition_directory(name: str) -> TopicPartition:
 
 
 def is_text(name: str) -> bool:
-    """Whether a name is UTF-8; of one that is not, Python holds the bytes as halves of characters.
+    """Tell whether a name is valid UTF-8.
+
+    Of one that is not, Python holds the bytes as halves of characters.
 
     The JVM of a broker makes a text of each name in a listing and asks the system by that text, so
     what has such a name is to it neither a file nor a directory.
@@ -153,7 +157,10 @@ def log_file(base_offset: int) -> str:
 
 
 def snapshot_file(offset: int) -> str:
-    """Return the name of the producer snapshot that is complete up to, not including, offset."""
+    """Return the file name of the producer snapshot at an offset.
+
+    The snapshot is complete up to, not including, that offset.
+    """
     return segment_file(offset, SNAPSHOT_SUFFIX)
 
 
@@ -169,7 +176,10 @@ def segment_file(base_offset: int, suffix: str) -> str:
 
 
 def settled_name(name: str) -> str:
-    """Return a name without the suffixes of a file on its way in or out."""
+    """Return a name without the suffixes of a transient file.
+
+    Such a file is on its way in or out.
+    """
     for suffix in TRANSIENT_SUFFIXES:
         name = name.removesuffix(suffix)
     return name
@@ -177,7 +187,10 @@ def settled_name(name: str) -> str:
 
 @lru_cache(maxsize=_PARSED_NAMES)
 def offset_of(name: str) -> int | None:
-    """Return the number before the first dot, as Kafka reads names; None where there is none."""
+    """Return the offset in a file name, else None.
+
+    It is the number before the first dot, as Kafka reads names.
+    """
     stem = name.partition(".")[0]
     if "." not in name or not _NUMBER.fullmatch(stem) or int(stem) > MAX_OFFSET:
         return None
@@ -185,14 +198,20 @@ def offset_of(name: str) -> int | None:
 
 
 def is_file_name(name: str) -> bool:
-    """Whether a log or metadata loader may read a file of that name in a partition directory."""
+    """Tell whether a log or metadata loader may read that file name.
+
+    The file is in a partition directory.
+    """
     is_one = name in {LEADER_EPOCH_FILE, PARTITION_METADATA_FILE}
     return is_one or offset_of(name) is not None or parse_cluster_snapshot(name) is not None
 
 
 @lru_cache(maxsize=_PARSED_NAMES)
 def kind_of(name: str) -> str | None:
-    """Return the segment or snapshot suffix of a plain, not transient, file name, else None."""
+    """Return a plain file name's segment or snapshot suffix, else None.
+
+    A transient name is not plain.
+    """
     for suffix in SEGMENT_FILE_SUFFIXES:
         if name.endswith(suffix) and offset_of(name) is not None:
             return suffix
@@ -200,7 +219,7 @@ def kind_of(name: str) -> str | None:
 
 
 def sorted_logs(names: Iterable[str]) -> list[str]:
-    """Return the record files among some names, in the order of their segments."""
+    """Return the .log files among some names, in order of segments."""
     logs = (name for name in names if kind_of(name) == LOG_SUFFIX)
     return sorted(logs, key=lambda name: offset_of(name) or 0)
 
@@ -217,6 +236,9 @@ def parse_renamed_directory(name: str) -> tuple[TopicPartition, str] | None:
 
 
 def parse_cluster_snapshot(name: str) -> tuple[int, int] | None:
-    """Return end offset (exclusive) and epoch of a finished metadata snapshot, else None."""
+    """Return (end offset, epoch) of a finished metadata snapshot, else None.
+
+    The end offset is exclusive.
+    """
     match = _CLUSTER_SNAPSHOT.fullmatch(name)
     return (int(match["offset"]), int(match["epoch"])) if match else None

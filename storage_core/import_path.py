@@ -1,4 +1,6 @@
-"""From where Python takes modules: never from the working directory, which may be anybody's.
+"""Keep the working directory off Python's import path.
+
+It may be anybody's.
 
 A log directory belongs to the broker's user. Whoever starts a job inside of one must not run the
 ``struct.py`` that lies there, with the rights of root. Python looks into the working directory

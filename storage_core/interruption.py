@@ -1,4 +1,6 @@
-"""Notice SIGTERM and Ctrl-C in one place; raise nothing into code that does not expect it.
+"""Handle SIGTERM and Ctrl-C in one place, without exceptions from handlers.
+
+Nothing is raised into code that does not expect it.
 
 A handler that raises does so between any two instructions: an import keeps its lock for ever, a
 callback swallows the error. So the handlers of ``watch`` do nothing. The kernel's signal is written
@@ -41,7 +43,10 @@ os._exit(int(sys.argv[2]))
 
 
 class TerminatedError(BaseException):
-    """The process was asked to end by SIGTERM; not an Exception, so that nothing swallows it."""
+    """SIGTERM asked the process to end.
+
+    It is not an Exception, so that nothing swallows it.
+    """
 
 
 class _Watch:
@@ -66,7 +71,10 @@ _watch: Final = _Watch()
 
 
 def watch() -> None:
-    """Let SIGTERM and Ctrl-C end this process as this module says; only the main thread can."""
+    """Handle SIGTERM and Ctrl-C as this module says.
+
+    Only the main thread can call it.
+    """
     if _watch.is_on:
         return
     reader, writer = os.pipe()
@@ -83,7 +91,10 @@ def is_watched() -> bool:
 
 
 def take_signals() -> None:
-    """Put the handlers there again, after a library has put its own; nothing without ``watch``."""
+    """Set the handlers again, after a library has set its own.
+
+    Without ``watch`` it does nothing.
+    """
     if _watch.is_on:
         for number in _SIGNALS:
             # One that is ignored (nohup, a job in the background of a script) stays so.
@@ -92,7 +103,7 @@ def take_signals() -> None:
 
 
 def tell_by(line: Callable[[str], bytes]) -> None:
-    """Say how the line is written that tells why the process has ended.
+    """Set the format of the line that tells why the process ended.
 
     Args:
         line: Returns it for "interrupted" or "terminated"; takes no locks.
@@ -102,7 +113,7 @@ def tell_by(line: Callable[[str], bytes]) -> None:
 
 @contextmanager
 def ending_in_order() -> Iterator[None]:
-    """Let a signal that arrives in the block end it at a ``check``, or when it has ended."""
+    """Delay a signal in the block until a ``check`` or its end."""
     with _watch.lock:
         _watch.blocks += 1
     try:
@@ -117,7 +128,10 @@ def ending_in_order() -> Iterator[None]:
 
 @contextmanager
 def removed_at_end(path: str) -> Iterator[None]:
-    """Remove a folder or file if a signal ends the process at once in the block."""
+    """Remove a path if a signal ends the process in the block.
+
+    It is a folder or a file. The process ends at once then.
+    """
     _watch.scratch.add(path)
     try:
         yield
@@ -126,7 +140,9 @@ def removed_at_end(path: str) -> Iterator[None]:
 
 
 def remove_scratch(path: str) -> None:
-    """Remove a folder or file of this process; a worker that ends may still write to it.
+    """Remove this process's folder or file, while workers may still write.
+
+    These are workers that are about to end.
 
     Workers put files into a folder by its name, and it would not get empty: so it loses that first.
     """
@@ -139,7 +155,7 @@ def remove_scratch(path: str) -> None:
 
 
 def check() -> None:
-    """Raise what the process was asked to end by: in the main thread, once.
+    """Raise the requested interruption once, in the main thread.
 
     Raises:
         TerminatedError: SIGTERM has arrived.
@@ -158,7 +174,9 @@ def is_requested() -> bool:
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """Return why work has ended: an interruption, if one was asked for, else the error.
+    """Return the interruption if one was requested, else the error.
+
+    It is why work has ended.
 
     A service manager tells all processes to end. What the others' end looks like is no failure.
     """
@@ -175,7 +193,7 @@ def _wake(number: int, frame: FrameType | None) -> None:
 
 
 def _read(reader: int) -> None:
-    """Wait for signals, and end the process, or have its main thread do it."""
+    """Wait for signals; end the process, or let its main thread."""
     while True:
         patience = None if _watch.number is None else _PATIENCE_SECONDS
         readable = select.select([reader], [], [], patience)[0]
@@ -212,7 +230,9 @@ def _end(number: int) -> None:
 
 
 def _become_removal(scratch: list[str], status: int) -> None:
-    """Let this process be one that removes files and ends with a status.
+    """Replace this process by one that removes files and exits.
+
+    It ends with the given status.
 
     Other threads of this one would go on in a folder that is removed: they would make it anew, or
     end the process with an error of theirs. No thread lives on in another program.

@@ -1,4 +1,6 @@
-"""Parse JSON of bounded size and depth: somebody else may have written it.
+"""Parse untrusted JSON of bounded size and depth.
+
+Somebody else may have written it.
 
 Python's parser calls itself for each level. How many it bears hangs on its version and on the
 thread's stack: from 3.12 on a text of some thousand levels ends a process whose stack is small, or
@@ -26,7 +28,9 @@ MAX_JSON_BYTES: Final = 1 << 30
 
 
 def parse_json(content: bytes | str, *, limit_bytes: int, is_strict: bool = False) -> Any:
-    """Parse JSON in UTF-8, in time and memory that grow with its length alone.
+    """Parse JSON in UTF-8, in linear time and memory.
+
+    Both grow with its length alone.
 
     Args:
         content: What was read.
@@ -52,7 +56,10 @@ def parse_json(content: bytes | str, *, limit_bytes: int, is_strict: bool = Fals
 
 
 def require_shallow(data: bytes) -> None:
-    """Raise ValueError if a parser would go beyond MAX_JSON_DEPTH in a text, whatever it holds."""
+    """Raise ValueError if JSON nests deeper than MAX_JSON_DEPTH.
+
+    The text may hold anything.
+    """
     if _is_deeper(data, MAX_JSON_DEPTH):
         raise ValueError(f"is nested more than {MAX_JSON_DEPTH} levels deep")
 

@@ -60,7 +60,10 @@ Reader = Callable[[object], Any]
 
 
 class MismatchError(ValueError):
-    """A value is not of its declared type; its path grows on the way out."""
+    """A value does not have its declared type.
+
+    Its path grows on the way out.
+    """
 
     def __init__(self, reason: str, path: str = "") -> None:
         super().__init__(reason, path)
@@ -73,13 +76,16 @@ class MismatchError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The key of a field in JSON, where it is not the field's name."""
+    """A field's key in JSON, if it is not the field's name."""
 
     name: str
 
 
 class Placement(enum.Enum):
-    """Where a field stands in the JSON of its dataclass, if not always under a key of its own."""
+    """A field's place in JSON: inline, or omitted if default.
+
+    Any other field always stands under a key of its own.
+    """
 
     INLINE = "the fields of the dataclass that it is stand among the outer ones"
     OMITTED = "not there where it has its default"
@@ -91,7 +97,7 @@ OMITTED: Final = Placement.OMITTED
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the JSON of a file is laid out: arguments of ``json.dumps``, and the end of the file."""
+    """The JSON layout of a file: ``json.dumps`` arguments and the ending."""
 
     indent: int | None = None
     separators: tuple[str, str] | None = None
@@ -120,7 +126,7 @@ def from_json(kind: type[T], text: str) -> T:
 
 
 def read_value(kind: Any, value: object, where: str) -> Any:
-    """Return a value of JSON as one of a type; fields with defaults may be missing.
+    """Convert a JSON value to a type; defaults fill missing fields.
 
     Args:
         kind: A plain type, an enum, a dataclass, an optional one of these, or a tuple, a frozenset
@@ -138,7 +144,9 @@ def read_value(kind: Any, value: object, where: str) -> Any:
 
 
 def read_part(kind: Any, value: object, *, file: str, where: str) -> Any:
-    """Return a value out of a file as one of a type, all of whose fields are there.
+    """Convert a JSON value from a file to a type.
+
+    All of its fields have to be there.
 
     Raises:
         ManifestError: It is none, with the file and the dotted path of what is wrong.
@@ -172,7 +180,7 @@ def _parse(content: bytes, file: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class JsonFile(Generic[T]):
-    """The form of a file, or of an object of a store, that holds a dataclass as JSON.
+    """The format of a JSON file or object that holds a dataclass.
 
     Attributes:
         kind: What it holds.
@@ -224,7 +232,10 @@ class JsonFile(Generic[T]):
         return value
 
     def encode(self, value: T, *, layout: Layout | None = None) -> bytes:
-        """Return the content of a file; fields beyond those of its kind are not in it."""
+        """Return the content of a file, with the declared fields only.
+
+        Fields of a subclass are not in it.
+        """
         if is_dataclass(self.kind):
             head = {} if self.format is None else {"format": self.format, "version": self.version}
             plain = head | _fields_as_plain(self.kind, value)
@@ -313,7 +324,9 @@ def _is_annotated(kind: Any) -> bool:
 
 @cache
 def _reader(kind: Any, *, is_whole: bool) -> Reader:
-    """Return what reads values of a type: a plan has a hundred thousand of them.
+    """Return the cached function that reads values of a type.
+
+    A plan has a hundred thousand of them.
 
     Args:
         kind: The type.
@@ -429,7 +442,10 @@ def whole(least: int = 0, most: int = MAX_INTEGER) -> Reader:
 
 
 def word(pattern: str = r"[\x20-\x7e]*") -> Reader:
-    """Return a reader of at most 1,024 printable ASCII characters that match a pattern."""
+    """Return a reader of short ASCII strings that match a pattern.
+
+    They have at most 1,024 printable characters.
+    """
     compiled = re.compile(pattern)
 
     def read(value: object) -> str:
@@ -493,7 +509,10 @@ def _list_reader(origin: Callable[[list[Any]], Any], read_inner: Reader) -> Read
 
 @cache
 def _readers_by_key(kind: Any, *, is_whole: bool) -> dict[str, tuple[str, Reader]]:
-    """Return the fields of a dataclass and their readers, by key; those of inline ones too."""
+    """Return a dataclass's fields and their readers, by key.
+
+    Those of inline dataclasses are among them.
+    """
     readers: dict[str, tuple[str, Reader]] = {}
     for place in _places(kind):
         if place.is_inline:
