@@ -1,4 +1,4 @@
-"""Kafka's log files for people who write Python: what is there, its records as Arrow, and back.
+"""Kafka's log files for Python: list logs, read and write Arrow.
 
 This module is the public face for Python: it stays as it is, names are only added. It needs no
 Spark, no broker and no Kafka client. Reading writes nothing and takes no lock. ::
@@ -133,7 +133,7 @@ def write(  # noqa: PLR0913  # each is a question of its own, all but the first 
     config: Mapping[str, str] | None = None,
     transaction: tuple[str, int] | None = None,
 ) -> int:
-    """Write records as a log directory that Kafka opens: all of them, or none.
+    """Write records as a log directory for Kafka, all or none.
 
     Args:
         directory: Path of the log directory: absent, empty, or written so before. Never a broker's.
@@ -205,7 +205,9 @@ def write(  # noqa: PLR0913  # each is a question of its own, all but the first 
 
 
 class Logs:
-    """The logs of one or several directories; each call looks at the files as they are then.
+    """The logs of one or several directories.
+
+    Each call looks at the files as they are then.
 
     Args:
         paths: As ``open_logs`` takes them.
@@ -228,7 +230,7 @@ class Logs:
     def partitions(
         self, topics: Topics = None, *, partitions: Iterable[TopicPartition] | None = None
     ) -> pa.Table:
-        """Return a row for each partition: its size, its offsets, the times of its records.
+        """Return a row a partition: its size, offsets and record times.
 
         A partition costs a listing, its small files and a few headers. What is wrong with one is
         its ``error``; its other columns are null then where they could not be found out.
@@ -266,7 +268,7 @@ class Logs:
     def segments(
         self, topics: Topics = None, *, partitions: Iterable[TopicPartition] | None = None
     ) -> pa.Table:
-        """Return a row for each segment of the partitions, in the order of their offsets.
+        """Return a row a segment of the partitions, by offset.
 
         Args:
             topics: Of which topics; None for all but the cluster's own metadata log.
@@ -301,7 +303,9 @@ class Logs:
         fail_on_data_loss: bool = True,
         range_bytes: int = DEFAULT_RANGE_BYTES,
     ) -> "Records":
-        """Return the records of some partitions; they are read when they are asked for.
+        """Return the records of some partitions, read on demand.
+
+        They are read when they are asked for.
 
         Args:
             topics: Which topics; None for all but the cluster's own metadata log.
@@ -345,7 +349,7 @@ class Logs:
     def _chosen(
         self, topics: Topics, partitions: Iterable[TopicPartition] | None
     ) -> list[tuple[RootView, SubDirectory, TopicPartition]]:
-        """Return the directories of some topics, or partitions, in the order of these."""
+        """Return the directories of topics or partitions, in partition order."""
         directories = [
             (view, entry, entry.topic_partition)
             for view in map(inspect_root, self._paths)
@@ -360,7 +364,7 @@ class Logs:
 
 
 class Records:
-    """Records that were asked for, partition by partition in the order of their offsets.
+    """Records to read, by partition in the order of their offsets.
 
     They are read anew each time, batch by batch: no more than a few MiB, or one larger batch, is in
     memory at once. Every time they are those of the moment of ``read``; where the files have
@@ -378,7 +382,7 @@ class Records:
         self.schema = schema
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Yield the records as Arrow batches of at most 65,536 rows, none of them empty.
+        """Yield non-empty Arrow batches of at most 65,536 records.
 
         Raises:
             BadBytesError: A batch is corrupt; the text says which file and where.
@@ -390,7 +394,10 @@ class Records:
             yield from read_range(wanted)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Return the records as an Arrow stream: for other libraries, by Arrow's protocol."""
+        """Return the records as an Arrow stream, for other libraries.
+
+        This is Arrow's own protocol for it.
+        """
         return self.reader().__arrow_c_stream__(requested_schema)
 
     @property
@@ -399,7 +406,7 @@ class Records:
         return sum(wanted.size_bytes for wanted in self._ranges)
 
     def reader(self) -> pa.RecordBatchReader:
-        """Return the records as PyArrow's reader of batches; it reads as it is read."""
+        """Return the records as PyArrow's batch reader, read on demand."""
         return pa.RecordBatchReader.from_batches(self.schema, iter(self))
 
     def parts(self, part_bytes: int = DEFAULT_RANGE_BYTES) -> list["Records"]:
@@ -423,11 +430,16 @@ class Records:
         return [Records(group, self.schema) for group in groups]
 
     def to_table(self) -> pa.Table:
-        """Return all of the records, in memory; errors as of iterating over them."""
+        """Return all of the records, in memory.
+
+        Errors are those of iterating over them.
+        """
         return pa.Table.from_batches(self, schema=self.schema)
 
     def to_pandas(self) -> Any:
-        """Return all of the records as a pandas DataFrame; errors as of iterating over them.
+        """Return all of the records as a pandas DataFrame.
+
+        Errors are those of iterating over them.
 
         Raises:
             ConfigError: pandas is not installed.
@@ -436,7 +448,9 @@ class Records:
         return self.to_table().to_pandas()
 
     def to_polars(self) -> Any:
-        """Return all of the records as a Polars DataFrame; errors as of iterating over them.
+        """Return all of the records as a Polars DataFrame.
+
+        Errors are those of iterating over them.
 
         Raises:
             ConfigError: Polars is not installed.
@@ -472,7 +486,10 @@ def _record_stream(records: Any, *, has_topic: bool) -> pa.RecordBatchReader:
 
 
 def _without_views(field: pa.Field) -> pa.Field:
-    """Return a column with plain strings: Polars exports views, which no batch is built of."""
+    """Return a column with plain strings in place of Arrow views.
+
+    Polars exports views, and no batch is built of those.
+    """
     kind = field.type
     plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
     if pa.types.is_list(kind):
@@ -527,7 +544,10 @@ def _bound(option: str, position: Position) -> Bound:
 
 
 def _offset(option: str, number: Any) -> int:
-    """Return an offset as Python's own number; NumPy's and Arrow's are taken as well."""
+    """Return an offset as Python's own number.
+
+    NumPy's and Arrow's numbers are taken as well.
+    """
     is_number = isinstance(number, SupportsIndex) and not isinstance(number, bool)
     offset = index(number) if is_number else None
     if offset is None or not EARLIEST <= offset <= MAX_OFFSET:

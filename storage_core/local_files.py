@@ -1,4 +1,6 @@
-"""The one door to what lies in a local directory that others may write to.
+"""Safe access to files in directories that other users may write.
+
+This module is the one door to them.
 
 A log directory belongs to the broker's user, a job on it may be root's. What its owner puts there
 must lead a job nowhere that the owner could not go alone. So whoever opens, lists, creates or
@@ -93,7 +95,7 @@ def open_folder(path: Path, *, may_be_link: bool = False) -> Iterator[int]:
 
 @contextmanager
 def open_folder_below(folder: int, names: tuple[str, ...]) -> Iterator[int]:
-    """Open a folder some levels below an open one; none on the way may be a link.
+    """Open a folder some levels below an open one, without links.
 
     Raises:
         OSError: As for open_folder.
@@ -157,7 +159,7 @@ def open_in(
 
 
 def create_in(folder: int, name: str, *, mode: int = PRIVATE_FILE_MODE) -> int:
-    """Create a file in an open folder, in place of what has its name.
+    """Create a file in an open folder, replacing its namesake.
 
     Args:
         folder: The folder.
@@ -203,7 +205,7 @@ def require_ours(facts: os.stat_result, *trusted: int) -> None:
 
 
 def require_fixed_place(folder: Path) -> None:
-    """Refuse a folder that others can put another one in the place of.
+    """Refuse a folder that other users could replace by another.
 
     Whoever may write a folder above it can do that, as sshd's StrictModes knows. With the sticky
     bit, as in /tmp, only the owner of what lies there can.
@@ -223,7 +225,9 @@ def require_fixed_place(folder: Path) -> None:
 
 @contextmanager
 def open_own_folder(path: Path) -> Iterator[int]:
-    """Open a folder that is ours, and that nobody else may write, for the time of a block.
+    """Open a folder for the block; refuse other users' access.
+
+    It is ours, and nobody else may write it.
 
     Raises:
         OSError: As for open_folder and require_ours.
@@ -234,7 +238,9 @@ def open_own_folder(path: Path) -> Iterator[int]:
 
 
 def open_own_in(folder: int, name: str, flags: int = os.O_RDONLY) -> int:
-    """Open a file of an open folder that is ours, and that nobody else may write.
+    """Open a file in an open folder; refuse other users' access.
+
+    The file is ours, and nobody else may write it.
 
     Returns:
         Its descriptor.
@@ -264,7 +270,10 @@ def open_file(path: Path, flags: int = os.O_RDONLY, *, may_be_link: bool = False
 
 
 def create_file(path: Path) -> int:
-    """Create a file by its path, as create_in does; its folder is no link."""
+    """Create a file by its path; its folder is no link.
+
+    The file is created as create_in does it.
+    """
     with open_folder(path.parent) as folder:
         return create_in(folder, path.name)
 
@@ -295,7 +304,7 @@ def read_small(
 
 
 def read_limited(descriptor: int, limit_bytes: int) -> bytes:
-    """Return what is in an open file, whose size is asked before anything is read.
+    """Return an open file's content after a check of its size.
 
     Raises:
         OSError: It is longer than limit_bytes, or cannot be read.
@@ -317,7 +326,7 @@ def read_limited(descriptor: int, limit_bytes: int) -> bytes:
 
 
 def find_data_end(descriptor: int, size_bytes: int) -> int:
-    """Return where the hole begins in which an open file ends; its length where it ends in data.
+    """Return the start of an open file's final hole, else its length.
 
     Where a filesystem does not tell holes, all of a file is data to it.
 
@@ -343,7 +352,10 @@ def find_data_end(descriptor: int, size_bytes: int) -> int:
 
 
 def facts_in(folder: int, name: str) -> os.stat_result | None:
-    """Return what a name in an open folder is, itself; None where there is nothing."""
+    """Return the stat result of an open folder's entry, else None.
+
+    It is that of a link itself.
+    """
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -351,7 +363,9 @@ def facts_in(folder: int, name: str) -> os.stat_result | None:
 
 
 def facts_of(path: Path, *, may_be_link: bool = False) -> os.stat_result | None:
-    """Return what has a path, itself; None where there is nothing, or no folder to hold it.
+    """Return the stat result of a path, else None.
+
+    It is that of a link itself. None stands also for a missing folder.
 
     Args:
         path: Of a file.
@@ -373,7 +387,7 @@ def is_there(path: Path, *, may_be_link: bool = False) -> bool:
 
 
 def entry_names(path: Path, *, may_be_link: bool = False) -> list[str]:
-    """Return the names in a folder, in any order; nothing is asked of the entries themselves.
+    """Return the names in a folder, in any order, without stat calls.
 
     Raises:
         OSError: It is a link (see open_folder) or cannot be listed.
@@ -383,7 +397,9 @@ def entry_names(path: Path, *, may_be_link: bool = False) -> list[str]:
 
 
 def scan_folder(path: Path, *, may_be_link: bool = False) -> list[Entry]:
-    """Return the entries of a folder, sorted by name; those that vanish meanwhile are left out.
+    """Return a folder's entries, sorted by name, but none that vanish.
+
+    They may vanish meanwhile.
 
     Raises:
         OSError: It is a link (see open_folder) or cannot be listed.
@@ -406,7 +422,9 @@ def scan_open(folder: int) -> list[Entry]:
 
 
 def list_open(folder: int, suffix: str) -> tuple[dict[str, os.stat_result], list[str], bool]:
-    """Return what is in an open folder, and the facts of some of it: facts cost as much as names.
+    """Return an open folder's names, with stat results for one suffix.
+
+    A stat result costs as much as a name.
 
     Args:
         folder: The folder.
@@ -434,7 +452,7 @@ def list_open(folder: int, suffix: str) -> tuple[dict[str, os.stat_result], list
 
 
 def folder_names(path: Path) -> list[str]:
-    """Return the names of the folders in a root, sorted, and of the links that lead to one.
+    """Return the sorted names of a root's folders and links to folders.
 
     Nothing is done through such a link: it is refused by name where it is opened, for to leave it
     out would hide a partition that a broker loads.
@@ -450,7 +468,7 @@ def folder_names(path: Path) -> list[str]:
 
 
 def _may_be_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether an entry is a folder, or a link that may lead to one.
+    """Tell whether an entry may be a folder, or link to one.
 
     A link that leads in circles leads nobody anywhere. Where one leads that may not be followed, a
     broker of another user may know.
@@ -462,7 +480,10 @@ def _may_be_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _refuse_link(path: Path, folder: int | None, expected: str) -> None:
-    """Say of a link that it is one: the system's own words name neither it nor what to do."""
+    """Raise a clear error for a link.
+
+    The system's own words name neither the link nor what to do.
+    """
     if stat.S_ISLNK(os.stat(path, dir_fd=folder, follow_symlinks=False).st_mode):
         raise OSError(errno.ELOOP, f"is a link, expected {expected}")
 
@@ -489,7 +510,9 @@ def _require_own(facts: os.stat_result, folder: int) -> None:
 
 
 def is_foreign(facts: os.stat_result, folder: os.stat_result) -> bool:
-    """Whether a file belongs to somebody whose files its folder's owner may have no right to.
+    """Tell whether a file is another user's than its folder's.
+
+    The folder's owner may have no right to that user's files.
 
     Where that owner is this process's own user, or root, there is nothing to win by it.
     """

@@ -1,4 +1,4 @@
-"""The process that holds the lock of one log directory, or asks who does.
+"""The process that holds or queries a log directory's lock.
 
 A POSIX record lock belongs to a process and is lost when that process closes *any* descriptor of
 the file. So the lock lives in a process that does nothing else::
@@ -108,7 +108,7 @@ def release(descriptor: int, path: Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Hold the lock on the file named in the first argument until standard input ends."""
+    """Hold the lock on the first argument's file until standard input ends."""
     if arguments[1:] == ["--query"]:
         return query(Path(arguments[0]))
     parent_pid = os.getppid()
@@ -132,7 +132,10 @@ def main(arguments: list[str]) -> int:
 
 
 def listen() -> socket.socket:
-    """Return a socket at a new address, which has no file and goes with its process."""
+    """Return a listening socket at a new abstract address.
+
+    It has no file, and goes with its process.
+    """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(f"\0pylog-lock-{secrets.token_hex(16)}")
     listener.listen(socket.SOMAXCONN)
@@ -146,7 +149,7 @@ def address_of(listener: socket.socket) -> str:
 
 
 def share_out(descriptor: int, listener: socket.socket, parent_pid: int) -> None:
-    """Give out shares until standard input ends; return when the last is given back."""
+    """Give out shares until standard input ends; wait for their return."""
     poll = select.poll()
     parent = sys.stdin.fileno()
     shares: dict[int, socket.socket] = {}
@@ -173,7 +176,10 @@ def share_out(descriptor: int, listener: socket.socket, parent_pid: int) -> None
 
 
 def _give_share(listener: socket.socket, descriptor: int) -> socket.socket | None:
-    """Send the locked file to whoever asks next, if it is a process of this user, or root's."""
+    """Send the locked file to the next peer, if trusted.
+
+    That is a process of this user, or root's.
+    """
     try:
         connection, _ = listener.accept()
     except OSError:  # it is gone already
@@ -190,7 +196,7 @@ def _give_share(listener: socket.socket, descriptor: int) -> socket.socket | Non
 
 
 def query(path: Path) -> int:
-    """Print who holds the lock on a file; the lock stays whose it is."""
+    """Print the holder of a file's lock, without taking the lock."""
     try:
         descriptor = open_file(path, may_be_link=True)
     except FileNotFoundError:
@@ -205,7 +211,9 @@ def query(path: Path) -> int:
 
 
 def _open(path: Path) -> int:
-    """Open the file, itself and no other: to a link we would give its directory's owner.
+    """Open the lock file itself, never a link.
+
+    To what a link leads to we would give its directory's owner.
 
     One of another user's that has other names is refused by ``open_in``; one of another user's
     that has none was left by a run, or a broker, of theirs.
@@ -227,7 +235,10 @@ def _is_the_file(descriptor: int, path: Path) -> bool:
 
 
 def find_holder(descriptor: int) -> int | None:
-    """Ask the kernel who holds the lock: None is nobody, 0 a process that this one cannot see."""
+    """Return the lock holder's process id, None if nobody holds it.
+
+    The kernel is asked. 0 is a process that this one cannot see.
+    """
     # The first byte is some process's; the others may be an open file's, which has no process.
     for part in (_HOLDERS_PART, _WHOLE):
         lock_type, holder_pid = _lock(descriptor, fcntl.F_GETLK, part)
@@ -237,12 +248,12 @@ def find_holder(descriptor: int) -> int | None:
 
 
 def is_shared_part_taken(descriptor: int) -> bool:
-    """Ask the kernel whether another open file than this one has the part that is shared."""
+    """Ask the kernel whether another open file locks the shared part."""
     return _lock(descriptor, fcntl.F_OFD_GETLK, _SHARED_PART)[0] != fcntl.F_UNLCK
 
 
 def _lock(descriptor: int, command: int, part: tuple[int, int]) -> tuple[int, int]:
-    """Take an exclusive lock on a part of a file, or ask for one.
+    """Take or query an exclusive lock on a part of a file.
 
     Returns:
         (type, pid) of the lock that is in the way, where it was asked for.

@@ -1,4 +1,4 @@
-"""Passwords and tokens in URLs, which are given to be used and not to be shown."""
+"""Hide passwords and tokens in URLs before they are shown."""
 
 import re
 from typing import Final
@@ -21,7 +21,7 @@ _SECRET_NAME: Final = re.compile(r"secret|passw|token|credential|access\.?key", 
 
 
 def has_password(url: str) -> bool:
-    """Whether a URL, or a text with one in it, says a password."""
+    """Tell whether a URL, or a text with one, contains a password."""
     return any(_PASSWORD.search(_up_to_last_at(word[0])) for word in _WORD.finditer(url))
 
 
@@ -42,7 +42,10 @@ def _mask_passwords(word: re.Match[str]) -> str:
 
 
 def _up_to_last_at(word: str) -> str:
-    """Return where passwords may be: behind it the end of one would be looked for in vain."""
+    """Return the part of a word where passwords may be.
+
+    Behind it, the end of a password would be looked for in vain.
+    """
     return word[: word.rfind("@") + 1]
 
 

@@ -1,4 +1,7 @@
-"""A temporary folder that is gone however the process ends: at its block's end, or by a signal."""
+"""A temporary folder, removed at the block's end or by a signal.
+
+It is gone however the process ends.
+"""
 
 import tempfile
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Work of one task on several processors: pieces beside each other, their results in order.
+"""Run one task's work on several processors, results in order.
 
 Compiled kernels, reads, writes and syncs release the interpreter's lock, so a second thread takes
 a second core. Whoever has but one core says so, and everything happens in turn, in the same order.
@@ -31,7 +31,7 @@ def count_processors() -> int:
 
 
 def valid_at_once(threads: int) -> int:
-    """Return how many items of ``in_order`` have to be valid at the same time.
+    """Return the number of ``in_order`` items valid at the same time.
 
     Args:
         threads: As it is told.
@@ -43,7 +43,7 @@ def valid_at_once(threads: int) -> int:
 def in_order(
     items: Generator[Item], work: Callable[[Item], Made], *, threads: int
 ) -> Generator[Made]:
-    """Yield what becomes of items, in their order; several are worked on beside each other.
+    """Yield the results of concurrent work on items, in their order.
 
     Args:
         items: Makes them, one after the other, each by the thread that works on it then; closed at
@@ -69,7 +69,7 @@ def in_order(
 
 
 class _Line(Generic[Item, Made]):
-    """Threads that take turns at making items, and work on them beside each other."""
+    """Threads that make items in turn and process them concurrently."""
 
     def __init__(self, items: Generator[Item], work: Callable[[Item], Made], threads: int) -> None:
         self._items = items
@@ -128,7 +128,7 @@ class _Line(Generic[Item, Made]):
 
 
 def call_together(first: Callable[[], None], *others: Callable[[], None]) -> None:
-    """Make calls that wait for a disk, all of them at one moment, and return when they are done.
+    """Run calls that wait for a disk concurrently; wait for all.
 
     Raises:
         Exception: What one of them raised; the others are done, too, or have failed.
@@ -145,6 +145,9 @@ def call_together(first: Callable[[], None], *others: Callable[[], None]) -> Non
 
 @lru_cache(maxsize=1)
 def _waiting_threads(process: int) -> ThreadPoolExecutor:
-    """Return threads of this process; those of another do not survive a fork."""
+    """Return this process's threads for calls that wait.
+
+    Those of another process do not survive a fork.
+    """
     del process
     return ThreadPoolExecutor(_MOST_WAITING, thread_name_prefix="pylog-waiting")

@@ -1,4 +1,4 @@
-"""Threads of one task that take turns: one computes, the others wait for disks.
+"""Let one thread compute at a time; release the turn during I/O.
 
 Small partitions are committed beside each other because a sync takes milliseconds and several at
 once hardly longer. What they compute meanwhile is Python, one thread at a time in any case; but
@@ -26,7 +26,7 @@ _held: Final = _Held()
 
 
 def in_turns(work: Callable[[Item], Answer]) -> Callable[[Item], Answer]:
-    """Return work that several threads may do: one of them goes on while the others wait.
+    """Return work for several threads: one computes, the others wait.
 
     Args:
         work: Waits for disks by ``sync``, and for anything else as long in ``waiting``: for locks,
@@ -47,7 +47,10 @@ def in_turns(work: Callable[[Item], Answer]) -> Callable[[Item], Answer]:
 
 @contextmanager
 def waiting() -> Iterator[None]:
-    """Let others go on for the time of the block, which waits for a disk or for somebody else."""
+    """Release the turn for the block, while it waits.
+
+    It waits for a disk, or for somebody else.
+    """
     turn = _held.turn
     if turn is None:
         yield
@@ -60,6 +63,9 @@ def waiting() -> Iterator[None]:
 
 
 def sync(descriptor: int) -> None:
-    """Make an open file, or the entries of an open folder, durable, as ``os.fsync`` does."""
+    """Sync a file or folder, as ``os.fsync``, without holding the turn.
+
+    Of an open folder, the entries become durable.
+    """
     with waiting():
         os.fsync(descriptor)

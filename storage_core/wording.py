@@ -17,7 +17,10 @@ _SMALLEST_UNITS: Final = (
 
 
 def time_text(epoch_ms: int) -> str:
-    """Return a point in time in UTC; the number itself where no calendar has it, or for -1."""
+    """Return a point in time in UTC, for people.
+
+    Where no calendar has it, and for -1, it is the number itself.
+    """
     if epoch_ms == -1 or not _FIRST_MS <= epoch_ms <= LAST_MS:
         return str(epoch_ms)
     whole, milliseconds = divmod(epoch_ms, 1000)
@@ -26,7 +29,10 @@ def time_text(epoch_ms: int) -> str:
 
 
 def span_text(span_ms: int) -> str:
-    """Return a span of time in words: "6 days and 3 hours"; milliseconds where it is very long."""
+    """Return a span of time in words: "6 days and 3 hours".
+
+    A very long one is given in milliseconds.
+    """
     from humanize import precisedelta  # noqa: PLC0415  # who prints no span does not wait for it
 
     try:

@@ -1,4 +1,4 @@
-"""Large files on their way to the disk while more of them is made.
+"""Start writing large files to disk while they still grow.
 
 The system keeps what is written in memory for half a minute, or until somebody syncs: a disk that
 could have worked all the time is idle then, and the sync waits for all of it.
@@ -12,7 +12,9 @@ _PIECE_BYTES: Final = 2 * 1024 * 1024
 
 
 class WriteBehind:
-    """Has the disk take the pieces of a growing file early; durable they are by a sync alone.
+    """Start early disk writes of a growing file.
+
+    They are durable by a sync alone.
 
     Args:
         descriptor: The open file.
@@ -26,7 +28,7 @@ class WriteBehind:
         self._begun = size_bytes
 
     def reach(self, size_bytes: int) -> None:
-        """Take note that the file is so long by now; nothing is waited for.
+        """Note the file's new size and start its write, without waiting.
 
         Raises:
             OSError: The system refuses.
