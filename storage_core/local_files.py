@@ -225,9 +225,9 @@ def require_fixed_place(folder: Path) -> None:
 
 @contextmanager
 def open_own_folder(path: Path) -> Iterator[int]:
-    """Open a folder for the block; refuse other users' access.
+    """Open a folder for the block, unless other users may write it.
 
-    It is ours, and nobody else may write it.
+    It has to be ours, too.
 
     Raises:
         OSError: As for open_folder and require_ours.
@@ -238,9 +238,9 @@ def open_own_folder(path: Path) -> Iterator[int]:
 
 
 def open_own_in(folder: int, name: str, flags: int = os.O_RDONLY) -> int:
-    """Open a file in an open folder; refuse other users' access.
+    """Open a file in an open folder, unless others may write it.
 
-    The file is ours, and nobody else may write it.
+    It has to be ours, too.
 
     Returns:
         Its descriptor.
@@ -397,9 +397,9 @@ def entry_names(path: Path, *, may_be_link: bool = False) -> list[str]:
 
 
 def scan_folder(path: Path, *, may_be_link: bool = False) -> list[Entry]:
-    """Return a folder's entries, sorted by name, but none that vanish.
+    """Return a folder's entries, sorted by name.
 
-    They may vanish meanwhile.
+    Those that vanish meanwhile are left out.
 
     Raises:
         OSError: It is a link (see open_folder) or cannot be listed.
