@@ -410,7 +410,7 @@ class IndexVersionError(CorruptIndexError):
 
 
 class IndexFullError(BadBytesError):
-    """An index has no room for an entry that the log needs.
+    """An index has no room for an entry needed by the log.
 
     Kafka's cleaner fails in the same place.
     """
@@ -552,7 +552,7 @@ class ReadOnlyStoreError(StoreRefusedError):
 
 
 class UnsafeStoreError(StoreRefusedError):
-    """An object store breaks the promises that a managed root needs."""
+    """An object store breaks promises needed by a managed root."""
 
     code: str = derived("UNSAFE_STORE")
     reason: str = derived("{path}: {shortcoming}")
@@ -681,7 +681,7 @@ class InvalidColumnError(PylogError):
 
 
 class InvalidAppendError(PylogError):
-    """An append asks for something that no log can do.
+    """An append asks for something impossible for any log.
 
     Kafka throws IllegalArgumentException there.
     """

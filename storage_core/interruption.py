@@ -103,7 +103,7 @@ def take_signals() -> None:
 
 
 def tell_by(line: Callable[[str], bytes]) -> None:
-    """Set the format of the line that tells why the process ended.
+    """Set the format of the last line: why the process ended.
 
     Args:
         line: Returns it for "interrupted" or "terminated"; takes no locks.
@@ -193,7 +193,7 @@ def _wake(number: int, frame: FrameType | None) -> None:
 
 
 def _read(reader: int) -> None:
-    """Wait for signals; end the process, or let its main thread."""
+    """Wait for signals; end the process here or in the main thread."""
     while True:
         patience = None if _watch.number is None else _PATIENCE_SECONDS
         readable = select.select([reader], [], [], patience)[0]
@@ -230,7 +230,7 @@ def _end(number: int) -> None:
 
 
 def _become_removal(scratch: list[str], status: int) -> None:
-    """Replace this process by one that removes files and exits.
+    """Replace this process by one to remove files and exit.
 
     It ends with the given status.
 

@@ -180,7 +180,7 @@ def _parse(content: bytes, file: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class JsonFile(Generic[T]):
-    """The format of a JSON file or object that holds a dataclass.
+    """The format of a JSON file or object for a dataclass.
 
     Attributes:
         kind: What it holds.
@@ -324,7 +324,7 @@ def _is_annotated(kind: Any) -> bool:
 
 @cache
 def _reader(kind: Any, *, is_whole: bool) -> Reader:
-    """Return the cached function that reads values of a type.
+    """Return the cached reader function for values of a type.
 
     A plan has a hundred thousand of them.
 
@@ -442,7 +442,7 @@ def whole(least: int = 0, most: int = MAX_INTEGER) -> Reader:
 
 
 def word(pattern: str = r"[\x20-\x7e]*") -> Reader:
-    """Return a reader of short ASCII strings that match a pattern.
+    """Return a reader of short ASCII strings matching a pattern.
 
     They have at most 1,024 printable characters.
     """

@@ -1,4 +1,4 @@
-"""Safe access to files in directories that other users may write.
+"""Safe access to files in directories writable by other users.
 
 This module is the one door to them.
 
@@ -205,7 +205,7 @@ def require_ours(facts: os.stat_result, *trusted: int) -> None:
 
 
 def require_fixed_place(folder: Path) -> None:
-    """Refuse a folder that other users could replace by another.
+    """Refuse a folder replaceable by other users.
 
     Whoever may write a folder above it can do that, as sshd's StrictModes knows. With the sticky
     bit, as in /tmp, only the owner of what lies there can.

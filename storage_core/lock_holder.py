@@ -1,4 +1,4 @@
-"""The process that holds or queries a log directory's lock.
+"""A process to hold or query a log directory's lock.
 
 A POSIX record lock belongs to a process and is lost when that process closes *any* descriptor of
 the file. So the lock lives in a process that does nothing else::

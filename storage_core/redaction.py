@@ -42,7 +42,7 @@ def _mask_passwords(word: re.Match[str]) -> str:
 
 
 def _up_to_last_at(word: str) -> str:
-    """Return the part of a word where passwords may be.
+    """Return the part of a word with possible passwords.
 
     Behind it, the end of a password would be looked for in vain.
     """

@@ -69,7 +69,7 @@ def in_order(
 
 
 class _Line(Generic[Item, Made]):
-    """Threads that make items in turn and process them concurrently."""
+    """Threads to make items in turn and process them concurrently."""
 
     def __init__(self, items: Generator[Item], work: Callable[[Item], Made], threads: int) -> None:
         self._items = items
@@ -128,7 +128,7 @@ class _Line(Generic[Item, Made]):
 
 
 def call_together(first: Callable[[], None], *others: Callable[[], None]) -> None:
-    """Run calls that wait for a disk concurrently; wait for all.
+    """Run disk-bound calls concurrently; wait for all of them.
 
     Raises:
         Exception: What one of them raised; the others are done, too, or have failed.
@@ -145,7 +145,7 @@ def call_together(first: Callable[[], None], *others: Callable[[], None]) -> Non
 
 @lru_cache(maxsize=1)
 def _waiting_threads(process: int) -> ThreadPoolExecutor:
-    """Return this process's threads for calls that wait.
+    """Return this process's threads for waiting calls.
 
     Those of another process do not survive a fork.
     """

@@ -122,7 +122,7 @@ def require_places(
 
 
 def trash_of(steps: Iterable[Operation], location: str) -> list[Path]:
-    """Return the run folders in the trash to which steps write.
+    """Return the run folders in the trash used by steps.
 
     Each is there once. Steps keep files there, or write a record.
 

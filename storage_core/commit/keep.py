@@ -65,7 +65,7 @@ def is_same_filesystem(directory: Path, folder: Path) -> bool:
 
 
 def with_trash(plan: Plan, store: LogStore, run_folder: Path, *, action: str) -> Plan:
-    """Return a plan with added steps that keep old files in trash.
+    """Return a plan plus steps to keep old files in the trash.
 
     A plan that changes no file stays as it is.
 
@@ -108,7 +108,7 @@ def with_trash(plan: Plan, store: LogStore, run_folder: Path, *, action: str) ->
 
 
 def _keep(commit: TrashedCommit, *, is_copy: bool) -> list[Operation]:
-    """Return the steps that keep and record files in the trash."""
+    """Return the steps to keep and record files in the trash."""
     folder = str(commit.kept_folder)
     steps: list[Operation] = [
         KeepFile(
@@ -133,7 +133,7 @@ def _keep(commit: TrashedCommit, *, is_copy: bool) -> list[Operation]:
 
 
 def _end_of_leftovers(operations: tuple[Operation, ...], files: Iterable[FileFingerprint]) -> int:
-    """Return the number of first operations that clean up after crashes.
+    """Count the first operations of a plan for cleanup after a crash.
 
     They do nothing else.
     """
@@ -155,7 +155,7 @@ def _end_of_leftovers(operations: tuple[Operation, ...], files: Iterable[FileFin
 
 
 def _near_segments(files: Collection[str], changed: set[str]) -> set[str]:
-    """Return other files that a loader removes with a swapped segment.
+    """Return other files removed by a loader with a swapped segment.
 
     The loader finishes the swap of the segment.
 

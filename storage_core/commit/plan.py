@@ -192,7 +192,7 @@ _Version = TypeVar("_Version")
 
 
 def changed_names(step: Operation) -> tuple[str, ...]:
-    """Return the file names in a directory that a step may change."""
+    """Return the names of files possibly changed by a step."""
     match step:
         case RenameFile(source=source, target=target):
             return (source, target)

@@ -219,7 +219,7 @@ def _changed_ms(entry: Entry) -> int:
 
 
 def _removals(folder: Path) -> Iterator[tuple[Plan, int]]:
-    """Yield the plan that empties and removes each folder, and bytes.
+    """Yield a plan to empty and remove each folder, and bytes.
 
     The run's own folder comes last. The bytes are those of the folder's files.
 

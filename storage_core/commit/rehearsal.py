@@ -78,7 +78,7 @@ def verify_fit(
 def _done(
     steps: Sequence[Operation], directory: Path, known: Versions, found: Versions, scratch: Versions
 ) -> list[Operation]:
-    """Return the first group's steps that have changed files already.
+    """Return the first group's steps with files already changed.
 
     The last one may be half done.
 
@@ -173,7 +173,7 @@ def _require_sources(
 
 
 def _made(step: Operation, scratch: Versions) -> FileVersion:
-    """Return the version that a step makes, as far as known before.
+    """Return the version after a step, as far as known before.
 
     Only the length is, if that.
     """

@@ -147,7 +147,7 @@ def sweep_scratch(log_directory: Path, *, inside: Iterable[Path] | None = None) 
 
 
 def find_claims(log_directory: Path, *, inside: Iterable[Path] | None = None) -> list[Path]:
-    """Return the claim files that killed runs left.
+    """Return the claim files of killed runs.
 
     The log directory's lock is held.
 
@@ -168,7 +168,7 @@ def find_claims(log_directory: Path, *, inside: Iterable[Path] | None = None) ->
 
 
 def _inside_home(home: Path | None, glob: str) -> list[Path]:
-    """Return the files of run folders that match a name pattern.
+    """Return the files with matching names in run folders.
 
     There are none where there is no home.
     """

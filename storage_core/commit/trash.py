@@ -252,7 +252,7 @@ def _is_number(name: str) -> bool:
 
 
 def find_run_folder(path: Path, directory: Path) -> Path | None:
-    """Return the run folder of a trash file that a commit wrote.
+    """Return the run folder of a commit's file in the trash.
 
     The commit is one on the partition: it kept the file, or recorded something in it.
 
@@ -404,7 +404,7 @@ def drop_raised(run_folder: Path, locations: Collection[str]) -> None:
 
 
 def read_raised(run_folder: Path, location: str) -> dict[str, int]:
-    """Return the log starts that a killed run had raised, if any.
+    """Return the log starts raised by a killed run, if any.
 
     They are those of one log directory.
 
@@ -550,7 +550,7 @@ class _TrashFile:
             raise CheckpointError(error.file, 0, f"{where}{error.reason}") from error
 
     def require_ours(self, *directories: str | Path) -> None:
-        """Refuse a file that another user may have written.
+        """Refuse a file possibly written by another user.
 
         It says which files go into which directory.
 

@@ -319,7 +319,7 @@ def _put_back(
 def _restore(
     trashed: TrashedCommit, file: FileFingerprint, *, is_copy: bool, suffix: str = ""
 ) -> RestoreFile:
-    """Return the step that restores a kept file with a suffix."""
+    """Return the step to restore a kept file with a suffix."""
     return RestoreFile(
         path=str(trashed.kept_path(file.name)),
         name=file.name + suffix,

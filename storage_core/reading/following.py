@@ -1,4 +1,4 @@
-"""Follow a range whose files are replaced meanwhile, like a consumer.
+"""Follow a range across replaced files, like a consumer.
 
 A broker's consumer reads on in the same way.
 

@@ -341,7 +341,7 @@ def _look_at_log(found: _PartitionHistory, location: str) -> None:
 
 
 def _places_of_generations(store: ManagedStore) -> Iterator[_SegmentFolder]:
-    """Yield segments of former generations that no later generation has.
+    """Yield segments of former generations missing from all later ones.
 
     Objects never change.
     """
@@ -485,7 +485,7 @@ class _NewestVersions:
 
     @property
     def left_out(self) -> int:
-        """Number of records read that are no copy of a kept version.
+        """Number of records read other than copies of kept versions.
 
         Only records of the keys count.
         """

@@ -460,7 +460,7 @@ def _find_bounds(log: _PlannedLog, request: ReadRequest, now_ms: int) -> LogOffs
 
 
 def _find_hole_on_its_way(log: _PlannedLog, reached: int, now_ms: int) -> int | None:
-    """Return the end before a segment that arrived early, None without one.
+    """Return the end before an early segment, None without one.
 
     A copy brought that segment before the ones in front of it.
     """

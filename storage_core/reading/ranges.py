@@ -168,7 +168,7 @@ def read_on(wanted: ReadRange) -> Iterator[tuple[int, pa.RecordBatch]]:
 
 @contextmanager
 def _place_named(directory: str) -> Iterator[None]:
-    """Add the directory to errors that name only a file.
+    """Add the directory to errors with only a file name.
 
     Whoever reads a file knows but its name.
     """
@@ -516,7 +516,7 @@ def _log_column(records: RecordColumns, file: str) -> pa.Array:
 
 
 def _headers(records: RecordColumns) -> pa.Array:
-    """Return the headers; null where a record has none.
+    """Return the headers; null for a record without any.
 
     Spark's own source has it so.
     """

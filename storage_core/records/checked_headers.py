@@ -114,7 +114,7 @@ def scan_checked_headers(
 
 
 def _cut(reader: FileReader, start: int, stop: int) -> Generator[_FilePart]:
-    """Yield adjacent parts of a file that seem to start at batches.
+    """Yield adjacent parts of a file with likely batch starts.
 
     It ends at a place where no batch seems to begin.
     """

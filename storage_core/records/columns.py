@@ -190,7 +190,7 @@ def decode_header_key(key: bytes) -> str:
 def decode_records(
     window: Window, wanted: NDArray[np.bool_], limits: Limits
 ) -> Iterator[RecordColumns]:
-    """Decode the wanted batches of a window, in pieces that fit memory.
+    """Decode the wanted batches of a window, piece by piece within memory.
 
     Args:
         window: The window.

@@ -593,7 +593,7 @@ class HeldBrokerRoot:
             self._partitions = observe_partitions(self._store.directory)
 
     def _observe_changed(self) -> None:
-        """Update the digests of partitions that commits may have changed.
+        """Update the digests of partitions possibly changed by commits.
 
         Afterwards no claim tells of these changes any more.
         """

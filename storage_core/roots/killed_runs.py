@@ -138,7 +138,7 @@ _REMEMBERED: Final = JsonFile(_RememberedMarker, layout=ONE_LINE, is_open=True)
 
 
 def encode_remembered(marker: CleanShutdown, partitions: Mapping[str, str]) -> bytes:
-    """Return the record of the clean shutdown marker that a run removes.
+    """Return the record of a clean shutdown marker before its removal.
 
     Args:
         marker: The one that the directory may have again.
@@ -217,7 +217,7 @@ def _is_loaded(name: str) -> bool:
 
 
 def _read_marker(path: Path, log_directory: Path, *, finished: set[str]) -> CleanShutdown | None:
-    """Return the marker that a killed run removed, None if not believed.
+    """Return the marker removed by a killed run, None if not believed.
 
     Args:
         path: Where it was written down.

@@ -450,11 +450,11 @@ class HeldManagedRoot:
         del changes
 
     def raise_log_starts(self, starts: Mapping[TopicPartition, int]) -> None:
-        """Do nothing: the commit that removes segments raises the log start."""
+        """Do nothing: the commit of a segment's deletion raises the log start."""
         del starts
 
     def settle_log_starts(self, entries: Mapping[TopicPartition, int | None]) -> None:
-        """Do nothing: the commit that removes segments raises the log start."""
+        """Do nothing: the commit of a segment's deletion raises the log start."""
         del entries
 
     def drop_entries(self, partitions: Collection[TopicPartition]) -> None:

@@ -133,7 +133,7 @@ class RootAccess(Protocol):
         files: Mapping[str, str],
         gaps: Sequence[CopiedRange] = (),
     ) -> Mapping[str, str]:
-        """Move a segment's files to where another task can promote them.
+        """Move a segment's files within reach of another task's promotion.
 
         Args:
             location: The partition.
@@ -302,7 +302,7 @@ def root_of(location: str) -> str:
 
 
 def failures_of(roots: Mapping[str, HeldRoot]) -> dict[str, StorageError]:
-    """Return disk failures by the root that the run dropped.
+    """Return disk failures by the root dropped from the run.
 
     The run went on without that root.
     """

@@ -80,7 +80,7 @@ class SharedReader(FileReader, Protocol):
 
 
 class MappedReader(ABC):
-    """One open file with zero-copy reads, where the system allows them.
+    """One open file with zero-copy reads, if the system allows them.
 
     Readers say so by name: to compare what they have with a protocol costs as much as a small read.
     """
@@ -242,7 +242,7 @@ class IdentifyingStore(LogStore, Protocol):
 
 
 class OwnedFiles(ABC):
-    """A partition whose files have owners and modes.
+    """A partition with owners and modes of files.
 
     Files that replace them take both.
     """

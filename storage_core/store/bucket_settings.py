@@ -1,6 +1,6 @@
-"""Warn of S3 bucket settings that cost money, delete or keep objects.
+"""Warn of costly, deleting or retaining settings of an S3 bucket.
 
-A plan shows the remarks.
+They cost money, delete objects or keep them. A plan shows the remarks.
 
 Asked before the first write and put into the plan; nothing here refuses.
 """

@@ -1,4 +1,4 @@
-"""Ranges of a cleaned log that the object store copies itself.
+"""Ranges of a cleaned log, copied by the object store itself.
 
 The log leaves them out.
 
@@ -37,7 +37,7 @@ class CopiedRange:
 
 @runtime_checkable
 class CopiesStretches(Protocol):
-    """A partition whose object store may copy ranges on the server."""
+    """A partition on an object store with possible server-side range copies."""
 
     def stretch_to_copy(self, name: str, start: int, size_bytes: int) -> FileEntry | None:
         """Return the location of a range; None if it cannot be copied.

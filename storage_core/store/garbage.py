@@ -1,4 +1,6 @@
-"""Objects and old manifests that no manifest needs: garbage for a purge.
+"""Find and delete objects and manifests not needed by any manifest.
+
+They are garbage: a purge may delete them.
 
 Kept is what the current generation names, and what each generation names that was current at some
 time within the grace period: readers that began then read on, and an undo goes back to it. The

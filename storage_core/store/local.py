@@ -561,7 +561,7 @@ class LocalStore(UnsharedStore, OwnedFiles):
 
 
 def _kin_of(folder: int, name: str) -> str:
-    """Return the file whose owner and mode a new file takes.
+    """Return the model for a new file's owner and mode.
 
     It is the file that the new one replaces or lies beside.
 
@@ -763,7 +763,7 @@ def _adopt_ownership(descriptor: int, folder: int, kin: str) -> bool:
 
 
 def _give(descriptor: int, kin: os.stat_result, mode: int) -> bool:
-    """Set an open file's mode, and its owner and group where allowed."""
+    """Set an open file's mode, and its owner and group if allowed."""
     mine = os.fstat(descriptor)
     has_other = (mine.st_uid, mine.st_gid) != (kin.st_uid, kin.st_gid) and os.geteuid() == 0
     if has_other:

@@ -1,4 +1,4 @@
-"""The file that marks a managed root, and the root's partitions."""
+"""A managed root: its marker file and its partitions."""
 
 import secrets
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ _ROOT: Final = JsonFile(RootFacts, FORMAT, VERSION)
 
 
 def find_root(objects: ObjectStore) -> RootFacts | None:
-    """Read the file that marks a managed root; None without one.
+    """Read the marker file of a managed root; None without one.
 
     Raises:
         ManifestError: What is there is not what its format allows.
@@ -70,9 +70,7 @@ def create_root(objects: ObjectStore, *, now_ms: int) -> RootFacts:
 
 
 def record_adopted(objects: ObjectStore, mirror: str) -> None:
-    """Record a mirror whose objects the root is going to adopt.
-
-    This is done before the first of them is adopted.
+    """Record a mirror before the first of its objects is adopted.
 
     Args:
         objects: The managed root; it is there.
@@ -93,7 +91,7 @@ def record_adopted(objects: ObjectStore, mirror: str) -> None:
 
 
 def own_places(objects: ObjectStore, facts: RootFacts | None) -> tuple[str, ...]:
-    """Return the URLs below which a purge of a root may delete.
+    """Return the URLs open to deletion by a purge of a root.
 
     They are its own, and those of the mirrors that it adopted from.
     """

@@ -1,4 +1,4 @@
-"""Upload files with gaps to S3, which copies the missing ranges.
+"""Upload files with gaps to S3; it copies the missing ranges.
 
 S3 is told which bytes of which objects belong there.
 

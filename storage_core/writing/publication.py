@@ -186,7 +186,7 @@ def begin_write(request: WriteRequest, *, clock: Clock) -> WriteRun:
 
 
 def commit_write(run: WriteRun, staged: Sequence[StagedRecords]) -> None:
-    """Commit all that a write's tasks staged, at once.
+    """Commit everything staged by a write's tasks, at once.
 
     The driver does it; to do it twice is as once.
 

@@ -1,4 +1,4 @@
-"""A write request, and the values that its tasks need.
+"""A write request, and the values for its tasks.
 
 They are values only.
 """

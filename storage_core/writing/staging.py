@@ -275,7 +275,7 @@ class RecordStager:
         )
 
     def _with_times(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return records, with the write's time where they have none.
+        """Fill missing record timestamps with the time of the write.
 
         A producer does the same.
         """
