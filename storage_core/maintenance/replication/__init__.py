@@ -1,1 +1,1 @@
-"""Replicas of one partition side by side: what differs, who may lead, what would be lost."""
+"""Compare replicas of one partition: differences, possible leaders, losses."""

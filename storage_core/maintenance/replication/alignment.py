@@ -1,4 +1,4 @@
-"""Align the records of a copy with those of its original, by content and in order.
+"""Align a copy's records with the original's, by content and order.
 
 What the two have in common is told by the digests of records, not by their offsets: markers of
 transactions and cleaners leave gaps in one log alone. Where the next records differ, the nearest
@@ -60,7 +60,9 @@ class Mismatch(NamedTuple):
 
 @dataclass(slots=True)
 class WrongOffsets:
-    """Records of the copy at other offsets than in the original, where all should be equal.
+    """Records at different offsets in original and copy.
+
+    All offsets should be equal here.
 
     Attributes:
         records: How many.
@@ -113,7 +115,7 @@ class Alignment:
 
 
 class _AlignedLog:
-    """One log, and the records of it that were read and not yet used."""
+    """One log and its records read but not yet aligned."""
 
     def __init__(self, open_at: Callable[[int], RecordReader]) -> None:
         self._open_at = open_at
@@ -123,7 +125,10 @@ class _AlignedLog:
         self.next_offset = 0  # behind the last record that was used
 
     def read(self) -> Rows | None:
-        """Return the next piece, not put to the others; None at the end."""
+        """Return the next piece without adding it to the rows.
+
+        None at the end.
+        """
         rows = self.readers[-1].read()
         self.is_at_end = rows is None
         return rows
@@ -184,7 +189,7 @@ class Names:
         return cls(*np.unique(identities, return_index=True))
 
     def find(self, identities: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return which of some identities are among these, and the places of the same."""
+        """Return indexes of the identities among these, and their places."""
         if not self.values.size:
             return np.empty(0, np.int64), np.empty(0, np.int64)
         at = np.minimum(np.searchsorted(self.values, identities), self.values.size - 1)
@@ -329,7 +334,7 @@ class Aligner:
         return False
 
     def _meet_far(self, passed: tuple[Passed, Passed]) -> None:
-        """Look for the next records of one among all that follow in the other."""
+        """Search all later records of each log for the other's next."""
         sides = self.original, self.copy
         held = [side.rows for side in sides]
         names = [Names.of(rows[IDENTITY]) for rows in held]
@@ -361,7 +366,7 @@ class Aligner:
 
 
 def _join(passed: Passed, held: Rows, beyond: Passed, rest: Rows) -> None:
-    """Add to what was passed what was held, what was read beyond it, and a rest."""
+    """Count held records, those beyond them, and a rest as passed."""
     passed.add(held)
     if beyond.last >= 0:
         if passed.last < 0:

@@ -1,4 +1,4 @@
-"""Judge the replicas of a partition: high watermark, divergence, and the loss under each leader."""
+"""Judge a partition's replicas: high watermark, divergence, loss under each leader."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -197,7 +197,10 @@ class _JudgedPartition:
         )
 
     def _find_in_sync(self) -> list[Replica]:
-        """Return the in-sync replicas: ISR, else ELR, else the last known leader, else all."""
+        """Return the in-sync replicas: ISR, ELR, last known leader, or all.
+
+        The first of these with a member counts.
+        """
         usable = [self._replicas[number] for number in self._usable]
         if self._state is not None:
             for brokers in (self._state.isr, self._state.elr, self._state.last_known_elr):
@@ -206,7 +209,9 @@ class _JudgedPartition:
         return usable
 
     def _estimate_high_watermark(self) -> int | None:
-        """Return the smallest log end, but no less than a checkpoint of a log that reaches it.
+        """Estimate the high watermark: the smallest log end of the in-sync replicas.
+
+        It is no less than a checkpoint of a log that reaches it.
 
         Too few replicas in sync commit nothing: then the largest checkpoint counts.
         """
@@ -278,7 +283,10 @@ class _JudgedPartition:
         )
 
     def _stays_eligible(self, follower: Replica, end: int) -> bool:
-        """Whether a replica that ends at an offset is as good as the controller takes it for."""
+        """Whether a replica's log end justifies its place in ISR or ELR.
+
+        It is true for a replica in neither, and false without the cluster's state.
+        """
         state = self._state
         if state is None:
             return False
@@ -287,7 +295,7 @@ class _JudgedPartition:
         return self._watermark is not None and end >= self._watermark
 
     def _committed_end(self, replica: Replica) -> int | None:
-        """Return the offset below which a replica's records were committed, None for all.
+        """Return the end of a replica's committed records; None for all.
 
         The high watermark is that of the in-sync replicas: it binds a log as far as it is theirs.
         """
@@ -301,7 +309,10 @@ class _JudgedPartition:
         return max(checkpoint, min(self._watermark or 0, shared))
 
     def _is_witness(self, replica: Replica) -> bool:
-        """Whether a replica had all that was committed, and has all that it had."""
+        """Whether a replica had, and still has, all committed records.
+
+        It is a member of the ISR, was closed cleanly, and opening it cuts nothing.
+        """
         state = self._state
         return (
             state is not None
@@ -360,7 +371,7 @@ def _span(replica: Replica) -> LogSpan:
 
 
 def _weigh(parts: Iterable[tuple[OpenedLog, Ranges]], *, most_keys: int = 0) -> Weight:
-    """Weigh records that lie in several logs; one that is in two of them counts once.
+    """Weigh records of several logs, each record once.
 
     Args:
         parts: Logs, and which of the records each has.

@@ -1,4 +1,4 @@
-"""Replicas of a partition record by record: where they differ, what each has alone.
+"""Compare replicas record by record: differences, and records of one alone.
 
 All logs are read once, side by side, in pieces of offsets. Batches that are the same in two of them
 are told by their headers: offsets, epoch, checksum, size. Records are decoded only where a batch
@@ -37,7 +37,9 @@ class ComparedLogs:
 
 
 def compare_logs(logs: Sequence[OpenedLog | None]) -> ComparedLogs:
-    """Compare each log with each other one, by their batches with a right checksum.
+    """Compare each log with each other one, by batches.
+
+    Only batches with a right checksum count.
 
     Args:
         logs: None for a log without a record.
@@ -136,7 +138,7 @@ class MatchedRecords:
 def match_batches(
     rows: tuple[BatchRows, BatchRows], start: int, end: int
 ) -> Iterator[MatchedRecords]:
-    """Read the records of batches of two logs between two offsets, and match them by offset.
+    """Read two logs' records between two offsets; match them by offset.
 
     Args:
         rows: Of each log; those of the first say how many are held at once.
@@ -153,7 +155,7 @@ def match_batches(
 
 
 def _match(first: pa.Table, second: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the offsets at which both have the same record, and those at which anything differs.
+    """Return the offsets of the same records, and of unlike ones.
 
     A record in another epoch is still the same one to whoever reads it.
     """
@@ -169,7 +171,7 @@ def _match(first: pa.Table, second: pa.Table) -> tuple[NDArray[np.int64], NDArra
 
 
 def _are_equal(first: pa.ChunkedArray, second: pa.ChunkedArray) -> NDArray[np.bool_]:
-    """Return where two columns have the same; a null is like a null."""
+    """Compare two columns by value; a null equals a null."""
     both_null = pc.and_(pc.is_null(first), pc.is_null(second))
     equal = pc.or_(pc.fill_null(pc.equal(first, second), fill_value=False), both_null)
     is_equal: NDArray[np.bool_] = np.asarray(equal, np.bool_)
@@ -189,14 +191,17 @@ def _have_same_headers(first: pa.ChunkedArray, second: pa.ChunkedArray) -> NDArr
 
 
 def without(table: pa.Table, same: NDArray[np.int64]) -> Ranges:
-    """Return the records of a table at other offsets, control records left out."""
+    """Return a table's data records at offsets other than the given.
+
+    Control records are left out.
+    """
     offsets = table["offset"].to_numpy()
     is_other = ~np.isin(offsets, same) & ~np.asarray(table["is_control"], np.bool_)
     return of_offsets(offsets[is_other], table["epoch"].to_numpy()[is_other])
 
 
 def batch_names(batches: BatchTable, digests: NDArray[np.uint64] | None = None) -> NDArray[np.void]:
-    """Return what each batch is told from others by, one value a batch.
+    """Return one comparable value for each batch.
 
     Args:
         batches: The batches.

@@ -1,4 +1,4 @@
-"""The differences between the log of a partition and its copy in another cluster.
+"""Find the differences between a log and its copy in another cluster.
 
 Epochs, producers, borders of batches and codecs are those of one cluster. Compared are records:
 key, value, headers and timestamp. Both logs are aligned first. What only one of them has is then
@@ -139,7 +139,7 @@ def _open(
 
 
 def _read_aborted(log: RestingLog) -> list[AbortedTxn]:
-    """Return the aborted transactions of a log, as far as its batches can be read."""
+    """Return the aborted transactions of a log's readable batches."""
 
     def tables() -> Iterator[BatchTable]:
         for base_offset in log.base_offsets if log.view is not None else ():
@@ -186,7 +186,7 @@ class _OriginalOffsets:
 
 @dataclass(slots=True)
 class _Foreign:
-    """Records of the copy in one gap that the original does not have.
+    """Records of one gap of the copy, absent from the original.
 
     Attributes:
         spans: Their offsets.
@@ -460,7 +460,7 @@ class _CopyComparison:
     def _take(
         self, number: int, spans: Sequence[tuple[int, int]], moved: NDArray[np.int64]
     ) -> Unlike:
-        """Return the records of a log at some offsets, those that moved left out."""
+        """Return a log's records at some offsets, except the moved ones."""
         parts, total, rest = [no_rows()], 0, Passed()
         for piece in self._read(number, spans) if spans else ():
             near = moved[slice(*np.searchsorted(moved, [piece[OFFSET, 0], piece[OFFSET, -1] + 1]))]
@@ -474,7 +474,7 @@ class _CopyComparison:
     def _pair(
         self, lacked: Unlike, added: Unlike, *, is_by_place: bool, is_last: bool
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return which records of the original stand in the copy in another form.
+        """Pair records of the original with their changed form in the copy.
 
         Those at the same place, if both have as many, or if they are the copy's last ones and are
         alike in part; else those of the same key and time.
@@ -502,7 +502,9 @@ class _CopyComparison:
         return first[is_rising], second[is_rising]
 
     def _add_unsurvived(self, number: int, wanted: NDArray[np.int64]) -> None:
-        """Add records of one log that no cleaner can have removed from the other.
+        """Add records of one log, lost from the other without a cleaner.
+
+        No cleaner can have removed them there.
 
         Args:
             number: Which log has them.
@@ -544,7 +546,7 @@ class _CopyComparison:
             )
 
     def _read_keys(self, number: int, wanted: Spans, turn: tuple[int, int]) -> Keys:
-        """Return the keys of some records that fall to one of so many passes."""
+        """Return the keys of some records for one pass of several."""
         parts = []
         for rows in self._read(number, wanted):
             counts = rows[KEY] != NULL

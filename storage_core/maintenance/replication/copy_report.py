@@ -1,4 +1,4 @@
-"""The differences between a log and its copy as a report lists them: what, how many, where."""
+"""List differences between a log and its copy: kind, count, place."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -221,7 +221,7 @@ class ListedDifferences:
             self.add_span(number, kind, span, near)
 
     def add_span(self, number: int, kind: DifferenceKind, span: Passed, near: int) -> None:
-        """Add records of one log that follow each other and that the other one lacks."""
+        """Add consecutive records of one log, missing from the other."""
         offsets = span.first, span.last
         nothing = None, None
         self.add(
@@ -283,7 +283,10 @@ class ListedDifferences:
 
 
 def _place_of(log: RestingLog, offset: int | None) -> Side:
-    """Return where an offset lies in a log, or would behind its end."""
+    """Return the place of an offset in a log, or its end.
+
+    The end is the place of every offset behind it.
+    """
     if offset is None or log.view is None:
         return Side(log=log)
     if offset >= log.log_end_offset:
@@ -292,7 +295,10 @@ def _place_of(log: RestingLog, offset: int | None) -> Side:
 
 
 def runs(is_border: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """Yield first and last of things that belong together, by the borders between neighbours."""
+    """Yield the first and last index of each run between borders.
+
+    A border stands between two neighbours of different runs.
+    """
     starts = np.flatnonzero(np.append(True, is_border))
     ends = np.append(starts[1:], len(is_border) + 1) - 1
     yield from zip(starts.tolist(), ends.tolist(), strict=True)

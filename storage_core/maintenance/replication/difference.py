@@ -1,4 +1,4 @@
-"""The difference between two logs of a partition: its kind, its offsets, its places."""
+"""One difference between two logs of a partition: kind, offsets, places."""
 
 import enum
 from dataclasses import dataclass
@@ -77,7 +77,10 @@ class Difference:
 
 
 def place_of(log: RestingLog, offset: int, epoch: int | None) -> Side:
-    """Return where a replica has an offset; of its file only the headers near it are read."""
+    """Return the place of an offset in a replica.
+
+    Of its file only the headers near it are read.
+    """
     bases = [base for base in log.base_offsets if base <= offset]
     if log.view is None or not bases:
         return Side(log=log, epoch=epoch)

@@ -1,4 +1,4 @@
-"""The differences between the replicas of a partition, and what contradicts itself within one.
+"""Find differences between a partition's replicas, and contradictions within one.
 
 Replicas at rest are compared as they lie; what only a start of their brokers would cut is there.
 """
@@ -151,7 +151,10 @@ def findings_of(
 
 
 def cleaned_end(log: RestingLog, sparse_end: int, *, is_compacted: bool) -> int:
-    """Return the offset below which a cleaner may have removed records; 0 for none."""
+    """Return the end of possibly compacted offsets; 0 for none.
+
+    Below it, a cleaner may have removed records.
+    """
     if log.checkpoints.cleaner_offset:
         return log.checkpoints.cleaner_offset
     if not log.base_offsets or not (is_compacted or sparse_end):
@@ -209,7 +212,10 @@ class _Comparison:
 
 
 def _compare_offsets(one: RestingLog, two: RestingLog) -> ReplicaPair:
-    """Compare the ends of two replicas, and their epochs at the offsets that both have."""
+    """Compare the ends of two replicas and the epochs they share.
+
+    Epochs are compared at the offsets that both have.
+    """
     pair = ReplicaPair((one, two))
     start = max(one.log_start_offset, two.log_start_offset)
     end = min(one.log_end_offset, two.log_end_offset)
@@ -249,7 +255,10 @@ def _compare_offsets(one: RestingLog, two: RestingLog) -> ReplicaPair:
 def _put_together(
     logs: Sequence[RestingLog], pairs: Sequence[ReplicaPair], findings: Sequence[LogFinding]
 ) -> Differences:
-    """Return what all pairs told; of two others only what both do not share with the first log."""
+    """Collect the differences of all pairs, each difference once.
+
+    Of two other logs, only what both do not share with the first log counts.
+    """
     first = logs[0] if logs else None
     of_first = {id(pair.logs[1]): pair.differences for pair in pairs if pair.logs[0] is first}
     told: list[Difference] = []

@@ -1,4 +1,4 @@
-"""Which broker Kafka 4.4's controller makes the leader of a partition, as brokers start.
+"""Predict the leader elected by Kafka 4.4's controller as brokers start.
 
 Nothing is read or asked here: the controller's last words about the partition and its brokers go
 in, and what it then does comes out, step by step. Source: ``PartitionChangeBuilder``, and the
@@ -127,7 +127,7 @@ class Election:
 
 
 def order_of_sessions(brokers: Sequence[RegisterBrokerRecord]) -> tuple[int, ...]:
-    """Return the unfenced brokers in the order in which a new controller fences them.
+    """Return the unfenced brokers in the order a new controller fences them.
 
     It puts them into a hash map, by node id and broker epoch, in the order of its own table of
     brokers; then it asks that map for one that is overdue, again and again.
@@ -196,7 +196,7 @@ class Prediction:
             self._active.discard(broker)
 
     def register(self, starting: StartingBroker) -> None:
-        """Take note of a broker that comes up, is fenced, and makes the replica that it lacks."""
+        """Register a starting broker: it is fenced and makes a missing replica."""
         broker, state = starting.broker, self._state
         is_unclean = self._is_elr_enabled and not starting.is_clean
         if broker in state.isr or (is_unclean and broker in state.elr):
@@ -247,7 +247,7 @@ class Prediction:
         return state.directories[state.replicas.index(broker)]
 
     def _has_directory(self, broker: int) -> bool:
-        """Whether the log directory of a replica may be one of those that its broker has."""
+        """Whether its broker may have the log directory of a replica."""
         directory = self._directory(broker)
         if directory in {None, UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY}:
             return True
@@ -264,7 +264,7 @@ class Prediction:
         unclean: int | None = None,
         may_be_unclean: bool = True,
     ) -> None:
-        """Give the partition an ISR, look after its ELR, and elect a leader.
+        """Set the partition's ISR, adjust its ELR, and elect a leader.
 
         Args:
             event: Why.
@@ -328,7 +328,10 @@ class Prediction:
         is_eligible: Callable[[int], bool],
         may_be_unclean: bool,
     ) -> tuple[int, Way]:
-        """Return who leads from now on, and how; the old leader, if it still may."""
+        """Return the next leader and how it is elected.
+
+        The old leader stays, if it still may lead.
+        """
         state = self._state
         heirs, way = (isr, Way.ISR) if isr else (elr, Way.ELR)
         for broker in (state.leader, *state.replicas):

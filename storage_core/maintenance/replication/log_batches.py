@@ -1,4 +1,6 @@
-"""The batches of several logs of a partition side by side, in pieces of offsets.
+"""Read several logs of a partition side by side, piece by piece.
+
+A piece is a range of offsets.
 
 Each log is read once, from end to end or in some ranges of offsets. What a piece holds of each is
 little, however long the logs are.
@@ -175,7 +177,7 @@ class BatchRows:
 
 
 def find_start(view: DirectoryView, base_offset: int, offset: int) -> int:
-    """Return where to begin reading a segment for the batches from an offset on."""
+    """Return the position to read a segment from, for an offset."""
     names = log_file(base_offset), segment_file(base_offset, OFFSET_INDEX_SUFFIX)
     if offset <= base_offset or names[1] not in view:
         return 0
@@ -312,7 +314,7 @@ class LogReader:
         window: Window,
         digests: NDArray[np.uint64],
     ) -> BatchRows:
-        """Return the batches of a window, each where it stands among its neighbours.
+        """Return the batches of a window at offsets between their neighbours.
 
         One whose offsets do not fit between theirs has been damaged outside of its checksum: it
         gets the offsets between theirs, and counts as damaged.
@@ -387,7 +389,7 @@ class LogReader:
 def scan_digests(
     reader: FileReader, *, start: int = 0, crc: CrcCheck, most_bytes: int = MOST_HEADER_BYTES
 ) -> Generator[tuple[Window, NDArray[np.uint64]]]:
-    """Read a file from a position on, and yield windows with the digests of their batches.
+    """Yield the windows of a file with digests of their batches.
 
     A batch that is larger than a window has its header digested, and its checksum checked.
 
@@ -437,7 +439,7 @@ def scan_digests(
 
 
 def _digest_large(reader: FileReader, window: Window) -> tuple[Window, NDArray[np.uint64]]:
-    """Return a large batch with its checksum checked, and the digest of its header."""
+    """Check a large batch's checksum, and digest its header."""
     end = window.file_position + window.size_bytes
     (checked,) = scan_windows(
         reader, start=window.file_position, end=end, crc=CrcCheck.NOTE, large=Large.HEADER
@@ -452,7 +454,10 @@ def _digest_large(reader: FileReader, window: Window) -> tuple[Window, NDArray[n
 def pieces(
     readers: Sequence[LogReader],
 ) -> Iterator[tuple[int, int, list[BatchRows]]]:
-    """Yield ranges of offsets that follow each other, and the batches of each log that reach in."""
+    """Yield consecutive ranges of offsets, with each log's batches in them.
+
+    A batch belongs to every range that it reaches into.
+    """
     start = 0
     while start < MOST_OFFSET:
         for reader in readers:

@@ -1,4 +1,6 @@
-"""Offset maps: where a record of one cluster lies in another one's copy of its topic.
+"""Read maps from offsets of a topic to offsets of its copy.
+
+The copy is in another cluster.
 
 ::
 
@@ -110,7 +112,7 @@ def _parse_line(cells: list[str], line: int, file: str) -> tuple[TopicPartition,
 
 
 def read_offset_syncs(log: RestingLog) -> OffsetMap:
-    """Read an offset map from the log of MirrorMaker's topic of offset syncs.
+    """Read an offset map from the log of MirrorMaker's offset syncs.
 
     Raises:
         ConfigError: A record is no offset sync, or the log is none.
@@ -172,7 +174,10 @@ def _collect(pairs: _Pairs, file: str) -> dict[TopicPartition, NDArray[np.int64]
 
 
 def _current(syncs: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the pairs that no later one of an older record has put out of force."""
+    """Return the pairs still in force.
+
+    A later pair of an older record ends those before it.
+    """
     upstream = syncs[:, 0]
     later = np.minimum.accumulate(np.append(upstream, MAX_OFFSET)[::-1])[::-1][1:]
     current: NDArray[np.int64] = syncs[upstream < later]

@@ -22,7 +22,7 @@ def of_offsets(offsets: NDArray[np.int64], epochs: NDArray[np.int64]) -> Ranges:
 
 
 def union(parts: Iterable[Ranges]) -> Ranges:
-    """Return what is in any of the parts, neighbours joined, by epoch and offset."""
+    """Unite sets of ranges, join neighbours, sort by epoch and offset."""
     rows = np.concatenate([no_ranges(), *parts])
     if len(rows) <= 1:
         return rows
@@ -51,12 +51,18 @@ def clip(ranges: Ranges, *, start: int | None = None, end: int | None = None) ->
 
 
 def count(ranges: Ranges) -> int:
-    """Return how many offsets a set has whose ranges do not overlap within an epoch."""
+    """Return the number of offsets in a set of ranges.
+
+    They must not overlap within an epoch.
+    """
     return int((ranges[:, 1] - ranges[:, 0] + 1).sum())
 
 
 def subtract(ranges: Ranges, others: Ranges) -> Ranges:
-    """Return what is in the first set and not in the second; both are as ``union`` makes them."""
+    """Return the offsets of the first set outside the second.
+
+    Both sets are as ``union`` makes them.
+    """
     # Replicas that are alike are the rule: for these, most of the time went into the sets below.
     if not len(ranges) or not len(others):
         return ranges

@@ -1,4 +1,4 @@
-"""A partition by the cluster's metadata, or by a file of whoever asks."""
+"""Read a partition's state from cluster metadata or from a user's file."""
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass

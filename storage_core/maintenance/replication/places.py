@@ -19,7 +19,7 @@ _BESIDE_KINDS: Final = frozenset({DirectoryKind.FUTURE, DirectoryKind.STRAY, Dir
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaPlace:
-    """A directory that holds a copy of a partition, or the lack of one.
+    """A directory with a copy of a partition, or its absence.
 
     Attributes:
         broker: Node id, None where no file says it.
@@ -41,7 +41,10 @@ class ReplicaPlace:
 
     @property
     def is_missing(self) -> bool:
-        """Whether its broker is assigned, its log directories were given, and nothing is there."""
+        """Whether an assigned replica is in none of its broker's directories.
+
+        The log directories of its broker were given.
+        """
         return not self.directory
 
 
@@ -150,7 +153,10 @@ def _is_seen(
     *,
     are_all_read: bool,
 ) -> bool:
-    """Whether a replica that is in no log directory of its broker is in none at all."""
+    """Whether a replica absent from the observed directories is really missing.
+
+    It may be in a log directory of its broker that was not observed.
+    """
     if not roots or not registered:
         return bool(roots) and are_all_read
     if len(roots) >= len(registered):
@@ -166,7 +172,7 @@ def _broker(root: ObservedRoot) -> int | None:
 def _ids_of(
     roots: Sequence[ObservedRoot], states: Iterable[PartitionRegistration]
 ) -> dict[tuple[str, int], str]:
-    """Return the topic id of a directory that says none, by topic and partition."""
+    """Return topic ids by partition, for directories without an id."""
     seen: dict[tuple[str, int], set[str]] = {}
     for root in roots:
         for entry in root.entries:

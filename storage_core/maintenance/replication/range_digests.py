@@ -64,7 +64,10 @@ class OffsetRanges:
 
 
 def digest_log(log: RestingLog, ranges: OffsetRanges) -> tuple[NDArray[np.uint64], LogReader]:
-    """Return the sums of a replica's ranges, uint64[count, 2], and its reader at the end."""
+    """Return digest sums of a replica's ranges, uint64[count, 2], and its reader.
+
+    The reader is at the end.
+    """
     sums = np.zeros((ranges.count, 2), np.uint64)
     reader = LogReader(log.view, log.base_offsets, ReadDepth.SUMS)
     while True:

@@ -1,4 +1,6 @@
-"""The records of a log as digests, in order of offsets; a piece of them is held at a time.
+"""Read a log's records as digests, in order, piece by piece.
+
+The order is that of offsets; one piece at a time is held.
 
 Control records are left out, and records below the log's start. A batch with a wrong checksum, or
 with offsets that do not fit between its neighbours', is damage: nobody knows its records.

@@ -1,4 +1,4 @@
-"""One replica of a partition, as its broker has it once it has opened the directory."""
+"""Open one replica of a partition as its broker would."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,9 @@ from storage_core.store.base import LogStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """Bytes of a log that are no batch, or a batch whose checksum is wrong.
+    """Bytes of a log without a whole, valid batch.
+
+    They are no batch, or a batch whose checksum is wrong.
 
     Attributes:
         file: The segment's file, as it is named now.
@@ -36,7 +38,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedLog:
-    """The log of a replica whose broker has opened it: nothing of that is written.
+    """A replica's log as opened by its broker; nothing is written.
 
     Attributes:
         view: The directory as it then is.
@@ -76,7 +78,9 @@ class OpenedLog:
         )
 
     def whole_end(self, offset: int) -> int:
-        """Return the end of the whole batches below an offset: a batch across it goes with a cut.
+        """Return the end of the whole batches below an offset.
+
+        A cut removes a batch across the offset, too.
 
         Raises:
             PylogError: Bytes on the way are no batches.
@@ -106,7 +110,9 @@ class Replica:
 
 
 def open_replica(place: ReplicaPlace, now_ms: int) -> Replica:
-    """Open a replica as its broker does; what keeps the broker from it is its error.
+    """Open a replica as its broker does.
+
+    Its error says what keeps the broker from it.
 
     Args:
         place: Where it lies.
@@ -129,7 +135,7 @@ def open_replica(place: ReplicaPlace, now_ms: int) -> Replica:
 def open_log(
     store: LogStore, *, checkpoints: PartitionCheckpoints, is_clean: bool, now_ms: int
 ) -> OpenedLog:
-    """Open a replica's log as its broker does when it starts; nothing is written.
+    """Open a replica's log as its broker's start does, without writing.
 
     Args:
         store: The partition directory.

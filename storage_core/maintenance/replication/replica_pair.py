@@ -46,7 +46,10 @@ class PairPiece:
     end: int
 
     def place_behind(self, number: int, log: RestingLog, offset: int) -> Side:
-        """Return the place of a log's first batch behind an offset, or of its end."""
+        """Return the place of a log's first batch behind an offset.
+
+        It is the log's end where no batch is behind the offset.
+        """
         if log.view is None:
             return Side(log=log)
         for rows in (self.parts[number], self.behind[number]):
@@ -80,7 +83,10 @@ class ReplicaPair:
     lacked: tuple[list[Ranges], list[Ranges]] = field(default_factory=lambda: ([], []))
 
     def add(self, difference: Difference) -> None:
-        """Add a difference; one that goes on where the last of its kind ends makes it longer."""
+        """Add a difference, or extend the last one of its kind.
+
+        It extends that one where it begins at its end.
+        """
         for number in range(len(self.differences) - 1, max(len(self.differences) - 5, -1), -1):
             last = self.differences[number]
             if (
@@ -286,7 +292,10 @@ class ReplicaPair:
         )
 
     def _side(self, number: int, rows: BatchRows, first: int, last: int) -> Side:
-        """Return the place of the first batch that reaches into a range of offsets."""
+        """Return the place of the first batch in a range of offsets.
+
+        The batch may begin before the range.
+        """
         log = self.logs[number]
         at = np.flatnonzero((rows.batches.last_offset >= first) & (rows.lowest <= last))
         if not at.size or log.view is None:
@@ -301,7 +310,7 @@ class ReplicaPair:
         )
 
     def find_lost(self) -> int:
-        """Look for the survivors of what a cleaner may have removed; return the bytes read."""
+        """Find records no cleaner can have removed; return the bytes read."""
         read_bytes = 0
         for lacking in (0, 1):
             floor = max(log.log_start_offset for log in self.logs)
@@ -336,7 +345,10 @@ class ReplicaPair:
 
 
 def _has_same_content(one: BatchRows, two: BatchRows) -> NDArray[np.bool_]:
-    """Return which batches of the same offsets have the same content, whatever their epochs."""
+    """Mark batches with the same content in both; epochs may differ.
+
+    The batches have the same offsets.
+    """
     is_same: NDArray[np.bool_] = (one.batches.size == two.batches.size) & (
         one.batches.crc == two.batches.crc
     )
@@ -345,7 +357,10 @@ def _has_same_content(one: BatchRows, two: BatchRows) -> NDArray[np.bool_]:
 
 
 def _has_same_form(one: BatchRows, two: BatchRows) -> NDArray[np.bool_]:
-    """Return which batches of the same offsets have as many records, and were not rebuilt."""
+    """Mark batches with the same record count in both, and not rebuilt.
+
+    The batches have the same offsets.
+    """
     is_same = np.ones(len(one), np.bool_)
     for name in ("size", "record_count", "attributes", "base_timestamp", "magic"):
         is_same &= getattr(one.batches, name) == getattr(two.batches, name)
@@ -359,7 +374,10 @@ def _others(rows: BatchRows, taken: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def _bounds(rows: tuple[BatchRows, BatchRows]) -> tuple[int, int]:
-    """Return the first and last offset that batches of two logs share; one may have none."""
+    """Return the first and last offset shared by two logs' batches.
+
+    One of the logs may have none.
+    """
     filled = [each for each in rows if len(each)]
     return (
         max(int(each.lowest.min()) for each in filled),
@@ -368,7 +386,10 @@ def _bounds(rows: tuple[BatchRows, BatchRows]) -> tuple[int, int]:
 
 
 def _groups(rows: BatchRows) -> Iterator[tuple[int, int]]:
-    """Yield first and last row of batches that follow each other without a gap."""
+    """Yield first and last row of each run of adjacent batches.
+
+    There is no gap between the offsets of adjacent batches.
+    """
     if not len(rows):
         return
     gaps = np.flatnonzero(rows.lowest[1:] > rows.batches.last_offset[:-1] + 1)
@@ -378,7 +399,10 @@ def _groups(rows: BatchRows) -> Iterator[tuple[int, int]]:
 
 
 def _runs(offsets: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield first and last of rising offsets that follow each other without a gap."""
+    """Yield first and last of each run of consecutive offsets.
+
+    The offsets rise.
+    """
     if not offsets.size:
         return
     gaps = np.flatnonzero(np.diff(offsets) > 1)

@@ -1,4 +1,4 @@
-"""A replica's log as it lies in its directory: nothing is recovered, no record is read."""
+"""Observe a replica's log on disk without recovery or reading records."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -79,13 +79,18 @@ class RestingLog:
 
     @property
     def checkpoints(self) -> PartitionCheckpoints:
-        """What the log directory's checkpoints say of it: nothing of a copy on its way."""
+        """Entries of the log directory's checkpoints for this log.
+
+        There are none for a copy on its way.
+        """
         is_own = self.place.kind is DirectoryKind.PARTITION
         return self.place.checkpoints if is_own else PartitionCheckpoints()
 
 
 def observe_log(place: ReplicaPlace) -> RestingLog:
-    """Look at a replica's listing, epoch file and last batches; what prevents it is its error.
+    """Observe a replica's listing, epoch file and last batches.
+
+    The replica's error says what prevents it.
 
     Args:
         place: Where it lies.
@@ -119,7 +124,7 @@ def _observe(place: ReplicaPlace, view: DirectoryView) -> RestingLog:
 
 
 def _find_end(view: DirectoryView, base_offset: int) -> tuple[int, int]:
-    """Return the offset behind the last batch of a segment, and where that batch ends."""
+    """Return the end of a segment's last batch: offset and position."""
     name, index = log_file(base_offset), segment_file(base_offset, OFFSET_INDEX_SUFFIX)
     listed = ListedSegment(
         base_offset=base_offset,
@@ -140,7 +145,10 @@ def _find_end(view: DirectoryView, base_offset: int) -> tuple[int, int]:
 
 
 def _read_epochs(view: DirectoryView) -> LeaderEpochCache:
-    """Return what the epoch file says; nothing where it cannot be read, which is a finding."""
+    """Return the epochs of the epoch file; none if it is unreadable.
+
+    That it cannot be read is a finding elsewhere.
+    """
     if LEADER_EPOCH_FILE not in view:
         return LeaderEpochCache()
     try:

@@ -1,4 +1,6 @@
-"""Records that a cleaner cannot have removed: neither they nor what took their place are there.
+"""Find records missing from a compacted log without a cleaner's reason.
+
+Neither the records are there, nor what took their place.
 
 A cleaner removes a record when its key has a newer one, a deletion (tombstone) after its time, a
 record of an aborted transaction, and one without a key. Everything else has to be there still.
@@ -55,7 +57,9 @@ class Keys:
 
 
 def find_lost(has: RestingLog, lacks: RestingLog, missing: Ranges) -> tuple[LostRecords, int]:
-    """Return the records of a log that another, compacted one lacks, and their survivors, too.
+    """Return records missing from a compacted log without a newer one.
+
+    Neither the record nor a survivor of its key is there.
 
     Args:
         has: The log that has them.
@@ -84,7 +88,9 @@ def find_lost(has: RestingLog, lacks: RestingLog, missing: Ranges) -> tuple[Lost
 def find_unexplained(
     wanted: Keys, kept: Keys, places: NDArray[np.int64] | None = None
 ) -> NDArray[np.int64]:
-    """Return the facts of missing records whose key has no newer record in the other log.
+    """Return the missing records without a newer one of their key.
+
+    The newer record would be in the other log.
 
     Args:
         wanted: Records that are missing.
@@ -109,7 +115,7 @@ def find_unexplained(
 
 
 def _read_keys(log: RestingLog, number: int, passes: int, only: Ranges | None) -> tuple[Keys, int]:
-    """Return the keys of a log that fall to one of so many passes, and the bytes read."""
+    """Return a log's keys for one pass of several, and bytes read."""
     halves: list[NDArray[np.uint64]] = [np.empty((2, 0), np.uint64)]
     facts: list[NDArray[np.int64]] = [np.empty((5, 0), np.int64)]
     read_bytes = 0
@@ -172,7 +178,7 @@ def _committed_rows(
 
 
 def _hash(keys: pa.BinaryArray) -> NDArray[np.uint64]:
-    """Return uint64[2, n], the halves of hashes of keys of which none is null."""
+    """Hash keys, none of them null, into halves, uint64[2, n]."""
     _, offsets, data = keys.buffers()
     if not len(keys):
         return np.empty((2, 0), np.uint64)

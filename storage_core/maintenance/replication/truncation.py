@@ -1,4 +1,4 @@
-"""The offset at which a follower cuts its log when another replica leads.
+"""Find the offset of a follower's truncation under another leader.
 
 A follower of Kafka 4.4 fetches with the epoch of its last batch. The leader looks that epoch up in
 its own history; if the follower's log goes on where the leader's epoch had ended, the answer says
@@ -16,7 +16,7 @@ from storage_core.log.leader_epoch_cache import NO_END_OFFSET, NO_EPOCH, LeaderE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSpan:
-    """The offsets of a log and its epochs: all that truncation goes by.
+    """A log's offsets and epochs: everything truncation depends on.
 
     Attributes:
         log_start_offset: First offset that may be read.
@@ -49,7 +49,9 @@ class Truncation:
 
 
 class Leader:
-    """A replica as if it had just been elected: its next epoch begins at its log end.
+    """A replica as newly elected leader.
+
+    Its next epoch begins at its log end.
 
     Args:
         log: Its log.
@@ -63,7 +65,9 @@ class Leader:
         self._epochs.assign(next_epoch, log.log_end_offset)
 
     def diverging_end(self, epoch: int, fetch_offset: int) -> tuple[int, int] | None:
-        """Return epoch and end offset that a fetch is refused with, None if nothing diverges.
+        """Return the diverging epoch and end offset, None without divergence.
+
+        A fetch is refused with these.
 
         Args:
             epoch: Of the follower's last batch.
@@ -76,7 +80,7 @@ class Leader:
 
 
 def find_truncation(follower: LogSpan, leader: Leader) -> Truncation:
-    """Return the cut of a follower, as the rounds of its fetches with a leader end.
+    """Return a follower's truncation after all rounds of fetches.
 
     Args:
         follower: The follower's log, once its broker has opened it.
@@ -126,7 +130,7 @@ class _Follower:
 
 
 def _agreed_end(epochs: LeaderEpochCache, end: int, epoch: int, leader_end: int) -> int:
-    """Return the offset up to which follower and leader may agree, by the leader's answer."""
+    """Return the end of possible agreement, by the leader's answer."""
     if leader_end == NO_END_OFFSET:
         return end
     if epoch == NO_EPOCH:
