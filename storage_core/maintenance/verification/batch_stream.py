@@ -1,4 +1,6 @@
-"""Reads the batches of a damaged segment, and goes on behind the damage where that is safe.
+"""Read the batches of a damaged segment, also behind the damage.
+
+Reading goes on behind damage only where that is safe.
 
 Kafka's own reader ends at the first bytes that are no batch. Here the search for the next one goes
 on, and only what cannot be chance counts as a batch: the bytes of format v2, a length that fits, an
@@ -49,7 +51,9 @@ class TailKind(enum.StrEnum):
 
 
 class BatchStream:
-    """Windows of whole batches of one segment; iterate once, then ask how it ended.
+    """Windows of whole batches of one segment.
+
+    Iterate once, then ask how it ended.
 
     Args:
         reader: The open .log file.
@@ -114,11 +118,14 @@ class BatchStream:
         self._report(self.end_position, f"more than {_MAX_GAPS} gaps: the rest was not read")
 
     def note_offset(self, last_offset: int) -> None:
-        """Note the last good offset: batches that follow have to be above it."""
+        """Note the last good offset as floor for later batches."""
         self._largest_offset = max(self._largest_offset, last_offset)
 
     def _read_on(self, end: int | None = None) -> Generator[Window, None, str | None]:
-        """Yield windows from end_position on; return why they end, None at a tail or the end."""
+        """Yield windows from end_position on; return the reason for the end.
+
+        The reason is None at a tail or at the end of the file.
+        """
         try:
             with closing(self._windows(end)) as windows:
                 for window in windows:
@@ -158,7 +165,7 @@ class BatchStream:
         )
 
     def _find_batch(self, start: int) -> int | None:
-        """Return the position of the first batch at or after start that is one for certain."""
+        """Return the position of the first certain batch from start on."""
         size = self._reader.size_bytes
         position = start
         while size - position >= HEADER_BYTES and self._candidates_left:
@@ -176,7 +183,7 @@ class BatchStream:
         return None
 
     def _candidates(self, data: NDArray[np.uint8], left: int) -> NDArray[np.int64]:
-        """Return where in the data a header may begin whose fields make sense, in order."""
+        """Return the positions of plausible headers in the data, in order."""
         places = possible_headers(data, left=left, most_bytes=_MAX_CANDIDATE_BYTES)
         offsets = read_numbers(data, places, 8)
         largest = self._base_offset + MAX_RELATIVE_OFFSET

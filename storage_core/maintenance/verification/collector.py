@@ -1,4 +1,4 @@
-"""Collects findings; of many of one kind in one file the first few are kept, and a count."""
+"""Collect findings: the first of each kind and file, and a count."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -12,7 +12,7 @@ KEPT_OF_A_KIND: Final = 5
 
 @dataclass(slots=True)
 class FindingCollector:
-    """Findings of one file or partition, in the order in which they were met."""
+    """Findings of one file or partition, in order of discovery."""
 
     _kept: list[Finding] = field(default_factory=list)
     _counts: dict[tuple[Code, str, Severity], int] = field(default_factory=dict)
@@ -53,13 +53,19 @@ class FindingCollector:
             )
 
     def count(self, code: Code, more: int, *, file: str) -> None:
-        """Count findings of a kind beyond those added; nothing if more is below 1."""
+        """Count more findings of a kind; nothing if more is below 1.
+
+        They are counted beyond those added.
+        """
         if more > 0:
             key = (code, file, severity_of(code))
             self._counts[key] = self._counts.get(key, 0) + more
 
     def findings(self) -> list[Finding]:
-        """Return the findings, with a last one for each kind of which there are more."""
+        """Return the findings, with a count of those left out.
+
+        The count is the last finding of its kind.
+        """
         more = [
             Finding(
                 code=code,

@@ -1,4 +1,6 @@
-"""Verifies what is kept beside a log and derived from it: leader epoch file, producer snapshots.
+"""Verify the files derived from a log: leader epochs, producer snapshots.
+
+They lie beside the log.
 
 For every offset the epoch file has to name the batch's epoch. A snapshot can be read, belongs to a
 segment, and agrees with the log.
@@ -41,7 +43,7 @@ def check_epochs(
     log_start_offset: int,
     findings: FindingCollector,
 ) -> None:
-    """Report errors in the epochs of a log and in its epoch file.
+    """Report errors in a log's epochs and in its epoch file.
 
     Args:
         store: The partition directory.
@@ -117,7 +119,7 @@ def _compare_epochs(
 def check_snapshots(
     store: LogStore, files: PartitionFiles, *, log_end_offset: int, findings: FindingCollector
 ) -> None:
-    """Report snapshots that cannot be read, and those that the next start would delete.
+    """Report unreadable snapshots and those due for deletion at the next start.
 
     Args:
         store: The partition directory.
@@ -155,7 +157,7 @@ def check_by_replay(
     *,
     end_offset: int,
 ) -> None:
-    """Replay a segment from the snapshot at its base, and compare with the one at its end.
+    """Replay a segment from its base's snapshot; compare with its end's.
 
     Only producers that wrote in this segment are compared: the others may have expired. A segment
     without both snapshots is left alone.
@@ -197,7 +199,7 @@ def check_by_replay(
 def _compare_snapshot(
     name: str, snapshot: ProducerEntry, replayed: ProducerEntry, findings: FindingCollector
 ) -> None:
-    """Report a snapshot that contradicts the log, or lacks a part of it.
+    """Report a snapshot at odds with the log, or incomplete.
 
     It may well know more: compaction removes batches that stood in the log when it was taken.
     """

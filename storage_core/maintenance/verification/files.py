@@ -1,4 +1,4 @@
-"""The files of a partition's directory by kind, and findings about their names."""
+"""Sort a partition directory's files by kind; report wrong names."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -86,7 +86,10 @@ class PartitionFiles:
 
 
 def sort_files(listing: Iterable[FileInfo]) -> PartitionFiles:
-    """Return what a listing holds; only names that Kafka itself would write count as a segment."""
+    """Sort a listing into segments, snapshots and other names.
+
+    Only names that Kafka itself would write count as a segment.
+    """
     files = {file.name: file for file in listing}
     bases = sorted(
         base
@@ -116,7 +119,7 @@ def sort_files(listing: Iterable[FileInfo]) -> PartitionFiles:
 
 
 def check_names(files: PartitionFiles, findings: FindingCollector) -> None:
-    """Report leftovers, files that are none of Kafka's, and names that stop a broker."""
+    """Report leftovers, foreign files, and names fatal to a broker."""
     bases = {segment.base_offset for segment in files.segments}
     for name in sorted(files.names):
         if name in _KNOWN_NAMES or name.endswith(

@@ -772,7 +772,7 @@ def describe_fix(  # all that stands in a command
     role: Role = Role.BROKER,
     roots: Sequence[str] = (),
 ) -> str:
-    """Return what to do about a finding, with the names of its place as a shell takes them.
+    """Return the fix for a finding, with names quoted for a shell.
 
     Args:
         finding: The finding.
@@ -807,12 +807,15 @@ def describe_fix(  # all that stands in a command
 
 
 def command_of(code: Code, fix: str) -> str | None:
-    """Return the command of a fix that ``describe_fix`` returned, None where it has none."""
+    """Return the command in a fix of ``describe_fix``; None without one."""
     kind = KINDS[code]
     prose = f"{kind.fix}: "
     return fix.removeprefix(prose) if kind.command and fix.startswith(prose) else None
 
 
 def salvage_folder(root: str) -> str:
-    """Return where what is cut from a log directory may be kept: beside it, never in it."""
+    """Return the salvage folder of a log directory: beside it, never inside.
+
+    What is cut from the log directory may be kept there.
+    """
     return f"{root.rstrip('/')}-salvage"

@@ -29,7 +29,7 @@ class Severity(enum.StrEnum):
 
 
 class Stops(enum.Enum):
-    """The part of a start that a kind of finding stops, where it is fatal.
+    """The part of a start prevented by a kind of fatal finding.
 
     NOTHING: it is lost or wrong, and the broker starts. DIRECTORY: the broker goes on without the
     log directory; where that is the only one, or has the cluster's metadata, it ends. BROKER: it

@@ -1,4 +1,4 @@
-"""Verifies indexes against their log: gives the audit its batches, and its faults a code."""
+"""Verify indexes against their log: audit them, give faults a code."""
 
 from typing import Final
 
@@ -42,7 +42,7 @@ _BROKEN: Final = frozenset({IndexFault.LAST_OFFSET_BELOW_BASE, IndexFault.OFFSET
 
 
 class IndexedBatches:
-    """The batches that a segment's indexes refer to, and of those between them the newest time.
+    """Batches in a segment's indexes, and the newest time between them.
 
     So the memory that an audit needs grows with the indexes, not with the log.
 
@@ -113,7 +113,7 @@ def drop_beyond_log(
     severity: Severity,
     findings: FindingCollector,
 ) -> UsedBytes:
-    """Return an index without the entries at its end that lie beyond the log.
+    """Return an index without its last entries beyond the log's end.
 
     A log that lost its end is a finding; that its indexes still know of it is one more, not one
     an entry.
@@ -296,7 +296,10 @@ def _report(file: str, fault: IndexFinding, code: Code, findings: FindingCollect
 
 
 def _distinct(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return what numpy's unique does, for what has been sorted before but for a place or two."""
+    """Return distinct numbers, sorted; fast where the input is nearly sorted.
+
+    The result is that of numpy's unique.
+    """
     numbers = np.sort(numbers, kind="stable")  # merges stretches that rise
     is_new = np.append(True, numbers[1:] != numbers[:-1])[: numbers.size]
     distinct: NDArray[np.int64] = numbers[is_new]
@@ -306,7 +309,10 @@ def _distinct(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
 def _is_in(
     first: NDArray[np.int64], wanted: NDArray[np.int64], last: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Return which ranges, from first to last, hold one of the wanted values, which are sorted."""
+    """Mark the ranges, first to last, with one of the wanted values.
+
+    The wanted values are sorted.
+    """
     if not wanted.size:
         return np.zeros(first.size, np.bool_)
     at = np.minimum(np.searchsorted(wanted, first), wanted.size - 1)

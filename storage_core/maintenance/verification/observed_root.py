@@ -1,4 +1,4 @@
-"""A log directory as a verification observed it, and findings that have a place."""
+"""A log directory as observed by a verification; findings with a place."""
 
 import enum
 from collections.abc import Mapping
@@ -113,7 +113,7 @@ def place(
     entry: SubDirectory | None,
     severity: Severity | None = None,
 ) -> PlacedFinding:
-    """Return a finding about a sub-directory, or about the owner of a log directory."""
+    """Return a finding about a sub-directory or a log directory's owner."""
     findings = FindingCollector()
     file = META_PROPERTIES_FILE if entry is None else entry.name
     findings.add(code, message, file=file, severity=severity)

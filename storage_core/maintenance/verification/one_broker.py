@@ -1,4 +1,4 @@
-"""The log directories of one broker together: whose they are, and what its metadata says of them.
+"""Judge one broker's log directories together, by owner and metadata.
 
 A broker of KRaft decides by the cluster's metadata which of the logs on its disks are its own,
 before it serves anybody. It sets aside what the metadata does not give it, ends moves between its
@@ -162,7 +162,7 @@ class _Broker:
         self.placed.append(place(root.location, code, message, entry, severity))
 
     def _read_metadata(self) -> ClusterMetadata | None:
-        """Return what a node has left of its copy of the metadata once it has started."""
+        """Return a node's copy of the metadata as its start leaves it."""
         for root in self.roots:
             for entry in root.entries:
                 path = local_path(entry.path)
@@ -186,7 +186,7 @@ class _Broker:
             self._add(Code.QUORUM_STATE_BROKEN, str(error), root, entry)
 
     def _check_bootstrap(self, root: ObservedRoot) -> None:
-        """Read what the cluster began with: a controller reads it at each start."""
+        """Check the cluster's bootstrap file; a controller reads it at each start."""
         path = Path(root.location, BOOTSTRAP_SNAPSHOT_FILE)
         if not is_there(path, may_be_link=True):
             return
@@ -255,7 +255,7 @@ class _Broker:
         logs: Sequence[tuple[ObservedRoot, SubDirectory]],
         assigned: str | None,
     ) -> None:
-        """Judge the copies of a partition that a move between log directories was making."""
+        """Judge the copies of a partition from a move between log directories."""
         futures = [(r, e) for r, e in logs if e.kind is DirectoryKind.FUTURE and not e.is_link]
         current = [(r, e) for r, e in logs if e.kind is DirectoryKind.PARTITION]
         for root, entry in futures:
@@ -272,7 +272,7 @@ class _Broker:
                 self._add(Code.FUTURE_ALONE, message, root, entry, severity)
 
     def _find_absent(self, metadata: ClusterMetadata, node_id: int) -> None:
-        """Find the partitions that the broker has by its metadata, and no directory of."""
+        """Find partitions in the broker's metadata but in no directory."""
         present = {
             entry.topic_partition
             for root in self.roots
@@ -323,7 +323,7 @@ class _Broker:
 def _stray(
     metadata: ClusterMetadata, node_id: int, ids: Mapping[str, str], entry: SubDirectory
 ) -> tuple[Code, str] | None:
-    """Return why a broker sets a log aside, None if it does not."""
+    """Return why a broker sets a log aside, None without a reason."""
     name = entry.topic_partition
     expected = None if name is None else ids.get(name.topic)
     code = Code.PARTITION_STRAYED
@@ -356,7 +356,7 @@ def _record(metadata: ClusterMetadata, topic_id: str | None, number: int) -> Par
 
 
 def _directory(record: PartitionRecord, node_id: int) -> str | None:
-    """Return the id of the log directory that a replica is assigned to, None for none."""
+    """Return the id of a replica's assigned log directory, None for none."""
     if node_id not in record.replicas or len(record.directories) != len(record.replicas):
         return None
     return record.directories[record.replicas.index(node_id)]
@@ -384,7 +384,9 @@ def _check_owner(roots: Sequence[ObservedRoot]) -> Iterable[PlacedFinding]:
 def _properties_fixes(
     roots: Sequence[ObservedRoot], metadata: ClusterMetadata | None
 ) -> dict[str, str]:
-    """Return by path how to write a lost meta.properties again, where its fellows say it.
+    """Return commands to write each lost meta.properties again, by path.
+
+    They are known where the broker's other log directories tell the content.
 
     A broker's registration has the ids of all its log directories. One is free if none of those
     that were given has it. A lost directory has the free one that its partitions are assigned to.
@@ -437,7 +439,10 @@ def _properties_fixes(
 
 
 def _owner(root: ObservedRoot) -> tuple[str, int] | None:
-    """Return the cluster and the node of KRaft that a directory says it is of, else None."""
+    """Return the cluster id and KRaft node id of a directory.
+
+    None where the directory does not say them.
+    """
     own = root.meta_properties
     if own is None or own.version != 1 or own.cluster_id is None or own.node_id is None:
         return None
@@ -447,14 +452,17 @@ def _owner(root: ObservedRoot) -> tuple[str, int] | None:
 
 
 def _may_be_replaced(path: Path) -> bool:
-    """Whether no link or folder is in the way, and it was not only forbidden to be read."""
+    """Whether a file may be written here: it is absent or readable.
+
+    No link or folder is in the way, and no file that may not be read.
+    """
     if not is_there(path, may_be_link=True):
         return True
     return path.is_file() and not path.is_symlink() and os.access(path, os.R_OK)
 
 
 def _assigned(root: ObservedRoot, metadata: ClusterMetadata | None, node_id: int) -> set[str]:
-    """Return the ids of the log directories that a directory's partitions are assigned to."""
+    """Return the assigned log directory ids of a directory's partitions."""
     if metadata is None:
         return set()
     ids = set()

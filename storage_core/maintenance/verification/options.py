@@ -46,7 +46,9 @@ class BrokerUser:
     number: int
 
     def may(self, facts: os.stat_result, access: int) -> bool:
-        """Whether the user has these rights; what any group may, the user's may.
+        """Whether the user has these rights.
+
+        A right that any group has counts as the user's.
 
         Args:
             facts: Of a file or folder.
@@ -75,7 +77,7 @@ class Surroundings:
 
     @property
     def is_copy(self) -> bool:
-        """Whether somebody else's sync writes here, so that files may be of different times."""
+        """Whether a foreign sync writes here, so files may differ in age."""
         return self.role is Role.MIRROR
 
     def tail_severity(self, unclosed: Severity) -> Severity:

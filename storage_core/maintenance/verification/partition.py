@@ -1,4 +1,4 @@
-"""Verifies one partition: its segments, its small files, its entries in the checkpoints."""
+"""Verify one partition: segments, small files, entries in the checkpoints."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

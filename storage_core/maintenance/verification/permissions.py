@@ -1,4 +1,6 @@
-"""What the user of a broker may not open in a log directory, though who looks may.
+"""Find files of a log directory closed to the broker's user.
+
+The user of this program may be able to open them.
 
 The doctor is often run as root, and so was what left the files: a broker that is another user takes
 a log directory offline for one file of its that it may not open. Who that user is, no file says;
@@ -40,7 +42,9 @@ _READ_FILES: Final = frozenset({LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, QUOR
 
 
 def find_forbidden(path: Path, findings: FindingCollector) -> BrokerUser | None:
-    """Report what a broker may not open of a log directory, but for the files of partitions.
+    """Report files of a log directory forbidden to its broker.
+
+    Files of partitions are left out.
 
     Args:
         path: The log directory, on this machine.
@@ -76,7 +80,7 @@ def find_forbidden(path: Path, findings: FindingCollector) -> BrokerUser | None:
 def check_rights(
     entries: Iterable[Entry], user: BrokerUser, *, last_base: int, findings: FindingCollector
 ) -> None:
-    """Report files of a partition that a broker may not open as its start does.
+    """Report a partition's files closed to a broker at its start.
 
     Args:
         entries: What lies in the partition's directory.

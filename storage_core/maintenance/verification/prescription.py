@@ -1,4 +1,6 @@
-"""One plan of commands for log directories, in an order in which no readable record is lost.
+"""Plan commands for log directories in an order without loss.
+
+No readable record is lost.
 
 Files that are derived from a log come first: building them anew cuts nothing. Then logs that are
 put in order from their first segment on, then what no broker parses is set aside and the rest is
@@ -86,7 +88,7 @@ class Prescription:
 
 @dataclass(slots=True)
 class _OrderedLogs:
-    """Logs of a topic that are put in order from their start, and what is removed before."""
+    """Logs of a topic to order from their start; removals before that."""
 
     removals: dict[str, None] = field(default_factory=dict)
     most_bytes: int = 0
@@ -100,7 +102,7 @@ def prescribe(
     hindered: Set[str] = frozenset(),
     from_start: Mapping[Place, int] | None = None,
 ) -> Prescription:
-    """Return the commands that mend what is an error or worse, in the order to run them.
+    """Return commands to mend all errors or worse, in order.
 
     Args:
         roots: The log directories, all of one broker's at best, and what they are.
@@ -178,7 +180,9 @@ def prescribe(
 
 
 def _without_vain_rebuilds(complaints: Sequence[Complaint]) -> list[Complaint]:
-    """Return the complaints, without commands that end at what only a person can mend.
+    """Return the complaints without vain commands to rebuild files.
+
+    Such a command ends at what only a person can mend.
 
     What stops a broker that loads the log stops whatever builds files anew from it.
     """
@@ -196,7 +200,7 @@ def _without_vain_rebuilds(complaints: Sequence[Complaint]) -> list[Complaint]:
 def _as_a_start(
     roots: Sequence[str], cuts: Sequence[StartCut], set_aside: Sequence[str], *, are_all: bool
 ) -> list[str]:
-    """Return the commands that do what a start would do, and keep what it would cut.
+    """Return commands with the effect of a start; they keep all cuts.
 
     Where a person has to decide about a log first, as about one that ends below its start, only
     topics without such a log may be cut.
@@ -227,7 +231,7 @@ def _may_cut(most_bytes: int) -> str:
 
 
 def recovered_together(roots: Mapping[str, Role]) -> dict[str, tuple[str, ...]]:
-    """Return, by root, the roots that a command names with it: all that the broker has.
+    """Return by root all roots for one command: those of its broker.
 
     A directory is marked as closed only where the run was given every other one of its broker, and
     one without the cluster's metadata knows its topics from the one that has it.

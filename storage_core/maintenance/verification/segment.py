@@ -1,4 +1,4 @@
-"""Verifies one segment: every batch, its own indexes, and facts for the partition.
+"""Verify one segment: every batch, its indexes, and facts for the partition.
 
 A segment is the unit of work. It is read once; with ``is_deep`` its records are decoded in the same
 pass. What no segment can judge alone (overlaps, open transactions, epochs against the epoch file)
@@ -142,7 +142,7 @@ def report_unreadable(
     options: VerifyOptions,
     findings: FindingCollector,
 ) -> None:
-    """Report a file that could not be read; one that is gone has been deleted meanwhile."""
+    """Report an unreadable file, or one deleted meanwhile."""
     is_gone = name not in {file.name for file in store.list_files()}
     if is_gone:
         _report_change(name, "was listed and is gone", options, findings)
@@ -168,7 +168,10 @@ def _read_index(
     options: VerifyOptions,
     findings: FindingCollector,
 ) -> UsedBytes | None:
-    """Return what is in an index, None without one; one that cannot be read is reported."""
+    """Return the content of an index, None without a readable one.
+
+    An index that cannot be read is reported.
+    """
     if file is None:
         return None
     try:

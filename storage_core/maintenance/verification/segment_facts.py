@@ -1,4 +1,7 @@
-"""Facts about a verified segment that its partition needs: small enough to travel between tasks."""
+"""Facts about a verified segment, for its partition.
+
+They are small enough to travel between tasks.
+"""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,7 @@
-"""One pass over a segment: every batch by itself, and against those before it."""
+"""Check each batch of a segment, alone and against earlier ones.
+
+One pass does it.
+"""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -248,7 +251,7 @@ class SegmentPass:
             self._transactions.add(window, is_good)
 
     def _count(self, window: Window, is_good: NDArray[np.bool_]) -> None:
-        """Hand on the batches that count, up to the last good one; those behind it have to wait."""
+        """Count the batches up to the last good one; later ones wait."""
         batches = window.batches
         rows = np.stack(
             [
@@ -266,7 +269,9 @@ class SegmentPass:
         self._waiting = rows[:, end : end + _MAX_WAITING].copy()
 
     def _hand_on(self, rows: NDArray[np.int64]) -> None:
-        """Add batches to the facts: good ones, and bad ones with offsets that fit between those.
+        """Add good batches to the facts, and bad ones with fitting offsets.
+
+        Their offsets fit between those of the good ones.
 
         Of a batch with a wrong checksum the header may well be right: what is counted and indexed
         then goes on as it does in Kafka.

@@ -1,4 +1,4 @@
-"""Collects the transactions of a log segment by segment, and puts them together afterwards.
+"""Collect a log's transactions segment by segment, then join them.
 
 A segment alone cannot say whether its first marker ends a transaction that began before it. So it
 says, for each producer, what stood before its first marker, and what is open after its last one;
@@ -133,7 +133,7 @@ class TransactionScan:
         )
 
     def _add_groups(self, window: Window, rows: NDArray[np.int64]) -> None:
-        """Look at rows that are sorted by producer; a group of them ends with its marker."""
+        """Add rows sorted by producer, in groups; a marker ends a group."""
         batches = window.batches
         producer = batches.producer_id[rows]
         is_marker = batches.is_control[rows]
@@ -250,7 +250,9 @@ def describe_open(
     max_transaction_timeout_ms: int,
     findings: FindingCollector,
 ) -> None:
-    """Report the open transactions of a log, and those that no coordinator will ever end.
+    """Report a log's open and hanging transactions.
+
+    No coordinator will ever end a hanging one.
 
     Args:
         transactions: Of the log.
@@ -277,7 +279,7 @@ def missing_and_unknown(
     abort_markers: Sequence[int],
     entries: Sequence[tuple[int, int, int]],
 ) -> tuple[list[AbortedTransaction], list[tuple[int, int, int]]]:
-    """Compare the aborts of a segment with the entries of its transaction index.
+    """Compare a segment's aborts with the entries of its transaction index.
 
     Compaction may have removed a transaction's first batches: its entry then begins earlier. It
     may have removed all of them and left marker and entry.

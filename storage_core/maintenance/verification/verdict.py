@@ -1,4 +1,6 @@
-"""The verdict on log directories: advice for a person, its reasons, the next commands.
+"""Give the verdict on log directories: advice, reasons, next commands.
+
+The advice is for a person.
 
 Pure functions of what was found and of what a broker's start would do. The forecast of time is a
 model with three numbers, all of them shown: how fast one reader read just now, how many threads a
@@ -257,7 +259,7 @@ def forecast_start(
     has_metadata: bool = True,
     lacks_metadata: bool = False,
 ) -> StartForecast:
-    """Sum up what a broker's start would do, and how long it and we would take.
+    """Sum up a broker's start and its duration, with ours beside.
 
     A broker recovers each log directory with its own threads, one log a thread, and the slowest
     directory decides. We spread segments, so that neither a big partition nor a directory does.
@@ -303,7 +305,9 @@ def forecast_start(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """Readable records that were cut and kept, and that go back behind the end of their logs.
+    """Readable records cut earlier and due to go back.
+
+    They were kept, and go back behind the end of their logs.
 
     Attributes:
         folder: Where they are kept.
@@ -426,7 +430,10 @@ def _waiting_reason(waiting: Waiting) -> str:
 
 
 def _wait(roots: Sequence[RootState], waiting: Sequence[Waiting]) -> Verdict:
-    """Return the verdict where a start would give new records the offsets of those that wait."""
+    """Return the verdict to wait with a start until records are back.
+
+    A start would give their offsets to new records.
+    """
     brokers = [root for root in roots if root.role is Role.BROKER]
     names = [root.location for root in brokers]
     quoted = " ".join(map(quote, names))
@@ -494,7 +501,7 @@ def _losing_headline(
     low_ends: int,
     planned: Mapping[str, int],
 ) -> str:
-    """Return the worst that a start would do, with its number, in one sentence."""
+    """Return the worst effect of a start, with its number, as sentence."""
     # A partition and the copy that a move makes of it have one name.
     cut: Counter[str] = Counter()
     low: Counter[str] = Counter()
@@ -516,7 +523,7 @@ def _losing_headline(
 
 
 def _names(numbers: Mapping[str, int]) -> str:
-    """Return the name with the largest number, and how many more there are."""
+    """Return the name with the largest number, and the count of others."""
     first = max(numbers, key=lambda name: numbers[name])
     more = len(numbers) - 1
     return first if not more else f"{first} and {count_text(more, 'more partition')}"
