@@ -43,7 +43,9 @@ class WindowBuffers:
 
 
 class RoundBuffers:
-    """The buffers of one round, in turns: a segment goes on where the one before it ended.
+    """The buffers of one round, used in turns.
+
+    A segment goes on with them where the one before it ended.
 
     Attributes:
         windows: Where the windows themselves lie, as `scan_windows` takes them.
@@ -54,7 +56,7 @@ class RoundBuffers:
         self._buffers: deque[WindowBuffers] = deque()
 
     def reserve(self, count: int, plan: CompactionPlan) -> None:
-        """Have buffers for so many windows that are valid at the same time.
+        """Provide buffers for so many windows, valid at the same time.
 
         Args:
             count: How many.

@@ -1,4 +1,7 @@
-"""Which part of a log may be cleaned, and whether it is due: LogCleanerManager's decisions."""
+"""Choose the cleanable range of a log; say whether it is due.
+
+These are the decisions of Kafka's LogCleanerManager.
+"""
 
 import enum
 from collections.abc import Sequence
@@ -17,7 +20,9 @@ MAX_LAG_MS = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanRequest:
-    """The round's clock and what the log directory's checkpoints say of the partition.
+    """The round's clock and the checkpoints' entries for the partition.
+
+    The checkpoints are those of the log directory.
 
     Attributes:
         now_ms: The one clock of the run, epoch milliseconds.
@@ -81,7 +86,7 @@ class CleanableRange:
 
 
 def choose_range(state: PartitionState, config: LogConfig, request: CleanRequest) -> CleanableRange:
-    """Choose what to clean, as Kafka's cleaner manager does or as the request says.
+    """Choose the range to clean, as Kafka's cleaner manager or the request.
 
     Args:
         state: The partition.
@@ -147,7 +152,9 @@ def rule_out_round(
     *,
     recovery_point: int | None,
 ) -> CleanableRange | None:
-    """Return the range of a log that is not due, None where the log has to be asked.
+    """Return the range of a log surely not due, else None.
+
+    None means that the log itself has to be asked.
 
     What only batches tell (how far committed data reaches, when a segment began) is taken as the
     case in which most would be cleaned: the range ends where it would if every record below the
@@ -179,14 +186,17 @@ def rule_out_round(
 
 
 def without_max_lag(config: LogConfig) -> LogConfig:
-    """Return a configuration by which no log is due for the age of its records alone."""
+    """Return a configuration without a limit for the age of dirty records.
+
+    No log is due for that age alone then.
+    """
     return replace(config, max_compaction_lag_ms=MAX_LAG_MS)
 
 
 def _reason(
     config: LogConfig, clean_bytes: int, cleanable_bytes: int, delay_ms: int
 ) -> NotDue | None:
-    """Return why Kafka would not clean a log now, None if it would."""
+    """Return why Kafka would not clean now, None if it would."""
     if not config.is_compacted:
         return NotDue.NOT_COMPACTED
     if cleanable_bytes == 0:
@@ -200,7 +210,10 @@ def _reason(
 def segments_between(
     segments: Sequence[SomeSegment], first_offset: int, end_offset: int
 ) -> list[SomeSegment]:
-    """Return the segments from the one that holds first_offset to those below end_offset."""
+    """Return the segments from the one of first_offset to end_offset.
+
+    All of them begin below end_offset.
+    """
     if first_offset == end_offset:
         return []
     floor = max((s.base_offset for s in segments if s.base_offset <= first_offset), default=0)
@@ -208,7 +221,10 @@ def segments_between(
 
 
 def _non_active_from(segments: Sequence[ObservedSegment], offset: int) -> list[ObservedSegment]:
-    """Return the segments from the one that holds offset on, but for the active one."""
+    """Return the segments from an offset on, without the active one.
+
+    The first of them is the one that holds the offset.
+    """
     active = segments[-1].base_offset
     if offset > active:
         return []
@@ -216,7 +232,10 @@ def _non_active_from(segments: Sequence[ObservedSegment], offset: int) -> list[O
 
 
 def _round_down(state: PartitionState, offset: int) -> int:
-    """Return the end of a range that may reach up to an offset: a segment's base."""
+    """Round an offset down to the base of a segment.
+
+    A range that may reach up to the offset ends there.
+    """
     left_alone = _non_active_from(state.segments, offset)
     return (left_alone[0] if left_alone else state.active_segment).base_offset
 

@@ -1,4 +1,4 @@
-"""From what a round came to, to operations: the swap of each cleaned group, or a split.
+"""Plan a round's file operations: swap each cleaned group, or split.
 
 The ``.cleaned`` files of all groups appear first; a crash then leaves the old segments. Once every
 file of a group is ``.swap`` the new segment counts: a loader deletes what it replaces and drops the
@@ -101,7 +101,7 @@ def plan_commit(log: LoadedLog, plan: CompactionPlan, groups: Sequence[CleanedGr
 
 
 def _names(group: CleanedGroup) -> list[str]:
-    """Return what the files of a cleaned segment are called in the end."""
+    """Return the final names of a cleaned segment's files."""
     return [segment_file(group.base_offsets[0], file.suffix) for file in group.files]
 
 
@@ -137,7 +137,10 @@ def _appear(group: CleanedGroup) -> list[Operation]:
 
 
 def _begin(group: CleanedGroup) -> list[Operation]:
-    """Let a cleaned segment count, once all of it has its new names."""
+    """Rename a cleaned segment's files to ``.swap``; then it counts.
+
+    It counts once all of them have the new name.
+    """
     return [
         RenameFile(source=name + CLEANED_SUFFIX, target=name + SWAP_SUFFIX, reason=_COUNTS)
         for name in _names(group)
@@ -165,7 +168,10 @@ def _end(group: CleanedGroup) -> list[Operation]:
 def _remove(
     group: CleanedGroup, old: Sequence[str], snapshot_offsets: frozenset[int]
 ) -> list[Operation]:
-    """Remove what was replaced, and snapshots of where no segment begins any more."""
+    """Remove the replaced files, and snapshots without a segment.
+
+    No segment begins any more at the offset of such a snapshot.
+    """
     return [
         *(DeleteFile(name=name + DELETED_SUFFIX, reason=_replaced(group)) for name in old),
         *(
@@ -177,7 +183,9 @@ def _remove(
 
 
 def find_split(store: LogStore, plan: CompactionPlan, file: str) -> SegmentSplit:
-    """Read a segment once for the parts whose offsets fit; nothing is planned.
+    """Find the parts of a segment with fitting offsets; plan nothing.
+
+    The segment is read once.
 
     Args:
         store: The partition directory.

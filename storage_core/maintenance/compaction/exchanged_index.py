@@ -1,4 +1,6 @@
-"""What pass two is told when keys were exchanged: the fold over all segments, and a group's index.
+"""Build pass two's inputs after a key exchange: fold, group indexes.
+
+The fold goes over all segments of the partition.
 
 A group gets bitmaps of all of its records, those below the dirty section included: it needs no
 offset map.
@@ -41,7 +43,7 @@ class FoldedRound:
 
 
 def group_of_segment(plan: CompactionPlan) -> list[int]:
-    """Return the number of the group that each segment of the round belongs to."""
+    """Return the group number of each segment of the round."""
     groups = group_segments(plan, plan.end_offset)
     return [number for number, group in enumerate(groups) for _ in group]
 
@@ -72,7 +74,10 @@ def fold_facts(plan: CompactionPlan, facts: Mapping[int, bytes]) -> FoldedRound:
 
 
 def facts_for_pass_two(content: bytes) -> bytes:
-    """Return what of a segment's facts pass two needs: all but its transactions."""
+    """Return a segment's facts without its transactions.
+
+    Pass two needs all the others.
+    """
     return pack_arrays(*IndexedSegment.from_parts(*unpack_arrays(content)).to_parts())
 
 

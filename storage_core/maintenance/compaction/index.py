@@ -1,4 +1,4 @@
-"""The index of a round: what pass one found, and all that pass two asks it.
+"""The index of a round: pass one's results, asked by pass two.
 
 ``pass_one.py`` makes it in process; spread over executors it comes of a merge of partial indexes
 (``merged.py``), or of keys that were exchanged by hash (``exchanged_index.py``).
@@ -51,7 +51,10 @@ class IndexedSegment:
         return words_for(self.record_count)
 
     def to_parts(self, suffix: str = "") -> tuple[dict[str, int], dict[str, NDArray[Any]]]:
-        """Return its numbers, and its arrays by names with a suffix, to be packed with others."""
+        """Return its numbers, and its arrays by name and suffix, for packing.
+
+        They are packed together with others.
+        """
         numbers = {name: getattr(self, name) for name in _NUMBERS}
         return numbers, {name + suffix: getattr(self, name) for name in _ARRAYS}
 
@@ -118,7 +121,10 @@ class CompactionIndex:
         return self.latest_offset + 1
 
     def bitmap_of(self, base_offset: int) -> NDArray[np.uint64]:
-        """Return the survivors' bitmap of a segment, a view; empty for one without records."""
+        """Return the survivors' bitmap of a segment, as a view.
+
+        It is empty for a segment without records.
+        """
         number = self.numbers[base_offset]
         first, end = self._bounds[number : number + 2].tolist()
         return self.words[first:end]
@@ -134,10 +140,13 @@ def words_for(record_count: int) -> int:
 
 
 def bitmap_bounds(segments: Iterable[IndexedSegment]) -> NDArray[np.int64]:
-    """Return int64[n + 1]: the word where each segment's bitmap begins, and how many there are."""
+    """Return int64[n + 1]: first word of each segment's bitmap, and total."""
     return np.cumsum([0, *(segment.word_count for segment in segments)], dtype=np.int64)
 
 
 def rank_of(segment_number: int, ordinal: int) -> int:
-    """Return a rank: number of the dirty segment in the upper bits, ordinal in the lower ones."""
+    """Return a rank: number of the dirty segment, then ordinal.
+
+    The number is in the upper bits, the ordinal in the lower ones.
+    """
     return ordinal + (segment_number << ORDINAL_BITS)

@@ -1,4 +1,6 @@
-"""Hashes of keys that pass one made, kept for pass two, which puts those that stay into sidecars.
+"""Keep hashes of keys from pass one for pass two.
+
+Pass two puts those of the records that stay into sidecars.
 
 What is not kept costs the next round something, and nothing else: it hashes those keys again.
 """
@@ -19,7 +21,9 @@ _Part = tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.uint64]]
 
 
 class KeptHashes:
-    """Hashes of keys by segment and ordinal; later ones are not kept where there is no room.
+    """Hashes of keys by segment and ordinal, up to a limit.
+
+    Later ones are not kept where there is no room.
 
     Args:
         limit: The most to keep, at least 0.
@@ -30,7 +34,10 @@ class KeptHashes:
         self._parts: dict[int, list[_Part]] = {}
 
     def put(self, base_offset: int, keys: KeyBlock, first_rank: int) -> None:
-        """Keep the hashes of some batches of the segment whose ranks begin there."""
+        """Keep the hashes of some batches of a segment.
+
+        The ranks of the segment begin at first_rank.
+        """
         if self._left <= 0:
             # The segment's ordinals would have holes.
             self._parts.pop(base_offset, None)
@@ -47,7 +54,9 @@ class KeptHashes:
     def take(
         self, base_offset: int, record_count: int
     ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]] | None:
-        """Return the hashes of a segment's records and keep them no more; None without all of them.
+        """Return and forget the hashes of a segment's records.
+
+        None where not all of them were kept.
 
         Args:
             base_offset: Of the segment.

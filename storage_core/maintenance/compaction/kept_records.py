@@ -1,4 +1,6 @@
-"""Records that pass one decompressed, kept for pass two while there is room.
+"""Keep decompressed records from pass one for pass two.
+
+They are kept while there is room.
 
 Pass two needs the batches again of which some records stay. Where both passes run in one process it
 asks here first; what it does not find it decompresses once more.
@@ -28,7 +30,7 @@ KEPT_RATIO: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _KeptBatches:
-    """What a payload says of the batches of a window, without the window.
+    """A payload's facts about the batches of a window, without the window.
 
     Attributes:
         position: int64[batches], where they begin, counted from the window's first byte.
@@ -48,7 +50,9 @@ class _KeptBatches:
 
 
 class KeptRecords:
-    """Decompressed records of whole windows, by file and position; the first ones go first.
+    """Decompressed records of whole windows, by file and position.
+
+    The first ones go first.
 
     Any thread may take what one has put.
 
@@ -63,7 +67,9 @@ class KeptRecords:
         self._taking = threading.Lock()
 
     def put(self, payload: Payload) -> bool:
-        """Keep a payload; whether its arena belongs to this from now on, and may not be used again.
+        """Keep a payload; return whether its arena was taken over.
+
+        Such an arena may not be used again.
 
         Only one that has all of a window and nothing of the formats before v2 is kept.
         """
@@ -89,7 +95,9 @@ class KeptRecords:
         return True
 
     def take(self, window: Window, wanted: NDArray[np.bool_], notes: BatchNotes) -> Payload | None:
-        """Return the wanted batches of a window, None where one was not kept; keep them no longer.
+        """Return and forget the wanted batches of a window.
+
+        None where one of them was not kept.
 
         Args:
             window: The window.

@@ -1,4 +1,6 @@
-"""Pass one for key sets that fit no single process: what segments say, and who hears it.
+"""Exchange keys between segments and buckets, for too large key sets.
+
+This is pass one for key sets that fit no single process: what segments say, and who hears it.
 
 The keys of a round are dealt out by their hash into *buckets*, small enough for one task each. A
 segment sends each bucket its share of the keys, and of the records that have to ask whether a
@@ -52,7 +54,10 @@ _HALF: Final = np.uint64(32)
 
 
 class MessageKind(enum.IntEnum):
-    """What a message says; a bucket has to hear the kinds in this order."""
+    """The content of a message.
+
+    A bucket has to hear the kinds in this order.
+    """
 
     ROWS = 0  # transactions of the producers that have an aborted one
     KEYS = 1  # (low, high, rank) of records that count
@@ -87,7 +92,7 @@ def send_segment(
     throttler: Throttler | None = None,
     threads: int = 1,
 ) -> Iterator[KeyMessage]:
-    """Read one segment of a round and yield what it has to say.
+    """Read one segment of a round and yield its messages.
 
     Args:
         store: The partition directory.
@@ -133,7 +138,7 @@ def unpack_columns(content: bytes | memoryview, columns: int) -> NDArray[np.uint
 
 
 def unpack_rows(content: bytes) -> tuple[dict[str, Any], TransactionRows]:
-    """Return the facts and the transactions of a message of rows or facts."""
+    """Return the facts and transactions of a ROWS or FACTS message."""
     facts, arrays = unpack_arrays(content)
     return facts, TransactionRows.from_arrays(arrays)
 
@@ -196,7 +201,7 @@ class _Mailbox:
 
 
 class _AskingKeys(SegmentKeys):
-    """Takes the keys of one segment, and lets the records below the dirty section ask."""
+    """Collect the keys of one segment; query those below the dirty section."""
 
     clean_part = CleanPart.KEYS
 
@@ -271,7 +276,7 @@ class KeyBucket:
             self._ask(low, high, rank.view(np.int64))
 
     def survivors(self) -> Iterator[tuple[int, NDArray[np.uint32]]]:
-        """Yield, by segment of the round, the ordinals of those of its records that survive.
+        """Yield, by segment of the round, the ordinals of its survivors.
 
         Many of one segment come in several arrays.
         """

@@ -1,4 +1,6 @@
-"""Key entries and arrays in scratch files, for processes of one host that map them into memory.
+"""Store key entries and arrays in scratch files, mapped into memory.
+
+They are for processes of one host.
 
 A *stream* is a file of rows ``uint64[n, columns]``, appended to block by block and mapped when it
 is complete. A *set* is a file of named arrays with a few facts: a line of JSON that says where
@@ -63,7 +65,7 @@ class StreamWriter(_NewFile):
 
 
 def read_stream(path: Path, columns: int) -> Iterator[NDArray[np.uint64]]:
-    """Yield the rows of a complete stream, a block at a time, each copied by columns.
+    """Yield the rows of a complete stream in blocks, copied by columns.
 
     Args:
         path: Its file.
@@ -97,7 +99,9 @@ def write_set(path: Path, facts: Mapping[str, Any], arrays: Mapping[str, NDArray
 
 
 def map_set(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Return the facts and arrays of a file; the arrays' bytes stay in the page cache.
+    """Return the facts and arrays of a file, mapped into memory.
+
+    The arrays' bytes stay in the page cache.
 
     A change of an array is seen by nobody else, and not written back.
 
@@ -118,10 +122,12 @@ def map_set(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
 
 
 class FiledTable(_NewFile):
-    """The memory of a table that lives in a file, not in the process's own memory."""
+    """A table's memory in a file instead of the process."""
 
     def extend(self, slots: int) -> NDArray[np.uint64]:
-        """Return the table with so many rows: those it had, and behind them zeros.
+        """Extend the table to so many rows, with zeros behind.
+
+        It keeps the rows that it has.
 
         Raises:
             StorageError: The disk has no room for it.
@@ -138,7 +144,7 @@ class FiledTable(_NewFile):
 
 
 def map_table(path: Path, columns: int) -> NDArray[np.uint64]:
-    """Return a table of a `FiledTable`, as it is now; changes stay in this process."""
+    """Map the current table of a `FiledTable`; changes stay in this process."""
     return _map(path, np.uint64, (-1, columns))
 
 
