@@ -1,4 +1,6 @@
-"""The key sidecar of a cleaned segment: what the next round has to know of it, without its records.
+"""The key sidecar of a cleaned segment, for the next round.
+
+It says what the round has to know of the segment, without its records.
 
     header (128 bytes)   magic, version, MAC, base offset, bytes of the segment, batches, keys,
                          CRC-32C of the hashes; little-endian, zeros behind
@@ -105,7 +107,10 @@ class KeySidecar:
 
     @cached_property
     def first_key(self) -> NDArray[np.int64]:
-        """Where the hashes of each batch begin, and the last one's end, int64[batches + 1]."""
+        """First hash of each batch, and the end, int64[batches + 1].
+
+        The end is that of the last batch.
+        """
         return np.concatenate([[0], np.cumsum(self.key_count)])
 
     def rows(self, first: int, end: int) -> "KeySidecar":
@@ -205,7 +210,10 @@ def decode_sidecar(content: NDArray[np.uint8], of: SegmentVersion, secret: bytes
 
 
 def _check(sidecar: KeySidecar, of: SegmentVersion) -> None:
-    """Refuse what no segment has: whoever knows the secret may have made a mistake."""
+    """Refuse a sidecar with facts impossible in a segment.
+
+    Even whoever knows the secret may have made a mistake.
+    """
     batches = sidecar.batches
     ends = np.cumsum(batches.size)
     is_good = (
@@ -227,7 +235,9 @@ def _check(sidecar: KeySidecar, of: SegmentVersion) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockKeys:
-    """Hashes of the keys of a block of batches of which pass two keeps some records.
+    """Hashes of the keys of a block with surviving records.
+
+    Pass two keeps some records of each of its batches.
 
     Attributes:
         noted: (low, high), uint64[] each: of pass one, or of the source segment's sidecar.
@@ -241,7 +251,9 @@ class BlockKeys:
 def sidecar_of_block(
     out: NDArray[np.uint8], payload: Payload, keep: NDArray[np.uint8], keys: BlockKeys
 ) -> KeySidecar:
-    """Return a sidecar of the batches that were made of a block; positions are those in out.
+    """Return a sidecar of a block's output batches.
+
+    Positions are those in out.
 
     Args:
         out: uint8[n], their bytes.
@@ -281,7 +293,7 @@ class SidecarBuilder:
         self._size_bytes = HEADER_BYTES
 
     def add(self, part: KeySidecar, position: int) -> None:
-        """Add what is known of the next batches, which lie at a position of the segment."""
+        """Add the next batches' part; they lie at position in the segment."""
         if not len(part.batches):
             return
         columns = part.batches.columns.copy()
@@ -293,7 +305,7 @@ class SidecarBuilder:
             self._parts.append(replace(part, batches=BatchTable(columns)))
 
     def finish(self) -> KeySidecar | None:
-        """Return the sidecar; None where there is nothing in it, or too much."""
+        """Return the sidecar; None if it is empty or too large."""
         if not self._parts:
             return None
         return KeySidecar(

@@ -1,4 +1,6 @@
-"""A clean segment of which a sidecar tells the keys: only what something happens to is read.
+"""Judge a clean segment by its sidecar, to read only changed batches.
+
+A batch is read only where something happens to it.
 
 The sidecar stands in for pass one, which has not read the segment: the keys that the round's map
 does not hold are those whose records stay, a bit each.
@@ -40,7 +42,7 @@ class BatchRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foresight:
-    """What is known of the batches of a segment before any of them is read.
+    """The fate of a segment's batches before any is read.
 
     Attributes:
         is_settled: bool[batches], whether it is known what becomes of them.
@@ -76,7 +78,9 @@ class KnownSegment:
     def ask(
         cls, file: str, sidecar: KeySidecar, index: CompactionIndex, now_ms: int
     ) -> "KnownSegment":
-        """Ask a round's map for all keys of a segment before its dirty part.
+        """Look up all keys of a segment in a round's map.
+
+        The segment lies before the round's dirty part.
 
         Args:
             file: Name of the segment's log.
@@ -148,6 +152,6 @@ def find_stretches(size: NDArray[np.int64], foreseen: Foresight) -> list[BatchRu
 
 
 def _bounds(kind: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where runs of one kind begin, and where the last one ends."""
+    """Return the start of each run of one kind, and the end."""
     inner = np.flatnonzero(np.diff(kind)) + 1
     return np.concatenate([[0], inner, [kind.size]]) if kind.size else np.zeros(1, np.int64)

@@ -1,4 +1,7 @@
-"""The merge of partial indexes: all that pass two needs, in memory or in scratch files."""
+"""Merge partial indexes into everything pass two needs.
+
+The merge is in memory or in scratch files.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -34,7 +37,7 @@ from storage_core.records.packing import pack_arrays, unpack_arrays
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStart:
-    """One group of pass two, and the transaction tracker as it stands before it.
+    """One group of pass two, and the transaction tracker before it.
 
     Attributes:
         base_offsets: Base offsets of the group's segments.
@@ -47,7 +50,9 @@ class GroupStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedIndex:
-    """The merge of all partial indexes of a round: all that pass two needs.
+    """All partial indexes of a round in one, for pass two.
+
+    Pass two needs nothing else.
 
     Attributes:
         index: As a round in process would have built it.
@@ -75,7 +80,10 @@ class MergedIndex:
         return cls._of(facts, arrays, whole)
 
     def to_file(self, path: Path) -> None:
-        """Write the merged index to a file; where it needs the map, its table lies in another."""
+        """Write the merged index to a file, without the map's table.
+
+        Where the index needs the map, its table lies in another file.
+        """
         write_set(path, *self._parts())
 
     @classmethod
@@ -171,7 +179,9 @@ def merge_indexes(
 def merge_files(
     plan: CompactionPlan, prefixes: Sequence[Path], target: Path
 ) -> tuple[Path, Path | None]:
-    """Merge the partial indexes that lie in scratch files; the map never lies in memory.
+    """Merge the partial indexes in scratch files, the map in one, too.
+
+    The map never lies in memory.
 
     Args:
         plan: The round.
@@ -215,7 +225,7 @@ def _merge_keys(
 def start_groups(
     plan: CompactionPlan, end_offset: int, rows: Mapping[int, TransactionRows]
 ) -> tuple[GroupStart, ...]:
-    """Run the tracker of pass two over a round, and note how it stands before each group.
+    """Run pass two's tracker over a round; note its state before groups.
 
     Args:
         plan: The round.

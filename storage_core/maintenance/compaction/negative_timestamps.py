@@ -1,4 +1,6 @@
-"""Say before a round that it would end at a negative timestamp, as Kafka's cleaner does.
+"""Refuse a round before it ends at a negative timestamp.
+
+Kafka's cleaner ends there, too.
 
 Brokers take timestamps below -1. The cleaner cannot write such a record anew, and gives the log up
 where a batch that has one loses other records. Only a round tells; so one is made without output
@@ -17,7 +19,9 @@ from storage_core.store.base import LogStore
 
 
 def refuse_negative_timestamps(store: LogStore, plan: CompactionPlan) -> None:
-    """Refuse a round that would end at a negative timestamp, as far as that is seen cheaply.
+    """Refuse a round with a negative timestamp, if cheaply visible.
+
+    The round would end at it.
 
     Args:
         store: The partition.

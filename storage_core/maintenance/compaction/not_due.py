@@ -1,4 +1,6 @@
-"""Which of very many logs are not due for a round, decided over their listings as arrays.
+"""Find the logs not due for a round, from listings as arrays.
+
+It is made for very many logs.
 
 What `choose_range` says of such a log is said here without an object of it. Where a round is due,
 or a lag asks for the ages of records, nothing is said: the log is loaded for that.
@@ -14,7 +16,9 @@ from storage_core.maintenance.listings import NO_END, Listings, Mask, Numbers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogsNotDue:
-    """The ranges that are not cleaned, as `CleanableRange` has them; they count where ``is_sure``.
+    """Ranges of the logs not due, as `CleanableRange` has them.
+
+    They count where ``is_sure``.
 
     Attributes:
         is_sure: Whether a log is not due.
@@ -47,7 +51,7 @@ def find_logs_not_due(  # the inputs of Kafka's cleaner manager
     high_watermarks: Numbers,
     has_watermark: Mask,
 ) -> LogsNotDue:
-    """Find the logs of which no round is due; all arguments go by partition.
+    """Find the logs without a due round; all arguments go by partition.
 
     Args:
         listings: The partitions, at least one, of compacted topics.
@@ -64,7 +68,10 @@ def find_logs_not_due(  # the inputs of Kafka's cleaner manager
     owners = np.repeat(np.arange(len(listings)), counts)
 
     def last_base_up_to(offsets: Numbers) -> Numbers:
-        """Return the bases of the segments that hold some offsets, the active one's beyond."""
+        """Return the base of the segment of each partition's offset.
+
+        Beyond the active segment's base, it is that one's.
+        """
         reached = np.where(bases <= offsets[owners], bases, bases[firsts][owners])
         floors: Numbers = np.maximum.reduceat(reached, firsts)
         return floors

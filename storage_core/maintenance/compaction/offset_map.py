@@ -1,4 +1,4 @@
-"""The offset map of a round, and what is left of it for pass two."""
+"""The offset map of a round, and its rest for pass two."""
 
 import mmap
 from contextlib import suppress
@@ -42,7 +42,9 @@ class TableMemory(Protocol):
     """Where a table lies."""
 
     def extend(self, slots: int) -> NDArray[np.uint64]:
-        """Return the table with so many slots: those it had, and behind them empty ones.
+        """Extend the table to so many slots, with empty ones behind.
+
+        It keeps the slots that it has.
 
         Nobody may have the array of the last time any more: its memory may move.
         """
@@ -111,7 +113,7 @@ class OffsetMap:
 
     @classmethod
     def over(cls, table: NDArray[np.uint64], keys: int) -> "OffsetMap":
-        """Return a map for look-ups over the table of another one, of so many keys."""
+        """Return a look-up map over another map's table of so many keys."""
         whole = cls()
         whole.table, whole._used = table, keys
         return whole
@@ -152,13 +154,19 @@ class OffsetMap:
     def look_up(
         self, low: NDArray[np.uint64], high: NDArray[np.uint64], count: int
     ) -> NDArray[np.int64]:
-        """Return the ranks of the first count hashes, ABSENT for those not in the map."""
+        """Return the ranks of the first count hashes, or ABSENT.
+
+        ABSENT stands for a hash that is not in the map.
+        """
         rank = np.empty(count, np.int64)
         look_up_block(self.table, low, high, count, rank)
         return rank
 
     def seen(self) -> NDArray[np.uint64]:
-        """Return bits of all keys, as the kernels have it; the map is complete by now."""
+        """Return bits of all keys, in the kernels' form.
+
+        The map is complete by now.
+        """
         if self._seen is None:
             seen = _ALL_SEEN
             if self._used * _LEAST_SEEN_BITS <= 64 * _MOST_SEEN_WORDS:
@@ -174,7 +182,9 @@ class OffsetMap:
         high: NDArray[np.uint64],
         record_count: NDArray[np.int64],
     ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        """Say of which hashes the map holds none; it is complete by now.
+        """Mark the hashes absent from the map.
+
+        The map is complete by now.
 
         Args:
             low: uint64[n], lower halves.
@@ -203,7 +213,9 @@ _CHECKED: Final = np.empty(0, np.int64)
 
 
 class KeyBlock:
-    """The keyed records of some batches, hashed; its arrays are used again for the next ones.
+    """The keyed records of some batches, hashed.
+
+    Its arrays are used again for the next batches.
 
     Attributes:
         count: How many keys there are.
@@ -239,7 +251,9 @@ class KeyBlock:
         first_rank: int,
         checks_crc: bool = False,
     ) -> None:
-        """Take the keyed records at or above first_offset of the wanted rows of a payload.
+        """Hash the keyed records of a payload's wanted rows.
+
+        Only records at or above first_offset count.
 
         Args:
             payload: Some batches of a window.

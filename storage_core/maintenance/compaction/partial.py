@@ -1,4 +1,6 @@
-"""Pass one spread over processes: a partial index a segment, for a merge.
+"""Spread pass one over processes: one partial index for each segment.
+
+The partial indexes are merged afterwards.
 
 A segment can be indexed without knowing the ones before it, but for one thing: whether a
 transactional batch was aborted depends on what came before. The keys of the batches that may be
@@ -116,7 +118,10 @@ class SegmentKeys:
         return Choice(wanted, suspect_row)
 
     def take(self, batches: HashedBatches, *, is_dirty: bool) -> Stop | None:  # noqa: ARG002  # all are alike
-        """Take keys; of those of one key that are in the small map together the newest goes on."""
+        """Take keys into the small map; keep suspects apart.
+
+        Of the records of one key that are in the map together, the newest goes on.
+        """
         keys, count = batches.keys, batches.keys.count
         low, high, rank = keys.low[:count], keys.high[:count], keys.rank[:count]
         suspect_row = batches.choice.suspect_row[batches.payload.first_row + keys.batch[:count]]
@@ -141,7 +146,10 @@ class SegmentKeys:
 
 
 def rows_of_suspects(plan: CompactionPlan, rows: TransactionRows) -> TransactionRows:
-    """Return those rows that can tell which batches of a round were aborted."""
+    """Return the rows of producers with aborted transactions.
+
+    They can tell which batches of a round were aborted.
+    """
     return rows.pick(np.isin(rows.producer_id, plan.aborted_producers))
 
 
@@ -205,7 +213,10 @@ class PartialIndex:
         yield from self.suspects
 
     def to_bytes(self) -> bytes:
-        """Return the partial index as bytes, for another process of the same run."""
+        """Pack the partial index into bytes for another process.
+
+        The other process belongs to the same run.
+        """
         return pack_arrays(*self._parts())
 
     @classmethod
