@@ -86,7 +86,9 @@ def clean_partition(
     request: CleanRequest,
     threads: int | None = None,
 ) -> CleanResult:
-    """Load a partition that was closed cleanly, clean it once, and close it.
+    """Load a closed partition, clean it once, and close it again.
+
+    It was closed cleanly.
 
     Args:
         directory: The partition directory; scratch files lie in it while the round runs.
@@ -117,7 +119,7 @@ def clean_and_load(
     request: CleanRequest,
     threads: int | None = None,
 ) -> tuple[CleanResult, LoadedLog]:
-    """Do as `clean_partition`, and return the log too, as it was loaded before the round."""
+    """Do as `clean_partition`; return also the log from before the round."""
     store = LocalStore(directory, is_ours=True)
     log = _load(store, config, cleaner, request)
     cleanable = choose_range(PartitionState.of_log(log), config, request)
@@ -178,7 +180,9 @@ def clean_and_load(
 def with_sidecars(
     store: LogStore, plan: CompactionPlan, folder: str
 ) -> tuple[CompactionPlan, PartitionSidecars | None]:
-    """Return a round that knows keys by the secret of a folder, and the sidecars of its partition.
+    """Return a round with a folder's secret, and its partition's sidecars.
+
+    The round knows keys by that secret.
 
     Args:
         store: The partition.
@@ -199,7 +203,7 @@ def with_sidecars(
 
 
 def bases_after(plan: CompactionPlan, groups: Iterable[CleanedGroup]) -> set[int]:
-    """Return the base offsets of the segments that are there after a round."""
+    """Return the base offsets of the segments after a round."""
     bases = {segment.base_offset for segment in plan.segments}
     for group in groups:
         bases.difference_update(group.base_offsets[1:])
@@ -209,7 +213,7 @@ def bases_after(plan: CompactionPlan, groups: Iterable[CleanedGroup]) -> set[int
 def load_for_round(
     store: LogStore, config: LogConfig, cleaner: CleanerConfig, request: CleanRequest
 ) -> LoadedLog:
-    """Load the log that a round is asked for, by the clock and the checkpoints of the request.
+    """Load the log for a round, with the request's clock and checkpoints.
 
     Raises:
         PylogError: It cannot be loaded, or has to be recovered first.
@@ -232,7 +236,7 @@ def _discard(groups: Iterable[CleanedGroup]) -> None:
 
 
 def _split(store: LocalStore, log: LoadedLog, plan: CompactionPlan, file: str) -> None:
-    """Split a segment as Kafka's cleaner does, and leave the round to another time.
+    """Split a segment as Kafka's cleaner does; postpone the round.
 
     One that is damaged, not long, is left as it is: what the round complained about says so.
     """
@@ -248,7 +252,10 @@ def _split(store: LocalStore, log: LoadedLog, plan: CompactionPlan, file: str) -
 def _load(
     store: LocalStore, config: LogConfig, cleaner: CleanerConfig, request: CleanRequest
 ) -> LoadedLog:
-    """Load a log as a broker does; what it would repair while loading is repaired first."""
+    """Load a log as a broker does, after its repairs.
+
+    What loading would repair is repaired first.
+    """
     checkpoint = request.log_start_offset or 0
     log = plan_recovery(
         store,

@@ -1,4 +1,6 @@
-"""Pass one: the keyed records of the dirty section, read once, whatever becomes of their keys.
+"""Pass one: read and hash the keyed records of the dirty section.
+
+They are read once, whatever becomes of their keys.
 
 ``SegmentReading`` is the one loop over the batches of a segment. What it hashes it hands to a sink:
 
@@ -97,7 +99,9 @@ class Choice:
 
 
 class HashedBatches:
-    """Some batches of a window and the keys of their records, valid until they were taken.
+    """Some batches of a window and the keys of their records.
+
+    They are valid until they were taken.
 
     Attributes:
         payload: The batches.
@@ -117,7 +121,7 @@ class HashedBatches:
         self._plan = plan
 
     def hash_from(self, first_offset: int, *, checks_crc: bool = False) -> None:
-        """Take the keys of the records at or above an offset, in place of those taken before.
+        """Hash the keys from an offset on, in place of earlier ones.
 
         Args:
             first_offset: The offset.
@@ -136,19 +140,19 @@ class HashedBatches:
         )
 
     def count_from(self, first_rank: int) -> None:
-        """Have the ranks of the keys count from that of the first record; once."""
+        """Count the keys' ranks from that of the first record; call once."""
         self.first_rank = first_rank
         self.keys.rank[: self.keys.count] += first_rank
 
     def may_reach_below(self, offset: int) -> bool:
-        """Whether a batch that is read for its keys may have records below an offset."""
+        """Whether a hashed batch may have records below an offset."""
         here = slice(self.payload.first_row, self.payload.end_row)
         base_offsets = self.payload.batches.base_offset[here]
         return bool((self._wanted[here] & (base_offsets < offset)).any())
 
     @property
     def ordinal_count(self) -> int:
-        """How many records have an ordinal: those of all batches that are read for their keys."""
+        """Number of records with an ordinal: those of all hashed batches."""
         here = slice(self.payload.first_row, self.payload.end_row)
         return int(self.payload.batches.record_count[here][self._wanted[here]].sum())
 
@@ -190,14 +194,16 @@ class PassOneSink(Protocol):
         ...
 
     def choose(self, window: Window, *, is_dirty: bool) -> Choice:
-        """Look at the batches of the next window; return which of them are read for their keys.
+        """Choose the batches of the next window to read for their keys.
 
         Windows are chosen from in order, but ahead of those that were taken, and by another thread.
         """
         ...
 
     def take(self, batches: HashedBatches, *, is_dirty: bool) -> Stop | None:
-        """Take the keys of the next batches; return where there was no room, None if there was.
+        """Take the next batches' keys; return the stop, None with room.
+
+        The stop says where there was no room.
 
         Those of the dirty part come from the first dirty offset on, those of the clean part all. A
         sink may hash the batches again: the flags of the last time count.
@@ -238,7 +244,7 @@ class _Read:
 
 
 class SegmentReading:
-    """Pass one over one segment: every key of it goes to a sink.
+    """Pass one over one segment, with every key for a sink.
 
     Args:
         store: The partition directory.
@@ -302,7 +308,10 @@ class SegmentReading:
         return self.result()
 
     def windows(self) -> Iterator[None]:
-        """Read the segment as `run` does, and yield after each window, or part of one."""
+        """Read the segment as `run` does, with a yield after each window.
+
+        A window may be yielded after in parts.
+        """
         with closing(_read_windows([self], self._pace.threads)) as windows:
             for read in windows:
                 yield from self.take(read)
@@ -322,7 +331,10 @@ class SegmentReading:
         )
 
     def _parts(self, size_bytes: int) -> Iterator[tuple[int, int | None, bool]]:
-        """Yield (start, end, is_dirty) of the parts that are read, those without bytes left out."""
+        """Yield (start, end, is_dirty) of the parts to read.
+
+        Parts without bytes are left out.
+        """
         clean_part = self._sink.clean_part
         is_dirty = self._segment.base_offset in self._plan.number_of_dirty
         begin = start_position(self._store, self._plan, self._segment) if is_dirty else size_bytes
@@ -352,7 +364,7 @@ class SegmentReading:
                     yield _Chosen(self, is_dirty, window, choice, self._pool.next())
 
     def hash_window(self, chosen: _Chosen) -> _Read:
-        """Check a window and hash its keys: this does not depend on what lies before it."""
+        """Check a window and hash its keys, without regard to earlier ones."""
         window, checks_crc = chosen.window, self._plan.verify_crc
         is_hashed = chosen.is_dirty or self._sink.clean_part is CleanPart.KEYS
         # Batch by batch, each in the cache of the CPU then, where nothing has to be expanded.
@@ -370,7 +382,10 @@ class SegmentReading:
             raise
 
     def _hash_from(self, chosen: _Chosen, row: int, *, checks_crc: bool = False) -> HashedBatches:
-        """Hash the keys of a window's batches from a row on, as many as memory allows."""
+        """Hash a window's keys from a row on, as many as fit.
+
+        The limit is the memory of the buffers.
+        """
         plan, buffers = self._plan, chosen.buffers
         notes = buffers.notes(len(chosen.window.batches))
         payload = open_batches(
@@ -382,7 +397,7 @@ class SegmentReading:
         return batches
 
     def take(self, read: _Read) -> Iterator[None]:
-        """Hand the keys of the next window to the sink; yield after each part."""
+        """Give the next window's keys to the sink; yield after each part."""
         chosen, batches = read.chosen, read.batches
         self._throttler.use(len(chosen.window.data))
         count = len(chosen.window.batches)
@@ -405,7 +420,10 @@ class SegmentReading:
         yield
 
     def _note(self, batches: HashedBatches, stop: Stop | None, *, is_dirty: bool) -> None:
-        """Take note of batches whose keys a sink took, or took up to where it was full."""
+        """Note batches after a sink took their keys, up to its stop.
+
+        The sink stops where it is full.
+        """
         payload, flags = batches.payload, batches.keys.flags
         table = payload.batches.rows(payload.first_row, payload.end_row)
         if table.kinds & HAS_LEGACY:
@@ -428,7 +446,7 @@ class SegmentReading:
 
 
 def _read_windows(readings: Sequence[SegmentReading], threads: int) -> Generator[_Read]:
-    """Read the windows of segments, one segment after the other, and hash their keys.
+    """Read segments' windows, one segment after another; hash their keys.
 
     Args:
         readings: The segments; they share their pool.
@@ -443,7 +461,9 @@ def _read_windows(readings: Sequence[SegmentReading], threads: int) -> Generator
 
 
 class _MapSink:
-    """Puts the keys of all dirty segments into one map, in order, up to a full one.
+    """Put the keys of all dirty segments into one map.
+
+    They come in order, up to a full map.
 
     Attributes:
         offset_map: The map.
@@ -482,7 +502,7 @@ class _MapSink:
         return Stop(row=row, records=batches.place_of(put))
 
     def _reach(self, payload: Payload, end_row: int) -> None:
-        """Take note that the batches of a payload up to end_row are mapped."""
+        """Note a payload's batches up to end_row as mapped."""
         last_offsets = payload.batches.last_offset[payload.first_row : end_row]
         reaching = last_offsets[last_offsets >= self._first_dirty_offset]
         if reaching.size:
@@ -497,7 +517,9 @@ def index_round(
     keeps_hashes: bool = False,
     threads: int = 1,
 ) -> CompactionIndex:
-    """Read the dirty segments of a round, in order, up to where its offset map is full.
+    """Index the dirty segments of a round until its map is full.
+
+    They are read in order.
 
     Args:
         store: The partition directory.
@@ -554,7 +576,7 @@ def index_round(
 def index_of_map(
     segments: list[IndexedSegment], offset_map: OffsetMap, latest_offset: int
 ) -> CompactionIndex:
-    """Return the index of dirty segments whose keys are all in one map.
+    """Return the index of dirty segments with all keys in one map.
 
     Args:
         segments: Oldest first.
@@ -578,7 +600,10 @@ def index_of_map(
 
 
 def start_position(store: LogStore, plan: CompactionPlan, segment: SegmentState) -> int:
-    """Return where pass one begins in a dirty segment: by its offset index, as Kafka does."""
+    """Return pass one's start in a dirty segment, by its offset index.
+
+    Kafka does the same.
+    """
     if plan.first_dirty_offset <= segment.base_offset:
         return 0
     index = read_offset_index(DirectoryView(store), segment.base_offset, segment.offset_index_file)
@@ -586,7 +611,9 @@ def start_position(store: LogStore, plan: CompactionPlan, segment: SegmentState)
 
 
 def check_batches(window: Window) -> None:
-    """Refuse what Kafka's cleaner cannot take for a batch, or a control record it cannot read.
+    """Refuse batches of unknown formats, and unreadable control records.
+
+    Kafka's cleaner cannot take them either.
 
     Raises:
         CorruptRecordError: There is one.

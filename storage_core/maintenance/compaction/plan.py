@@ -1,4 +1,7 @@
-"""The plan of one round of compaction: all that its two passes need, as data."""
+"""The plan of one compaction round, as data for both passes.
+
+It has all that they need.
+"""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
@@ -29,7 +32,9 @@ CACHED_BYTES = 2 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveProducer:
-    """A producer that the log still knows, and the batch that keeps its sequence alive.
+    """A producer still in the log, and its last sequence's batch.
+
+    The batch keeps the producer's sequence alive.
 
     Attributes:
         producer_id: Its id.
@@ -131,7 +136,10 @@ class CompactionPlan:
 
     @property
     def end_offset(self) -> int:
-        """The cleaner point after a round without a limit of keys; 0 if nothing is dirty."""
+        """The cleaner point after a round without a limit of keys.
+
+        It is 0 if nothing is dirty.
+        """
         return self.first_uncleanable_offset if self.dirty_segments else 0
 
     @cached_property
@@ -157,7 +165,9 @@ class CompactionPlan:
 
     @cached_property
     def legacy_delete_horizon_ms(self) -> int:
-        """Below it, by the age of a segment's file, tombstones of legacy formats are dropped.
+        """File age limit for tombstones of legacy formats, epoch milliseconds.
+
+        In a segment whose file is older they are dropped.
 
         It is what the last segment below the first dirty offset says; 0 without such a segment.
         """
@@ -175,7 +185,7 @@ class CompactionPlan:
 
     @cached_property
     def _with_aborted(self) -> tuple[list[int], list[tuple[AbortedTxn, ...]]]:
-        """Base offsets and transaction indexes of the segments in whose index there is any."""
+        """Base offsets and transaction indexes of segments with aborted transactions."""
         segments = [segment for segment in self.segments if segment.aborted]
         return [s.base_offset for s in segments], [s.aborted for s in segments]
 
@@ -195,7 +205,7 @@ class CompactionPlan:
         )
 
     def end_of(self, base_offset: int) -> int:
-        """Return where the segment at base_offset ends: the base offset of the next one."""
+        """Return the end of the segment at base_offset: the next base."""
         later = bisect_right(self._bases, base_offset)
         is_last = later == len(self._bases)
         return self.first_uncleanable_offset if is_last else self._bases[later]
@@ -206,7 +216,9 @@ class CompactionPlan:
         return sum(segment.size_bytes for segment in self.round_segments)
 
     def pace(self, threads: int, *, is_mapped: bool = False) -> ReadSettings:
-        """Return how to read the segments: several windows at once take the memory of two.
+        """Return how to read segments: window size and windows at once.
+
+        Several windows at once take the memory of two.
 
         That is theirs, and that of what is made of them; of a file that is mapped they take none,
         so that four are as large as one alone. One thread that copies has windows that stay in the
@@ -285,7 +297,7 @@ def plan_compaction(
 
 
 def map_slots(cleaner: CleanerConfig) -> int | None:
-    """Return how many slots a map of the configured size has, None without a size."""
+    """Return the slots of a map of configured size, None without one."""
     if cleaner.dedupe_buffer_bytes is None:
         return None
     per_thread = min(cleaner.dedupe_buffer_bytes // max(1, cleaner.threads), 2**31 - 1)
@@ -293,13 +305,16 @@ def map_slots(cleaner: CleanerConfig) -> int | None:
 
 
 def map_capacity(cleaner: CleanerConfig) -> int | None:
-    """Return how many keys a map of the configured size holds, None without a size."""
+    """Return the key capacity of a map of configured size, or None.
+
+    None without a configured size.
+    """
     slots = map_slots(cleaner)
     return None if slots is None else int(slots * cleaner.load_factor)
 
 
 def group_segments(plan: CompactionPlan, end_offset: int) -> list[list[SegmentState]]:
-    """Gather the segments below end_offset into groups, each of which becomes one segment.
+    """Group the segments below end_offset; each group becomes one segment.
 
     A group takes the next segment while the sums of log, offset index and time index sizes stay
     within the limits, and the last offset it could hold stays in reach of the group's base.

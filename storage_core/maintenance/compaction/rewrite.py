@@ -1,4 +1,7 @@
-"""Pass two: the segments of a group, filtered, become one cleaned segment of scratch files."""
+"""Pass two: filter a group's segments into one cleaned segment.
+
+It is written as scratch files.
+"""
 
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -158,7 +161,10 @@ class CleanedGroup:
         return {file.suffix: file.path for file in self.files}
 
     def moved(self, places: Mapping[str, str]) -> "CleanedGroup":
-        """Return the group with its files where they lie now, by suffix, without gaps."""
+        """Return the group with its files at new places, without gaps.
+
+        The places go by suffix.
+        """
         files = tuple(replace(file, path=places[file.suffix]) for file in self.files)
         return replace(self, files=files, gaps=())
 
@@ -176,7 +182,7 @@ def clean_groups(  # noqa: PLR0913  # what is read, what is known of it, and whe
     sidecars: PartitionSidecars | None = None,
     threads: int = 1,
 ) -> Generator[CleanedGroup]:
-    """Filter the segments of groups into scratch files; yield each group when it is done.
+    """Filter groups of segments into scratch files; yield each finished group.
 
     Args:
         store: The partition directory; it is only read.
@@ -215,7 +221,7 @@ def measure_groups(
     groups: Sequence[Sequence[SegmentState]],
     tracker: TransactionTracker,
 ) -> Generator[RewriteStats]:
-    """Filter the segments of groups as `clean_groups`, and keep nothing but the numbers of each.
+    """Filter groups as `clean_groups`, but yield only each one's numbers.
 
     Args:
         store: The partition directory; it is only read.
@@ -259,7 +265,7 @@ class _Noted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Told:
-    """A segment with a sidecar, and all that depends on what lies before it.
+    """A segment with a sidecar, and its dependencies on earlier batches.
 
     Attributes:
         segment: The segment.
@@ -316,7 +322,9 @@ class _Filtered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Segment:
-    """A source segment: what is left of its windows, any of them by any thread.
+    """A source segment and the filter for its windows.
+
+    Any thread may filter any of them.
 
     Attributes:
         source: The segment.
@@ -331,7 +339,7 @@ class _Segment:
     checks_crc: bool
 
     def filter(self, noted: _Noted) -> _Filtered:
-        """Check a window, and make what is left of it; any thread may ask."""
+        """Check and filter a window; any thread may call it."""
         window = noted.window
         self.judge.observe(window, noted.notes, noted.discard)
         # As in pass one: batch by batch, right before its keys, where those are looked up.
@@ -355,7 +363,10 @@ class _Segment:
             raise
 
     def blocks(self, first: _Filtered) -> Iterator[_OutputBatches]:
-        """Yield what is left of a window; each block is valid until the next."""
+        """Yield the survivors of a window in blocks.
+
+        Each block is valid until the next.
+        """
         block = first.block
         yield block
         while block.end_row < len(first.noted.window.batches):
@@ -377,7 +388,7 @@ _Made = _Filtered | _Told | None
 
 
 class _Filtering:
-    """Pass two over consecutive groups: read and written in order, filtered beside each other.
+    """Pass two over consecutive groups: ordered I/O, concurrent filtering.
 
     Args:
         store: As `clean_groups`, and so are all others.
@@ -467,7 +478,7 @@ class _Filtering:
         )
 
     def _read_windows(self, segment: _Segment, reader: FileReader) -> Generator[_Noted]:
-        """Read the windows of a segment, and take note of what depends on those before."""
+        """Read a segment's windows, and note what earlier batches decide."""
         pool = self._index.pool
         for window in self._windows(segment, reader, pool, 0, None):
             discard, ended = self._decide(window)
@@ -486,7 +497,10 @@ class _Filtering:
     def _read_stretch(
         self, told: _Told, stretch: BatchRun, reader: FileReader
     ) -> Generator[_Noted]:
-        """Read a stretch of a segment with a sidecar, of which the tracker has seen all batches."""
+        """Read a stretch of a segment with a sidecar.
+
+        The tracker has seen all batches of the segment.
+        """
         pool = self._told_pool
         batches, last = told.known.sidecar.batches, stretch.end_row - 1
         start = int(batches.position[stretch.first_row])
@@ -523,7 +537,10 @@ class _Filtering:
         )
 
     def _decide(self, window: Window) -> tuple[NDArray[np.bool_], list[AbortedTxn]]:
-        """Return which batches nothing refers to any more, and which aborted transactions end."""
+        """Return the batches to discard, and the aborted transactions with an end.
+
+        Nothing refers any more to a batch to discard. The transactions end in this window.
+        """
         rows, transactions = TransactionRows.select(window.batches)
         discard = np.zeros(len(window.batches), bool)
         discard[rows], ended = self._tracker.decide(transactions)
@@ -546,7 +563,7 @@ class _Filtering:
         return stays
 
     def _write_told(self, told: _Told, writer: "_GroupWriter", throttler: Throttler) -> bool:
-        """Hand what is left of a segment with a sidecar to a writer; as `write`."""
+        """Write a segment with a sidecar, filtered; like `write`."""
         known, segment = told.known, told.segment
         writer.aborted.extend(told.ended)
         foreseen = segment.judge.foresee(known, told.discard)
@@ -570,7 +587,7 @@ class _Filtering:
 
 
 def _make(piece: _Piece) -> _Made:
-    """Make what is left of a window; other pieces are for whoever writes."""
+    """Filter a window; leave other pieces for the writer."""
     return piece.segment.filter(piece) if isinstance(piece, _Noted) else piece
 
 
@@ -644,7 +661,7 @@ class _Rebuilding:
     def _compress_from(
         self, first_row: int, verdict: WindowFates, buffers: WindowBuffers
     ) -> tuple[int, int]:
-        """Rebuild and compress what of the batches from a row on fits RAW_BYTES.
+        """Rebuild and compress batches from a row on, within RAW_BYTES.
 
         Those before it may be overwritten.
 
@@ -762,7 +779,7 @@ class _GroupWriter:
 
     @contextmanager
     def opened(self) -> Iterator["_GroupWriter"]:
-        """Open the log file; after an error none of the files is left."""
+        """Open the log file; remove all files after an error."""
         try:
             with os.fdopen(create_file(self._path(LOG_SUFFIX)), "wb") as self._log:
                 self._behind = WriteBehind(self._log.fileno())
@@ -782,7 +799,7 @@ class _GroupWriter:
             yield self
 
     def finish_measuring(self) -> RewriteStats:
-        """Return the numbers; an index that would be full is full here too."""
+        """Return the numbers; refuse a full index here, too."""
         self._index.finish()
         return self._all_stats
 
@@ -814,7 +831,9 @@ class _GroupWriter:
         foreseen: Foresight,
         throttler: Throttler,
     ) -> None:
-        """Write batches of a segment with a sidecar as they are, or leave them out, unread.
+        """Copy or drop a sidecar segment's batches without reading their records.
+
+        Batches that stay are written as they are.
 
         What the store can copy by itself becomes a gap.
 
@@ -857,7 +876,10 @@ class _GroupWriter:
     def is_same(
         self, store: LogStore, segment: SegmentState, known: KnownSegment, foreseen: Foresight
     ) -> bool:
-        """Whether a round would write a segment as it is, its indexes too: the group's only one."""
+        """Whether a round would write the group's only segment unchanged.
+
+        Its indexes would be the same, too.
+        """
         if len(self._group) > 1:
             return False
         log_file = segment_file(segment.base_offset, LOG_SUFFIX)
@@ -898,7 +920,7 @@ class _GroupWriter:
         )
 
     def leave(self) -> CleanedGroup:
-        """Return the manifest of a segment that stays as it is; no file is left."""
+        """Return the manifest of an unchanged segment; remove its scratch file."""
         self._path(LOG_SUFFIX).unlink()
         return CleanedGroup(
             base_offsets=(self._group[0].base_offset,), files=(), stats=self._all_stats
@@ -953,7 +975,11 @@ class _GroupWriter:
         )
 
     def _hand_on(self, store: LogStore) -> Callable[[str, int], None]:
-        """Return what gives an open file the manners of the one with its suffix in a directory."""
+        """Return a function to copy ownership to an open scratch file.
+
+        The file gets owner, mode and extended attributes of the file with its suffix in the
+        directory.
+        """
         if not isinstance(store, OwnedFiles):
             return _keep_own
         base_offset = self._group[0].base_offset
@@ -979,14 +1005,17 @@ def _keep_own(_suffix: str, _descriptor: int) -> None:
 def _write_durably(
     path: Path, content: bytes, adopt: Callable[[int], None], modified_ns: int | None
 ) -> None:
-    """Create a file and sync it, with its modification time where one is given."""
+    """Create a file and sync it, with an optional modification time."""
     with os.fdopen(create_file(path), "wb") as file:
         file.write(content)
         _make_durable(file, adopt, modified_ns)
 
 
 def _make_durable(file: BinaryIO, adopt: Callable[[int], None], modified_ns: int | None) -> None:
-    """Sync what a file has, its manners and, where one is given, its modification time too."""
+    """Sync a file with owner, mode, attributes and optional modification time.
+
+    The attributes are extended ones.
+    """
     file.flush()
     adopt(file.fileno())
     if modified_ns is not None:

@@ -1,4 +1,6 @@
-"""Where key sidecars lie: a folder of their own, never a log directory.
+"""The folder of key sidecars, never inside a log directory.
+
+It is a folder of their own.
 
 It holds a secret and a folder a partition with a file a segment. Everything in it may be deleted at
 any time: the next round costs what it would without, and begins anew. That is also how a secret is
@@ -82,7 +84,7 @@ class SidecarFolder:
         self.folder = folder
 
     def of(self, location: str) -> "PartitionSidecars | None":
-        """Return the sidecars of a partition; None where the folder cannot be used.
+        """Return a partition's sidecars; None if the folder is unusable.
 
         Args:
             location: Of the partition as it is now, without a generation.
@@ -100,7 +102,9 @@ class SidecarFolder:
 
 
 def check_sidecar_folder(folder: Path) -> None:
-    """Refuse a folder of key sidecars that is not ours; one that is not there yet will be.
+    """Refuse a foreign folder for key sidecars.
+
+    A folder that is not there yet will be ours.
 
     Raises:
         OSError: It is a link, somebody else's, or others may write it or the secret in it.
@@ -112,7 +116,7 @@ def check_sidecar_folder(folder: Path) -> None:
 
 
 def _read_secret(folder: int) -> bytes:
-    """Return the secret of an open folder, which the first one to ask makes."""
+    """Return the secret of an open folder; make it if absent."""
     with suppress(FileNotFoundError):
         secret = _secret_in(folder)
         if len(secret) == SECRET_BYTES:
@@ -157,7 +161,7 @@ class PartitionSidecars:
         self._staged: list[StagedSidecar] = []
 
     def read(self, reader: FileReader, base_offset: int) -> KeySidecar | None:
-        """Return the sidecar of a segment, None where there is none that can be trusted.
+        """Return a segment's sidecar, None without a trustworthy one.
 
         Args:
             reader: The segment's log, open.
@@ -177,7 +181,10 @@ class PartitionSidecars:
             return None
 
     def stage(self, base_offset: int, sidecar: KeySidecar) -> None:
-        """Write a sidecar of a segment that is not in its place yet; where that fails, none."""
+        """Write the sidecar of a segment not yet in its place.
+
+        Where that fails, there is none.
+        """
         name = f"{segment_file(base_offset, SIDECAR_SUFFIX)}-{self._attempt}{_STAGED_SUFFIX}"
         try:
             with open_own_folder(self._folder) as home, suppress(FileExistsError):
@@ -192,7 +199,7 @@ class PartitionSidecars:
         self._staged.append(StagedSidecar(base_offset=base_offset, name=name, sidecar=sidecar))
 
     def publish(self, store: LogStore, base_offsets: Iterable[int]) -> None:
-        """Put what was staged into its place, and remove what belongs to no segment any more.
+        """Publish the staged sidecars, and remove those without a segment.
 
         Args:
             store: The partition; its segments are in their places.
@@ -225,7 +232,10 @@ class PartitionSidecars:
 
     @contextmanager
     def _open(self) -> Iterator[int]:
-        """Open the partition's folder, which is ours, for the time of a block."""
+        """Open the partition's own folder for the time of a block.
+
+        The folder has to be ours.
+        """
         with (
             open_own_folder(self._folder) as home,
             open_folder_below(home, (self._name,)) as folder,
@@ -247,7 +257,7 @@ def _read(folder: int, name: str) -> NDArray[np.uint8]:
 
 
 def _version_of(reader: FileReader, base_offset: int) -> SegmentVersion | None:
-    """Return which version of the segment is open, None where its store does not say."""
+    """Return the open segment's version, None if its store has none."""
     version = version_of(reader)
     if not version:
         return None

@@ -1,4 +1,7 @@
-"""The numbers of a round by the names of Kafka's ``CleanerStats``, and of a run by its gauges'."""
+"""Numbers of a round and of a run, under Kafka's names.
+
+A round has those of ``CleanerStats``, a run those of the cleaner's gauges.
+"""
 
 import json
 from collections.abc import Iterable
@@ -99,7 +102,9 @@ class CleanerStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerTotals:
-    """What Kafka's cleaner shows of all its logs; percentages are cut to whole ones, as there.
+    """The totals of Kafka's cleaner over all its logs.
+
+    Percentages are cut to whole ones, as there.
 
     Attributes:
         max_dirty_percent: Of the partition that was dirtiest among those due.

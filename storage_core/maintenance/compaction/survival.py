@@ -1,4 +1,7 @@
-"""Which batches and records of a window stay: the cleaner's retention rules over arrays."""
+"""Choose a window's surviving batches and records, over arrays.
+
+The rules are those of Kafka's cleaner for retention.
+"""
 
 import sys
 from dataclasses import dataclass
@@ -114,7 +117,9 @@ class ProducerLookup:
 
 
 class SegmentFilter:
-    """Judges the windows of one source segment: `note` in order, the rest beside each other.
+    """Judge the windows of one source segment.
+
+    Call `note` in order; the other methods may run beside each other.
 
     Args:
         plan: The round.
@@ -159,7 +164,7 @@ class SegmentFilter:
             self._noted_keys = index.hashes.take(base_offset, self._dirty.record_count)
 
     def foresee(self, known: KnownSegment, discard: NDArray[np.bool_]) -> Foresight:
-        """Say of each batch of a segment with a sidecar whether its records have to be read.
+        """Return which batches of a sidecar segment need their records read.
 
         Args:
             known: What the sidecar tells.
@@ -187,7 +192,9 @@ class SegmentFilter:
         *,
         checks_crc: bool = False,
     ) -> WindowFates:
-        """Return the verdict on the rows of a window from first_row on, as many as memory allows.
+        """Judge a window's rows from first_row on, as many as fit.
+
+        The limit is memory.
 
         Any thread may ask.
 
@@ -250,7 +257,9 @@ class SegmentFilter:
         )
 
     def observe(self, window: Window, notes: BatchNotes, discard: NDArray[np.bool_]) -> None:
-        """Settle what headers and bitmaps settle of a window; any thread may ask.
+        """Settle a window's batches by headers and bitmaps, as far as possible.
+
+        Any thread may ask.
 
         Args:
             window: The window.
@@ -271,7 +280,7 @@ class SegmentFilter:
         )
 
     def note(self, window: Window, notes: BatchNotes) -> None:
-        """Write down what pass one noted of the batches of the segment's next window.
+        """Copy pass one's notes for the batches of the next window.
 
         Raises:
             ChangedWhileReadError: The segment is not what pass one read.
@@ -310,7 +319,9 @@ class SegmentFilter:
     def _look_up(
         self, payload: Payload, keys: KeyBlock, *, checks_crc: bool
     ) -> tuple[NDArray[np.uint64], Halves]:
-        """Return a bitmap, for the rows that have none yet, of who is the newest of its key.
+        """Look up the newest record of each key, as a bitmap.
+
+        The bitmap is for the rows that have none yet.
 
         And the hashes of the keys by bit, if those are told. LOOK_UP_BIT of these rows is noted.
         """
@@ -349,7 +360,7 @@ class SegmentFilter:
         return words, _by_bit(keys, int(counts.sum())) if self._tells_keys else NO_KEYS
 
     def _note_keys(self, batches: BatchTable, notes: BatchNotes) -> None:
-        """Note what a sidecar says of batches, and where the hashes of their keys are."""
+        """Note the sidecar flags of batches, and their hashes' source."""
         is_verbatim = notes.fate == VERBATIM
         stays = is_verbatim | (notes.fate == REBUILT)
         new_horizon = np.where(is_verbatim, batches.delete_horizon_ms, notes.delete_horizon_ms)
