@@ -10,6 +10,7 @@ what it is going to do by then; with ``amid`` behind HOW it has done the first s
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,7 +29,8 @@ POLL_SECONDS = 0.01
 
 def pause() -> None:
     """Wait, unless another one does, or has."""
-    own = FOLDER / f"pausing-{os.getpid()}"
+    # Another thread would empty a file of the same name, and so the one that is linked to it.
+    own = FOLDER / f"pausing-{os.getpid()}-{threading.get_ident()}"
     own.write_text(str(os.getpid()))
     try:
         os.link(own, FOLDER / "paused")
