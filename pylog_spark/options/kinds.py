@@ -14,6 +14,10 @@ from storage_core.catalog.roles import local_path
 from storage_core.errors import CheckpointError, ConfigError
 from storage_core.filenames import MAX_OFFSET
 
+if TYPE_CHECKING:
+    from storage_core.catalog.topic_dump import TopicDump
+
+_MAX_INT32: Final = 2**31 - 1
 _BYTES: Final = {
     "": 1,
     "b": 1,
@@ -113,12 +117,6 @@ def _parse(option: str, text: str, units: dict[str, int], expected: str) -> int:
     if amount > _LARGEST:
         raise ConfigError(option, text, f"expected {expected}, at most {_LARGEST}")
     return amount
-
-
-if TYPE_CHECKING:
-    from storage_core.catalog.topic_dump import TopicDump
-
-_MAX_INT32: Final = 2**31 - 1
 
 
 def choice(words: type[enum.StrEnum]) -> Kind:
