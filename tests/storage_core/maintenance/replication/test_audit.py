@@ -12,7 +12,7 @@ from storage_core.maintenance.replication.offset_ranges import clip, count, subt
 from storage_core.maintenance.replication.partition_registration import PartitionRegistration
 from storage_core.maintenance.replication.places import ReplicaPlace
 from storage_core.maintenance.replication.replica import Replica, open_replica
-from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec
+from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec, end_txn_marker
 from tests.kit.directories import SegmentSpec, write_partition
 
 
@@ -26,6 +26,13 @@ def replica(
         epoch = max(epoch for epoch, start in starts.items() if start <= offset)
         record = RecordSpec(key=b"k", value=b"%d in %d" % (offset, epoch))
         batches.append(BatchSpec(records=(record,), base_offset=offset, leader_epoch=epoch))
+    return written(folder, broker, batches, high_watermark=high_watermark)
+
+
+def written(
+    folder: Path, broker: int, batches: list[BatchSpec], *, high_watermark: int | None = 0
+) -> Replica:
+    """Write a log of these batches and open it."""
     directory = write_partition(
         folder / str(broker) / "t-0", [SegmentSpec(base_offset=0, batches=batches)]
     )
@@ -72,6 +79,19 @@ def test_it_is_no_less_than_a_checkpoint_and_counts_only_who_is_in_sync(tmp_path
     assert audit_partition(replicas, state(isr=(1, 2))).high_watermark == 8
     assert audit_partition(replicas, state(isr=())).high_watermark == 6
     assert audit_partition(replicas, state(isr=(), elr=(1,))).high_watermark == 9
+    assert audit_partition(replicas, state(isr=(), last_known_elr=(1,))).high_watermark == 9
+
+
+@pytest.mark.item("REP-03")
+def test_a_checkpoint_above_the_log_end_counts_up_to_the_log_end(tmp_path):
+    """Its log lost its end after the checkpoint was written."""
+    replicas = [
+        replica(tmp_path, 1, end=9, high_watermark=20),
+        replica(tmp_path, 2, end=8, high_watermark=6),
+    ]
+    assert audit_partition(replicas, state(isr=(1, 2))).high_watermark == 9
+    assert audit_partition(replicas, state(isr=())).high_watermark == 9
+    assert audit_partition(replicas, state(isr=(2,))).high_watermark == 8
 
 
 @pytest.mark.item("REP-05", "CFG-22")
@@ -186,3 +206,39 @@ def test_nobody_is_safe_while_a_replica_cannot_be_read(tmp_path):
     assert "leader-epoch-checkpoint" in broken.error
     audit = audit_partition([good, broken], state(replicas=(1, 2)))
     assert losses(audit) == {1: (0, 0, False)}
+
+
+@pytest.mark.item("REP-08", "REP-13")
+def test_a_cut_inside_of_a_batch_takes_all_of_the_batch(tmp_path):
+    """The follower has offsets 0 to 9 in a batch; the leader's epoch ended at 5."""
+    records = tuple(RecordSpec(key=b"k", value=b"%d" % number) for number in range(10))
+    leader = written(tmp_path, 1, [BatchSpec(records=records[:5])])
+    follower = written(tmp_path, 2, [BatchSpec(records=records)])
+    [lead, _] = audit_partition([leader, follower], state(replicas=(1, 2), isr=(1, 2))).candidates
+    [cut] = lead.cuts
+    assert (cut.offset, cut.rounds, cut.same_until) == (5, (5,), 0)
+    assert not cut.stays_eligible
+    # Kafka fetches 0 to 4 anew: only what the leader lacks is lost.
+    assert (count(lead.lost), lead.lost[0].tolist()) == (5, [5, 9, 0])
+
+
+@pytest.mark.item("REP-12", "REP-13")
+def test_a_marker_that_the_leader_lacks_is_no_lost_record(tmp_path):
+    """Both have a batch across offset 1: of one log a marker is there, of the other a record."""
+    record = RecordSpec(key=b"k", value=b"v")
+    two = BatchSpec(records=(record, record, record))
+    leader = written(tmp_path, 1, [two])
+    follower = written(
+        tmp_path,
+        2,
+        [
+            BatchSpec(records=(record,)),
+            end_txn_marker(base_offset=1, producer_id=7, producer_epoch=0),
+            BatchSpec(records=(record,), base_offset=2),
+        ],
+    )
+    audit = audit_partition([leader, follower], state(replicas=(1, 2), isr=(1, 2)))
+    assert audit.divergence == 1
+    assert losses(audit)[1] == (0, 0, True)
+    # The other way round it is a record that would be lost.
+    assert losses(audit)[2] == (1, 1, False)

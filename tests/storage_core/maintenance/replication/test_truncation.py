@@ -85,6 +85,12 @@ def test_a_follower_that_ends_below_the_leaders_start_begins_anew_there():
 
 
 @pytest.mark.item("REP-10")
+def test_a_follower_that_ends_at_the_leaders_start_goes_on_there():
+    leader = log(200, (2, 150), start=150)
+    assert cut(log(150, (2, 0)), leader) == Truncation(offset=150, is_restart=False, rounds=())
+
+
+@pytest.mark.item("REP-10")
 def test_a_cut_below_the_first_segment_leaves_an_empty_log():
     leader = log(30, (1, 0))
     follower = log(80, (1, 40), (2, 60), start=40, first_segment=40)
