@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from storage_core.checkpoint.checkpoint_files import EpochEntry
-from storage_core.log.leader_epoch_cache import NO_END_OFFSET, NO_EPOCH, LeaderEpochCache
+from storage_core.log.leader_epoch_cache import NO_EPOCH, LeaderEpochCache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,14 +130,11 @@ class _Follower:
 
 
 def _agreed_end(epochs: LeaderEpochCache, end: int, epoch: int, leader_end: int) -> int:
-    """Return the end of possible agreement, by the leader's answer."""
-    if leader_end == NO_END_OFFSET:
-        return end
-    if epoch == NO_EPOCH:
-        return min(leader_end, end)
+    """Return the end of possible agreement, by the leader's answer.
+
+    The answer names an epoch: a leader always knows one, its own, above that of the question.
+    """
     own = epochs.end_offset_for(epoch, end)
-    if own.epoch == NO_EPOCH:
-        return min(leader_end, end)
     if own.epoch != epoch:
         return min(own.end_offset, end)
     return min(own.end_offset, leader_end, end)
