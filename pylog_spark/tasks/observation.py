@@ -40,8 +40,8 @@ from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.config import LogConfig
 from storage_core.errors import PylogError
 from storage_core.filenames import PARTITION_METADATA_FILE, TopicPartition
-from storage_core.maintenance.compaction.candidates import NotDue
-from storage_core.maintenance.compaction.not_due import find_logs_not_due
+from storage_core.kernels import compaction_walk as walk
+from storage_core.maintenance.compaction.candidates import VERDICTS, CompactionFacts
 from storage_core.maintenance.listings import NO_END, DirectoryLook, Listings, look_at
 from storage_core.maintenance.retention.plan import (
     HOLDS,
@@ -458,34 +458,31 @@ class _Observer:
         is_asked: NDArray[np.bool_],
     ) -> "_Answer":
         """Return the rows of the partitions of which no round is due."""
-        configs = [None if topic is None else topic.config for topic in topics]
         is_log_end = self._context.run.high_watermark is HighWatermarkSource.LOG_END
-        logs = find_logs_not_due(
+        answers = CompactionFacts.of_listings(
             listings,
-            least_ratios=np.array(
-                [config.min_cleanable_dirty_ratio if config else 0.0 for config in configs]
-            ),
-            has_lag=np.array([config is None or _has_lag(config) for config in configs]),
+            [None if topic is None else topic.config for topic in topics],
             log_start_checkpoints=facts.log_starts,
             cleaner_checkpoints=facts.cleaner_offsets,
             has_cleaner_checkpoint=facts.has_cleaner_offset,
             high_watermarks=facts.high_watermarks,
             has_watermark=facts.has_watermark & (not is_log_end),
-        )
-        (places,) = np.nonzero(is_asked & logs.is_sure)
-        is_clean = logs.cleanable_bytes[places] == 0
-        codes = [NotDue.RATIO_BELOW_MINIMUM.value, NotDue.NOTHING_TO_CLEAN.value]
+        ).decide(now_ms=self._context.run.now_ms)
+        is_sure = answers[walk.MISSING] == walk.NOTHING
+        (places,) = np.nonzero(is_asked & is_sure & (answers[walk.VERDICT] != walk.DUE))
+        answers = answers[:, places]
+        clean, cleanable = answers[walk.CLEAN_BYTES], answers[walk.CLEANABLE_BYTES]
         return places, _skipped(len(places)) | {
-            "reason": pa.array(codes, pa.string()).take(pa.array(is_clean.astype(np.int8))),
+            "reason": pa.array(VERDICTS, pa.string()).take(pa.array(answers[walk.VERDICT])),
             "bytes": listings.total_bytes[places],
             "segments": listings.counts[places],
-            "first_dirty_offset": logs.first_dirty_offsets[places],
-            "first_uncleanable_offset": logs.first_uncleanable_offsets[places],
-            "clean_bytes": logs.clean_bytes[places],
-            "cleanable_bytes": logs.cleanable_bytes[places],
-            "cleanable_ratio": logs.cleanable_ratios[places],
+            "first_dirty_offset": answers[walk.FIRST_DIRTY_OFFSET],
+            "first_uncleanable_offset": answers[walk.FIRST_UNCLEANABLE_OFFSET],
+            "clean_bytes": clean,
+            "cleanable_bytes": cleanable,
+            "cleanable_ratio": cleanable / np.maximum(clean + cleanable, 1),
             "compaction_delay_ms": np.zeros(len(places), np.int64),
-            "checkpoint_reset": logs.has_invalid_checkpoint[places],
+            "checkpoint_reset": answers[walk.HAS_INVALID_CHECKPOINT].astype(np.bool_),
             "log_start_checkpoint": facts.log_starts[places],
         }
 
@@ -561,11 +558,6 @@ def _skipped(count: int, reason: Reason | None = None) -> dict[str, Any]:
         "duration_ms": np.zeros(count, np.int64),
     }
     return columns if reason is None else columns | {"reason": pa.repeat(reason.value, count)}
-
-
-def _has_lag(config: LogConfig) -> bool:
-    """Whether it counts for a round how old records are."""
-    return config.min_compaction_lag_ms > 0 or config.limits_compaction_lag
 
 
 def _offsets(values: Iterable[int | None]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

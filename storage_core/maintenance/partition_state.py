@@ -223,12 +223,3 @@ class PartitionState:
         if self.stable_end is None:
             raise UnobservedError(self.active_segment.base_offset, Fact.STABLE_OFFSET)
         return self.stable_end
-
-    @property
-    def level(self) -> FactLevel:
-        """How far all of the partition was observed; of some segments more may be known."""
-        is_loaded = self.log_end is not None and self.stable_end is not None
-        if is_loaded and all(segment.first_timestamp is not None for segment in self.segments):
-            return FactLevel.HEADERS
-        has_times = all(segment.max_timestamp is not None for segment in self.segments)
-        return FactLevel.INDEX_TAILS if has_times else FactLevel.LISTING

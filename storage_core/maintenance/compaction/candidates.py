@@ -1,21 +1,31 @@
 """Choose the cleanable range of a log; say whether it is due.
 
-These are the decisions of Kafka's LogCleanerManager.
+These are the decisions of Kafka's LogCleanerManager. They are a loop over arrays
+(``kernels.compaction_walk``), which decides about very many partitions at once; one partition is an
+array of one.
 """
 
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from storage_core.config import LogConfig
+from storage_core.config.values import LONG_MAX
 from storage_core.errors import ConfigError
-from storage_core.log.log_segment import SegmentState
-from storage_core.maintenance.partition_state import FactLevel, ObservedSegment, PartitionState
+from storage_core.kernels import compaction_walk as walk
+from storage_core.maintenance.listings import NO_END, Listings, Mask, Numbers
+from storage_core.maintenance.partition_state import Fact, PartitionState, UnobservedError
 
-SomeSegment = TypeVar("SomeSegment", ObservedSegment, SegmentState)
-
-MAX_LAG_MS = 2**63 - 1
+_FACTS: Final = {
+    walk.TIMESTAMP: Fact.TIMESTAMP,
+    walk.LOG_END: Fact.LOG_END,
+    walk.STABLE_OFFSET: Fact.STABLE_OFFSET,
+    walk.FIRST_BATCH: Fact.FIRST_BATCH,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +53,18 @@ class CleanRequest:
 
 
 class NotDue(enum.StrEnum):
-    """Why a log is not cleaned; the values are stable."""
+    """Why a log is not cleaned; the values are stable.
+
+    They are in the order of the walk's numbers.
+    """
 
     NOT_COMPACTED = "NOT_COMPACTED"
     NOTHING_TO_CLEAN = "NOTHING_TO_CLEAN"
     RATIO_BELOW_MINIMUM = "RATIO_BELOW_MINIMUM"
+
+
+# By verdict of the walk.
+VERDICTS: Final = (None, *NotDue)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +76,12 @@ class CleanableRange:
         first_uncleanable_offset: Base offset of the first segment that is left alone.
         clean_bytes: Bytes of the segments that begin below the first dirty offset.
         cleanable_bytes: Bytes of the segments from there to the first uncleanable one.
-        max_compaction_delay_ms: By how much max.compaction.lag.ms is exceeded, 0 if it is not.
+        dirty_bytes: Bytes of the segments from there on.
+        first_young_offset: Base offset of the first dirty segment that is younger than
+            min.compaction.lag.ms, None without one.
+        oldest_dirty_timestamp: Of the first batches of dirty segments where max.compaction.lag.ms
+            is limited; None without one.
+        max_compaction_delay_ms: By how much that limit is exceeded, 0 if it is not.
         checkpoint_is_invalid: Whether the cleaner checkpoint lies outside of the log, so that it
             is replaced by first_dirty_offset even if nothing is cleaned.
         not_due: Why the log is not to be cleaned now, None if it is.
@@ -69,6 +91,9 @@ class CleanableRange:
     first_uncleanable_offset: int
     clean_bytes: int
     cleanable_bytes: int
+    dirty_bytes: int = 0
+    first_young_offset: int | None = None
+    oldest_dirty_timestamp: int | None = None
     max_compaction_delay_ms: int = 0
     checkpoint_is_invalid: bool = False
     not_due: NotDue | None = None
@@ -85,11 +110,114 @@ class CleanableRange:
         return self.not_due is None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionFacts:
+    """Facts of some partitions for the choice of their ranges.
+
+    Attributes:
+        segments: int64[SEGMENT_COLUMNS, m] of the walk, those of all partitions.
+        logs: int64[LOG_COLUMNS, n] of the walk.
+        least_ratios: float64[n], ``min.cleanable.dirty.ratio``.
+    """
+
+    segments: Numbers
+    logs: Numbers
+    least_ratios: NDArray[np.float64]
+
+    @classmethod
+    def of_state(cls, state: PartitionState, config: LogConfig, request: CleanRequest) -> Self:
+        """Return the facts of one partition, as far as it was observed."""
+        segments = [
+            (
+                segment.base_offset,
+                segment.size_bytes,
+                walk.NONE if segment.max_timestamp is None else segment.largest_timestamp,
+                walk.NONE if segment.first_timestamp is None else segment.first_timestamp,
+            )
+            for segment in state.segments
+        ]
+        log = (
+            0,
+            len(segments),
+            state.log_start_offset,
+            walk.NONE if state.log_end is None else state.log_end,
+            walk.NONE if state.stable_end is None else state.stable_end,
+            walk.NONE if request.cleaner_checkpoint is None else request.cleaner_checkpoint,
+            config.min_compaction_lag_ms,
+            config.max_compaction_lag_ms,
+            config.is_compacted,
+            walk.NONE if request.first_dirty_offset is None else request.first_dirty_offset,
+            walk.LARGEST
+            if request.first_uncleanable_offset is None
+            else request.first_uncleanable_offset,
+        )
+        return cls(
+            segments=np.array(segments, np.int64).T.copy(),
+            logs=np.array([log], np.int64).T,
+            least_ratios=np.array([config.min_cleanable_dirty_ratio]),
+        )
+
+    @classmethod
+    def of_listings(
+        cls,
+        listings: Listings,
+        configs: Sequence[LogConfig | None],
+        *,
+        log_start_checkpoints: Numbers,
+        cleaner_checkpoints: Numbers,
+        has_cleaner_checkpoint: Mask,
+        high_watermarks: Numbers,
+        has_watermark: Mask,
+    ) -> Self:
+        """Return the facts of very many partitions, without ages of segments.
+
+        Args:
+            listings: The partitions.
+            configs: Of their topics; None for one that is not compacted.
+            log_start_checkpoints: Entries of the log-start checkpoint, 0 without.
+            cleaner_checkpoints: Entries of the cleaner checkpoint.
+            has_cleaner_checkpoint: Where there is one.
+            high_watermarks: As the checkpoint has them.
+            has_watermark: Where that counts; elsewhere the log's end does.
+        """
+        segments = np.full((walk.SEGMENT_COLUMNS, len(listings.sizes)), walk.NONE)
+        segments[walk.BASE_OFFSET] = listings.base_offsets
+        segments[walk.SIZE_BYTES] = listings.sizes
+        log_starts = np.maximum(log_start_checkpoints, listings.base_offsets[listings.starts])
+        ends, has_end = listings.log_ends, listings.log_ends != NO_END
+        # No transaction is open in a log whose end is known here: all below the watermark is
+        # stable.
+        marks = np.minimum(np.maximum(high_watermarks, log_starts), ends)
+        stable = np.where(has_watermark, marks, ends)
+        logs = np.empty((walk.LOG_COLUMNS, len(listings)), np.int64)
+        logs[walk.FIRST_SEGMENT] = listings.starts
+        logs[walk.SEGMENT_COUNT] = listings.counts
+        logs[walk.LOG_START_OFFSET] = log_starts
+        logs[walk.LOG_END_OFFSET] = np.where(has_end, ends, walk.NONE)
+        logs[walk.LAST_STABLE_OFFSET] = np.where(has_end, stable, walk.NONE)
+        logs[walk.CLEANER_CHECKPOINT] = np.where(
+            has_cleaner_checkpoint, cleaner_checkpoints, walk.NONE
+        )
+        logs[walk.MIN_LAG_MS] = [c.min_compaction_lag_ms if c else 0 for c in configs]
+        logs[walk.MAX_LAG_MS] = [c.max_compaction_lag_ms if c else LONG_MAX for c in configs]
+        logs[walk.IS_COMPACTED] = [c is not None and c.is_compacted for c in configs]
+        logs[walk.REQUESTED_START] = walk.NONE
+        logs[walk.REQUESTED_END] = walk.LARGEST
+        least_ratios = [c.min_cleanable_dirty_ratio if c else 0.0 for c in configs]
+        return cls(segments=segments, logs=logs, least_ratios=np.array(least_ratios, np.float64))
+
+    def decide(self, *, now_ms: int) -> Numbers:
+        """Return the answers of the walk: int64[ANSWER_COLUMNS, n]."""
+        answers = np.empty((walk.ANSWER_COLUMNS, self.logs.shape[1]), np.int64)
+        walk.walk_compaction(self.segments, self.logs, self.least_ratios, now_ms, answers)
+        return answers
+
+
 def choose_range(state: PartitionState, config: LogConfig, request: CleanRequest) -> CleanableRange:
     """Choose the range to clean, as Kafka's cleaner manager or the request.
 
     Args:
-        state: The partition.
+        state: The partition; at least one segment.
         config: Its topic's configuration.
         request: With a first dirty offset, that range is taken and is due.
 
@@ -99,49 +227,32 @@ def choose_range(state: PartitionState, config: LogConfig, request: CleanRequest
             stable, largest timestamps for ``min.compaction.lag.ms``, and those of first batches for
             ``max.compaction.lag.ms``.
     """
-    active = state.active_segment.base_offset
-    first_dirty = request.first_dirty_offset
-    if first_dirty is not None:
-        asked_end = request.first_uncleanable_offset
-        end = _round_down(state, active if asked_end is None else asked_end)
-        if first_dirty > end:
-            raise ConfigError(
-                "first dirty offset",
-                first_dirty,
-                f"the range ends below it: at {end}, the base offset of the first segment that is "
-                "left alone",
-            )
-        return CleanableRange(
-            first_dirty_offset=first_dirty,
-            first_uncleanable_offset=end,
-            clean_bytes=_clean_bytes(state, first_dirty),
-            cleanable_bytes=_cleanable_bytes(state, first_dirty, end),
+    facts = CompactionFacts.of_state(state, config, request)
+    answer = facts.decide(now_ms=request.now_ms)[:, 0].tolist()
+    if answer[walk.MISSING] != walk.NOTHING:
+        base = state.segments[answer[walk.MISSING_OF]].base_offset
+        raise UnobservedError(base, _FACTS[answer[walk.MISSING]])
+    first_dirty, end = answer[walk.FIRST_DIRTY_OFFSET], answer[walk.FIRST_UNCLEANABLE_OFFSET]
+    if request.first_dirty_offset is not None and first_dirty > end:
+        raise ConfigError(
+            "first dirty offset",
+            first_dirty,
+            f"the range ends below it: at {end}, the base offset of the first segment that is "
+            "left alone",
         )
-    checkpoint = request.cleaner_checkpoint
-    is_invalid = checkpoint is not None and not (
-        state.log_start_offset <= checkpoint <= state.log_end_offset
-    )
-    first_dirty = state.log_start_offset if checkpoint is None or is_invalid else checkpoint
-    bounds = [state.last_stable_offset, active]
-    if config.min_compaction_lag_ms > 0:
-        young_after = request.now_ms - config.min_compaction_lag_ms
-        bounds += [
-            segment.base_offset
-            for segment in _non_active_from(state.segments, first_dirty)
-            if segment.largest_timestamp > young_after
-        ][:1]
-    end = _round_down(state, max(first_dirty, min(bounds)))
-    clean_bytes = _clean_bytes(state, first_dirty)
-    cleanable_bytes = _cleanable_bytes(state, first_dirty, end)
-    delay_ms = _max_compaction_delay(state, config, first_dirty, request.now_ms)
+    young, oldest = answer[walk.FIRST_YOUNG_OFFSET], answer[walk.OLDEST_DIRTY_TIMESTAMP]
+    delay_ms = request.now_ms - oldest - config.max_compaction_lag_ms
     return CleanableRange(
         first_dirty_offset=first_dirty,
         first_uncleanable_offset=end,
-        clean_bytes=clean_bytes,
-        cleanable_bytes=cleanable_bytes,
-        max_compaction_delay_ms=delay_ms,
-        checkpoint_is_invalid=is_invalid,
-        not_due=_reason(config, clean_bytes, cleanable_bytes, delay_ms),
+        clean_bytes=answer[walk.CLEAN_BYTES],
+        cleanable_bytes=answer[walk.CLEANABLE_BYTES],
+        dirty_bytes=answer[walk.DIRTY_BYTES],
+        first_young_offset=None if young == walk.NONE else young,
+        oldest_dirty_timestamp=None if oldest == walk.LARGEST else oldest,
+        max_compaction_delay_ms=max(0, delay_ms),
+        checkpoint_is_invalid=bool(answer[walk.HAS_INVALID_CHECKPOINT]),
+        not_due=VERDICTS[answer[walk.VERDICT]],
     )
 
 
@@ -171,15 +282,16 @@ def rule_out_round(
     checkpoint = request.cleaner_checkpoint
     if checkpoint is not None and checkpoint > reached:
         return None  # it may lie beyond the log's end, which only the log tells
-    if config.min_compaction_lag_ms > 0 and state.level < FactLevel.INDEX_TAILS:
-        return None
     watermark = state.high_watermark
     bounded = replace(
         state,
         log_end=max(reached, state.log_start_offset),
         stable_end=active if watermark is None else watermark,
     )
-    chosen = choose_range(bounded, without_max_lag(config), request)
+    try:
+        chosen = choose_range(bounded, without_max_lag(config), request)
+    except UnobservedError:
+        return None
     # Only the first batch of each segment tells since when one has waited.
     may_wait_too_long = config.limits_compaction_lag and chosen.cleanable_bytes > 0
     return None if chosen.is_due or may_wait_too_long else chosen
@@ -190,72 +302,4 @@ def without_max_lag(config: LogConfig) -> LogConfig:
 
     No log is due for that age alone then.
     """
-    return replace(config, max_compaction_lag_ms=MAX_LAG_MS)
-
-
-def _reason(
-    config: LogConfig, clean_bytes: int, cleanable_bytes: int, delay_ms: int
-) -> NotDue | None:
-    """Return why Kafka would not clean now, None if it would."""
-    if not config.is_compacted:
-        return NotDue.NOT_COMPACTED
-    if cleanable_bytes == 0:
-        # A ratio of zero is above no minimum: none is negative.
-        return NotDue.NOTHING_TO_CLEAN
-    ratio = cleanable_bytes / (clean_bytes + cleanable_bytes)
-    is_due = delay_ms > 0 or ratio > config.min_cleanable_dirty_ratio
-    return None if is_due else NotDue.RATIO_BELOW_MINIMUM
-
-
-def segments_between(
-    segments: Sequence[SomeSegment], first_offset: int, end_offset: int
-) -> list[SomeSegment]:
-    """Return the segments from the one of first_offset to end_offset.
-
-    All of them begin below end_offset.
-    """
-    if first_offset == end_offset:
-        return []
-    floor = max((s.base_offset for s in segments if s.base_offset <= first_offset), default=0)
-    return [s for s in segments if floor <= s.base_offset < end_offset]
-
-
-def _non_active_from(segments: Sequence[ObservedSegment], offset: int) -> list[ObservedSegment]:
-    """Return the segments from an offset on, without the active one.
-
-    The first of them is the one that holds the offset.
-    """
-    active = segments[-1].base_offset
-    if offset > active:
-        return []
-    return segments_between(segments, offset, active)
-
-
-def _round_down(state: PartitionState, offset: int) -> int:
-    """Round an offset down to the base of a segment.
-
-    A range that may reach up to the offset ends there.
-    """
-    left_alone = _non_active_from(state.segments, offset)
-    return (left_alone[0] if left_alone else state.active_segment).base_offset
-
-
-def _clean_bytes(state: PartitionState, first_dirty: int) -> int:
-    return sum(s.size_bytes for s in state.segments if s.base_offset < first_dirty)
-
-
-def _cleanable_bytes(state: PartitionState, first_dirty: int, end: int) -> int:
-    between = segments_between(state.segments, min(first_dirty, end), end)
-    return sum(segment.size_bytes for segment in between)
-
-
-def _max_compaction_delay(
-    state: PartitionState, config: LogConfig, first_dirty: int, now_ms: int
-) -> int:
-    """Return by how much ``max.compaction.lag.ms`` is exceeded, 0 if it is not."""
-    if not config.limits_compaction_lag:
-        return 0
-    dirty = _non_active_from(state.segments, first_dirty)
-    timestamps = [s.first_batch_timestamp for s in dirty if s.first_batch_timestamp > 0]
-    clean_until = now_ms - config.max_compaction_lag_ms
-    return max(0, clean_until - min(timestamps, default=MAX_LAG_MS))
+    return replace(config, max_compaction_lag_ms=LONG_MAX)

@@ -4,7 +4,7 @@ It has all that they need.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -17,7 +17,7 @@ from storage_core.config.compression import AS_KAFKA
 from storage_core.index.transaction_index import AbortedTxn, collect_aborted
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_segment import SegmentState
-from storage_core.maintenance.compaction.candidates import CleanableRange, segments_between
+from storage_core.maintenance.compaction.candidates import CleanableRange
 from storage_core.records.payload import Limits
 from storage_core.threads import valid_at_once
 
@@ -242,6 +242,19 @@ class CompactionPlan:
     def segments_below(self, end_offset: int) -> list[SegmentState]:
         """Return the segments that begin below end_offset, oldest first."""
         return [segment for segment in self.segments if segment.base_offset < end_offset]
+
+
+def segments_between(
+    segments: Sequence[SegmentState], first_offset: int, end_offset: int
+) -> list[SegmentState]:
+    """Return the segments from the one of first_offset to end_offset.
+
+    All of them begin below end_offset.
+    """
+    if first_offset == end_offset:
+        return []
+    floor = max((s.base_offset for s in segments if s.base_offset <= first_offset), default=0)
+    return [s for s in segments if floor <= s.base_offset < end_offset]
 
 
 def plan_compaction(

@@ -7,11 +7,7 @@ from dataclasses import dataclass, replace
 from storage_core.config import LogConfig
 from storage_core.log.open_transactions import OpenTransaction, list_open_transactions
 from storage_core.log.producer_snapshot import ProducerEntry
-from storage_core.maintenance.compaction.candidates import (
-    CleanableRange,
-    CleanRequest,
-    segments_between,
-)
+from storage_core.maintenance.compaction.candidates import CleanableRange, CleanRequest
 from storage_core.maintenance.explain.answers import (
     About,
     Answer,
@@ -23,7 +19,7 @@ from storage_core.maintenance.explain.answers import (
     passes,
     tells,
 )
-from storage_core.maintenance.partition_state import ObservedSegment, PartitionState
+from storage_core.maintenance.partition_state import PartitionState
 from storage_core.wording import span_text
 
 _ABOUT = About.CLEANING
@@ -73,15 +69,15 @@ def explain_cleaning(
         return held_back(statement), [statement]
     transactions = list_open_transactions(producers, now_ms=request.now_ms)
     bounds = [_stable_bound(state, transactions), _active_bound(state, config, request.now_ms)]
-    if config.min_compaction_lag_ms > 0:
-        bounds += _young_bound(state, config, request, chosen)
+    if chosen.first_young_offset is not None:
+        bounds.append(_young_bound(state, config, request, chosen.first_young_offset))
     bounds.sort(key=lambda bound: bound.offset)
     statements = [
         passes(_ABOUT, "POLICY", f"cleanup.policy is {','.join(sorted(config.cleanup_policy))}"),
         _start(state, request, chosen),
         *_bound_statements(bounds, chosen),
     ]
-    lag = _max_lag(state, config, request, chosen)
+    lag = _max_lag(config, request, chosen)
     ratio = _ratio(config, chosen)
     statements += [lag, ratio]
     if chosen.is_due:
@@ -90,7 +86,7 @@ def explain_cleaning(
             f"to {chosen.first_uncleanable_offset}"
         )
         return Answer(about=_ABOUT, is_due=True, held_by=None, text=text), statements
-    return _not_due(state, config, chosen, bounds, (lag, ratio)), statements
+    return _not_due(config, chosen, bounds, (lag, ratio)), statements
 
 
 def _start(state: PartitionState, request: CleanRequest, chosen: CleanableRange) -> Statement:
@@ -160,27 +156,21 @@ def _active_bound(state: PartitionState, config: LogConfig, now_ms: int) -> _Cle
 
 
 def _young_bound(
-    state: PartitionState, config: LogConfig, request: CleanRequest, chosen: CleanableRange
-) -> list[_CleaningLimit]:
+    state: PartitionState, config: LogConfig, request: CleanRequest, base_offset: int
+) -> _CleaningLimit:
     lag_ms = config.min_compaction_lag_ms
-    closed = segments_between(
-        state.segments, chosen.first_dirty_offset, state.active_segment.base_offset
+    (newest_ms,) = (s.largest_timestamp for s in state.segments if s.base_offset == base_offset)
+    return _CleaningLimit(
+        code="MIN_COMPACTION_LAG",
+        offset=base_offset,
+        text=(
+            f"the newest record of segment {base_offset} is "
+            f"{span_text(request.now_ms - newest_ms)} old, "
+            f"min.compaction.lag.ms is {lag_ms} ({span_text(lag_ms)})"
+        ),
+        until="",
+        until_ms=newest_ms + lag_ms,
     )
-    young = [s for s in closed if s.largest_timestamp > request.now_ms - lag_ms]
-    return [
-        _CleaningLimit(
-            code="MIN_COMPACTION_LAG",
-            offset=segment.base_offset,
-            text=(
-                f"the newest record of segment {segment.base_offset} is "
-                f"{span_text(request.now_ms - segment.largest_timestamp)} old, "
-                f"min.compaction.lag.ms is {lag_ms} ({span_text(lag_ms)})"
-            ),
-            until="",
-            until_ms=segment.largest_timestamp + lag_ms,
-        )
-        for segment in young[:1]
-    ]
 
 
 def _bound_statements(bounds: Sequence[_CleaningLimit], chosen: CleanableRange) -> list[Statement]:
@@ -204,19 +194,14 @@ def _bound_statements(bounds: Sequence[_CleaningLimit], chosen: CleanableRange) 
     return statements
 
 
-def _max_lag(
-    state: PartitionState, config: LogConfig, request: CleanRequest, chosen: CleanableRange
-) -> Statement:
+def _max_lag(config: LogConfig, request: CleanRequest, chosen: CleanableRange) -> Statement:
     limit_ms = config.max_compaction_lag_ms
     if not config.limits_compaction_lag:
         return tells(_ABOUT, "MAX_COMPACTION_LAG", "max.compaction.lag.ms sets no limit")
-    closed = segments_between(
-        state.segments, chosen.first_dirty_offset, state.active_segment.base_offset
-    )
-    times = [s.first_batch_timestamp for s in closed if s.first_batch_timestamp > 0]
-    if not times:
+    oldest_ms = chosen.oldest_dirty_timestamp
+    if oldest_ms is None:
         return tells(_ABOUT, "MAX_COMPACTION_LAG", "no closed segment is dirty", limit_ms=limit_ms)
-    age_ms = request.now_ms - min(times)
+    age_ms = request.now_ms - oldest_ms
     text = (
         f"what is dirty began {span_text(age_ms)} ago, max.compaction.lag.ms is {limit_ms} "
         f"({span_text(limit_ms)})"
@@ -227,7 +212,7 @@ def _max_lag(
         _ABOUT,
         "MAX_COMPACTION_LAG",
         text,
-        until_ms=min(times) + limit_ms + 1,
+        until_ms=oldest_ms + limit_ms + 1,
         age_ms=age_ms,
         limit_ms=limit_ms,
     )
@@ -270,7 +255,6 @@ def _missing_dirty_bytes(clean: int, dirty: int, limit: float) -> int | None:
 
 
 def _not_due(
-    state: PartitionState,
     config: LogConfig,
     chosen: CleanableRange,
     bounds: Sequence[_CleaningLimit],
@@ -278,7 +262,7 @@ def _not_due(
 ) -> Answer:
     """Say what holds a log back: a bound, if without them it would be due, else the ratio."""
     lag, ratio = last
-    dirty = _dirty_bytes(state.segments, chosen.first_dirty_offset)
+    dirty = chosen.dirty_bytes
     total = chosen.clean_bytes + dirty
     if not dirty:
         text = "nothing was appended since the log was cleaned"
@@ -310,9 +294,3 @@ def _not_due(
         from_ms=from_ms,
         condition=ratio.until,
     )
-
-
-def _dirty_bytes(segments: Sequence[ObservedSegment], first_dirty: int) -> int:
-    end = segments[-1].base_offset
-    closed = segments_between(segments, first_dirty, end) if first_dirty < end else []
-    return sum(s.size_bytes for s in closed) + segments[-1].size_bytes

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from storage_core.config import LogConfig
+from storage_core.config.values import LONG_MAX
 from storage_core.filenames import log_file, segment_file
 from storage_core.maintenance.compaction.candidates import (
-    MAX_LAG_MS,
     CleanRequest,
     NotDue,
     choose_range,
@@ -15,7 +15,6 @@ from storage_core.maintenance.compaction.candidates import (
 )
 from storage_core.maintenance.partition_state import (
     Fact,
-    FactLevel,
     ObservedSegment,
     PartitionState,
     UnobservedError,
@@ -23,7 +22,7 @@ from storage_core.maintenance.partition_state import (
 from storage_core.maintenance.retention.plan import plan_retention
 from storage_core.maintenance.survey import survey_partition
 from storage_core.store.base import FileInfo
-from tests.storage_core.maintenance.compaction.states import compacted, log_of, segment
+from tests.storage_core.maintenance.compaction.states import compacted
 from tests.storage_core.maintenance.retention.states import rules
 
 NOW = 1_800_000_000_000
@@ -60,7 +59,6 @@ def test_a_listing_tells_sizes_and_times_of_segments_and_all_names():
     )
     assert state.names == {file.name for file in FILES}
     assert state.size_bytes == 330
-    assert state.level is FactLevel.LISTING
 
 
 @pytest.mark.parametrize(
@@ -79,14 +77,6 @@ def test_a_high_watermark_lies_in_the_log(log_start, high_watermark, expected):
 def test_a_listing_without_segments_starts_at_the_checkpoint():
     state = PartitionState.of_listing("/t-0", [], log_start_checkpoint=7, high_watermark=None)
     assert (state.segments, state.log_start_offset) == ((), 7)
-
-
-def test_a_state_is_observed_as_far_as_all_of_its_segments_are():
-    assert listed(_0=1, _10=2).level is FactLevel.LISTING
-    assert listed(_0=1, _10=2, _20=-1).level is FactLevel.INDEX_TAILS
-    loaded = PartitionState.of_log(log_of([segment(0), segment(10)]))
-    assert loaded.level is FactLevel.HEADERS
-    assert replace(loaded, stable_end=None).level is FactLevel.INDEX_TAILS
 
 
 @pytest.mark.parametrize(
@@ -166,7 +156,14 @@ def test_retention_asks_no_age_where_none_counts():
             id="a point that the log is known to reach",
         ),
         pytest.param(
-            {"min.compaction.lag.ms": 1}, {"cleaner_checkpoint": 20}, None, None, id="ages unknown"
+            {"min.compaction.lag.ms": 1}, {"cleaner_checkpoint": 10}, None, None, id="ages unknown"
+        ),
+        pytest.param(
+            {"min.compaction.lag.ms": 1},
+            {"cleaner_checkpoint": 20},
+            None,
+            NotDue.NOTHING_TO_CLEAN,
+            id="no age counts",
         ),
         pytest.param(
             {"max.compaction.lag.ms": 9, "min.cleanable.dirty.ratio": 1},
@@ -205,7 +202,7 @@ def test_a_survey_lets_the_time_of_a_file_stand_for_its_records():
 
 def test_a_survey_leaves_open_how_long_records_have_waited_and_where_the_log_ends():
     config = compacted({"max.compaction.lag.ms": 1, "min.cleanable.dirty.ratio": 1})
-    assert config.max_compaction_lag_ms < MAX_LAG_MS
+    assert config.max_compaction_lag_ms < LONG_MAX
     found = survey_partition(listed(), config, request(cleaner_checkpoint=500)).cleanable
     assert found is not None
     assert (found.first_dirty_offset, found.checkpoint_is_invalid) == (500, False)

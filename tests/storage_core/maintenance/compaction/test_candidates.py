@@ -3,17 +3,22 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from storage_core.config import LogConfig
+from storage_core.config.values import LONG_MAX
+from storage_core.kernels import compaction_walk as walk
 from storage_core.log.log_segment import SegmentState
 from storage_core.maintenance.compaction.candidates import (
     CleanableRange,
     CleanRequest,
+    CompactionFacts,
     NotDue,
     choose_range,
-    segments_between,
 )
+from storage_core.maintenance.compaction.plan import segments_between
+from storage_core.maintenance.listings import NO_END, Listings
 from storage_core.maintenance.partition_state import PartitionState
 from tests.kit.builders import SOME_TIME_MS
 from tests.storage_core.maintenance.compaction.states import compacted, log_of, segment
@@ -294,3 +299,88 @@ def test_a_range_that_was_asked_for_is_due_whatever_the_ratio(first, end, expect
 )
 def test_segments_between_begin_with_the_one_that_holds_the_first_offset(first, end, bases):
     assert [s.base_offset for s in segments_between(FOUR, first, end)] == bases
+
+
+# --- very many partitions at once
+
+
+def test_listings_are_decided_about_as_each_log_is_alone():
+    # Bases 0, 10, 20 of 100 bytes, where each log ends, its marks, and its lags.
+    rows = [
+        (25, 0, None, None, 0, LONG_MAX),
+        (25, 0, 20, None, 0, LONG_MAX),
+        (25, 12, 10, None, 0, LONG_MAX),
+        (25, 0, 10, 15, 0, LONG_MAX),
+        (25, 0, 99, None, 0, LONG_MAX),
+        (25, 0, 20, None, 9, 9),
+    ]
+    ends, log_starts, cleaned, marks, min_lags, max_lags = zip(*rows, strict=True)
+    configs = [lagging(*lags) for lags in zip(min_lags, max_lags, strict=True)]
+    answers = CompactionFacts.of_listings(
+        listings(ends), configs, **checkpoints(log_starts, cleaned, marks)
+    ).decide(now_ms=NOW)
+    assert not answers[walk.MISSING].any()
+    for (end, start, checkpoint, mark, *_), config, answer in zip(
+        rows, configs, answers.T.tolist(), strict=True
+    ):
+        wanted = chosen(
+            [segment(0), segment(10), segment(20)],
+            config=config,
+            checkpoint=checkpoint,
+            log={
+                "log_start_offset": start,
+                "log_end_offset": end,
+                "last_stable_offset": end if mark is None else mark,
+            },
+        )
+        assert (answer[walk.FIRST_DIRTY_OFFSET], answer[walk.FIRST_UNCLEANABLE_OFFSET]) == span(
+            wanted
+        )
+        assert (answer[walk.CLEAN_BYTES], answer[walk.CLEANABLE_BYTES]) == weights(wanted)
+        assert answer[walk.HAS_INVALID_CHECKPOINT] == wanted.checkpoint_is_invalid
+        assert (answer[walk.VERDICT] == walk.DUE) == wanted.is_due
+
+
+@pytest.mark.parametrize(
+    ("end", "lags", "missing"),
+    [
+        pytest.param(NO_END, (0, LONG_MAX), walk.LOG_END, id="where the log ends"),
+        pytest.param(25, (1, LONG_MAX), walk.TIMESTAMP, id="how young its records are"),
+        pytest.param(25, (0, 1), walk.FIRST_BATCH, id="how old they are"),
+    ],
+)
+def test_a_listing_says_which_fact_it_lacks(end, lags, missing):
+    answers = CompactionFacts.of_listings(
+        listings([end]), [lagging(*lags)], **checkpoints([0], [10], [None])
+    ).decide(now_ms=NOW)
+    assert answers[walk.MISSING, 0] == missing
+
+
+def listings(ends: Sequence[int]) -> Listings:
+    """Logs with segments at 0, 10 and 20, of 100 bytes each."""
+    count = len(ends)
+    return Listings(
+        places=np.arange(count),
+        starts=np.arange(count) * 3,
+        base_offsets=np.tile([0, 10, 20], count),
+        sizes=np.full(count * 3, 100),
+        times_ms=np.full(count * 3, NOW),
+        oldest_timestamps=np.zeros(count, np.int64),
+        has_age=np.zeros(count, np.bool_),
+        log_ends=np.array(ends),
+    )
+
+
+def lagging(min_lag_ms: int, max_lag_ms: int) -> LogConfig:
+    return compacted({"min.compaction.lag.ms": min_lag_ms, "max.compaction.lag.ms": max_lag_ms})
+
+
+def checkpoints(log_starts, cleaned, marks) -> dict[str, Any]:
+    """What the checkpoints say of some logs."""
+    return {
+        "log_start_checkpoints": np.array(log_starts),
+        "cleaner_checkpoints": np.array([at or 0 for at in cleaned]),
+        "has_cleaner_checkpoint": np.array([at is not None for at in cleaned]),
+        "high_watermarks": np.array([mark or 0 for mark in marks]),
+        "has_watermark": np.array([mark is not None for mark in marks]),
+    }
