@@ -716,7 +716,6 @@ class GroupManifestRow:
     group: int = column("number of the group in the merged index")
     manifest: str = column("the group's scratch files, sizes and counts, as JSON")
     numbers: Text = column("what pass one read and found; on one row of an exchange")
-    records: int = column("records of its source segments")
     duration_ms: int = column("time it took")
     failure: Failure = Failure()
 

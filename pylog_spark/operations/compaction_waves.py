@@ -27,13 +27,13 @@ from pylog_spark.run.run import Run
 from pylog_spark.run.waves import Outcomes
 from pylog_spark.schemas import COMMIT, CommitRow, Reason
 from pylog_spark.tasks.commit import (
-    CleanedPartition,
     CompactionWork,
     clean_partitions,
     commit_partitions,
 )
 from pylog_spark.tasks.key_folder import remove_wave
 from pylog_spark.tasks.run_context import RunContext, WriteContext
+from storage_core.maintenance.compaction.passes import CleanedPartition
 from storage_core.roots.root import HeldRoot
 
 _log: Final = logging.getLogger(__name__)

@@ -27,7 +27,6 @@ from pylog_spark.schemas import (
     MergedIndexRow,
 )
 from pylog_spark.tasks.cells import PART
-from pylog_spark.tasks.commit import CleanedPartition
 from pylog_spark.tasks.compaction import Item, index_segments, merge_partitions, rewrite_groups
 from pylog_spark.tasks.exchange import Route, answer_keys, rewrite_exchanged, send_keys
 from pylog_spark.tasks.observe import decode_plan
@@ -36,6 +35,7 @@ from storage_core.errors import OffsetOverflowError
 from storage_core.json_values import from_json
 from storage_core.maintenance.compaction.index import IndexStats
 from storage_core.maintenance.compaction.merged import MergedIndex
+from storage_core.maintenance.compaction.passes import CleanedPartition
 from storage_core.maintenance.compaction.plan import group_segments
 from storage_core.maintenance.compaction.rewrite import CleanedGroup
 
@@ -90,13 +90,11 @@ class Between:
     disk: int | None
     place: MapPlace | None
     _groups: list[CleanedGroup] = field(default_factory=list)
-    _records: int = 0
     _spent_ms: int = 0
 
     def add(self, row: GroupManifestRow) -> None:
         """Take a group that was cleaned."""
         self._groups.append(from_json(CleanedGroup, row.manifest))
-        self._records += row.records
         self._spent_ms += row.duration_ms
         if row.numbers is not None:
             self.index = from_json(IndexStats, row.numbers)
@@ -106,7 +104,6 @@ class Between:
         return CleanedPartition(
             end_offset=self.end_offset,
             groups=tuple(self._groups),
-            records=self._records,
             index=self.index,
             spent_secs=(self._spent_ms + (self.index_ms or 0)) / 1000,
             index_secs=None if self.index_ms is None else self.index_ms / 1000,

@@ -10,7 +10,6 @@ several at once. Big ones are cleaned alone, since memory is for one of them.
 """
 
 import json
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ import pyarrow as pa
 from pylog_spark.rows import rows_to_batches
 from pylog_spark.schemas import COMMIT, Action
 from pylog_spark.tasks.ahead import BYTES_AT_ONCE, Room
-from pylog_spark.tasks.compaction import keep_groups
+from pylog_spark.tasks.compaction import keep_group
 from pylog_spark.tasks.failures import attempt
 from pylog_spark.tasks.measure import count_if_readable
 from pylog_spark.tasks.observe import decode_plan
@@ -34,14 +33,9 @@ from storage_core.commit.scratch import keep_scratch
 from storage_core.errors import OffsetOverflowError, describe_failure
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log
-from storage_core.log.transaction_tracker import TransactionTracker
 from storage_core.maintenance.compaction.commit import plan_commit, plan_split, verify_inputs
-from storage_core.maintenance.compaction.index import IndexStats
-from storage_core.maintenance.compaction.partition import bases_after, with_sidecars
-from storage_core.maintenance.compaction.pass_one import index_round
-from storage_core.maintenance.compaction.plan import CompactionPlan, group_segments, map_slots
-from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_groups
-from storage_core.maintenance.compaction.sidecar_folder import PartitionSidecars
+from storage_core.maintenance.compaction.passes import CleanedPartition, run_passes
+from storage_core.maintenance.compaction.plan import CompactionPlan, map_slots
 from storage_core.maintenance.compaction.statistics import CleanerStats
 from storage_core.roots.root import Prepared, RootAccess
 from storage_core.store import LogStore
@@ -63,31 +57,8 @@ class CompactionWork:
     plan: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanedPartition:
-    """What both passes made of a partition.
-
-    Attributes:
-        end_offset: The next round begins there.
-        groups: The cleaned groups, oldest first.
-        records: Records of their source segments.
-        index: What pass one read and found.
-        spent_secs: Time that tasks spent on the passes.
-        index_secs: On pass one, None where that was not told apart.
-        sidecars: Of the partition, staged; None for none.
-    """
-
-    end_offset: int
-    groups: tuple[CleanedGroup, ...]
-    records: int
-    index: IndexStats
-    spent_secs: float
-    index_secs: float | None = None
-    sidecars: PartitionSidecars | None = None
-
-
 # Cleans a partition, or knows where the cleaned groups are; replaces nothing in the directory yet.
-Clean = Callable[[LogStore, CompactionPlan, RootAccess, WriteContext], CleanedPartition]
+Clean = Callable[[LogStore, CompactionPlan, RootAccess], CleanedPartition]
 
 
 def commit_partitions(
@@ -100,7 +71,7 @@ def commit_partitions(
 
     def commit(item: tuple[CompactionWork, CleanedPartition]) -> dict[str, Any]:
         work, cleaned = item
-        return _row(work, context, partial(_already_cleaned, cleaned))
+        return _row(work, context, lambda *_: cleaned)
 
     yield from rows_to_batches(COMMIT, context.map_commits(commit, items))
 
@@ -112,77 +83,36 @@ def clean_partitions(
 
     A partition has one row of ``schemas.COMMIT``.
     """
-    clean = partial(_clean_in_room, Room(BYTES_AT_ONCE))
+    room = Room(BYTES_AT_ONCE)
+
+    def clean(store: LogStore, plan: CompactionPlan, access: RootAccess) -> CleanedPartition:
+        size_bytes = sum(s.size_bytes for s in plan.segments_below(plan.first_uncleanable_offset))
+        if context.has_rate:
+            # The rate is of one partition at a time.
+            size_bytes = BYTES_AT_ONCE
+        # Others are cleaned beside a small one.
+        threads = 1 if size_bytes < BYTES_AT_ONCE else context.threads
+        with room.take(size_bytes):
+            return clean_whole(store, plan, access, replace(context, threads=threads))
+
     rows = context.map_commits(lambda work: _row(work, context, clean), items)
     yield from rows_to_batches(COMMIT, rows)
-
-
-def _already_cleaned(
-    cleaned: CleanedPartition,
-    _store: LogStore,
-    _plan: CompactionPlan,
-    _access: RootAccess,
-    _context: WriteContext,
-) -> CleanedPartition:
-    return cleaned
-
-
-def _clean_in_room(
-    room: Room,
-    store: LogStore,
-    plan: CompactionPlan,
-    access: RootAccess,
-    context: WriteContext,
-) -> CleanedPartition:
-    """Run both passes when there is room for the partition."""
-    size_bytes = sum(s.size_bytes for s in plan.segments_below(plan.first_uncleanable_offset))
-    if context.has_rate:
-        # The rate is of one partition at a time.
-        size_bytes = BYTES_AT_ONCE
-    if size_bytes < BYTES_AT_ONCE:
-        # Others are cleaned beside it.
-        context = replace(context, threads=1)
-    with room.take(size_bytes):
-        return clean_whole(store, plan, access, context)
 
 
 def clean_whole(
     store: LogStore, plan: CompactionPlan, access: RootAccess, context: WriteContext
 ) -> CleanedPartition:
     """Run both passes over a partition in this process."""
-    started = time.perf_counter()
-    throttler = context.throttler()
-    name = f"{context.run.run_id}-{uuid.uuid4().hex}"
-    plan, sidecars = with_sidecars(store, plan, context.run.cleaner.key_sidecars)
-    index = index_round(
+    attempt_name = f"{context.run.run_id}-{uuid.uuid4().hex}"
+    return run_passes(
         store,
         plan,
-        throttler=throttler,
-        keeps_hashes=sidecars is not None,
-        threads=context.threads,
-    )
-    indexed = time.perf_counter()
-    cleaning = clean_groups(
-        store,
-        plan,
-        index,
-        group_segments(plan, index.end_offset),
-        TransactionTracker(),
+        sidecar_folder=context.run.cleaner.key_sidecars,
         scratch=partial(access.scratch, plan.location),
-        attempt=name,
-        throttler=throttler,
-        sidecars=sidecars,
+        attempt=attempt_name,
+        keep=partial(keep_group, access, plan.location, attempt_name),
+        throttler=context.throttler(),
         threads=context.threads,
-    )
-    groups = keep_groups(cleaning, access, plan.location, name)
-    return CleanedPartition(
-        end_offset=index.end_offset,
-        groups=tuple(groups),
-        records=sum(group.stats.source_records for group in groups),
-        index=index.stats,
-        spent_secs=time.perf_counter() - started,
-        index_secs=indexed - started,
-        sidecars=sidecars,
     )
 
 
@@ -199,7 +129,7 @@ def _commit(work: CompactionWork, context: WriteContext, clean: Clean) -> dict[s
 
     def prepare(store: LogStore) -> Prepared:
         try:
-            cleaned = clean(store, plan, access, context)
+            cleaned = clean(store, plan, access)
         except OffsetOverflowError as error:
             return _split(store, plan, error)
         verify_inputs(store, plan)
@@ -216,9 +146,8 @@ def _commit(work: CompactionWork, context: WriteContext, clean: Clean) -> dict[s
     row = access.commit(plan.location, Action.COMPACT.value, prepare)
     for cleaned in done:
         if cleaned.sidecars is not None and row.get("error_class") is None:
-            bases = bases_after(plan, cleaned.groups)
             # Not the generation that was cleaned, but what became of it.
-            cleaned.sidecars.publish(access.open(current_location(plan.location)), bases)
+            cleaned.publish_sidecars(access.open(current_location(plan.location)), plan)
     return row
 
 
@@ -256,14 +185,14 @@ def _describe(
     store: LogStore, plan: CompactionPlan, cleaned: CleanedPartition, steps: Plan
 ) -> dict[str, Any]:
     """Return the partition's row as of after the steps."""
-    stats = sum((group.stats for group in cleaned.groups), RewriteStats())
+    stats = cleaned.stats
     untouched = [s for s in plan.segments if s.base_offset >= cleaned.end_offset]
     others = count_if_readable(store, [segment.log_file for segment in untouched])
     return {
         "next_offset": cleaned.end_offset,
         "bytes_after": stats.bytes_written + sum(s.size_bytes for s in untouched),
         "segments_after": len(cleaned.groups) + len(untouched),
-        "records_before": None if others is None else cleaned.records + others,
+        "records_before": None if others is None else stats.source_records + others,
         "records_after": None if others is None else stats.messages_written + others,
         "operations": json.dumps(list(steps.describe())),
     }
@@ -273,7 +202,7 @@ def _statistics(cleaned: CleanedPartition, context: WriteContext) -> str:
     """Return the numbers of the round as JSON."""
     return CleanerStats.of(
         cleaned.index,
-        sum((group.stats for group in cleaned.groups), RewriteStats()),
+        cleaned.stats,
         slots=map_slots(context.run.cleaner),
         elapsed_secs=round(cleaned.spent_secs, 3),
         elapsed_index_secs=None if cleaned.index_secs is None else round(cleaned.index_secs, 3),

@@ -10,7 +10,7 @@ that is too large for both goes another way (``exchange.py``).
 
 import json
 import uuid
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import lru_cache, partial
 from itertools import groupby
@@ -242,30 +242,19 @@ def rewrite_group(
         throttler=context.throttler(),
         threads=context.threads,
     )
-    (cleaned,) = keep_groups(cleaning, access, plan.location, name)
-    return {
-        "manifest": to_json(cleaned),
-        "records": cleaned.stats.source_records,
-    }
+    with closing(cleaning):
+        cleaned = keep_group(access, plan.location, name, next(cleaning))
+    return {"manifest": to_json(cleaned)}
 
 
-def keep_groups(
-    cleaning: Generator[CleanedGroup], access: RootAccess, location: str, name: str
-) -> list[CleanedGroup]:
-    """Give groups' files to the root to keep, group by group.
-
-    A commit finds them there.
+def keep_group(access: RootAccess, location: str, name: str, cleaned: CleanedGroup) -> CleanedGroup:
+    """Give a group's files to the root to keep, for its commit.
 
     Args:
-        cleaning: Makes the groups; it is closed at the end.
         access: To the root.
         location: Of the partition.
         name: Of the attempt.
+        cleaned: The group.
     """
-    kept = []
-    with closing(cleaning):
-        for cleaned in cleaning:
-            first = cleaned.base_offsets[0]
-            places = access.keep(location, name, first, cleaned.places, cleaned.gaps)
-            kept.append(cleaned.moved(places))
-    return kept
+    first = cleaned.base_offsets[0]
+    return cleaned.moved(access.keep(location, name, first, cleaned.places, cleaned.gaps))

@@ -1,17 +1,16 @@
 """One round of compaction on one partition directory, in process."""
 
 import secrets
-from collections.abc import Iterable
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from storage_core.commit import Plan, commit
-from storage_core.config import CleanerConfig, LogConfig, OffsetMapHash
+from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import BadBytesError, OffsetOverflowError, located
+from storage_core.filenames import SCRATCH_PREFIX
 from storage_core.log.loaded_log import LoadedLog, LogRepairs
 from storage_core.log.log_loader import load_log
-from storage_core.log.transaction_tracker import TransactionTracker
 from storage_core.maintenance.compaction.candidates import (
     CleanableRange,
     CleanRequest,
@@ -23,20 +22,12 @@ from storage_core.maintenance.compaction.commit import (
     plan_found_split,
     verify_inputs,
 )
-from storage_core.maintenance.compaction.index import CompactionIndex
-from storage_core.maintenance.compaction.pass_one import index_round
-from storage_core.maintenance.compaction.plan import (
-    CompactionPlan,
-    group_segments,
-    plan_compaction,
-)
-from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_groups
-from storage_core.maintenance.compaction.sidecar_folder import PartitionSidecars, SidecarFolder
+from storage_core.maintenance.compaction.passes import CleanedPartition, run_passes
+from storage_core.maintenance.compaction.plan import CompactionPlan, plan_compaction
 from storage_core.maintenance.partition_state import PartitionState
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.throttler import Throttler
-from storage_core.store.base import LogStore, version_of
-from storage_core.store.generations import current_location
+from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 from storage_core.threads import count_processors
 
@@ -134,80 +125,30 @@ def clean_and_load(
         now_ms=request.now_ms,
         hash_key=secrets.token_bytes(HASH_KEY_BYTES),
     )
-    plan, sidecars = with_sidecars(store, plan, cleaner.key_sidecars)
-    throttler = Throttler(cleaner.io_max_bytes_per_second)
-    threads = count_processors() if threads is None else threads
-    index = index_round(
-        store,
-        plan,
-        throttler=throttler,
-        keeps_hashes=sidecars is not None,
-        threads=threads,
-    )
-    groups: list[CleanedGroup] = []
+    # Never the names of a killed round: the load operations sweep its scratch files away.
+    attempt = f"{IN_PROCESS}-{secrets.token_hex(8)}"
     try:
-        # Never the names of a killed round: the load operations sweep its scratch files away.
-        attempt = f"{IN_PROCESS}-{secrets.token_hex(8)}"
-        cleaning = clean_groups(
+        cleaned = run_passes(
             store,
             plan,
-            index,
-            group_segments(plan, index.end_offset),
-            TransactionTracker(),
+            sidecar_folder=cleaner.key_sidecars,
             scratch=lambda: nullcontext(directory),
             attempt=attempt,
-            throttler=throttler,
-            sidecars=sidecars,
-            threads=threads,
+            keep=lambda group: group,
+            throttler=Throttler(cleaner.io_max_bytes_per_second),
+            threads=count_processors() if threads is None else threads,
         )
-        with closing(cleaning):
-            groups.extend(cleaning)
         verify_inputs(store, plan)
-        operations = plan_commit(log, plan, groups)
-    except OffsetOverflowError as error:
-        _discard(groups)
-        _split(store, log, plan, error.file)
-        raise
-    except BaseException:
-        _discard(groups)
+        operations = plan_commit(log, plan, cleaned.groups)
+    except BaseException as error:
+        for file in directory.glob(f"{SCRATCH_PREFIX}{attempt}-*"):
+            file.unlink(missing_ok=True)
+        if isinstance(error, OffsetOverflowError):
+            _split(store, log, plan, error.file)
         raise
     commit(operations, store)
-    if sidecars is not None:
-        sidecars.publish(store, bases_after(plan, groups))
-    return _done(log, index, groups, request), log
-
-
-def with_sidecars(
-    store: LogStore, plan: CompactionPlan, folder: str
-) -> tuple[CompactionPlan, PartitionSidecars | None]:
-    """Return a round with a folder's secret, and its partition's sidecars.
-
-    The round knows keys by that secret.
-
-    Args:
-        store: The partition.
-        plan: The round, which is done by one process.
-        folder: Where sidecars lie; empty for none, and then the plan is as it was. So it is where
-            the folder cannot be used, keys are known by MD5, or the store does not tell one version
-            of a file from another.
-    """
-    if not folder or plan.offset_map_hash is not OffsetMapHash.SIPHASH:
-        return plan, None
-    with closing(store.open_file(plan.segments[0].log_file)) as reader:
-        if not version_of(reader):
-            return plan, None
-    sidecars = SidecarFolder(Path(folder)).of(current_location(plan.location))
-    if sidecars is None:
-        return plan, None
-    return replace(plan, hash_key=sidecars.secret.hex()), sidecars
-
-
-def bases_after(plan: CompactionPlan, groups: Iterable[CleanedGroup]) -> set[int]:
-    """Return the base offsets of the segments after a round."""
-    bases = {segment.base_offset for segment in plan.segments}
-    for group in groups:
-        bases.difference_update(group.base_offsets[1:])
-    return bases
+    cleaned.publish_sidecars(store, plan)
+    return _done(log, cleaned, request), log
 
 
 def load_for_round(
@@ -226,13 +167,6 @@ def load_for_round(
         log_start_checkpoint=request.log_start_offset or 0,
         high_watermark=request.high_watermark,
     )
-
-
-def _discard(groups: Iterable[CleanedGroup]) -> None:
-    """Delete what was cleaned for nothing."""
-    for cleaned in groups:
-        for file in cleaned.files:
-            Path(file.path).unlink(missing_ok=True)
 
 
 def _split(store: LocalStore, log: LoadedLog, plan: CompactionPlan, file: str) -> None:
@@ -300,25 +234,23 @@ def _nothing(log: LoadedLog, cleanable: CleanableRange, request: CleanRequest) -
     )
 
 
-def _done(
-    log: LoadedLog, index: CompactionIndex, groups: list[CleanedGroup], request: CleanRequest
-) -> CleanResult:
-    stats = sum((group.stats for group in groups), RewriteStats())
-    sources = {base for group in groups for base in group.base_offsets}
+def _done(log: LoadedLog, cleaned: CleanedPartition, request: CleanRequest) -> CleanResult:
+    stats = cleaned.stats
+    sources = {base for group in cleaned.groups for base in group.base_offsets}
     untouched = [s for s in log.segments if s.base_offset not in sources]
     return CleanResult(
-        next_offset=index.end_offset,
+        next_offset=cleaned.end_offset,
         messages_read=stats.messages_read,
         messages_written=stats.messages_written,
         bytes_read=stats.bytes_read,
         bytes_written=stats.bytes_written,
-        map_messages_read=index.stats.messages_read,
+        map_messages_read=cleaned.index.messages_read,
         invalid_messages_read=stats.invalid_messages_read,
-        segments=len(untouched) + len(groups),
+        segments=len(untouched) + len(cleaned.groups),
         size=sum(s.size_bytes for s in untouched) + stats.bytes_written,
         # A range of the caller's own choice says nothing of what lies before it.
         cleaner_checkpoint=(
-            index.end_offset if request.first_dirty_offset is None else request.cleaner_checkpoint
+            cleaned.end_offset if request.first_dirty_offset is None else request.cleaner_checkpoint
         ),
         nothing_to_clean=False,
     )

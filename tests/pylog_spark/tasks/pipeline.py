@@ -14,7 +14,6 @@ from pylog_spark.rows import row_reader
 from pylog_spark.schemas import EXCHANGE, GROUP_MANIFEST, PARTIAL_INDEX
 from pylog_spark.tasks.cells import PART, cut_batches, with_part
 from pylog_spark.tasks.commit import (
-    CleanedPartition,
     CompactionWork,
     clean_partitions,
     commit_partitions,
@@ -35,6 +34,7 @@ from storage_core.config import CleanerConfig
 from storage_core.json_values import from_json
 from storage_core.maintenance.compaction.index import IndexStats
 from storage_core.maintenance.compaction.merged import MergedIndex
+from storage_core.maintenance.compaction.passes import CleanedPartition
 from storage_core.maintenance.compaction.rewrite import CleanedGroup
 from storage_core.roots.broker import BrokerAccess
 from storage_core.roots.open_root import root_checkpoints
@@ -149,7 +149,6 @@ class Pipeline:
             cleaned = CleanedPartition(
                 end_offset=between["end_offset"],
                 groups=tuple(from_json(CleanedGroup, row["manifest"]) for row in own),
-                records=sum(row["records"] for row in own),
                 index=IndexStats(**json.loads(between["numbers"])),
                 spent_secs=0.0,
             )

@@ -8,7 +8,7 @@ import pytest
 from storage_core.errors import ChangedWhileReadError, InvalidRecordError
 from storage_core.filenames import log_file
 from storage_core.formats.batch_v2 import Codec, TimestampType
-from storage_core.maintenance.compaction import partition
+from storage_core.maintenance.compaction import passes
 from tests.kit.legacy import LegacyMessage, LegacySet, encode_entry
 from tests.kit.partition_views import batches_in
 from tests.storage_core.maintenance.compaction.hand_made import (
@@ -162,7 +162,7 @@ def test_a_full_map_ends_the_round_inside_of_a_set(tmp_path, keys, next_offset, 
 def test_a_set_that_changes_between_the_passes_is_told(tmp_path, monkeypatch, window_bytes):
     inside = tuple(message(i, b"k%d" % i) for i in range(3))
     directory = write_log(tmp_path / "t-0", [LegacySet(messages=inside)], [END])
-    noted = partition.index_round
+    noted = passes.index_round
 
     def noted_otherwise(*args, **options):
         index = noted(*args, **options)
@@ -170,7 +170,7 @@ def test_a_set_that_changes_between_the_passes_is_told(tmp_path, monkeypatch, wi
             known.legacy_counts[:] -= 1
         return index
 
-    monkeypatch.setattr(partition, "index_round", noted_otherwise)
+    monkeypatch.setattr(passes, "index_round", noted_otherwise)
     with pytest.raises(ChangedWhileReadError):
         cleaning().with_cleaner(window_bytes=window_bytes).clean(directory)
 
