@@ -1,13 +1,25 @@
 """``pylog partition``: one partition directory, in this process, without Spark.
 
-For surgery and for tests: it does what Kafka does, without the guards of the jobs. Each command is
-in a module of its own; here is which directory a person means.
+For surgery and for tests: it does what Kafka does, without the guards of the jobs. Each command
+plans in a module of its own; here is which directory a person means, and how a command ends.
 """
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from storage_core.errors import ConfigError, InvalidNameError, PartitionNotFoundError
+import typer
+
+from pylog_spark.exit_code import ExitCode
+from pylog_spark.options.declared import DRY_RUN
+from pylog_spark.options.option import CommandLine
+from pylog_spark.text import to_json
+from storage_core.commit import commit
+from storage_core.errors import ConfigError, InvalidNameError, PartitionNotFoundError, located
 from storage_core.filenames import parse_partition_directory, parse_renamed_directory
+from storage_core.json_values import to_plain
+from storage_core.log.loaded_log import LoadedLog
+from storage_core.store import LocalStore
 
 
 def named_log_directory(directory: Path) -> Path:
@@ -46,3 +58,26 @@ def _led_to(directory: Path) -> Path:
     The person who names a link means its target.
     """
     return directory.resolve() if directory.is_symlink() else directory
+
+
+def commit_or_describe(
+    line: CommandLine, log: LoadedLog, result: Any, describe: Callable[[], dict[str, Any]]
+) -> int:
+    """Commit a log's operations, or describe them; print JSON; return the exit status.
+
+    Args:
+        line: Says which.
+        log: The log afterwards.
+        result: A dataclass of numbers.
+        describe: Returns what only a dry run says.
+
+    Raises:
+        PylogError: The store failed while the result was put into place.
+    """
+    answer: dict[str, Any] = to_plain(result)
+    if line[DRY_RUN]:
+        answer = {"dry_run": True} | answer | describe()
+    else:
+        located(commit)(log.plan, LocalStore(Path(log.location)))
+    typer.echo(to_json(answer))
+    return ExitCode.DONE

@@ -27,7 +27,7 @@ from pylog_spark.options.of_partitions import (
 )
 from pylog_spark.options.option import CommandLine
 from pylog_spark.text import to_json
-from storage_core.commit import Plan
+from storage_core.commit import commit
 from storage_core.config import (
     KAFKA_DEDUPE_BUFFER_BYTES,
     CleanerConfig,
@@ -38,7 +38,7 @@ from storage_core.maintenance.compaction.candidates import CleanRequest, choose_
 from storage_core.maintenance.compaction.partition import clean_and_load, load_for_round
 from storage_core.maintenance.compaction.plan import group_segments, plan_compaction
 from storage_core.maintenance.partition_state import PartitionState
-from storage_core.maintenance.retention.partition import retain_loaded
+from storage_core.maintenance.retention.partition import RetainResult, plan_retain_loaded
 from storage_core.store import LocalStore
 
 # A dry run groups segments and reads no record, so no key is ever hashed with this.
@@ -80,8 +80,12 @@ def clean(line: CommandLine) -> int:
         return ExitCode.DONE
     result, log = clean_and_load(directory, config=config, cleaner=cleaner, request=request)
     if line[THEN_RETAIN]:
-        swept = retain_loaded(directory, log, config=config, cleaner=cleaner, now_ms=request.now_ms)
-        typer.echo(to_json(asdict(result) | asdict(swept)))
+        store = LocalStore(directory)
+        decision, swept = plan_retain_loaded(
+            store, log, config=config, cleaner=cleaner, now_ms=request.now_ms
+        )
+        commit(swept.plan, store)
+        typer.echo(to_json(asdict(result) | asdict(RetainResult.of(decision, swept))))
     else:
         typer.echo(to_json(asdict(result)))
     return ExitCode.DONE
@@ -138,9 +142,8 @@ def _describe(
             log, config, cleaner, cleanable, now_ms=request.now_ms, hash_key=_UNUSED_HASH_KEY
         )
         groups = group_segments(plan, plan.first_uncleanable_offset)
-    load = Plan(location=store.location, operations=log.operations)
     return answer | {
         "groups": [[segment.base_offset for segment in group] for group in groups],
         "peak_extra_bytes": sum(segment.size_bytes for group in groups for segment in group),
-        "load_operations": list(load.describe()),
+        "load_operations": list(log.plan.describe()),
     }

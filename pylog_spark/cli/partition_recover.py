@@ -1,15 +1,12 @@
 """``pylog partition recover`` and ``truncate``: Kafka's loader, and its truncation."""
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import typer
-
-from pylog_spark.cli.partition import named_log_directory
-from pylog_spark.exit_code import ExitCode
+from pylog_spark.cli.partition import commit_or_describe, named_log_directory
 from pylog_spark.options.assignments import whole_config
-from pylog_spark.options.declared import DRY_RUN
 from pylog_spark.options.of_partitions import (
     CLEAN_SHUTDOWN,
     CLEANER_CHECKPOINT,
@@ -21,18 +18,11 @@ from pylog_spark.options.of_partitions import (
     TRUNCATE_TO,
 )
 from pylog_spark.options.option import CommandLine
-from pylog_spark.text import to_json
-from storage_core.commit import Plan
 from storage_core.errors import GuardRefusedError
-from storage_core.json_values import to_plain
 from storage_core.log.loaded_log import LoadedLog
-from storage_core.maintenance.recovery.partition import (
-    RecoverResult,
-    commit_recovery,
-    plan_recovery,
-)
+from storage_core.maintenance.recovery.partition import RecoverResult, plan_recovery
 from storage_core.maintenance.recovery.salvage import count_lost_records
-from storage_core.maintenance.truncation import plan_truncation, truncate_partition
+from storage_core.maintenance.truncation import plan_truncation
 from storage_core.store import LocalStore
 from storage_core.threads import count_processors
 
@@ -44,7 +34,7 @@ def recover(line: CommandLine) -> int:
 
     Raises:
         GuardRefusedError: Something would be cut, and nothing may be.
-        PylogError: As ``plan_recovery`` and ``commit_recovery``.
+        PylogError: As ``plan_recovery``.
     """
     directory = named_log_directory(line[DIRECTORY])
     config, cleaner = whole_config(line)
@@ -60,12 +50,7 @@ def recover(line: CommandLine) -> int:
     )
     if line[NO_TRUNCATE]:
         _refuse_cuts(directory, log)
-    if line[DRY_RUN]:
-        answer = {"dry_run": True} | asdict(RecoverResult.of(log)) | _describe(directory, log)
-        typer.echo(to_json(answer))
-    else:
-        typer.echo(to_json(asdict(commit_recovery(directory, log))))
-    return ExitCode.DONE
+    return commit_or_describe(line, log, RecoverResult.of(log), partial(_describe, log))
 
 
 def _refuse_cuts(directory: Path, log: LoadedLog) -> None:
@@ -93,45 +78,30 @@ def truncate(line: CommandLine) -> int:
     The JSON is one object.
 
     Raises:
-        PylogError: As ``truncate_partition``.
+        PylogError: As ``plan_truncation``.
     """
-    directory = named_log_directory(line[DIRECTORY])
     config, cleaner = whole_config(line)
-    if not line[DRY_RUN]:
-        result = truncate_partition(
-            directory,
-            config=config,
-            cleaner=cleaner,
-            now_ms=line[CLOCK],
-            to=line[TRUNCATE_TO],
-            log_start_offset=line[LOG_START_OR_ZERO],
-            cleaner_checkpoint=line[CLEANER_CHECKPOINT],
-        )
-        typer.echo(to_json(to_plain(result)))
-        return ExitCode.DONE
-    truncated, log = plan_truncation(
-        LocalStore(directory),
+    result, log = plan_truncation(
+        LocalStore(named_log_directory(line[DIRECTORY])),
         config=config,
         cleaner=cleaner,
         now_ms=line[CLOCK],
         to=line[TRUNCATE_TO],
         log_start_offset=line[LOG_START_OR_ZERO],
+        cleaner_checkpoint=line[CLEANER_CHECKPOINT],
     )
-    answer = {"dry_run": True, "truncated": truncated, "log_end_offset": log.log_end_offset}
-    typer.echo(to_json(answer | _describe(directory, log)))
-    return ExitCode.DONE
+    return commit_or_describe(line, log, result, partial(_describe, log))
 
 
-def _describe(directory: Path, log: LoadedLog) -> dict[str, Any]:
+def _describe(log: LoadedLog) -> dict[str, Any]:
     """Return the cuts with their readable records, and every step."""
-    store = LocalStore(directory)
-    plan = Plan(location=log.location, operations=log.operations)
+    store = LocalStore(Path(log.location))
     return {
         "cuts": [
             asdict(cut) | {"readable_records": count_lost_records(store, cut)}
             for cut in log.repairs.cuts
             if cut.size_bytes
         ],
-        "peak_extra_bytes": plan.peak_extra_bytes,
-        "operations": list(plan.describe()),
+        "peak_extra_bytes": log.plan.peak_extra_bytes,
+        "operations": list(log.plan.describe()),
     }

@@ -39,7 +39,6 @@ from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.off_switch import is_switched_off
 from storage_core.checkpoint.checkpoints import RECOVERY_FILES, Checkpoints
-from storage_core.commit import Plan
 from storage_core.commit.scratch import keep_scratch
 from storage_core.config import LogConfig
 from storage_core.filenames import (
@@ -372,9 +371,7 @@ def _commit(
         if not _is_expected(work, answer, context.run):
             return Prepared(result=answer | _CHANGED, plan=None)
         answer |= _salvage(work, log, context) | {"status": Status.DONE.value}
-        return Prepared(
-            result=answer, plan=Plan(location=store.location, operations=log.operations)
-        )
+        return Prepared(result=answer, plan=log.plan)
 
     access = write.roots[work.ref.root]
     row = {"status": Status.FAILED} | access.commit(work.ref.directory, work.action.value, prepare)
@@ -436,7 +433,7 @@ def _describe(
     # That an empty segment goes is no loss, nor are zeros: they are among the operations.
     lost = [cut for cut in log.repairs.cuts if cut.lost_bytes]
     cuts = [asdict(cut) | {"records": count_lost_records(store, cut)} for cut in lost]
-    steps = Plan(location=store.location, operations=log.operations)
+    steps = log.plan
     repairs = log.repairs
     if work.truncations:
         refusal = _refuse_truncation(store, work, context)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from storage_core.checkpoint.checkpoint_files import EpochEntry
-from storage_core.commit import Operation
+from storage_core.commit import Operation, Plan
 from storage_core.json_values import Count, FileName, SystemText
 from storage_core.log.log_segment import SegmentState
 from storage_core.log.producer_snapshot import ProducerEntry
@@ -119,6 +119,11 @@ class LoadedLog:
     operations: tuple[Operation, ...]
     repairs: LogRepairs = LogRepairs()
     follower_end: FollowerEnd | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """The operations, for the executor."""
+        return Plan(location=self.location, operations=self.operations)
 
     @property
     def active_segment(self) -> SegmentState:

@@ -1,19 +1,15 @@
 """Truncation of one partition directory to an offset, as a replica does it."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
-from storage_core.commit import Plan, commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import located
-from storage_core.filenames import LOG_SUFFIX, kind_of, offset_of
 from storage_core.json_values import OMITTED
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import LogLoader
 from storage_core.log.log_truncation import truncate_log
 from storage_core.store.base import LogStore
-from storage_core.store.local import LocalStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +52,8 @@ def plan_truncation(
     now_ms: int,
     to: int,
     log_start_offset: int = 0,
-) -> tuple[bool, LoadedLog]:
+    cleaner_checkpoint: int | None = None,
+) -> tuple[TruncateResult, LoadedLog]:
     """Load a log that was closed cleanly and cut it; nothing is written.
 
     Args:
@@ -66,9 +63,10 @@ def plan_truncation(
         now_ms: The run's clock, epoch milliseconds.
         to: The log's new end. A batch that reaches it goes as a whole.
         log_start_offset: The partition's entry in the log-start checkpoint, 0 without one.
+        cleaner_checkpoint: Its entry in the cleaner checkpoint, None without one.
 
     Returns:
-        (truncated, log): whether the log ended above the target, and the log afterwards.
+        (result, log): what is different afterwards, and the log as it is then.
 
     Raises:
         PylogError: As ``LogLoader.load``.
@@ -81,49 +79,10 @@ def plan_truncation(
         log_start_checkpoint=log_start_offset,
         clean_shutdown=True,
     )
-    log = loader.load()
-    truncated = truncate_log(log, to)
-    return truncated, log.close()
-
-
-@located
-def truncate_partition(  # where, how, to where, and the checkpoints
-    directory: Path,
-    *,
-    config: LogConfig,
-    cleaner: CleanerConfig,
-    now_ms: int,
-    to: int,
-    log_start_offset: int = 0,
-    cleaner_checkpoint: int | None = None,
-) -> TruncateResult:
-    """Truncate a partition and close it cleanly.
-
-    Args:
-        directory: The partition directory.
-        config: As `plan_truncation`, and so are all others.
-        cleaner: See there.
-        now_ms: See there.
-        to: See there.
-        log_start_offset: See there.
-        cleaner_checkpoint: The partition's entry in the cleaner checkpoint, None without one.
-
-    Raises:
-        PylogError: As `plan_truncation`; the partition is untouched then, unless the store itself
-            failed while the result was put into place.
-    """
-    store = LocalStore(directory)
-    names = [file.name for file in store.list_files() if kind_of(file.name) == LOG_SUFFIX]
-    active_before = max((offset_of(name) or 0 for name in names), default=0)
-    truncated, log = plan_truncation(
-        store,
-        config=config,
-        cleaner=cleaner,
-        now_ms=now_ms,
-        to=to,
-        log_start_offset=log_start_offset,
-    )
-    commit(Plan(location=store.location, operations=log.operations), store)
+    loading = loader.load()
+    active_before = loading.base_offsets[-1]
+    truncated = truncate_log(loading, to)
+    log = loading.close()
     if cleaner_checkpoint is not None:
         cleaner_checkpoint = truncated_cleaner_point(
             cleaner_checkpoint,
@@ -131,8 +90,9 @@ def truncate_partition(  # where, how, to where, and the checkpoints
             active_before=active_before,
             active_after=log.active_segment.base_offset,
         )
-    return TruncateResult(
+    result = TruncateResult(
         truncated=truncated,
         log_end_offset=log.log_end_offset,
         cleaner_checkpoint=cleaner_checkpoint,
     )
+    return result, log

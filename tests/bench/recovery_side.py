@@ -63,7 +63,7 @@ def kafka_side(cores: int) -> Callable[[Order], Answer]:
 
 def our_side(cores: int) -> Callable[[Order], Answer]:
     """Return ours: its plan, and the commit of it."""
-    from storage_core.commit import Plan, commit  # noqa: PLC0415
+    from storage_core.commit import commit  # noqa: PLC0415
     from storage_core.config import CleanerConfig, LogConfig  # noqa: PLC0415 - nor has Kafka's Numba
     from storage_core.log.loaded_log import LoadedLog  # noqa: PLC0415
     from storage_core.maintenance.recovery.partition import plan_recovery  # noqa: PLC0415
@@ -81,7 +81,7 @@ def our_side(cores: int) -> Callable[[Order], Answer]:
 
         def close(loaded: tuple[LocalStore, LoadedLog]) -> int:
             store, log = loaded
-            commit(Plan(location=store.location, operations=log.operations), store)
+            commit(log.plan, store)
             return log.log_end_offset
 
         return timed(order, cores, load, close)

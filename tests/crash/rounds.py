@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storage_core.commit import Plan, commit
+from storage_core.commit import commit
 from storage_core.filenames import TEMPORARY_SUFFIX, segment_file
 from storage_core.formats.control import ControlType
 from storage_core.log.loaded_log import LoadedLog
@@ -171,7 +171,7 @@ def restore(directory: Path, tree: Tree) -> None:
 def settle(directory: Path, round_: Cleaning, store: Any = None) -> LoadedLog:
     """Load the log and make the changes that loading asks for."""
     log = round_.load(LocalStore(directory))
-    operations = Plan(location=log.location, operations=log.operations)
+    operations = log.plan
     commit(operations, store or LocalStore(directory))
     return log
 

@@ -41,7 +41,6 @@ from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import PylogError
 from storage_core.filenames import SNAPSHOT_SUFFIX
 from storage_core.maintenance.recovery.partition import RecoverResult
-from storage_core.maintenance.truncation import truncate_partition
 from storage_core.maintenance.verification.log_directories import verify_log_directories
 from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
 from storage_core.store.local import LocalStore
@@ -50,7 +49,7 @@ from tests.fuzz.test_hostile_partitions import read_everything
 from tests.kit.compare import read_tree
 from tests.kit.file_damage import Accident, Damage, damage
 from tests.kit.golden_data import Golden, goldens
-from tests.kit.one_partition import recover_partition, verify_partition
+from tests.kit.one_partition import recover_partition, truncate_partition, verify_partition
 
 ROUNDS = int(os.environ.get("PYLOG_FUZZ_ROUNDS", "100"))
 FIRST_SEED = int(os.environ.get("PYLOG_FUZZ_SEED", "0"))

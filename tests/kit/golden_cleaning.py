@@ -263,7 +263,7 @@ def clean_spread(
     log = cleaning.load(store)
     cleanable = choose_range(PartitionState.of_log(log), cleaning.config, cleaning.request)
     if not cleanable.is_due:
-        commit(Plan(location=store.location, operations=log.operations), store)
+        commit(log.plan, store)
         return None
     unlimited = dataclasses.replace(cleaning.cleaner, dedupe_buffer_bytes=None)
     planned = plan_compaction(

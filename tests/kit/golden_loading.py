@@ -9,11 +9,10 @@ from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import PylogError
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.maintenance.recovery.partition import plan_recovery
-from storage_core.maintenance.truncation import truncate_partition
 from storage_core.store.base import LogStore
 from tests.kit.compare import Exactness, compare_partitions, read_tree
 from tests.kit.golden_data import Golden, Side
-from tests.kit.one_partition import recover_partition
+from tests.kit.one_partition import recover_partition, truncate_partition
 
 # What our results call the numbers, and case.json.
 _ANSWERS: Final = {

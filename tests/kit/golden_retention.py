@@ -3,22 +3,17 @@
 from pathlib import Path
 from typing import Any
 
-from storage_core.commit import Plan, commit
+from storage_core.commit import commit
 from storage_core.log.log_loader import LogLoader
 from storage_core.maintenance.compaction.partition import clean_partition
-from storage_core.maintenance.retention.partition import (
-    RetainResult,
-    Sweep,
-    plan_sweep,
-    retain_log,
-    retain_partition,
-)
+from storage_core.maintenance.retention.partition import RetainResult, Sweep, plan_sweep, retain_log
 from storage_core.maintenance.retention.plan import RetentionRules
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 from tests.kit.golden_cleaning import cleaning_of
 from tests.kit.golden_data import Golden
 from tests.kit.golden_loading import settings_of
+from tests.kit.one_partition import retain_partition
 
 
 def offsets_of(golden: Golden) -> dict[str, Any]:
@@ -44,7 +39,7 @@ def retain_golden_and_keep(golden: Golden, directory: Path) -> int:
         high_watermark=log.log_end_offset,
         unlink=False,
     )
-    commit(Plan(location=store.location, operations=log.close().operations), store)
+    commit(log.close().plan, store)
     return len(decision.removals)
 
 

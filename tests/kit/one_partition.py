@@ -1,16 +1,16 @@
 """What the program does to a partition or a log directory in steps, as one call each."""
 
 from pathlib import Path
+from typing import Any
 
 from storage_core.catalog.log_directories import LogDirectoryState
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
+from storage_core.commit import commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import located
-from storage_core.maintenance.recovery.partition import (
-    RecoverResult,
-    commit_recovery,
-    plan_recovery,
-)
+from storage_core.maintenance.recovery.partition import RecoverResult, plan_recovery
+from storage_core.maintenance.retention.partition import RetainResult, plan_retain
+from storage_core.maintenance.truncation import TruncateResult, plan_truncation
 from storage_core.maintenance.verification.files import sort_files
 from storage_core.maintenance.verification.findings import Finding
 from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
@@ -71,7 +71,26 @@ def recover_partition(  # the inputs of Kafka's loader
         clean_shutdown=clean_shutdown,
         threads=count_processors() if threads is None else threads,
     )
-    return commit_recovery(directory, log)
+    commit(log.plan, store)
+    return RecoverResult.of(log)
+
+
+@located
+def retain_partition(directory: Path, **settings: Any) -> RetainResult:
+    """Make Kafka's deletion pass over a partition and close it cleanly; as `plan_retain`."""
+    store = LocalStore(directory)
+    decision, log = plan_retain(store, **settings)
+    commit(log.plan, store)
+    return RetainResult.of(decision, log)
+
+
+@located
+def truncate_partition(directory: Path, **settings: Any) -> TruncateResult:
+    """Truncate a partition and close it cleanly; as `plan_truncation`."""
+    store = LocalStore(directory)
+    result, log = plan_truncation(store, **settings)
+    commit(log.plan, store)
+    return result
 
 
 def verify_partition(

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from storage_core.config import CleanerConfig, LogConfig
-from storage_core.maintenance.truncation import truncate_partition
-from tests.kit.one_partition import recover_partition
+from tests.kit.one_partition import recover_partition, truncate_partition
 from tests.oracle.kafka import PRODUCER_ID_EXPIRATION_MS
 from tests.oracle.loading import LoadAnswer, LoadTask, TruncateAnswer
 

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+from storage_core.commit import commit
 from storage_core.config import CleanerConfig, LogConfig, OffsetMapHash
 from storage_core.maintenance.compaction.candidates import CleanRequest
 from storage_core.maintenance.compaction.partition import clean_and_load
-from storage_core.maintenance.retention.partition import retain_loaded
+from storage_core.maintenance.retention.partition import RetainResult, plan_retain_loaded
+from storage_core.store.local import LocalStore
 from tests.oracle.kafka import PRODUCER_ID_EXPIRATION_MS
 from tests.oracle.rounds import NUMBERS, CleanAnswer, CleanTask
 
@@ -42,7 +44,12 @@ def clean_by_us(directory: Path, task: CleanTask) -> CleanAnswer:
     )
     swept = None
     if task.then_retains:
-        swept = retain_loaded(directory, log, config=config, cleaner=cleaner, now_ms=task.now_ms)
+        store = LocalStore(directory)
+        decision, after = plan_retain_loaded(
+            store, log, config=config, cleaner=cleaner, now_ms=task.now_ms
+        )
+        commit(after.plan, store)
+        swept = RetainResult.of(decision, after)
     return CleanAnswer(
         numbers={}
         if result.nothing_to_clean

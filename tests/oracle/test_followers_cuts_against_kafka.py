@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from storage_core.catalog.roles import Role
-from storage_core.commit import Plan, commit
+from storage_core.commit import commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import PylogError
 from storage_core.filenames import TEMPORARY_SUFFIX
@@ -74,7 +74,7 @@ def cut_by_us(directory: Path, task: LoadTask, offsets: Sequence[int]) -> tuple[
         clean_shutdown=task.clean_shutdown,
         truncations=offsets,
     )
-    commit(Plan(location=store.location, operations=log.operations), store)
+    commit(log.plan, store)
     return log.log_start_offset, log.log_end_offset
 
 

@@ -16,9 +16,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from storage_core.commit import commit
 from storage_core.config import LogConfig
 from storage_core.errors import PylogError
-from storage_core.maintenance.retention.partition import plan_sweep, retain_partition
+from storage_core.maintenance.retention.partition import plan_sweep
 from storage_core.store.local import LocalStore
 from tests.kit.compare import Exactness, compare_partitions, read_tree
+from tests.kit.one_partition import retain_partition
 from tests.oracle.jvm import KafkaFailure
 from tests.oracle.kafka import Kafka
 from tests.oracle.known_differences import has_bad_legacy_set, is_loaded_otherwise

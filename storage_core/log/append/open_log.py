@@ -6,7 +6,7 @@ from typing import Self
 
 from storage_core.checkpoint.checkpoint_files import EpochEntry
 from storage_core.clock import Clock, SystemClock
-from storage_core.commit import Plan, commit
+from storage_core.commit import commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import (
     LogClosedError,
@@ -132,7 +132,7 @@ class OpenLog:
             may_repair=not clean_shutdown,
         )
         loaded = loader.load().close(high_watermark=0)
-        commit(Plan(location=store.location, operations=loaded.operations), store)
+        commit(loaded.plan, store)
         local = LocalLog(
             partition,
             store,

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from storage_core.commit import Plan, commit
+from storage_core.commit import commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import BadBytesError, OffsetOverflowError, located
 from storage_core.filenames import SCRATCH_PREFIX
@@ -115,7 +115,7 @@ def clean_and_load(
     log = _load(store, config, cleaner, request)
     cleanable = choose_range(PartitionState.of_log(log), config, request)
     if not cleanable.is_due:
-        commit(Plan(location=store.location, operations=log.operations), store)
+        commit(log.plan, store)
         return _nothing(log, cleanable, request), log
     plan = plan_compaction(
         log,
@@ -179,7 +179,7 @@ def _split(store: LocalStore, log: LoadedLog, plan: CompactionPlan, file: str) -
     except BadBytesError:
         return
     # These rename and delete, but change no byte of a segment: loading it had nothing to repair.
-    commit(Plan(location=store.location, operations=log.operations), store)
+    commit(log.plan, store)
     commit(plan_found_split(store, split), store)
 
 
@@ -202,7 +202,7 @@ def _load(
     )
     if log.repairs == LogRepairs():
         return log
-    commit(Plan(location=store.location, operations=log.operations), store)
+    commit(log.plan, store)
     # Only the files are looked at again: a second load, of a log whose start lies at its end,
     # would forget the snapshot and the epoch that the first one left there.
     repaired = load_log(

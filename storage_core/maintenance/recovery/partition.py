@@ -2,9 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from storage_core.commit import Plan, commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import located
 from storage_core.log.loaded_log import LoadedLog
@@ -12,7 +10,6 @@ from storage_core.log.log_loader import LogLoader
 from storage_core.log.log_truncation import follow_leader
 from storage_core.log.segment_scan import SegmentScan
 from storage_core.store.base import LogStore
-from storage_core.store.local import LocalStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,19 +101,3 @@ def plan_recovery(  # noqa: PLR0913  # the inputs of Kafka's loader
         return log.close(high_watermark=high_watermark)
     end = follow_leader(log, truncations)
     return replace(log.close(high_watermark=high_watermark), follower_end=end)
-
-
-@located
-def commit_recovery(directory: Path, log: LoadedLog) -> RecoverResult:
-    """Commit the changes of loading a log.
-
-    Args:
-        directory: The partition directory, as it was when the log was loaded.
-        log: The log.
-
-    Raises:
-        PylogError: The store failed while the result was put into place.
-    """
-    store = LocalStore(directory)
-    commit(Plan(location=store.location, operations=log.operations), store)
-    return RecoverResult.of(log)

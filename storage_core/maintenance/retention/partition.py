@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from storage_core.commit import (
     CreateEmptyFile,
@@ -12,7 +11,6 @@ from storage_core.commit import (
     RenameFile,
     SyncDirectory,
     WriteFile,
-    commit,
 )
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import OffsetOutOfRangeError, located
@@ -27,7 +25,6 @@ from storage_core.maintenance.retention.observe import observe_retention
 from storage_core.maintenance.retention.plan import RetentionPlan, RetentionRules, plan_retention
 from storage_core.maintenance.retention.steps import plan_epochs, plan_steps
 from storage_core.store.base import LogStore
-from storage_core.store.local import LocalStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +173,22 @@ class RetainResult:
     segments: int
     size: int
 
+    @classmethod
+    def of(cls, decision: RetentionPlan, log: LoadedLog) -> "RetainResult":
+        """Return the result of a pass.
+
+        Args:
+            decision: What goes.
+            log: The log afterwards.
+        """
+        return cls(
+            deleted_segments=len(decision.removals),
+            log_start_offset=log.log_start_offset,
+            log_end_offset=log.log_end_offset,
+            segments=len(log.segments),
+            size=log.size_bytes,
+        )
+
 
 @located
 def plan_retain(  # the inputs of Kafka's deletion pass
@@ -282,62 +295,27 @@ def apply_steps(view: DirectoryView, steps: tuple[Operation, ...]) -> None:
 
 
 @located
-def retain_partition(  # as plan_retain
-    directory: Path,
-    *,
-    config: LogConfig,
-    cleaner: CleanerConfig,
-    now_ms: int,
-    log_start_checkpoint: int = 0,
-    high_watermark: int | None = None,
-    log_start_offset: int | None = None,
-) -> RetainResult:
-    """Make Kafka's deletion pass over a partition and close it cleanly.
-
-    Args:
-        directory: The partition directory.
-        config: As `plan_retain`, and so are all others.
-        cleaner: See there.
-        now_ms: See there.
-        log_start_checkpoint: See there.
-        high_watermark: See there.
-        log_start_offset: See there.
-
-    Raises:
-        PylogError: As `plan_retain`; the partition is untouched then, unless the store itself
-            failed while the result was put into place.
-    """
-    store = LocalStore(directory)
-    decision, log = plan_retain(
-        store,
-        config=config,
-        cleaner=cleaner,
-        now_ms=now_ms,
-        log_start_checkpoint=log_start_checkpoint,
-        high_watermark=high_watermark,
-        log_start_offset=log_start_offset,
-    )
-    return _commit(store, decision, log)
-
-
-@located
-def retain_loaded(
-    directory: Path, loaded: LoadedLog, *, config: LogConfig, cleaner: CleanerConfig, now_ms: int
-) -> RetainResult:
+def plan_retain_loaded(
+    store: LogStore, loaded: LoadedLog, *, config: LogConfig, cleaner: CleanerConfig, now_ms: int
+) -> tuple[RetentionPlan, LoadedLog]:
     """Make the deletion pass that follows something else on one and the same open log.
 
+    Nothing is written.
+
     Args:
-        directory: The partition directory; what was done before is on the disk.
+        store: The partition; what was done before is on the disk.
         loaded: The log as it was loaded then. A second load would see another one where the log
             starts at its end.
         config: The topic's configuration.
         cleaner: As `plan_retain`.
         now_ms: The run's clock, epoch milliseconds.
 
+    Returns:
+        (decision, log): as `plan_retain`.
+
     Raises:
-        PylogError: As `retain_log`; the partition is untouched then.
+        PylogError: As `retain_log`.
     """
-    store = LocalStore(directory)
     log = LoadingLog(store, config=config, cleaner=cleaner, now_ms=now_ms)
     log.base_offsets = sorted(
         offset
@@ -349,18 +327,7 @@ def retain_loaded(
     log.recovery_point = loaded.recovery_point
     watermark = loaded.high_watermark
     decision = retain_log(log, RetentionRules.of(config), now_ms=now_ms, high_watermark=watermark)
-    return _commit(store, decision, log.close(high_watermark=watermark))
-
-
-def _commit(store: LocalStore, decision: RetentionPlan, log: LoadedLog) -> RetainResult:
-    commit(Plan(location=store.location, operations=log.operations), store)
-    return RetainResult(
-        deleted_segments=len(decision.removals),
-        log_start_offset=log.log_start_offset,
-        log_end_offset=log.log_end_offset,
-        segments=len(log.segments),
-        size=log.size_bytes,
-    )
+    return decision, log.close(high_watermark=watermark)
 
 
 def _raise_log_start(log: LoadingLog, offset: int) -> None:

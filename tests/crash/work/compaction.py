@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from storage_core.commit import Plan, commit
+from storage_core.commit import commit
 from storage_core.errors import IndexFullError
 from storage_core.filenames import SCRATCH_PREFIX
 from storage_core.log.loaded_log import LoadedLog
@@ -235,7 +235,7 @@ class UnorderedRound(WorkOnDirectory):
             clean_shutdown=False,
         )
         log, expected = loader.load().close(), self._expected
-        commit(Plan(location=log.location, operations=log.operations), LocalStore(self.directory))
+        commit(log.plan, LocalStore(self.directory))
         assert log.log_end_offset == expected.log.log_end_offset, where
         values = committed_values(self.directory, expected.log.last_stable_offset)
         assert values == expected.values, where

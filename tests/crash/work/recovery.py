@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from storage_core.checkpoint.checkpoint_files import encode_leader_epochs, parse_leader_epochs
-from storage_core.commit import Plan, commit
+from storage_core.commit import commit
 from storage_core.filenames import LEADER_EPOCH_FILE, TEMPORARY_SUFFIX
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
@@ -60,7 +60,7 @@ UNWRITTEN = ("leftover-swap-part-deleted-load-s471", "leftover-swap-part-deleted
 def recover_golden(golden: Golden, store: LogStore) -> None:
     """Recover or load a log as Kafka did."""
     log = plan_golden(golden, store)
-    commit(Plan(location=store.location, operations=log.operations), store)
+    commit(log.plan, store)
 
 
 class Recovery(WorkOfKafka):

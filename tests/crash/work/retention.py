@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from storage_core.commit import Plan, commit
+from storage_core.commit import commit
 from storage_core.log.log_loader import LogLoader
 from storage_core.maintenance.retention.partition import Sweep, plan_retain
 from storage_core.store.base import LogStore
@@ -115,7 +115,7 @@ class Deletion(WorkOfKafka):
             log = self._load(store, clean_shutdown=clean_shutdown)
             assert log.log_start_offset == self._start, where
             assert log.log_end_offset == self._golden.case["expected"]["leo"], where
-        commit(Plan(location=store.location, operations=log.operations), store)
+        commit(log.plan, store)
         there = [record for record in data_records(loaded) if record.offset >= self._start]
         assert there == self._survivors, where
         shutil.rmtree(loaded)
@@ -126,7 +126,7 @@ class Deletion(WorkOfKafka):
         if clean_shutdown:
             store = LocalStore(self.directory)
             log = self._load(store, clean_shutdown=True)
-            commit(Plan(location=store.location, operations=log.operations), store)
+            commit(log.plan, store)
             assert read_tree(theirs) == read_tree(self.directory), where
 
 
@@ -150,7 +150,7 @@ class PassOverOpenLog(WorkOnDirectory):
 
     def do(self, store: LogStore) -> None:
         _, log = plan_retain(store, **settings_of(self._golden), **offsets_of(self._golden))
-        commit(Plan(location=store.location, operations=log.operations), store)
+        commit(log.plan, store)
 
     def check(self, where: str) -> None:
         self.run()

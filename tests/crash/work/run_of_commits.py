@@ -138,7 +138,7 @@ def load(directory: Path, round_: Cleaning) -> LoadedLog:
         clean_shutdown=False,
     )
     log = loader.load().close()
-    commit(Plan(location=store.location, operations=log.operations), store)
+    commit(log.plan, store)
     return log
 
 
@@ -147,7 +147,7 @@ def recover(lab: Lab) -> None:
 
     def work(name: str, _scratch: Path) -> tuple[Plan, int]:
         log = plan_golden(Golden(name), LocalStore(lab.directory(name)))
-        return Plan(location=log.location, operations=log.operations), log.log_end_offset
+        return log.plan, log.log_end_offset
 
     def settle(held: HeldBrokerRoot, points: dict[TopicPartition, int]) -> None:
         held.write_checkpoints({RECOVERY_POINT_FILE: points})

@@ -4,7 +4,7 @@ import shutil
 from functools import partial
 from pathlib import Path
 
-from storage_core.commit import Plan, commit
+from storage_core.commit import commit
 from storage_core.maintenance.recovery.salvage import salvage_cuts
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
@@ -46,7 +46,7 @@ class Salvage(WorkOnDirectory):
             index_interval_bytes=config.index_interval_bytes,
             max_index_bytes=config.segment_index_bytes,
         )
-        commit(Plan(location=store.location, operations=log.operations), store)
+        commit(log.plan, store)
 
     def check(self, where: str) -> None:
         for cut in self._cuts:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from storage_core.commit import Plan, commit
+from storage_core.commit import commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.filenames import SEGMENT_SUFFIXES
 from storage_core.maintenance.truncation import plan_truncation
@@ -79,7 +79,7 @@ class Truncation(WorkOfKafka):
         _, log = plan_truncation(
             store, **settings_of(self._golden), to=self._to, log_start_offset=self._start
         )
-        commit(Plan(location=store.location, operations=log.operations), store)
+        commit(log.plan, store)
 
     def check(self, where: str) -> None:
         shutil.rmtree(self._twin.parent, ignore_errors=True)
@@ -116,7 +116,7 @@ class UnorderedTruncation(WorkOnDirectory):
         _, log = plan_truncation(
             store, config=LogConfig(), cleaner=CleanerConfig(), now_ms=NOW, to=self._to
         )
-        commit(Plan(location=store.location, operations=log.operations), store)
+        commit(log.plan, store)
 
     def check(self, where: str) -> None:
         with unsynced():

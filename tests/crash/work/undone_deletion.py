@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from storage_core.commit import Plan, commit
+from storage_core.commit import commit
 from storage_core.commit.keep import with_trash
 from storage_core.commit.trash import commit_folders
 from storage_core.commit.undo import undo_partition
@@ -76,7 +76,7 @@ class UndoneDeletion(WorkOfKafka):
         assert read_tree(self.directory) == self._before, where
         restore(self.directory, left)
         log = load_log(LocalStore(self.directory), **settings_of(self._golden))
-        commit(Plan(location=log.location, operations=log.operations), LocalStore(self.directory))
+        commit(log.plan, LocalStore(self.directory))
         logs = logs_of(read_tree(self.directory))
         assert logs in (logs_of(self._before), logs_of(self._after)), where
         self._seen.add(logs == logs_of(self._before))

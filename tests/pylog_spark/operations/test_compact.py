@@ -22,9 +22,9 @@ from storage_core.filenames import (
     offset_of,
 )
 from storage_core.maintenance.compaction.partition import clean_partition
-from storage_core.maintenance.retention.partition import retain_partition
 from tests.kit.compare import read_tree
 from tests.kit.golden_data import Golden
+from tests.kit.one_partition import retain_partition
 from tests.pylog_spark.broker_roots import (
     CLEANED_ALONE,
     FIRST_ROUNDS_MS,

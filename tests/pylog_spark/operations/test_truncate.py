@@ -25,7 +25,7 @@ from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
 from storage_core.checkpoint.checkpoints import read_checkpoints
 from storage_core.checkpoint.lock import LogDirectoryLock
-from storage_core.commit import Plan, commit
+from storage_core.commit import commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import ConfigError, GuardRefusedError
 from storage_core.filenames import (
@@ -130,7 +130,7 @@ def expected_trees(lab: Lab, leader: int, *, folder: Path) -> dict[Path, dict[st
             clean_shutdown=(place.parent / CLEAN_SHUTDOWN_FILE).exists(),
             truncations=rounds,
         )
-        commit(Plan(location=store.location, operations=log.operations), store)
+        commit(log.plan, store)
         trees[place] = read_tree(twin)
     return trees
 

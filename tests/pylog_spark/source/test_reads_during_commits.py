@@ -102,7 +102,7 @@ def test_a_commit_that_was_cut_short_reads_as_a_load_leaves_it(tmp_path, name: s
             clean_shutdown=True,
         )
         loaded = loader.load().close()
-        commit(Plan(location=str(copy), operations=loaded.operations), store)
+        commit(loaded.plan, store)
         assert found == [record.offset for record in data_records(copy)], step
         shutil.rmtree(copy.parent)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from storage_core.commit import DeleteFile, Plan, SyncDirectory, commit
+from storage_core.commit import DeleteFile, SyncDirectory, commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import (
     CheckpointError,
@@ -81,7 +81,7 @@ def load(directory: Path, **settings: Any) -> LoadedLog:
 
 def load_and_commit(directory: Path, **settings: Any) -> LoadedLog:
     log = load(directory, **settings)
-    commit(Plan(location=log.location, operations=log.operations), LocalStore(directory))
+    commit(log.plan, LocalStore(directory))
     return log
 
 
@@ -174,7 +174,7 @@ def test_loading_twice_changes_nothing_the_second_time(golden: Golden, tmp_path)
     directory = golden.unpack(tmp_path)
     cleaning = cleaning_of(golden)
     log = cleaning.load(LocalStore(directory))
-    commit(Plan(location=log.location, operations=log.operations), LocalStore(directory))
+    commit(log.plan, LocalStore(directory))
     again = cleaning.load(LocalStore(directory))
     assert again == dataclasses.replace(log, operations=())
 

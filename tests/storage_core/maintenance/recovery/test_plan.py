@@ -22,8 +22,6 @@ from storage_core.filenames import (
 )
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.recovery.salvage import count_lost_records
-from storage_core.maintenance.retention.partition import retain_partition
-from storage_core.maintenance.truncation import truncate_partition
 from storage_core.store.local import LocalStore
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec, some_batches
 from tests.kit.compare import read_tree
@@ -31,7 +29,7 @@ from tests.kit.damage import with_wrong_crc
 from tests.kit.directories import SegmentSpec, write_partition
 from tests.kit.golden_data import goldens
 from tests.kit.golden_loading import plan_golden, redo
-from tests.kit.one_partition import recover_partition
+from tests.kit.one_partition import recover_partition, retain_partition, truncate_partition
 
 RECOVERIES = [golden for golden in goldens("recover-*") if "error" not in golden.case["expected"]]
 SETTINGS = {

@@ -12,7 +12,7 @@ from storage_core.errors import (
 )
 from storage_core.filenames import log_file, snapshot_file
 from storage_core.log.log_loader import load_log
-from storage_core.maintenance.retention.partition import plan_retain, plan_sweep, retain_partition
+from storage_core.maintenance.retention.partition import plan_retain, plan_sweep
 from storage_core.maintenance.retention.plan import plan_retention
 from storage_core.maintenance.retention.steps import plan_steps
 from storage_core.store.local import LocalStore
@@ -21,6 +21,7 @@ from tests.kit.golden_data import Golden
 from tests.kit.golden_loading import settings_of
 from tests.kit.golden_retention import sweep_golden
 from tests.kit.log_reader import LogReader
+from tests.kit.one_partition import retain_partition
 from tests.storage_core.maintenance.retention.states import NOW, log_of, rules, segment
 
 MID = Golden("retain-logstart-mid-s501")

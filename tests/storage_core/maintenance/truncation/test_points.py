@@ -4,14 +4,11 @@ import pytest
 
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.json_values import to_json
-from storage_core.maintenance.truncation import (
-    plan_truncation,
-    truncate_partition,
-    truncated_cleaner_point,
-)
+from storage_core.maintenance.truncation import plan_truncation, truncated_cleaner_point
 from storage_core.store import LocalStore
 from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.one_partition import truncate_partition
 
 NOW_MS = 1_700_000_000_000
 
@@ -70,7 +67,7 @@ def test_a_point_above_a_log_that_is_not_cut_below_its_active_segment_stays():
 @pytest.mark.parametrize("to", [0, 5, 10, 25, 30])
 def test_nothing_above_the_cut_counts_as_flushed(tmp_path, to):
     directory = write_partition(tmp_path / "t-0", [segment(0), segment(10), segment(20)])
-    is_cut, log = plan_truncation(
+    result, log = plan_truncation(
         LocalStore(directory), config=LogConfig(), cleaner=CleanerConfig(), now_ms=NOW_MS, to=to
     )
-    assert (is_cut, log.log_end_offset, log.recovery_point) == (to < 30, to, to)
+    assert (result.truncated, log.log_end_offset, log.recovery_point) == (to < 30, to, to)

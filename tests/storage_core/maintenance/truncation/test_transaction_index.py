@@ -4,9 +4,9 @@ import pytest
 
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.formats.index_entries import TXN_INDEX_ENTRY
-from storage_core.maintenance.truncation import truncate_partition
 from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.directories import AbortedTxnSpec, SegmentSpec, write_partition
+from tests.kit.one_partition import truncate_partition
 
 NOW_MS = 1_700_000_000_000
 ENTRY_BYTES = TXN_INDEX_ENTRY.itemsize
