@@ -17,6 +17,7 @@ from pyarrow.dataset import dataset
 
 from pylog_spark.engines.engine import Engine, RowsT
 from pylog_spark.ledger.ledger import Ledger
+from pylog_spark.ledger.limits import COLUMNS, last_enforced
 from pylog_spark.ledger.tables import (
     SCHEMAS,
     LedgerTable,
@@ -25,13 +26,11 @@ from pylog_spark.ledger.tables import (
     table_location,
     why_spark,
 )
-from pylog_spark.schemas import ALLOWED_BY, RUN, Action
+from pylog_spark.schemas import RUN, Action
 from storage_core.errors import ConfigError, StorageError
 
 # As Spark's half makes them.
 _PROPERTIES: Final = {"delta.appendOnly": "true", "delta.checkpointInterval": "100"}
-_KEYS: Final = ("root", "topic", "run_id")
-_LIMITS: Final = ("retention_ms", "retention_bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,27 +108,12 @@ def last_limits(
             & (pc.field("run_id") != run_id)
             & pc.field("topic").isin(sorted(topics))
         )
-        # By root and topic, by run: whether one of its partitions was refused, and the limits.
-        runs: dict[tuple[str, str], dict[str, tuple[bool, tuple[int, int]]]] = {}
-        for batch in rows.to_batches(columns=[*_KEYS, "reason", *_LIMITS], filter=chosen):
-            for row in _distinct(batch):
-                of_topic = runs.setdefault((row["root"], row["topic"]), {})
-                # Partitions in which nothing expired say the limit, too, of which others were
-                # refused.
-                refused, most = of_topic.get(row["run_id"], (False, (-1, -1)))
-                limits = (row["retention_ms"], row["retention_bytes"])
-                of_topic[row["run_id"]] = (
-                    refused or row["reason"] in ALLOWED_BY,
-                    max(most, limits, key=_null_first),
-                )
-    found = []
-    for (root, topic), of_topic in runs.items():
-        enforced = {run: limits for run, (refused, limits) in of_topic.items() if not refused}
-        if enforced:
-            # Names of runs sort by time.
-            last = max(enforced)
-            values = dict(zip(_LIMITS, enforced[last], strict=True))
-            found.append({"root": root, "topic": topic, "run_id": last, **values})
+        batches = rows.to_batches(columns=list(COLUMNS), filter=chosen)
+        # Thousands of partitions of a topic say the same.
+        parts = [pa.Table.from_batches([each]).group_by(COLUMNS).aggregate([]) for each in batches]
+    found: list[dict[str, Any]] = (
+        last_enforced(pa.concat_tables(parts)).to_pylist() if parts else []
+    )
     return found
 
 
@@ -155,16 +139,6 @@ def read_runs(location: str) -> list[dict[str, Any]]:
         names = [name for name in RUN.names if name in rows.schema.names]
         nothing = dict.fromkeys(RUN.names)
         return [{**nothing, **row} for row in rows.to_table(columns=names).to_pylist()]
-
-
-def _distinct(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    table = pa.Table.from_batches([batch])
-    rows: list[dict[str, Any]] = table.group_by(table.column_names).aggregate([]).to_pylist()
-    return rows
-
-
-def _null_first(limits: tuple[int | None, int | None]) -> tuple[float, ...]:
-    return tuple(-2.0 if value is None else value for value in limits)
 
 
 def _place(location: str, table: LedgerTable) -> str:

@@ -22,6 +22,7 @@ from pylog_spark.engines.engine import Engine, RowsT
 from pylog_spark.engines.session_facts import has_delta, has_files_of_driver, is_connect
 from pylog_spark.engines.spark_engine import SparkRows
 from pylog_spark.ledger.ledger import Ledger
+from pylog_spark.ledger.limits import COLUMNS, last_enforced
 from pylog_spark.ledger.tables import (
     SCHEMAS,
     LedgerFormat,
@@ -30,7 +31,7 @@ from pylog_spark.ledger.tables import (
     table_location,
 )
 from pylog_spark.rows import spark_ddl
-from pylog_spark.schemas import ALLOWED_BY, Action
+from pylog_spark.schemas import Action
 from storage_core.errors import ConfigError
 
 _log: Final = logging.getLogger(__name__)
@@ -39,6 +40,9 @@ _PATTERN_CHARACTER: Final = re.compile(r"[][{}*?\\]")
 
 # More names than these are not sent to Spark: it is asked for all topics.
 _MOST_NAMED: Final = 1000
+_LIMITS_DDL: Final = (
+    "root string, topic string, run_id string, retention_ms bigint, retention_bytes bigint"
+)
 # The tables are small and appended to by a few rows a run. Delta computes a table's state before
 # each append; for such a table one partition does that, not fifty: an append took 3 s instead of
 # 12 s on a busy machine (append rows in a loop, with and without these). They must not leak into a
@@ -198,16 +202,9 @@ def last_limits(
     )
     if len(topics) <= _MOST_NAMED:
         chosen = chosen.where(F.col("topic").isin(sorted(topics)))
-    # Partitions in which nothing expired say the limit, too, of which others were refused.
-    refusal = F.when(F.col("reason").isin(sorted(ALLOWED_BY)), 1).otherwise(0)
-    limits = F.struct("run_id", "retention_ms", "retention_bytes")
-    runs = chosen.groupBy("root", "topic", "run_id").agg(
-        F.max(refusal).alias("refusals"), F.max(limits).alias("limits")
-    )
-    # Names of runs sort by time.
-    last = F.max_by("limits", "run_id").alias("last")
-    enforced = runs.where(F.col("refusals") == 0).groupBy("root", "topic").agg(last)
-    found: list[dict[str, Any]] = enforced.select("root", "topic", "last.*").toArrow().to_pylist()
+    by_topic = chosen.select(*COLUMNS).distinct().groupBy("root", "topic")
+    last = by_topic.applyInArrow(last_enforced, _LIMITS_DDL)
+    found: list[dict[str, Any]] = last.toArrow().to_pylist()
     return found
 
 
