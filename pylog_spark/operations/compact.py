@@ -30,9 +30,8 @@ from pylog_spark.run.upkeep import open_upkeep
 from pylog_spark.run.waves import Outcomes, run_waves
 from pylog_spark.schemas import Action, Reason, Status
 from pylog_spark.structured_logs import log_fields
+from pylog_spark.tasks.admission import Step
 from pylog_spark.tasks.key_folder import shares_files
-from pylog_spark.tasks.observation import Step
-from pylog_spark.tasks.retention import SweepScope
 from storage_core.clock import Clock
 
 _log: Final = logging.getLogger(__name__)
@@ -144,9 +143,7 @@ def compact_step(
         logs = CleanedLogs(run, *measure_plans(run, plans))
         notes = (*notes, EXACT_NOTE)
     compacted = logs.results()
-    swept = retain_step(
-        run, observation, scope=SweepScope.COMPACTED, excluded=_failed(logs.plans, compacted)
-    )
+    swept = retain_step(run, observation, step=Step.SWEEP, excluded=_failed(logs.plans, compacted))
     _raise_points(run, swept.retentions)
     return CompactionStep(
         results=merge_steps([compacted, swept.results]),

@@ -29,7 +29,7 @@ from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import NOT_OF_THIS_STEP, RunReport, merge_steps, summarise_steps
 from pylog_spark.run.upkeep import open_upkeep
 from pylog_spark.schemas import CLEANING, CUT, PLAN, RECOVERY, RETENTION, Action
-from pylog_spark.tasks.observation import Step
+from pylog_spark.tasks.admission import Step
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock
 from storage_core.maintenance.verification.findings import Severity

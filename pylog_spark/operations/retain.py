@@ -1,7 +1,7 @@
 """Remove what has expired from log directories: observe, plan, commit, record.
 
 Log starts rise in the checkpoint of a directory before its first file goes. A partition that is
-compacted is not swept here, but after its compaction, by the same step with another scope.
+compacted is not swept here, but after its compaction, by the same function for another step.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -41,10 +41,9 @@ from pylog_spark.schemas import (
     SweptRow,
 )
 from pylog_spark.structured_logs import log_fields
-from pylog_spark.tasks.observation import Step
+from pylog_spark.tasks.admission import Step
 from pylog_spark.tasks.retention import (
     RetentionContext,
-    SweepScope,
     SweepWork,
     commit_sweeps,
     observe_newest,
@@ -129,7 +128,7 @@ def retain_step(
     run: Run,
     observation: Observation,
     *,
-    scope: SweepScope = SweepScope.DELETED,
+    step: Step = Step.RETAIN,
     excluded: frozenset[str] = frozenset(),
 ) -> RetentionStep:
     """Remove expired segments in an open run; a dry run only plans.
@@ -137,7 +136,7 @@ def retain_step(
     Args:
         run: The run; each wave is in its record when this returns.
         observation: What was seen of its partitions.
-        scope: Which partitions are swept; those that are compacted, after their compaction. Of
+        step: RETAIN, or SWEEP for partitions that are compacted, after their compaction. Of
             these only the ones in which something goes, or went wrong, have rows.
         excluded: Partition directories that are left alone: their compaction failed.
 
@@ -148,21 +147,20 @@ def retain_step(
     job, context = run.job, observation.context
     shared = RetentionContext(
         run=context,
-        scope=scope,
+        step=step,
         excluded=excluded,
         unlink=not job.options.keep_deleted,
         with_operations=job.options.dry_run,
     )
-    asks = Step.RETAIN if scope is SweepScope.DELETED else Step.SWEEP
-    observed = observation.rows(asks, excluded=excluded)
+    observed = observation.rows(step, excluded=excluded)
     plans = _sort(observed)
-    if scope is SweepScope.COMPACTED:
-        plans = _in_scope(plans)
+    if step is Step.SWEEP:
+        plans = _swept_rows(plans)
     plans = settle_plans(
         run,
         context,
         plans,
-        action=Action.RETAIN.value if scope is SweepScope.DELETED else SWEEP,
+        action=Action.RETAIN.value if step is Step.RETAIN else SWEEP,
     )
     plans = refuse_deletions(
         plans, job.options.limits, RunEvidence(run, context), observed=observed
@@ -203,8 +201,8 @@ def _sort(plans: pa.Table) -> pa.Table:
     return plans.take(pc.sort_indices(keyed, sort_keys=keys))
 
 
-def _in_scope(plans: pa.Table) -> pa.Table:
-    """Return the rows in scope of the pass over compacted partitions."""
+def _swept_rows(plans: pa.Table) -> pa.Table:
+    """Return the rows of compacted partitions with something to tell."""
     silent = pa.array(sorted(reason.value for reason in _OUT_OF_SCOPE))
     return plans.filter(pc.invert(pc.is_in(plans["reason"], silent)))
 

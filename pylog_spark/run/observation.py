@@ -20,13 +20,9 @@ from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import NOT_OF_THIS_STEP
 from pylog_spark.schemas import OBSERVED, PARTITION
 from pylog_spark.structured_logs import log_fields
+from pylog_spark.tasks.admission import Step
 from pylog_spark.tasks.listing import directory_row
-from pylog_spark.tasks.observation import (
-    ObservationContext,
-    Step,
-    decode_steps,
-    observe_steps,
-)
+from pylog_spark.tasks.observation import ObservationContext, decode_steps, observe_steps
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.store.generations import GENERATION_MARK, unpinned
 

@@ -9,7 +9,6 @@ would read of a log's end: damage is there, and no listing shows it. What is lef
 alone, by the functions that know every case: their answers are the same ones.
 """
 
-import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -23,15 +22,11 @@ from numpy.typing import NDArray
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.schemas import OBSERVED, PARTITION, PLAN, RETENTION_PLAN, Reason, Status
+from pylog_spark.tasks.admission import Step, admit_topic
 from pylog_spark.tasks.ahead import map_partitions
 from pylog_spark.tasks.listing import open_partition
-from pylog_spark.tasks.observe import may_be_tiered, observe_partition, refuse_compaction
-from pylog_spark.tasks.retention import (
-    RetentionContext,
-    SweepScope,
-    observe_sweep,
-    refuse_sweep,
-)
+from pylog_spark.tasks.observe import observe_partition
+from pylog_spark.tasks.retention import RetentionContext, observe_sweep
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.roles import Role, local_path
@@ -68,25 +63,13 @@ _PURGED: Final = (DirectoryKind.PARTITION, DirectoryKind.FUTURE, DirectoryKind.S
 Row = Mapping[str, Any]
 
 
-class Step(enum.StrEnum):
-    """A step of a run with a need for observations.
-
-    The steps are in the order in which a night does them.
-    """
-
-    RETAIN = "retain"
-    COMPACT = "compact"
-    SWEEP = "sweep"
-    PURGE = "purge"
-
-
 SCHEMAS: Final[Mapping[Step, pa.Schema]] = {
     Step.RETAIN: RETENTION_PLAN,
     Step.COMPACT: PLAN,
     Step.SWEEP: RETENTION_PLAN,
     Step.PURGE: PARTITION,
 }
-_SCOPES: Final = {Step.RETAIN: SweepScope.DELETED, Step.SWEEP: SweepScope.COMPACTED}
+_SWEEPS: Final = (Step.RETAIN, Step.SWEEP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +94,7 @@ class ObservationContext:
         """Return what a sweep is told."""
         return RetentionContext(
             run=self.run,
-            scope=_SCOPES[step],
+            step=step,
             excluded=self.excluded if step is Step.SWEEP else frozenset(),
             unlink=self.unlink,
             with_operations=self.with_operations,
@@ -158,7 +141,7 @@ class _Topic:
     """What decides about every partition of a topic in one root.
 
     Attributes:
-        config: Its configuration; None where nobody knows it.
+        config: Its configuration; None where no step concerns it.
         rules: What that says about old segments; None where the topic is not swept at all.
         refusals: Why a step leaves its partitions alone, for the steps that do.
         topic_id: What the catalogue says; None where nobody does.
@@ -299,30 +282,17 @@ class _Observer:
     def _read_topic(self, root: str, topic: str) -> _Topic | None:
         """Return a topic's config and refusals; None for a possible error."""
         run = self._context.run
-        catalog = run.catalogs[root]
         try:
-            config = catalog.config_for(topic)
-            is_tiered = may_be_tiered(catalog, topic, root, run)
+            answers = {step: admit_topic(step, root, topic, run) for step in self._plans}
         except PylogError:
             return None
-        refusals: dict[Step, Reason] = {}
-        for step in self._plans:
-            if step is Step.COMPACT:
-                reason = refuse_compaction(config, run)
-            else:
-                reason = refuse_sweep(config, self._context.sweep(step))
-            if reason is None and is_tiered:
-                reason = Reason.REMOTE_STORAGE
-            if reason is not None:
-                refusals[step] = reason
-        is_swept = config is not None and any(
-            s in _SCOPES and s not in refusals for s in self._plans
-        )
+        configs = {step: each for step, each in answers.items() if isinstance(each, LogConfig)}
+        swept = [config for step, config in configs.items() if step in _SWEEPS]
         return _Topic(
-            config=config,
-            rules=RetentionRules.of(config) if is_swept and config is not None else None,
-            refusals=refusals,
-            topic_id=catalog.topic_id(topic),
+            config=next(iter(configs.values()), None),
+            rules=RetentionRules.of(swept[0]) if swept else None,
+            refusals={step: each for step, each in answers.items() if isinstance(each, Reason)},
+            topic_id=run.catalogs[root].topic_id(topic),
         )
 
     def _answer(
@@ -359,10 +329,10 @@ class _Observer:
             }
             answers[step] = [(refused, skipped)]
             is_asked = is_sure & ~is_refused
-            if step in _SCOPES:
+            if step in _SWEEPS:
                 is_closed = np.array([row["role"] == Role.BROKER for row in rows], np.bool_)
                 is_asked &= ~is_closed | (listings.log_ends != NO_END)
-            answer = self._keep if step in _SCOPES else self._leave
+            answer = self._keep if step in _SWEEPS else self._leave
             answers[step].append(answer(listings, topics, facts, is_asked))
         return answers
 

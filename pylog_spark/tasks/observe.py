@@ -2,9 +2,8 @@
 
 Each has one row of ``schemas.PLAN``.
 
-The questions are asked in the order of what they cost: the directory's name, its root, its topic's
-config, the checkpoints, and only then the partition's own small files. A partition that is not due
-costs a listing, its indexes' tails and its newest producer snapshot; no record is read.
+A partition that is not due costs a listing, its indexes' tails and its newest producer snapshot; no
+record is read.
 """
 
 import zlib
@@ -15,29 +14,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from pylog_spark.options import HighWatermarkSource
 from pylog_spark.schemas import Reason, Status
+from pylog_spark.tasks.admission import Step, admit_partition
 from pylog_spark.tasks.failures import attempt_directory, needs_recovery
-from pylog_spark.tasks.listing import (
-    REASON_OF_KIND,
-    OpenStore,
-    left_alone,
-    open_partition,
-    reason_to_leave,
-)
+from pylog_spark.tasks.listing import OpenStore, left_alone, open_partition
 from pylog_spark.tasks.managed_view import (
     clean_request,
     commits_checkpoints,
-    has_expected_topic_id,
     manifest_recovery_point,
     manifest_state,
 )
 from pylog_spark.tasks.run_context import RunContext
-from storage_core.catalog.off_switch import is_switched_off
-from storage_core.catalog.topic_catalog import TopicCatalog, TopicConfigSource
 from storage_core.checkpoint.checkpoints import Checkpoints
 from storage_core.config import LogConfig
-from storage_core.filenames import TopicPartition
 from storage_core.formats.batch_v2 import HEADER_BYTES, HEADER_UP_TO_MAGIC_BYTES, MAGIC_AT, MAGIC_V2
 from storage_core.json_values import from_json, to_json
 from storage_core.kernels.batch_write import MAX_RECORD_GROWTH_BYTES
@@ -53,14 +42,11 @@ from storage_core.maintenance.compaction.negative_timestamps import refuse_negat
 from storage_core.maintenance.compaction.partition import load_for_round
 from storage_core.maintenance.compaction.plan import CompactionPlan, group_segments, plan_compaction
 from storage_core.maintenance.partition_state import PartitionState
-from storage_core.roots.open_root import partition_checkpoints
 from storage_core.store import LogStore
 
 # Length, attributes, two deltas, key length, value length, count of headers: a byte each.
 _LEAST_RECORD_BYTES: Final = 7
 _OLD_MESSAGE_GROWTH_BYTES: Final = HEADER_BYTES + MAX_RECORD_OVERHEAD_BYTES - MIN_ENTRY_BYTES
-
-_REMOTE_KEY: Final = "remote.storage.enable"
 
 
 def observe_partition(
@@ -87,31 +73,15 @@ def _observe(
     checkpoints_of: Callable[[str], Checkpoints],
     open_store: OpenStore,
 ) -> dict[str, Any]:
-    reason = reason_to_leave(row, REASON_OF_KIND)
-    if reason is None and context.is_unclean(row["root"], row["directory"]):
-        reason = Reason.UNCLEAN_SHUTDOWN
-    if reason is None and is_switched_off(row["directory"]):
-        reason = Reason.SWITCHED_OFF
-    if reason is not None:
-        return left_alone(row, reason)
-    partition = TopicPartition(row["topic"], row["partition"])
-    catalog = context.catalogs[row["root"]]
-    config = catalog.config_for(partition.topic)
-    reason = refuse_compaction(config, context)
-    if reason is None and may_be_tiered(catalog, partition.topic, row["root"], context):
-        reason = Reason.REMOTE_STORAGE
-    if config is None or reason is not None:
-        return _skipped(reason or Reason.CONFIG_UNKNOWN)
-    store = open_store(row)
-    if not has_expected_topic_id(store, catalog.topic_id(partition.topic)):
-        return _skipped(Reason.INCONSISTENT_TOPIC_ID)
-    checkpoints = partition_checkpoints(store, partition, partial(checkpoints_of, row["root"]))
-    high_watermark = checkpoints.high_watermark
-    if context.high_watermark is HighWatermarkSource.LOG_END:
-        high_watermark = None
-    elif high_watermark is None:
-        return _skipped(Reason.NO_HIGH_WATERMARK)
-    request = clean_request(checkpoints, now_ms=context.now_ms, high_watermark=high_watermark)
+    admitted = admit_partition(
+        Step.COMPACT, row, context, checkpoints_of, excluded=frozenset(), open_store=open_store
+    )
+    if isinstance(admitted, Reason):
+        return left_alone(row, admitted)
+    store, config = admitted.store, admitted.config
+    request = clean_request(
+        admitted.checkpoints, now_ms=context.now_ms, high_watermark=admitted.high_watermark
+    )
     return _rule_out(store, config, request) or _plan(store, config, context, request)
 
 
@@ -133,32 +103,6 @@ def _rule_out(store: LogStore, config: LogConfig, request: CleanRequest) -> dict
 
 def _skipped(reason: Reason) -> dict[str, Any]:
     return {"status": Status.SKIPPED, "reason": reason}
-
-
-def refuse_compaction(config: LogConfig | None, context: RunContext) -> Reason | None:
-    """Return the reason against compacting a topic, or None."""
-    if config is None:
-        return Reason.CONFIG_UNKNOWN
-    if config.remote_storage_enable:
-        return Reason.TIERED
-    if not config.is_compacted:
-        return Reason.NOT_COMPACTED
-    return None if context.cleaner.enabled else Reason.CLEANER_DISABLED
-
-
-def may_be_tiered(catalog: TopicCatalog, topic: str, root: str, context: RunContext) -> bool:
-    """Return whether a topic may be tiered without its config saying so.
-
-    Tiered means that segments are in remote storage.
-
-    Where a broker kept a cache of remote indexes, only the cluster itself, or somebody who says
-    it of the topic, knows that a topic is not tiered.
-    """
-    entry = catalog.find(topic)
-    if root not in context.remote_roots or entry is None:
-        return False
-    is_said = _REMOTE_KEY in entry.config_overrides
-    return entry.source is not TopicConfigSource.CLUSTER_METADATA and not is_said
 
 
 def _plan(

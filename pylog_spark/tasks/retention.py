@@ -6,7 +6,6 @@ A partition that is not due costs its listing and a few tails of indexes. One th
 at again by the task that commits it: what goes then is what was planned, or nothing.
 """
 
-import enum
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,9 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from pylog_spark.options import HighWatermarkSource
 from pylog_spark.rows import rows_to_batches
 from pylog_spark.schemas import NEWEST_RECORD, SWEPT, Action, Reason, Status
+from pylog_spark.tasks.admission import Step, admit_partition
 from pylog_spark.tasks.ahead import map_partitions
 from pylog_spark.tasks.failures import attempt, attempt_directory, needs_recovery
 from pylog_spark.tasks.listing import (
@@ -28,31 +27,19 @@ from pylog_spark.tasks.listing import (
     reason_to_leave,
     rows_of,
 )
-from pylog_spark.tasks.managed_view import has_expected_topic_id, manifest_timestamps
-from pylog_spark.tasks.observe import may_be_tiered
+from pylog_spark.tasks.managed_view import manifest_timestamps
 from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.run_context import RunContext, WriteContext
-from storage_core.catalog.off_switch import is_switched_off
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import Checkpoints, PartitionCheckpoints
-from storage_core.config import LogConfig
 from storage_core.config.log_config import UNLIMITED
 from storage_core.errors import ChangedWhileReadError
-from storage_core.filenames import TopicPartition
 from storage_core.maintenance.retention.observe import newest_record_ms, newest_timestamp
 from storage_core.maintenance.retention.partition import Sweep, plan_sweep
 from storage_core.maintenance.retention.plan import Predicate, RetentionRules
-from storage_core.roots.open_root import partition_checkpoints
 from storage_core.roots.root import Prepared
 from storage_core.store import LogStore
 from storage_core.store.open_objects import is_managed
-
-
-class SweepScope(enum.Enum):
-    """Which partitions are swept: never all at once, as in a broker."""
-
-    DELETED = "those that are not compacted; by the retention job"
-    COMPACTED = "those that are compacted; by the compaction job, after their rounds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +48,14 @@ class RetentionContext:
 
     Attributes:
         run: What all tasks of a run share.
-        scope: Which partitions are swept.
+        step: Which partitions are swept: RETAIN or SWEEP.
         excluded: Partition directories that are left alone: their compaction failed.
         unlink: Whether files are unlinked at once, or keep the suffix ``.deleted``.
         with_operations: Whether the rows of plans carry the operations.
     """
 
     run: RunContext
-    scope: SweepScope
+    step: Step
     excluded: frozenset[str] = frozenset()
     unlink: bool = True
     with_operations: bool = False
@@ -122,17 +109,17 @@ def _observe(
     open_store: OpenStore,
 ) -> dict[str, Any]:
     run = context.run
-    config = _admit(row, context, open_store)
-    if isinstance(config, Reason):
-        return left_alone(row, config)
-    store = open_store(row)
-    partition_name = TopicPartition(row["topic"], row["partition"])
-    checkpoints = partition_checkpoints(store, partition_name, partial(checkpoints_of, row["root"]))
-    checkpointed = checkpoints.high_watermark
-    is_log_end = run.high_watermark is HighWatermarkSource.LOG_END
-    if checkpointed is None and not is_log_end:
-        return _skipped(Reason.NO_HIGH_WATERMARK)
-    high_watermark = None if is_log_end else checkpointed
+    admitted = admit_partition(
+        context.step,
+        row,
+        run,
+        checkpoints_of,
+        excluded=context.excluded,
+        open_store=open_store,
+    )
+    if isinstance(admitted, Reason):
+        return left_alone(row, admitted)
+    store, config, checkpoints = admitted.store, admitted.config, admitted.checkpoints
     log_start = checkpoints.log_start_offset
     sweep = plan_sweep(
         store,
@@ -140,52 +127,23 @@ def _observe(
         cleaner=run.cleaner,
         now_ms=run.now_ms,
         log_start_checkpoint=log_start or 0,
-        high_watermark=high_watermark,
+        high_watermark=admitted.high_watermark,
         max_timestamps=manifest_timestamps(store),
         is_closed=row.get("role") != Role.MIRROR,
         # Of what a broker does not load a look says the same, be something due or not.
         always_loads=row.get("role") == Role.BROKER,
         unlink=_unlinks(context, row["directory"]),
     )
-    start = sweep.decision.log_start_offset
+    start, checkpointed = sweep.decision.log_start_offset, checkpoints.high_watermark
     found = _describe(store, sweep, context) | {
         "log_start_checkpoint": log_start,
-        "high_watermark": high_watermark,
+        "high_watermark": admitted.high_watermark,
         "is_replicated": checkpointed is not None and start <= checkpointed,
         **_limits(RetentionRules.of(config)),
     }
     if not sweep.is_due:
-        return found | _skipped(Reason.NOTHING_TO_RETAIN)
+        return found | {"status": Status.SKIPPED, "reason": Reason.NOTHING_TO_RETAIN}
     return found | {"status": Status.PLANNED}
-
-
-def _admit(
-    row: Mapping[str, Any], context: RetentionContext, open_store: OpenStore
-) -> LogConfig | Reason:
-    """Return the config of a partition, or the reason against a sweep.
-
-    The questions are asked in the order of what they cost.
-    """
-    run, root, topic = context.run, row["root"], row["topic"]
-    reason = reason_to_leave(row, REASON_OF_OTHER_KIND)
-    if reason is None and run.is_unclean(root, row["directory"]):
-        reason = Reason.UNCLEAN_SHUTDOWN
-    if reason is not None:
-        return reason
-    catalog = run.catalogs[root]
-    config = catalog.config_for(topic)
-    reason = refuse_sweep(config, context)
-    if reason is None and may_be_tiered(catalog, topic, root, run):
-        reason = Reason.REMOTE_STORAGE
-    if reason is None and is_switched_off(row["directory"]):
-        reason = Reason.SWITCHED_OFF
-    if reason is None and row["directory"] in context.excluded:
-        reason = Reason.COMPACTED
-    if config is None or reason is not None:
-        return reason or Reason.CONFIG_UNKNOWN
-    if not has_expected_topic_id(open_store(row), catalog.topic_id(topic)):
-        return Reason.INCONSISTENT_TOPIC_ID
-    return config
 
 
 def _limits(rules: RetentionRules) -> dict[str, int]:
@@ -200,23 +158,6 @@ def _unlinks(context: RetentionContext, directory: str) -> bool:
     In a managed root they do: nobody would look for ``.deleted`` there.
     """
     return context.unlink or is_managed(directory)
-
-
-def _skipped(reason: Reason) -> dict[str, Any]:
-    return {"status": Status.SKIPPED, "reason": reason}
-
-
-def refuse_sweep(config: LogConfig | None, context: RetentionContext) -> Reason | None:
-    """Return the reason against sweeping a topic here, or None."""
-    if config is None:
-        return Reason.CONFIG_UNKNOWN
-    if config.remote_storage_enable:
-        return Reason.TIERED
-    if context.scope is SweepScope.DELETED:
-        return Reason.COMPACTED if config.is_compacted else None
-    if not config.is_compacted:
-        return Reason.NOT_COMPACTED
-    return None if context.run.cleaner.enabled else Reason.CLEANER_DISABLED
 
 
 def _describe(store: LogStore, sweep: Sweep, context: RetentionContext) -> dict[str, Any]:

@@ -25,11 +25,11 @@ from unittest.mock import patch
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.rows import row_reader
 from pylog_spark.run.plan_table import read_planned
+from pylog_spark.tasks.admission import Step
 from pylog_spark.tasks.commit import CompactionWork, clean_partitions
 from pylog_spark.tasks.listing import directory_row, list_partitions
-from pylog_spark.tasks.observation import Step
 from pylog_spark.tasks.observe import observe_partition
-from pylog_spark.tasks.retention import RetentionContext, SweepScope, SweepWork, commit_sweeps
+from pylog_spark.tasks.retention import RetentionContext, SweepWork, commit_sweeps
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
@@ -168,7 +168,7 @@ def measure(partitions: int) -> Iterator[Timing]:
 
 
 def _sweep(run: "_Run", write: WriteContext, *, in_one: bool) -> float:
-    context = RetentionContext(run=run.context, scope=SweepScope.DELETED)
+    context = RetentionContext(run=run.context, step=Step.RETAIN)
     works = list(read_planned(SweepWork, observed(run.listed, run.context, Step.RETAIN)))
     return _time(works, lambda items: commit_sweeps(items, context, write), run, in_one=in_one)
 

@@ -12,7 +12,8 @@ from pylog_spark.rows import rows_to_batch
 from pylog_spark.run import observation
 from pylog_spark.run.observation import Observation
 from pylog_spark.schemas import OBSERVED, PARTITION
-from pylog_spark.tasks.observation import SCHEMAS, ObservationContext, Step, encode_rows
+from pylog_spark.tasks.admission import Step
+from pylog_spark.tasks.observation import SCHEMAS, ObservationContext, encode_rows
 from storage_core.catalog.roles import Role
 
 ROOT = "/log"

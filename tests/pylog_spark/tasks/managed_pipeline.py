@@ -11,12 +11,11 @@ import pytest
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.rows import row_reader
 from pylog_spark.run.plan_table import read_planned
+from pylog_spark.tasks.admission import Step
 from pylog_spark.tasks.commit import CompactionWork, clean_partitions
-from pylog_spark.tasks.observation import Step
 from pylog_spark.tasks.observe import observe_partition
 from pylog_spark.tasks.retention import (
     RetentionContext,
-    SweepScope,
     SweepWork,
     commit_sweeps,
 )
@@ -85,7 +84,7 @@ class ManagedPipeline:
 
     def sweep(self, works: list[SweepWork], context: WriteContext) -> list[dict[str, Any]]:
         """Let go what has expired."""
-        sweeping = RetentionContext(run=self.run, scope=SweepScope.DELETED)
+        sweeping = RetentionContext(run=self.run, step=Step.RETAIN)
         batches = commit_sweeps(works, sweeping, context)
         return [row for batch in batches for row in batch.to_pylist()]
 

@@ -16,13 +16,13 @@ from pylog_spark.rows import rows_to_batch
 from pylog_spark.run.plan_table import read_planned
 from pylog_spark.schemas import INGEST
 from pylog_spark.tasks import commit, ingest, recovery, verification
+from pylog_spark.tasks.admission import Step
 from pylog_spark.tasks.ahead import BYTES_AT_ONCE
 from pylog_spark.tasks.ingest import IngestContext, ingest_partitions
 from pylog_spark.tasks.listing import list_partitions
-from pylog_spark.tasks.observation import Step
 from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.recovery import RecoveryContext, RecoveryLimits, RecoveryWork, recover_whole
-from pylog_spark.tasks.retention import RetentionContext, SweepScope, SweepWork, commit_sweeps
+from pylog_spark.tasks.retention import RetentionContext, SweepWork, commit_sweeps
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from pylog_spark.tasks.verification import Stretch, Target, measure_segments, verify_stretches
 from storage_core.catalog.roles import Role
@@ -213,7 +213,7 @@ def test_partitions_are_swept_at_the_same_time(logs, monkeypatch):
     ]
     works = list(read_planned(SweepWork, observed(listed, write.run, Step.RETAIN)))
     in_the_middle_of_commits(monkeypatch)
-    context = RetentionContext(run=write.run, scope=SweepScope.DELETED)
+    context = RetentionContext(run=write.run, step=Step.RETAIN)
     rows = rows_of(commit_sweeps(works, context, write))
     assert ordinals(rows) == [work.ref.ordinal for work in works]
     assert [row["error"] for row in rows] == [None] * PARTITIONS

@@ -7,7 +7,7 @@ import pytest
 
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.rows import row_reader
-from pylog_spark.tasks.observation import Step
+from pylog_spark.tasks.admission import Step
 from pylog_spark.tasks.recovery import (
     RecoveryContext,
     RecoveryLimits,

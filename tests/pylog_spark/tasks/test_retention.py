@@ -14,11 +14,10 @@ import pytest
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.run.plan_table import read_planned
 from pylog_spark.schemas import RETENTION_PLAN, SWEPT
+from pylog_spark.tasks.admission import Step
 from pylog_spark.tasks.listing import list_partitions
-from pylog_spark.tasks.observation import Step
 from pylog_spark.tasks.retention import (
     RetentionContext,
-    SweepScope,
     SweepWork,
     commit_sweeps,
 )
@@ -62,7 +61,7 @@ class Sweeper:
         )
         self.context = RetentionContext(
             run=replace(run, **changes.pop("run", {})),
-            **{"scope": SweepScope.DELETED} | changes,
+            **{"step": Step.RETAIN} | changes,
         )
         self.scratch = root.path.parent / "scratch"
         self.scratch.mkdir(exist_ok=True)
@@ -79,10 +78,9 @@ class Sweeper:
         listed = list_partitions(str(self.root.path), "broker", TopicFilter())
         rows = [{"error_class": None, "error": None} | row for row in listed]
         context = self.context
-        step = Step.RETAIN if context.scope is SweepScope.DELETED else Step.SWEEP
         shared = {"unlink": context.unlink, "with_operations": context.with_operations}
         shared["excluded"] = context.excluded
-        seen = observed(rows, context.run, step, **shared).to_pylist()
+        seen = observed(rows, context.run, context.step, **shared).to_pylist()
         assert all(set(row) == set(RETENTION_PLAN.names) for row in seen)
         return {Path(row["directory"]).name: row for row in seen}
 
@@ -196,27 +194,27 @@ def configure(root: BrokerDirectory, key: str, value: str) -> None:
 
 
 @pytest.mark.item("RET-13")
-def test_a_compacted_partition_is_swept_by_the_other_scope_and_never_by_both(root, tmp_path):
+def test_a_compacted_partition_is_swept_by_the_other_step_and_never_by_both(root, tmp_path):
     configure(root, "cleanup.policy", "compact,delete")
     name = f"{TOPIC}-0"
     assert Sweeper(root).observe()[name]["reason"] == "COMPACTED"
-    compaction = Sweeper(root, scope=SweepScope.COMPACTED)
+    compaction = Sweeper(root, step=Step.SWEEP)
     row = compaction.observe()[name]
     assert row["status"] == "planned"
-    failed = Sweeper(root, scope=SweepScope.COMPACTED, excluded=frozenset({str(root.path / name)}))
+    failed = Sweeper(root, step=Step.SWEEP, excluded=frozenset({str(root.path / name)}))
     assert failed.observe()[name]["status"] == "skipped"
     create_claim(compaction.claim())
     assert compaction.commit(row)["error"] is None
     assert differences_from_kafka(root.path, [TOPIC], tmp_path) == []
     configure(root, "cleanup.policy", "delete")
-    assert Sweeper(root, scope=SweepScope.COMPACTED).observe()[name]["reason"] == "NOT_COMPACTED"
+    assert Sweeper(root, step=Step.SWEEP).observe()[name]["reason"] == "NOT_COMPACTED"
 
 
 @pytest.mark.item("RET-13")
 def test_without_a_cleaner_compacted_partitions_are_swept_by_nobody(root):
     configure(root, "cleanup.policy", "compact,delete")
     settings = {"cleaner": CleanerConfig(enabled=False)}
-    row = Sweeper(root, scope=SweepScope.COMPACTED, run=settings).observe()[f"{TOPIC}-0"]
+    row = Sweeper(root, step=Step.SWEEP, run=settings).observe()[f"{TOPIC}-0"]
     assert row["reason"] == "CLEANER_DISABLED"
 
 

@@ -1,0 +1,147 @@
+"""Say whether a step of a run concerns a partition.
+
+The questions are asked in the order of what they cost: the directory's name, its root, its topic's
+config, the partition's own small files, and the checkpoints.
+"""
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from pylog_spark.options import HighWatermarkSource
+from pylog_spark.schemas import Reason
+from pylog_spark.tasks.listing import (
+    REASON_OF_KIND,
+    REASON_OF_OTHER_KIND,
+    OpenStore,
+    reason_to_leave,
+)
+from pylog_spark.tasks.managed_view import has_expected_topic_id
+from pylog_spark.tasks.run_context import RunContext
+from storage_core.catalog.off_switch import is_switched_off
+from storage_core.catalog.topic_catalog import TopicConfigSource
+from storage_core.checkpoint.checkpoints import Checkpoints, PartitionCheckpoints
+from storage_core.config import LogConfig
+from storage_core.filenames import TopicPartition
+from storage_core.roots.open_root import partition_checkpoints
+from storage_core.store import LogStore
+
+_REMOTE_KEY: Final = "remote.storage.enable"
+
+
+class Step(enum.StrEnum):
+    """A step of a run with a need for observations.
+
+    The steps are in the order in which a night does them. As in a broker, partitions that are
+    compacted are swept after their rounds, and all others apart from them.
+    """
+
+    RETAIN = "retain"  # sweeps what is not compacted
+    COMPACT = "compact"
+    SWEEP = "sweep"  # of what is compacted
+    PURGE = "purge"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """A partition that a step concerns.
+
+    Attributes:
+        store: The partition.
+        config: Its topic's configuration.
+        checkpoints: What the checkpoint files, or its manifest, say of it.
+        high_watermark: That which counts; None for the log's end.
+    """
+
+    store: LogStore
+    config: LogConfig
+    checkpoints: PartitionCheckpoints
+    high_watermark: int | None
+
+
+def admit_topic(step: Step, root: str, topic: str, run: RunContext) -> LogConfig | Reason:
+    """Return a topic's config, or the reason against a step for its partitions.
+
+    Raises:
+        PylogError: The topic's config cannot be told.
+    """
+    catalog = run.catalogs[root]
+    config = catalog.config_for(topic)
+    if config is None:
+        return Reason.CONFIG_UNKNOWN
+    if config.remote_storage_enable:
+        return Reason.TIERED
+    if step is Step.RETAIN:
+        if config.is_compacted:
+            return Reason.COMPACTED
+    elif not config.is_compacted:
+        return Reason.NOT_COMPACTED
+    elif not run.cleaner.enabled:
+        return Reason.CLEANER_DISABLED
+    entry = catalog.find(topic)
+    # Where a broker kept a cache of remote indexes, only the cluster itself, or somebody who says
+    # it of the topic, knows that a topic is not tiered.
+    may_be_tiered = (
+        root in run.remote_roots
+        and entry is not None
+        and entry.source is not TopicConfigSource.CLUSTER_METADATA
+        and _REMOTE_KEY not in entry.config_overrides
+    )
+    return Reason.REMOTE_STORAGE if may_be_tiered else config
+
+
+def admit_partition(
+    step: Step,
+    row: Mapping[str, Any],
+    run: RunContext,
+    checkpoints_of: Callable[[str], Checkpoints],
+    *,
+    excluded: frozenset[str],
+    open_store: OpenStore,
+) -> Admitted | Reason:
+    """Return what a step needs of a partition, or the reason against it.
+
+    Args:
+        step: The step.
+        row: Of ``schemas.PARTITION``.
+        run: The run.
+        checkpoints_of: The checkpoints of a root.
+        excluded: Partition directories that a sweep leaves alone: their compaction failed.
+        open_store: Opens the partition of a row.
+
+    Raises:
+        PylogError: Its topic's config, or its small files, cannot be read.
+    """
+    root, topic, directory = row["root"], row["topic"], row["directory"]
+    kinds = REASON_OF_KIND if step is Step.COMPACT else REASON_OF_OTHER_KIND
+    reason = reason_to_leave(row, kinds)
+    if reason is None and run.is_unclean(root, directory):
+        reason = Reason.UNCLEAN_SHUTDOWN
+    if reason is None and step is Step.COMPACT and is_switched_off(directory):
+        reason = Reason.SWITCHED_OFF
+    if reason is not None:
+        return reason
+    config = admit_topic(step, root, topic, run)
+    if isinstance(config, Reason):
+        return config
+    if step is not Step.COMPACT and is_switched_off(directory):
+        reason = Reason.SWITCHED_OFF
+    elif directory in excluded:
+        reason = Reason.COMPACTED
+    if reason is not None:
+        return reason
+    store = open_store(row)
+    if not has_expected_topic_id(store, run.catalogs[root].topic_id(topic)):
+        return Reason.INCONSISTENT_TOPIC_ID
+    partition = TopicPartition(topic, row["partition"])
+    checkpoints = partition_checkpoints(store, partition, partial(checkpoints_of, root))
+    high_watermark = checkpoints.high_watermark
+    if run.high_watermark is HighWatermarkSource.LOG_END:
+        high_watermark = None
+    elif high_watermark is None:
+        return Reason.NO_HIGH_WATERMARK
+    return Admitted(
+        store=store, config=config, checkpoints=checkpoints, high_watermark=high_watermark
+    )
