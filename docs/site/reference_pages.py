@@ -6,7 +6,8 @@ file writes them anew, as ``make docs`` does, and a test holds them to the progr
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import Enum
 from importlib import import_module
 from inspect import isfunction
@@ -65,6 +66,9 @@ _PAGES: Final[Mapping[str, str]] = {
     "config": "config",
     "warmup": "install",
 }
+# An option of at least so many commands is described once.
+_MANY_COMMANDS: Final = 5
+_OPTION_HEADINGS: Final = ("option", "means", "default", "in files")
 # The first code of each section of findings.
 _FINDING_SECTIONS: Final[Mapping[Code, str]] = {
     Code.BATCH_CRC_WRONG: "Records",
@@ -132,6 +136,7 @@ def _commands() -> Iterator[str]:
         "",
     )
     each_command = list(_each_command())
+    shared = _shared_rows(command for _, command, _ in each_command)
     yield from _table(
         ("command", "does", "more"),
         (
@@ -143,8 +148,10 @@ def _commands() -> Iterator[str]:
             for words, command, page in each_command
         ),
     )
+    yield from ("", "## Options of many commands", "")
+    yield from _table(_OPTION_HEADINGS, shared)
     for words, command, _ in each_command:
-        yield from _command(command, words)
+        yield from _command(command, words, shared)
 
 
 def _each_command() -> Iterator[tuple[str, Command, str]]:
@@ -157,16 +164,37 @@ def _each_command() -> Iterator[tuple[str, Command, str]]:
             yield each.name, each, _PAGES[each.name]
 
 
-def _command(command: Command, words: str) -> Iterator[str]:
+def _shared_rows(commands: Iterable[Command]) -> list[tuple[str, ...]]:
+    """Return the rows of options that many commands have, the most frequent first."""
+    counts = Counter(row for command in commands for row in _option_rows(command))
+    rows: dict[str, tuple[str, ...]] = {}
+    for row, count in counts.most_common():
+        if count >= _MANY_COMMANDS:
+            rows.setdefault(_name_of(row), row)
+    return list(rows.values())
+
+
+def _command(command: Command, words: str, shared: Collection[tuple[str, ...]]) -> Iterator[str]:
     yield from ("", f"## pylog {words}", "")
     yield from (line.strip() for line in command.help.strip().splitlines())
     yield from ("", command.example, "")
-    rows = [
+    rows = _option_rows(command)
+    yield from _table(_OPTION_HEADINGS, (row for row in rows if row not in shared))
+    names = ", ".join(_code(_name_of(row)) for row in rows if row in shared)
+    if names:
+        yield from ("", f"[Also](#options-of-many-commands) {names}.")
+
+
+def _option_rows(command: Command) -> list[tuple[str, ...]]:
+    return [
         (_code(_flag(option)), option.help or option.doc, _default(option), _code(_in_file(option)))
         for option in command.options
         if not option.is_hidden
     ]
-    yield from _table(("option", "means", "default", "in files"), rows)
+
+
+def _name_of(row: tuple[str, ...]) -> str:
+    return re.split(r"[ ,`]", row[0].strip("`"))[0]
 
 
 def _flag(option: Option[Any]) -> str:
