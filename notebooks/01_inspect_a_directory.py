@@ -14,8 +14,8 @@
 # %% [markdown]
 # # What is in this log directory?
 #
-# A look at a directory of a broker, at a copy of one, or at an archive on S3. Nothing is written, no lock is taken,
-# and neither Spark nor a broker is needed.
+# A look at a broker's directory, a copy of one, or an archive on S3. Nothing is written, no lock is taken, and no
+# Spark is needed.
 #
 # Set `PYLOG_ROOT` to your own directory before you start Jupyter. Without it, this is a small directory that Apache
 # Kafka wrote for the tests of this project.
@@ -41,7 +41,7 @@ logs.topics()
 # %% [markdown]
 # ## Partitions
 #
-# One row a partition. `error` says what is wrong with one that cannot be read; the others are not held up by it.
+# One row a partition. A partition that cannot be read has an `error`; the others go on.
 
 # %%
 partitions = logs.partitions().to_pandas()
@@ -59,8 +59,7 @@ figure.tight_layout()
 # %% [markdown]
 # ## Segments
 #
-# Kafka deletes and compacts whole segments, so their number and their age say what a retention or a compaction can take. The last
-# segment of a partition is the active one: it always stays.
+# Kafka deletes and compacts whole segments. Their number and age say what can go. The last segment is the active one: it stays.
 
 # %%
 segments = logs.segments().to_pandas()
@@ -92,8 +91,7 @@ axes.figure.tight_layout()
 # %% [markdown]
 # ## Records
 #
-# Only what is asked for is read: some columns, a range of offsets or times, a few keys. What comes is Arrow, so Polars, DuckDB and
-# pandas take it without a copy.
+# Only what you ask for is read: columns, a range of offsets or times, keys. Polars, DuckDB and pandas take the answer without a copy.
 
 # %%
 first = (

@@ -14,8 +14,8 @@
 # %% [markdown]
 # # Why is this topic so big?
 #
-# What holds its bytes: keys with many versions, records that are too young to go, segments that nobody has compacted. And what a
-# compaction would leave, before one is made. Nothing is written here.
+# Its bytes are keys with many versions, young records, segments that nobody has compacted. What would a compaction leave? Nothing is
+# written here.
 #
 # `PYLOG_ROOT` names your own directory; otherwise this is one that Apache Kafka wrote for the tests of this project.
 
@@ -45,7 +45,7 @@ directory = LogDirectory.for_path(spark, ROOT, role=Role.BROKER)
 # %% [markdown]
 # ## What is due, and what holds the rest back
 #
-# The same rules that Kafka's cleaner and its deletion ask, with their numbers. A survey opens no `.log` file at all.
+# The rules of Kafka's cleaner and of its deletion, with their numbers. A survey opens no `.log` file at all.
 
 # %%
 survey = directory.survey().toPandas()
@@ -94,8 +94,7 @@ print(f"{total:,} records of {distinct:,} keys: {total - distinct:,} have a newe
 # %% [markdown]
 # ## What a compaction would leave
 #
-# A plan is made by the code that would do the work, and does nothing. `exact` reads the records and says what would be left; without it
-# `bytes_after` is an upper bound, from sizes alone.
+# A plan does nothing. `exact` reads the records and says what would be left; without it `bytes_after` is an upper bound.
 
 # %%
 plan = directory.with_options(exact=True).plan("compact")
@@ -118,7 +117,7 @@ else:
     axes.figure.tight_layout()
 
 # %% [markdown]
-# `plan.apply()` would do exactly this, and refuse each partition that has changed since. On the command line:
+# `plan.apply()` does exactly this, and refuses each partition that has changed since. On the command line:
 # `pylog compact DIR --role broker --dry-run --plan-out plan.json`, then `pylog apply plan.json`.
 
 # %%

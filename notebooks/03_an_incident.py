@@ -14,10 +14,9 @@
 # %% [markdown]
 # # An incident: find corruption, and cut it
 #
-# A broker died, and one of its files was damaged. What is broken, what would its start do about it, and what can be kept?
+# A broker died, and one of its files is damaged. What is broken? What would a start do? What can be kept?
 #
-# This notebook makes its own patient: a copy of a directory that Apache Kafka wrote, of which it breaks one byte. Everything runs on
-# this machine, without Spark, as it would on the broker's own host.
+# This notebook copies a directory that Apache Kafka wrote, and breaks one byte. Everything runs on this machine, without Spark.
 
 # %%
 import tarfile
@@ -39,8 +38,8 @@ with tarfile.open("../tests/golden/broker-uncleaned/before.tar.gz") as archive:
     archive.extractall(ROOT, filter="data")
 
 # %% [markdown]
-# The accident: the marker of a clean shutdown is gone, the recovery points are those of the start, and one byte in the middle of
-# the newest segment of `orders-by-id-0` is another one.
+# The accident: the marker of a clean shutdown is gone, the recovery points are those of the start, and one byte in the newest segment
+# of `orders-by-id-0` is wrong.
 
 # %%
 for marker in ROOT.glob(".kafka_cleanshutdown"):
@@ -98,8 +97,7 @@ cuts[["topic", "partition", "status", "file", "position", "size_bytes", "first_o
 # %% [markdown]
 # ## Recover, and keep what is cut
 #
-# With `salvage` the bytes that are cut are copied first. A guard refuses to cut what was acknowledged (below the high watermark)
-# until somebody says that it may go: that is `allow_truncate`.
+# `salvage` copies what is cut first. A guard refuses to cut acknowledged records (below the high watermark); `allow_truncate` allows it.
 
 # %%
 patient = directory.with_options(salvage=str(FOLDER / "salvaged"), allow_truncate=True)

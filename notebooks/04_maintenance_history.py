@@ -14,7 +14,7 @@
 # %% [markdown]
 # # What did maintenance do, run by run?
 #
-# `--ledger` writes every run into Delta tables: `runs`, `results`, `operations`, `findings`, `cleanings`. This notebook asks them.
+# `--ledger` writes every run into Delta tables: `runs`, `results`, `operations`, `findings`, `cleanings`. This notebook reads them.
 #
 # `PYLOG_LEDGER` names your own ledger. Without it, four runs are made first, over a copy of a directory that Apache Kafka wrote.
 

@@ -20,9 +20,9 @@
 #
 # Two things differ from a machine of your own:
 #
-# - **A volume is a mounted bucket.** Renames and syncs are not what they are on a disk there, so whatever *writes* refuses it
-#   (`FILESYSTEM_UNSAFE`). To look is fine. Archives that are to be maintained are managed roots, by their own URL (`s3://...`).
-# - **The session is there** (`spark`), and is not to be stopped.
+# - **A volume is a mounted bucket.** Whatever *writes* refuses it (`FILESYSTEM_UNSAFE`). To look is fine. An archive that is maintained
+#   is a managed root, by its own URL (`s3://...`).
+# - **The session is there** (`spark`). Do not stop it.
 
 # %%
 from pylog_spark.log_directory import LogDirectory
@@ -37,7 +37,7 @@ LEDGER = dbutils.widgets.get("ledger")
 # %% [markdown]
 # ## Is the backup whole?
 #
-# A mirror is somebody else's files: it is read only.
+# A mirror belongs to somebody else: it is only read.
 
 # %%
 directory = LogDirectory.for_path(spark, ROOT, role=Role.MIRROR).with_options(ledger=LEDGER)
@@ -71,7 +71,7 @@ axes.figure.tight_layout()
 # %% [markdown]
 # ## What happened here before
 #
-# `verify` above has written itself down, too.
+# The `verify` above is there, too.
 
 # %%
 directory.past_runs(last=10).select("run_id", "action", "exit_code", "duration_ms").toPandas()
