@@ -37,7 +37,14 @@ from storage_core.errors import PylogError
 from storage_core.filenames import PARTITION_METADATA_FILE, TopicPartition
 from storage_core.kernels import compaction_walk as walk
 from storage_core.maintenance.compaction.candidates import VERDICTS, CompactionFacts
-from storage_core.maintenance.listings import NO_END, DirectoryLook, Listings, look_at
+from storage_core.maintenance.listings import (
+    NO_END,
+    NO_ENTRY,
+    CheckpointColumns,
+    DirectoryLook,
+    Listings,
+    look_at,
+)
 from storage_core.maintenance.retention.plan import (
     HOLDS,
     NO_LIMIT,
@@ -307,15 +314,16 @@ class _Observer:
             return {}
         topics, is_usual = self._topics(rows, looks)
         is_usual &= [mark is not None for mark in marks]
-        facts = _Facts.of(marks)
+        checkpoints = CheckpointColumns.of([mark or PartitionCheckpoints() for mark in marks])
         answers: dict[Step, list[_Answer]] = {}
         for step in self._plans:
             reasons = [None if topic is None else topic.refusals.get(step) for topic in topics]
             if self._context.run.high_watermark is not HighWatermarkSource.LOG_END:
-                missing = Reason.NO_HIGH_WATERMARK
                 reasons = [
-                    missing if reason is None and not has else reason
-                    for reason, has in zip(reasons, facts.has_watermark.tolist(), strict=True)
+                    Reason.NO_HIGH_WATERMARK if reason is None and mark == NO_ENTRY else reason
+                    for reason, mark in zip(
+                        reasons, checkpoints.high_watermarks.tolist(), strict=True
+                    )
                 ]
             is_sure = is_usual
             if step is Step.SWEEP and self._context.excluded:
@@ -333,7 +341,7 @@ class _Observer:
                 is_closed = np.array([row["role"] == Role.BROKER for row in rows], np.bool_)
                 is_asked &= ~is_closed | (listings.log_ends != NO_END)
             answer = self._keep if step in _SWEEPS else self._leave
-            answers[step].append(answer(listings, topics, facts, is_asked))
+            answers[step].append(answer(listings, topics, checkpoints, is_asked))
         return answers
 
     def _topics(
@@ -359,27 +367,26 @@ class _Observer:
             )
         return topics, is_usual
 
+    def _asked(self, checkpoints: CheckpointColumns) -> CheckpointColumns:
+        """Return the entries that count for decisions."""
+        is_log_end = self._context.run.high_watermark is HighWatermarkSource.LOG_END
+        return checkpoints.up_to_log_ends() if is_log_end else checkpoints
+
     def _keep(
         self,
         listings: Listings,
         topics: Sequence[_Topic | None],
-        facts: "_Facts",
+        checkpoints: CheckpointColumns,
         is_asked: NDArray[np.bool_],
     ) -> "_Answer":
         """Return the rows of the partitions that retention takes nothing of."""
         run = self._context.run
-        is_log_end = run.high_watermark is HighWatermarkSource.LOG_END
-        has_watermark = facts.has_watermark & (not is_log_end)
+        asked = self._asked(checkpoints)
         rules = [None if topic is None else topic.rules for topic in topics]
         size_limits = _limits(rule.size_limit if rule else None for rule in rules)
         age_limits = _limits(rule.age_limit_ms if rule else None for rule in rules)
         retention = RetentionFacts.of_listings(
-            listings,
-            size_limits=size_limits,
-            age_limits_ms=age_limits,
-            log_start_checkpoints=facts.log_starts,
-            high_watermarks=facts.high_watermarks,
-            has_watermark=has_watermark,
+            listings, asked, size_limits=size_limits, age_limits_ms=age_limits
         )
         kept = find_kept_logs(retention, now_ms=run.now_ms)
         (places,) = np.nonzero(is_asked & kept.is_kept)
@@ -388,7 +395,8 @@ class _Observer:
         limits = np.where(size_limits > 0, size_limits, 1)
         percents = np.where(size_limits > 0, sizes * 100 // limits, 0)
         starts, none = kept.log_starts, np.zeros(count, np.int64)
-        is_replicated = facts.has_watermark & (starts <= facts.high_watermarks)
+        # Also where the log's end counts.
+        is_replicated = starts <= checkpoints.high_watermarks
         hold_names = pa.array([hold.value for hold in HOLDS], pa.string())
         columns = _skipped(count, Reason.NOTHING_TO_RETAIN) | {
             "bytes": sizes[places],
@@ -407,8 +415,8 @@ class _Observer:
             "wait_ms": _nullable(kept.waits_ms, kept.has_wait, places),
             "first_base_offset": listings.base_offsets[listings.starts][places],
             "removed": pa.array([[]] * count, pa.list_(pa.int64())),
-            "log_start_checkpoint": _nullable(facts.log_starts, facts.has_log_start, places),
-            "high_watermark": _nullable(facts.high_watermarks, has_watermark, places),
+            "log_start_checkpoint": _entries(asked.log_start_offsets, places),
+            "high_watermark": _entries(asked.high_watermarks, places),
             "is_replicated": pa.array(is_replicated[places]),
             "retention_ms": age_limits[places],
             "retention_bytes": size_limits[places],
@@ -424,20 +432,13 @@ class _Observer:
         self,
         listings: Listings,
         topics: Sequence[_Topic | None],
-        facts: "_Facts",
+        checkpoints: CheckpointColumns,
         is_asked: NDArray[np.bool_],
     ) -> "_Answer":
         """Return the rows of the partitions of which no round is due."""
-        is_log_end = self._context.run.high_watermark is HighWatermarkSource.LOG_END
-        answers = CompactionFacts.of_listings(
-            listings,
-            [None if topic is None else topic.config for topic in topics],
-            log_start_checkpoints=facts.log_starts,
-            cleaner_checkpoints=facts.cleaner_offsets,
-            has_cleaner_checkpoint=facts.has_cleaner_offset,
-            high_watermarks=facts.high_watermarks,
-            has_watermark=facts.has_watermark & (not is_log_end),
-        ).decide(now_ms=self._context.run.now_ms)
+        configs = [None if topic is None else topic.config for topic in topics]
+        facts = CompactionFacts.of_listings(listings, configs, self._asked(checkpoints))
+        answers = facts.decide(now_ms=self._context.run.now_ms)
         is_sure = answers[walk.MISSING] == walk.NOTHING
         (places,) = np.nonzero(is_asked & is_sure & (answers[walk.VERDICT] != walk.DUE))
         answers = answers[:, places]
@@ -453,44 +454,12 @@ class _Observer:
             "cleanable_ratio": cleanable / np.maximum(clean + cleanable, 1),
             "compaction_delay_ms": np.zeros(len(places), np.int64),
             "checkpoint_reset": answers[walk.HAS_INVALID_CHECKPOINT].astype(np.bool_),
-            "log_start_checkpoint": facts.log_starts[places],
+            "log_start_checkpoint": np.maximum(checkpoints.log_start_offsets[places], 0),
         }
 
 
 # Places in some arrays of partitions, and the columns of their rows.
 _Answer = tuple[NDArray[np.int64], dict[str, Any]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Facts:
-    """Some partitions' entries in the checkpoint files of their roots.
-
-    They are 0 where the files say nothing.
-    """
-
-    high_watermarks: NDArray[np.int64]
-    has_watermark: NDArray[np.bool_]
-    log_starts: NDArray[np.int64]
-    has_log_start: NDArray[np.bool_]
-    cleaner_offsets: NDArray[np.int64]
-    has_cleaner_offset: NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, marks: Sequence[PartitionCheckpoints | None]) -> "_Facts":
-        """Return them as arrays."""
-        none = PartitionCheckpoints()
-        entries = [none if mark is None else mark for mark in marks]
-        watermarks = _offsets(mark.high_watermark for mark in entries)
-        starts = _offsets(mark.log_start_offset for mark in entries)
-        cleaned = _offsets(mark.cleaner_offset for mark in entries)
-        return cls(
-            high_watermarks=watermarks[0],
-            has_watermark=watermarks[1],
-            log_starts=starts[0],
-            has_log_start=starts[1],
-            cleaner_offsets=cleaned[0],
-            has_cleaner_offset=cleaned[1],
-        )
 
 
 def _may_be_purged(row: Row, look: DirectoryLook | None) -> bool:
@@ -530,15 +499,6 @@ def _skipped(count: int, reason: Reason | None = None) -> dict[str, Any]:
     return columns if reason is None else columns | {"reason": pa.repeat(reason.value, count)}
 
 
-def _offsets(values: Iterable[int | None]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return offsets, 0 for None, and where there is one."""
-    offsets = list(values)
-    return (
-        np.array([offset or 0 for offset in offsets], np.int64),
-        np.array([offset is not None for offset in offsets], np.bool_),
-    )
-
-
 def _limits(values: Iterable[int | None]) -> NDArray[np.int64]:
     return np.array([NO_LIMIT if value is None else value for value in values], np.int64)
 
@@ -547,6 +507,10 @@ def _nullable(
     values: NDArray[np.int64], has_value: NDArray[np.bool_], places: NDArray[np.int64]
 ) -> pa.Array:
     return pa.array(values[places], mask=~has_value[places])
+
+
+def _entries(offsets: NDArray[np.int64], places: NDArray[np.int64]) -> pa.Array:
+    return _nullable(offsets, offsets != NO_ENTRY, places)
 
 
 def _fill(schema: pa.Schema, names: pa.RecordBatch, columns: Mapping[str, Any]) -> pa.RecordBatch:

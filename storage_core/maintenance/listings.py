@@ -8,8 +8,8 @@ case.
 """
 
 import os
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.checkpoint.checkpoint_files import MAX_PARTITION_METADATA_BYTES
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.filenames import (
     DELETED_SUFFIX,
     LEADER_EPOCH_FILE,
@@ -47,6 +48,8 @@ _NINE: Final = np.uint8(9)
 _POWERS: Final = 10 ** np.arange(_OFFSET_DIGITS - 2, -1, -1, dtype=np.uint64)
 # In place of a log end offset that is not known.
 NO_END: Final = -1
+# In place of an offset that a checkpoint file does not have.
+NO_ENTRY: Final = -1
 
 Numbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -260,6 +263,38 @@ class Listings:
             return np.zeros(0, np.int64)
         sums: Numbers = np.add.reduceat(self.sizes, self.starts)
         return sums
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointColumns:
+    """Checkpointed offsets of very many partitions; NO_ENTRY without one.
+
+    Attributes:
+        log_start_offsets: As `PartitionCheckpoints`.
+        high_watermarks: As there.
+        cleaner_offsets: As there.
+    """
+
+    log_start_offsets: Numbers
+    high_watermarks: Numbers
+    cleaner_offsets: Numbers
+
+    @classmethod
+    def of(cls, partitions: Sequence[PartitionCheckpoints]) -> "CheckpointColumns":
+        """Return the entries of some partitions."""
+
+        def column(offsets: Iterable[int | None]) -> Numbers:
+            return np.array([NO_ENTRY if each is None else each for each in offsets], np.int64)
+
+        return cls(
+            log_start_offsets=column(each.log_start_offset for each in partitions),
+            high_watermarks=column(each.high_watermark for each in partitions),
+            cleaner_offsets=column(each.cleaner_offset for each in partitions),
+        )
+
+    def up_to_log_ends(self) -> "CheckpointColumns":
+        """Return the entries without high watermarks: logs count to their ends."""
+        return replace(self, high_watermarks=np.full_like(self.high_watermarks, NO_ENTRY))
 
 
 def _none_of(owners: Numbers, is_one: Mask, count: int) -> Mask:

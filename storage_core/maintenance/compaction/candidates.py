@@ -17,7 +17,13 @@ from storage_core.config import LogConfig
 from storage_core.config.values import LONG_MAX
 from storage_core.errors import ConfigError
 from storage_core.kernels import compaction_walk as walk
-from storage_core.maintenance.listings import NO_END, Listings, Mask, Numbers
+from storage_core.maintenance.listings import (
+    NO_END,
+    NO_ENTRY,
+    CheckpointColumns,
+    Listings,
+    Numbers,
+)
 from storage_core.maintenance.partition_state import Fact, PartitionState, UnobservedError
 
 _FACTS: Final = {
@@ -162,42 +168,33 @@ class CompactionFacts:
         cls,
         listings: Listings,
         configs: Sequence[LogConfig | None],
-        *,
-        log_start_checkpoints: Numbers,
-        cleaner_checkpoints: Numbers,
-        has_cleaner_checkpoint: Mask,
-        high_watermarks: Numbers,
-        has_watermark: Mask,
+        checkpoints: CheckpointColumns,
     ) -> Self:
         """Return the facts of very many partitions, without ages of segments.
 
         Args:
             listings: The partitions.
             configs: Of their topics; None for one that is not compacted.
-            log_start_checkpoints: Entries of the log-start checkpoint, 0 without.
-            cleaner_checkpoints: Entries of the cleaner checkpoint.
-            has_cleaner_checkpoint: Where there is one.
-            high_watermarks: As the checkpoint has them.
-            has_watermark: Where that counts; elsewhere the log's end does.
+            checkpoints: Of the partitions; without a high watermark the log's end counts.
         """
         segments = np.full((walk.SEGMENT_COLUMNS, len(listings.sizes)), walk.NONE)
         segments[walk.BASE_OFFSET] = listings.base_offsets
         segments[walk.SIZE_BYTES] = listings.sizes
-        log_starts = np.maximum(log_start_checkpoints, listings.base_offsets[listings.starts])
+        log_starts = np.maximum(
+            checkpoints.log_start_offsets, listings.base_offsets[listings.starts]
+        )
         ends, has_end = listings.log_ends, listings.log_ends != NO_END
         # No transaction is open in a log whose end is known here: all below the watermark is
         # stable.
-        marks = np.minimum(np.maximum(high_watermarks, log_starts), ends)
-        stable = np.where(has_watermark, marks, ends)
+        marks, points = checkpoints.high_watermarks, checkpoints.cleaner_offsets
+        stable = np.where(marks != NO_ENTRY, np.minimum(np.maximum(marks, log_starts), ends), ends)
         logs = np.empty((walk.LOG_COLUMNS, len(listings)), np.int64)
         logs[walk.FIRST_SEGMENT] = listings.starts
         logs[walk.SEGMENT_COUNT] = listings.counts
         logs[walk.LOG_START_OFFSET] = log_starts
         logs[walk.LOG_END_OFFSET] = np.where(has_end, ends, walk.NONE)
         logs[walk.LAST_STABLE_OFFSET] = np.where(has_end, stable, walk.NONE)
-        logs[walk.CLEANER_CHECKPOINT] = np.where(
-            has_cleaner_checkpoint, cleaner_checkpoints, walk.NONE
-        )
+        logs[walk.CLEANER_CHECKPOINT] = np.where(points != NO_ENTRY, points, walk.NONE)
         logs[walk.MIN_LAG_MS] = [c.min_compaction_lag_ms if c else 0 for c in configs]
         logs[walk.MAX_LAG_MS] = [c.max_compaction_lag_ms if c else LONG_MAX for c in configs]
         logs[walk.IS_COMPACTED] = [c is not None and c.is_compacted for c in configs]

@@ -16,7 +16,13 @@ from storage_core.config.values import LONG_MAX
 from storage_core.errors import ConfigError
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.kernels import retention_walk as walk
-from storage_core.maintenance.listings import Listings, Mask, Numbers
+from storage_core.maintenance.listings import (
+    NO_ENTRY,
+    CheckpointColumns,
+    Listings,
+    Mask,
+    Numbers,
+)
 from storage_core.maintenance.partition_state import (
     Fact,
     ObservedSegment,
@@ -216,22 +222,18 @@ class RetentionFacts:
     def of_listings(
         cls,
         listings: Listings,
+        checkpoints: CheckpointColumns,
         *,
         size_limits: Numbers,
         age_limits_ms: Numbers,
-        log_start_checkpoints: Numbers,
-        high_watermarks: Numbers,
-        has_watermark: Mask,
     ) -> Self:
         """Return the facts of very many partitions; the ends of their logs are not among them.
 
         Args:
             listings: The partitions; of segments only the oldest one's age is a fact, if at all.
+            checkpoints: Of these; without a high watermark the log's end counts.
             size_limits: ``RetentionRules.size_limit``, NO_LIMIT for None.
             age_limits_ms: ``RetentionRules.age_limit_ms``, NO_LIMIT for None.
-            log_start_checkpoints: Entries of the log-start checkpoint, 0 without.
-            high_watermarks: As the checkpoint has them.
-            has_watermark: Where that counts; elsewhere the log's end does.
         """
         first = listings.starts
         segments = np.full((walk.SEGMENT_COLUMNS, len(listings.sizes)), walk.NOT_OBSERVED)
@@ -242,13 +244,15 @@ class RetentionFacts:
         segments[walk.LARGEST_TIMESTAMP, first] = np.where(
             listings.has_age, ages, walk.NOT_OBSERVED
         )
-        log_starts = np.maximum(log_start_checkpoints, listings.base_offsets[first])
+        log_starts = np.maximum(checkpoints.log_start_offsets, listings.base_offsets[first])
         logs = np.empty((walk.LOG_COLUMNS, len(listings)), np.int64)
         logs[walk.FIRST_SEGMENT] = first
         logs[walk.SEGMENT_COUNT] = listings.counts
         logs[walk.LOG_START_OFFSET] = log_starts
-        marks = np.maximum(high_watermarks, log_starts)
-        logs[walk.HIGH_WATERMARK] = np.where(has_watermark, marks, walk.AT_LOG_END)
+        marks = checkpoints.high_watermarks
+        logs[walk.HIGH_WATERMARK] = np.where(
+            marks != NO_ENTRY, np.maximum(marks, log_starts), walk.AT_LOG_END
+        )
         logs[walk.LOG_END_OFFSET] = walk.NOT_OBSERVED
         logs[walk.SIZE_LIMIT] = size_limits
         logs[walk.AGE_LIMIT_MS] = age_limits_ms

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.filenames import (
     LEADER_EPOCH_FILE,
     MAX_OFFSET,
@@ -20,7 +21,13 @@ from storage_core.filenames import (
 from storage_core.filenames import SEGMENT_FILE_SUFFIXES as SUFFIXES
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.formats.index_entries import TIME_INDEX_ENTRY
-from storage_core.maintenance.listings import DirectoryLook, Listings, look_at, parse_file_names
+from storage_core.maintenance.listings import (
+    CheckpointColumns,
+    DirectoryLook,
+    Listings,
+    look_at,
+    parse_file_names,
+)
 from storage_core.maintenance.partition_state import PartitionState, UnobservedError
 from storage_core.maintenance.retention.plan import (
     HOLDS,
@@ -189,21 +196,23 @@ def with_checkpoints(state: PartitionState, log_start: int, mark: int | None) ->
     return replace(state, log_start_offset=start, high_watermark=lifted)
 
 
-def ones(values: list, kind: type = np.int64) -> np.ndarray:
-    return np.array(values, kind)
+def ones(values: list) -> np.ndarray:
+    return np.array(values, np.int64)
 
 
 @given(st.lists(st.tuples(partitions(), limits, limits, offsets, st.none() | offsets), max_size=6))
 def test_what_retention_keeps_is_what_it_keeps_of_each(cases):
     pairs = [listed(case[0]) for case in cases]
-    marks = [case[4] for case in cases]
     facts = RetentionFacts.of_listings(
         Listings.of_looks([look for look, _ in pairs]),
+        CheckpointColumns.of(
+            [
+                PartitionCheckpoints(log_start_offset=start, high_watermark=mark)
+                for *_, start, mark in cases
+            ]
+        ),
         size_limits=ones([case[1] for case in cases]),
         age_limits_ms=ones([case[2] for case in cases]),
-        log_start_checkpoints=ones([case[3] for case in cases]),
-        high_watermarks=ones([mark or 0 for mark in marks]),
-        has_watermark=ones([mark is not None for mark in marks], np.bool_),
     )
     kept = find_kept_logs(facts, now_ms=NOW)
     for n, (_, size_limit, age_limit, log_start, mark) in enumerate(cases):
@@ -229,12 +238,16 @@ def test_what_retention_keeps_is_what_it_keeps_of_each(cases):
 @pytest.mark.parametrize("age_limit", [2**61, MAX_OFFSET])
 def test_times_that_do_not_fit_are_left_to_numbers_that_grow(age_limit):
     look, _ = listed(([(0, 1, NOW), (5, 1, NOW)], NOW))
-    common = {"log_start_checkpoints": ones([0]), "high_watermarks": ones([0])}
-    common |= {"size_limits": ones([NO_LIMIT]), "has_watermark": ones([False], np.bool_)}
+    checkpoints, no_limit = CheckpointColumns.of([PartitionCheckpoints()]), ones([NO_LIMIT])
     facts = RetentionFacts.of_listings(
-        Listings.of_looks([look]), age_limits_ms=ones([age_limit]), **common
+        Listings.of_looks([look]),
+        checkpoints,
+        size_limits=no_limit,
+        age_limits_ms=ones([age_limit]),
     )
     assert not find_kept_logs(facts, now_ms=NOW).is_kept[0]
     unread = Listings.of_looks([replace(look, oldest_entry=None)])
-    facts = RetentionFacts.of_listings(unread, age_limits_ms=ones([5]), **common)
+    facts = RetentionFacts.of_listings(
+        unread, checkpoints, size_limits=no_limit, age_limits_ms=ones([5])
+    )
     assert not find_kept_logs(facts, now_ms=NOW).is_kept[0]

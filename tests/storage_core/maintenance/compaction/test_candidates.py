@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.config import LogConfig
 from storage_core.config.values import LONG_MAX
 from storage_core.kernels import compaction_walk as walk
@@ -18,7 +19,7 @@ from storage_core.maintenance.compaction.candidates import (
     choose_range,
 )
 from storage_core.maintenance.compaction.plan import segments_between
-from storage_core.maintenance.listings import NO_END, Listings
+from storage_core.maintenance.listings import NO_END, CheckpointColumns, Listings
 from storage_core.maintenance.partition_state import PartitionState
 from tests.kit.builders import SOME_TIME_MS
 from tests.storage_core.maintenance.compaction.states import compacted, log_of, segment
@@ -317,7 +318,7 @@ def test_listings_are_decided_about_as_each_log_is_alone():
     ends, log_starts, cleaned, marks, min_lags, max_lags = zip(*rows, strict=True)
     configs = [lagging(*lags) for lags in zip(min_lags, max_lags, strict=True)]
     answers = CompactionFacts.of_listings(
-        listings(ends), configs, **checkpoints(log_starts, cleaned, marks)
+        listings(ends), configs, checkpoints(log_starts, cleaned, marks)
     ).decide(now_ms=NOW)
     assert not answers[walk.MISSING].any()
     for (end, start, checkpoint, mark, *_), config, answer in zip(
@@ -351,7 +352,7 @@ def test_listings_are_decided_about_as_each_log_is_alone():
 )
 def test_a_listing_says_which_fact_it_lacks(end, lags, missing):
     answers = CompactionFacts.of_listings(
-        listings([end]), [lagging(*lags)], **checkpoints([0], [10], [None])
+        listings([end]), [lagging(*lags)], checkpoints([0], [10], [None])
     ).decide(now_ms=NOW)
     assert answers[walk.MISSING, 0] == missing
 
@@ -375,12 +376,11 @@ def lagging(min_lag_ms: int, max_lag_ms: int) -> LogConfig:
     return compacted({"min.compaction.lag.ms": min_lag_ms, "max.compaction.lag.ms": max_lag_ms})
 
 
-def checkpoints(log_starts, cleaned, marks) -> dict[str, Any]:
+def checkpoints(log_starts, cleaned, marks) -> CheckpointColumns:
     """What the checkpoints say of some logs."""
-    return {
-        "log_start_checkpoints": np.array(log_starts),
-        "cleaner_checkpoints": np.array([at or 0 for at in cleaned]),
-        "has_cleaner_checkpoint": np.array([at is not None for at in cleaned]),
-        "high_watermarks": np.array([mark or 0 for mark in marks]),
-        "has_watermark": np.array([mark is not None for mark in marks]),
-    }
+    return CheckpointColumns.of(
+        [
+            PartitionCheckpoints(log_start_offset=start, cleaner_offset=at, high_watermark=mark)
+            for start, at, mark in zip(log_starts, cleaned, marks, strict=True)
+        ]
+    )
