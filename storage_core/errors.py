@@ -311,12 +311,12 @@ class ConditionFailedError(StorageError):
     Attributes:
         path: URL of the object.
         expected: Version tag that it should have had; empty where it should not have existed.
-        found: Version tag that it has; empty where there is none, or none is known.
+        actual: Version tag that it has; empty where there is none, or none is known.
     """
 
     reason: str = derived("somebody else changed it: expected {expectation}, found {state}")
     expected: str
-    found: str
+    actual: str
 
     @property
     def expectation(self) -> str:
@@ -326,7 +326,7 @@ class ConditionFailedError(StorageError):
     @property
     def state(self) -> str:
         """What is there."""
-        return f"version {self.found}" if self.found else "another state"
+        return f"version {self.actual}" if self.actual else "another state"
 
 
 class ManifestError(PylogError):
@@ -506,11 +506,11 @@ class RecoveryRequiredError(PylogError):
 class ChangedWhileReadError(PylogError):
     """A file has changed since the plan was made."""
 
-    template = "{file}: changed since the plan was made: expected {expected}, found {found}"
+    template = "{file}: changed since the plan was made: expected {expected}, found {actual}"
 
     file: str
     expected: str
-    found: str
+    actual: str
 
 
 class GuardRefusedError(PylogError):
@@ -595,22 +595,22 @@ class InconsistentTopicIdError(PylogError):
     """
 
     kafka_code = 103
-    template = "{path}: expected topic id {expected}, found {found}"
+    template = "{path}: expected topic id {expected}, found {actual}"
 
     path: str
     expected: str
-    found: str
+    actual: str
 
 
 class InconsistentClusterIdError(PylogError):
     """A log directory belongs to another cluster than the others."""
 
     kafka_code = 104
-    template = "{path}: expected cluster id {expected}, found {found}"
+    template = "{path}: expected cluster id {expected}, found {actual}"
 
     path: str
     expected: str
-    found: str
+    actual: str
 
 
 class InconsistentDirectoriesError(PylogError):

@@ -29,12 +29,12 @@ def safe_import_path() -> list[str]:
         here = os.path.realpath(os.getcwd())  # noqa: PTH109
     except OSError:  # it was removed
         here = ""
-    kept = [
+    paths = [
         entry
         for entry in sys.path
         if entry and (entry == PACKAGE_HOME or os.path.realpath(entry) != here)
     ]
-    return kept if PACKAGE_HOME in kept else [*kept, PACKAGE_HOME]
+    return paths if PACKAGE_HOME in paths else [*paths, PACKAGE_HOME]
 
 
 def leave_working_directory() -> None:

@@ -92,8 +92,8 @@ def _bounded(kind: Callable[[str], Any]) -> Callable[[str], Any]:
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        names: set[str] = set()
+        twice = next(name for name, _ in pairs if name in names or names.add(name))  # type: ignore[func-returns-value]
         raise ValueError(f"field {twice[:80]!r} occurs twice")
     return fields
 

@@ -357,9 +357,9 @@ class Logs:
             if entry.topic_partition is not None and entry.kind in _READABLE
         ]
         present = {partition for _, _, partition in directories}
-        chosen = set(_choice(topics, partitions).choose(present, self._paths))
+        choice = set(_choice(topics, partitions).choose(present, self._paths))
         return sorted(
-            (place for place in directories if place[2] in chosen), key=lambda place: place[2]
+            (place for place in directories if place[2] in choice), key=lambda place: place[2]
         )
 
 

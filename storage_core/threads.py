@@ -133,13 +133,13 @@ def call_together(first: Callable[[], None], *others: Callable[[], None]) -> Non
     Raises:
         Exception: What one of them raised; the others are done, too, or have failed.
     """
-    made = [_waiting_threads(os.getpid()).submit(call) for call in others]
+    futures = [_waiting_threads(os.getpid()).submit(call) for call in others]
     try:
         first()
     finally:
         with waiting():
-            wait(made)
-    for call in made:
+            wait(futures)
+    for call in futures:
         call.result()
 
 

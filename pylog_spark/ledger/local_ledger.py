@@ -102,19 +102,19 @@ def last_limits(
         rows = DeltaTable(place).to_pyarrow_dataset()
         if "retention_ms" not in rows.schema.names:
             return []
-        chosen = (
+        condition = (
             (pc.field("action") == Action.RETAIN.value)
             & pc.field("retention_ms").is_valid()
             & (pc.field("run_id") != run_id)
             & pc.field("topic").isin(sorted(topics))
         )
-        batches = rows.to_batches(columns=list(COLUMNS), filter=chosen)
+        batches = rows.to_batches(columns=list(COLUMNS), filter=condition)
         # Thousands of partitions of a topic say the same.
         parts = [pa.Table.from_batches([each]).group_by(COLUMNS).aggregate([]) for each in batches]
-    found: list[dict[str, Any]] = (
+    limits: list[dict[str, Any]] = (
         last_enforced(pa.concat_tables(parts)).to_pylist() if parts else []
     )
-    return found
+    return limits
 
 
 def read_runs(location: str) -> list[dict[str, Any]]:

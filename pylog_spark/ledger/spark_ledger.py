@@ -195,17 +195,17 @@ def last_limits(
         raise
     if "retention_ms" not in rows.columns:
         return []
-    chosen = rows.where(
+    limit_rows = rows.where(
         (F.col("action") == Action.RETAIN.value)
         & F.col("retention_ms").isNotNull()
         & (F.col("run_id") != run_id)
     )
     if len(topics) <= _MOST_NAMED:
-        chosen = chosen.where(F.col("topic").isin(sorted(topics)))
-    by_topic = chosen.select(*COLUMNS).distinct().groupBy("root", "topic")
+        limit_rows = limit_rows.where(F.col("topic").isin(sorted(topics)))
+    by_topic = limit_rows.select(*COLUMNS).distinct().groupBy("root", "topic")
     last = by_topic.applyInArrow(last_enforced, _LIMITS_DDL)
-    found: list[dict[str, Any]] = last.toArrow().to_pylist()
-    return found
+    limits: list[dict[str, Any]] = last.toArrow().to_pylist()
+    return limits
 
 
 def driver_reaches(spark: SparkSession, location: str) -> bool:

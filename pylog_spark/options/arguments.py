@@ -10,14 +10,14 @@ from storage_core.errors import ConfigError
 
 
 @contextmanager
-def said_as(argument: str, said: object) -> Iterator[None]:
+def said_as(argument: str, text: object) -> Iterator[None]:
     """Let errors about an unusable place name its argument.
 
     A store only knows the location that it was asked for; a person looks for the argument.
 
     Args:
         argument: As the help has it: ``ROOT``, ``PATH``.
-        said: Its text.
+        text: Its text.
 
     Raises:
         ConfigError: The place is of a kind that nobody knows, or its package is not installed.
@@ -25,7 +25,7 @@ def said_as(argument: str, said: object) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        error.key, error.value = argument, said
+        error.key, error.value = argument, text
         raise
 
 

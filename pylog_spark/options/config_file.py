@@ -183,14 +183,14 @@ class _Loader(yaml.SafeLoader):
             raise _complaint(f"expected a YAML {kind}{shown}", node.start_mark) from error
 
     def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002  # PyYAML's signature
-        seen = set()
+        names = set()
         for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if isinstance(key_node, yaml.ScalarNode):
-                if key_node.value in seen:
+                if key_node.value in names:
                     raise _complaint(
                         f"the key {_shortened(key_node.value)!r} stands twice", key_node.start_mark
                     )
-                seen.add(key_node.value)
+                names.add(key_node.value)
         return super().construct_mapping(node, deep)  # type: ignore[arg-type]  # refuses the others
 
 

@@ -109,11 +109,11 @@ def parse_position(option: str, text: str) -> int | datetime:
 
 
 def _parse(option: str, text: str, units: dict[str, int], expected: str) -> int:
-    found = _AMOUNT.fullmatch(text.strip())
-    unit = None if found is None else units.get(found[2].lower())
-    if found is None or unit is None:
+    match = _AMOUNT.fullmatch(text.strip())
+    unit = None if match is None else units.get(match[2].lower())
+    if match is None or unit is None:
         raise ConfigError(option, text, f"expected {expected}")
-    amount = int(float(found[1]) * unit) if "." in found[1] else int(found[1]) * unit
+    amount = int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
     if amount > _LARGEST:
         raise ConfigError(option, text, f"expected {expected}, at most {_LARGEST}")
     return amount
@@ -154,13 +154,13 @@ def count(at_least: int) -> Kind:
     return Kind(written=int, in_file=int, read=read, at_least=at_least)
 
 
-def codes(known: Collection[str]) -> Kind:
+def codes(values: Collection[str]) -> Kind:
     """Return the kind of an option that names some of these codes."""
 
     def read(label: str, names: Iterable[str]) -> frozenset[str]:
-        unknown = sorted(set(names) - set(known))
+        unknown = sorted(set(names) - set(values))
         if unknown:
-            raise ConfigError(label, unknown[0], f"expected {', '.join(known)}")
+            raise ConfigError(label, unknown[0], f"expected {', '.join(values)}")
         return frozenset(names)
 
     return Kind(written=list[str], read=read)

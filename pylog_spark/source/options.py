@@ -257,10 +257,10 @@ def _matches(path: str) -> list[str]:
     local = local_path(path)
     if local is None or not glob.has_magic(str(local)) or local.exists():
         return [path]
-    found = sorted(glob.glob(str(local)))  # noqa: PTH207  # a pattern from the root on
-    if not found:
+    paths = sorted(glob.glob(str(local)))  # noqa: PTH207  # a pattern from the root on
+    if not paths:
         raise ConfigError("path", path, "matches nothing")
-    return found
+    return paths
 
 
 def _parse_keys(texts: Mapping[str, str]) -> frozenset[bytes | None] | None:
@@ -384,12 +384,12 @@ def _parse_numbers(name: str, text: str, what: str, *, least: int) -> dict[Topic
     for topic, of_topic in _parse_object(name, text, example).items():
         if not isinstance(of_topic, dict):
             raise ConfigError(name, text, f"expected JSON like {example}")
-        for number, said in of_topic.items():
+        for number, value in of_topic.items():
             partition = TopicPartition(topic, _whole(number, name, text, example))
-            is_number = isinstance(said, int) and not isinstance(said, bool)
-            if not is_number or not least <= said <= MAX_OFFSET:
-                raise ConfigError(name, text, f"{partition}: {said!r} is no {what}")
-            numbers[partition] = said
+            is_number = isinstance(value, int) and not isinstance(value, bool)
+            if not is_number or not least <= value <= MAX_OFFSET:
+                raise ConfigError(name, text, f"{partition}: {value!r} is no {what}")
+            numbers[partition] = value
     return numbers
 
 

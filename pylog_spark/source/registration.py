@@ -28,8 +28,8 @@ def register(spark: SparkSession) -> None:
     """
     task_bytes = KafkaLogDataSource.max_partition_bytes
     # A serverless session does not say.
-    if (said := setting(spark, _MAX_PARTITION_BYTES)) is not None:
-        task_bytes = parse_spark_bytes(_MAX_PARTITION_BYTES, said)
+    if (limit := setting(spark, _MAX_PARTITION_BYTES)) is not None:
+        task_bytes = parse_spark_bytes(_MAX_PARTITION_BYTES, limit)
 
     class SessionDataSource(KafkaLogDataSource):
         """The format with the session's settings.

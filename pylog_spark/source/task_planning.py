@@ -62,14 +62,14 @@ def plan_parts(request: ReadRequest, *, is_of_roots: bool, now_ms: int) -> list[
         ConfigError: A topic or partition is not there, or a partition is there several times.
         StorageError: A directory cannot be listed.
     """
-    chosen = choose_places(request)
-    topics = None if request.choice.is_everything else frozenset(p.topic for p in chosen)
+    place_of = choose_places(request)
+    topics = None if request.choice.is_everything else frozenset(p.topic for p in place_of)
     if is_of_roots:
         places = find_places(request.paths).values()
         roots = dict.fromkeys(_path_of(place.root) for several in places for place in several)
         return [ViewPart(roots=tuple(roots), partitions=(), topics=topics, now_ms=now_ms)]
     by_root: dict[str, list[tuple[TopicPartition, str]]] = {}
-    for partition, place in chosen.items():
+    for partition, place in place_of.items():
         by_root.setdefault(_path_of(place.root), []).append((partition, place.location))
     return [
         ViewPart(

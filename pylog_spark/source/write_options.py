@@ -134,10 +134,10 @@ def record_columns(schema: StructType, *, has_topic: bool) -> tuple[str, ...]:
             raise InvalidColumnError(field.name, f"is no column of a record; there are: {there}")
         if kinds is not None and not _is_one(field.dataType, kinds):
             expected = " or ".join(kind.typeName() for kind in kinds)
-            found = field.dataType.simpleString()
+            actual = field.dataType.simpleString()
             if field.name == "headers":
                 expected = "array<struct<key:string,value:binary>>"
-            raise InvalidColumnError(field.name, f"expected {expected}, found {found}")
+            raise InvalidColumnError(field.name, f"expected {expected}, found {actual}")
     return tuple(name for name in names if name in COLUMNS and not (name == "topic" and has_topic))
 
 

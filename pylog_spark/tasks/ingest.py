@@ -237,10 +237,10 @@ def _ingest(
 
 def _describe(planned: PlannedIngest) -> dict[str, Any]:
     plan = planned.plan
-    left = sorted(plan.left.items())
+    left = sorted(plan.skip_reasons.items())
     return {
         "taken_bytes": plan.record_bytes,
-        "taken_segments": len(plan.taken),
+        "taken_segments": len(plan.segments),
         "left_segments": len(left),
         "left_because": left[0][1].value if left else None,
         "end_offset": plan.end_offset,

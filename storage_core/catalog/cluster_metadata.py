@@ -394,12 +394,12 @@ class _History(_ImageFeed):
         if self._image.in_transaction:
             return
         for key in self._touched:
-            found = self._image.partition(*key)
-            if found is not None and found[1] != self._last.get(key):
-                self._last[key] = found[1]
+            partition = self._image.partition(*key)
+            if partition is not None and partition[1] != self._last.get(key):
+                self._last[key] = partition[1]
                 version = PartitionVersion(
-                    topic=found[0],
-                    state=found[1],
+                    topic=partition[0],
+                    state=partition[1],
                     offset=None if self._is_in_snapshot else offset,
                     timestamp_ms=timestamp_ms,
                 )

@@ -78,10 +78,10 @@ def _decode(reader: FieldReader) -> MetadataRecord:
         )
     values = message.read(reader, version)
     reader.require_end()
-    chosen = {
+    fields = {
         ours: value for ours, name in meaning.fields if (value := values.get(name)) is not None
     }
-    return meaning.record(**chosen, **meaning.preset)
+    return meaning.record(**fields, **meaning.preset)
 
 
 def _same(*names: str) -> tuple[tuple[str, str], ...]:

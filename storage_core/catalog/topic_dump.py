@@ -183,12 +183,12 @@ def _check_topic(topic: str, topics: Collection[str], file: str, line: int) -> N
 def _dump(topics: Mapping[str, Mapping[str, str]], *, file: str, taken_ms: int) -> TopicDump:
     """Keep the keys of Kafka 4.4, equal settings only once."""
     shared: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
-    kept: dict[str, Mapping[str, str]] = {}
+    configs: dict[str, Mapping[str, str]] = {}
     ignored: dict[str, tuple[str, ...]] = {}
     for topic, settings in topics.items():
         entries = tuple(sorted(item for item in settings.items() if item[0] in TOPIC_KEYS))
-        kept[topic] = shared.setdefault(entries, dict(entries))
+        configs[topic] = shared.setdefault(entries, dict(entries))
         others = tuple(sorted(settings.keys() - TOPIC_KEYS.keys()))
         if others:
             ignored[topic] = others
-    return TopicDump(file=file, taken_ms=taken_ms, topics=kept, ignored_keys=ignored)
+    return TopicDump(file=file, taken_ms=taken_ms, topics=configs, ignored_keys=ignored)

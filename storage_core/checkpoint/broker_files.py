@@ -139,12 +139,12 @@ def validate_one_cluster(directories: Mapping[str, MetaProperties]) -> None:
     Raises:
         InconsistentClusterIdError: They name different clusters.
     """
-    known: str | None = None
+    cluster_id: str | None = None
     for path, meta in sorted(directories.items()):
         if meta.cluster_id is not None:
-            known = known or meta.cluster_id
-            if meta.cluster_id != known:
-                raise InconsistentClusterIdError(path, known, meta.cluster_id)
+            cluster_id = cluster_id or meta.cluster_id
+            if meta.cluster_id != cluster_id:
+                raise InconsistentClusterIdError(path, cluster_id, meta.cluster_id)
 
 
 def _validate_directory_id(path: str, directory_id: str | None, owners: dict[str, str]) -> None:

@@ -140,7 +140,7 @@ class LockShare:
 
 # The shares of this process, by the holder's address; those kept until the task has ended.
 _shares: Final[dict[str, LockShare]] = {}
-_kept: Final[list[LockShare]] = []
+_retained_shares: Final[list[LockShare]] = []
 _keepers = 0
 _sharing = threading.Lock()
 
@@ -155,7 +155,7 @@ def _leave_shares() -> None:
     for share in _shares.values():
         share.leave()
     _shares.clear()
-    _kept.clear()
+    _retained_shares.clear()
 
 
 os.register_at_fork(after_in_child=_leave_shares)
@@ -175,7 +175,7 @@ def share_lock(proof: LockProof) -> LockShare:
         if share is None:
             share = _shares[proof.address] = _ask_holder(proof)
             if _keepers:
-                _kept.append(share)
+                _retained_shares.append(share)
                 share.users += 1
         else:
             share.validate()
@@ -199,8 +199,8 @@ def kept_shares() -> Iterator[None]:
     finally:
         with _sharing:
             _keepers -= 1
-            done = [] if _keepers else _kept.copy()
-            del _kept[: len(done)]
+            done = [] if _keepers else _retained_shares.copy()
+            del _retained_shares[: len(done)]
         for share in done:
             share.close()
 
@@ -383,12 +383,12 @@ class LogDirectoryLock:
 def find_sharers(log_directory: Path) -> list[int]:
     """Return the visible processes with an open lock file."""
     path = str(log_directory.resolve() / LOCK_FILE)
-    found = []
+    pids = []
     for descriptors in Path("/proc").glob("[0-9]*/fd"):
         with suppress(OSError):
             if any(link.readlink() == Path(path) for link in descriptors.iterdir()):
-                found.append(int(descriptors.parent.name))
-    return found
+                pids.append(int(descriptors.parent.name))
+    return pids
 
 
 def _holder_command(log_directory: Path) -> list[str]:

@@ -215,7 +215,9 @@ class CommitClaim:
             raise ChangedWhileReadError(
                 str(self._path), "the versions of the partition's files", "none: an older version"
             )
-        verify_fit(Path(self.location), self.steps_left, known=self._files, scratch=self._scratch)
+        verify_fit(
+            Path(self.location), self.steps_left, expected=self._files, scratch=self._scratch
+        )
 
     def finish(self, store: LocalStore) -> dict[str, Any]:
         """Do what is left of what was begun, which may be nothing.
@@ -227,13 +229,13 @@ class CommitClaim:
             StorageError: The disk failed; what was done until then stays.
         """
         groups = list(independent_groups(self.steps_left))
-        left = groups.copy()
+        remaining = groups.copy()
         if groups and self._done == self._in_doubt:
             with storage_errors(self._path):
                 # A step whose source is gone cannot be done again.
-                left[0] = tuple(step for step in groups[0] if not _happened(step, store))
-        applied = apply_steps(chain.from_iterable(left), store)
-        for group, steps in zip(groups, left, strict=True):
+                remaining[0] = tuple(step for step in groups[0] if not _happened(step, store))
+        applied = apply_steps(chain.from_iterable(remaining), store)
+        for group, steps in zip(groups, remaining, strict=True):
             for _ in islice(applied, len(steps)):
                 pass
             done = self._done + len(group)
@@ -248,22 +250,22 @@ class CommitClaim:
         """
         if self._files is None or self.location is None:
             return _Done(done=done)  # begun by an older version
-        made = partial(_made, Path(self.location))
+        version_of_step = partial(_made, Path(self.location))
         for step in group:
-            follow_step(step, self._files, made)
+            follow_step(step, self._files, version_of_step)
         names = {name for step in group for name in changed_names(step)}
         there = {name: self._files[name] for name in sorted(names & self._files.keys())}
         return _Done(done=done, files=there, gone=tuple(sorted(names - there.keys())))
 
     def _append(self, line: bytes) -> None:
-        left = memoryview(line)
+        remainder = memoryview(line)
         with storage_errors(self._path):
             if self._whole_bytes is not None:
                 os.ftruncate(self._descriptor, self._whole_bytes)
                 self._whole_bytes = None
             # One call writes less than was asked for where there is little room, or very much.
-            while left:
-                left = left[os.write(self._descriptor, left) :]
+            while remainder:
+                remainder = remainder[os.write(self._descriptor, remainder) :]
 
     def _read(self) -> None:
         content = self._content()
@@ -413,7 +415,7 @@ def resume_claim(
                 raise CommitLostError(
                     str(path),
                     f"{claim.location}: {error.file} has been changed by somebody else (expected "
-                    f"{error.expected}, found {error.found})",
+                    f"{error.expected}, found {error.actual})",
                 ) from error
             store = LocalStore(Path(claim.location), fence=fence)
             return claim.location, claim.finish(store)

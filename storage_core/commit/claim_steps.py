@@ -178,6 +178,6 @@ def _is_linked(path: Path, directory: Path) -> bool:
 
     Those above are the operator's, and may be links.
     """
-    made = len(plain_path(directory).parts) + 1
+    depth = len(plain_path(directory).parts) + 1
     with storage_errors(path):
-        return any(folder.is_symlink() for folder in path.parents[:made])
+        return any(folder.is_symlink() for folder in path.parents[:depth])

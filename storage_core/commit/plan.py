@@ -243,7 +243,9 @@ def _met_names(step: Operation) -> set[str]:
 
 
 def follow_step(
-    step: Operation, files: MutableMapping[str, _Version], made: Callable[[Operation], _Version]
+    step: Operation,
+    files: MutableMapping[str, _Version],
+    new_version: Callable[[Operation], _Version],
 ) -> None:
     """Update the versions of a directory's files to those after a step.
 
@@ -252,7 +254,7 @@ def follow_step(
     Args:
         step: The step.
         files: What stands for the version of each file before it.
-        made: Returns what stands for the version that the step itself makes.
+        new_version: Returns what stands for the version that the step itself makes.
     """
     match step:
         case RenameFile(source=source, target=target):
@@ -262,10 +264,10 @@ def follow_step(
             files.pop(name, None)
         case CreateEmptyFile(name=name):
             if name not in files:
-                files[name] = made(step)
+                files[name] = new_version(step)
         case _:
             for name in changed_names(step):
-                files[name] = made(step)
+                files[name] = new_version(step)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -174,10 +174,10 @@ def plan_purge_trash(folder: Path, *, now_ms: int, older_than_ms: int) -> Purge:
                 "UNDO_BEGUN",
                 f"{commit}: an undo of run {run.run_id} was begun and has not ended; run it again",
             )
-        left = commit / LEFT_FILE
-        with storage_errors(left):
-            if left.exists():
-                newest_ms = max(newest_ms, left.stat().st_mtime_ns // 1_000_000)
+        result_file = commit / LEFT_FILE
+        with storage_errors(result_file):
+            if result_file.exists():
+                newest_ms = max(newest_ms, result_file.stat().st_mtime_ns // 1_000_000)
     wait_ms = newest_ms + older_than_ms - now_ms
     removals = tuple(_removals(folder)) if wait_ms <= 0 else ()
     return Purge(

@@ -38,7 +38,7 @@ _NEW = -1
 
 
 def verify_fit(
-    directory: Path, steps: Sequence[Operation], *, known: Versions, scratch: Versions
+    directory: Path, steps: Sequence[Operation], *, expected: Versions, scratch: Versions
 ) -> None:
     """Check that files are as the finished part of steps left them.
 
@@ -50,33 +50,37 @@ def verify_fit(
         directory: The partition directory.
         steps: What is left of a commit; of the first independent group of them it is not known
             how many were done.
-        known: The version of each file as the step before them left it.
+        expected: The version of each file as the step before them left it.
         scratch: The version of each scratch file that is to be promoted, by its path.
 
     Raises:
         ChangedWhileReadError: Somebody else has changed a file.
         StorageError: The disk failed.
     """
-    found = observe_versions(directory)
-    done = _done(steps, directory, known, found, scratch)
+    actual = observe_versions(directory)
+    done = _done(steps, directory, expected, actual, scratch)
     doubtful = {name for step in done for name in changed_names(step)}
-    for name in sorted((known.keys() | found.keys()) - doubtful):
-        if known.get(name) != found.get(name):
-            raise ChangedWhileReadError(name, _text(known.get(name)), _text(found.get(name)))
-    files = dict(known)
+    for name in sorted((expected.keys() | actual.keys()) - doubtful):
+        if expected.get(name) != actual.get(name):
+            raise ChangedWhileReadError(name, _text(expected.get(name)), _text(actual.get(name)))
+    files = dict(expected)
     # The scratch files that are there as they were written.
     ready = {
         path: version for path, version in scratch.items() if version_of(Path(path)) == version
     }
-    made = partial(_made, scratch=scratch)
+    new_version = partial(_made, scratch=scratch)
     for step in steps:
         if not any(step is other for other in done):
             _require_sources(step, directory, files, ready)
-        follow_step(step, files, made)
+        follow_step(step, files, new_version)
 
 
 def _done(
-    steps: Sequence[Operation], directory: Path, known: Versions, found: Versions, scratch: Versions
+    steps: Sequence[Operation],
+    directory: Path,
+    expected: Versions,
+    actual: Versions,
+    scratch: Versions,
 ) -> list[Operation]:
     """Return the first group's steps with files already changed.
 
@@ -85,16 +89,16 @@ def _done(
     They were done in their order: one that is done after one that is not is somebody else's work.
     """
     done: list[Operation] = []
-    made = partial(_made, scratch=scratch)
+    new_version = partial(_made, scratch=scratch)
     for step in next(independent_groups(steps), ()):
         names = changed_names(step)
-        before = {name: known[name] for name in names if name in known}
-        if before == {name: found[name] for name in names if name in found}:
+        before = {name: expected[name] for name in names if name in expected}
+        if before == {name: actual[name] for name in names if name in actual}:
             after = dict(before)
-            follow_step(step, after, made)
+            follow_step(step, after, new_version)
             if after != before:
                 break
-        elif _is_amid(step, directory, known, found, scratch):
+        elif _is_amid(step, directory, expected, actual, scratch):
             done.append(step)
         else:
             break
@@ -102,7 +106,7 @@ def _done(
 
 
 def _is_amid(
-    step: Operation, directory: Path, known: Versions, found: Versions, scratch: Versions
+    step: Operation, directory: Path, expected: Versions, actual: Versions, scratch: Versions
 ) -> bool:
     """Tell whether files look as a finished or half-done step leaves them.
 
@@ -110,24 +114,24 @@ def _is_amid(
     """
     match step:
         case WriteFile(name=name):
-            is_amid = _holds(directory, step, found.get(name))
+            is_amid = _holds(directory, step, actual.get(name))
         case CreateEmptyFile(name=name):
-            is_amid = name not in known and name in found and found[name].size_bytes == 0
+            is_amid = name not in expected and name in actual and actual[name].size_bytes == 0
         case PromoteFile(scratch_path=path, name=name):
             moved = scratch.get(path)
             is_amid = (
-                moved is not None and found.get(name) == moved and version_of(Path(path)) is None
+                moved is not None and actual.get(name) == moved and version_of(Path(path)) is None
             )
         case CopyRange(target=name, size_bytes=size_bytes):
             # It is made anew in any case.
-            is_amid = name not in found or found[name].size_bytes <= size_bytes
+            is_amid = name not in actual or actual[name].size_bytes <= size_bytes
         case RenameFile(source=source, target=target):
-            moved = known.get(source)
-            is_amid = moved is not None and source not in found and found.get(target) == moved
+            moved = expected.get(source)
+            is_amid = moved is not None and source not in actual and actual.get(target) == moved
         case DeleteFile(name=name):
-            is_amid = name not in found
+            is_amid = name not in actual
         case TruncateFile(name=name, size_bytes=size_bytes):
-            is_amid = name in known and name in found and found[name].size_bytes == size_bytes
+            is_amid = name in expected and name in actual and actual[name].size_bytes == size_bytes
         case _:
             is_amid = False
     return is_amid

@@ -159,10 +159,10 @@ def find_claims(log_directory: Path, *, inside: Iterable[Path] | None = None) ->
         StorageError: The disk failed.
     """
     home = scratch_home(log_directory)
-    left = find_inside(log_directory) if inside is None else inside
+    paths = find_inside(log_directory) if inside is None else inside
     try:
         beside = _inside_home(home, f"{SCRATCH_PREFIX}*{_CLAIM_SUFFIX}")
-        return sorted([*(path for path in left if path.name.endswith(_CLAIM_SUFFIX)), *beside])
+        return sorted([*(path for path in paths if path.name.endswith(_CLAIM_SUFFIX)), *beside])
     except OSError as error:
         raise StorageError(str(log_directory), error.strerror or str(error)) from error
 

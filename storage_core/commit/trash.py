@@ -114,12 +114,12 @@ class TrashedCommit(CommitRecord):
 
     Attributes:
         folder: Its own folder in the trash.
-        left: What the commit left; None where it did not come to its end.
+        files_after: What the commit left; None where it did not come to its end.
         undo: What is known of an undo: None, ``begun`` or ``done``.
     """
 
     folder: Path
-    left: tuple[FileFingerprint, ...] | None = None
+    files_after: tuple[FileFingerprint, ...] | None = None
     undo: str | None = None
 
     @property
@@ -355,9 +355,9 @@ def read_run(run_folder: Path) -> TrashedRun:
         StorageError: It cannot be read.
     """
     path = run_folder / RUN_FILE
-    kept = _read(path)
-    run = kept.parse(_RUN)
-    kept.require_ours(*(root.location for root in run.roots))
+    file = _read(path)
+    run = file.parse(_RUN)
+    file.require_ours(*(root.location for root in run.roots))
     if run.run_id != run_folder.name:
         raise CheckpointError(str(path), 0, f"is of run {run.run_id}, not of its folder's")
     return run
@@ -394,9 +394,9 @@ def drop_raised(run_folder: Path, locations: Collection[str]) -> None:
         StorageError: The disk failed.
     """
     raised = _read_all_raised(run_folder)
-    left = {root: starts for root, starts in raised.items() if root not in locations}
-    if left:
-        _put_raised(run_folder, left)
+    remaining = {root: starts for root, starts in raised.items() if root not in locations}
+    if remaining:
+        _put_raised(run_folder, remaining)
         return
     path = run_folder / RAISED_FILE
     with storage_errors(path):
@@ -428,9 +428,9 @@ def _read_all_raised(run_folder: Path) -> dict[str, Mapping[str, int]]:
     path = run_folder / RAISED_FILE
     if not path.exists():
         return {}
-    kept = _read(path)
-    raised = {root.location: root.log_starts for root in kept.parse(_RAISED).roots}
-    kept.require_ours(*raised)
+    file = _read(path)
+    raised = {root.location: root.log_starts for root in file.parse(_RAISED).roots}
+    file.require_ours(*raised)
     return raised
 
 
@@ -443,12 +443,12 @@ def read_commit(folder: Path) -> TrashedCommit:
         StorageError: It cannot be read.
     """
     record = _read_record(folder, _RECORD)
-    left = _read_part(folder / LEFT_FILE, FINGERPRINTS, record.directory)
+    files_after = _read_part(folder / LEFT_FILE, FINGERPRINTS, record.directory)
     undo = _read_part(folder / UNDO_FILE, _UNDO, record.directory)
     return TrashedCommit(
         folder=folder,
         **{each.name: getattr(record, each.name) for each in fields(record)},
-        left=left,
+        files_after=files_after,
         undo=None if undo is None else undo.state,
     )
 
@@ -472,13 +472,13 @@ def _read_record(folder: Path, form: JsonFile[S]) -> S:
     path = folder / RECORD_FILE
     if not path.exists():
         raise StorageError(str(path), "no such file: the commit did not begin")
-    kept = _read(path)
-    record = kept.parse(form)
+    file = _read(path)
+    record = file.parse(form)
     directory = record.directory
     if not directory.is_absolute() or _run_folder_of(folder, directory) is None:
         why = f"is of {directory}, not of the directory that its folder is named after"
         raise CheckpointError(str(path), 0, why)
-    kept.require_ours(directory)
+    file.require_ours(directory)
     return record
 
 
@@ -518,9 +518,9 @@ def _read_part(path: Path, form: JsonFile[T], directory: Path) -> T | None:
     """Read another file of a commit on a partition; None without one."""
     if not path.exists():
         return None
-    kept = _read(path)
-    kept.require_ours(directory)
-    return kept.parse(form)
+    file = _read(path)
+    file.require_ours(directory)
+    return file.parse(form)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -560,8 +560,8 @@ class _TrashFile:
         Raises:
             GuardRefusedError: It is not ours, nor theirs.
         """
-        found = [facts_of(Path(place), may_be_link=True) for place in directories]
-        owners = {None if facts is None else facts.st_uid for facts in found}
+        statuses = [facts_of(Path(place), may_be_link=True) for place in directories]
+        owners = {None if facts is None else facts.st_uid for facts in statuses}
         (owner,) = owners if len(owners) == 1 else {None}
         for facts in self.facts:
             try:

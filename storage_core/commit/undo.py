@@ -153,7 +153,7 @@ def is_undone(store: LogStore, folders: Sequence[Path]) -> bool:
         StorageError: The disk failed.
     """
     commits = [read_commit(folder) for folder in reversed(folders)]
-    expected = {file.name: file for file in commits[0].left or ()}
+    expected = {file.name: file for file in commits[0].files_after or ()}
     for trashed in commits:
         expected = _files_before(trashed, expected)
     files = _files_of(store)
@@ -192,18 +192,18 @@ def _check_whole(store: LogStore, trashed: TrashedCommit) -> None:
 
     It ended on the partition, and the trash has what it kept.
     """
-    kept = trashed.folder / KEPT_FOLDER
-    if trashed.left is None:
+    kept_folder = trashed.folder / KEPT_FOLDER
+    if trashed.files_after is None:
         raise GuardRefusedError(
             "RUN_NOT_ENDED",
             f"{store.location}: run {trashed.run_id} was stopped in the middle of its "
-            f"commit here, so what it left is not known; what it replaced lies in {kept}",
+            f"commit here, so what it left is not known; what it replaced lies in {kept_folder}",
         )
-    copies = _files_of(LocalStore(kept)) if trashed.kept else {}
+    copies = _files_of(LocalStore(kept_folder)) if trashed.kept else {}
     for file in trashed.kept:
         now = copies.get(file.name)
         if not file.matches(now):
-            raise ChangedWhileReadError(str(kept / file.name), _text(file), _text(now))
+            raise ChangedWhileReadError(str(kept_folder / file.name), _text(file), _text(now))
 
 
 def _verify_left(trashed: TrashedCommit, files: Files) -> None:
@@ -218,17 +218,17 @@ def _verify_left(trashed: TrashedCommit, files: Files) -> None:
     Raises:
         ChangedWhileReadError: A file is another one, is gone, or was not there.
     """
-    left = {file.name: file for file in trashed.left or ()}
-    kept = {file.name: file for file in trashed.kept}
+    after = {file.name: file for file in trashed.files_after or ()}
+    replaced = {file.name: file for file in trashed.kept}
     before = set(trashed.before)
-    for name in sorted(left.keys() | files.keys()):
-        expected, now = left.get(name), files.get(name)
+    for name in sorted(after.keys() | files.keys()):
+        expected, now = after.get(name), files.get(name)
         is_left = now is None if expected is None else expected.matches(now)
         if is_left:
             continue
         # A loader that finished the swap may have taken away what the undo puts back last.
-        is_back = now is None or (name in kept and kept[name].matches(now))
-        is_back = is_back and (name in kept or name not in before)
+        is_back = now is None or (name in replaced and replaced[name].matches(now))
+        is_back = is_back and (name in replaced or name not in before)
         if trashed.undo is None or not is_back:
             raise ChangedWhileReadError(name, _text(expected), _text(now))
 

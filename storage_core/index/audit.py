@@ -71,7 +71,7 @@ class IndexFinding:
             concerns the whole file.
         position: Byte position of that entry in the index file.
         expected: What should stand there: an offset, a timestamp, a version or a byte count.
-        found: What stands there, of the same kind.
+        actual: What stands there, of the same kind.
         count: How many entries break it.
     """
 
@@ -79,7 +79,7 @@ class IndexFinding:
     entry: int
     position: int
     expected: int
-    found: int
+    actual: int
     count: int = 1
 
 
@@ -272,7 +272,7 @@ class _Checker:
         self._findings = findings
 
     def entry(
-        self, fault: IndexFault, entry: int, expected: int, found: int, *, count: int = 1
+        self, fault: IndexFault, entry: int, expected: int, actual: int, *, count: int = 1
     ) -> None:
         """Note that one entry breaks a rule."""
         self._findings.append(
@@ -281,7 +281,7 @@ class _Checker:
                 entry=entry,
                 position=entry * self._entry_bytes,
                 expected=expected,
-                found=found,
+                actual=actual,
                 count=count,
             )
         )
@@ -291,7 +291,7 @@ class _Checker:
         fault: IndexFault,
         is_bad: NDArray[np.bool_],
         expected: Callable[[], NDArray[np.int64]],
-        found: NDArray[np.int64],
+        actual: NDArray[np.int64],
     ) -> None:
         """Note the first entry with a fault, and their number.
 
@@ -300,7 +300,7 @@ class _Checker:
         if is_bad.any():
             bad = np.flatnonzero(is_bad)
             row = int(bad[0])
-            self.entry(fault, row, int(expected()[row]), int(found[row]), count=int(bad.size))
+            self.entry(fault, row, int(expected()[row]), int(actual[row]), count=int(bad.size))
 
 
 def _parse(
@@ -385,5 +385,5 @@ def _find_holder(
 def _at(column: NDArray[np.int64], row: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return column[row], -1 for a row past the end."""
     padded: NDArray[np.int64] = np.append(column, np.int64(-1))
-    taken: NDArray[np.int64] = padded[np.minimum(row, len(column))]
-    return taken
+    values: NDArray[np.int64] = padded[np.minimum(row, len(column))]
+    return values

@@ -125,7 +125,7 @@ def collect_aborted(
 
 def truncate_aborted(aborted: Sequence[AbortedTxn], offset: int) -> tuple[AbortedTxn, ...]:
     """Return the entries before the first with a last offset >= offset."""
-    kept = next(
+    count = next(
         (row for row, entry in enumerate(aborted) if entry.last_offset >= offset), len(aborted)
     )
-    return tuple(aborted[:kept])
+    return tuple(aborted[:count])

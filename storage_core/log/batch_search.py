@@ -215,10 +215,10 @@ def next_offset_in(reader: FileReader, index: OffsetIndex) -> int:
         StorageError: The file cannot be read.
     """
     last = index.last_offset
-    found = find_batch_for_offset(reader, last, start=max(index.look_up(last), 0))
-    if found is None:
+    batch = find_batch_for_offset(reader, last, start=max(index.look_up(last), 0))
+    if batch is None:
         return index.base_offset
-    return _end_offset(reader, found.position, None, index.base_offset, Tail.STOP)
+    return _end_offset(reader, batch.position, None, index.base_offset, Tail.STOP)
 
 
 def find_batch_base_offset(
@@ -350,8 +350,8 @@ def checked_start(
         return 0
     if first is None:
         return 0
-    found = int(first.batches.base_offset[0])
-    is_fitting = bool(first.batches.crc_ok[0] == 1) and base_offset <= found <= offset
+    first_offset = int(first.batches.base_offset[0])
+    is_fitting = bool(first.batches.crc_ok[0] == 1) and base_offset <= first_offset <= offset
     return position if is_fitting else 0
 
 

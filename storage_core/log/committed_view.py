@@ -89,10 +89,10 @@ def scan_committed_view(store: LogStore) -> CommittedView:
     scan = _StableOffsetScan()
     aborted = []
     for name in sorted_logs(file.name for file in store.list_files()):
-        found: list[AbortedTxn] = []
+        transactions: list[AbortedTxn] = []
         for batches in scan_batch_tables(store, name):
-            found.extend(scan.add(batches))
-        aborted.append((offset_of(name) or 0, tuple(found)))
+            transactions.extend(scan.add(batches))
+        aborted.append((offset_of(name) or 0, tuple(transactions)))
     return CommittedView(aborted=tuple(aborted), last_stable_offset=scan.last_stable_offset)
 
 

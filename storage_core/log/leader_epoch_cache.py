@@ -101,8 +101,8 @@ class LeaderEpochCache:
             Whether an epoch began at or below start_offset; Kafka writes its file then, even if
             that epoch began right there.
         """
-        kept = [entry for entry in self._entries if entry.start_offset > start_offset]
-        gone = self._entries[: len(self._entries) - len(kept)]
+        later = [entry for entry in self._entries if entry.start_offset > start_offset]
+        gone = self._entries[: len(self._entries) - len(later)]
         if gone:
-            self._entries = [EpochEntry(gone[-1].epoch, start_offset), *kept]
+            self._entries = [EpochEntry(gone[-1].epoch, start_offset), *later]
         return bool(gone)

@@ -144,10 +144,10 @@ def _truncate_active(log: LoadingLog, offset: int, ages: dict[int, bool], reason
     times = truncate_time_index(base_offset, times, offset)
     if txn_name in log.view:
         aborted = read_aborted(log.view, base_offset)
-        kept = truncate_aborted(aborted, offset)
+        remaining = truncate_aborted(aborted, offset)
         # Where no entry goes, a tail that is no whole entry stays too.
-        if len(kept) < len(aborted):
-            log.view.write(txn_name, encode_transaction_index(kept), reason)
+        if len(remaining) < len(aborted):
+            log.view.write(txn_name, encode_transaction_index(remaining), reason)
     if position is not None:
         log.cut_segment(base_offset, position, offset, reason)
     log.view.write(time_name, times, reason)

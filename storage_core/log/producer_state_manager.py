@@ -75,8 +75,8 @@ class ProducerStateManager:
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Start over, without producers, at an offset."""
-        for known in self.snapshots.copy():
-            self._remove(known, f"the log starts over at {offset}")
+        for snapshot in self.snapshots.copy():
+            self._remove(snapshot, f"the log starts over at {offset}")
         self.state = ProducerState()
         self._last_snapshot = 0
         self.map_end = offset

@@ -165,12 +165,12 @@ class SegmentRecovery:
         log = self._log
         name = log_file(base_offset)
         file = log.view.source(name)
-        known = self._scans.get(base_offset)
-        if known is not None and known.file == file.name:
-            if known.size_bytes == file.size_bytes:
-                return known
-            if known.valid_bytes == file.size_bytes and known.stop is ScanStop.INVALID:
-                return replace(known, size_bytes=file.size_bytes, stop=ScanStop.END, reason="")
+        cached = self._scans.get(base_offset)
+        if cached is not None and cached.file == file.name:
+            if cached.size_bytes == file.size_bytes:
+                return cached
+            if cached.valid_bytes == file.size_bytes and cached.stop is ScanStop.INVALID:
+                return replace(cached, size_bytes=file.size_bytes, stop=ScanStop.END, reason="")
         with closing(log.view.open(name)) as reader:
             scan = scan_segment(
                 reader,

@@ -206,31 +206,31 @@ class _ValidPart:
                 f"{self._file}: position {window.position_of(count - 1)}: the control record at "
                 f"offset {batches.base_offset[count - 1]} cannot be read; what follows is cut",
             )
-        taken = batches.rows(0, count)
-        counted, error = self._indexes.add_until(taken.size, taken.last_offset, taken.max_timestamp)
+        valid = batches.rows(0, count)
+        counted, error = self._indexes.add_until(valid.size, valid.last_offset, valid.max_timestamp)
         if error is not None:
             self.end(_stop_of(error), str(error))
-            taken = batches.rows(0, counted)
-        if len(taken):
-            self._take(taken, window.file_position)
+            valid = batches.rows(0, counted)
+        if len(valid):
+            self._take(valid, window.file_position)
         return self._stop is ScanStop.END
 
-    def _take(self, taken: BatchTable, file_position: int) -> None:
-        self._valid_bytes += int(taken.size.sum())
-        self._next_offset = int(taken.last_offset[-1]) + 1
-        self._batches += len(taken)
-        self._records += int(taken.counted_records.sum())
-        modern = np.flatnonzero(taken.magic >= MAGIC_V2)
+    def _take(self, batches: BatchTable, file_position: int) -> None:
+        self._valid_bytes += int(batches.size.sum())
+        self._next_offset = int(batches.last_offset[-1]) + 1
+        self._batches += len(batches)
+        self._records += int(batches.counted_records.sum())
+        modern = np.flatnonzero(batches.magic >= MAGIC_V2)
         if not modern.size:
             return
-        self._last_v2_end = int(taken.last_offset[modern[-1]]) + 1
-        self._events.append(events_of(taken, file_position))
-        epochs = taken.leader_epoch[modern]
+        self._last_v2_end = int(batches.last_offset[modern[-1]]) + 1
+        self._events.append(events_of(batches, file_position))
+        epochs = batches.leader_epoch[modern]
         before = np.maximum.accumulate(np.concatenate([[self._latest_epoch], epochs[:-1]]))
         new = modern[epochs > before]
         if new.size:
-            self._epochs.append(np.stack([taken.leader_epoch[new], taken.base_offset[new]], 1))
-            self._latest_epoch = int(taken.leader_epoch[new[-1]])
+            self._epochs.append(np.stack([batches.leader_epoch[new], batches.base_offset[new]], 1))
+            self._latest_epoch = int(batches.leader_epoch[new[-1]])
 
     def finish(self, size_bytes: int) -> SegmentScan:
         """Return the result."""

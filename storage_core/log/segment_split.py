@@ -140,8 +140,8 @@ def find_parts(
             if not parts or not parts[-1].takes(batches.last_offset[row : row + 1])[0]:
                 first = first_offset_of(window, row, limits)
                 if first in bases:
-                    found = f"found a second one at {first}"
-                    reason = f"expected parts of a split that begin at different offsets, {found}"
+                    detail = f"found a second one at {first}"
+                    reason = f"expected parts of a split that begin at different offsets, {detail}"
                     raise CorruptRecordError(reader.name, window.position_of(row), reason)
                 indexes = IndexBuilder(
                     log_file(first),
@@ -215,8 +215,8 @@ def _fill(part: _OpenPart, window: Window, row: int) -> int:
             f"expected a batch that begins at offset {part.base_offset} to end at most "
             f"{MAX_RELATIVE_OFFSET} above it, found {rest.last_offset[0]}",
         )
-    taken = rest.rows(0, count)
-    part.indexes.add(taken.size, taken.last_offset, taken.max_timestamp)
+    batches = rest.rows(0, count)
+    part.indexes.add(batches.size, batches.last_offset, batches.max_timestamp)
     return row + count
 
 

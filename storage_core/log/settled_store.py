@@ -131,9 +131,9 @@ class SettledStore(ReadOnlyStore):
                 return reader
         raise self._changed(listed, "another file, or none")
 
-    def _changed(self, listed: FileInfo, found: str) -> ChangedWhileReadError:
+    def _changed(self, listed: FileInfo, actual: str) -> ChangedWhileReadError:
         path = f"{self.location}/{listed.name}"
-        return ChangedWhileReadError(path, f"the file of {listed.size_bytes} bytes", found)
+        return ChangedWhileReadError(path, f"the file of {listed.size_bytes} bytes", actual)
 
 
 class PlannedStore(ReadOnlyStore):
@@ -183,12 +183,12 @@ def settle(store: LogStore) -> SettledStore:
             before = store.list_files()
             files = dict(_settled(store, before))
             if _is_same(before, store.list_files()):
-                left = {file.name for file in files.values()}
+                after = {file.name for file in files.values()}
                 return SettledStore(
                     store,
                     files,
                     growing=_last_log(files),
-                    removed=frozenset(file.name for file in before if file.name not in left),
+                    removed=frozenset(file.name for file in before if file.name not in after),
                 )
         except ChangedWhileReadError as error:
             problem = str(error)

@@ -59,9 +59,9 @@ class TransactionRows:
         """Return the rows from number first on, without copying."""
         return TransactionRows(*(getattr(self, name)[first:] for name in _COLUMNS))
 
-    def pick(self, chosen: NDArray[np.bool_]) -> "TransactionRows":
+    def pick(self, mask: NDArray[np.bool_]) -> "TransactionRows":
         """Return a copy of some of the rows."""
-        return TransactionRows(*(getattr(self, name)[chosen] for name in _COLUMNS))
+        return TransactionRows(*(getattr(self, name)[mask] for name in _COLUMNS))
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the columns under unique names, for packing with others."""

@@ -154,19 +154,19 @@ class PartitionHistory:
         start, end = self.log_start_offset, self.end_offset
         if start is None:
             return f"{self.partition} has no log that can be read: versions may be missing"
-        said = f"{self.partition} starts at offset {start}"
+        text = f"{self.partition} starts at offset {start}"
         if start:
-            said += ": what lay below was deleted, or never copied"
+            text += ": what lay below was deleted, or never copied"
         torn = (
             ""
             if self.is_whole
             else "; it was not read to its end: newer versions may be there (pylog verify)"
         )
         if end is None:
-            return f"{said}{torn or '; its batches could not be counted (pylog verify)'}"
+            return f"{text}{torn or '; its batches could not be counted (pylog verify)'}"
         if not self.erased_offsets:
             whole = f"; nothing from there to offset {end} was erased"
-            return said + whole + (torn or ("" if start else ": no version is missing"))
+            return text + whole + (torn or ("" if start else ": no version is missing"))
         since = (
             ""
             if self.erased_from_offset in {None, start}
@@ -179,7 +179,7 @@ class PartitionHistory:
             else " (compaction, a cut or damage: pylog verify);"
         )
         return (
-            f"{said}; {self.erased_offsets:,} of the {end - start:,} offsets from there to {end} "
+            f"{text}; {self.erased_offsets:,} of the {end - start:,} offsets from there to {end} "
             f"have no record any more{since}{why} older versions of the key may have been among "
             f"them{torn}"
         )
@@ -275,13 +275,13 @@ def find_history(  # each is a question of its own, most of them by name
     # After the listings: whoever removes segments raises the log start first.
     files = [LOG_START_FILE, CLEANER_FILE]
     checkpoints = read_checkpoints(root, files) if partitions else Checkpoints()
-    total_bytes = sum(found.size_bytes for found in partitions.values())
+    total_bytes = sum(history.size_bytes for history in partitions.values())
     done_bytes = 0
-    for _, found in sorted(partitions.items()):
+    for _, history in sorted(partitions.items()):
         if on_read is not None:
             on_read(done_bytes, total_bytes)
-        yield _history_of(found, keys, checkpoints, now_ms, most)
-        done_bytes += found.size_bytes
+        yield _history_of(history, keys, checkpoints, now_ms, most)
+        done_bytes += history.size_bytes
     if on_read is not None:
         on_read(done_bytes, total_bytes)
 
@@ -298,13 +298,13 @@ def _look(
         kind, partition = classify_directory(name)
         if partition is None or not is_asked_for(partition):
             continue
-        found = partitions.setdefault(partition, _PartitionHistory(partition))
-        with _noted(found):
+        history = partitions.setdefault(partition, _PartitionHistory(partition))
+        with _noted(history):
             if kind in _LOGS:
-                _look_at_log(found, root.locate(name))
+                _look_at_log(history, root.locate(name))
             elif kind in _RENAMED:
                 store = settle(open_store(root.locate(name)))
-                found.others.append(_place_of(DIRECTORY, name, store))
+                history.others.append(_place_of(DIRECTORY, name, store))
     for partition, place in _places_in_trash(root, trash):
         if is_asked_for(partition):
             partitions.setdefault(partition, _PartitionHistory(partition)).others.append(place)
@@ -312,22 +312,22 @@ def _look(
 
 
 @contextmanager
-def _noted(found: _PartitionHistory) -> Iterator[None]:
+def _noted(history: _PartitionHistory) -> Iterator[None]:
     """Note an error about a partition, and go on behind the block."""
     try:
         yield
     except PylogError as error:
-        found.errors.append(describe_failure(error))
+        history.errors.append(describe_failure(error))
 
 
-def _look_at_log(found: _PartitionHistory, location: str) -> None:
+def _look_at_log(history: _PartitionHistory, location: str) -> None:
     """Take note of a partition's log, and of what is beside it."""
     store = open_store(location)
-    found.log = store
+    history.log = store
     files = store.list_files()
-    found.log_bytes = sum(file.size_bytes for file in files if kind_of(file.name) == LOG_SUFFIX)
+    history.log_bytes = sum(file.size_bytes for file in files if kind_of(file.name) == LOG_SUFFIX)
     if isinstance(store, ManagedStore):
-        found.others += _places_of_generations(store)
+        history.others += _places_of_generations(store)
         return
     deleted = {
         file.name.removesuffix(DELETED_SUFFIX): file
@@ -337,7 +337,7 @@ def _look_at_log(found: _PartitionHistory, location: str) -> None:
     }
     if deleted:
         copy = Copy(kind=DELETED, name="", path=store.location)
-        found.others.append(_SegmentFolder(copy=copy, location=location, files=deleted))
+        history.others.append(_SegmentFolder(copy=copy, location=location, files=deleted))
 
 
 def _places_of_generations(store: ManagedStore) -> Iterator[_SegmentFolder]:
@@ -345,13 +345,13 @@ def _places_of_generations(store: ManagedStore) -> Iterator[_SegmentFolder]:
 
     Objects never change.
     """
-    seen: set[tuple[str, int, int]] = set()
+    segments: set[tuple[str, int, int]] = set()
     for manifest in kept_generations(store.objects, store.partition, grace_start_ms=-MAX_OFFSET):
         files = {}
         for name, entry in manifest.files.items():
             place = (entry.key, entry.start, entry.size_bytes)
-            if kind_of(name) == LOG_SUFFIX and entry.size_bytes and place not in seen:
-                seen.add(place)
+            if kind_of(name) == LOG_SUFFIX and entry.size_bytes and place not in segments:
+                segments.add(place)
                 files[name] = FileInfo(name, entry.size_bytes, entry.modified_ms)
         if files and manifest.generation != store.manifest.generation:
             location = partition_location(store.objects, store.partition, manifest.generation)
@@ -372,9 +372,9 @@ def _places_in_trash(
             _, partition = classify_directory(commit.directory.name)
             if partition is None or commit.directory.parent != plain_path(directory):
                 continue
-            kept = folder / KEPT_FOLDER
-            if kept.is_dir():
-                place = _place_of(TRASH, commit.run_id, _logs_of(open_store(str(kept))))
+            kept_folder = folder / KEPT_FOLDER
+            if kept_folder.is_dir():
+                place = _place_of(TRASH, commit.run_id, _logs_of(open_store(str(kept_folder))))
                 if place.files:
                     yield partition, place
 
@@ -396,38 +396,38 @@ def _place_of(kind: str, name: str, store: SettledStore) -> _SegmentFolder:
 
 
 def _history_of(
-    found: _PartitionHistory,
+    sources: _PartitionHistory,
     keys: Collection[bytes | None],
     checkpoints: Checkpoints,
     now_ms: int,
     most: int,
 ) -> PartitionHistory:
     """Read all places of a partition."""
-    places = list(found.others)
+    places = list(sources.others)
     settled: SettledStore | None = None
-    history = PartitionHistory(partition=found.partition)
+    history = PartitionHistory(partition=sources.partition)
     start: int | None = None
-    if found.log is not None:
-        with _noted(found):
-            settled = settle(found.log)
-            own = partition_checkpoints(found.log, found.partition, lambda: checkpoints)
+    if sources.log is not None:
+        with _noted(sources):
+            settled = settle(sources.log)
+            own = partition_checkpoints(sources.log, sources.partition, lambda: checkpoints)
             start = max(own.log_start_offset or 0, *map(_base_of, sorted_logs(settled.files)[:1]))
             history = replace(history, log_start_offset=start, cleaned_to=own.cleaner_offset)
             places.insert(0, _place_of(LOG, "", settled))
-    newest = _NewestVersions(found.partition, keys, most)
+    newest = _NewestVersions(sources.partition, keys, most)
     # A bad copy beside a log hides nothing that the log does not have.
-    needed = {LOG} if found.log is not None else {place.copy.kind for place in places}
-    is_whole = not found.errors
+    needed = {LOG} if sources.log is not None else {place.copy.kind for place in places}
+    is_whole = not sources.errors
     for place in places:
-        known = len(found.errors)
-        with _noted(found):
+        errors = len(sources.errors)
+        with _noted(sources):
             newest.add(place)
-        is_whole &= place.copy.kind not in needed or len(found.errors) == known
+        is_whole &= place.copy.kind not in needed or len(sources.errors) == errors
     versions = newest.all()
     history = replace(history, left_out=newest.left_out, is_whole=is_whole)
     marked = versions
     if settled is not None and start is not None:
-        with _noted(found):
+        with _noted(sources):
             last = max((version.offset for version in versions), default=None)
             erased = _Erasure(start, last)
             erased.scan(settled)
@@ -435,13 +435,13 @@ def _history_of(
                 history = erased.told_in(history)
             if history.cleaned_to is not None or (
                 history.erased_offsets
-                and is_compacted_topic(settled.location, found.partition.topic)
+                and is_compacted_topic(settled.location, sources.partition.topic)
             ):
                 history = replace(history, is_compacted=True)
-            log = _ConsumerView(settled, found.partition, start, now_ms)
+            log = _ConsumerView(settled, sources.partition, start, now_ms)
             marked = log.mark(versions, keys, has_transactions=erased.has_transactions)
     ordered = sorted(marked, key=lambda one: (one.key is not None, one.key or b"", one.offset))
-    return replace(history, versions=tuple(_with_successors(ordered)), errors=tuple(found.errors))
+    return replace(history, versions=tuple(_with_successors(ordered)), errors=tuple(sources.errors))
 
 
 def _with_successors(versions: Sequence[Version]) -> Iterator[Version]:
@@ -450,14 +450,14 @@ def _with_successors(versions: Sequence[Version]) -> Iterator[Version]:
     They come by key and offset.
     """
     following: dict[bytes | None, int] = {}
-    told: list[Version] = []
+    linked: list[Version] = []
     for version in reversed(versions):
         if version.transaction is not None:
-            told.append(version)
+            linked.append(version)
             continue
-        told.append(replace(version, superseded_by=following.get(version.key)))
+        linked.append(replace(version, superseded_by=following.get(version.key)))
         following[version.key] = version.offset
-    yield from reversed(told)
+    yield from reversed(linked)
 
 
 class _NewestVersions:
@@ -517,8 +517,8 @@ class _NewestVersions:
         floor = max(self._floors[key], tail.floor)
         for version in _versions_in(self._partition, place, tail.batches):
             same = (version.offset, version.timestamp_ms, version.value)
-            known = versions.get(same)
-            copies = (*known.copies, *version.copies) if known else version.copies
+            twin = versions.get(same)
+            copies = (*twin.copies, *version.copies) if twin else version.copies
             versions[same] = replace(version, copies=copies)
         self._floors[key] = floor = max(floor, self._lowest(versions))
         self._versions[key] = {
@@ -668,7 +668,7 @@ class _ConsumerView:
         outcome: dict[int, str] = {}
         if has_transactions and in_log:
             outcome = self._outcomes([v.offset for v in in_log], keys)
-        told = [
+        marked = [
             replace(
                 version,
                 transaction=outcome.get(version.offset),
@@ -677,7 +677,7 @@ class _ConsumerView:
             )
             for version in in_log
         ]
-        return [*told, *others]
+        return [*marked, *others]
 
     def _outcomes(self, offsets: Sequence[int], keys: Collection[bytes | None]) -> dict[int, str]:
         """Return of those offsets that a committed read does not give, why."""

@@ -183,27 +183,27 @@ def find_offsets(
         PylogError: As of ``plan_ranges``.
     """
     logs = _list_logs(request, now_ms)
-    found = _look_at_each(
+    offsets_of_logs = _look_at_each(
         logs, lambda planner, log: planner.plan(log, partial(planner.offsets, reached))
     )
     return {
         log.partition: offsets
-        for (_, log), offsets in zip(logs, found, strict=True)
+        for (_, log), offsets in zip(logs, offsets_of_logs, strict=True)
         if offsets is not None
     }
 
 
 def _list_logs(request: ReadRequest, now_ms: int) -> list[tuple["_Planner", _PlannedLog]]:
     """Return a request's logs with their planners; none for empty ones."""
-    chosen = choose_places(request)
+    place_of = choose_places(request)
     for bound in (request.starting, request.ending):
-        _validate_coverage(bound, chosen, may_be_missing=request.choice.may_be_missing)
+        _validate_coverage(bound, place_of, may_be_missing=request.choice.may_be_missing)
     planners = {
-        place.root.location: _Planner(place.root, request, now_ms) for place in chosen.values()
+        place.root.location: _Planner(place.root, request, now_ms) for place in place_of.values()
     }
     places = [
         (planners[place.root.location], (partition, place.location))
-        for partition, place in chosen.items()
+        for partition, place in place_of.items()
     ]
     listed = _look_at_each(places, lambda _, place: _list_log(*place))
     for planner in planners.values():
@@ -275,23 +275,23 @@ class _Planner:
 
     def offsets(self, reached: Mapping[TopicPartition, int], log: _PlannedLog) -> LogOffsets:
         """Return the offsets readable now in a log still being copied."""
-        known = self._with_checkpoints(log)
-        bounds = _find_bounds(known, self._request, self._now_ms)
-        hole = _find_hole_on_its_way(known, reached.get(log.partition, 0), self._now_ms)
+        checkpointed = self._with_checkpoints(log)
+        bounds = _find_bounds(checkpointed, self._request, self._now_ms)
+        hole = _find_hole_on_its_way(checkpointed, reached.get(log.partition, 0), self._now_ms)
         return bounds if hole is None else replace(bounds, end=min(hole, bounds.end))
 
     def ranges(self, log: _PlannedLog) -> list[ReadRange]:
         """Return the ranges of a log."""
-        known = self._with_checkpoints(log)
-        whole = _find_whole(known, self._request)
+        checkpointed = self._with_checkpoints(log)
+        whole = _find_whole(checkpointed, self._request)
         if whole is not None:
             return [whole]
-        extent = _find_extent(known, self._request, self._now_ms)
-        _check_lost_logs(known, extent, self._request)
+        extent = _find_extent(checkpointed, self._request, self._now_ms)
+        _check_lost_logs(checkpointed, extent, self._request)
         return [
             wanted
-            for piece in _cut_by_offsets(known, extent, self._request.range_offsets)
-            for wanted in _split(known, piece, self._request)
+            for piece in _cut_by_offsets(checkpointed, extent, self._request.range_offsets)
+            for wanted in _split(checkpointed, piece, self._request)
         ]
 
     def _with_checkpoints(self, log: _PlannedLog) -> _PlannedLog:
@@ -336,8 +336,8 @@ def find_places(paths: Sequence[str]) -> dict[TopicPartition, list[Place]]:
     roots: dict[str, Root] = {}
     places: dict[TopicPartition, list[Place]] = {}
     for path in paths:
-        found, names = find_root(path)
-        root = roots.setdefault(found.location, found)
+        opened, names = find_root(path)
+        root = roots.setdefault(opened.location, opened)
         for name in names:
             kind, partition = classify_directory(name)
             if partition is None or kind not in _READABLE:
@@ -360,7 +360,7 @@ def _only_place(partition: TopicPartition, places: Sequence[Place]) -> Place:
 
 
 def _validate_coverage(
-    bound: Bound, chosen: Collection[TopicPartition], *, may_be_missing: bool
+    bound: Bound, partitions: Collection[TopicPartition], *, may_be_missing: bool
 ) -> None:
     """Check that offsets or times cover exactly the read partitions.
 
@@ -368,8 +368,8 @@ def _validate_coverage(
     """
     if bound.partitions is None:
         return
-    missing = sorted(set(chosen).difference(bound.partitions))
-    surplus = sorted(set(bound.partitions).difference(chosen))
+    missing = sorted(set(partitions).difference(bound.partitions))
+    surplus = sorted(set(bound.partitions).difference(partitions))
     is_time = bound.timestamps_ms is not None
     if missing:
         reason = "no time is said" if is_time else "no offset is said; -2 is earliest, -1 latest"

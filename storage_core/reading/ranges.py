@@ -203,11 +203,11 @@ def _read_records(wanted: ReadRange) -> Iterator[tuple[int, pa.RecordBatch]]:
             if wanted.end_offset is not None:
                 visible &= batches.may_reach_below(wanted.end_offset)
             for records in _decode(window, visible, wanted.limits):
-                chosen = records.select(_is_inside(records.offset, wanted))
+                selection = records.select(_is_inside(records.offset, wanted))
                 if keys is not None:
-                    has_key = pc.is_in(chosen.keys(), value_set=keys)
-                    chosen = chosen.select(has_key.to_numpy(zero_copy_only=False))
-                yield from _to_arrow(chosen, wanted, number, schema)
+                    has_key = pc.is_in(selection.keys(), value_set=keys)
+                    selection = selection.select(has_key.to_numpy(zero_copy_only=False))
+                yield from _to_arrow(selection, wanted, number, schema)
             if wanted.end_offset is not None and batches.last_offset[-1] + 1 >= wanted.end_offset:
                 break  # an end that was found in this segment is not known where it is read
     _check_gaps(store, watch, wanted)
@@ -317,7 +317,7 @@ def _windows(store: LogStore, wanted: ReadRange, number: int, watch: GapWatch) -
     with closing(store.open_file(log_file(segment.base_offset))) as reader:
         reached = wanted.start_offset
         lowest = 0
-        for found in scan_windows(
+        for scanned in scan_windows(
             reader,
             start=position,
             end=segment.size_bytes,
@@ -327,8 +327,8 @@ def _windows(store: LogStore, wanted: ReadRange, number: int, watch: GapWatch) -
             # Zeros at the end a broker puts there ahead of its batches.
             tail=Tail.ZEROS if following is None and not wanted.is_cut else Tail.RAISE,
         ):
-            damage = _find_damage(found, lowest)
-            window = found if damage is None else _before(found, damage.position)
+            damage = _find_damage(scanned, lowest)
+            window = scanned if damage is None else _before(scanned, damage.position)
             batches = window.batches
             if not len(batches) and damage is not None:
                 raise damage

@@ -113,13 +113,13 @@ class Bound:
 
         None where one is for all.
         """
-        said = self.offsets if self.timestamps_ms is None else self.timestamps_ms
-        return said.keys() if isinstance(said, Mapping) else None
+        positions = self.offsets if self.timestamps_ms is None else self.timestamps_ms
+        return positions.keys() if isinstance(positions, Mapping) else None
 
     def timestamp_of(self, partition: TopicPartition) -> int | None:
         """Return a partition's time, epoch milliseconds; None without a time bound."""
-        said = self.timestamps_ms
-        return said[partition] if isinstance(said, Mapping) else said
+        timestamps = self.timestamps_ms
+        return timestamps[partition] if isinstance(timestamps, Mapping) else timestamps
 
     def offset_of(self, partition: TopicPartition) -> int | None:
         """Return a partition's offset, LATEST or EARLIEST; None: the log's end."""

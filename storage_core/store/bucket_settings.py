@@ -106,7 +106,7 @@ def _object_lock(answer: Mapping[str, Any]) -> Iterator[BucketRemark]:
     configuration = answer.get("ObjectLockConfiguration", {})
     if configuration.get("ObjectLockEnabled") == "Enabled":
         retention = configuration.get("Rule", {}).get("DefaultRetention", {})
-        kept = (
+        duration = (
             f"by default for {retention.get('Days') or retention.get('Years')} "
             f"{'days' if retention.get('Days') else 'years'} in mode {retention.get('Mode')}"
             if retention
@@ -114,8 +114,8 @@ def _object_lock(answer: Mapping[str, Any]) -> Iterator[BucketRemark]:
         )
         yield BucketRemark(
             code=RemarkCode.OBJECT_LOCK,
-            message=f"object lock is on: versions cannot be deleted {kept}, so retention and purge "
-            "free no space before that",
+            message=f"object lock is on: versions cannot be deleted {duration}, so retention and "
+            "purge free no space before that",
         )
 
 

@@ -114,7 +114,7 @@ def find_garbage(
     no garbage; an adopted object elsewhere than where the root adopted any is a ManifestError.
     """
     try:
-        kept = list(kept_generations(objects, partition, grace_start_ms=grace_start_ms))
+        manifests = list(kept_generations(objects, partition, grace_start_ms=grace_start_ms))
     except PartitionNotFoundError:
         return PartitionGarbage(
             partition=partition,
@@ -124,8 +124,8 @@ def find_garbage(
             data=(),
             kept_bytes=0,
         )
-    oldest = kept[-1].generation
-    needed = {entry.key for manifest in kept for entry in manifest.files.values()}
+    oldest = manifests[-1].generation
+    needed = {entry.key for manifest in manifests for entry in manifest.files.values()}
     data_prefix = f"{partition}/{DATA_DIRECTORY}/"
     history_prefix = f"{partition}/{HISTORY_DIRECTORY}/"
     histories, data, kept_bytes = [], [], 0
@@ -141,13 +141,13 @@ def find_garbage(
                 data.append(info)
     return PartitionGarbage(
         partition=partition,
-        generation=kept[0].generation,
+        generation=manifests[0].generation,
         oldest_generation=oldest,
         histories=tuple(histories),
         data=tuple(data),
         adopted=_adopted_only_by(objects, partition, histories, needed),
         kept_bytes=kept_bytes,
-        head=kept[0],
+        head=manifests[0],
     )
 
 

@@ -108,14 +108,14 @@ def require_no_remains(objects: ObjectStore, partition: TopicPartition) -> None:
     """
     if partition.topic == CLUSTER_METADATA_TOPIC:
         return
-    left = next(iter(objects.list(f"{partition}/")), None)
-    if left is not None:
+    remainder = next(iter(objects.list(f"{partition}/")), None)
+    if remainder is not None:
         raise ManifestError(
             f"{objects.url}/{manifest_key(partition)}",
             "",
-            f"is not there, but {left.key} is: bring the manifest back from an older version of "
-            f"the bucket or a backup; if {partition} was never ingested, or an ingest was stopped "
-            "before its first commit, ingest it, or leave its topic out",
+            f"is not there, but {remainder.key} is: bring the manifest back from an older version "
+            f"of the bucket or a backup; if {partition} was never ingested, or an ingest was "
+            "stopped before its first commit, ingest it, or leave its topic out",
         )
 
 
@@ -228,8 +228,8 @@ def _keep_history(objects: ObjectStore, head: Head) -> None:
     try:
         objects.put_if_absent(history_key(manifest.partition, manifest.generation), head.content)
     except ConditionFailedError:
-        kept = read_history(objects, manifest.partition, manifest.generation)
-        if replace(kept, fencing_token=manifest.fencing_token) != manifest:
+        copy = read_history(objects, manifest.partition, manifest.generation)
+        if replace(copy, fencing_token=manifest.fencing_token) != manifest:
             raise
 
 

@@ -496,12 +496,12 @@ class LocalStore(UnsharedStore, OwnedFiles):
                 # Its own name is made durable by who writes beside it.
                 make_folder(target.parent.parent)
                 target.parent.mkdir(mode=_PRIVATE_FOLDER_MODE, exist_ok=True)
-            with open_folder(target.parent) as kept:
+            with open_folder(target.parent) as target_folder:
                 try:
-                    _duplicate(folder, name, kept, target.name, is_copy=is_copy)
+                    _duplicate(folder, name, target_folder, target.name, is_copy=is_copy)
                 except FileNotFoundError:
                     # A former attempt may have kept it, and gone on.
-                    if facts_in(kept, target.name) is None:
+                    if facts_in(target_folder, target.name) is None:
                         raise
 
     def restore(self, path: str, name: str, *, is_copy: bool) -> None:
@@ -510,9 +510,9 @@ class LocalStore(UnsharedStore, OwnedFiles):
         with (
             storage_errors(source),
             self._folder_to_change() as folder,
-            open_folder(source.parent) as kept,
+            open_folder(source.parent) as source_folder,
         ):
-            _duplicate(kept, source.name, folder, name, is_copy=is_copy)
+            _duplicate(source_folder, source.name, folder, name, is_copy=is_copy)
 
     def write_record(self, path: str, content: bytes) -> None:
         """Create or replace a small file outside, durable with its folder's entries."""

@@ -63,9 +63,9 @@ class KeptStretches:
             place: Key and version of the object, where the stretch begins, its length in bytes.
             ask: Asks the store for it; called if it is not kept.
         """
-        kept = self._stretches.get(place)
-        if kept is not None:
-            return kept
+        cached = self._stretches.get(place)
+        if cached is not None:
+            return cached
         content = ask()
         with self._keeping:
             self._bytes += content.nbytes - self._size_of(self._stretches.pop(place, None))
@@ -109,12 +109,12 @@ class ObjectFileReader:
         size_bytes: int,
         start: int = 0,
         etag: str = "",
-        kept: KeptStretches | None = None,
+        cache: KeptStretches | None = None,
     ) -> None:
         self.name = name
         self.size_bytes = size_bytes
         self.version = f"{etag}:{start}:{size_bytes}:{key}" if etag else ""
-        self._kept = kept if etag else None
+        self._cache = cache if etag else None
         self._objects = objects
         self._key = key
         self._start = start
@@ -188,7 +188,7 @@ class ObjectFileReader:
         return filled
 
     def _read(self, position: int, target: NDArray[np.uint8]) -> int:
-        if self._kept is None or target.size > _KEPT_READ_BYTES:
+        if self._cache is None or target.size > _KEPT_READ_BYTES:
             return self._ask(position, target)
         first, size = position, target.size
         if self.size_bytes <= _KEPT_READ_BYTES:
@@ -199,7 +199,7 @@ class ObjectFileReader:
             return content[: self._ask(first, content)]
 
         place = (self._key, self._etag, self._start + first, size)
-        content = self._kept.read(place, ask)
+        content = self._cache.read(place, ask)
         part = content[position - first : position - first + target.size]
         target[: part.size] = part
         return int(part.size)
@@ -245,7 +245,7 @@ class EntryReader:
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
-        self._kept = KeptStretches()
+        self._cache = KeptStretches()
         # Up to where a shared object is used, by its key.
         self._ends: dict[str, int] = {}
         self._adopted_from: dict[str, ObjectStore] = {}
@@ -275,7 +275,7 @@ class EntryReader:
         if not entry.key.endswith(COMPANIONS_SUFFIX) or end > _PACK_BYTES:
             return self._fetch(name, entry)
         whole = replace(entry, start=0, size_bytes=end)
-        pack = self._kept.read(
+        pack = self._cache.read(
             (entry.key, entry.etag, 0, end),
             lambda: np.frombuffer(self._fetch(name, whole), np.uint8),
         )
@@ -294,7 +294,7 @@ class EntryReader:
             size_bytes=entry.size_bytes,
             start=entry.start,
             etag=entry.etag,
-            kept=self._kept,
+            cache=self._cache,
         )
 
     def place_of(self, entry: FileEntry) -> tuple[ObjectStore, str]:

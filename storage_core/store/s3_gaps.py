@@ -149,8 +149,8 @@ def _require_versions(gaps: Sequence[CopiedRange], reader: EntryReader) -> None:
     sources = {(gap.source.key, gap.source.etag): gap.source for gap in gaps}
     for source in sources.values():
         objects, key = reader.place_of(source)
-        found = objects.head(key).etag
-        if found != source.etag:
+        etag = objects.head(key).etag
+        if etag != source.etag:
             raise ChangedWhileReadError(
-                f"{objects.url}/{key}", f"version {source.etag}", f"version {found}"
+                f"{objects.url}/{key}", f"version {source.etag}", f"version {etag}"
             )

@@ -300,7 +300,7 @@ class S3ObjectStore:
                     return settle_write(self, key, content, etag)
                 except ConditionFailedError as conflict:
                     # Nobody changed it, and it was not refused: the write did not get through.
-                    if conflict.found == etag and code not in _REFUSED_CODES:
+                    if conflict.actual == etag and code not in _REFUSED_CODES:
                         raise error from error.__cause__
                     raise
         raise AssertionError("the last attempt returns or raises")

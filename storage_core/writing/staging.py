@@ -152,8 +152,8 @@ class RecordStager:
             raise InvalidColumnError("value", "there is no such column")
         topics = self._topics_of(batch)
         partitions = self._choose(batch, topics)
-        kept = [name for name in _RECORD_COLUMNS if name in batch.schema.names]
-        records = self._with_times(batch.select(kept))
+        columns = [name for name in _RECORD_COLUMNS if name in batch.schema.names]
+        records = self._with_times(batch.select(columns))
         # One number for each destination, in the order of topics and partitions.
         numbers = (topics << 32) | partitions
         if (numbers != numbers[0]).any():
@@ -244,7 +244,7 @@ class RecordStager:
                     "partition", f"expected whole numbers, found {column.type}"
                 )
             asked = column.cast(pa.int64()).fill_null(partitioner.NOT_ASKED).to_numpy()
-        chosen = np.empty(count, np.int64)
+        partition = np.empty(count, np.int64)
         row, status = partitioner.choose_partitions(
             keys.data,
             keys.start,
@@ -254,11 +254,11 @@ class RecordStager:
             np.array(asked, np.int64),
             self._run.request.by_key,
             self._turns,
-            chosen,
+            partition,
         )
-        if status == partitioner.DONE and int(chosen.max()) <= MAX_PARTITION:
-            return chosen
-        row = int(chosen.argmax()) if status == partitioner.DONE else row
+        if status == partitioner.DONE and int(partition.max()) <= MAX_PARTITION:
+            return partition
+        row = int(partition.argmax()) if status == partitioner.DONE else row
         topic = list(self._topics)[int(topics[row])]
         if status == partitioner.NO_COUNT:
             raise ConfigError(

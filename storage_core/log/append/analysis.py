@@ -169,18 +169,18 @@ def analyze_append(
         UnsupportedCompressionError: A codec does not exist.
     """
     batches, end, stopped = _scan(data, partition)
-    taken = len(batches)
+    count = len(batches)
     if origin is AppendOrigin.REPLICATION:
         epoch = batches.leader_epoch
         above = ((epoch != NO_LEADER_EPOCH) & (epoch > leader_epoch)).nonzero()[0]
         if above.size:
-            taken = int(above[0])
-            end = int(batches.position[taken])
+            count = int(above[0])
+            end = int(batches.position[count])
     limit = MAX_BATCH_BYTES if origin is AppendOrigin.REPLICATION else max_message_bytes
     row, status = append_check.check_batches(
         data,
         batches.columns,
-        taken,
+        count,
         leader_epoch if origin is AppendOrigin.RAFT_LEADER else append_check.ANY_EPOCH,
         origin is AppendOrigin.CLIENT,
         limit,
@@ -200,14 +200,14 @@ def analyze_append(
         raise kind(partition, int(batches.position[row]), reason.format(**facts))
     if stopped is not None:
         raise stopped
-    kept = batches
-    if taken < len(batches):
-        kept = BatchTable(np.ascontiguousarray(batches.columns[:, :taken]))
-    batch_scan.read_control_types(data, kept.columns, taken)
-    codecs = kept.codec
+    valid = batches
+    if count < len(batches):
+        valid = BatchTable(np.ascontiguousarray(batches.columns[:, :count]))
+    batch_scan.read_control_types(data, valid.columns, count)
+    codecs = valid.codec
     codecs = codecs[codecs != Codec.NONE]
     return AnalyzedAppend(
-        batches=kept,
+        batches=valid,
         valid_bytes=end,
         source_codec=Codec(int(codecs[-1])) if codecs.size else Codec.NONE,
     )
@@ -239,8 +239,8 @@ def _what_follows(
     data: NDArray[np.uint8], position: int, partition: str
 ) -> CorruptRecordError | None:
     """Return the error behind the last whole batch; None for a cut."""
-    left = data.size - position
-    if left < LENGTH_OVERHEAD:
+    remaining = data.size - position
+    if remaining < LENGTH_OVERHEAD:
         return None
     field = data[position + BATCH_LENGTH_AT : position + LENGTH_OVERHEAD].tobytes()
     length = int.from_bytes(field, "big", signed=True)
@@ -248,7 +248,7 @@ def _what_follows(
         return CorruptRecordError(
             partition, position, f"expected a length of at least {MIN_ENTRY_LENGTH}, found {length}"
         )
-    if left <= MAGIC_AT:
+    if remaining <= MAGIC_AT:
         return None
     magic = int(data[position + MAGIC_AT].view(np.int8))
     if not 0 <= magic <= MAGIC_V2:

@@ -377,8 +377,8 @@ class AppendSnapshots:
     def start_over(self, offset: int) -> None:
         """Delete every snapshot; the log begins at an offset."""
         operations = tuple(
-            DeleteFile(name=snapshot_file(known), reason=f"the log starts over at {offset}")
-            for known in sorted(self._offsets)
+            DeleteFile(name=snapshot_file(snapshot), reason=f"the log starts over at {offset}")
+            for snapshot in sorted(self._offsets)
         )
         commit(Plan(location=self._store.location, operations=operations), self._store)
         self._offsets.clear()

@@ -48,7 +48,7 @@ def explain_cleaning(
     state: PartitionState,
     config: LogConfig,
     request: CleanRequest,
-    chosen: CleanableRange,
+    cleanable: CleanableRange,
     *,
     producers: Iterable[ProducerEntry],
 ) -> tuple[Answer, list[Statement]]:
@@ -58,7 +58,7 @@ def explain_cleaning(
         state: The partition, loaded.
         config: Its topic's configuration.
         request: Clock and checkpoints.
-        chosen: What `choose_range` says of these.
+        cleanable: What `choose_range` says of these.
         producers: Those that the log knows.
     """
     if not config.is_compacted:
@@ -69,29 +69,29 @@ def explain_cleaning(
         return held_back(statement), [statement]
     transactions = list_open_transactions(producers, now_ms=request.now_ms)
     bounds = [_stable_bound(state, transactions), _active_bound(state, config, request.now_ms)]
-    if chosen.first_young_offset is not None:
-        bounds.append(_young_bound(state, config, request, chosen.first_young_offset))
+    if cleanable.first_young_offset is not None:
+        bounds.append(_young_bound(state, config, request, cleanable.first_young_offset))
     bounds.sort(key=lambda bound: bound.offset)
     statements = [
         passes(_ABOUT, "POLICY", f"cleanup.policy is {','.join(sorted(config.cleanup_policy))}"),
-        _start(state, request, chosen),
-        *_bound_statements(bounds, chosen),
+        _start(state, request, cleanable),
+        *_bound_statements(bounds, cleanable),
     ]
-    lag = _max_lag(config, request, chosen)
-    ratio = _ratio(config, chosen)
+    lag = _max_lag(config, request, cleanable)
+    ratio = _ratio(config, cleanable)
     statements += [lag, ratio]
-    if chosen.is_due:
+    if cleanable.is_due:
         text = (
-            f"due: {chosen.cleanable_bytes} dirty bytes from offset {chosen.first_dirty_offset} "
-            f"to {chosen.first_uncleanable_offset}"
+            f"due: {cleanable.cleanable_bytes} dirty bytes from offset "
+            f"{cleanable.first_dirty_offset} to {cleanable.first_uncleanable_offset}"
         )
         return Answer(about=_ABOUT, is_due=True, held_by=None, text=text), statements
-    return _not_due(config, chosen, bounds, (lag, ratio)), statements
+    return _not_due(config, cleanable, bounds, (lag, ratio)), statements
 
 
-def _start(state: PartitionState, request: CleanRequest, chosen: CleanableRange) -> Statement:
-    first = chosen.first_dirty_offset
-    if chosen.checkpoint_is_invalid:
+def _start(state: PartitionState, request: CleanRequest, cleanable: CleanableRange) -> Statement:
+    first = cleanable.first_dirty_offset
+    if cleanable.checkpoint_is_invalid:
         text = (
             f"the cleaner checkpoint {request.cleaner_checkpoint} lies outside of the log "
             f"[{state.log_start_offset}, {state.log_end_offset}]: cleaning begins anew at {first}"
@@ -173,13 +173,15 @@ def _young_bound(
     )
 
 
-def _bound_statements(bounds: Sequence[_CleaningLimit], chosen: CleanableRange) -> list[Statement]:
+def _bound_statements(
+    bounds: Sequence[_CleaningLimit], cleanable: CleanableRange
+) -> list[Statement]:
     """Return the bounds in rising order; the lowest one is what ends the range."""
     statements = []
     for number, bound in enumerate(bounds):
         is_end = number == 0
         facts = {"offset": bound.offset, "ends_range": is_end}
-        end = f": cleaning stops at {chosen.first_uncleanable_offset}" if is_end else ""
+        end = f": cleaning stops at {cleanable.first_uncleanable_offset}" if is_end else ""
         statements.append(
             Statement(
                 about=_ABOUT,
@@ -194,11 +196,11 @@ def _bound_statements(bounds: Sequence[_CleaningLimit], chosen: CleanableRange) 
     return statements
 
 
-def _max_lag(config: LogConfig, request: CleanRequest, chosen: CleanableRange) -> Statement:
+def _max_lag(config: LogConfig, request: CleanRequest, cleanable: CleanableRange) -> Statement:
     limit_ms = config.max_compaction_lag_ms
     if not config.limits_compaction_lag:
         return tells(_ABOUT, "MAX_COMPACTION_LAG", "max.compaction.lag.ms sets no limit")
-    oldest_ms = chosen.oldest_dirty_timestamp
+    oldest_ms = cleanable.oldest_dirty_timestamp
     if oldest_ms is None:
         return tells(_ABOUT, "MAX_COMPACTION_LAG", "no closed segment is dirty", limit_ms=limit_ms)
     age_ms = request.now_ms - oldest_ms
@@ -218,13 +220,13 @@ def _max_lag(config: LogConfig, request: CleanRequest, chosen: CleanableRange) -
     )
 
 
-def _ratio(config: LogConfig, chosen: CleanableRange) -> Statement:
+def _ratio(config: LogConfig, cleanable: CleanableRange) -> Statement:
     clean, dirty, limit = (
-        chosen.clean_bytes,
-        chosen.cleanable_bytes,
+        cleanable.clean_bytes,
+        cleanable.cleanable_bytes,
         config.min_cleanable_dirty_ratio,
     )
-    ratio = chosen.cleanable_ratio
+    ratio = cleanable.cleanable_ratio
     text = (
         f"{dirty} of {clean + dirty} bytes are dirty: a ratio of {ratio:.3f}, "
         f"min.cleanable.dirty.ratio is {limit:g}"
@@ -256,14 +258,14 @@ def _missing_dirty_bytes(clean: int, dirty: int, limit: float) -> int | None:
 
 def _not_due(
     config: LogConfig,
-    chosen: CleanableRange,
+    cleanable: CleanableRange,
     bounds: Sequence[_CleaningLimit],
     last: tuple[Statement, Statement],
 ) -> Answer:
     """Say what holds a log back: a bound, if without them it would be due, else the ratio."""
     lag, ratio = last
-    dirty = chosen.dirty_bytes
-    total = chosen.clean_bytes + dirty
+    dirty = cleanable.dirty_bytes
+    total = cleanable.clean_bytes + dirty
     if not dirty:
         text = "nothing was appended since the log was cleaned"
         return Answer(
@@ -273,9 +275,11 @@ def _not_due(
             text=text,
             condition="something is appended",
         )
-    if dirty / total > config.min_cleanable_dirty_ratio and dirty > chosen.cleanable_bytes:
+    if dirty / total > config.min_cleanable_dirty_ratio and dirty > cleanable.cleanable_bytes:
         bound = bounds[0]
-        share = f"{dirty} bytes are dirty, of these only {chosen.cleanable_bytes} may be cleaned: "
+        share = (
+            f"{dirty} bytes are dirty, of these only {cleanable.cleanable_bytes} may be cleaned: "
+        )
         return Answer(
             about=_ABOUT,
             is_due=False,
@@ -285,7 +289,7 @@ def _not_due(
             condition=bound.until,
         )
     # Whichever comes first: enough that is dirty, or the longest that it may wait.
-    from_ms = lag.until_ms if chosen.cleanable_bytes else None
+    from_ms = lag.until_ms if cleanable.cleanable_bytes else None
     return Answer(
         about=_ABOUT,
         is_due=False,

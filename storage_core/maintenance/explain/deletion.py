@@ -72,17 +72,17 @@ def _held(plan: RetentionPlan, statements: list[Statement]) -> Answer:
     """Return the answer of a log of which nothing goes: the first predicate that will let go."""
     blocked = plan.blocked_by
     place = plan.blocks.index(blocked)
-    chosen = statements[place]
+    statement = statements[place]
     waiting = [s for s in statements if s.until_ms is not None]
     from_ms = min((s.until_ms for s in waiting if s.until_ms is not None), default=None)
     conditions = [s.until for s in statements if s.until]
     return Answer(
         about=_ABOUT,
         is_due=False,
-        held_by=chosen.code,
-        text=chosen.text,
+        held_by=statement.code,
+        text=statement.text,
         from_ms=from_ms,
-        condition=chosen.until or (conditions[0] if from_ms is None and conditions else ""),
+        condition=statement.until or (conditions[0] if from_ms is None and conditions else ""),
     )
 
 
@@ -172,12 +172,12 @@ class _ExplainedPlan:
     def _within_size(self, block: Block) -> tuple[str, str]:
         limit = self.rules.size_limit or 0
         sizes = {segment.base_offset: segment.size_bytes for segment in self.state.segments}
-        taken = [r.segment for r in self.plan.removals if r.predicate is not Predicate.TIME]
-        left = self.state.size_bytes - sum(segment.size_bytes for segment in taken)
+        removed = [r.segment for r in self.plan.removals if r.predicate is not Predicate.TIME]
+        remaining = self.state.size_bytes - sum(segment.size_bytes for segment in removed)
         own = 0 if block.base_offset is None else sizes.get(block.base_offset, 0)
-        percent = left * 100 // limit if limit else 0
+        percent = remaining * 100 // limit if limit else 0
         text = (
-            f"the log has {left} bytes, {percent} % of retention.bytes {limit}: without segment "
-            f"{block.base_offset} it would have less than that"
+            f"the log has {remaining} bytes, {percent} % of retention.bytes {limit}: without "
+            f"segment {block.base_offset} it would have less than that"
         )
-        return text, f"the log grows by {limit + own - left} bytes"
+        return text, f"the log grows by {limit + own - remaining} bytes"

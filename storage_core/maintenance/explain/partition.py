@@ -71,13 +71,13 @@ def explain_partition(
         text = f"the log cannot be loaded: {error}"
         return unknowable("UNCLEANABLE", text, "what is wrong with its files is mended")
     loaded = PartitionState.of_log(log)
-    chosen = choose_range(loaded, config, request)
+    cleanable = choose_range(loaded, config, request)
     cleaning, statements = explain_cleaning(
-        loaded, config, request, chosen, producers=log.producers
+        loaded, config, request, cleanable, producers=log.producers
     )
-    if chosen.is_due and cleaner.enabled:
+    if cleanable.is_due and cleaner.enabled:
         round_ = plan_compaction(
-            log, config, cleaner, chosen, now_ms=request.now_ms, hash_key=secrets.token_bytes(16)
+            log, config, cleaner, cleanable, now_ms=request.now_ms, hash_key=secrets.token_bytes(16)
         )
         try:
             refuse_negative_timestamps(store, round_)
@@ -114,7 +114,7 @@ def explain_partition(
         listing,
         loaded,
         config,
-        first_dirty_offset=chosen.first_dirty_offset if config.is_compacted else None,
+        first_dirty_offset=cleanable.first_dirty_offset if config.is_compacted else None,
         removable_bytes=plan.removed_bytes,
     )
     return Explanation(answers=(cleaning, deletion), statements=(*statements, *more, *sizes))

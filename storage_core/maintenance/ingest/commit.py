@@ -83,7 +83,7 @@ def commit_ingest(
         _copy_all(planned, mirror, target, threads)
     timestamps = {
         one.segment.base_offset: one.largest_timestamp
-        for one in plan.taken
+        for one in plan.segments
         if one.largest_timestamp is not None
     }
     target.set_largest_timestamps(timestamps)
@@ -107,13 +107,13 @@ def _copy_all(
 
     plan = planned.plan
     with ThreadPoolExecutor(max_workers=max(1, threads)) as pool:
-        copies = [pool.submit(copy, one) for one in plan.taken]
-        for one in plan.taken:
+        copies = [pool.submit(copy, one) for one in plan.segments]
+        for one in plan.segments:
             for file in one.segment.companions:
                 _take_in(planned.companions, mirror, target, file)
         if plan.snapshot is not None:
             _take_in(planned.companions, mirror, target, plan.snapshot)
-        for one, copied in zip(plan.taken, copies, strict=True):
+        for one, copied in zip(plan.segments, copies, strict=True):
             target.promote(encode_location(copied.result()), one.segment.log.name)
 
 

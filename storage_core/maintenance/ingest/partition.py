@@ -120,11 +120,11 @@ class CompanionFiles:
 
     def take(self, name: str) -> bytes:
         """Return a file's content, and keep it no longer."""
-        kept = self._kept.pop(name, None)
-        if kept is None:
+        content = self._kept.pop(name, None)
+        if content is None:
             return self._read(name)
-        self._room += len(kept)
-        return kept
+        self._room += len(content)
+        return content
 
     def _read(self, name: str) -> bytes:
         return self._files.read_file(name, limit_bytes=MAX_COMPANION_BYTES)
@@ -149,7 +149,7 @@ class PlannedIngest:
     @property
     def has_work(self) -> bool:
         """Whether there is anything to commit."""
-        return bool(self.plan.taken)
+        return bool(self.plan.segments)
 
 
 def has_candidates(first: Iterable[ListedFile], target: ManagedStore, rules: IngestRules) -> bool:
@@ -158,13 +158,13 @@ def has_candidates(first: Iterable[ListedFile], target: ManagedStore, rules: Ing
     A partition without is left alone: neither listed again nor read.
     """
     listing = group_files(first)
-    chosen = choose_candidates(
+    candidates = choose_candidates(
         listing,
         listing,
         end_offset=ingested_of(target).end_offset,
         sync_has_stopped=rules.sync_has_stopped,
     )
-    return bool(chosen.segments)
+    return bool(candidates.segments)
 
 
 def ingested_of(target: ManagedStore) -> ManagedFacts:

@@ -36,13 +36,13 @@ class Candidates:
         segments: In order of base offsets.
         ends: Where each of them ends: the base offset of the next one; None for the newest one,
             which is a candidate only if no sync writes any more.
-        left: Why each other new segment stays, by base offset.
+        skip_reasons: Why each other new segment stays, by base offset.
         snapshots: The producer snapshots that both listings have, by offset.
     """
 
     segments: tuple[MirrorSegment, ...]
     ends: tuple[int | None, ...]
-    left: Mapping[int, LeftReason]
+    skip_reasons: Mapping[int, LeftReason]
     snapshots: Mapping[int, ListedFile]
 
 
@@ -67,8 +67,8 @@ class IngestPlan:
 
     Attributes:
         location: Of the mirror's directory.
-        taken: In order; may be empty.
-        left: Why each other new segment stays, by base offset.
+        segments: In order; may be empty.
+        skip_reasons: Why each other new segment stays, by base offset.
         snapshot: Producer snapshot at the end of what is taken, None without one.
         end_offset: Up to where the mirror will have been taken; None if nothing ever was.
         topic_id: Of the partition, None where nobody says.
@@ -79,8 +79,8 @@ class IngestPlan:
     """
 
     location: str
-    taken: tuple[TakenSegment, ...]
-    left: Mapping[int, LeftReason]
+    segments: tuple[TakenSegment, ...]
+    skip_reasons: Mapping[int, LeftReason]
     snapshot: ListedFile | None
     end_offset: int | None
     topic_id: str | None
@@ -92,15 +92,15 @@ class IngestPlan:
     @property
     def files(self) -> tuple[ListedFile, ...]:
         """All files that are taken, records first in each segment."""
-        files = [file for one in self.taken for file in one.segment.files]
-        if self.taken and self.snapshot is not None and self.snapshot not in files:
+        files = [file for one in self.segments for file in one.segment.files]
+        if self.segments and self.snapshot is not None and self.snapshot not in files:
             files.append(self.snapshot)
         return tuple(files)
 
     @property
     def record_bytes(self) -> int:
         """Bytes of records that are taken."""
-        return sum(one.segment.log.size_bytes for one in self.taken)
+        return sum(one.segment.log.size_bytes for one in self.segments)
 
     @property
     def companion_bytes(self) -> int:
@@ -126,24 +126,24 @@ def choose_candidates(
     """
     before = {segment.base_offset: segment for segment in first.segments}
     new = [s for s in second.segments if end_offset is None or s.base_offset >= end_offset]
-    chosen: list[MirrorSegment] = []
+    segments: list[MirrorSegment] = []
     ends: list[int | None] = []
-    left: dict[int, LeftReason] = {}
+    skip_reasons: dict[int, LeftReason] = {}
     is_settled = True
     for number, segment in enumerate(new):
         following = new[number + 1].base_offset if number + 1 < len(new) else None
         is_settled = is_settled and _is_unchanged(before.get(segment.base_offset), segment)
         if following is None and not sync_has_stopped:
-            left[segment.base_offset] = LeftReason.OPEN
+            skip_reasons[segment.base_offset] = LeftReason.OPEN
         elif not is_settled:
-            left[segment.base_offset] = LeftReason.NOT_SETTLED
+            skip_reasons[segment.base_offset] = LeftReason.NOT_SETTLED
         else:
-            chosen.append(segment)
+            segments.append(segment)
             ends.append(following)
     return Candidates(
-        segments=tuple(chosen),
+        segments=tuple(segments),
         ends=tuple(ends),
-        left=left,
+        skip_reasons=skip_reasons,
         snapshots={
             offset: snapshot
             for offset, snapshot in second.snapshots.items()
@@ -200,26 +200,26 @@ def plan_ingest(
         _check_range(location, segment, edge, end)
     _check_epochs(location, candidates.segments, edges, attested.epochs)
     _check_continuation(location, candidates.segments, ingested, attested)
-    taken, left = [], dict(candidates.left)
+    segments, skip_reasons = [], dict(candidates.skip_reasons)
     for segment, edge, end in zip(candidates.segments, edges, ends, strict=True):
         limit = attested.high_watermark
         if limit is not None and end > limit:
-            left[segment.base_offset] = LeftReason.ABOVE_HIGH_WATERMARK
+            skip_reasons[segment.base_offset] = LeftReason.ABOVE_HIGH_WATERMARK
             continue
-        taken.append(
+        segments.append(
             TakenSegment(segment=segment, end_offset=end, largest_timestamp=edge.largest_timestamp)
         )
-    end_offset = taken[-1].end_offset if taken else ingested.end_offset
+    end_offset = segments[-1].end_offset if segments else ingested.end_offset
     return IngestPlan(
         location=location,
-        taken=tuple(taken),
-        left=left,
-        snapshot=candidates.snapshots.get(taken[-1].end_offset) if taken else None,
+        segments=tuple(segments),
+        skip_reasons=skip_reasons,
+        snapshot=candidates.snapshots.get(segments[-1].end_offset) if segments else None,
         end_offset=end_offset,
         topic_id=ingested.topic_id or attested.topic_id,
         epochs=_merge_epochs(ingested.epochs, attested.epochs, end_offset),
         high_watermark=_bounded(attested.high_watermark, end_offset),
-        log_start_offset=_first_log_start(taken, attested),
+        log_start_offset=_first_log_start(segments, attested),
         cleaner_offset=_bounded(attested.cleaner_offset, end_offset),
     )
 
@@ -310,12 +310,12 @@ def _bounded(offset: int | None, end_offset: int | None) -> int | None:
     return offset if offset is None or end_offset is None else min(offset, end_offset)
 
 
-def _first_log_start(taken: Sequence[TakenSegment], attested: MirrorFacts) -> int | None:
-    if not taken:
+def _first_log_start(segments: Sequence[TakenSegment], attested: MirrorFacts) -> int | None:
+    if not segments:
         return None
-    first = taken[0].segment.base_offset
+    first = segments[0].segment.base_offset
     log_start = attested.log_start_offset
-    return first if log_start is None else min(max(first, log_start), taken[-1].end_offset)
+    return first if log_start is None else min(max(first, log_start), segments[-1].end_offset)
 
 
 def _mixed(reason: str) -> GuardRefusedError:
@@ -368,17 +368,19 @@ def cost_of(
         list_requests=1,
         get_requests=1 + small + looked_at,
         copy_requests=0,
-        put_requests=2 if plan.taken else 0,
+        put_requests=2 if plan.segments else 0,
         head_requests=0,
         copied_bytes=0,
         moved_bytes=0,
     )
-    if not plan.taken or in_place:
+    if not plan.segments or in_place:
         return base
-    logs = [one.segment.log for one in plan.taken if one.segment.log.size_bytes]
-    packs = len(plan.taken) + 2
+    logs = [one.segment.log for one in plan.segments if one.segment.log.size_bytes]
+    packs = len(plan.segments) + 2
     snapshots = sum(
-        file.name.endswith(SNAPSHOT_SUFFIX) for one in plan.taken for file in one.segment.companions
+        file.name.endswith(SNAPSHOT_SUFFIX)
+        for one in plan.segments
+        for file in one.segment.companions
     )
     return IngestCost(
         list_requests=1,

@@ -193,8 +193,8 @@ class Names:
         if not self.values.size:
             return np.empty(0, np.int64), np.empty(0, np.int64)
         at = np.minimum(np.searchsorted(self.values, identities), self.values.size - 1)
-        found = np.flatnonzero(self.values[at] == identities)
-        return found, self.place[at[found]]
+        matches = np.flatnonzero(self.values[at] == identities)
+        return matches, self.place[at[matches]]
 
 
 class Aligner:
@@ -320,11 +320,11 @@ class Aligner:
             # The last time, all that was read: it is held anyway.
             end = size if size < WINDOW_RECORDS else None
             one, two = (side.rows[IDENTITY, :end] for side in sides)
-            found, place = Names.of(two).find(one)
-            if found.size:
-                best = int(np.argmin(found + place))
+            row, place = Names.of(two).find(one)
+            if row.size:
+                best = int(np.argmin(row + place))
                 for side, each, count in zip(
-                    sides, passed, (int(found[best]), int(place[best])), strict=True
+                    sides, passed, (int(row[best]), int(place[best])), strict=True
                 ):
                     each.add(side.rows[:, :count])
                     side.rows = side.rows[:, count:]
@@ -346,11 +346,11 @@ class Aligner:
                 rows = None if side.is_at_end or not held[other].size else side.read()
                 if rows is None:
                     continue
-                found, place = names[other].find(rows[IDENTITY])
-                if not found.size:
+                row, place = names[other].find(rows[IDENTITY])
+                if not row.size:
                     beyond[number].add(rows)
                     continue
-                count, start = int(found[0]), int(place[0])
+                count, start = int(row[0]), int(place[0])
                 _join(passed[number], held[number], beyond[number], rows[:, :count])
                 side.rows = rows[:, count:]
                 passed[other].add(held[other][:, :start])

@@ -218,12 +218,12 @@ class _JudgedPartition:
         if not self._in_sync:
             return None
         state = self._state
-        known = max(min(span.high_watermark, span.log_end_offset) for span in self._in_sync)
+        lower_bound = max(min(span.high_watermark, span.log_end_offset) for span in self._in_sync)
         if state is not None and state.isr:
             least = min(state.min_insync_replicas, len(state.replicas))
             if len(state.isr) < least:
-                return known
-        return max(known, min(span.log_end_offset for span in self._in_sync))
+                return lower_bound
+        return max(lower_bound, min(span.log_end_offset for span in self._in_sync))
 
     def _candidate(self, number: int) -> Candidate:
         span = _span(self._replicas[number])
@@ -339,8 +339,8 @@ class _JudgedPartition:
         return union(parts)
 
     def _next_epoch(self) -> int:
-        known = [entry.epoch for replica in self._replicas for entry in _span(replica).epochs]
-        return 1 + max([-1 if self._state is None else self._state.leader_epoch, *known])
+        epochs = [entry.epoch for replica in self._replicas for entry in _span(replica).epochs]
+        return 1 + max([-1 if self._state is None else self._state.leader_epoch, *epochs])
 
     def _cut(self, number: int, log: OpenedLog, leading: int, leader: Leader) -> FollowerCut:
         follower = self._replicas[number]

@@ -60,16 +60,16 @@ def compare_logs(logs: Sequence[OpenedLog | None]) -> ComparedLogs:
         missing[pair], missing[pair[::-1]] = [], []
     for start, end, read in pieces(readers):
         parts = [part.take(part.batches.crc_ok != 0) for part in read]
-        told = [batch_names(part.batches) for part in parts]
+        names = [batch_names(part.batches) for part in parts]
         for pair in combinations(range(len(logs)), 2):
             one, two = pair
             alone = (
-                parts[one].take(~np.isin(told[one], told[two])),
-                parts[two].take(~np.isin(told[two], told[one])),
+                parts[one].take(~np.isin(names[one], names[two])),
+                parts[two].take(~np.isin(names[two], names[one])),
             )
             lowest, lacked = _compare(alone, start, end)
-            known = differences[pair]
-            if lowest is not None and (known is None or lowest < known):
+            difference = differences[pair]
+            if lowest is not None and (difference is None or lowest < difference):
                 differences[pair] = lowest
             missing[pair].append(lacked[0])
             missing[pair[::-1]].append(lacked[1])
@@ -182,8 +182,8 @@ def _have_same_headers(first: pa.ChunkedArray, second: pa.ChunkedArray) -> NDArr
     counts = [np.asarray(pc.list_value_length(lists)) for lists in (first, second)]
     is_same: NDArray[np.bool_] = counts[0] == counts[1]
     owner = np.repeat(np.flatnonzero(is_same), counts[0][is_same])
-    chosen = pa.array(is_same)
-    one, two = (pc.list_flatten(lists.filter(chosen)) for lists in (first, second))
+    mask = pa.array(is_same)
+    one, two = (pc.list_flatten(lists.filter(mask)) for lists in (first, second))
     for name in ("key", "value"):
         fields = [pc.struct_field(headers, name) for headers in (one, two)]
         is_same[owner[~_are_equal(*fields)]] = False

@@ -317,13 +317,13 @@ class _CopyComparison:
         before: tuple[int, int, int] | None = None
         number = -1  # of the last difference that was added
         for rows in _pieces(self._read(1, spans)):
-            found = self._find_origin(rows, unmatched, next_offset)
+            match = self._find_origin(rows, unmatched, next_offset)
             # Records of aborted transactions may be there, as often as they were written. One that
             # was moved and is there once more is doubled.
             times = _rank(rows[IDENTITY])
-            is_aborted = times < found.aborted
-            is_moved = found.is_unmatched & (times == found.aborted)
-            origin = found.offset
+            is_aborted = times < match.aborted
+            is_moved = match.is_unmatched & (times == match.aborted)
+            origin = match.offset
             is_moved &= ~np.isin(origin, np.concatenate(self._moved))
             self._moved.append(origin[is_moved])
             if self._unmet.size:
@@ -441,8 +441,10 @@ class _CopyComparison:
             is_left[pairs[number]] = False
             if is_cleaned[number]:
                 near = gap.first if number else gap.copy_first
-                left = unlike.rows[OFFSET, is_left]
-                candidates[number].append(np.column_stack([left, left, np.full_like(left, near)]))
+                offsets = unlike.rows[OFFSET, is_left]
+                candidates[number].append(
+                    np.column_stack([offsets, offsets, np.full_like(offsets, near)])
+                )
                 if unlike.rest.last >= 0:
                     rest = [(unlike.rest.first, unlike.rest.last, near)]
                     candidates[number].append(np.array(rest, np.int64))
@@ -520,12 +522,12 @@ class _CopyComparison:
                 _keys_of(rows, names)
                 for rows in self._read(1 - number, first=int(wanted[:, 2].min()))
             ]
-            kept = Keys(
+            theirs = Keys(
                 np.concatenate([mine.halves[:, :0], *(each.halves for each in newer)], axis=1),
                 np.concatenate([mine.facts[:, :0], *(each.facts for each in newer)], axis=1),
             )
             at = np.searchsorted(wanted[:, 1], mine.facts[0])
-            lost.append(find_unexplained(mine, kept, wanted[at, 2] - 1))
+            lost.append(find_unexplained(mine, theirs, wanted[at, 2] - 1))
         facts = np.concatenate(lost, axis=1)
         facts = facts[:, np.argsort(facts[0])]
         message = (

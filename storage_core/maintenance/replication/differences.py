@@ -261,17 +261,19 @@ def _put_together(
     """
     first = logs[0] if logs else None
     of_first = {id(pair.logs[1]): pair.differences for pair in pairs if pair.logs[0] is first}
-    told: list[Difference] = []
+    differences: list[Difference] = []
     for pair in pairs:
         if pair.logs[0] is first:
-            told += pair.differences
+            differences += pair.differences
             continue
-        known = of_first[id(pair.logs[0])], of_first[id(pair.logs[1])]
-        told += [
-            each for each in pair.differences if all(_overlaps(each, others) for others in known)
+        first_differences = of_first[id(pair.logs[0])], of_first[id(pair.logs[1])]
+        differences += [
+            each
+            for each in pair.differences
+            if all(_overlaps(each, others) for others in first_differences)
         ]
     return Differences(
-        differences=tuple(told),
+        differences=tuple(differences),
         untold=sum(pair.untold for pair in pairs),
         findings=tuple(findings),
         undecided=sum(pair.undecided for pair in pairs if pair.logs[0] is first),

@@ -83,8 +83,8 @@ def _parse(text: str, file: str) -> Iterator[tuple[TopicPartition, int, int]]:
     try:
         names = next(reader, [])
         if tuple(names) != COLUMNS:
-            found = ",".join(names)
-            reason = f"line 1: expected {','.join(COLUMNS)}, found {found!r:.{_SHOWN}}"
+            header = ",".join(names)
+            reason = f"line 1: expected {','.join(COLUMNS)}, found {header!r:.{_SHOWN}}"
             raise ConfigError(_OPTION, file, reason)
         for cells in reader:
             if cells:
@@ -156,21 +156,21 @@ def _decode(
         raise ConfigError(_OPTION, directory, reason) from error
     numbers = of_key["partition"], of_value["upstream_offset"], of_value["offset"]
     if min(numbers) < 0:
-        found = ", ".join(map(str, numbers))
-        reason = f"offset {offset}: expected a partition and two offsets, found {found}"
+        actual = ", ".join(map(str, numbers))
+        reason = f"offset {offset}: expected a partition and two offsets, found {actual}"
         raise ConfigError(_OPTION, directory, reason)
     return TopicPartition(topic, numbers[0]), numbers[1], numbers[2]
 
 
 def _collect(pairs: _Pairs, file: str) -> dict[TopicPartition, NDArray[np.int64]]:
     """Return the pairs of each partition, as they came."""
-    found: dict[TopicPartition, list[tuple[int, int]]] = {}
-    taken = iter(pairs)
-    for partition, upstream, downstream in islice(taken, _MOST_PAIRS):
-        found.setdefault(partition, []).append((upstream, downstream))
-    if next(taken, None) is not None:
+    partitions: dict[TopicPartition, list[tuple[int, int]]] = {}
+    rows = iter(pairs)
+    for partition, upstream, downstream in islice(rows, _MOST_PAIRS):
+        partitions.setdefault(partition, []).append((upstream, downstream))
+    if next(rows, None) is not None:
         raise ConfigError(_OPTION, file, f"has more than {_MOST_PAIRS:,} pairs: leave some out")
-    return {partition: np.array(each, np.int64) for partition, each in found.items()}
+    return {partition: np.array(each, np.int64) for partition, each in partitions.items()}
 
 
 def _current(syncs: NDArray[np.int64]) -> NDArray[np.int64]:

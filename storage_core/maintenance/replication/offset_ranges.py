@@ -70,17 +70,17 @@ def subtract(ranges: Ranges, others: Ranges) -> Ranges:
         return no_ranges()
     parts = [ranges[~np.isin(ranges[:, 2], others[:, 2])]]
     for epoch in np.intersect1d(ranges[:, 2], others[:, 2]).tolist():
-        own, taken = (rows[rows[:, 2] == epoch] for rows in (ranges, others))
+        own, other = (rows[rows[:, 2] == epoch] for rows in (ranges, others))
         # What is free of the second set, before, between and after its ranges.
-        first = np.concatenate([[_LEAST], taken[:, 1] + 1])
-        last = np.concatenate([taken[:, 0] - 1, [_MOST]])
+        first = np.concatenate([[_LEAST], other[:, 1] + 1])
+        last = np.concatenate([other[:, 0] - 1, [_MOST]])
         begin = np.searchsorted(last, own[:, 0])
         counts = np.maximum(np.searchsorted(first, own[:, 1], side="right") - begin, 0)
         row = np.repeat(np.arange(len(own)), counts)
         free = begin[row] + np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
         bounds = np.maximum(own[row, 0], first[free]), np.minimum(own[row, 1], last[free])
-        left = np.column_stack([*bounds, np.full(len(row), epoch)])
-        parts.append(left[left[:, 0] <= left[:, 1]])
+        gaps = np.column_stack([*bounds, np.full(len(row), epoch)])
+        parts.append(gaps[gaps[:, 0] <= gaps[:, 1]])
     return union(parts)
 
 

@@ -90,8 +90,8 @@ def find_places(
             nothing says it.
         are_all_read: Whether no log directory was given that cannot be read.
     """
-    known = {state.key: state for state in states}
-    ids = _ids_of(roots, known.values())
+    registrations = {state.key: state for state in states}
+    ids = _ids_of(roots, registrations.values())
     replicas: dict[TopicIdPartition, list[ReplicaPlace]] = {}
     beside: dict[TopicIdPartition, list[ReplicaPlace]] = {}
     for root in roots:
@@ -103,21 +103,25 @@ def find_places(
             key = (name.topic, name.partition, topic_id)
             groups = replicas if entry.kind in _REPLICA_KINDS else beside
             groups.setdefault(key, []).append(_place(root, entry))
-    given: dict[int | None, list[ObservedRoot]] = {}
+    roots_of: dict[int | None, list[ObservedRoot]] = {}
     for root in roots:
-        given.setdefault(_broker(root), []).append(root)
+        roots_of.setdefault(_broker(root), []).append(root)
     places = []
     for key in sorted(
-        replicas.keys() | beside.keys() | known.keys(), key=lambda key: (*key[:2], key[2] or "")
+        replicas.keys() | beside.keys() | registrations.keys(),
+        key=lambda key: (*key[:2], key[2] or ""),
     ):
-        state = known.get(key)
+        state = registrations.get(key)
         own = replicas.get(key, [])
         unseen: list[int] = []
         if state is not None:
             present = {place.broker for place in own}
             absent = [broker for broker in state.replicas if broker not in present]
             for broker in absent:
-                own_roots, directories = given.get(broker, []), (registered or {}).get(broker, ())
+                own_roots, directories = (
+                    roots_of.get(broker, []),
+                    (registered or {}).get(broker, ()),
+                )
                 if _is_seen(state, broker, own_roots, directories, are_all_read=are_all_read):
                     missing = ReplicaPlace(
                         broker=broker,
@@ -173,13 +177,13 @@ def _ids_of(
     roots: Sequence[ObservedRoot], states: Iterable[PartitionRegistration]
 ) -> dict[tuple[str, int], str]:
     """Return topic ids by partition, for directories without an id."""
-    seen: dict[tuple[str, int], set[str]] = {}
+    topic_ids: dict[tuple[str, int], set[str]] = {}
     for root in roots:
         for entry in root.entries:
             name = entry.topic_partition
             if name is not None and entry.kind in _REPLICA_KINDS and entry.topic_id is not None:
-                seen.setdefault((name.topic, name.partition), set()).add(entry.topic_id)
-    ids = {key: next(iter(some)) for key, some in seen.items() if len(some) == 1}
+                topic_ids.setdefault((name.topic, name.partition), set()).add(entry.topic_id)
+    ids = {key: next(iter(some)) for key, some in topic_ids.items() if len(some) == 1}
     return ids | {(state.topic, state.partition): state.topic_id for state in states}
 
 

@@ -49,9 +49,9 @@ class OffsetRanges:
         first = first_offset >> shift
         return cls(first, ((max(end_offset, 1) - 1) >> shift) - first + 1, shift)
 
-    def bounds(self, chosen: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    def bounds(self, mask: NDArray[np.bool_]) -> list[tuple[int, int]]:
         """Return first and end offset of the chosen ones, neighbours joined."""
-        numbers = np.flatnonzero(chosen)
+        numbers = np.flatnonzero(mask)
         if not numbers.size:
             return []
         gaps = np.flatnonzero(np.diff(numbers) > 1)

@@ -218,8 +218,8 @@ class ReplicaPair:
             is_cleaned = offsets < self.cleaned[1 - number]
             is_control = np.asarray(table["is_control"], np.bool_)
             epochs = table["epoch"].to_numpy()
-            chosen = is_alone & is_cleaned & ~is_control
-            self.lacked[1 - number].append(of_offsets(offsets[chosen], epochs[chosen]))
+            is_missing = is_alone & is_cleaned & ~is_control
+            self.lacked[1 - number].append(of_offsets(offsets[is_missing], epochs[is_missing]))
             for low, high in _runs(offsets[is_alone & ~is_cleaned]):
                 is_listed = True
                 side = self._side(number, rows[number], low, low)
@@ -367,9 +367,9 @@ def _has_same_form(one: BatchRows, two: BatchRows) -> NDArray[np.bool_]:
     return is_same
 
 
-def _others(rows: BatchRows, taken: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _others(rows: BatchRows, indexes: NDArray[np.int64]) -> NDArray[np.bool_]:
     is_other = np.ones(len(rows), np.bool_)
-    is_other[taken] = False
+    is_other[indexes] = False
     return is_other
 
 

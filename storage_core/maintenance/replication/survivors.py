@@ -73,20 +73,20 @@ def find_lost(has: RestingLog, lacks: RestingLog, missing: Ranges) -> tuple[Lost
         PylogError: Records cannot be read.
     """
     passes = 1 + count(missing) // _MOST_KEYS
-    found: list[NDArray[np.int64]] = [np.empty((5, 0), np.int64)]
+    parts: list[NDArray[np.int64]] = [np.empty((5, 0), np.int64)]
     read_bytes = 0
     for number in range(passes):
         wanted, mine = _read_keys(has, number, passes, missing)
-        kept, theirs = _read_keys(lacks, number, passes, None)
-        found.append(find_unexplained(wanted, kept))
+        other, theirs = _read_keys(lacks, number, passes, None)
+        parts.append(find_unexplained(wanted, other))
         read_bytes += mine + theirs
-    facts = np.concatenate(found, axis=1)
+    facts = np.concatenate(parts, axis=1)
     facts = facts[:, np.argsort(facts[0])]
     return LostRecords(*facts[:4]), read_bytes
 
 
 def find_unexplained(
-    wanted: Keys, kept: Keys, places: NDArray[np.int64] | None = None
+    wanted: Keys, other: Keys, places: NDArray[np.int64] | None = None
 ) -> NDArray[np.int64]:
     """Return the missing records without a newer one of their key.
 
@@ -94,14 +94,14 @@ def find_unexplained(
 
     Args:
         wanted: Records that are missing.
-        kept: Records of the other log.
+        other: Records of the other log.
         places: Behind which offset of that log each would be; None for its own offset.
     """
     names, of_wanted = np.unique(wanted.halves[0], return_inverse=True)
     newest = np.full(len(names), -1, np.int64)
-    slot = np.minimum(np.searchsorted(names, kept.halves[0]), max(len(names) - 1, 0))
-    is_known = names[slot] == kept.halves[0] if len(names) else np.zeros(len(slot), np.bool_)
-    np.maximum.at(newest, slot[is_known], kept.facts[0, is_known])
+    slot = np.minimum(np.searchsorted(names, other.halves[0]), max(len(names) - 1, 0))
+    is_known = names[slot] == other.halves[0] if len(names) else np.zeros(len(slot), np.bool_)
+    np.maximum.at(newest, slot[is_known], other.facts[0, is_known])
     offset = wanted.facts[0]
     # The newest record of each key that is missing.
     last = np.full(len(names), -1, np.int64)

@@ -97,8 +97,8 @@ class BatchStream:
             if reason is None and start == size:
                 return
             if not self._read(size - 1, 1).size:  # the file was longer when it was opened
-                left = self._read(self.end_position, self._window_bytes).size
-                yield from self._read_on(end=self.end_position + left)
+                remaining = self._read(self.end_position, self._window_bytes).size
+                yield from self._read_on(end=self.end_position + remaining)
                 self.tail = TailKind.SHRUNK
                 return
             if find_zeros(self._reader, start, size) == start:
@@ -182,9 +182,9 @@ class BatchStream:
             position += data.size - HEADER_BYTES + 1
         return None
 
-    def _candidates(self, data: NDArray[np.uint8], left: int) -> NDArray[np.int64]:
+    def _candidates(self, data: NDArray[np.uint8], remaining: int) -> NDArray[np.int64]:
         """Return the positions of plausible headers in the data, in order."""
-        places = possible_headers(data, left=left, most_bytes=_MAX_CANDIDATE_BYTES)
+        places = possible_headers(data, left=remaining, most_bytes=_MAX_CANDIDATE_BYTES)
         offsets = read_numbers(data, places, 8)
         largest = self._base_offset + MAX_RELATIVE_OFFSET
         return places[(offsets > self._largest_offset) & (offsets <= largest)]

@@ -14,7 +14,7 @@ KEPT_OF_A_KIND: Final = 5
 class FindingCollector:
     """Findings of one file or partition, in order of discovery."""
 
-    _kept: list[Finding] = field(default_factory=list)
+    _findings: list[Finding] = field(default_factory=list)
     _counts: dict[tuple[Code, str, Severity], int] = field(default_factory=dict)
 
     def add(
@@ -37,14 +37,14 @@ class FindingCollector:
             offset: Offset of a record.
             severity: None for what the code says.
         """
-        chosen = severity or severity_of(code)
-        key = (code, file, chosen)
+        level = severity or severity_of(code)
+        key = (code, file, level)
         self._counts[key] = self._counts.get(key, 0) + 1
         if self._counts[key] <= KEPT_OF_A_KIND:
-            self._kept.append(
+            self._findings.append(
                 Finding(
                     code=code,
-                    severity=chosen,
+                    severity=level,
                     message=message,
                     file=file,
                     position=position,
@@ -76,4 +76,4 @@ class FindingCollector:
             for (code, file, severity), count in self._counts.items()
             if count > KEPT_OF_A_KIND
         ]
-        return [*self._kept, *more]
+        return [*self._findings, *more]

@@ -132,17 +132,17 @@ def drop_beyond_log(
     used = count_used_entries(entries)
     column = "position" if entry == OFFSET_INDEX_ENTRY else "relative_offset"
     within = np.flatnonzero(entries[column][:used].astype(np.int64) < log_ends_at)
-    kept = int(within[-1]) + 1 if within.size else 0
-    if kept == used:
+    count = int(within[-1]) + 1 if within.size else 0
+    if count == used:
         return index
     findings.add(
         Code.INDEX_BEYOND_LOG,
-        f"{used - kept} entries from number {kept} on refer to batches behind the log's end",
+        f"{used - count} entries from number {count} on refer to batches behind the log's end",
         file=name,
-        position=kept * entry.itemsize,
+        position=count * entry.itemsize,
         severity=severity,
     )
-    size = kept * entry.itemsize
+    size = count * entry.itemsize
     return UsedBytes(content[:size], size)
 
 
@@ -282,11 +282,11 @@ def _compare_aborted(
 
 def _report(file: str, fault: IndexFinding, code: Code, findings: FindingCollector) -> None:
     what = fault.fault.value.removeprefix("index-").replace("-", " ")
-    message = f"entry {fault.entry}: {what}: expected {fault.expected}, found {fault.found}"
+    message = f"entry {fault.entry}: {what}: expected {fault.expected}, found {fault.actual}"
     if fault.count > 1:
         message += f"; {fault.count} entries are wrong in this way"
     if fault.fault.is_harmless:
-        message = f"entries end at byte {fault.position}, the file has {fault.found} bytes"
+        message = f"entries end at byte {fault.position}, the file has {fault.actual} bytes"
     findings.add(
         _HARMLESS.get(fault.fault, code),
         message,

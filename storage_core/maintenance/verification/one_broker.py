@@ -215,11 +215,13 @@ class _Broker:
             message = f"expected a level of {METADATA_VERSION}, there is none: it is a preview's"
             self._add(Code.FEATURE_LEVEL_UNKNOWN, message, root, entry)
         for name, level in sorted(levels.items()):
-            known = FEATURE_LEVELS.get(name)
-            if known is None:
+            supported = FEATURE_LEVELS.get(name)
+            if supported is None:
                 message = f"{name} is at level {level}, and Kafka 4.4 knows no such feature"
-            elif level not in known:
-                message = f"{name} is at level {level}, Kafka 4.4 knows {known[0]} to {known[-1]}"
+            elif level not in supported:
+                message = (
+                    f"{name} is at level {level}, Kafka 4.4 knows {supported[0]} to {supported[-1]}"
+                )
             else:
                 continue
             self._add(Code.FEATURE_LEVEL_UNKNOWN, message, root, entry)

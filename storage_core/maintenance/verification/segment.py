@@ -117,7 +117,7 @@ def _check_indexes(
         )
         check_offset_index(segment, offset_index, batches, findings)
     if segment.time_index is not None and time_index is not None:
-        kept = drop_beyond_log(
+        index = drop_beyond_log(
             segment.time_index.name,
             time_index,
             TIME_INDEX_ENTRY,
@@ -127,10 +127,10 @@ def _check_indexes(
         )
         check_time_index(
             segment,
-            kept,
+            index,
             batches,
             is_rising=scan.is_rising,
-            is_closed=is_closed and not options.is_live and kept is time_index,
+            is_closed=is_closed and not options.is_live and index is time_index,
             findings=findings,
         )
 
@@ -190,7 +190,7 @@ def _report_tail(
 ) -> None:
     if scan.tail not in {TailKind.TORN, TailKind.ZEROS}:
         return
-    left = scan.size_bytes - scan.end_position
+    remaining = scan.size_bytes - scan.end_position
     what = "zeros" if scan.tail is TailKind.ZEROS else "bytes of a batch that does not end"
     code = Code.ZERO_TAIL if scan.tail is TailKind.ZEROS else Code.TORN_TAIL
     is_expected = scan.tail is TailKind.ZEROS or options.is_live
@@ -200,7 +200,7 @@ def _report_tail(
         code, severity = Code.TORN_SEGMENT, None
     findings.add(
         code,
-        f"{left} {what}, after {scan.end_position} bytes of batches",
+        f"{remaining} {what}, after {scan.end_position} bytes of batches",
         file=segment.log.name,
         position=scan.end_position,
         severity=severity,

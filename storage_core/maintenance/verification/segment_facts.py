@@ -69,16 +69,16 @@ class SegmentFacts:
     @classmethod
     def from_plain(cls, values: dict[str, Any]) -> "SegmentFacts":
         """Return facts from the values of ``dataclasses.asdict``, after JSON."""
-        told = values["transactions"]
+        saved = values["transactions"]
         transactions = SegmentTransactions(
             spans=tuple(
                 ProducerSpans(
                     **{**spans, "before": _span(spans["before"]), "after": _span(spans["after"])}
                 )
-                for spans in told["spans"]
+                for spans in saved["spans"]
             ),
-            aborted=tuple(AbortedTransaction(**entry) for entry in told["aborted"]),
-            abort_markers=tuple(told["abort_markers"]),
+            aborted=tuple(AbortedTransaction(**entry) for entry in saved["aborted"]),
+            abort_markers=tuple(saved["abort_markers"]),
         )
         changes = {
             "tail": TailKind(values["tail"]),

@@ -165,7 +165,7 @@ def test_a_topic_id_that_is_not_the_expected_one_is_reported_and_none_is_allowed
     state = observe_log_directory(root)
     for expected in ({"a": ID_A, "b": ID_B}, {"a": ID_A}, {}):
         (error,) = find_inconsistent_topic_ids(state.entries, expected)
-        assert (error.path, error.expected, error.found) == (str(wrong), ID_A, ID_B)
+        assert (error.path, error.expected, error.actual) == (str(wrong), ID_A, ID_B)
         assert error.kafka_code == 103
 
 

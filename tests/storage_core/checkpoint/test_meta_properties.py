@@ -82,7 +82,7 @@ def test_directories_of_two_clusters_are_refused():
     with pytest.raises(InconsistentClusterIdError) as raised:
         validate_one_broker({"/b": other, "/a": META})
     error = raised.value
-    assert (error.path, error.expected, error.found) == ("/b", "c", "d")
+    assert (error.path, error.expected, error.actual) == ("/b", "c", "d")
     assert error.kafka_code == 104
 
 

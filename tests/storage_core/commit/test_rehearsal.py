@@ -79,7 +79,7 @@ def test_a_step_of_ours_fits_whether_it_was_done_or_not(directory, step, is_done
     known, scratch = observe_versions(directory), scratch_of(directory)
     if is_done:
         apply(directory, step)
-    verify_fit(directory, [step], known=known, scratch=scratch)
+    verify_fit(directory, [step], expected=known, scratch=scratch)
 
 
 @pytest.mark.item("FLT-08", "FLT-14")
@@ -104,7 +104,7 @@ def test_nothing_fits_over_what_somebody_else_has_changed(directory, step, is_do
     else:
         other.unlink()
     with pytest.raises(ChangedWhileReadError, match="more" if change == "one more" else "other"):
-        verify_fit(directory, [step], known=known, scratch=scratch)
+        verify_fit(directory, [step], expected=known, scratch=scratch)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_no_step_takes_the_work_of_somebody_else_for_its_own(directory, step):
     for name in {"a", "b", "new"} & set(known) | {"new"}:
         (directory / name).write_bytes(b"longer than all that the steps write")
     with pytest.raises(ChangedWhileReadError):
-        verify_fit(directory, [step], known=known, scratch=scratch)
+        verify_fit(directory, [step], expected=known, scratch=scratch)
 
 
 def group_in(directory: Path) -> list[Operation]:
@@ -143,7 +143,9 @@ def test_a_group_of_which_the_first_steps_were_done_fits(directory, number):
     steps = group_in(directory)
     known, scratch = observe_versions(directory), scratch_of(directory)
     apply(directory, *steps[:number])
-    verify_fit(directory, [*steps, DeleteFile(name="e", reason=WHY)], known=known, scratch=scratch)
+    verify_fit(
+        directory, [*steps, DeleteFile(name="e", reason=WHY)], expected=known, scratch=scratch
+    )
 
 
 @pytest.mark.item("FLT-08", "FLT-14")
@@ -153,7 +155,7 @@ def test_a_step_that_was_done_before_an_earlier_one_is_the_work_of_somebody_else
     known, scratch = observe_versions(directory), scratch_of(directory)
     apply(directory, *steps[1 : number - 1], steps[number])
     with pytest.raises(ChangedWhileReadError):
-        verify_fit(directory, steps, known=known, scratch=scratch)
+        verify_fit(directory, steps, expected=known, scratch=scratch)
 
 
 @pytest.mark.item("FLT-08", "FLT-14")
@@ -162,7 +164,7 @@ def test_of_the_group_after_the_first_nothing_is_done(directory):
     known = observe_versions(directory)
     apply(directory, *steps)
     with pytest.raises(ChangedWhileReadError, match="b"):
-        verify_fit(directory, steps, known=known, scratch={})
+        verify_fit(directory, steps, expected=known, scratch={})
 
 
 MISSING = [
@@ -180,7 +182,7 @@ def test_a_later_step_that_cannot_be_made_is_found_before_the_first_one_is(direc
     first = DeleteFile(name="b", reason=WHY)
     known, scratch = observe_versions(directory), scratch_of(directory)
     with pytest.raises(ChangedWhileReadError):
-        verify_fit(directory, [first, step], known=known, scratch=scratch)
+        verify_fit(directory, [first, step], expected=known, scratch=scratch)
     assert (directory / "b").exists()
 
 
@@ -190,14 +192,14 @@ def test_a_scratch_file_that_was_written_anew_is_not_promoted(directory):
     directory.with_name("scratch").unlink()
     directory.with_name("scratch").write_bytes(b"another")
     with pytest.raises(ChangedWhileReadError, match="scratch"):
-        verify_fit(directory, [SyncDirectory(reason=WHY), step], known=known, scratch=scratch)
+        verify_fit(directory, [SyncDirectory(reason=WHY), step], expected=known, scratch=scratch)
 
 
 def test_a_temporary_file_of_a_write_that_was_torn_does_not_count(directory):
     step = WriteFile(name="a", content=b"written", reason=WHY)
     known = observe_versions(directory)
     (directory / "a.tmp").write_bytes(b"wri")
-    verify_fit(directory, [step], known=known, scratch={})
+    verify_fit(directory, [step], expected=known, scratch={})
 
 
 @pytest.mark.parametrize("made", ["promoted", "renamed", "copied", "cut"])
@@ -219,6 +221,6 @@ def test_a_step_finds_what_an_earlier_step_makes_and_no_more_of_it(directory, ma
         )
 
     before = SyncDirectory(reason=WHY)
-    verify_fit(directory, [before, first, copy(size)], known=known, scratch=scratch)
+    verify_fit(directory, [before, first, copy(size)], expected=known, scratch=scratch)
     with pytest.raises(ChangedWhileReadError, match=name):
-        verify_fit(directory, [before, first, copy(size + 1)], known=known, scratch=scratch)
+        verify_fit(directory, [before, first, copy(size + 1)], expected=known, scratch=scratch)

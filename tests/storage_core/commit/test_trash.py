@@ -79,7 +79,7 @@ def change(path: Path, *place: Any, to: Any) -> None:
 def test_a_record_is_read_as_it_was_written(commit, directory):
     found = read_commit(commit)
     assert found.kept == (KEPT,)
-    assert (found.directory, found.left, found.undo) == (directory, (), None)
+    assert (found.directory, found.files_after, found.undo) == (directory, (), None)
 
 
 @pytest.mark.parametrize("name", ["../x", "/none/such", "a/b", "", ".", "..", "a\0b", 7, None])

@@ -49,7 +49,7 @@ def transactions(*entries: tuple[int, int, int, int, int]) -> bytes:
 
 
 def faults(findings: list[IndexFinding]) -> list[tuple[IndexFault, int, int, int]]:
-    return [(f.fault, f.entry, f.expected, f.found) for f in findings]
+    return [(f.fault, f.entry, f.expected, f.actual) for f in findings]
 
 
 GOOD_OFFSETS = offsets((119, 50), (139, 150))

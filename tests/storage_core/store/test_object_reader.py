@@ -201,7 +201,7 @@ def test_threads_share_a_reader_of_more_objects_than_it_keeps(hasty_threads):
 
 
 def kept_reader(objects: NotedReads, kept: KeptStretches, **more) -> ObjectFileReader:
-    return open_reader(objects, kept=kept, **more)
+    return open_reader(objects, cache=kept, **more)
 
 
 def test_the_same_small_read_is_asked_for_once():

@@ -60,7 +60,7 @@ def test_closed_segments_are_taken_and_the_newest_one_stays(objects, tmp_path):
     directory = write_files(tmp_path, segment(0), segment(6), segment(12), topic_id=TOPIC_ID)
     sync(directory, mirror)
     planned, _ = ingest(mirror, managed, high_watermark=18, log_start_offset=2)
-    assert planned.plan.left == {12: LeftReason.OPEN}
+    assert planned.plan.skip_reasons == {12: LeftReason.OPEN}
     found = read_managed(managed)
     suffixes = (".log", ".index", ".timeindex", ".snapshot")
     expected = {f"{base:020d}{suffix}" for base in (0, 6) for suffix in suffixes}
@@ -105,7 +105,7 @@ def test_a_second_ingest_takes_only_what_is_new(objects, tmp_path):
     directory = write_files(tmp_path, segment(0), segment(6), segment(12), segment(18))
     sync(directory, mirror)
     planned, _ = ingest(mirror, managed)
-    assert [one.segment.base_offset for one in planned.plan.taken] == [6, 12]
+    assert [one.segment.base_offset for one in planned.plan.segments] == [6, 12]
     after = {info.key: info.etag for info in managed.list()}
     untouched = {key for key in before if key.endswith("manifest.json") is False}
     assert all(after[key] == before[key] for key in untouched)
@@ -133,8 +133,8 @@ def test_a_segment_that_changes_between_two_listings_is_not_taken_nor_what_follo
     first = mirror_of(mirror).first
     sync(directory, mirror, only=lambda name: name == log_file(6))  # the same bytes, a new tag
     planned, _ = ingest(mirror, managed, first=first)
-    assert [one.segment.base_offset for one in planned.plan.taken] == [0]
-    assert planned.plan.left == {
+    assert [one.segment.base_offset for one in planned.plan.segments] == [0]
+    assert planned.plan.skip_reasons == {
         6: LeftReason.NOT_SETTLED,
         12: LeftReason.NOT_SETTLED,
         18: LeftReason.OPEN,
@@ -150,8 +150,8 @@ def test_a_segment_that_only_the_second_listing_has_is_not_settled(objects, tmp_
         grown, mirror, only=lambda name: name.startswith(("00000000000000000012", "0" * 18 + "18"))
     )
     planned, _ = ingest(mirror, managed, first=first)
-    assert [one.segment.base_offset for one in planned.plan.taken] == [0, 6]
-    assert planned.plan.left == {12: LeftReason.NOT_SETTLED, 18: LeftReason.OPEN}
+    assert [one.segment.base_offset for one in planned.plan.segments] == [0, 6]
+    assert planned.plan.skip_reasons == {12: LeftReason.NOT_SETTLED, 18: LeftReason.OPEN}
 
 
 def test_an_inventory_without_tags_is_a_first_look_by_sizes(objects, tmp_path):
@@ -159,7 +159,7 @@ def test_an_inventory_without_tags_is_a_first_look_by_sizes(objects, tmp_path):
     sync(write_files(tmp_path, segment(0), segment(6), segment(12)), mirror)
     first = [replace(file, etag="") for file in mirror_of(mirror).first]
     planned, _ = ingest(mirror, managed, first=first)
-    assert [one.segment.base_offset for one in planned.plan.taken] == [0, 6]
+    assert [one.segment.base_offset for one in planned.plan.segments] == [0, 6]
     assert planned.plan.snapshot is not None
 
 
@@ -167,7 +167,7 @@ def test_a_mirror_that_nobody_writes_any_more_is_taken_whole(objects, tmp_path):
     mirror, managed = objects
     sync(write_files(tmp_path, segment(0), segment(6)), mirror)
     planned, _ = ingest(mirror, managed, rules=STOPPED)
-    assert not planned.plan.left
+    assert not planned.plan.skip_reasons
     assert read_managed(managed).keys() >= {log_file(0), log_file(6)}
     assert target_of(managed).manifest.checkpoints.recovery_point == 12
     assert not ingest(mirror, managed, rules=STOPPED)[0].has_work
@@ -177,7 +177,7 @@ def test_what_is_not_known_to_be_replicated_stays(objects, tmp_path):
     mirror, managed = objects
     sync(write_files(tmp_path, segment(0), segment(6), segment(12)), mirror)
     planned, _ = ingest(mirror, managed, high_watermark=11)
-    assert planned.plan.left == {6: LeftReason.ABOVE_HIGH_WATERMARK, 12: LeftReason.OPEN}
+    assert planned.plan.skip_reasons == {6: LeftReason.ABOVE_HIGH_WATERMARK, 12: LeftReason.OPEN}
     assert target_of(managed).manifest.checkpoints.high_watermark == 6
 
 
@@ -274,7 +274,7 @@ def test_an_ingest_goes_on_after_the_managed_root_has_removed_and_rewritten_segm
     store.publish(run_id="nightly")
     sync(write_files(tmp_path, segment(0), segment(6), segment(12), segment(18)), mirror)
     planned, _ = ingest(mirror, managed, log_start_offset=0, cleaner_offset=0)
-    assert [one.segment.base_offset for one in planned.plan.taken] == [12]
+    assert [one.segment.base_offset for one in planned.plan.segments] == [12]
     after = target_of(managed)
     assert log_file(0) not in after.manifest.files
     assert after.manifest.files[log_file(6)].size_bytes == 0
