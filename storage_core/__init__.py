@@ -1,6 +1,6 @@
-"""Kafka's storage engine and its maintenance, without Spark.
+"""Kafka's storage engine and its maintenance, one partition at a time.
 
-It works on one partition, and knows nothing of Spark.
+It is independent of Spark.
 """
 
 __version__ = "0.1.0"

@@ -1,6 +1,6 @@
 """Clocks as values to pass down: system clock and manual clock.
 
-Nothing else in the project reads the wall clock.
+No other module reads the wall clock.
 """
 
 import time
@@ -14,7 +14,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 def epoch_ms(at: datetime) -> int:
     """Return a time as epoch milliseconds, rounded up.
 
-    A record of the millisecond before is older.
+    Records of the millisecond before are older than the time.
 
     Args:
         at: With its zone.

@@ -39,10 +39,7 @@ R = TypeVar("R")
 
 
 def derived(template: str, *, init: Literal[False] = False) -> Any:
-    """Declare an error's field with a template of the other fields.
-
-    It is no argument of the error.
-    """
+    """Declare an error's field, not an argument, with a template of others."""
     return field(init=init, metadata={_TEMPLATE: template})
 
 
@@ -50,7 +47,7 @@ def derived(template: str, *, init: Literal[False] = False) -> Any:
 class PylogError(Exception):
     """Base of all deliberate errors; the text is for the operator.
 
-    That is the person at the terminal.
+    The operator is the person at the terminal.
 
     Attributes:
         directory: Path or URL of the partition's directory, None where it is of none, or where
@@ -66,7 +63,7 @@ class PylogError(Exception):
     def __new__(cls, *facts: object, **named: object) -> Self:
         """Begin an error without directory and offset.
 
-        A default at the class would become a default of the field.
+        A default at the class would become a default of each error's field.
         """
         error = super().__new__(cls, *facts, **named)
         error.directory = error.offset = None
@@ -133,7 +130,7 @@ def facts_of(error: PylogError) -> ErrorFacts:
 def kafka_code_of(error_class: str) -> int | None:
     """Return Kafka's error code by an error class's name, else None.
 
-    Rows and plans have that name; a class that is not of this module has no number.
+    Rows and plans have the class's name; a class of another module has no number.
     """
     kinds = [PylogError]
     for kind in kinds:
@@ -146,7 +143,7 @@ def kafka_code_of(error_class: str) -> int | None:
 def located(work: Callable[P, R]) -> Callable[P, R]:
     """Decorate work on one partition: errors get the partition's directory.
 
-    The first argument of the function is the directory, or the store of it.
+    The function's first argument is the directory, or its store.
     """
 
     @wraps(work)
@@ -291,10 +288,7 @@ class StorageError(PylogError):
 
 
 class LogDirectoryNotFoundError(StorageError):
-    """The log directory does not exist, or is not in ``log.dirs``.
-
-    These are the broker's settings.
-    """
+    """The log directory does not exist, or is not in ``log.dirs``."""
 
     kafka_code = 57
 
@@ -306,7 +300,7 @@ class ObjectNotFoundError(StorageError):
 class ConditionFailedError(StorageError):
     """A conditional write was refused: the object is another version.
 
-    It is not what the writer thought it was.
+    The writer expected another version.
 
     Attributes:
         path: URL of the object.
@@ -330,9 +324,7 @@ class ConditionFailedError(StorageError):
 
 
 class ManifestError(PylogError):
-    """A manifest, or another small JSON file of ours, is malformed.
-
-    It is not what its format allows.
+    """A manifest, or another small JSON file of ours, breaks its format.
 
     Attributes:
         file: URL or path of it.
@@ -383,10 +375,7 @@ class InvalidRecordError(BadBytesError):
 
 
 class NegativeTimestampError(InvalidRecordError):
-    """A record to rewrite has a timestamp below -1.
-
-    No builder takes it.
-    """
+    """A record to rewrite has a timestamp below -1, refused by builders."""
 
 
 class UnsupportedFormatError(BadBytesError):
@@ -412,7 +401,7 @@ class IndexVersionError(CorruptIndexError):
 class IndexFullError(BadBytesError):
     """An index has no room for an entry needed by the log.
 
-    Kafka's cleaner fails in the same place.
+    Kafka's cleaner fails in the same case.
     """
 
 
@@ -461,16 +450,11 @@ class InvalidTxnStateError(BadBytesError):
 
 
 class OffsetOverflowError(BadBytesError):
-    """An offset is too far above its segment's base offset.
-
-    The difference does not fit 31 bits.
-    """
+    """An offset exceeds its segment's base offset by more than 31 bits."""
 
 
 class UnsupportedPythonError(PylogError):
-    """This Python does not call compiled code as it should.
-
-    Nothing was read or changed.
+    """This Python calls compiled code wrongly; nothing was read or changed.
 
     Attributes:
         python: Its version, and its program.
@@ -516,7 +500,7 @@ class ChangedWhileReadError(PylogError):
 class GuardRefusedError(PylogError):
     """A guard refuses to go on.
 
-    The text names the switch that overrides it, if there is one.
+    Its text names the switch that overrides it, if there is one.
 
     Attributes:
         code: Stable name of the refusal, as ``docs/refusals.md`` has it.
@@ -573,7 +557,7 @@ class LeaseHeldError(StoreRefusedError):
 class LeaseLostError(StoreRefusedError):
     """The lease of a managed root expired or moved during work.
 
-    Another run may have it now.
+    Another run may hold it now.
 
     Attributes:
         path: The root, or the partition that was about to be committed.
@@ -589,10 +573,7 @@ class LeaseLostError(StoreRefusedError):
 
 
 class InconsistentTopicIdError(PylogError):
-    """A partition directory has another topic id than the expected one.
-
-    It belongs to another topic of that name.
-    """
+    """A partition directory has another topic id than expected: a namesake topic's."""
 
     kafka_code = 103
     template = "{path}: expected topic id {expected}, found {actual}"
@@ -681,10 +662,7 @@ class InvalidColumnError(PylogError):
 
 
 class InvalidAppendError(PylogError):
-    """An append asks for something impossible for any log.
-
-    Kafka throws IllegalArgumentException there.
-    """
+    """An append asks for something impossible; Kafka throws IllegalArgumentException."""
 
     template = "{partition}: {reason}"
 
@@ -693,9 +671,7 @@ class InvalidAppendError(PylogError):
 
 
 class InvalidTimestampError(BadBytesError):
-    """Records are too old or too new for the topic.
-
-    Or they claim a timestamp type that is not theirs.
+    """Records are too old, too new, or of a wrong timestamp type.
 
     Attributes:
         file: The partition.
@@ -709,9 +685,7 @@ class InvalidTimestampError(BadBytesError):
 
 
 class RecordValidationError(InvalidRecordError):
-    """Records of a batch break the topic's rules.
-
-    At most three of them are described.
+    """Records of a batch break the topic's rules; three are described.
 
     Attributes:
         file: The partition.
@@ -811,7 +785,7 @@ class ProducerTxnStateError(ProducerStateError):
 class RollError(PylogError):
     """A segment cannot begin at this offset.
 
-    One stands there already, or the offset is below the active segment.
+    Another segment begins there, or the offset is below the active segment.
     """
 
     template = "{partition}: a segment cannot begin at {base_offset}: {reason}"
@@ -833,8 +807,7 @@ class LogClosedError(PylogError):
 def describe_failure(error: Exception) -> dict[str, Any]:
     """Return the columns error_class and error for an exception.
 
-    Errors raised on purpose name file and position themselves; to any other one the place in the
-    code is added.
+    Deliberate errors name file and position themselves; any other error gets its place in the code.
     """
     text = str(error)
     if not isinstance(error, PylogError | OSError):

@@ -1,6 +1,6 @@
 """Build and parse the names of a Kafka log's files and directories.
 
-This is the only place that does so.
+No other module does so.
 
 A partition directory is ``<topic>-<partition>``. Its files are named by the base offset of their
 segment, zero padded to 20 digits, plus a suffix; a transient suffix may follow the first one
@@ -133,7 +133,7 @@ def parse_partition_directory(name: str) -> TopicPartition:
 def is_text(name: str) -> bool:
     """Tell whether a name is valid UTF-8.
 
-    Of one that is not, Python holds the bytes as halves of characters.
+    Python represents other bytes of a name as surrogate characters.
 
     The JVM of a broker makes a text of each name in a listing and asks the system by that text, so
     what has such a name is to it neither a file nor a directory.
@@ -157,10 +157,7 @@ def log_file(base_offset: int) -> str:
 
 
 def snapshot_file(offset: int) -> str:
-    """Return the file name of the producer snapshot at an offset.
-
-    The snapshot is complete up to, not including, that offset.
-    """
+    """Return the name of a producer snapshot, complete below an offset."""
     return segment_file(offset, SNAPSHOT_SUFFIX)
 
 
@@ -176,10 +173,7 @@ def segment_file(base_offset: int, suffix: str) -> str:
 
 
 def settled_name(name: str) -> str:
-    """Return a name without the suffixes of a transient file.
-
-    Such a file is on its way in or out.
-    """
+    """Return a name without a transient file's suffixes."""
     for suffix in TRANSIENT_SUFFIXES:
         name = name.removesuffix(suffix)
     return name
@@ -187,10 +181,7 @@ def settled_name(name: str) -> str:
 
 @lru_cache(maxsize=_PARSED_NAMES)
 def offset_of(name: str) -> int | None:
-    """Return the offset in a file name, else None.
-
-    It is the number before the first dot, as Kafka reads names.
-    """
+    """Return the offset before a file name's first dot, else None."""
     stem = name.partition(".")[0]
     if "." not in name or not _NUMBER.fullmatch(stem) or int(stem) > MAX_OFFSET:
         return None
@@ -208,10 +199,7 @@ def is_file_name(name: str) -> bool:
 
 @lru_cache(maxsize=_PARSED_NAMES)
 def kind_of(name: str) -> str | None:
-    """Return a plain file name's segment or snapshot suffix, else None.
-
-    A transient name is not plain.
-    """
+    """Return the segment or snapshot suffix of a name, None if transient."""
     for suffix in SEGMENT_FILE_SUFFIXES:
         if name.endswith(suffix) and offset_of(name) is not None:
             return suffix
@@ -227,7 +215,8 @@ def sorted_logs(names: Iterable[str]) -> list[str]:
 def parse_renamed_directory(name: str) -> tuple[TopicPartition, str] | None:
     """Return partition and state of a directory that Kafka renamed, else None.
 
-    Of a deleted or stray one, the topic may be cut: the name has at most 255 characters.
+    In the name of a deleted or stray directory the topic may be cut: names have at most 255
+    characters.
     """
     match = _UNIQUE_DIRECTORY.fullmatch(name)
     if match is None:
@@ -236,9 +225,9 @@ def parse_renamed_directory(name: str) -> tuple[TopicPartition, str] | None:
 
 
 def parse_cluster_snapshot(name: str) -> tuple[int, int] | None:
-    """Return (end offset, epoch) of a finished metadata snapshot, else None.
+    """Return a metadata snapshot's exclusive end offset and epoch, else None.
 
-    The end offset is exclusive.
+    An unfinished snapshot gives None.
     """
     match = _CLUSTER_SNAPSHOT.fullmatch(name)
     return (int(match["offset"]), int(match["epoch"])) if match else None

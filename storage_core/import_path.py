@@ -1,6 +1,4 @@
-"""Keep the working directory off Python's import path.
-
-It may be anybody's.
+"""Keep the working directory, perhaps another user's, off Python's import path.
 
 A log directory belongs to the broker's user. Whoever starts a job inside of one must not run the
 ``struct.py`` that lies there, with the rights of root. Python looks into the working directory

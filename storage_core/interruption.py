@@ -1,6 +1,6 @@
 """Handle SIGTERM and Ctrl-C in one place, without exceptions from handlers.
 
-Nothing is raised into code that does not expect it.
+Code is never interrupted by an exception that it does not expect.
 
 A handler that raises does so between any two instructions: an import keeps its lock for ever, a
 callback swallows the error. So the handlers of ``watch`` do nothing. The kernel's signal is written
@@ -45,7 +45,7 @@ os._exit(int(sys.argv[2]))
 class TerminatedError(BaseException):
     """SIGTERM asked the process to end.
 
-    It is not an Exception, so that nothing swallows it.
+    As a BaseException it is not swallowed by ``except Exception``.
     """
 
 
@@ -91,9 +91,9 @@ def is_watched() -> bool:
 
 
 def take_signals() -> None:
-    """Set the handlers again, after a library has set its own.
+    """Set the handlers again after a library has replaced them.
 
-    Without ``watch`` it does nothing.
+    It does nothing without ``watch``.
     """
     if _watch.is_on:
         for number in _SIGNALS:
@@ -130,7 +130,7 @@ def ending_in_order() -> Iterator[None]:
 def removed_at_end(path: str) -> Iterator[None]:
     """Remove a path if a signal ends the process in the block.
 
-    It is a folder or a file. The process ends at once then.
+    The path is a folder or a file. A signal then ends the process at once.
     """
     _watch.scratch.add(path)
     try:
@@ -140,9 +140,7 @@ def removed_at_end(path: str) -> Iterator[None]:
 
 
 def remove_scratch(path: str) -> None:
-    """Remove this process's folder or file, while workers may still write.
-
-    These are workers that are about to end.
+    """Remove this process's folder or file despite workers about to end.
 
     Workers put files into a folder by its name, and it would not get empty: so it loses that first.
     """
@@ -174,9 +172,7 @@ def is_requested() -> bool:
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """Return the interruption if one was requested, else the error.
-
-    It is why work has ended.
+    """Return the cause of an end: a requested interruption, else the error.
 
     A service manager tells all processes to end. What the others' end looks like is no failure.
     """
@@ -232,7 +228,7 @@ def _end(number: int) -> None:
 def _become_removal(scratch: list[str], status: int) -> None:
     """Replace this process by one to remove files and exit.
 
-    It ends with the given status.
+    The new process ends with the given status.
 
     Other threads of this one would go on in a folder that is removed: they would make it anew, or
     end the process with an error of theirs. No thread lives on in another program.

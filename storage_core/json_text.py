@@ -1,6 +1,4 @@
-"""Parse untrusted JSON of bounded size and depth.
-
-Somebody else may have written it.
+"""Parse JSON, perhaps another user's, of bounded size and depth.
 
 Python's parser calls itself for each level. How many it bears hangs on its version and on the
 thread's stack: from 3.12 on a text of some thousand levels ends a process whose stack is small, or
@@ -28,9 +26,7 @@ MAX_JSON_BYTES: Final = 1 << 30
 
 
 def parse_json(content: bytes | str, *, limit_bytes: int, is_strict: bool = False) -> Any:
-    """Parse JSON in UTF-8, in linear time and memory.
-
-    Both grow with its length alone.
+    """Parse UTF-8 JSON in time and memory linear in its length.
 
     Args:
         content: What was read.
@@ -56,10 +52,7 @@ def parse_json(content: bytes | str, *, limit_bytes: int, is_strict: bool = Fals
 
 
 def require_shallow(data: bytes) -> None:
-    """Raise ValueError if JSON nests deeper than MAX_JSON_DEPTH.
-
-    The text may hold anything.
-    """
+    """Raise ValueError if a JSON text nests deeper than MAX_JSON_DEPTH."""
     if _is_deeper(data, MAX_JSON_DEPTH):
         raise ValueError(f"is nested more than {MAX_JSON_DEPTH} levels deep")
 

@@ -62,7 +62,7 @@ Reader = Callable[[object], Any]
 class MismatchError(ValueError):
     """A value does not have its declared type.
 
-    Its path grows on the way out.
+    Each caller adds its part of the path.
     """
 
     def __init__(self, reason: str, path: str = "") -> None:
@@ -84,7 +84,7 @@ class Key:
 class Placement(enum.Enum):
     """A field's place in JSON: inline, or omitted if default.
 
-    Any other field always stands under a key of its own.
+    Any other field has a key of its own.
     """
 
     INLINE = "the fields of the dataclass that it is stand among the outer ones"
@@ -144,9 +144,7 @@ def read_value(kind: Any, value: object, where: str) -> Any:
 
 
 def read_part(kind: Any, value: object, *, file: str, where: str) -> Any:
-    """Convert a JSON value from a file to a type.
-
-    All of its fields have to be there.
+    """Convert a JSON value with all its fields from a file.
 
     Raises:
         ManifestError: It is none, with the file and the dotted path of what is wrong.
@@ -232,9 +230,9 @@ class JsonFile(Generic[T]):
         return value
 
     def encode(self, value: T, *, layout: Layout | None = None) -> bytes:
-        """Return the content of a file, with the declared fields only.
+        """Return the content of a file, with fields of the declared class.
 
-        Fields of a subclass are not in it.
+        Fields of a subclass are left out.
         """
         if is_dataclass(self.kind):
             head = {} if self.format is None else {"format": self.format, "version": self.version}
@@ -326,7 +324,7 @@ def _is_annotated(kind: Any) -> bool:
 def _reader(kind: Any, *, is_whole: bool) -> Reader:
     """Return the cached reader function for values of a type.
 
-    A plan has a hundred thousand of them.
+    It is cached since a plan has a hundred thousand values.
 
     Args:
         kind: The type.
@@ -442,9 +440,9 @@ def whole(least: int = 0, most: int = MAX_INTEGER) -> Reader:
 
 
 def word(pattern: str = r"[\x20-\x7e]*") -> Reader:
-    """Return a reader of short ASCII strings matching a pattern.
+    """Return a reader of ASCII strings that match a pattern.
 
-    They have at most 1,024 printable characters.
+    A string has at most 1,024 printable characters.
     """
     compiled = re.compile(pattern)
 
@@ -509,9 +507,9 @@ def _list_reader(origin: Callable[[list[Any]], Any], read_inner: Reader) -> Read
 
 @cache
 def _readers_by_key(kind: Any, *, is_whole: bool) -> dict[str, tuple[str, Reader]]:
-    """Return a dataclass's fields and their readers, by key.
+    """Return the readers of a dataclass's fields, by key.
 
-    Those of inline dataclasses are among them.
+    Fields of inline dataclasses are included.
     """
     readers: dict[str, tuple[str, Reader]] = {}
     for place in _places(kind):

@@ -207,7 +207,7 @@ def write(  # noqa: PLR0913  # each is a question of its own, all but the first 
 class Logs:
     """The logs of one or several directories.
 
-    Each call looks at the files as they are then.
+    Each call reads the files anew.
 
     Args:
         paths: As ``open_logs`` takes them.
@@ -305,8 +305,6 @@ class Logs:
     ) -> "Records":
         """Return the records of some partitions, read on demand.
 
-        They are read when they are asked for.
-
         Args:
             topics: Which topics; None for all but the cluster's own metadata log.
             partitions: Which partitions, in place of topics.
@@ -396,7 +394,7 @@ class Records:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Return the records as an Arrow stream, for other libraries.
 
-        This is Arrow's own protocol for it.
+        Arrow defines this protocol.
         """
         return self.reader().__arrow_c_stream__(requested_schema)
 
@@ -432,14 +430,14 @@ class Records:
     def to_table(self) -> pa.Table:
         """Return all of the records, in memory.
 
-        Errors are those of iterating over them.
+        Errors are those of iterating over the records.
         """
         return pa.Table.from_batches(self, schema=self.schema)
 
     def to_pandas(self) -> Any:
         """Return all of the records as a pandas DataFrame.
 
-        Errors are those of iterating over them.
+        Errors are those of iterating over the records.
 
         Raises:
             ConfigError: pandas is not installed.
@@ -450,7 +448,7 @@ class Records:
     def to_polars(self) -> Any:
         """Return all of the records as a Polars DataFrame.
 
-        Errors are those of iterating over them.
+        Errors are those of iterating over the records.
 
         Raises:
             ConfigError: Polars is not installed.
@@ -460,7 +458,7 @@ class Records:
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield each record as a dictionary; errors as of iterating over batches.
 
-        A Python object for each value: for thousands of records, not for millions.
+        It makes a Python object for each value: use it for thousands of records, not for millions.
         """
         for batch in self:
             yield from batch.to_pylist()
@@ -488,7 +486,7 @@ def _record_stream(records: Any, *, has_topic: bool) -> pa.RecordBatchReader:
 def _without_views(field: pa.Field) -> pa.Field:
     """Return a column with plain strings in place of Arrow views.
 
-    Polars exports views, and no batch is built of those.
+    Polars exports views, but batches cannot be built of them.
     """
     kind = field.type
     plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
@@ -544,10 +542,7 @@ def _bound(option: str, position: Position) -> Bound:
 
 
 def _offset(option: str, number: Any) -> int:
-    """Return an offset as Python's own number.
-
-    NumPy's and Arrow's numbers are taken as well.
-    """
+    """Return Python's, NumPy's or Arrow's number as a Python integer."""
     is_number = isinstance(number, SupportsIndex) and not isinstance(number, bool)
     offset = index(number) if is_number else None
     if offset is None or not EARLIEST <= offset <= MAX_OFFSET:

@@ -1,6 +1,6 @@
 """Safe access to files in directories writable by other users.
 
-This module is the one door to them.
+All access to such files goes through this module.
 
 A log directory belongs to the broker's user, a job on it may be root's. What its owner puts there
 must lead a job nowhere that the owner could not go alone. So whoever opens, lists, creates or
@@ -49,7 +49,8 @@ _KINDS: Final = (
 class Entry(NamedTuple):
     """One entry of a folder.
 
-    No dataclass: their module takes as long to import as all that the process of a lock needs.
+    It is no dataclass, since their module takes as long to import as all other imports of a lock's
+    process.
 
     Attributes:
         name: Its name.
@@ -225,9 +226,7 @@ def require_fixed_place(folder: Path) -> None:
 
 @contextmanager
 def open_own_folder(path: Path) -> Iterator[int]:
-    """Open a folder for the block, unless other users may write it.
-
-    It has to be ours, too.
+    """Open our own folder for the block; refuse one writable by others.
 
     Raises:
         OSError: As for open_folder and require_ours.
@@ -238,9 +237,7 @@ def open_own_folder(path: Path) -> Iterator[int]:
 
 
 def open_own_in(folder: int, name: str, flags: int = os.O_RDONLY) -> int:
-    """Open a file in an open folder, unless others may write it.
-
-    It has to be ours, too.
+    """Open our own file in an open folder, unless others may write.
 
     Returns:
         Its descriptor.
@@ -270,10 +267,7 @@ def open_file(path: Path, flags: int = os.O_RDONLY, *, may_be_link: bool = False
 
 
 def create_file(path: Path) -> int:
-    """Create a file by its path; its folder is no link.
-
-    The file is created as create_in does it.
-    """
+    """Create a file by its path, as ``create_in``; refuse a linked folder."""
     with open_folder(path.parent) as folder:
         return create_in(folder, path.name)
 
@@ -328,7 +322,7 @@ def read_limited(descriptor: int, limit_bytes: int) -> bytes:
 def find_data_end(descriptor: int, size_bytes: int) -> int:
     """Return the start of an open file's final hole, else its length.
 
-    Where a filesystem does not tell holes, all of a file is data to it.
+    On a filesystem that does not report holes it is the length.
 
     Args:
         descriptor: The file.
@@ -352,9 +346,9 @@ def find_data_end(descriptor: int, size_bytes: int) -> int:
 
 
 def facts_in(folder: int, name: str) -> os.stat_result | None:
-    """Return the stat result of an open folder's entry, else None.
+    """Return an entry's stat result in an open folder, else None.
 
-    It is that of a link itself.
+    A link is not followed.
     """
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -365,7 +359,7 @@ def facts_in(folder: int, name: str) -> os.stat_result | None:
 def facts_of(path: Path, *, may_be_link: bool = False) -> os.stat_result | None:
     """Return the stat result of a path, else None.
 
-    It is that of a link itself. None stands also for a missing folder.
+    A link is not followed. A missing folder gives None, too.
 
     Args:
         path: Of a file.
@@ -399,7 +393,7 @@ def entry_names(path: Path, *, may_be_link: bool = False) -> list[str]:
 def scan_folder(path: Path, *, may_be_link: bool = False) -> list[Entry]:
     """Return a folder's entries, sorted by name.
 
-    Those that vanish meanwhile are left out.
+    Entries that vanish meanwhile are left out.
 
     Raises:
         OSError: It is a link (see open_folder) or cannot be listed.
@@ -424,7 +418,7 @@ def scan_open(folder: int) -> list[Entry]:
 def list_open(folder: int, suffix: str) -> tuple[dict[str, os.stat_result], list[str], bool]:
     """Return an open folder's names, with stat results for one suffix.
 
-    A stat result costs as much as a name.
+    Each stat result costs as much as a name.
 
     Args:
         folder: The folder.
@@ -480,10 +474,7 @@ def _may_be_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _refuse_link(path: Path, folder: int | None, expected: str) -> None:
-    """Raise a clear error for a link.
-
-    The system's own words name neither the link nor what to do.
-    """
+    """Raise an error with the link's name and what to do."""
     if stat.S_ISLNK(os.stat(path, dir_fd=folder, follow_symlinks=False).st_mode):
         raise OSError(errno.ELOOP, f"is a link, expected {expected}")
 
@@ -512,7 +503,7 @@ def _require_own(facts: os.stat_result, folder: int) -> None:
 def is_foreign(facts: os.stat_result, folder: os.stat_result) -> bool:
     """Tell whether a file is another user's than its folder's.
 
-    The folder's owner may have no right to that user's files.
+    The folder's owner may have no right to read that file.
 
     Where that owner is this process's own user, or root, there is nothing to win by it.
     """

@@ -97,10 +97,9 @@ def acquire(path: Path) -> int:
 
 
 def release(descriptor: int, path: Path) -> None:
-    """Remove the file and let the lock go.
+    """Remove the file, then let the lock go.
 
-    In this order: a process that opens the file once the lock is gone would else have its own
-    lock's file removed.
+    The other order could remove a file that another process has just locked.
     """
     if _is_the_file(descriptor, path):
         path.unlink()
@@ -132,9 +131,9 @@ def main(arguments: list[str]) -> int:
 
 
 def listen() -> socket.socket:
-    """Return a listening socket at a new abstract address.
+    """Return a socket listening at a new abstract address.
 
-    It has no file, and goes with its process.
+    Such an address has no file, and ends with its process.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(f"\0pylog-lock-{secrets.token_hex(16)}")
@@ -176,10 +175,7 @@ def share_out(descriptor: int, listener: socket.socket, parent_pid: int) -> None
 
 
 def _give_share(listener: socket.socket, descriptor: int) -> socket.socket | None:
-    """Send the locked file to the next peer, if trusted.
-
-    That is a process of this user, or root's.
-    """
+    """Send the locked file to the next peer: this user's or root's."""
     try:
         connection, _ = listener.accept()
     except OSError:  # it is gone already
@@ -213,7 +209,7 @@ def query(path: Path) -> int:
 def _open(path: Path) -> int:
     """Open the lock file itself, never a link.
 
-    To what a link leads to we would give its directory's owner.
+    Otherwise we would give a link's target to the directory's owner.
 
     One of another user's that has other names is refused by ``open_in``; one of another user's
     that has none was left by a run, or a broker, of theirs.
@@ -237,7 +233,7 @@ def _is_the_file(descriptor: int, path: Path) -> bool:
 def find_holder(descriptor: int) -> int | None:
     """Return the lock holder's process id, None if nobody holds it.
 
-    The kernel is asked. 0 is a process that this one cannot see.
+    The kernel answers; 0 is a process invisible to this one.
     """
     # The first byte is some process's; the others may be an open file's, which has no process.
     for part in (_HOLDERS_PART, _WHOLE):

@@ -26,9 +26,9 @@ def has_password(url: str) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """Return a text whose URLs show neither passwords nor tokens nor signatures.
+    """Return a text without passwords, tokens and signatures in URLs.
 
-    In time that grows with its length alone: a text may be of somebody's making.
+    It takes time linear in the text's length: the text may be hostile.
     """
     if "://" not in text:
         return text
@@ -44,7 +44,7 @@ def _mask_passwords(word: re.Match[str]) -> str:
 def _up_to_last_at(word: str) -> str:
     """Return the part of a word with possible passwords.
 
-    Behind it, the end of a password would be looked for in vain.
+    No password ends behind it.
     """
     return word[: word.rfind("@") + 1]
 

@@ -1,6 +1,6 @@
 """A temporary folder, removed at the block's end or by a signal.
 
-It is gone however the process ends.
+It is removed however the process ends.
 """
 
 import tempfile

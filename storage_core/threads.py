@@ -145,9 +145,6 @@ def call_together(first: Callable[[], None], *others: Callable[[], None]) -> Non
 
 @lru_cache(maxsize=1)
 def _waiting_threads(process: int) -> ThreadPoolExecutor:
-    """Return this process's threads for waiting calls.
-
-    Those of another process do not survive a fork.
-    """
+    """Return this process's threads for waiting calls; forks start their own."""
     del process
     return ThreadPoolExecutor(_MOST_WAITING, thread_name_prefix="pylog-waiting")

@@ -47,10 +47,7 @@ def in_turns(work: Callable[[Item], Answer]) -> Callable[[Item], Answer]:
 
 @contextmanager
 def waiting() -> Iterator[None]:
-    """Release the turn for the block, while it waits.
-
-    It waits for a disk, or for somebody else.
-    """
+    """Release the turn for the block: a wait for disk or others."""
     turn = _held.turn
     if turn is None:
         yield
@@ -63,9 +60,9 @@ def waiting() -> Iterator[None]:
 
 
 def sync(descriptor: int) -> None:
-    """Sync a file or folder, as ``os.fsync``, without holding the turn.
+    """Sync a file or a folder's entries without holding the turn.
 
-    Of an open folder, the entries become durable.
+    The arguments are those of ``os.fsync``.
     """
     with waiting():
         os.fsync(descriptor)

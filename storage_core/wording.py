@@ -19,7 +19,7 @@ _SMALLEST_UNITS: Final = (
 def time_text(epoch_ms: int) -> str:
     """Return a point in time in UTC, for people.
 
-    Where no calendar has it, and for -1, it is the number itself.
+    -1 and times beyond the calendar are returned as numbers.
     """
     if epoch_ms == -1 or not _FIRST_MS <= epoch_ms <= LAST_MS:
         return str(epoch_ms)
@@ -31,7 +31,7 @@ def time_text(epoch_ms: int) -> str:
 def span_text(span_ms: int) -> str:
     """Return a span of time in words: "6 days and 3 hours".
 
-    A very long one is given in milliseconds.
+    A very long span is in milliseconds.
     """
     from humanize import precisedelta  # noqa: PLC0415  # who prints no span does not wait for it
 

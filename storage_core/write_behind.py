@@ -14,7 +14,7 @@ _PIECE_BYTES: Final = 2 * 1024 * 1024
 class WriteBehind:
     """Start early disk writes of a growing file.
 
-    They are durable by a sync alone.
+    Only a sync makes them durable.
 
     Args:
         descriptor: The open file.

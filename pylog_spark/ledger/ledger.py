@@ -1,6 +1,6 @@
 """Write the ledger: tables first, then appended rows, never changed.
 
-Every table is created before anything is done.
+Every table exists before a run does anything.
 
 A run writes its START row first and its END row last; a run without an END row died. Each append to
 a Delta table carries the run's id and a number (``txnAppId``, ``txnVersion``): an append that is
@@ -31,9 +31,7 @@ class Ledger(ABC):
 
     @abstractmethod
     def append(self, table: LedgerTable, rows: pa.Table, *, number: int) -> None:
-        """Append rows to a table once.
-
-        A second call with the same number adds nothing (Delta).
+        """Append rows to a table; in Delta, a repeated number adds nothing.
 
         Args:
             table: Which table.
@@ -51,7 +49,7 @@ class Ledger(ABC):
     ) -> None:
         """Append rows of tasks once.
 
-        With Spark they do not pass through the driver.
+        With Spark the rows do not pass through the driver.
 
         Args:
             table: Which table.

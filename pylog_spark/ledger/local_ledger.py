@@ -58,10 +58,7 @@ class LocalLedger(Ledger):
         return cls(location=location, run_id=run_id)
 
     def append(self, table: LedgerTable, rows: pa.Table, *, number: int) -> None:
-        """Append rows to a table once.
-
-        A second call with the same number adds nothing.
-        """
+        """Append rows to a table; a repeated number adds nothing."""
         place, application = _place(self.location, table), f"{self.run_id}/{table}"
         with _delta_errors(place):
             delta = DeltaTable(place)

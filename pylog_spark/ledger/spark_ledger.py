@@ -101,10 +101,7 @@ class SparkLedger(Ledger):
         return ledger
 
     def append(self, table: LedgerTable, rows: pa.Table, *, number: int) -> None:
-        """Append rows to a table once.
-
-        A second call with the same number adds nothing (Delta).
-        """
+        """Append rows to a table; in Delta, a repeated number adds nothing."""
         if self.driver is not None:
             self.driver.append(table, rows, number=number)
         else:
@@ -144,7 +141,7 @@ class SparkLedger(Ledger):
     def _give_back(self) -> None:
         """Make the caller's session the active one again.
 
-        Creating a DataFrame does it.
+        Creating a DataFrame makes another session active.
         """
         self._callers_session.createDataFrame([], "nothing INT")
 
@@ -159,7 +156,7 @@ def read_table(
 ) -> DataFrame:
     """Return a ledger's table, of one run or of all.
 
-    The session has to be of the kind that wrote it: with Delta, or without.
+    The session must match the ledger's format: with Delta, or without.
 
     Raises:
         ConfigError: Its tables are Delta's, and the session has no Delta.
@@ -209,9 +206,7 @@ def last_limits(
 
 
 def driver_reaches(spark: SparkSession, location: str) -> bool:
-    """Whether the driver itself can write and read a ledger.
-
-    It has to do so as its session would.
+    """Whether the driver itself can use a ledger as its session would.
 
     That takes a path of the driver's machine, and a session with Delta: without it, a ledger is
     Parquet.
@@ -235,9 +230,7 @@ def ledger_format(spark: SparkSession) -> LedgerFormat:
 
 
 def format_at(spark: SparkSession, location: str) -> LedgerFormat:
-    """Return an existing ledger's format: as it was begun.
-
-    What the session has does not matter.
+    """Return an existing ledger's format, whatever the session supports.
 
     Raises:
         ConfigError: Its tables are Delta's, and the session has no Delta: rows beside a Delta

@@ -73,7 +73,7 @@ def why_spark(location: str) -> str | None:
 def is_for_deltalake(location: str) -> bool:
     """Whether ``deltalake`` can use a ledger: a local path, not Parquet.
 
-    How a store is opened is Spark's setting.
+    Only Spark's settings say how to open an object store.
     """
     return local_folder(location) is not None and why_spark(location) is None
 

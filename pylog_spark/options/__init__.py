@@ -32,10 +32,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the values of options on demand.
-
-    The program's help needs none.
-    """
+    """Import the values of options on demand; help needs none."""
     if name in __all__:
         return getattr(import_module("pylog_spark.options.values"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -26,9 +26,7 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, str]:
 
 
 def settings_of(line: CommandLine, option: Option[tuple[str, ...]]) -> dict[str, str]:
-    """Return the settings of ``--set`` and of its short options.
-
-    The short options win.
+    """Return the settings of ``--set`` and its short options; these win.
 
     Raises:
         ConfigError: A text of ``--set`` has no ``=``, or nothing before it.

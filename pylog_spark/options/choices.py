@@ -19,7 +19,7 @@ OVERRIDABLE_GUARDS: Final = (
 class HighWatermarkSource(enum.StrEnum):
     """The source of a partition's high watermark.
 
-    Nothing at or above it is cleaned.
+    Offsets at or above the high watermark are not cleaned.
     """
 
     CHECKPOINT = "checkpoint"  # replication-offset-checkpoint; a partition without one is skipped

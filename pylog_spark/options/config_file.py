@@ -49,7 +49,7 @@ def _texts_by_name(value: object) -> object:
 def _type_of(option: Option[Any]) -> Any:
     """Return the type of an option's values in a file.
 
-    None in the file says nothing.
+    A value of None in the file leaves the option unset.
     """
     kind = option.kind.in_file | None
     match option.kind.shape:

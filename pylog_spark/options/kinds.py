@@ -131,7 +131,7 @@ def choice(words: type[enum.StrEnum]) -> Kind:
 def whole_number(largest: int) -> Kind:
     """Return the kind of a bounded whole number, 0 or more.
 
-    Its bound is that of its field in files.
+    The bound is that of the option's field in files.
     """
 
     def parse(text: str) -> int:

@@ -65,7 +65,7 @@ class Layers:
     def with_file(self, error: ConfigError) -> ConfigError:
         """Return a setting's error with the file of its value.
 
-        An error about a flag stays as it is.
+        An error about a flag is returned unchanged.
         """
         name = self._name_of(error.key)
         origin = self.origin(name)

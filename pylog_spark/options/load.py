@@ -205,8 +205,7 @@ def _validate_topics(options: JobOptions) -> None:
 def list_entries(layers: Layers, options: JobOptions) -> Iterator[ConfigEntry]:
     """Yield the entries of a job's config, in their order.
 
-    First come the job's own options, then its keys, the cleaner's and a topic's, then topics
-    and Spark.
+    The order is: the job's own options, its keys, the cleaner's and a topic's keys, topics, Spark.
 
     Args:
         layers: Where values come from: options by name, ``settings.<key>``, ``broker.<key>``,

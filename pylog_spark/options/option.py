@@ -148,10 +148,7 @@ class CommandLine:
         return option.read(self.written(option))
 
     def written(self, option: Option[Any]) -> Any:
-        """Return the written text of an option, None without one.
-
-        It may also be a value other than a text.
-        """
+        """Return an option's value as written, None without one."""
         return self._written.get(option.name)
 
     def with_switch(self, option: Option[bool]) -> "CommandLine":

@@ -123,7 +123,7 @@ class RunLimits:
 class JobOptions:
     """The options of one run over log directories.
 
-    Some are declared; others are what options became.
+    Some fields are declared options; others are derived from options.
 
     Attributes:
         now_is_said: Whether somebody said now_ms; a machine's own clock that is behind the newest

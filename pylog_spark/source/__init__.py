@@ -9,10 +9,7 @@ __all__ = ["register"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import ``register`` on demand.
-
-    Spark's workers load this package without it.
-    """
+    """Import ``register`` on demand: Spark's workers do not need it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from pylog_spark.source import registration  # noqa: PLC0415

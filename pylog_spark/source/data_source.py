@@ -1,6 +1,6 @@
 """The format ``kafka-log``: Kafka's log files with Spark's Kafka columns.
 
-It shows a topic as Spark's own Kafka source does.
+A topic looks as in Spark's own Kafka source.
 
 It defines no ``pushFilters``: in PySpark 4.2 a reader that has accepted a filter stays attached to
 the DataFrame and narrows later, unfiltered actions too. Ranges and columns are options instead.
@@ -49,7 +49,7 @@ class KafkaLogDataSource(DataSource):
     def schema(self) -> str:
         """Return the columns for the options.
 
-        Spark does not say whether they are for a stream.
+        Spark does not tell whether the columns are for a stream.
         """
         options = None
         with suppress(ConfigError):  # a stream may say what a query may not

@@ -326,9 +326,7 @@ def _parse_assign(text: str) -> list[TopicPartition]:
 def _parse_bound(
     texts: Mapping[str, str], end: str, *, words: Mapping[str, Bound], refused: int | None = None
 ) -> Bound:
-    """Read one end of the range: a time, times, or offsets.
-
-    The first of them counts.
+    """Read one end of the range: the first of time, times, offsets.
 
     Args:
         texts: The options.
@@ -355,9 +353,9 @@ def _parse_bound(
 
 
 def _parse_strategy(texts: Mapping[str, str]) -> bool:
-    """Whether to read from the end if no record follows the start.
+    """Whether to read from the end without a record at the start.
 
-    The record may be at the start itself, or after it.
+    The strategy applies if no record is at or after the start.
     """
     name = "startingOffsetsByTimestampStrategy"
     text = texts.get(name, "error").strip().lower()
@@ -429,7 +427,7 @@ def _parse_view(texts: Mapping[str, str], *, is_stream: bool) -> str:
 def _parse_columns(texts: Mapping[str, str], view: str) -> tuple[str, ...]:
     """Read the columns of a query.
 
-    Some columns of records come only where they are asked for.
+    Some record columns are returned only on request.
     """
     extra = {_HEADERS: "includeHeaders", LOG_COLUMN: "includeLogColumns"}
     everything = (*PLAIN_COLUMNS, *extra) if view == RECORDS else tuple(VIEWS[view].schema.names)

@@ -54,7 +54,7 @@ class StreamPartition(InputPartition):
 class KafkaLogStreamReader(DataSourceStreamReader):
     """Plans the triggers of a stream and does their tasks.
 
-    Method names and their order are Spark's.
+    Spark defines the methods and the order of its calls.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -69,7 +69,7 @@ class KafkaLogStreamReader(DataSourceStreamReader):
     def initialOffset(self) -> Offsets:  # noqa: N802
         """Return a new stream's first offsets.
 
-        A stream that has a checkpoint is not asked.
+        Spark does not ask for them if the stream has a checkpoint.
         """
         warn_of_meaningless(self._options.without_meaning)
         logs = find_offsets(self._options.request, {}, now_ms=SystemClock().now_ms())
@@ -157,10 +157,7 @@ class KafkaLogStreamReader(DataSourceStreamReader):
                 yield from follow_range(wanted, partition.request, now_ms=now_ms)
 
     def _look(self, reached: dict[TopicPartition, int]) -> dict[TopicPartition, LogOffsets]:
-        """Return the log offsets of each partition.
-
-        A log that was read and is gone has none.
-        """
+        """Return the log offsets of each existing partition."""
         request = self._options.request
         there = replace(
             request, choice=replace(request.choice, may_be_missing=True), starting=Bound()

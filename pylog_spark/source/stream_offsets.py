@@ -35,10 +35,7 @@ def offsets_from_json(stored: object) -> dict[TopicPartition, int]:
 
 
 def offsets_to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """Return offsets as JSON for a checkpoint.
-
-    Equal offsets give the same text.
-    """
+    """Return offsets as JSON for a checkpoint; equal offsets, equal text."""
     by_topic: dict[str, dict[str, int]] = {}
     for partition in sorted(offsets):
         by_topic.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
@@ -51,9 +48,7 @@ def next_ends(
     *,
     fail_on_data_loss: bool,
 ) -> dict[TopicPartition, int]:
-    """Return the present end of each partition.
-
-    It is never below what was read already.
+    """Return each partition's end, never below the offsets already read.
 
     Args:
         reached: Up to where the stream has read.
@@ -85,9 +80,7 @@ def limit_ends(
     ends: Mapping[TopicPartition, int],
     most: int,
 ) -> dict[TopicPartition, int]:
-    """Return ends limited to about so many offsets, as Spark does.
-
-    Spark's Kafka source limits a trigger in the same way.
+    """Limit ends to a number of offsets, as Spark's Kafka source.
 
     Each partition has its share by how much of it there is, and at least one offset.
 

@@ -1,6 +1,6 @@
 """The tasks of a query: small ranges together, large segments in pieces.
 
-Small ranges may be of many partitions.
+One task may read small ranges of many partitions.
 
 Views of files are a task for some dozens of partitions; those of whole roots one for all of them.
 """
@@ -27,7 +27,7 @@ _PARTITIONS_A_TASK: Final = 64
 def plan_tasks(options: SourceOptions, *, now_ms: int) -> list[tuple[ReadRange, ...]]:
     """Return each task's ranges, in the order of partitions and offsets.
 
-    There are none if there are no records.
+    The result is empty if there are no records.
 
     Args:
         options: What the query asks for.

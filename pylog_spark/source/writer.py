@@ -23,7 +23,7 @@ class StagedMessage(WriterCommitMessage):
 class KafkaLogWriter(DataSourceArrowWriter):
     """One write to a log, in every process of it.
 
-    Spark pickles it into tasks and into the process of the commit.
+    Spark pickles the writer into tasks and into the process of the commit.
 
     Args:
         run: The write, begun.

@@ -84,7 +84,7 @@ class MetadataFile:
     def torn_at(self) -> int | None:
         """Position behind the last whole batch, if bytes follow.
 
-        It is set when all batches were read.
+        Its value is set once all batches were read.
         """
         return self._torn_at
 
@@ -256,9 +256,7 @@ class PartitionVersion:
 
 
 def list_partition_versions(directory: Path) -> list[PartitionVersion]:
-    """Return every version of every partition in a node's metadata.
-
-    They are in log order.
+    """Return every version of every partition, in order of the metadata log.
 
     Args:
         directory: A ``__cluster_metadata-0``.
@@ -293,7 +291,7 @@ class _ImageFeed:
     def read_snapshot(self, name: str, end_offset: int, *, may_be_empty: bool = False) -> None:
         """Replay a snapshot; its records' own offsets mean nothing.
 
-        Kafka loads one of no byte as one without records.
+        As in Kafka, a snapshot of no bytes has no records.
         """
         path = self._directory / name
         last_control = None

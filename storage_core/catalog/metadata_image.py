@@ -41,7 +41,7 @@ class ResourceType(enum.IntEnum):
 class TransactionMark(enum.Enum):
     """A step of a metadata transaction: its begin, end or abort.
 
-    What lies between BEGIN and END counts as one record.
+    Records between BEGIN and END count as one record.
     """
 
     BEGIN = "begin"
@@ -107,9 +107,9 @@ class PartitionRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChangeRecord:
-    """Changes of a partition; None, or NO_LEADER_CHANGE, where nothing changed.
+    """Changes of a partition; None or NO_LEADER_CHANGE means no change.
 
-    NO_LEADER_CHANGE stands for the leader.
+    NO_LEADER_CHANGE is the leader's value.
     """
 
     topic_id: str
@@ -126,10 +126,7 @@ class PartitionChangeRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClearElrRecord:
-    """Removal of a topic's eligible leader replicas, or of all topics'.
-
-    An empty name stands for all topics.
-    """
+    """Removal of a topic's eligible leader replicas; all topics' without a name."""
 
     topic: str
 
@@ -138,7 +135,7 @@ class ClearElrRecord:
 class ConfigRecord:
     """A setting of a topic or broker, or its removal (None).
 
-    The value may be a secret: it is left out of the text of this object.
+    The value may be a secret: ``repr`` leaves it out.
     """
 
     resource_type: int

@@ -1,6 +1,4 @@
-"""The off switch: a file against changes by this program.
-
-The owner puts it into a directory.
+"""The off switch: a file of the owner against this program's changes.
 
 The file's name is no segment's and no checkpoint's: a broker does not notice it.
 """

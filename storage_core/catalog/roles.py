@@ -1,6 +1,6 @@
 """The role of a root of logs: broker, mirror or managed.
 
-It decides who may write there.
+The role decides who may write there.
 
 A role is said by the owner. Without that it is guessed from what lies there, and a guess is good
 enough for reading only.

@@ -71,7 +71,7 @@ _ALL_BROKERS: Final = ""
 def without_deleting_keys(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of many topics, without their deletion settings.
 
-    The others hold for an internal topic, too.
+    The remaining settings hold for an internal topic, too.
     """
     return {key: text for key, text in settings.items() if key not in _DELETING_KEYS}
 
@@ -112,7 +112,7 @@ class TopicEntry:
 class TopicCatalog:
     """Ids and configs of a root's topics.
 
-    They are small and made of values, so they may travel to tasks.
+    A catalog is small and has only values, so Spark can send it to tasks.
 
     Attributes:
         topics: What the cluster says, or what was exported from it, by topic.
@@ -185,7 +185,7 @@ class TopicCatalog:
     def config_or_defaults(self, topic: str) -> LogConfig:
         """Return the effective config of a topic, else the broker's defaults.
 
-        For what loses nothing by a wrong guess, as loading a log does.
+        Use it only where a wrong guess loses nothing, such as loading a log.
 
         Raises:
             ConfigError: A setting is unknown, malformed, out of range or contradicts another.

@@ -1,6 +1,4 @@
-"""Read topic configs from a cluster's exported dump.
-
-They are for directories without the cluster's metadata.
+"""Read topic configs from a dump, for directories without cluster metadata.
 
 Either JSON of our own, or what Apache Kafka's own tool prints::
 
@@ -125,10 +123,7 @@ def _parse_text(content: bytes, file: str) -> dict[str, dict[str, str]]:
 
 
 def _find_setting(line: str) -> tuple[str, str] | None:
-    """Return a line's key and value, None if it has no setting.
-
-    It takes time linear in the line's length.
-    """
+    """Return a line's key and value, else None, in linear time."""
     key = _KEY.match(line)
     if key is None or not line.endswith("}"):
         return None

@@ -27,7 +27,7 @@ class TopicFilter:
     def admits(self, topic: str | None) -> bool:
         """Whether a topic passes; None passes if no topic was asked for.
 
-        None stands for a directory without a topic.
+        The name None stands for a directory without a topic.
         """
         if topic is None:
             return not self.topics

@@ -1,6 +1,6 @@
 """Small files of a log directory and a partition, and the lock.
 
-Their bytes become values here, and values bytes.
+This package decodes and encodes them.
 """
 
 from storage_core.checkpoint.broker_files import (

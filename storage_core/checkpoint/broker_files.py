@@ -216,7 +216,7 @@ def encode_clean_shutdown(broker_epoch: int = UNKNOWN_BROKER_EPOCH) -> bytes:
 def parse_quorum_state(data: bytes, *, file: str) -> dict[str, Any]:
     """Return the fields of ``quorum-state``, in the file's order.
 
-    Their names are Kafka's, in snake case.
+    Field names are Kafka's, in snake case.
 
     Raises:
         CheckpointError: It is no JSON object, or has a field that no version has.

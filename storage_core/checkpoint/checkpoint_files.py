@@ -66,9 +66,7 @@ _COLON: Final = re.compile(r":[ \t\n\v\f\r]+")
 
 
 def read_lines(data: bytes, *, file: str) -> list[str]:
-    """Return the lines of a UTF-8 text without their ends.
-
-    An empty last line is no line.
+    """Return a UTF-8 text's lines without ends; no empty last line.
 
     Raises:
         CheckpointError: The bytes are not UTF-8.
@@ -142,7 +140,7 @@ def _require_utf8(data: bytes, *, file: str) -> None:
 def _walk_lines(data: bytes) -> Iterator[str]:
     """Yield the lines of ``read_lines`` one at a time.
 
-    A list of all takes ten times the file.
+    A list of all lines would take ten times the file's memory.
     """
     start = 0
     for end in _LINE_END_BYTES.finditer(data):
@@ -181,7 +179,7 @@ def parse_number(text: str, largest: int, *, file: str, line: int) -> int:
 def quote(text: str) -> str:
     """Return a file's text for an error message, escaped and cut.
 
-    Of zeros alone only the number is said: a crash has left them.
+    Zeros alone, which a crash leaves, become their number.
     """
     if text and not text.strip("\0"):
         return count_text(len(text), "zero byte")
@@ -222,7 +220,7 @@ def parse_offset_checkpoint(data: bytes, *, file: str) -> dict[TopicPartition, i
 def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
     """Return the bytes of an offset checkpoint, sorted by partition.
 
-    Kafka writes it in any order.
+    Kafka writes partitions in any order.
     """
     return encode_entries(
         f"{partition.topic} {partition.partition} {offsets[partition]}"

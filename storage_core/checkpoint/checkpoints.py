@@ -54,9 +54,7 @@ class PartitionCheckpoints:
     cleaner_offset: Count | None = None
 
     def moved(self, changes: Self) -> Self:
-        """Return these offsets with some of them changed.
-
-        No recovery point is below the log's start.
+        """Return these offsets with changes; no recovery point below the log's start.
 
         Args:
             changes: None leaves an offset as it is.

@@ -1,6 +1,6 @@
 """Kafka's lock on a log directory, against brokers and other jobs.
 
-While it is held, nobody else writes there.
+Only the holder of the lock writes to the log directory.
 
 A broker takes a POSIX record lock on ``.lock`` in each of its log directories and keeps it as long
 as it runs. ``LogDirectoryLock`` takes the same lock, in a process of its own (``lock_holder``
@@ -66,7 +66,7 @@ class LockProof:
 class LockShare:
     """A share in the lock on a log directory; a context manager.
 
-    ``share_lock`` makes it.
+    Made by ``share_lock``.
 
     As long as it is open nobody else gets the lock, whatever becomes of the holder.
 
@@ -148,7 +148,7 @@ _sharing = threading.Lock()
 def _leave_shares() -> None:
     """Leave the parent's shares after a fork.
 
-    A fork changes nothing, and may outlive its parent.
+    The forked process changes nothing, and may outlive its parent.
     """
     global _keepers, _sharing  # of this process, as descriptors are
     _sharing, _keepers = threading.Lock(), 0
@@ -162,9 +162,9 @@ os.register_at_fork(after_in_child=_leave_shares)
 
 
 def share_lock(proof: LockProof) -> LockShare:
-    """Return a share in a lock, which the holder gives out.
+    """Return this process's share in a lock, from the holder if new.
 
-    To ask the holder takes some tenths of a millisecond. So what a process has, it uses again.
+    Asking the holder takes some tenths of a millisecond.
 
     Raises:
         GuardRefusedError: This is another host; the holder is gone, or gives out no more of them;
@@ -187,7 +187,7 @@ def share_lock(proof: LockProof) -> LockShare:
 def kept_shares() -> Iterator[None]:
     """Keep all new shares of the lock until the block ends.
 
-    The block is a task with its commits.
+    The block is one task with its commits.
 
     A task that is done leaves none behind: its process may live on for long.
     """
@@ -454,10 +454,7 @@ def query_lock(log_directory: Path) -> LockState:
 
 
 def _command_of(pid: int) -> str:
-    """Return the command of a process, or a JVM's main class.
-
-    The main class is how a broker is recognised.
-    """
+    """Return a process's command; a JVM's main class, as a broker's."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
     except OSError:

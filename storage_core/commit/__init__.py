@@ -1,6 +1,6 @@
 """Change a partition's files exactly once, and undo or purge the change.
 
-Here are plans, claims and the trash.
+The package has plans, claims and the trash.
 """
 
 from storage_core.commit.executor import commit

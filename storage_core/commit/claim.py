@@ -1,6 +1,6 @@
 """The claim file: the right to commit a partition in one run.
 
-There is one attempt at a time, and one result, ever.
+Only one attempt works at a time, and all of them return the same result.
 
 Spark may run a task twice, one after the other or at the same time, and a killed attempt says
 nothing. So the driver creates one claim file per partition beside the scratch files before it
@@ -166,7 +166,7 @@ class CommitClaim:
     def is_of_this_boot(self) -> bool:
         """Whether the machine has not restarted since the claim began.
 
-        Then all that was written down is there.
+        Within one boot no line of the claim file is lost.
         """
         return self._boot is not None and self._boot == current_boot()
 
@@ -204,8 +204,6 @@ class CommitClaim:
 
     def verify_fit(self) -> None:
         """Check that the files are unchanged and every step is possible.
-
-        Nobody else has changed the partition since the commit began.
 
         Raises:
             ChangedWhileReadError: A file is not what the steps that were done have left.
@@ -246,7 +244,7 @@ class CommitClaim:
     def _note(self, group: Iterable[Operation], done: int) -> _Done:
         """Return a line with the file versions after finished steps.
 
-        It has those of the names that the steps changed.
+        The line has only the names that the steps changed.
         """
         if self._files is None or self.location is None:
             return _Done(done=done)  # begun by an older version
@@ -320,9 +318,7 @@ class CommitClaim:
 
 
 def create_claim(path: Path) -> None:
-    """Allow the commit of one partition, before the commits start.
-
-    The driver does it.
+    """Allow the commit of one partition: on the driver, before commits start.
 
     Raises:
         StorageError: The disk failed.
@@ -372,7 +368,7 @@ def resume_claim(
 ) -> tuple[str, dict[str, Any]] | None:
     """Finish a killed run's commit, or forbid it if not yet begun.
 
-    A task of that run may have outlived its driver, and come here only now.
+    A task of that run may outlive its driver, and open the claim only now.
 
     What another user has written is not done with the rights of this one: a claim may lie in a
     folder of the broker's user, who could name there what this user may change and they may not.
@@ -424,7 +420,7 @@ def resume_claim(
 class CommitLostError(PylogError):
     """A killed commit cannot be finished: its files may have changed.
 
-    What was done of it a log loader finds out, or has found out.
+    A log loader repairs the partition, or has done so.
     """
 
     template = "{claim}: {event} since this commit began"
@@ -434,9 +430,7 @@ class CommitLostError(PylogError):
 
 
 def revoke_claim(path: Path) -> None:
-    """Remove a claim after waiting for a commit under way.
-
-    The driver does it.
+    """Remove a claim on the driver, after waiting for its commit.
 
     Raises:
         StorageError: The disk failed.
@@ -501,10 +495,7 @@ def _run_is_over(path: Path) -> GuardRefusedError:
 
 
 def _happened(step: Operation, store: LocalStore) -> bool:
-    """Tell whether a step, unsafe to repeat, was done before a kill.
-
-    Other steps may be done again.
-    """
+    """Tell whether a step, unsafe to repeat, was done before a kill."""
     directory = Path(store.location)
     match step:
         case PromoteFile():

@@ -78,9 +78,7 @@ def decode_step(row: Mapping[str, Any], *, file: str, where: str) -> Operation:
 def require_places(
     steps: Iterable[Operation], location: str, *, claim: Path, log_directory: Path
 ) -> None:
-    """Check that steps stay within the places allowed to a commit.
-
-    They are those of a run on one log directory.
+    """Check that steps stay within a run's places on one log directory.
 
     Args:
         steps: What a killed run was going to do.
@@ -122,9 +120,9 @@ def require_places(
 
 
 def trash_of(steps: Iterable[Operation], location: str) -> list[Path]:
-    """Return the run folders in the trash used by steps.
+    """Return the distinct run folders in the trash used by steps.
 
-    Each is there once. Steps keep files there, or write a record.
+    Steps keep files in them, or write records.
 
     Args:
         steps: Of one commit; ``require_places`` has accepted them.
@@ -144,9 +142,7 @@ def _file_names(step: Operation) -> list[str]:
 
 
 def _is_file_or_free(path: Path, *, most_names: int | None = None) -> bool:
-    """Tell whether a path is a regular file or free.
-
-    A link is neither.
+    """Tell whether a path is a regular file or free; no link.
 
     Args:
         path: The path.
@@ -174,7 +170,7 @@ def _is_scratch(path: Path, claim: Path, directory: Path) -> bool:
 def _is_linked(path: Path, directory: Path) -> bool:
     """Tell whether a link is among a run's own trash folders.
 
-    The run makes them where it keeps the files of a partition.
+    The run makes these folders for the files of a partition.
 
     Those above are the operator's, and may be links.
     """

@@ -86,7 +86,7 @@ def _apply_outside(
 ) -> None:
     """Apply an operation on files outside of the directory.
 
-    The store has to be a local disk.
+    The store must be on a local disk.
     """
     if store is None:
         raise StorageError(

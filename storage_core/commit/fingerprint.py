@@ -33,8 +33,6 @@ _DIGEST_BYTES: Final = 16
 class FileFingerprint:
     """A file's name, size, time and small-file CRC, to notice changes.
 
-    They tell it from another version of itself without reading much.
-
     Attributes:
         name: Plain file name.
         size_bytes: Its length.
@@ -48,10 +46,7 @@ class FileFingerprint:
     crc32: Count | None
 
     def matches(self, other: "FileFingerprint | None") -> bool:
-        """Tell whether two fingerprints are of the same version.
-
-        It is of the same content then. None is no file.
-        """
+        """Tell whether two fingerprints are of one version; None is no file."""
         if other is None or self.size_bytes != other.size_bytes or self.crc32 != other.crc32:
             return False
         return None in {self.modified_ms, other.modified_ms} or (
@@ -71,9 +66,7 @@ FINGERPRINTS: Final[JsonFile[tuple[FileFingerprint, ...]]] = JsonFile(
 
 
 def fingerprint_files(store: LogStore) -> tuple[FileFingerprint, ...]:
-    """Return the fingerprints of a directory's files, sorted by name.
-
-    Scratch files are left out.
+    """Return fingerprints of a directory's files but scratch files, sorted by name.
 
     Raises:
         StorageError: The store failed, or a file vanished meanwhile.
@@ -97,7 +90,7 @@ def fingerprint_files(store: LogStore) -> tuple[FileFingerprint, ...]:
 def is_scratch(name: str) -> bool:
     """Tell by its name whether a file is a scratch file.
 
-    It is only there while a job works, or was left by a killed one.
+    Scratch files are of a job at work, or of a killed one.
     """
     return name.startswith(SCRATCH_PREFIX) or name.endswith(TEMPORARY_SUFFIX)
 
@@ -134,9 +127,7 @@ Versions = Mapping[str, FileVersion]
 
 
 def observe_versions(directory: Path) -> dict[str, FileVersion]:
-    """Return the version of each file of a directory, by name.
-
-    Scratch files are left out.
+    """Return the versions of a directory's files but scratch files, by name.
 
     Raises:
         StorageError: The directory cannot be listed.

@@ -49,9 +49,7 @@ from storage_core.store.local import plain_path, storage_errors
 
 
 def is_same_filesystem(directory: Path, folder: Path) -> bool:
-    """Tell whether files of a directory can be linked into a folder.
-
-    The folder may not exist yet.
+    """Tell whether a directory's files can be linked into a future folder.
 
     Raises:
         StorageError: One of them cannot be looked at.
@@ -67,7 +65,7 @@ def is_same_filesystem(directory: Path, folder: Path) -> bool:
 def with_trash(plan: Plan, store: LogStore, run_folder: Path, *, action: str) -> Plan:
     """Return a plan plus steps to keep old files in the trash.
 
-    A plan that changes no file stays as it is.
+    A plan without changes of files is returned as it is.
 
     Args:
         plan: What is to be done to a partition.
@@ -133,10 +131,7 @@ def _keep(commit: TrashedCommit, *, is_copy: bool) -> list[Operation]:
 
 
 def _end_of_leftovers(operations: tuple[Operation, ...], files: Iterable[FileFingerprint]) -> int:
-    """Count the first operations of a plan for cleanup after a crash.
-
-    They do nothing else.
-    """
+    """Count the first operations of a plan, only for cleanup after crashes."""
     leftovers = {
         file.name
         for file in files
@@ -155,9 +150,7 @@ def _end_of_leftovers(operations: tuple[Operation, ...], files: Iterable[FileFin
 
 
 def _near_segments(files: Collection[str], changed: set[str]) -> set[str]:
-    """Return other files removed by a loader with a swapped segment.
-
-    The loader finishes the swap of the segment.
+    """Return other files removed by a loader along with a segment's swap.
 
     Those are all whose number lies in the segments that are swapped: producer snapshots above all.
     """

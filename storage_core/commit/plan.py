@@ -15,7 +15,7 @@ from storage_core.json_values import FileName, SystemText
 class WriteFile:
     """Create or replace a small file, with a time if given.
 
-    The time is modified_ms, its modification time in epoch milliseconds.
+    ``modified_ms`` is the modification time, epoch milliseconds.
     """
 
     name: FileName
@@ -46,7 +46,7 @@ class PromoteFile:
 class CopyRange:
     """Copy a byte range of a file to a new, synced file.
 
-    Both are in the directory. The new one gets this modification time.
+    The copy is in the same directory; ``modified_ms`` is its modification time.
 
     Attributes:
         source: Name of the file that holds the bytes.
@@ -95,7 +95,7 @@ class TruncateFile:
 class SyncFile:
     """Make a file's content durable.
 
-    Whoever wrote it may have been killed before its sync.
+    Its writer may have been killed before the sync.
     """
 
     name: FileName
@@ -111,9 +111,7 @@ class SyncDirectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepFile:
-    """Keep a file outside of the directory too, as it is now.
-
-    The directory does not change.
+    """Keep a file's present version outside of the directory, too.
 
     Attributes:
         name: Of the file.
@@ -132,9 +130,9 @@ class KeepFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteRecord:
-    """Create or replace a small file outside of the directory, durably.
+    """Create or replace a small file outside the directory, durably.
 
-    Its folder is durable, too.
+    The file's folder becomes durable, too.
     """
 
     path: SystemText
@@ -154,7 +152,7 @@ class RecordLeft:
 class RestoreFile:
     """Put a kept file into the directory, replacing its namesake.
 
-    It stays kept.
+    The kept file stays in the trash.
     """
 
     path: SystemText
@@ -211,9 +209,7 @@ def changed_names(step: Operation) -> tuple[str, ...]:
 
 
 def independent_groups(steps: Iterable[Operation]) -> Iterator[tuple[Operation, ...]]:
-    """Cut steps into groups with no two steps on one file.
-
-    The groups are as long as they may be.
+    """Cut steps into the longest groups with no two on one file.
 
     Of such a group it can be told by the files, step by step, what was done and what was not; and
     whoever does the steps again, leaving out those that were done, comes to the same end.
@@ -247,9 +243,7 @@ def follow_step(
     files: MutableMapping[str, _Version],
     new_version: Callable[[Operation], _Version],
 ) -> None:
-    """Update the versions of a directory's files to those after a step.
-
-    They are by name.
+    """Update a directory's file versions, by name, to those after a step.
 
     Args:
         step: The step.
@@ -301,7 +295,7 @@ class Plan:
     def describe(self) -> Iterator[dict[str, str | int]]:
         """Yield one flat dictionary a step: its kind and its fields.
 
-        Of contents it has the size.
+        Contents are given by their size.
         """
         for operation in self.operations:
             row: dict[str, str | int] = {"operation": type(operation).__name__}

@@ -1,6 +1,6 @@
 """Delete for good Kafka's renamed files and the trash of runs.
 
-Kafka gives the files that it removes a suffix.
+Kafka marks a file or directory for removal by a suffix.
 
 What a broker would remove by itself are ``.deleted`` files and directories of deleted partitions.
 It renames first and removes ``file.delete.delay.ms`` later; one that was stopped in between
@@ -141,7 +141,7 @@ def plan_purge_directory(directory: Path, *, now_ms: int, delay_ms: int) -> Purg
 def find_runs(trash: Path) -> list[Path]:
     """Return the run folders in a trash, oldest first.
 
-    Of its other folders nothing is known.
+    Other folders in the trash are left out.
 
     Raises:
         StorageError: It cannot be listed.
@@ -219,9 +219,9 @@ def _changed_ms(entry: Entry) -> int:
 
 
 def _removals(folder: Path) -> Iterator[tuple[Plan, int]]:
-    """Yield a plan to empty and remove each folder, and bytes.
+    """Yield a plan and the bytes for each folder to remove.
 
-    The run's own folder comes last. The bytes are those of the folder's files.
+    The run's own folder comes last.
 
     Raises:
         GuardRefusedError: Something in it is neither a file nor a folder.

@@ -1,6 +1,4 @@
-"""Check that the rest of a commit fits the files on disk.
-
-This is done before any of the rest is.
+"""Check, before it starts, the rest of a commit against the files.
 
 A commit that was killed is made for the files as its own steps left them. So steps are noted with
 what they left, a group at a time; of the group that comes next the first ones may have been done,
@@ -42,7 +40,7 @@ def verify_fit(
 ) -> None:
     """Check that files are as the finished part of steps left them.
 
-    Of the steps' first group, the first ones may be done, or none; all others are not.
+    Of the steps' first group, some first ones may be done; no other step is.
 
     Nothing is changed.
 
@@ -82,9 +80,7 @@ def _done(
     actual: Versions,
     scratch: Versions,
 ) -> list[Operation]:
-    """Return the first group's steps with files already changed.
-
-    The last one may be half done.
+    """Return the first group's finished steps, and a last half-done one.
 
     They were done in their order: one that is done after one that is not is somebody else's work.
     """
@@ -110,7 +106,7 @@ def _is_amid(
 ) -> bool:
     """Tell whether files look as a finished or half-done step leaves them.
 
-    A step is done by half if it was killed in the middle.
+    A kill in the middle leaves a half-done step.
     """
     match step:
         case WriteFile(name=name):
@@ -179,7 +175,7 @@ def _require_sources(
 def _made(step: Operation, scratch: Versions) -> FileVersion:
     """Return the version after a step, as far as known before.
 
-    Only the length is, if that.
+    At most its length is known.
     """
     match step:
         case WriteFile(content=content):

@@ -1,6 +1,6 @@
 """The scratch folder of a run, for task files before their commit.
 
-A commit promotes them.
+A commit moves the files into their partitions.
 
 On the filesystem of the log directory, so that promoting is a rename, but outside of it, so that
 whatever a killed run leaves behind cannot stop a broker: in a folder beside the log directory,
@@ -65,9 +65,7 @@ def scratch_home(log_directory: Path, prefix: str = SCRATCH_PREFIX) -> Path | No
 
 
 def create_scratch(log_directory: Path, run_id: str) -> Path | None:
-    """Create the scratch folder of a run.
-
-    The driver does it, under the log directory's lock.
+    """Create the scratch folder of a run, under the log directory's lock.
 
     Returns:
         The folder; None where scratch files have to lie inside the partition directories.
@@ -94,9 +92,7 @@ def create_scratch(log_directory: Path, run_id: str) -> Path | None:
 
 
 def find_inside(log_directory: Path) -> list[Path]:
-    """Return the scratch files inside the partition directories.
-
-    The log directory's lock is held.
+    """Return scratch files inside the partition directories, under the lock.
 
     That lists every partition: whoever needs the answer twice keeps it. Nothing is asked of the
     files themselves: a root has very many, and of all of them perhaps one is a run's.
@@ -115,9 +111,7 @@ def find_inside(log_directory: Path) -> list[Path]:
 
 
 def sweep_scratch(log_directory: Path, *, inside: Iterable[Path] | None = None) -> int:
-    """Delete the scratch files of every run.
-
-    The driver does it, under the log directory's lock.
+    """Delete the scratch files of every run, under the log directory's lock.
 
     While this process holds the lock no other run of ours is at work on the directory: what is
     there was left by one that was killed, or by this one at its end.
@@ -147,9 +141,7 @@ def sweep_scratch(log_directory: Path, *, inside: Iterable[Path] | None = None) 
 
 
 def find_claims(log_directory: Path, *, inside: Iterable[Path] | None = None) -> list[Path]:
-    """Return the claim files of killed runs.
-
-    The log directory's lock is held.
+    """Return the claim files of killed runs, under the log directory's lock.
 
     Args:
         log_directory: The directory.
@@ -168,10 +160,7 @@ def find_claims(log_directory: Path, *, inside: Iterable[Path] | None = None) ->
 
 
 def _inside_home(home: Path | None, glob: str) -> list[Path]:
-    """Return the files with matching names in run folders.
-
-    There are none where there is no home.
-    """
+    """Return files with matching names in run folders, none without a home."""
     if home is None or not is_there(home, may_be_link=True):
         return []
     return [
@@ -185,7 +174,7 @@ def _inside_home(home: Path | None, glob: str) -> list[Path]:
 def _names_if_open_to_us(folder: Path) -> list[str]:
     """Return a folder's names; none if it is closed or gone.
 
-    No run of ours has left anything in there, and the other partitions wait.
+    No run of ours can have written into a closed folder, and other partitions wait.
     """
     try:
         return entry_names(folder)
@@ -194,10 +183,7 @@ def _names_if_open_to_us(folder: Path) -> list[str]:
 
 
 def find_remembered_markers(log_directory: Path) -> list[Path]:
-    """Return killed runs' notes on the directory's clean shutdown marker.
-
-    The log directory's lock is held.
-    """
+    """Return killed runs' notes on the clean shutdown marker, under the lock."""
     home = scratch_home(log_directory)
     with storage_errors(log_directory):
         return _inside_home(home, REMEMBERED_MARKER)
@@ -216,7 +202,7 @@ def scratch_folder(shared: str | None, partition_directory: Path) -> Path:
 def claim_path(shared: str | None, partition_directory: Path, run_id: str) -> Path:
     """Return the claim file of a partition in a run.
 
-    A partition's name may be as long as a name can be: then a digest of it stands in the claim's.
+    For a very long partition name, the file's name has its digest.
     """
     name = f"{SCRATCH_PREFIX}{run_id}-{partition_directory.name}{_CLAIM_SUFFIX}"
     if len(name) > _MOST_CLAIM_NAME:
@@ -228,7 +214,7 @@ def claim_path(shared: str | None, partition_directory: Path, run_id: str) -> Pa
 def keep_scratch(operations: Iterable[Operation], run_id: str) -> tuple[Operation, ...]:
     """Return a load's plan without the removal of this run's scratch files.
 
-    Loading sweeps away the scratch files of killed runs; those of this run are needed.
+    A load removes the scratch files of killed runs; this run still needs its own.
     """
     ours = f"{SCRATCH_PREFIX}{run_id}-"
     return tuple(

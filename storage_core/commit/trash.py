@@ -213,15 +213,13 @@ S = TypeVar("S", bound=CommitSubject)
 def commit_folder(run_folder: Path, directory: Path, number: int) -> Path:
     """Return the trash folder of a run's numbered commit on a partition.
 
-    The commit keeps its files there.
+    The folder has the files that the commit keeps.
     """
     return _partition_folder(run_folder, directory) / f"{number:0{_NUMBER_DIGITS}d}"
 
 
 def commit_folders(run_folder: Path, directory: Path) -> list[Path]:
-    """Return the existing folders of a run's commits on a partition.
-
-    The oldest comes first.
+    """Return existing folders of a run's commits on a partition, oldest first.
 
     Raises:
         StorageError: They cannot be listed.
@@ -235,10 +233,7 @@ def commit_folders(run_folder: Path, directory: Path) -> list[Path]:
 
 
 def new_commit_folder(run_folder: Path, directory: Path) -> Path:
-    """Return the folder of a run's next commit on a partition.
-
-    It is not there yet.
-    """
+    """Return the free path for a run's next commit on a partition."""
     numbers = (int(folder.name) for folder in commit_folders(run_folder, directory))
     return commit_folder(run_folder, directory, max(numbers, default=-1) + 1)
 
@@ -254,7 +249,7 @@ def _is_number(name: str) -> bool:
 def find_run_folder(path: Path, directory: Path) -> Path | None:
     """Return the run folder of a commit's file in the trash.
 
-    The commit is one on the partition: it kept the file, or recorded something in it.
+    The commit is on the given partition; the file is kept in its folder, or is its record.
 
     Args:
         path: Where that is, in any trash.
@@ -275,7 +270,7 @@ def find_run_folder(path: Path, directory: Path) -> Path | None:
 def _run_folder_of(folder: Path, directory: Path) -> Path | None:
     """Return a commit folder's run folder; None if its name is another's.
 
-    It has to be called as a commit on the partition is.
+    A folder of a commit on the partition has the name that ``commit_folder`` gives.
     """
     names = plain_path(directory).parts[1:]
     if not _is_number(folder.name) or folder.parent.parts[-len(names) :] != names:
@@ -366,8 +361,7 @@ def read_run(run_folder: Path) -> TrashedRun:
 def write_raised(run_folder: Path, raised: Mapping[str, Mapping[str, int]]) -> None:
     """Write down new log starts before they are raised; durable.
 
-    What stands there of other log directories stays: their disks failed, and nobody has given
-    these log starts back.
+    Entries of other log directories stay: their log starts were not given back.
 
     Args:
         run_folder: The run's.
@@ -381,9 +375,7 @@ def write_raised(run_folder: Path, raised: Mapping[str, Mapping[str, int]]) -> N
 
 
 def drop_raised(run_folder: Path, locations: Collection[str]) -> None:
-    """Remove the raised log starts, as their commits have ended.
-
-    Or the log starts have been given back.
+    """Remove raised log starts after their commits ended or were taken back.
 
     Args:
         run_folder: The run's.
@@ -404,9 +396,7 @@ def drop_raised(run_folder: Path, locations: Collection[str]) -> None:
 
 
 def read_raised(run_folder: Path, location: str) -> dict[str, int]:
-    """Return the log starts raised by a killed run, if any.
-
-    They are those of one log directory.
+    """Return a log directory's log starts raised by a killed run.
 
     Of some of them the commit may have been made, and others may never have been raised.
 
@@ -456,7 +446,7 @@ def read_commit(folder: Path) -> TrashedCommit:
 def read_subject(folder: Path) -> tuple[Path, str]:
     """Return (directory, action) of a commit: its partition and its deed.
 
-    Of what it kept nothing is read: a run has very many commits, and a commit very many files.
+    The list of kept files, which may be long, is not read.
 
     Raises:
         CheckpointError: It cannot be understood.
@@ -485,7 +475,7 @@ def _read_record(folder: Path, form: JsonFile[S]) -> S:
 def list_commits(run_folder: Path) -> Iterator[Path]:
     """Yield the folder of every recorded commit of a run, unordered.
 
-    It is recorded once its record file is there.
+    A commit with a record file is recorded.
 
     Raises:
         StorageError: The disk failed.
@@ -502,7 +492,7 @@ def walk_folders(
 ) -> Iterator[tuple[str, list[str], list[str]]]:
     """Walk a folder as ``os.walk`` does, but raise errors.
 
-    ``os.walk`` leaves out in silence what it cannot list.
+    ``os.walk`` ignores folders that it cannot list.
 
     Raises:
         OSError: A folder cannot be listed.
@@ -552,7 +542,7 @@ class _TrashFile:
     def require_ours(self, *directories: str | Path) -> None:
         """Refuse a file possibly written by another user.
 
-        It says which files go into which directory.
+        The file decides which files are put into which directory.
 
         Args:
             directories: That it is about. Who owns all of them can do to them what an undo does.

@@ -1,6 +1,6 @@
 """Undo the commits of a run on a partition, newest first.
 
-From what a commit kept and left follow the operations that put the former files back.
+Operations that restore the former files follow from what a commit kept and left.
 
 Cleaned and deleted segments come back as Kafka's own swap of several segments, so that its loader
 and ours bring a crash to the old or the new state: all files of all of them appear as ``.cleaned``;
@@ -92,9 +92,7 @@ class UndonePartition:
 
 
 def check_partition(store: LogStore, folders: Sequence[Path]) -> UndonePartition:
-    """Return what an undo of a run's commits would do.
-
-    Nothing is written.
+    """Return what an undo of a run's commits would do, without writing.
 
     Args:
         store: The partition directory.
@@ -124,9 +122,7 @@ def check_partition(store: LogStore, folders: Sequence[Path]) -> UndonePartition
 def undo_partition(
     store: LogStore, folders: Sequence[Path], *, settling: PlanSettling
 ) -> UndonePartition:
-    """Undo the commits of one run, the newest first.
-
-    What a killed undo left is finished.
+    """Undo the commits of one run, newest first; finish a killed undo.
 
     Args:
         store: The partition directory, under Kafka's lock.
@@ -188,10 +184,7 @@ def _to_undo(folders: Sequence[Path]) -> Iterator[TrashedCommit]:
 
 
 def _check_whole(store: LogStore, trashed: TrashedCommit) -> None:
-    """Check that the run ended and that its trash is whole.
-
-    It ended on the partition, and the trash has what it kept.
-    """
+    """Check that the run's commit ended and its trash is whole."""
     kept_folder = trashed.folder / KEPT_FOLDER
     if trashed.files_after is None:
         raise GuardRefusedError(
@@ -209,7 +202,7 @@ def _check_whole(store: LogStore, trashed: TrashedCommit) -> None:
 def _verify_left(trashed: TrashedCommit, files: Files) -> None:
     """Check that every file is as the run left it.
 
-    Where an undo was begun, it may also be as it was before the run.
+    After the beginning of an undo, a file may also be as it was before the run.
 
     Args:
         trashed: What the run kept and left.

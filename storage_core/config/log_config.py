@@ -55,7 +55,7 @@ USE_TOTAL_RETENTION: Final = -2
 class CleanupPolicy(enum.StrEnum):
     """The fate of old data: deletion, or compaction by key.
 
-    Compaction keeps the latest value of each key.
+    Compaction retains the latest value of each key.
     """
 
     DELETE = "delete"
@@ -400,18 +400,15 @@ class LogConfig:
 
     @property
     def limits_compaction_lag(self) -> bool:
-        """Whether the age of its records makes a compacted log due.
+        """Whether the age of records alone makes a compacted log due.
 
-        Its dirty ratio does not matter then.
+        The dirty ratio does not matter then.
         """
         return self.max_compaction_lag_ms < LONG_MAX
 
     @property
     def max_segment_ms(self) -> int:
-        """Age at which a segment is closed.
-
-        Compaction must not wait longer for it.
-        """
+        """Age at which a segment is closed, at most the compaction lag."""
         if self.is_compacted and self.max_compaction_lag_ms > 0:
             return min(self.max_compaction_lag_ms, self.segment_ms)
         return self.segment_ms

@@ -129,9 +129,7 @@ def classify_settings(settings: Mapping[str, str]) -> SettingGroups:
 
 
 def split_settings(settings: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Split settings into topic keys and cleaner keys.
-
-    The settings are the whole config.
+    """Split the whole config into topic keys and cleaner keys.
 
     A broker-wide default becomes the topic key that it stands for, unless that is set itself;
     broker keys that concern no single partition are checked for their names and left out.

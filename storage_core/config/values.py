@@ -93,9 +93,9 @@ def choice(options: type[enum.StrEnum]) -> ValueType:
 
 
 def choice_set(options: type[enum.StrEnum]) -> ValueType:
-    """A type for a comma-separated list of members, each at most once.
+    """A type for a comma-separated list of distinct members, possibly empty.
 
-    Repeats fold; an empty list is allowed.
+    A repeated member counts once.
     """
     valid = "list of " + ", ".join(options)
 
@@ -106,10 +106,7 @@ def choice_set(options: type[enum.StrEnum]) -> ValueType:
 
 
 def string_list(*, may_be_empty: bool = True) -> ValueType:
-    """A type for a comma-separated list of texts; order stays.
-
-    Repeats fold.
-    """
+    """A type for a comma-separated list of distinct texts, in their order."""
 
     def parse(key: str, text: str) -> tuple[str, ...]:
         items = tuple(dict.fromkeys(_split(key, text)))
@@ -145,10 +142,7 @@ def folder() -> ValueType:
 
 
 def gzip_level() -> ValueType:
-    """A type for gzip's levels: 1 to 9, or -1.
-
-    -1 is the library's default.
-    """
+    """A type for gzip's levels: 1 to 9; -1 is the default."""
 
     def parse(key: str, text: str) -> int:
         level = _parse_integer(key, text, INT_MAX)
@@ -160,10 +154,7 @@ def gzip_level() -> ValueType:
 
 
 def retention_time(inner: ValueType) -> ValueType:
-    """A type for a broker's retention time; any negative is no limit.
-
-    Zero is refused.
-    """
+    """A type for a broker's retention time: not zero; negative is unlimited."""
 
     def parse(key: str, text: str) -> int:
         number = inner.parse(key, text)
@@ -175,10 +166,7 @@ def retention_time(inner: ValueType) -> ValueType:
 
 
 def render(value: object) -> str:
-    """Return the setting's text of a value; an unset one is empty.
-
-    It parses to the same value.
-    """
+    """Return a value's setting text, for parsing back; unset is empty."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -139,7 +139,7 @@ class Group:
 class GroupImage:
     """A group coordinator's knowledge after the records so far.
 
-    `apply` takes the next record.
+    ``apply`` takes the next record.
     """
 
     def __init__(self) -> None:
@@ -393,10 +393,7 @@ def _assigned(data: bytes) -> list[TopicPartition]:
 
 
 def _read(read: Callable[[], list[Any]]) -> tuple[Any, ...] | None:
-    """Return the content of a member's own bytes; None if malformed.
-
-    They are the client's, and may be anything.
-    """
+    """Return the content of a client's own bytes; None if malformed."""
     try:
         return tuple(read())
     except MalformedMessageError:

@@ -1,7 +1,4 @@
-"""A log's start and end and its open transactions.
-
-Comparing groups with their logs needs them.
-"""
+"""A log's start, end and open transactions, for comparison with groups."""
 
 from dataclasses import dataclass
 

@@ -23,7 +23,7 @@ _NO_TIME: Final = -1
 class TransactionState(enum.Enum):
     """The state of a transactional id, by Kafka's number and name.
 
-    The name is the one in Kafka's tools.
+    The names are those in Kafka's tools.
     """
 
     EMPTY = (0, "Empty")
@@ -95,7 +95,7 @@ class TransactionEntry:
     def is_overdue(self, now_ms: int) -> bool:
         """Whether the transaction is open beyond its timeout.
 
-        The coordinator aborts it when it runs.
+        A running coordinator aborts it.
         """
         if self.state is not TransactionState.ONGOING or self.start_ms is None:
             return False
@@ -105,7 +105,7 @@ class TransactionEntry:
 class TransactionImage:
     """A transaction coordinator's knowledge after the records so far.
 
-    `apply` takes the next record.
+    ``apply`` takes the next record.
     """
 
     def __init__(self) -> None:

@@ -9,9 +9,7 @@ from storage_core.messages.internal_records import Problem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undecoded:
-    """Undecodable records of one type and version.
-
-    The log keeps their bytes.
+    """Undecodable records of one type and version; the log keeps them.
 
     Attributes:
         problem: Why.

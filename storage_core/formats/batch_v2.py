@@ -1,6 +1,6 @@
 """The header of a record batch, message format v2 (magic 2).
 
-Kafka 0.11 and later write it.
+Kafka 0.11 and later write this format.
 
 ::
 
@@ -84,7 +84,7 @@ MAX_SEQUENCE: Final = 2**31 - 1
 class Codec(enum.IntEnum):
     """Compression of a batch: the low three bits of its attributes.
 
-    The numbers 5 to 7 do not exist.
+    No codec has the numbers 5 to 7.
     """
 
     NONE = 0

@@ -154,7 +154,7 @@ class KafkaErrorCode(enum.IntEnum):
 def kafka_error_name(code: int) -> str:
     """Return Kafka's name of an error code.
 
-    A code that 4.4.0 does not have is its number as text.
+    For a code unknown to 4.4.0 it is the number as text.
     """
     try:
         return KafkaErrorCode(code).name

@@ -1,7 +1,4 @@
-"""Positions out of a format table.
-
-So no position is ever spelled as a number.
-"""
+"""Positions out of a format table, in place of numbers."""
 
 import numpy as np
 

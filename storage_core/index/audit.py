@@ -85,9 +85,7 @@ class IndexFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentBatches:
-    """The batches of one segment as an index's entries refer to them.
-
-    They are in file order.
+    """A segment's batches in file order, for checks of its indexes.
 
     Attributes:
         position: int64[n], byte positions in the .log.
@@ -103,9 +101,7 @@ class SegmentBatches:
 
 
 def count_used_entries(entries: NDArray[np.void]) -> int:
-    """Return the number of entries without the zeros at the end.
-
-    A preallocated index ends in zeros.
+    """Return the number of entries before a preallocated index's zeros.
 
     An offset index never holds (0, 0): the first batch of a segment gets no entry. A time index
     may hold it once, for a record of timestamp 0; it is taken for padding.
@@ -295,7 +291,7 @@ class _Checker:
     ) -> None:
         """Note the first entry with a fault, and their number.
 
-        What was expected is asked for where one does: nearly no entry of nearly no index.
+        ``expected`` is called only if there is a fault, which is rare.
         """
         if is_bad.any():
             bad = np.flatnonzero(is_bad)
@@ -342,10 +338,7 @@ def _compare_times(
 
 
 def _not_above_previous(column: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return a mask of the values not above their predecessors.
-
-    The first value is never one of them.
-    """
+    """Return a mask of values not above their predecessors; first is False."""
     is_bad = np.zeros(len(column), np.bool_)
     is_bad[1:] = column[1:] <= column[:-1]
     return is_bad
@@ -360,9 +353,9 @@ def _after(column: NDArray[np.int64]) -> NDArray[np.int64]:
 def _find(
     column: NDArray[np.int64], wanted: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the first row >= each wanted value, and if it equals.
+    """Return the first row >= each wanted value, and whether they equal.
 
-    The column ascends, so that row has the smallest such value.
+    The column must ascend.
     """
     row = np.searchsorted(column, wanted).astype(np.int64)
     return row, (row < len(column)) & (_at(column, row) == wanted)
@@ -373,7 +366,7 @@ def _find_holder(
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return the first batch ending at or above each offset.
 
-    A mask says whether that batch holds the offset.
+    A mask tells whether the batch contains the offset.
     """
     # Where last offsets fall, a broken log, the first one is still what Kafka's walk comes to.
     row, _ = _find(np.maximum.accumulate(batches.last_offset), offset)

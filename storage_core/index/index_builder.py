@@ -115,10 +115,7 @@ class IndexBuilder:
         return self.encode()
 
     def encode(self) -> tuple[bytes, bytes]:
-        """Return the current bytes of both indexes, without a last time entry.
-
-        They are those of (.index, .timeindex).
-        """
+        """Return current bytes of (.index, .timeindex), without a last time entry."""
         nothing = np.empty((0, 2), np.int64)
         rows = np.concatenate([nothing, *self._offset_parts])
         offsets = np.empty(len(rows), OFFSET_INDEX_ENTRY)

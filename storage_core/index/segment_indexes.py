@@ -1,6 +1,6 @@
 """A segment's offset and time index: parse, search, truncate, read in pieces.
 
-They are searched as Kafka searches them.
+Searches give the same results as Kafka's.
 
 Kafka's binary search defines the answer also for an index whose entries are not sorted, such as one
 that ends in the zeros of a preallocated file. The newest entries, 8192 bytes of them, are searched
@@ -89,7 +89,7 @@ def find_slots(column: EntryColumn, target: int, *, entry_bytes: int) -> Slots:
 class PagedEntries:
     """The entries of an index file, read on demand with their neighbours.
 
-    What a file that was cut meanwhile no longer has counts as the zeros that a broker cuts off.
+    Entries that a file has lost since count as zeros; a broker cuts those off.
 
     Args:
         open_file: Opens the file; a page is read with a call of its own.
@@ -142,10 +142,7 @@ class PagedEntries:
         return entry
 
     def end_before_zeros(self) -> None:
-        """Leave out the zeros at the end of the index.
-
-        The file ends in zeros if the broker did not close it.
-        """
+        """Leave out the zeros at the end of an unclosed broker's index."""
         if self._count and not any(self.at(-1).tobytes()):
             self._used = _count_used(self._count, lambda slot: self.at(slot).tobytes())
 
@@ -222,10 +219,7 @@ class OffsetIndex(_SegmentIndex):
         return self._offset(-1)
 
     def look_up(self, offset: int) -> int:
-        """Return the position of the last entry <= offset, else 0.
-
-        That entry has the largest such offset.
-        """
+        """Return the position of the largest offset <= offset, else 0."""
         slot = self._find("relative_offset", offset - self.base_offset).at_or_below
         return 0 if slot == NO_SLOT else int(self.entries["position"][slot])
 
@@ -245,9 +239,9 @@ class OffsetIndex(_SegmentIndex):
 
 
 class TimeEntry(NamedTuple):
-    """A time index entry with an absolute offset.
+    """A time index entry: no record up to this offset is newer.
 
-    Nothing at or before the offset is newer.
+    The offset is absolute.
 
     Attributes:
         timestamp: Epoch milliseconds, NO_TIMESTAMP where there is no entry.
@@ -321,7 +315,7 @@ def read_entries(
 ) -> Iterator[NDArray[np.void]]:
     """Yield the entries of an index in order, without a ragged tail.
 
-    For a reader that goes through the file once: it may be long and all holes.
+    It suits a single pass over a file that may be long and all holes.
 
     Args:
         store: The partition directory.
@@ -368,7 +362,7 @@ class UsedBytes(NamedTuple):
 def read_used(store: LogStore, name: str, entry: np.dtype[Any], *, limit_bytes: int) -> UsedBytes:
     """Read an index up to its last entry other than zeros.
 
-    No hole at its end is read.
+    Holes at the file's end are not read.
 
     Args:
         store: The partition directory.
@@ -429,7 +423,7 @@ def read_last_entry(reader: FileReader, entry: np.dtype[Any], *, is_closed: bool
 def _count_used(entries: int, read: Callable[[int], bytes]) -> int:
     """Return how many entries stand before the zeros at a file's end.
 
-    The first of the zeros is searched. In a file that has zeros amid its entries it may be any.
+    With zeros amid the entries, the result may be the start of any of them.
     """
     used = 0
     while used < entries:

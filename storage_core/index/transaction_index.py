@@ -1,7 +1,4 @@
-"""A segment's transaction index: aborted transactions by their markers.
-
-The markers lie in the segment.
-"""
+"""A segment's transaction index: transactions aborted by markers in that segment."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -167,7 +167,7 @@ def find_batch(
 ) -> BatchPlace | None:
     """Return the batch of Kafka's search for an offset, from a position.
 
-    An index that is wrong may name a position below the file; the search begins at its start then.
+    A wrong index may name a position beyond the file; the search then begins at the file's start.
     """
     with closing(view.open(log_name)) as reader:
         return find_batch_for_offset(reader, offset, start=max(from_position, 0))
@@ -184,7 +184,7 @@ def find_position(
 def find_next_offset(view: DirectoryView, base_offset: int, log_name: str, index_name: str) -> int:
     """Return the next offset of a segment; its base offset if empty.
 
-    Starts, as Kafka does, at the batch of the last offset index entry.
+    As in Kafka, the search starts at the batch of the last offset index entry.
 
     Raises:
         CorruptRecordError: The bytes after that batch are no batches; after a clean shutdown
@@ -224,9 +224,9 @@ def next_offset_in(reader: FileReader, index: OffsetIndex) -> int:
 def find_batch_base_offset(
     view: DirectoryView, base_offsets: Sequence[int], offset: int
 ) -> int | None:
-    """Return the base offset of the batch with an offset, or after.
+    """Return the base offset of the batch with or after an offset.
 
-    None without one.
+    None if there is no such batch.
 
     This is what Kafka makes of the first unstable offset of a log that it has just loaded: the
     batch may begin below it, or above it where compaction left a gap.
@@ -358,7 +358,7 @@ def checked_start(
 def find_end_offset(store: LogStore, segment: ListedSegment) -> int:
     """Return the offset after a segment's last whole batch.
 
-    It is the base offset where the segment has none.
+    In a segment without batches it is the base offset.
 
     Raises:
         CorruptRecordError: The bytes behind its last index entry are no batches, nor zeros.
@@ -373,7 +373,7 @@ def find_end_offset(store: LogStore, segment: ListedSegment) -> int:
 def find_valid_end(store: LogStore, segment: ListedSegment) -> tuple[int, int]:
     """Return where a recovery would end a segment.
 
-    What lies before its last index entry is taken to be good.
+    Bytes before the last index entry are assumed to be valid.
 
     Returns:
         (end_offset, size_bytes): the offset and the position behind the last good batch.
@@ -413,7 +413,7 @@ def _end_offset(
 ) -> int:
     """Return the offset after the last batch of a stretch.
 
-    It is the base offset where the stretch has none.
+    Without batches it is the base offset.
     """
     end_offset = base_offset
     windows = scan_headers(reader, start=start, end=end, window_bytes=_WINDOW_BYTES, tail=tail)

@@ -40,7 +40,7 @@ def read_clean_end(
 ) -> int | None:
     """Return the log end offset of a cleanly closed log.
 
-    None where a load of the log would tell more than that.
+    None if only a load of the log can tell.
 
     Whoever gets none has to load the log. What lies in segments before the newest is not looked at.
 
@@ -83,8 +83,8 @@ def read_clean_end(
 def _read_newest_entries(folder: int, base_offset: int) -> OffsetIndex | None:
     """Return an offset index, or the end that a search looks at.
 
-    None where that search goes elsewhere, because entries are out of order, and where the file is
-    cut meanwhile.
+    None if entries are out of order, so that the search goes elsewhere, or the file was cut
+    meanwhile.
     """
     entry_bytes = OFFSET_INDEX_ENTRY.itemsize
     with _opened(folder, segment_file(base_offset, OFFSET_INDEX_SUFFIX)) as descriptor:

@@ -1,6 +1,6 @@
 """Aborted transactions and last stable offset of a log at rest.
 
-Committed reads need both.
+Reads of committed records need both.
 
 What aborted is told by the markers: the headers of the batches have them, and every transaction's
 data and marker are in the log. Transaction indexes are not asked. A segment has none unless a
@@ -124,7 +124,7 @@ def scan_batch_tables(
 ) -> Iterator[BatchTable]:
     """Yield the batch headers of a segment, a table at a time.
 
-    Each table is valid until the next one.
+    A table is valid until the next one.
 
     Args:
         store: The partition directory.

@@ -118,7 +118,7 @@ def _drop_replaced(view: DirectoryView) -> None:
 def _finish_swaps(view: DirectoryView) -> None:
     """Drop the suffix of swaps, of logs first.
 
-    A log that is a swap still would replace its own indexes.
+    A log still with its suffix would replace its own indexes.
     """
     swaps = [name for name in view.names if name.endswith(SWAP_SUFFIX)]
     for name in sorted(swaps, key=lambda name: not name.endswith(LOG_SUFFIX + SWAP_SUFFIX)):

@@ -1,6 +1,6 @@
 """A log during its load: directory, segments, epochs and producers.
 
-Whatever changes the log goes through here, so that what is lost is noted once, where it is lost.
+Every change of the log goes through this module, so each loss is noted once.
 """
 
 from bisect import bisect_left
@@ -271,7 +271,7 @@ class LoadingLog:
     ) -> None:
         """Note a loss of a segment, on top of former losses.
 
-        The position is None for all of it.
+        A position of None means the whole segment.
         """
         file, start = self.view.place(log_file(base_offset))
         before = self._cuts.get(base_offset)
@@ -307,10 +307,7 @@ class LoadingLog:
         return syncs
 
     def _trim_active_indexes(self) -> None:
-        """Trim the active segment's indexes as a clean close does.
-
-        A ragged tail goes.
-        """
+        """Trim the active segment's indexes, ragged tails too, as a clean close."""
         for suffix, entry_bytes in (
             (OFFSET_INDEX_SUFFIX, OFFSET_INDEX_ENTRY.itemsize),
             (TIME_INDEX_SUFFIX, TIME_INDEX_ENTRY.itemsize),
@@ -323,7 +320,7 @@ class LoadingLog:
     def _batch_base_offset(self, offset: int) -> int:
         """Return the base offset of the batch at or after an offset.
 
-        It is the log's end without one.
+        Without such a batch it is the log's end.
         """
         base_offset = find_batch_base_offset(self.view, self.base_offsets, offset)
         return self.log_end_offset if base_offset is None else base_offset

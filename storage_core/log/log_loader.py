@@ -307,7 +307,7 @@ class LogLoader:
     def _end_unless_below_start(self) -> int | None:
         """Return the log's end; None if the log starts above it.
 
-        All segments are removed then.
+        All segments of such a log are removed.
         """
         if not self._log.base_offsets:
             return None

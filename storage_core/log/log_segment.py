@@ -121,9 +121,10 @@ def describe_segment(
 
 
 def _first_batch_timestamp(view: DirectoryView, log_name: str) -> int:
-    """Return the largest timestamp of a segment's first batch, NO_TIMESTAMP without one.
+    """Return a segment's first batch's largest timestamp, NO_TIMESTAMP without one.
 
-    A segment that begins with something else is loaded all the same: nobody may ever ask for it.
+    A segment that begins with other bytes is loaded nevertheless: its timestamp may never be
+    needed.
     """
     with closing(view.open(log_name)) as reader:
         try:

@@ -188,7 +188,7 @@ def _close_time_index(log: LoadingLog, ages: Mapping[int, bool]) -> None:
 def _newest_batch(log: LoadingLog, base_offset: int, times: bytes) -> tuple[int, int]:
     """Return the newest timestamp of a segment and its batch's last offset.
 
-    The offset is -1 where no batch is newer than what the time index says.
+    The offset is -1 if no batch is newer than the time index's last entry.
 
     Raises:
         CorruptIndexError: The offset index leads to a position before the file.

@@ -1,4 +1,4 @@
-"""Find the offset for a point in time in a log at rest."""
+"""Find a time's offset in a log at rest."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -81,9 +81,9 @@ def find_offset_for_time(
 def _look_up(
     store: LogStore, segment: ListedSegment, target_ms: int
 ) -> tuple[int | None, int | None]:
-    """Return a time index's last timestamp, and the relative offset of its last older entry.
+    """Return a time index's last timestamp and last older relative offset.
 
-    The zeros in which a preallocated one ends do not count.
+    Zeros at the end of a preallocated index do not count.
     """
     newest = older = last_seen = None
     if not segment.has_time_index:
@@ -114,7 +114,7 @@ def find_record_from(  # where, what and how far
     with_control: bool,
     limits: Limits,
 ) -> TimedOffset | None:
-    """Return the first record of a stretch of a segment that is not older than a point in time.
+    """Return a stretch's first record at or after a timestamp.
 
     Args:
         reader: The open .log file.

@@ -1,4 +1,4 @@
-"""Transactions that have begun in a log and not ended: what holds committed reads back.
+"""Open transactions of a log; they hold committed reads back.
 
 Everything that follows the batches of a log keeps its transactions here, by the rules of Kafka's
 ProducerStateManager. What differs lies with those who ask:
@@ -79,9 +79,9 @@ class OpenTransactions:
         self._newest_ms[producer_id] = max(newest_ms, data.newest_ms)
 
     def abort(self, producer_id: int, first_offset: int, marker_offset: int) -> AbortedTxn:
-        """Return the index entry of a transaction that an abort marker is about to end.
+        """Return the index entry of a transaction about to be aborted.
 
-        Its last stable offset is where the oldest open transaction of another producer began, or
+        The last stable offset is the first one of another producer's oldest open transaction, or
         just past the marker.
         """
         others = [first for first, holder in self._ongoing.items() if holder != producer_id]
@@ -103,7 +103,7 @@ class OpenTransactions:
         return was_open
 
     def end(self, producer_id: int, marker_offset: int) -> OpenSpan | None:
-        """Take note that a producer's transaction has ended; return its data, None without any."""
+        """End a producer's transaction; return its data, None without any."""
         first_offset = self.first_offsets.get(producer_id)
         if first_offset is None:
             return None
@@ -125,7 +125,10 @@ class OpenTransactions:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Where the oldest transaction began that is open, or ended above the high watermark."""
+        """First offset of the oldest transaction undecided at the high watermark.
+
+        The transaction is open, or ended above the high watermark.
+        """
         return min([*self._ongoing, *self._unreplicated], default=None)
 
 

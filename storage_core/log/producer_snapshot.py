@@ -123,7 +123,7 @@ def encode_producer_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
 def java_hash_map_order(entries: list[ProducerEntry]) -> list[ProducerEntry]:
     """Sort entries as a Java HashMap by producer id iterates.
 
-    By bucket, then by insertion.
+    The order is by bucket, then by insertion.
     """
     capacity = _FIRST_CAPACITY
     while len(entries) > _LOAD_FACTOR * capacity:

@@ -111,9 +111,9 @@ class ProducerAppendInfo:
 
     @property
     def keeps_epoch(self) -> bool:
-        """Whether the epoch is that from before the append.
+        """Whether the epoch is the one from before the append.
 
-        Older batches count then.
+        Older batches then count.
         """
         return self._producer_epoch == self._current.producer_epoch
 
@@ -325,7 +325,7 @@ class ProducerState:
     def load(self, entries: Iterable[ProducerEntry], *, now_ms: int, expiration_ms: int) -> None:
         """Take over a snapshot, without expired producers.
 
-        A producer with an open transaction stays.
+        A producer with an open transaction does not expire.
         """
         for entry in entries:
             is_expired = now_ms - entry.last_timestamp >= expiration_ms

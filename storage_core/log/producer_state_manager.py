@@ -1,6 +1,6 @@
 """Producer snapshots of a directory and the state they give.
 
-The log behind the newest snapshot is replayed.
+The state follows from the newest snapshot and the log behind it.
 
 The counterpart of Kafka's ProducerStateManager while a log is loaded, recovered or truncated. All
 changes go to a directory view; nothing is written.

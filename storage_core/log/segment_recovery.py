@@ -1,7 +1,4 @@
-"""Recover one segment of a log during its load.
-
-That is its scan, and what follows from it.
-"""
+"""Recover one segment of a log during its load: scan and consequences."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing

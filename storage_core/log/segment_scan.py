@@ -1,6 +1,6 @@
 """Read one segment from end to end for recovery.
 
-It says what is valid, and all that recovery needs of it.
+The scan tells which bytes are valid, and all else recovery needs.
 
 A scan depends on the segment's bytes and the index settings alone, not on what stands before it:
 so the segments of a log can be scanned at the same time, on as many machines as there are, and the

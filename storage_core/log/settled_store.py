@@ -1,6 +1,4 @@
-"""A partition directory as a load would leave it, for readers.
-
-No other files are shown.
+"""Only the files of a partition that a load would leave.
 
 Whoever reads takes no lock, and a swap of segments is many renames: in the middle of one, or after
 one that was cut short, the plain names are neither the old log nor the new one. So a directory is
@@ -205,7 +203,7 @@ def settle(store: LogStore) -> SettledStore:
 def settled_files(store: LogStore, listing: list[FileInfo]) -> list[FileInfo]:
     """Return the files a load would leave, by a directory's listing.
 
-    Nothing is opened where the listing has no name that a load would settle. Errors as of `settle`.
+    If every name is settled, nothing is opened. Errors as of ``settle``.
     """
     return settle(store).list_files() if is_unfinished(listing) else listing
 
@@ -237,7 +235,7 @@ def _is_same(before: list[FileInfo], after: list[FileInfo]) -> bool:
 def _is_identifying(store: LogStore) -> TypeGuard[IdentifyingStore]:
     """Whether a store can identify its files.
 
-    ``isinstance`` would compare whole protocols.
+    ``isinstance`` is slower: it compares whole protocols.
     """
     return hasattr(store, "open_identified")
 

@@ -86,7 +86,7 @@ _NO_ROWS = TransactionRows(
 class TransactionTracker:
     """Decides, batch by batch in offset order, what belongs to aborted transactions.
 
-    The batches come from the first on that an aborted transaction reaches into.
+    The first batch must be the first one with an aborted transaction's records.
 
     Args:
         aborted: Transactions that later batches may belong to; `add_aborted` adds others.
@@ -178,10 +178,10 @@ class TransactionTracker:
         return discard.astype(bool), [self._entries[entry] for entry in entries]
 
     def visible(self, batches: BatchTable) -> NDArray[np.bool_]:
-        """Return which of the next batches a consumer of committed records sees.
+        """Return a mask of next batches visible to consumers of committed records.
 
-        Control batches and those of aborted transactions are left out. Where to stop, at the last
-        stable offset, is the caller's business.
+        Control batches and those of aborted transactions are not. The caller stops at the last
+        stable offset.
         """
         rows, transactions = TransactionRows.select(batches)
         discard, _ = self.decide(transactions)

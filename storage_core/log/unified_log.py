@@ -120,7 +120,7 @@ class UnifiedLog(OpenLog):
     def append_records_to_follower(self, data: Bytes, *, leader_epoch: int) -> LogAppendInfo:
         """Append as a follower; restart an empty log at the first batch.
 
-        That happens where the batch straddles the log's start.
+        A log restarts where the batch straddles the log's start.
 
         The log start offset may lie inside of a batch, after records were deleted: a follower that
         begins there gets the whole batch.
@@ -185,8 +185,8 @@ class UnifiedLog(OpenLog):
     ) -> LogAppendInfo:
         """Append columns of records as a producer's batches.
 
-        Keys and timestamps are checked before anything is written. Batches that were written
-        before a later one is refused stay.
+        Keys and timestamps are checked before anything is written. If a later batch is refused,
+        those before it stay.
 
         Args:
             records: The records.

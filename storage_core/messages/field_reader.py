@@ -45,7 +45,7 @@ _FLOAT64: Final = struct.Struct(">d")
 class FieldReader:
     """A cursor over one message's bytes; reading past their end raises.
 
-    Every method raises MalformedMessageError where the bytes are not what it reads.
+    Every method raises MalformedMessageError for bytes of another form.
 
     Args:
         data: The bytes.
@@ -136,14 +136,14 @@ class FieldReader:
     def nullable_string(self) -> str | None:
         """Read a text or null.
 
-        Bytes that are no UTF-8 become replacement characters.
+        Invalid UTF-8 becomes replacement characters.
         """
         return self._text(self.int16())
 
     def nullable_compact_string(self) -> str | None:
         """Read a compact text or null.
 
-        Bytes that are no UTF-8 become replacement characters.
+        Invalid UTF-8 becomes replacement characters.
         """
         return self._text(self.unsigned_varint() - 1)
 
@@ -156,10 +156,7 @@ class FieldReader:
         return self._bytes(self.unsigned_varint() - 1)
 
     def nullable_array(self, read_element: Callable[[], _T]) -> tuple[_T, ...] | None:
-        """Read elements or null.
-
-        The count is checked against the number of bytes up to the end.
-        """
+        """Read elements or null; the remaining bytes bound the count."""
         return self._array(self.int32(), read_element)
 
     def nullable_compact_array(self, read_element: Callable[[], _T]) -> tuple[_T, ...] | None:
@@ -175,10 +172,7 @@ class FieldReader:
         return self._int32_array(self.unsigned_varint() - 1)
 
     def tagged_fields(self) -> Iterator[tuple[int, "FieldReader"]]:
-        """Yield each tagged field: its tag and a reader over its bytes.
-
-        They come in the order of the bytes.
-        """
+        """Yield each tagged field, in order: its tag and its bytes' reader."""
         count = self.unsigned_varint()
         if count > min(self.remaining, _MAX_TAGGED_FIELDS):
             raise self.error(f"there are {count} tagged fields in {self.remaining} bytes")

@@ -83,7 +83,7 @@ class DecodedRecord:
 def decode_internal_record(topic: str, key: bytes | None, value: bytes | None) -> DecodedRecord:
     """Decode a record of an internal topic.
 
-    Bytes behind its fields are ignored, as by Kafka.
+    As in Kafka, bytes behind its fields are ignored.
 
     Args:
         topic: One of `INTERNAL_RECORDS`.
@@ -191,7 +191,7 @@ def _decode_metadata(types: Mapping[int, RecordType], value: bytes | None) -> De
 def _decode_control(key: bytes, value: bytes | None) -> DecodedRecord:
     """Decode a control record of the cluster's metadata.
 
-    Nothing else in them has a key.
+    Only control records have a key there.
     """
     try:
         reader = FieldReader(key)

@@ -157,7 +157,7 @@ def secret_fields(message: Message) -> frozenset[str]:
 def _reader_of(message: Message, version: int) -> Read:
     """Return the reader of one version of a message, from a cache.
 
-    A log has many of them.
+    A log has many records of that version.
     """
     return _struct_reader(message.fields, version, message.is_flexible(version))
 

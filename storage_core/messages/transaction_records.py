@@ -1,6 +1,6 @@
 """The records of ``__transaction_state`` and ``__share_group_state``, as Kafka 4.4 reads them.
 
-The version of a key is the type of its record. Sources:
+The version of a record's key is the record's type. Sources:
 ``org.apache.kafka.coordinator.transaction.generated``,
 ``org.apache.kafka.coordinator.share.generated`` (``CoordinatorRecordType`` has the numbers).
 """

@@ -1,6 +1,4 @@
-"""Follow a range across replaced files, like a consumer.
-
-A broker's consumer reads on in the same way.
+"""Follow a range across replaced files, like a broker's consumer.
 
 A query wants the records of one moment, and refuses where files have changed. A stream wants each
 offset once: what it has not read yet it takes from the files that are there then.

@@ -1,6 +1,6 @@
 """Find all remaining versions of keys, and the erased offsets around.
 
-They may be left anywhere.
+All places with records are searched.
 
 A log has the versions that neither compaction nor deletion has taken away. Others may be left in
 files that Kafka has renamed, in former generations of a managed root, and in the trash of runs.
@@ -205,7 +205,7 @@ class _SegmentFolder:
     def logs(self) -> dict[int, FileInfo]:
         """The record files by base offset, in order.
 
-        A name may spell its number in another way than Kafka does: whoever opens it says so.
+        A name may have a number in another form than Kafka's; opening the file reports it.
         """
         return {_base_of(name): self.files[name] for name in sorted_logs(self.files)}
 
@@ -248,7 +248,7 @@ def find_history(  # each is a question of its own, most of them by name
 ) -> Iterator[PartitionHistory]:
     """Yield each partition's versions of some keys, by partition number.
 
-    What cannot be read is an error of its partition, and hides nothing else.
+    A read error belongs to its partition, and hides nothing else.
 
     Args:
         path: Path or URL of a log directory, a managed root or one partition.
@@ -343,7 +343,7 @@ def _look_at_log(history: _PartitionHistory, location: str) -> None:
 def _places_of_generations(store: ManagedStore) -> Iterator[_SegmentFolder]:
     """Yield segments of former generations missing from all later ones.
 
-    Objects never change.
+    A segment's object never changes.
     """
     segments: set[tuple[str, int, int]] = set()
     for manifest in kept_generations(store.objects, store.partition, grace_start_ms=-MAX_OFFSET):
@@ -445,10 +445,7 @@ def _history_of(
 
 
 def _with_successors(versions: Sequence[Version]) -> Iterator[Version]:
-    """Yield versions, each with the offset of its key's next one.
-
-    They come by key and offset.
-    """
+    """Yield versions by key and offset, each with its successor's offset."""
     following: dict[bytes | None, int] = {}
     linked: list[Version] = []
     for version in reversed(versions):
@@ -461,9 +458,7 @@ def _with_successors(versions: Sequence[Version]) -> Iterator[Version]:
 
 
 class _NewestVersions:
-    """The newest versions of keys in a partition, within a memory bound.
-
-    All places of the partition count.
+    """A partition's newest versions of keys from all places, in bounded memory.
 
     Of each key there is an offset from which on all versions of all places are kept. It rises when
     there are too many of them, and what lies below it is let go.
@@ -485,10 +480,7 @@ class _NewestVersions:
 
     @property
     def left_out(self) -> int:
-        """Number of records read other than copies of kept versions.
-
-        Only records of the keys count.
-        """
+        """Number of the keys' records read, other than kept versions' copies."""
         return self._records - sum(len(version.copies) for version in self.all())
 
     def all(self) -> list[Version]:
@@ -528,7 +520,7 @@ class _NewestVersions:
     def _lowest(self, versions: Iterable[_Identity]) -> int:
         """Return the offset of the oldest version to keep; 0 for all.
 
-        Older ones have no room.
+        There is no room for older ones.
         """
         room, lowest = _MOST_BYTES, 0
         newest_first = sorted(versions, key=lambda same: same[0], reverse=True)
@@ -716,7 +708,7 @@ class _Erasure:
     def scan(self, store: SettledStore) -> None:
         """Scan the batch headers of a log, up to the last offset.
 
-        It is the last offset that counts.
+        Their last offset decides.
 
         Raises:
             CorruptRecordError: Bytes are no batches.

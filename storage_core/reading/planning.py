@@ -224,7 +224,7 @@ def _look_at_each(
 ) -> list[R]:
     """Apply a function to each item; return the results in order.
 
-    On an object store several at once: each answer takes its time.
+    On an object store several calls run at once.
     """
     roots = [planner.root for planner, _ in items]
     slowest = next((root for root in roots if not isinstance(root, BrokerRoot)), None)
@@ -254,9 +254,7 @@ class _Planner:
         self._checkpoints = read_checkpoints(self.root, [LOG_START_FILE, CLEANER_FILE])
 
     def plan(self, listed: _PlannedLog, work: Callable[[_PlannedLog], T]) -> T | None:
-        """Run some work on a log's plan; None if the log vanished.
-
-        It is run again if the log changed meanwhile.
+        """Run work on a log's plan, again after changes; None if vanished.
 
         Raises:
             ChangedWhileReadError: It was changed again and again.
@@ -324,7 +322,7 @@ def choose_places(request: ReadRequest) -> dict[TopicPartition, Place]:
 def find_places(paths: Sequence[str]) -> dict[TopicPartition, list[Place]]:
     """Return the places of each partition below some paths.
 
-    A path to a partition's own directory has no other partition.
+    A partition's own directory has only that partition.
 
     Args:
         paths: Paths or URLs of log directories or of single partition directories.
@@ -362,10 +360,7 @@ def _only_place(partition: TopicPartition, places: Sequence[Place]) -> Place:
 def _validate_coverage(
     bound: Bound, partitions: Collection[TopicPartition], *, may_be_missing: bool
 ) -> None:
-    """Check that offsets or times cover exactly the read partitions.
-
-    Spark requires it, too.
-    """
+    """Check, as Spark, that offsets or times cover exactly the read partitions."""
     if bound.partitions is None:
         return
     missing = sorted(set(partitions).difference(bound.partitions))
@@ -419,9 +414,9 @@ def _find_extent(log: _PlannedLog, request: ReadRequest, now_ms: int) -> _Extent
 
 
 def _find_whole(log: _PlannedLog, request: ReadRequest) -> ReadRange | None:
-    """Return a whole log's range without its end; the reader finds that.
+    """Return a whole log's range; its reader finds the last stable offset.
 
-    The end is its last stable offset.
+    The range's end is open.
 
     That takes the headers of all batches where no producer snapshot tells of it. Whoever reads the
     whole log in one go has them anyway; None for any other log.
@@ -440,10 +435,7 @@ def _find_whole(log: _PlannedLog, request: ReadRequest) -> ReadRange | None:
 
 
 def _find_bounds(log: _PlannedLog, request: ReadRequest, now_ms: int) -> LogOffsets:
-    """Return the offsets to read, and an end in any case.
-
-    Where nothing else bounds the read, it is the log's end.
-    """
+    """Return the offsets to read, up to the log's end at most."""
     log_end = readable_end = find_end_offset(log.store, log.segments[-1])
     if request.is_committed:
         stable = find_last_stable_offset(
@@ -462,7 +454,7 @@ def _find_bounds(log: _PlannedLog, request: ReadRequest, now_ms: int) -> LogOffs
 def _find_hole_on_its_way(log: _PlannedLog, reached: int, now_ms: int) -> int | None:
     """Return the end before an early segment, None without one.
 
-    A copy brought that segment before the ones in front of it.
+    A copy brought the segment before those that precede it.
     """
     # A name may spell its number in another way than Kafka does.
     arrived = {

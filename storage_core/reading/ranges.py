@@ -1,6 +1,6 @@
 """Read a range of a partition's segments into Arrow batches.
 
-Memory is bounded by a window of the file and what one run of its batches expands to.
+Memory is bounded by a window of the file and one run of its batches, expanded.
 """
 
 import logging
@@ -149,9 +149,7 @@ def read_range(wanted: ReadRange) -> Iterator[pa.RecordBatch]:
 
 
 def read_on(wanted: ReadRange) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield a range's record batches in order, each with its next offset.
-
-    It is the offset behind the batch. The order is that of offsets.
+    """Yield a range's record batches by offset, each with its next offset.
 
     What lies before damage comes first.
 
@@ -170,7 +168,7 @@ def read_on(wanted: ReadRange) -> Iterator[tuple[int, pa.RecordBatch]]:
 def _place_named(directory: str) -> Iterator[None]:
     """Add the directory to errors with only a file name.
 
-    Whoever reads a file knows but its name.
+    A reader of a file knows only its name.
     """
     try:
         yield
@@ -286,10 +284,7 @@ def _check_gaps(store: SettledStore, watch: GapWatch, wanted: ReadRange) -> None
 
 
 def _are_compacted(store: SettledStore, wanted: ReadRange) -> bool:
-    """Tell whether segments show traces of compaction, by their headers.
-
-    Only a piece of them was read before.
-    """
+    """Tell by headers whether segments, read in part before, were compacted."""
     watch = GapWatch(wanted.cleaned_to or 0)
     for segment in wanted.segments:
         name = log_file(segment.base_offset)
@@ -387,10 +382,7 @@ def _before(window: Window, position: int) -> Window:
 
 
 def _decode(window: Window, wanted: NDArray[np.bool_], limits: Limits) -> Iterator[RecordColumns]:
-    """Decode the wanted batches; yield those before a bad one first.
-
-    Then the bad one is an error.
-    """
+    """Decode the wanted batches; raise at a bad one after earlier ones."""
     row = 0
     try:
         for records in decode_records(window, wanted, limits):
@@ -409,7 +401,7 @@ def _decode(window: Window, wanted: NDArray[np.bool_], limits: Limits) -> Iterat
 class _Committed:
     """Filter out records of aborted transactions, by their markers.
 
-    These are the markers of the range, and those behind it.
+    Markers in the range and behind it count.
 
     Nothing is read ahead before the first batch of a transaction comes.
 
@@ -438,9 +430,9 @@ class _Committed:
         return self._filter.visible(batches)
 
     def _tables_from(self, number: int, position: int) -> Iterator[BatchTable]:
-        """Yield the batch headers from a position to the log's end.
+        """Yield the batch headers from a batch's position to the log's end.
 
-        It is the position of a batch of the range.
+        The batch is one of the range.
         """
         for segment in self.wanted.segments[number:]:
             yield from scan_batch_tables(
@@ -516,10 +508,7 @@ def _log_column(records: RecordColumns, file: str) -> pa.Array:
 
 
 def _headers(records: RecordColumns) -> pa.Array:
-    """Return the headers; null for a record without any.
-
-    Spark's own source has it so.
-    """
+    """Return the headers; as in Spark's own source, null without any."""
     counts = records.header_count
     if not counts.any():
         return pa.nulls(len(records), COLUMN_TYPES["headers"])

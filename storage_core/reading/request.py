@@ -52,7 +52,7 @@ class TopicChoice:
     ) -> list[TopicPartition]:
         """Return the partitions that are read, in their order.
 
-        Where no topic was chosen the cluster's own log is left out.
+        Without a choice of topics the cluster's metadata log is left out.
 
         Args:
             present: All partitions that are there.
@@ -111,7 +111,7 @@ class Bound:
     def partitions(self) -> Collection[TopicPartition] | None:
         """The partitions with an offset or time of their own.
 
-        None where one is for all.
+        None if all have the same one.
         """
         positions = self.offsets if self.timestamps_ms is None else self.timestamps_ms
         return positions.keys() if isinstance(positions, Mapping) else None

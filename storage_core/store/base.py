@@ -39,9 +39,9 @@ class FileReader(Protocol):
     size_bytes: int
 
     def read_into(self, position: int, target: NDArray[np.uint8]) -> int:
-        """Fill target from position on; return the number of bytes.
+        """Fill target from a position on; return the number of bytes.
 
-        There are fewer than target holds at the end of the file.
+        At the end of the file they are fewer than target holds.
         """
         ...
 
@@ -58,7 +58,7 @@ class VersionedReader(FileReader, Protocol):
     def version(self) -> str:
         """An opaque tag; differs for another file and after any change.
 
-        None, "", where the store cannot tell.
+        It is "" if the store has none.
         """
         ...
 
@@ -82,21 +82,21 @@ class SharedReader(FileReader, Protocol):
 class MappedReader(ABC):
     """One open file with zero-copy reads, if the system allows them.
 
-    Readers say so by name: to compare what they have with a protocol costs as much as a small read.
+    Readers derive from it: comparing them with a protocol would cost as much as a small read.
     """
 
     @abstractmethod
     def map(self, position: int, size_bytes: int) -> NDArray[np.uint8] | None:
-        """Return uint8[size_bytes] from position on, None where they have to be read.
+        """Return uint8[size_bytes] from a position on; None if not mapped.
 
-        What is written into it stays there.
+        The array may be written to without changing the file.
         """
 
 
 class HoledReader(ABC):
     """One open file with a known hole at its end.
 
-    Readers say so by name, as those of MappedReader.
+    Readers derive from it, as from MappedReader.
     """
 
     @abstractmethod
@@ -105,10 +105,7 @@ class HoledReader(ABC):
 
 
 def data_end_of(reader: FileReader) -> int:
-    """Return the start of a file's final hole.
-
-    It is the file's length where no hole is seen.
-    """
+    """Return the start of a file's final hole, else its length."""
     return reader.data_end() if isinstance(reader, HoledReader) else reader.size_bytes
 
 
@@ -147,8 +144,6 @@ class LogStore(Protocol):
 
     def write_file(self, name: str, content: bytes, *, modified_ms: int | None = None) -> None:
         """Create or replace a small file durably and atomically.
-
-        It is never half written.
 
         So is all that happened to the directory's entries before.
 
@@ -208,7 +203,7 @@ class LogStore(Protocol):
 class UnsharedStore:
     """A store with knowledge of other writers to its files.
 
-    Stores say so by name.
+    Stores derive from it.
 
     Attributes:
         is_ours: Whether nobody does: then its readers are ``MappedReader``s.
@@ -218,10 +213,7 @@ class UnsharedStore:
 
 
 def is_mapped(store: LogStore) -> bool:
-    """Tell whether a store's files can be read without a copy.
-
-    It holds where the system allows it.
-    """
+    """Tell whether the system can read a store's files without copying."""
     return isinstance(store, UnsharedStore) and store.is_ours
 
 
@@ -242,10 +234,7 @@ class IdentifyingStore(LogStore, Protocol):
 
 
 class OwnedFiles(ABC):
-    """A partition with owners and modes of files.
-
-    Files that replace them take both.
-    """
+    """A partition whose files' owners and modes pass to their replacements."""
 
     @abstractmethod
     def hand_on_ownership(self, descriptor: int, name: str) -> None:
@@ -265,7 +254,7 @@ class OwnedFiles(ABC):
 class DirectoryStore(LogStore, Protocol):
     """A partition directory on a disk, beside which files can be kept.
 
-    Each method may be called again after a crash in the middle of it.
+    Each method may be called again after a crash in its middle.
     """
 
     def keep(self, name: str, path: str, *, is_copy: bool) -> None:

@@ -1,6 +1,6 @@
-"""Warn of costly, deleting or retaining settings of an S3 bucket.
+"""Warn of an S3 bucket's settings with costs, deletions or retention.
 
-They cost money, delete objects or keep them. A plan shows the remarks.
+A plan shows the remarks.
 
 Asked before the first write and put into the plan; nothing here refuses.
 """
@@ -63,7 +63,7 @@ class BucketRemark:
 def inspect_bucket(url: str) -> list[BucketRemark]:
     """Return remarks on a bucket's settings; none for other stores.
 
-    Costs six requests and one page of the listing. What may not be asked is a remark too.
+    It costs six requests and one page of the listing. A forbidden request gives a remark, too.
 
     Raises:
         MissingDriverError: The package that reaches such a URL is not installed.

@@ -1,6 +1,6 @@
-"""Copy an object to another key, on the server if possible.
+"""Copy an object to another key, by the store itself if possible.
 
-The store can do it by itself where both keys are on the same one.
+It is possible if both keys are on the same store.
 
 A copy is of the version that was planned, or it is refused: S3 is told to compare the tag as it
 copies. Not every server obeys; where the copy's own tag does not show that it has the same bytes,
@@ -82,7 +82,7 @@ def _copy_on_s3(
 ) -> str:
     """Copy an object by one CopyObject request.
 
-    That is enough: Kafka's segments have at most 2 GiB, it takes 5.
+    Kafka's segments have at most 2 GiB; one request copies up to 5.
     """
     from storage_core.store.s3_objects import S3ObjectStore  # noqa: PLC0415  # of an extra
     from storage_core.store.s3_transfer import error_code, tag_of  # noqa: PLC0415  # likewise

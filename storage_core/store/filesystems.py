@@ -92,7 +92,7 @@ def find_filesystem(path: Path) -> str | None:
 def _filesystem_by_number(path: Path) -> str | None:
     """Return the filesystem type of a path by statfs(2).
 
-    A number that we do not know is returned as a number.
+    An unknown type is its number.
     """
     words = (ctypes.c_long * _STATFS_WORDS)()
     if ctypes.CDLL(None).statfs(os.fsencode(path), words) != 0:
@@ -101,17 +101,12 @@ def _filesystem_by_number(path: Path) -> str | None:
 
 
 def name_of_number(number: int) -> str:
-    """Return the filesystem type of a statfs(2) number.
-
-    It is the number itself if we do not know it.
-    """
+    """Return the filesystem type of a statfs(2) number, else the number."""
     return _MAGIC.get(number, hex(number))
 
 
 def filesystem_of(path: Path, mount_table: str) -> str | None:
-    """Return the filesystem type of a path by the mount table.
-
-    None if the table does not say.
+    """Return a path's filesystem type by the mount table, else None.
 
     Args:
         path: Absolute, without symbolic links.
@@ -127,7 +122,7 @@ def filesystem_of(path: Path, mount_table: str) -> str | None:
 def is_mount_point(path: Path, mount_table: str) -> bool:
     """Tell whether something is mounted at a path.
 
-    It may be a folder of the same filesystem (``--bind``).
+    The mount may be a folder of the same filesystem (``--bind``).
 
     Args:
         path: Absolute, without symbolic links.

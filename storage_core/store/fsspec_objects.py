@@ -1,6 +1,7 @@
 """Objects behind any filesystem that fsspec knows, for reading and plain writes.
 
-fsspec has no conditional replacement, so a managed root cannot live here; mirrors can be read.
+fsspec cannot replace objects conditionally, so mirrors can be read, but managed roots cannot be
+here.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,7 +32,7 @@ from storage_core.store.object_store import (
 class FsspecObjectStore:
     """The objects below a URL of an fsspec filesystem.
 
-    The tag of one is the store's own, or made of time and size.
+    An object's tag is the store's own, or made of time and size.
     """
 
     def __init__(self, url: str) -> None:
@@ -188,7 +189,7 @@ class FsspecObjectStore:
 
 
 def _is_local(filesystem: Any) -> bool:
-    """Tell whether a filesystem is local or layered over a local one.
+    """Tell whether a filesystem is local, or a layer over one.
 
     A cache is such a layer.
     """

@@ -1,6 +1,4 @@
-"""Ranges of a cleaned log, copied by the object store itself.
-
-The log leaves them out.
+"""Ranges left out of a cleaned log, for the store to copy.
 
 Whoever knows without reading that a long stretch of a log stays leaves it out of the scratch file:
 there is a gap, which takes no room on the disk. What uploads the file has the store fill the gaps.
@@ -53,6 +51,6 @@ class CopiesStretches(Protocol):
 def may_be_gap(objects: ObjectStore, size_bytes: int) -> bool:
     """Tell whether a range is worth a copy by the store itself.
 
-    Not every store can copy parts of objects.
+    Some stores copy no parts of objects.
     """
     return size_bytes >= LEAST_GAP_BYTES and is_server_side(objects, objects)

@@ -1,6 +1,6 @@
-"""Find and delete objects and manifests not needed by any manifest.
+"""Find and delete garbage: objects and manifests not needed by any manifest.
 
-They are garbage: a purge may delete them.
+A purge deletes it.
 
 Kept is what the current generation names, and what each generation names that was current at some
 time within the grace period: readers that began then read on, and an undo goes back to it. The
@@ -106,7 +106,7 @@ def find_garbage(
 ) -> PartitionGarbage:
     """Find one partition's objects and manifests for a purge to delete.
 
-    It takes one GET a generation, and one listing.
+    It costs one GET for each generation, and one listing.
 
     Whoever deletes it has to hold the root's lease from before this call on.
 
@@ -158,9 +158,7 @@ def delete_garbage(
     fencing_token: int,
     fence: Callable[[], None],
 ) -> None:
-    """Delete the garbage of a partition.
-
-    The lease has to be the one under which it was searched.
+    """Delete the garbage of a partition, under the lease of its search.
 
     A run that lost the lease may be about to bring back an old generation, whose objects it has
     found to be there. So the current one gets this run's token before an object goes.
@@ -201,7 +199,7 @@ def delete_garbage(
 def _folder_of(url: str, root: str) -> tuple[ObjectStore, str]:
     """Return the folder of an adopted object, and its name.
 
-    Nothing above the folder is ours to tidy up.
+    Nothing above that folder is ours to remove.
     """
     store, key = split_adopted(url, root)
     folder, _, name = key.rpartition("/")
@@ -232,9 +230,9 @@ def _adopted_only_by(
 
 
 def _require_adopted(objects: ObjectStore, partition: TopicPartition, urls: Iterable[str]) -> None:
-    """Check that objects elsewhere are adopted ones of this partition.
+    """Check that a partition's objects elsewhere are adopted ones.
 
-    They have to be where the root adopted some, in a folder of the partition.
+    They must be in a folder of the partition, in a place of adopted objects.
 
     Raises:
         ManifestError: One is not; nothing of the partition is to be deleted then.

@@ -51,7 +51,7 @@ class Head:
     def is_replaceable(self) -> bool:
         """Tell whether the next generation may follow this one.
 
-        This is the current one, or there is none.
+        It may if this one is current, or if there is none.
         """
         return bool(self.etag) or self.manifest.generation == 0
 
@@ -95,9 +95,7 @@ def read_head(objects: ObjectStore, partition: TopicPartition) -> Head:
 
 
 def require_no_remains(objects: ObjectStore, partition: TopicPartition) -> None:
-    """Check that a partition without a manifest has no objects.
-
-    It takes one LIST.
+    """Check by one LIST that a partition without manifest has no objects.
 
     The cluster's metadata, where a copy of a broker's directory was adopted, never gets a manifest.
 
@@ -184,7 +182,7 @@ def raise_fence(
 ) -> None:
     """Refuse commits of any lower token, by raising the manifest's fencing token.
 
-    Nobody who has read the current generation can replace it any more, but under this token.
+    Readers of the current generation can then replace it only under this token.
 
     Whoever lost the lease after he asked for it may still be about to write. He replaces what he
     has read, and that is not there any more: the same generation, under a higher token, is.
@@ -222,7 +220,7 @@ def raise_fence(
 def _keep_history(objects: ObjectStore, head: Head) -> None:
     """Copy the current manifest into the history.
 
-    A copy may be there already, under a lower token.
+    The history may already have a copy under a lower token.
     """
     manifest = head.manifest
     try:

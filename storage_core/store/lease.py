@@ -1,6 +1,6 @@
 """The lease of a managed root: only its holder commits.
 
-A fencing token tells runs apart.
+Fencing tokens tell runs apart.
 
 ``lease.json`` names the holder, when the lease ends, and the fencing token, which rises by one with
 every acquisition and is never reset. All changes are conditional PUTs. A thread renews the lease
@@ -86,9 +86,7 @@ def read_lease(objects: ObjectStore) -> tuple[LeaseFacts, str] | None:
 
 
 def require_lease(objects: ObjectStore, proof: LeaseProof, *, now_ms: int) -> None:
-    """Check by one GET that a run still holds its lease.
-
-    This is the fence of a commit.
+    """Check by one GET, before commits, that a run holds its lease.
 
     Raises:
         LeaseLostError: It ended, was released, or somebody else has it.
@@ -111,7 +109,7 @@ def require_lease(objects: ObjectStore, proof: LeaseProof, *, now_ms: int) -> No
 class Lease:
     """The lease of a managed root, held and renewed by a thread.
 
-    Made by ``acquire_lease``. As a context manager it is released at the end.
+    Made by ``acquire_lease``; a context manager releases it at the end.
     """
 
     def __init__(self, objects: ObjectStore, facts: LeaseFacts, etag: str, clock: Clock) -> None:
@@ -179,7 +177,7 @@ class Lease:
     def release(self) -> None:
         """End the lease at once, so that the next run can start.
 
-        The token stays. A lease that was lost is left alone.
+        The token stays. A lost lease is left alone.
 
         Raises:
             StorageError: The store failed; the lease ends by itself.

@@ -1,6 +1,6 @@
-"""List a root on an object store by pages: directories, and files.
+"""List a root on an object store: directories, and some directories' files.
 
-Files are listed of some directories only.
+Listings come by pages.
 
 A listing is what an object store charges for and what takes its time: 1,000 keys a request. The
 directories of a root come from pages with a delimiter. The files of neighbouring directories come
@@ -154,7 +154,7 @@ class S3Listing:
 class FolderListing:
     """The listing of a root on a store other than S3.
 
-    It takes one request a directory.
+    It costs one request for each directory.
 
     Args:
         store: The root.

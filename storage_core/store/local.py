@@ -62,7 +62,7 @@ from storage_core.turns import sync, waiting
 class storage_errors:  # noqa: N801  # reads like the context managers of contextlib
     """Turn an OSError of the block into a StorageError with its path.
 
-    Every call of a store stands in such a block, so paths are put together for errors alone.
+    All calls of a store are in such a block, so paths are joined only for errors.
 
     Args:
         path: The path, or a folder.
@@ -130,7 +130,7 @@ _ITSELF: Final = "."
 class LocalFileReader(MappedReader, HoledReader):
     """Ranged reads of one local file.
 
-    A file that shrinks ends a read, never the process.
+    If the file shrinks, a read fails; the process does not.
 
     Args:
         directory: Of the file, for messages.
@@ -222,8 +222,8 @@ class LocalFileReader(MappedReader, HoledReader):
 def _take_lease(descriptor: int) -> bool:
     """Have the kernel announce writers of a file; return whether it will.
 
-    It will not where somebody has the file open to write, the file is another user's, or the
-    filesystem knows no leases.
+    It does not if another process has the file open for writing, the file is another user's, or the
+    filesystem has no leases.
     """
     try:
         # What tells of somebody who waits: a signal that is ignored, in place of one that ends us.
@@ -235,9 +235,7 @@ def _take_lease(descriptor: int) -> bool:
 
 
 class LocalStore(UnsharedStore, OwnedFiles):
-    """The files of one directory on a local disk.
-
-    The directory is a partition's or a root's own.
+    """The files of one local directory: a partition's or a root's own.
 
     Args:
         directory: Its path.
@@ -272,7 +270,7 @@ class LocalStore(UnsharedStore, OwnedFiles):
     def held(self) -> Iterator[None]:
         """Keep the directory open for the block's calls.
 
-        Each call would open it anew.
+        Otherwise each call would open it.
 
         One that cannot be opened is no error of this call; each of those in the block says so.
         """
@@ -285,7 +283,7 @@ class LocalStore(UnsharedStore, OwnedFiles):
     def list_files(self) -> list[FileInfo]:
         """Return the regular files visible to a broker, sorted by name.
 
-        See ``is_text``.
+        ``is_text`` tells which names a broker sees.
 
         Raises:
             StorageError: A file of Kafka's is a link: without it the log would be another one.
@@ -316,9 +314,9 @@ class LocalStore(UnsharedStore, OwnedFiles):
         return self._facts_of(name) is not None
 
     def has_file(self, name: str) -> bool:
-        """Tell whether a regular file or a link has that name.
+        """Tell whether a name is a regular file or a link.
 
-        A FIFO, a folder or a device does not count.
+        FIFOs, folders and devices are something else.
         """
         facts = self._facts_of(name)
         return facts is not None and (stat.S_ISREG(facts.st_mode) or stat.S_ISLNK(facts.st_mode))
@@ -338,10 +336,7 @@ class LocalStore(UnsharedStore, OwnedFiles):
             return open_in(folder, name, flags)
 
     def list_unseen(self) -> list[str]:
-        """Return all names left out by ``list_files``, sorted.
-
-        It leaves them out for the name alone.
-        """
+        """Return all names, sorted, that ``list_files`` leaves out by name."""
         return [entry.name for entry in self.scan() if not is_text(entry.name)]
 
     def scan(self) -> list[Entry]:
@@ -375,8 +370,7 @@ class LocalStore(UnsharedStore, OwnedFiles):
     def write_file(self, name: str, content: bytes, *, modified_ms: int | None = None) -> None:
         """Create or replace a small file durably and atomically.
 
-        A temporary file beside it is written and synced, then renamed; then the folder is
-        synced.
+        It writes and syncs a temporary file beside it, renames that, and syncs the folder.
         """
         temporary = name + TEMPORARY_SUFFIX
         with storage_errors(self.directory, name), self._folder_to_change() as folder:
@@ -395,7 +389,7 @@ class LocalStore(UnsharedStore, OwnedFiles):
     ) -> None:
         """Copy a byte range of a file to a new file.
 
-        The kernel does it where the filesystem can.
+        The kernel copies if the filesystem can.
         """
         with (
             storage_errors(self.directory, target),
@@ -452,8 +446,8 @@ class LocalStore(UnsharedStore, OwnedFiles):
     def truncate(self, name: str, size_bytes: int) -> None:
         """Cut a file to size_bytes and sync it.
 
-        A file with several hard links is replaced by what is left of it: the other names' data,
-        somebody's snapshot maybe, stays.
+        A file with several hard links is replaced: data under the other names, perhaps a
+        snapshot's, stays.
         """
         temporary = name + TEMPORARY_SUFFIX
         with (
@@ -487,8 +481,8 @@ class LocalStore(UnsharedStore, OwnedFiles):
     def keep(self, name: str, path: str, *, is_copy: bool) -> None:
         """Keep a file under a second path, outside of the directory.
 
-        Where the kernel gives a file no second name (it is another user's, or has too many) it is
-        copied after all.
+        If the kernel refuses a second name (the file is another user's, or has too many), it is
+        copied.
         """
         target = Path(path)
         with storage_errors(self.directory, name), self._folder_to_change() as folder:
@@ -561,9 +555,7 @@ class LocalStore(UnsharedStore, OwnedFiles):
 
 
 def _kin_of(folder: int, name: str) -> str:
-    """Return the model for a new file's owner and mode.
-
-    It is the file that the new one replaces or lies beside.
+    """Return the replaced or neighbour file for a new file's owner and mode.
 
     Returns:
         The name of a regular file in the folder, or ``.`` for the folder.
@@ -584,7 +576,7 @@ def _is_regular(facts: os.stat_result | None) -> bool:
 def _is_large(facts: os.stat_result) -> bool:
     """Tell whether a file's removal frees enough to slow the disk.
 
-    The disk is told of the free room, and that takes its time.
+    The disk needs time to free room.
     """
     return facts.st_nlink == 1 and facts.st_size >= _LARGE_BYTES
 
@@ -630,9 +622,9 @@ def make_folder(folder: Path, *, mode: int = _PRIVATE_FOLDER_MODE) -> None:
 
 
 def write_record(path: Path, content: bytes) -> None:
-    """Create or replace a small file and its folders; durable.
+    """Create or replace a small file and its folders; all durable.
 
-    So are the entries of its folder.
+    The folder's entries are durable, too.
 
     Raises:
         StorageError: The disk failed.
@@ -660,9 +652,9 @@ _NO_LINK: Final = frozenset(
 def _duplicate(
     source_folder: int, source: str, target_folder: int, target: str, *, is_copy: bool
 ) -> None:
-    """Link or copy a file to another name, replacing what is there.
+    """Link or copy a file to another name, replacing its namesake.
 
-    A copy has its times, owner, mode and extended attributes.
+    A copy has the original's times, owner, mode and extended attributes.
     """
     temporary = target + TEMPORARY_SUFFIX
     with _Opened(open_in(source_folder, source)) as file:
@@ -738,7 +730,7 @@ def _file_mode(kin: os.stat_result) -> int:
 def _first_mode(kin: os.stat_result) -> int:
     """Return the mode of a new, empty file before it changes owner.
 
-    As long as it is not its kin's owner's nobody else may open it.
+    Until then nobody else may open it.
     """
     is_ours = (kin.st_uid, kin.st_gid) == (os.geteuid(), os.getegid())
     return _file_mode(kin) if is_ours else PRIVATE_FILE_MODE

@@ -211,10 +211,7 @@ class LocalObjectStore:
 
     @contextmanager
     def _folder_of(self, path: Path) -> Iterator[int]:
-        """Open the parent folder of a path without following links.
-
-        The path is below the root's.
-        """
+        """Open a path's parent folder below the root without following links."""
         names = path.parent.relative_to(self._folder).parts
         with (
             open_folder(self._folder, may_be_link=True) as root,
@@ -232,7 +229,7 @@ class LocalObjectStore:
     def _walk(self, folder: str) -> Iterator[ObjectInfo]:
         """Yield all files below a folder, in order of keys.
 
-        A folder sorts with its slash.
+        A folder is sorted with its slash.
 
         Links are no objects: what a purge finds here, it deletes.
         """
@@ -289,7 +286,7 @@ class LocalObjectStore:
     def _in_folder(self, path: Path, action: Callable[[int], T]) -> T:
         """Run an action in a path's folder; make the folder if missing.
 
-        Somebody else may remove it meanwhile: then it is made again.
+        If another process removes it meanwhile, it is made again.
         """
         for _ in range(_ATTEMPTS):
             try:
@@ -329,10 +326,7 @@ class _Temporary:
 def _write(
     source: bytes | Path, folder: int, name: str, modified_ns: int, owner: os.stat_result | None
 ) -> str:
-    """Write a new, durable file and return its tag.
-
-    It is given to the owner if there is one.
-    """
+    """Write a new, durable file for its owner; return its tag."""
     with os.fdopen(create_in(folder, name, mode=PUBLIC_FILE_MODE), "wb") as file:
         if owner is not None:
             with suppress(PermissionError):  # root of a container may lack the right

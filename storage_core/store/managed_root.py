@@ -51,9 +51,7 @@ def find_root(objects: ObjectStore) -> RootFacts | None:
 
 
 def create_root(objects: ObjectStore, *, now_ms: int) -> RootFacts:
-    """Make a place a managed root, unless it is one.
-
-    The store is tested first.
+    """Make a tested place a managed root, unless it is one.
 
     Raises:
         UnsafeStoreError: The store ignores conditions on writes.
@@ -93,24 +91,20 @@ def record_adopted(objects: ObjectStore, mirror: str) -> None:
 def own_places(objects: ObjectStore, facts: RootFacts | None) -> tuple[str, ...]:
     """Return the URLs open to deletion by a purge of a root.
 
-    They are its own, and those of the mirrors that it adopted from.
+    They are the root's and those of the mirrors with adopted objects.
     """
     return (place_url(objects.url), *(facts.adopted if facts is not None else ()))
 
 
 def place_url(location: str) -> str:
-    """Return a place's URL as the prefix of adopted objects.
-
-    Manifests name adopted objects below it.
-    """
+    """Return a place's URL as the prefix of adopted objects in manifests."""
     return location if URL_MARK in location else f"file{URL_MARK}{location}"
 
 
 def list_partitions(objects: ObjectStore) -> Iterator[TopicPartition]:
     """Yield all partitions with a folder in the root, by pages.
 
-    A folder without a manifest is yielded too: an ingest may have been stopped before its first
-    commit.
+    A folder without a manifest counts: its ingest may have been stopped before the first commit.
     """
     for name in objects.list_folders():
         try:

@@ -132,10 +132,7 @@ class ManagedStore:
         return self._checkpoints
 
     def go_on_with(self, head: Head) -> None:
-        """Take a generation as read; changes start from it.
-
-        Somebody has just read it.
-        """
+        """Start changes from a generation just read by the caller."""
         self._settle(head)
 
     def list_files(self) -> list[FileInfo]:
@@ -146,17 +143,14 @@ class ManagedStore:
         )
 
     def entry_of(self, name: str) -> FileEntry | None:
-        """Return the location of a file's bytes; None without an object.
-
-        A file that does not exist has none either.
-        """
+        """Return a file's location; None without a file or its object."""
         file = self._changed().get(name)
         return file if isinstance(file, FileEntry) else None
 
     def stretch_to_copy(self, name: str, start: int, size_bytes: int) -> FileEntry | None:
         """Return the location of a range; None if it cannot be copied.
 
-        The object store may not copy ranges, or not such short ones.
+        Some object stores copy no ranges, or no short ones.
         """
         entry = self.entry_of(name)
         if entry is None or not may_be_gap(self.objects, size_bytes):
@@ -166,9 +160,7 @@ class ManagedStore:
         )
 
     def largest_timestamps(self) -> dict[int, int]:
-        """Return the largest timestamps of segments in the manifest.
-
-        It does not have those of all segments.
+        """Return the largest timestamps of the manifest's segments, as far as recorded.
 
         Returns:
             By base offset; -1 for a segment whose records have none.
@@ -202,10 +194,7 @@ class ManagedStore:
     def copy_range(
         self, source: str, start: int, size_bytes: int, target: str, *, modified_ms: int
     ) -> None:
-        """Make a range of a file a file of the same object.
-
-        No byte is copied.
-        """
+        """Make a range of a file another file of its object, uncopied."""
         file = self._find(source)
         if start + size_bytes > size_of(file):
             raise StorageError(
@@ -222,7 +211,7 @@ class ManagedStore:
     def promote(self, scratch_path: str, name: str) -> None:
         """Add a finished file: a local one or an object of ``uploads``.
 
-        A local file is uploaded now, or waits with the small ones, and is removed by the publish.
+        A local file is uploaded now, or by the publish if small, which then removes it.
 
         Raises:
             StorageError: It does not exist, was taken in before, or the store failed.
@@ -312,7 +301,7 @@ class ManagedStore:
     def restore(self, manifest: Manifest) -> None:
         """Make the next generation a copy of another one, its checkpoints included.
 
-        Every object that the present generation does not name is looked at, by one HEAD.
+        Each object missing from the present generation is checked by one HEAD.
 
         Raises:
             StorageError: An object of it is gone or another one, or the store failed.
@@ -336,7 +325,7 @@ class ManagedStore:
     ) -> Manifest:
         """Make the changes the partition's current generation, by one conditional PUT.
 
-        Where nothing was changed and there is no result to keep, nothing is written.
+        Nothing is written without changes or a result to keep.
 
         Args:
             run_id: The run that commits.

@@ -1,6 +1,4 @@
-"""The manifest of a partition: the objects and ranges of its files.
-
-Its partition is one of a managed root.
+"""A partition's manifest in a managed root: its files' objects and ranges.
 
 ::
 

@@ -42,9 +42,7 @@ _PACKED_READ_BYTES: Final = 64 << 10
 
 
 class KeptStretches:
-    """A cache of byte ranges of objects, up to a total size.
-
-    It has the ranges that were read last.
+    """A cache of recently read byte ranges of objects, bounded in size.
 
     Threads may share it. Versions of objects do not change, so what is kept is what a read returns.
     """
@@ -228,10 +226,7 @@ class BytesReader:
 
 @lru_cache(maxsize=1)
 def _pool(process: int) -> ThreadPoolExecutor:
-    """Return this process's reader threads.
-
-    Those of another process do not survive a fork.
-    """
+    """Return this process's reader threads; a forked process starts its own."""
     del process
     return ThreadPoolExecutor(_THREADS, thread_name_prefix="pylog-read")
 
@@ -321,7 +316,7 @@ class EntryReader:
 class ObjectDirectory(ReadOnlyStore):
     """A folder's objects as the read-only files of a partition.
 
-    Only the objects directly in the folder count.
+    Objects in folders below it do not count.
 
     There is one LIST, the first time that something needs it. A file that was listed is read in the
     version that was listed: if the sync replaces it meanwhile, the read fails instead of mixing
@@ -380,7 +375,7 @@ class ObjectDirectory(ReadOnlyStore):
     def open_identified(self, name: str, identity: str) -> ObjectFileReader | None:
         """Open a file in one version; None if that version is gone.
 
-        Nothing is asked for a version that was listed: a read of another one fails.
+        A version from a listing needs no request: reading another version fails.
         """
         info = self._listing.get(name) if self._listing else None
         if info is None or info.etag != identity:

@@ -130,7 +130,7 @@ class ObjectStore(Protocol):
     def put_if_match(self, key: str, content: bytes, etag: str) -> str:
         """Replace that version of an object, and return the new one's tag.
 
-        A lost answer is settled as in put_if_absent.
+        A lost answer is settled as in ``put_if_absent``.
 
         Raises:
             ConditionFailedError: The object has another version, or is gone.
@@ -144,7 +144,7 @@ class ObjectStore(Protocol):
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Yield every object below a key prefix, in order of keys.
 
-        They come page by page.
+        Listings come by pages.
         """
         ...
 
@@ -159,7 +159,7 @@ class ObjectStore(Protocol):
     def list_folder(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Yield the objects directly in a folder, in order of keys.
 
-        The prefix is as in list_folders.
+        The prefix is as in ``list_folders``.
         """
         ...
 
@@ -172,14 +172,11 @@ class ObjectStore(Protocol):
 class KeepsParts(Protocol):
     """An object store with parts of unfinished uploads to drop.
 
-    It keeps what an unfinished upload has sent until somebody drops it.
+    Such parts stay until they are dropped.
     """
 
     def abort_uploads(self, *, before_ms: int) -> int:
-        """Drop the uploads begun before a time; return their number.
-
-        The time is in epoch milliseconds.
-        """
+        """Drop uploads begun before a time, epoch milliseconds; return their number."""
         ...
 
 
@@ -190,7 +187,7 @@ class ListsStretches(Protocol):
     def list_stretch(self, first: str, last: str) -> Iterator[ObjectInfo]:
         """Yield every object from first to last folder, in key order.
 
-        They come page by page.
+        Listings come by pages.
 
         Args:
             first: A folder, with a slash at its end.
@@ -224,7 +221,7 @@ def validate_prefix(prefix: str) -> str:
 def settle_write(store: ObjectStore, key: str, content: bytes, expected_etag: str) -> str:
     """Return an object's tag if a write of unclear outcome succeeded.
 
-    The object then has the content of that write.
+    It did if the object has the content of that write.
 
     Args:
         store: Where it is.

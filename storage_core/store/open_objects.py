@@ -34,7 +34,7 @@ OPENERS: Final[dict[str, Callable[[str], ObjectStore]]] = {"s3": _open_s3, "s3a"
 def is_url(location: str) -> bool:
     """Tell whether a location is on an object store.
 
-    A path or a ``file://`` URL is not.
+    A path or a ``file://`` URL is not on one.
     """
     return "://" in location and not location.startswith(_FILE_SCHEME)
 
@@ -42,7 +42,7 @@ def is_url(location: str) -> bool:
 def is_managed(location: str) -> bool:
     """Tell by its prefix whether a location names a managed root.
 
-    It may also be a partition of one.
+    A partition of a managed root counts, too.
     """
     return location.startswith(MANAGED_PREFIX)
 
@@ -50,7 +50,7 @@ def is_managed(location: str) -> bool:
 def name_root(location: str, *, is_managed: bool) -> str:
     """Return a root's name for commands; managed ones get a prefix.
 
-    Commands open the root again by it.
+    Commands can open the root again by that name.
     """
     return MANAGED_PREFIX + location if is_managed else location
 

@@ -40,7 +40,7 @@ def join_location(location: str, name: str) -> str:
 def split_location(location: str) -> tuple[str, str]:
     """Return a location's parent directory, and its name in there.
 
-    The root of an object store (``s3://bucket``) has no directory above it: its name is empty.
+    The root of an object store (``s3://bucket``) has no parent: its name is empty.
     """
     scheme, mark, path = location.rstrip("/").rpartition("://")
     parent, slash, name = path.rpartition("/")

@@ -1,6 +1,4 @@
-"""Record how far a purge has looked, so the next asks less.
-
-It is a purge of a managed root.
+"""Record the progress of a managed root's purge, for the next one.
 
 ::
 
@@ -43,9 +41,7 @@ _PURGED: Final = JsonFile(_PurgeRecord, "pylog-purged")
 
 
 def read_purged(objects: ObjectStore) -> int:
-    """Return the time up to which purges looked at all objects.
-
-    It is in epoch milliseconds; 0 without a record.
+    """Return the end, epoch milliseconds, of purges' progress; 0 without a record.
 
     Raises:
         ManifestError: The record is malformed.
@@ -109,9 +105,7 @@ def find_due(
     seen_ms: int,
     grace_start_ms: int,
 ) -> Iterator[TopicPartition]:
-    """Yield the partitions for a purge to search, by one listing.
-
-    It lists all of them.
+    """Yield partitions for a purge to search, by one listing of all.
 
     A store that does not list from the middle is asked once a partition.
 

@@ -1,6 +1,6 @@
-"""Upload files with gaps to S3; it copies the missing ranges.
+"""Upload files with gaps to S3; S3 copies the missing ranges.
 
-S3 is told which bytes of which objects belong there.
+The upload names the object and bytes for each gap.
 
 The object is put together of parts, of which some are sent and some copied. A part has at least
 5 MiB, but for the last one: where fewer bytes lie before a gap, some of it are fetched and sent. A
@@ -78,7 +78,7 @@ def put_with_gaps(target: ObjectStore, key: str, path: str, gaps: Sequence[Copie
 def _trim(gaps: Sequence[CopiedRange]) -> tuple[list[CopiedRange], list[CopiedRange]]:
     """Return the ranges to copy, and their edges to send.
 
-    An edge is sent along with bytes before it, which are too few for a part.
+    An edge is sent along with bytes before it, too few for a part.
     """
     copied, edges = [], []
     end = 0
@@ -142,10 +142,7 @@ def _fill(file: BinaryIO, path: str, gap: CopiedRange, reader: EntryReader) -> N
 
 
 def _require_versions(gaps: Sequence[CopiedRange], reader: EntryReader) -> None:
-    """Check by HEAD requests that the copies' source objects are unchanged.
-
-    It takes one HEAD an object.
-    """
+    """Check that the copies' source objects are unchanged, by one HEAD each."""
     sources = {(gap.source.key, gap.source.etag): gap.source for gap in gaps}
     for source in sources.values():
         objects, key = reader.place_of(source)

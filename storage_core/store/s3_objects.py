@@ -129,10 +129,7 @@ class S3ObjectStore:
             return tag_of(self.call("put_object", Key=self.whole_key(key), Body=content))
 
     def put_file(self, key: str, path: str) -> str:
-        """Create or replace an object from a file, in parts if large.
-
-        The file is a local one.
-        """
+        """Create or replace an object from a local file, perhaps in parts."""
         with storage_errors(Path(path)):
             descriptor = open_file(Path(path))
         with os.fdopen(descriptor, "rb") as file:
@@ -145,8 +142,6 @@ class S3ObjectStore:
 
     def put_parts(self, key: str, file: BinaryIO, parts: Sequence[Part]) -> str:
         """Create or replace an object from its ordered parts; return its tag.
-
-        The parts make up all of it.
 
         Of an upload that failed nothing stays behind unless this process dies.
         """
@@ -176,7 +171,7 @@ class S3ObjectStore:
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Yield every object below a key prefix, in order of keys.
 
-        They come page by page.
+        Listings come by pages.
         """
         for page in self._pages(validate_prefix(prefix), ""):
             yield from self._infos(page)
@@ -184,7 +179,7 @@ class S3ObjectStore:
     def list_stretch(self, first: str, last: str) -> Iterator[ObjectInfo]:
         """Yield every object from first to last folder, in key order.
 
-        They come page by page.
+        Listings come by pages.
         """
         validate_prefix(last)
         for page in self._pages("", "", after=validate_prefix(first)):
@@ -220,7 +215,7 @@ class S3ObjectStore:
     def abort_uploads(self, *, before_ms: int) -> int:
         """Drop the parts of unfinished uploads begun before a time.
 
-        A process that was killed leaves such parts: no listing shows them, and they are paid for.
+        A killed process leaves such parts; no listing shows them, but they cost money.
 
         Args:
             before_ms: Epoch milliseconds.
@@ -282,7 +277,7 @@ class S3ObjectStore:
     def _put_if(self, key: str, content: bytes, etag: str, condition: Mapping[str, str]) -> str:
         """Write under a condition; settle any unclear answer by reading back.
 
-        An answer is unclear unless it is a plain yes.
+        Any answer but success is unclear.
         """
         for attempt in range(_CONFLICT_ATTEMPTS):
             try:

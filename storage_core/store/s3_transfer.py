@@ -52,7 +52,7 @@ class Part:
 def cut_into_parts(start: int, end: int, most_bytes: int | None = None) -> list[Part]:
     """Return a range of an object as parts of about one size.
 
-    They are no more than an object may have.
+    An object has an upper number of parts.
 
     Args:
         start: Position of its first byte.
@@ -73,7 +73,7 @@ def cut_into_parts(start: int, end: int, most_bytes: int | None = None) -> list[
 def error_code(error: BaseException | None) -> str:
     """Return S3's error code behind an error of s3fs, else "".
 
-    Its causes are followed.
+    The error's causes are searched, too.
     """
     return str(_response_of(error).get("Error", {}).get("Code", ""))
 
@@ -81,7 +81,7 @@ def error_code(error: BaseException | None) -> str:
 def error_status(error: BaseException | None) -> int:
     """Return the HTTP status behind an error of s3fs, else 0.
 
-    Its causes are followed.
+    The error's causes are searched, too.
     """
     return int(_response_of(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 

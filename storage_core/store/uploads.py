@@ -1,6 +1,6 @@
 """Upload one task's data objects for another task's commit to name.
 
-They come into a manifest by that commit.
+That commit puts them into a manifest.
 
 What a task has uploaded travels to the commit as a location, a text that says where the bytes are:
 ``pylog-object:`` and the JSON of a file's entry in a manifest. The small files of a segment go
@@ -120,7 +120,7 @@ def is_log(name: str) -> bool:
 def object_stem(name: str) -> str:
     """Return the stem of a file's object: its log's or segment's name.
 
-    The small files of a segment share an object, named after the segment.
+    Small files of a segment share an object, named after the segment.
     """
     offset = offset_of(name)
     if offset is None:
@@ -131,7 +131,7 @@ def object_stem(name: str) -> str:
 def object_name(stem: str, number: int) -> str:
     """Return an attempt's object name from its stem and a number.
 
-    The number counts the objects that the attempt has had of that stem.
+    The number counts the attempt's objects of that stem.
     """
     again = f"-{number}" if number else ""
     if stem.endswith(LOG_SUFFIX):
@@ -209,9 +209,7 @@ def cut_file(
 
 
 def recorded_timestamps(files: Mapping[str, FileEntry | WaitingFile]) -> dict[int, int]:
-    """Return the largest timestamps of segments in manifest entries.
-
-    Not every entry has one.
+    """Return the largest timestamps of segments in manifest entries, if any.
 
     Returns:
         By base offset; -1 for a segment whose records have none.

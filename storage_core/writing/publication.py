@@ -148,7 +148,7 @@ class CommitRecord:
 def begin_write(request: WriteRequest, *, clock: Clock) -> WriteRun:
     """Begin a write on the driver: settle former writes, make its folder.
 
-    What others left is finished or removed. It is called once.
+    Remains of former writes are finished or removed. It is called once.
 
     Args:
         request: What it asks for.
@@ -186,9 +186,9 @@ def begin_write(request: WriteRequest, *, clock: Clock) -> WriteRun:
 
 
 def commit_write(run: WriteRun, staged: Sequence[StagedRecords]) -> None:
-    """Commit everything staged by a write's tasks, at once.
+    """Commit a write's staged tasks at once, on the driver.
 
-    The driver does it; to do it twice is as once.
+    A second call changes nothing.
 
     Args:
         run: The write.
@@ -280,9 +280,9 @@ def _partitions_of(directory: Path) -> list[TopicPartition]:
 
 
 def _assemble(run: WriteRun, staged: Sequence[StagedRecords]) -> CommitRecord:
-    """Build the segments of all partitions in the write's folder.
+    """Build the segments of all partitions in the write's folder, anew.
 
-    What a former commit left of them goes.
+    Remains of a former commit are removed.
     """
     request, staging = run.request, Path(run.staging)
     ready = staging / _READY
@@ -333,10 +333,7 @@ def _extents_by_partition(
 
 
 def _empty_partitions(run: WriteRun, topics: set[str]) -> Iterator[TopicPartition]:
-    """Yield all partitions of new topics with a partition count.
-
-    The topics begin with this write.
-    """
+    """Yield all partitions of this write's new topics with a partition count."""
     request = run.request
     for topic in topics if request.topic is None else {*topics, request.topic}:
         is_new = request.is_overwrite or topic not in run.counts
@@ -430,9 +427,7 @@ def _build_partition(
 
 
 def _publish(directory: Path, state: TargetState, staging: Path) -> TargetState:
-    """Finish a decided write and remove its folder.
-
-    All of it may be left to do, or a part.
+    """Finish a decided write, perhaps finished in part, and remove its folder.
 
     Raises:
         GuardRefusedError: Somebody else has changed a partition since.
@@ -497,7 +492,7 @@ def _require_segment_file(name: str) -> None:
 def _move(source: Path, target: Path) -> None:
     """Move a partition's directory into a folder, if it is there.
 
-    A loss of power may leave one that was moved under its former name as well.
+    After a power loss its former name may be there as well.
     """
     with storage_errors(source):
         make_folder(target)

@@ -1,6 +1,6 @@
 """A write request, and the values for its tasks.
 
-They are values only.
+Both consist of values only.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from storage_core.formats.batch_v2 import Codec
 class WriteTransaction:
     """An application's name and version of a write, to write once.
 
-    It is done once for each version, however often it is repeated.
+    A repeated version is not written again.
 
     Attributes:
         app_id: Name of whoever writes.

@@ -1,6 +1,6 @@
 """A task's part of a write: records become batches in its file.
 
-The file is the task's own.
+Each task has a file of its own.
 
 The file has the batches of all partitions that the task has records for, in extents: whole batches
 of one partition, whose offsets begin at 0. Which offsets they get is decided at the commit; in a
@@ -275,10 +275,7 @@ class RecordStager:
         )
 
     def _with_times(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Fill missing record timestamps with the time of the write.
-
-        A producer does the same.
-        """
+        """Fill missing record timestamps with the write's time, as a producer does."""
         now_ms = self._run.now_ms
         if "timestamp" not in batch.schema.names:
             times = pa.array(np.full(batch.num_rows, now_ms, np.int64))
@@ -330,9 +327,7 @@ class RecordStager:
 
 
 def read_extents(store: LocalStore, staged: StagedRecords) -> NDArray[np.int64]:
-    """Return a task's extents, in the order of its records.
-
-    They are int64[n, EXTENT_COLUMNS].
+    """Return a task's extents, int64[n, EXTENT_COLUMNS], in order of its records.
 
     Raises:
         StorageError: They are not there, or do not describe the task's file.

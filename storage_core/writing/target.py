@@ -70,9 +70,7 @@ class HeldDirectory:
 
 @contextmanager
 def hold_directory(directory: Path) -> Iterator[HeldDirectory]:
-    """Hold a directory for the block under Kafka's lock.
-
-    It is made if need be.
+    """Hold a directory, made if missing, for the block under Kafka's lock.
 
     Raises:
         GuardRefusedError: It is not one that writes own, its owner switched this program off, or

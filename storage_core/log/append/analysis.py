@@ -1,6 +1,4 @@
-"""Parse bytes into batches and check them against the topic's rules.
-
-This is the first look at what is to be appended.
+"""Parse bytes to append into batches, and check the topic's rules.
 
 Bytes in memory are read more strictly than a file: an impossible length or an unknown magic is an
 error. An incomplete batch at the end is not: it is left out.
@@ -120,10 +118,7 @@ class AnalyzedAppend:
 
     @property
     def first_offset(self) -> int | None:
-        """Base offset of the first batch.
-
-        None where only opening the batch would tell.
-        """
+        """Base offset of the first batch; None if only opening it tells."""
         return None if self.batches.is_legacy[0] else int(self.batches.base_offset[0])
 
     @property

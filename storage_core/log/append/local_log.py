@@ -1,6 +1,6 @@
 """Segments, leader epochs and producer snapshots of a log open for appends.
 
-What of them changes besides the active segment is written at once.
+Changes besides those of the active segment are written at once.
 """
 
 import random

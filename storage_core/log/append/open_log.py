@@ -170,7 +170,7 @@ class OpenLog:
     def high_watermark(self) -> int:
         """First offset not known to be on all in-sync replicas.
 
-        It is the log start at first.
+        A new log's is its log start.
         """
         return self._high_watermark
 
@@ -227,7 +227,7 @@ class OpenLog:
     def roll(self, wanted_offset: int = 0) -> int:
         """Begin an active segment at the log's end or later offset.
 
-        The segment before it and its producer snapshot are durable when this returns.
+        The former segment and its producer snapshot are durable on return.
 
         Returns:
             Its base offset.

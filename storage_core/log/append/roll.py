@@ -75,10 +75,7 @@ def should_roll(segment: SegmentAge, params: RollParams) -> bool:
 def choose_segment_jitter_ms(
     dice: random.Random, *, segment_jitter_ms: int, segment_ms: int
 ) -> int:
-    """Return a random part of ``segment.jitter.ms``, below ``segment.ms`` too.
-
-    It is 0 if that setting is 0.
-    """
+    """Return a random part of ``segment.jitter.ms`` below ``segment.ms``; 0 without jitter."""
     if segment_jitter_ms == 0:
         return 0
     return dice.randrange(2**31) % min(segment_jitter_ms, segment_ms)

@@ -141,9 +141,9 @@ class LocalAppendFiles:
         self._store = store
 
     def open_file(self, name: str, *, preallocate_bytes: int = 0) -> LocalAppendFile:
-        """Open a file at its end; create it with the directory's owner.
+        """Open a file at its end; create it like its directory.
 
-        A new file has the mode of the directory, too.
+        A new file has the directory's owner and mode.
         """
         path = self._store.directory / name
         self._store.create_empty(name)
@@ -269,9 +269,7 @@ class AppendSegment:
         )
 
     def append(self, data: NDArray[np.uint8], batches: BatchTable) -> None:
-        """Write the batches of one append.
-
-        Nothing is written if an index cannot take an entry that they need.
+        """Write the batches of one append; nothing if an index is full.
 
         Raises:
             IndexFullError: An index is full.

@@ -277,10 +277,7 @@ class _Validation:
             )
 
     def _stamp_unopened(self) -> ValidatedBatches | None:
-        """Stamp a v2 batch that breaks no rule, without opening it.
-
-        None where a closer look is due.
-        """
+        """Stamp a valid v2 batch unopened; None if it must be opened."""
         settings, batches = self._settings, self._batches
         may_stay = self._source_codec == settings.target_codec and settings.to_magic == MAGIC_V2
         if len(batches) > 1 or batches.magic[0] != MAGIC_V2 or not may_stay:
@@ -498,7 +495,7 @@ class _Validation:
 def new_records(records: RecordColumns) -> NewRecords:
     """Return records read from a log as records to write, uncopied.
 
-    All of them lie in one place: in the window, or decompressed or transcoded beside it.
+    All of them lie in one array: the window, or one of decompressed or transcoded batches.
     """
     payload = records.payload
     in_arena = payload.in_arena[records.batch]

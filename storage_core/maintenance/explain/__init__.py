@@ -1,1 +1,4 @@
-"""Why a partition is not cleaned, not deleted, or so big, and from when on it will be."""
+"""Reasons why a partition is not cleaned, not deleted, or so big.
+
+With each reason it says from when on that changes.
+"""

@@ -1,4 +1,4 @@
-"""The parts of an explanation: predicates with their numbers, and the answers that follow."""
+"""The parts of an explanation: predicates with numbers, and answers."""
 
 import enum
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ Number = int | float | str | bool | None
 
 
 class About(enum.StrEnum):
-    """The question that a statement answers: why is it not cleaned, not deleted, so big."""
+    """The question of a statement: why not cleaned, not deleted, or big."""
 
     CLEANING = "cleaning"
     DELETION = "deletion"
@@ -127,7 +127,7 @@ def held_back(statement: Statement) -> Answer:
 
 
 def held_until_recovery(after: Explanation, code: str, text: str, until: str) -> Explanation:
-    """Return an explanation of what holds before a recovery, from what would hold after it.
+    """Return the explanation before a recovery from the one after it.
 
     Args:
         after: What would hold.
@@ -162,7 +162,7 @@ def held_until_recovery(after: Explanation, code: str, text: str, until: str) ->
 
 
 def unknowable(code: str, text: str, until: str) -> Explanation:
-    """Return the explanation of a partition about which nothing is decided: neither is done.
+    """Return the explanation of a partition without decisions: nothing is done.
 
     Args:
         code: Why, as a stable code.

@@ -1,4 +1,4 @@
-"""Why a log is not cleaned: LogCleanerManager's predicates, one by one, with their numbers."""
+"""Why a log is not cleaned: LogCleanerManager's predicates with their numbers."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -52,7 +52,7 @@ def explain_cleaning(
     *,
     producers: Iterable[ProducerEntry],
 ) -> tuple[Answer, list[Statement]]:
-    """Explain whether a log is due for cleaning, and if not, from when on it will be.
+    """Explain whether a log is due for cleaning, or when next.
 
     Args:
         state: The partition, loaded.
@@ -104,7 +104,10 @@ def _start(state: PartitionState, request: CleanRequest, cleanable: CleanableRan
 
 
 def _stable_bound(state: PartitionState, open_ones: Sequence[OpenTransaction]) -> _CleaningLimit:
-    """Return the last stable offset as a bound: held by a transaction, or by the high watermark."""
+    """Return the last stable offset as a bound, with its cause.
+
+    A transaction or the high watermark holds it.
+    """
     if open_ones and open_ones[0].first_offset == state.last_stable_offset:
         oldest = open_ones[0]
         late = (
@@ -176,7 +179,7 @@ def _young_bound(
 def _bound_statements(
     bounds: Sequence[_CleaningLimit], cleanable: CleanableRange
 ) -> list[Statement]:
-    """Return the bounds in rising order; the lowest one is what ends the range."""
+    """Return the bounds in rising order; the lowest ends the range."""
     statements = []
     for number, bound in enumerate(bounds):
         is_end = number == 0
@@ -250,7 +253,7 @@ def _ratio(config: LogConfig, cleanable: CleanableRange) -> Statement:
 
 
 def _missing_dirty_bytes(clean: int, dirty: int, limit: float) -> int | None:
-    """Return how many more bytes have to be dirty, None where no number is enough."""
+    """Return how many more bytes must be dirty, None if none suffice."""
     if limit >= 1:
         return None
     return max(1, math.floor(limit * clean / (1 - limit)) + 1 - dirty)
@@ -262,7 +265,10 @@ def _not_due(
     bounds: Sequence[_CleaningLimit],
     last: tuple[Statement, Statement],
 ) -> Answer:
-    """Say what holds a log back: a bound, if without them it would be due, else the ratio."""
+    """Say what keeps a log from cleaning: a bound or the ratio.
+
+    A bound does, if the log would be due without it.
+    """
     lag, ratio = last
     dirty = cleanable.dirty_bytes
     total = cleanable.clean_bytes + dirty

@@ -69,7 +69,7 @@ def explain_deletion(
 
 
 def _held(plan: RetentionPlan, statements: list[Statement]) -> Answer:
-    """Return the answer of a log of which nothing goes: the first predicate that will let go."""
+    """Return the answer without removals: the first predicate to let go."""
     blocked = plan.blocked_by
     place = plan.blocks.index(blocked)
     statement = statements[place]

@@ -1,4 +1,4 @@
-"""Why one partition directory is as it is: cleaning, deletion and size, put together."""
+"""Explain one partition directory: cleaning, deletion and size."""
 
 import secrets
 from collections.abc import Iterable, Mapping
@@ -199,7 +199,7 @@ def explain_after_recovery(
     request: CleanRequest,
     recovery_point: int,
 ) -> Explanation:
-    """Explain a partition of an unclean log directory as it would be once a broker recovered it.
+    """Explain an unclean log directory's partition as after the broker's recovery.
 
     The recovery is planned, as a broker makes it, and nothing of it written: the segments from the
     recovery point on are read.

@@ -1,1 +1,1 @@
-"""Take closed segments of a mirror into a managed root: observe, plan, commit."""
+"""Ingest a mirror's closed segments into a managed root."""

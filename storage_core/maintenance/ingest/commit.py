@@ -1,4 +1,4 @@
-"""Commits an ingest: copies or adopts the segments of a plan as the partition's next generation.
+"""Commit an ingest: copy or adopt segments as the partition's next generation.
 
 Records are copied object by object, by the store itself where mirror and managed root are on the
 same one; the small files of each segment become one object. Then one manifest names them all. A
@@ -61,7 +61,7 @@ def commit_ingest(
     commitment: Commitment,
     threads: int = 1,
 ) -> None:
-    """Copy or adopt the segments of a plan, and make them the partition's next generation.
+    """Copy or adopt a plan's segments as the partition's next generation.
 
     Args:
         planned: By ``observe_and_plan``, with the same mirror and target.
@@ -100,7 +100,7 @@ def commit_ingest(
 def _copy_all(
     planned: PlannedIngest, mirror: MirrorPartition, target: ManagedStore, threads: int
 ) -> None:
-    """Copy the records, several objects at a time, and take in the small files beside them."""
+    """Copy the records, several objects at a time, and small files."""
 
     def copy(one: TakenSegment) -> FileEntry:
         return _copy_log(mirror, target, one)

@@ -1,4 +1,6 @@
-"""Read the edges of a mirror's segments, and its small files: no record in the middle is read.
+"""Read edges of a mirror's segments and its small files.
+
+Records between the edges are not read.
 
 A segment's first batch, its indexes, and what lies behind the last index entry tell which offsets
 and leader epochs it holds, and whether it ends where a batch ends. That is a few kilobytes of a
@@ -47,7 +49,7 @@ CompanionReader = Callable[[str], bytes]
 
 
 class LeftReason(enum.StrEnum):
-    """Why a segment of the mirror is not taken now; the values are stable."""
+    """Reasons to skip a segment of the mirror; the values are stable."""
 
     OPEN = "OPEN"  # the newest one: a broker may still write it
     NOT_SETTLED = "NOT_SETTLED"  # it differed between the two listings, or stands behind such a one
@@ -95,7 +97,7 @@ class MirrorListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentEdges:
-    """Offsets, epochs and times of the first and the last batches of a segment.
+    """Offsets, epochs and times of a segment's first and last batches.
 
     Attributes:
         first_offset: Of the first batch, the base offset of a segment without any.
@@ -115,7 +117,7 @@ class SegmentEdges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorFacts:
-    """Facts about the partition from the mirror's own files; None where these have none.
+    """Facts about the partition from the mirror's files; None if unknown.
 
     Attributes:
         topic_id: Of ``partition.metadata``.
@@ -134,7 +136,7 @@ class MirrorFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagedFacts:
-    """Facts about the managed partition before the ingest; the defaults for a new one.
+    """Facts about the managed partition before the ingest; defaults if new.
 
     Attributes:
         end_offset: Up to where the mirror's segments were taken, None before the first.
@@ -148,7 +150,7 @@ class ManagedFacts:
 
 
 def group_files(files: Iterable[ListedFile]) -> MirrorListing:
-    """Sort the files of a directory by kind; other names are left out.
+    """Sort a directory's files by kind, without other names.
 
     Only names as Kafka writes them count: 20 digits and one of its suffixes.
     """
@@ -236,7 +238,7 @@ def read_topic_id(store: LogStore, listing: MirrorListing) -> str | None:
 
 
 def read_epochs(store: LogStore, listing: MirrorListing) -> tuple[EpochEntry, ...]:
-    """Return the leader epochs of a directory, none where it has no file of them.
+    """Return a directory's leader epochs, none without a file of them.
 
     Raises:
         CheckpointError: The file is malformed.
@@ -249,7 +251,7 @@ def read_epochs(store: LogStore, listing: MirrorListing) -> tuple[EpochEntry, ..
 
 
 def _first_offset(head: Window, base: int) -> int:
-    """Return the first offset; a compressed set of an old format names only its last."""
+    """Return the first offset, of an old compressed set the last."""
     first = int(head.batches.base_offset[0])
     return base if head.batches.is_legacy[0] and first > base else first
 
@@ -263,7 +265,7 @@ def _first_window(reader: FileReader, place: str) -> Window:
 
 
 class _End(NamedTuple):
-    """The end of a segment's valid batches, and facts of the last one."""
+    """The end of a segment's valid batches, and the last one's facts."""
 
     position: int
     next_offset: int = 0

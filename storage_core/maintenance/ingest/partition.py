@@ -1,4 +1,4 @@
-"""Observes one partition of a mirror and plans its ingest; nothing is written."""
+"""Observe one partition of a mirror and plan its ingest, without writing."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -99,7 +99,7 @@ class IngestRules:
 
 
 class CompanionFiles:
-    """A mirror's small files: those read for the plan are not read again for the commit.
+    """A mirror's small files, each read once for plan and commit.
 
     Args:
         files: The directory.
@@ -153,9 +153,9 @@ class PlannedIngest:
 
 
 def has_candidates(first: Iterable[ListedFile], target: ManagedStore, rules: IngestRules) -> bool:
-    """Whether the first listing has anything that the managed partition lacks.
+    """Whether the first listing has anything new for the managed partition.
 
-    A partition without is left alone: neither listed again nor read.
+    A partition with nothing new is neither listed again nor read.
     """
     listing = group_files(first)
     candidates = choose_candidates(
@@ -168,7 +168,7 @@ def has_candidates(first: Iterable[ListedFile], target: ManagedStore, rules: Ing
 
 
 def ingested_of(target: ManagedStore) -> ManagedFacts:
-    """Return how far a managed partition has taken its mirror; the defaults for a new one."""
+    """Return a managed partition's progress on its mirror, with defaults for new."""
     manifest = target.manifest
     if not manifest.generation:
         return ManagedFacts()
@@ -188,7 +188,7 @@ def observe_and_plan(
     log_start_offset: int | None,
     cleaner_offset: int | None,
 ) -> PlannedIngest:
-    """List a mirror's directory a second time, read the edges of its new segments, and plan.
+    """List a mirror's directory again, read new segments' edges, and plan.
 
     Args:
         mirror: The directory.
@@ -260,7 +260,7 @@ def _attested(
 
 
 def own_epochs(target: ManagedStore) -> tuple[EpochEntry, ...]:
-    """Return the leader epochs of a managed partition, none where it has no file of them.
+    """Return a managed partition's leader epochs, none without a file of them.
 
     Raises:
         CheckpointError: The file is malformed.

@@ -1,4 +1,4 @@
-"""Plans an ingest: the segments to take, contradictions between them, and the cost.
+"""Plan an ingest: segments, contradictions between them, and the cost.
 
 First the candidates, by listings alone: closed, settled, in order. Then, when their edges have been
 read, what is wrong with them together: a mirror whose sync copied from two replicas, or kept what
@@ -115,7 +115,7 @@ def choose_candidates(
     end_offset: int | None,
     sync_has_stopped: bool,
 ) -> Candidates:
-    """Choose the new segments that are closed and that two listings agree about.
+    """Choose new closed segments with equal facts in both listings.
 
     Args:
         first: The mirror as it was first seen.
@@ -161,7 +161,10 @@ def _is_unchanged(before: MirrorSegment | None, now: MirrorSegment) -> bool:
 
 
 def _is_same_file(before: ListedFile | None, now: ListedFile) -> bool:
-    """Whether two looks agree about a file; an inventory may have no tags."""
+    """Whether two listings agree about a file; tags may be missing.
+
+    An inventory may have no tags.
+    """
     if before is None or (before.name, before.size_bytes) != (now.name, now.size_bytes):
         return False
     return before.etag in {"", now.etag}
@@ -245,7 +248,7 @@ def _check_epochs(
     edges: Sequence[SegmentEdges],
     epochs: Sequence[EpochEntry],
 ) -> None:
-    """Refuse leader epochs that fall, or that are not those of the leader epoch file."""
+    """Refuse leader epochs falling, or at odds with the epoch file."""
     for (older, before), (newer, after) in pairwise(zip(segments, edges, strict=True)):
         if NO_LEADER_EPOCH < after.first_epoch < before.last_epoch:
             raise _mixed(
@@ -266,7 +269,7 @@ def _check_epochs(
 def _check_continuation(
     location: str, segments: Sequence[MirrorSegment], ingested: ManagedFacts, attested: MirrorFacts
 ) -> None:
-    """Refuse segments that do not begin where the last ones ended, or in another history."""
+    """Refuse segments with a gap before them or from another history."""
     end = ingested.end_offset
     if end is None or not segments:
         return
@@ -288,7 +291,7 @@ def _check_continuation(
 
 
 def _epoch_at(epochs: Sequence[EpochEntry], offset: int) -> int:
-    """Return the leader epoch of an offset, -1 where the entries do not say."""
+    """Return an offset's leader epoch, -1 without a fitting entry."""
     earlier = [entry.epoch for entry in epochs if entry.start_offset <= offset]
     return max(earlier, default=NO_LEADER_EPOCH)
 
@@ -296,7 +299,10 @@ def _epoch_at(epochs: Sequence[EpochEntry], offset: int) -> int:
 def _merge_epochs(
     ingested: Sequence[EpochEntry], attested: Sequence[EpochEntry], end_offset: int | None
 ) -> tuple[EpochEntry, ...]:
-    """Return the ingested epochs and the mirror's newer ones, up to the end of what is taken."""
+    """Return ingested epochs and the mirror's newer ones, up to the end.
+
+    The end is that of the segments in the plan.
+    """
     newest = max((entry.epoch for entry in ingested), default=NO_LEADER_EPOCH)
     new = [
         entry
@@ -353,7 +359,7 @@ def cost_of(
     in_place: bool,
     is_server_side: bool,
 ) -> IngestCost:
-    """Count the requests and bytes of a plan and its commit, as far as they can be known before.
+    """Count a plan's and its commit's requests and bytes, if predictable.
 
     Args:
         plan: What is taken.
@@ -394,6 +400,6 @@ def cost_of(
 
 
 def _reads_of(segment: MirrorSegment) -> int:
-    """Return how many reads the edges of a segment take: its indexes, its head and its tail."""
+    """Return how many reads a segment's indexes, head and tail take."""
     indexes = [file for file in segment.companions if file.name.endswith(_EDGES)]
     return len(indexes) + (2 if segment.log.size_bytes else 0)

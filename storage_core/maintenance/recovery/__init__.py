@@ -1,1 +1,1 @@
-"""Recovery of one partition after an unclean shutdown: what would be cut, and doing it."""
+"""Recovery of one partition after an unclean shutdown: plan and execution."""

@@ -64,7 +64,7 @@ def plan_recovery(  # noqa: PLR0913  # the inputs of Kafka's loader
     threads: int = 1,
     on_bytes: Callable[[int], None] | None = None,
 ) -> LoadedLog:
-    """Load a log as a broker does when it starts, and say what that changes; nothing is written.
+    """Load a log as a starting broker would; report changes, write nothing.
 
     Args:
         store: The partition directory.

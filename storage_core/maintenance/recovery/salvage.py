@@ -1,4 +1,4 @@
-"""Keeps the bytes that recovery is about to cut: raw, and as segments where they can be read.
+"""Keep the bytes cut by a recovery: raw, and as readable segments.
 
 A broker may cut freely, it fetches the rest from other replicas; whoever has no other replica wants
 to look first. For each partition a directory of its name receives
@@ -66,7 +66,7 @@ _PASSAGE_MODE: Final = 0o711
 
 
 def lost_batches(store: LogStore, cut: Cut) -> Iterator[tuple[int, BatchTable]]:
-    """Yield the whole batches with a right checksum in what is cut, in file order.
+    """Yield the valid whole batches in the cut bytes, in file order.
 
     After a batch that is none the search goes on where its length says that the next one begins;
     where that leads nowhere, the rest of the file has no batch that anybody could find for sure.
@@ -147,7 +147,7 @@ def count_records(batches: BatchTable) -> NDArray[np.int64]:
 
 
 def _next_start(reader: FileReader, position: int, end: int) -> int | None:
-    """Return where the batch at a position that could not be read says that it ends, else None."""
+    """Return an unreadable batch's end by its own length, else None."""
     field = np.empty(LENGTH_OVERHEAD, np.uint8)
     if reader.read_into(position, field) < LENGTH_OVERHEAD:
         return None
@@ -181,7 +181,9 @@ def salvage_cuts(
     index_interval_bytes: int,
     max_index_bytes: int,
 ) -> Salvage:
-    """Copy the bytes of cuts before they are cut; files of a former attempt are replaced.
+    """Copy the bytes of cuts before the cut; replace older files.
+
+    Older files are of a former attempt.
 
     Args:
         store: The partition directory, not cut yet.
@@ -242,7 +244,7 @@ _CUTS: Final = JsonFile(SavedCuts, "pylog-salvage")
 
 
 def read_cuts(directory: Path) -> SavedCuts | None:
-    """Return what was cut, and why; None in a folder of a version that did not write it down.
+    """Return the cuts with reasons; None from a version without records.
 
     Raises:
         ManifestError: The file is malformed.
@@ -263,7 +265,7 @@ def _write_cuts(store: LocalStore, cuts: tuple[Cut, ...], folder: int) -> None:
 
 
 def _sync(directory: Path) -> None:
-    """Make everything in a directory durable: what it was copied from is about to go."""
+    """Make everything in a directory durable before its origin is removed."""
     with storage_errors(directory), open_folder(directory) as folder:
         for entry in scan_open(folder):
             if entry.is_file:
@@ -282,7 +284,7 @@ def _copy_raw(store: LocalStore, cut: Cut, folder: int) -> int:
 
 
 def _create(store: LocalStore, cut: Cut, folder: int, name: str) -> BinaryIO:
-    """Create a file that those may read who may read what is cut, and nobody else."""
+    """Create a file readable only to the readers of the cut bytes."""
     file = os.fdopen(create_in(folder, name), "wb")
     try:
         store.hand_on_ownership(file.fileno(), cut.file)
@@ -334,9 +336,9 @@ def _write_segments(store: LocalStore, cuts: tuple[Cut, ...], folder: int) -> li
 
 
 def _runs(store: LogStore, cut: Cut) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (position, bytes, first offset, last offset) of batches that stand side by side.
+    """Yield (position, bytes, first offset, last offset) of runs of adjacent batches.
 
-    Offsets rise within a run, and its last offset is at most 2^31 - 1 above its first.
+    Offsets rise within a run; the last one is at most 2^31 - 1 above the first.
     """
     for file_position, batches in lost_batches(store, cut):
         position, last = batches.position, batches.last_offset

@@ -1,4 +1,4 @@
-"""What a salvage folder holds, beside the log that it was cut from, and the way back.
+"""A salvage folder's content beside its log, and the way back.
 
 A batch of a salvage is doubled where the log has the same batch, free where the log ends before it,
 and passed where the log has gone on: other records have its offsets, or it was cut for good. Free
@@ -45,7 +45,7 @@ _APPEND_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SalvagedLog:
-    """What runs cut from one partition directory, each in a folder of its own.
+    """One partition directory's cuts, with a folder for each run.
 
     Attributes:
         partition: Whose it is.
@@ -88,7 +88,7 @@ class Contents:
 
 
 def find_salvaged(folder: Path) -> list[SalvagedLog]:
-    """Return the partitions in a salvage folder, of all of its runs or of one.
+    """Return the partitions in a salvage folder, of one run or all.
 
     Raises:
         LogDirectoryNotFoundError: There is no such folder, or nothing in it was salvaged.
@@ -119,7 +119,7 @@ def find_salvaged(folder: Path) -> list[SalvagedLog]:
 
 
 class LogBatches:
-    """The batches of a log, to be looked up by their first offset.
+    """A log's batches by their first offset.
 
     Args:
         store: The partition directory; None where there is no log.
@@ -148,7 +148,7 @@ class LogBatches:
         self.end_offset = max([self.end_offset, *(last + 1 for last in lasts)])
 
     def has(self, batches: BatchTable) -> NDArray[np.bool_]:
-        """Return which of some batches the log has, byte for byte behind their offset."""
+        """Return a mask of batches equal, behind their offset, to the log's."""
         if not self._base.size:
             return np.zeros(len(batches), np.bool_)
         base, size, crc = _identity(batches)
@@ -163,7 +163,7 @@ def _identity(batches: BatchTable) -> tuple[NDArray[np.int64], ...]:
 
 
 def _batches(reader: FileReader) -> Iterator[tuple[int, BatchTable]]:
-    """Yield the batches of a file whose checksum is right, with where positions count from."""
+    """Yield valid batches of a file, with the origin of positions."""
     for window in scan_windows(reader, crc=CrcCheck.NOTE, tail=Tail.STOP, large=Large.HEADER):
         batches = readable_batches(reader, window)
         if len(batches):
@@ -177,7 +177,7 @@ def _segments(log: SalvagedLog) -> list[int]:
 
 
 def describe_salvaged(log: SalvagedLog, of_log: LogStore | None) -> Contents:
-    """Return what a salvaged log holds, and how much of it the log has.
+    """Return a salvaged log's content, and how much the log has.
 
     Args:
         log: What was salvaged.
@@ -227,7 +227,9 @@ def _count(contents: Contents, batches: BatchTable, of_log: LogBatches) -> None:
 
 
 def replay(logs: Iterable[SalvagedLog], log: UnifiedLog) -> int:
-    """Append what is free to a log, with the offsets that it had; return how many records.
+    """Append batches at free offsets to a log; return the record count.
+
+    The batches have their former offsets.
 
     Args:
         logs: What was salvaged from it, by any runs.
@@ -253,7 +255,7 @@ def replay(logs: Iterable[SalvagedLog], log: UnifiedLog) -> int:
 
 
 def _pieces(batches: BatchTable) -> Iterator[tuple[int, int]]:
-    """Yield first and end of batches that stand side by side and are appended at once."""
+    """Yield first and end of runs of adjacent batches, appended at once."""
     first, size_bytes = 0, 0
     positions: Sequence[int] = batches.position.tolist()
     sizes: Sequence[int] = batches.size.tolist()

@@ -60,9 +60,7 @@ class Mismatch(NamedTuple):
 
 @dataclass(slots=True)
 class WrongOffsets:
-    """Records at different offsets in original and copy.
-
-    All offsets should be equal here.
+    """Records at different offsets in original and copy, despite equal numbering.
 
     Attributes:
         records: How many.
@@ -127,7 +125,7 @@ class _AlignedLog:
     def read(self) -> Rows | None:
         """Return the next piece without adding it to the rows.
 
-        None at the end.
+        None at the end of the log.
         """
         rows = self.readers[-1].read()
         self.is_at_end = rows is None

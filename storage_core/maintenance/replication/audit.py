@@ -199,7 +199,7 @@ class _JudgedPartition:
     def _find_in_sync(self) -> list[Replica]:
         """Return the in-sync replicas: ISR, ELR, last known leader, or all.
 
-        The first of these with a member counts.
+        The first of these sets with a member counts.
         """
         usable = [self._replicas[number] for number in self._usable]
         if self._state is not None:
@@ -211,7 +211,7 @@ class _JudgedPartition:
     def _estimate_high_watermark(self) -> int | None:
         """Estimate the high watermark: the smallest log end of the in-sync replicas.
 
-        It is no less than a checkpoint of a log that reaches it.
+        The result is at least each checkpoint of a log that reaches it.
 
         Too few replicas in sync commit nothing: then the largest checkpoint counts.
         """
@@ -285,7 +285,7 @@ class _JudgedPartition:
     def _stays_eligible(self, follower: Replica, end: int) -> bool:
         """Whether a replica's log end justifies its place in ISR or ELR.
 
-        It is true for a replica in neither, and false without the cluster's state.
+        True for a replica in neither; false if the cluster's state is unknown.
         """
         state = self._state
         if state is None:
@@ -297,7 +297,7 @@ class _JudgedPartition:
     def _committed_end(self, replica: Replica) -> int | None:
         """Return the end of a replica's committed records; None for all.
 
-        The high watermark is that of the in-sync replicas: it binds a log as far as it is theirs.
+        The in-sync replicas' high watermark binds a log as far as both are equal.
         """
         checkpoint = replica.place.checkpoints.high_watermark
         if checkpoint is None:
@@ -311,7 +311,7 @@ class _JudgedPartition:
     def _is_witness(self, replica: Replica) -> bool:
         """Whether a replica had, and still has, all committed records.
 
-        It is a member of the ISR, was closed cleanly, and opening it cuts nothing.
+        It is a member of the ISR, was closed cleanly, and loses nothing when opened.
         """
         state = self._state
         return (

@@ -39,7 +39,7 @@ class ComparedLogs:
 def compare_logs(logs: Sequence[OpenedLog | None]) -> ComparedLogs:
     """Compare each log with each other one, by batches.
 
-    Only batches with a right checksum count.
+    Batches with a wrong checksum are ignored.
 
     Args:
         logs: None for a log without a record.
@@ -155,9 +155,9 @@ def match_batches(
 
 
 def _match(first: pa.Table, second: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the offsets of the same records, and of unlike ones.
+    """Return the offsets of equal records, and of different ones.
 
-    A record in another epoch is still the same one to whoever reads it.
+    Epochs may differ: a reader sees the same record.
     """
     offsets, rows_1, rows_2 = np.intersect1d(
         first["offset"].to_numpy(), second["offset"].to_numpy(), return_indices=True
@@ -193,7 +193,7 @@ def _have_same_headers(first: pa.ChunkedArray, second: pa.ChunkedArray) -> NDArr
 def without(table: pa.Table, same: NDArray[np.int64]) -> Ranges:
     """Return a table's data records at offsets other than the given.
 
-    Control records are left out.
+    Data records exclude control records.
     """
     offsets = table["offset"].to_numpy()
     is_other = ~np.isin(offsets, same) & ~np.asarray(table["is_control"], np.bool_)

@@ -506,7 +506,7 @@ class _CopyComparison:
     def _add_unsurvived(self, number: int, wanted: NDArray[np.int64]) -> None:
         """Add records of one log, lost from the other without a cleaner.
 
-        No cleaner can have removed them there.
+        No cleaner can have removed them from that log.
 
         Args:
             number: Which log has them.

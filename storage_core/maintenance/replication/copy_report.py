@@ -285,7 +285,7 @@ class ListedDifferences:
 def _place_of(log: RestingLog, offset: int | None) -> Side:
     """Return the place of an offset in a log, or its end.
 
-    The end is the place of every offset behind it.
+    Every offset behind the end has the end's place.
     """
     if offset is None or log.view is None:
         return Side(log=log)
@@ -297,7 +297,7 @@ def _place_of(log: RestingLog, offset: int | None) -> Side:
 def runs(is_border: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
     """Yield the first and last index of each run between borders.
 
-    A border stands between two neighbours of different runs.
+    A border separates neighbours of different runs.
     """
     starts = np.flatnonzero(np.append(True, is_border))
     ends = np.append(starts[1:], len(is_border) + 1) - 1

@@ -79,7 +79,7 @@ class Difference:
 def place_of(log: RestingLog, offset: int, epoch: int | None) -> Side:
     """Return the place of an offset in a replica.
 
-    Of its file only the headers near it are read.
+    Only headers near the offset are read from its file.
     """
     bases = [base for base in log.base_offsets if base <= offset]
     if log.view is None or not bases:

@@ -1,6 +1,6 @@
 """Find differences between a partition's replicas, and contradictions within one.
 
-Replicas at rest are compared as they lie; what only a start of their brokers would cut is there.
+Replicas are compared as they are, including bytes that a start of their brokers would cut.
 """
 
 from collections.abc import Sequence
@@ -124,9 +124,9 @@ def find_differences(
 def findings_of(
     log: RestingLog, reader: LogReader, state: PartitionRegistration | None
 ) -> list[Finding]:
-    """Return what contradicts itself within a replica that was read.
+    """Return contradictions within a replica that was read.
 
-    A wrong checksum that all replicas have is none of that: verification looks for it.
+    Verification reports wrong checksums that all replicas have.
 
     Args:
         log: The replica.
@@ -153,7 +153,7 @@ def findings_of(
 def cleaned_end(log: RestingLog, sparse_end: int, *, is_compacted: bool) -> int:
     """Return the end of possibly compacted offsets; 0 for none.
 
-    Below it, a cleaner may have removed records.
+    A cleaner may have removed records below it.
     """
     if log.checkpoints.cleaner_offset:
         return log.checkpoints.cleaner_offset
@@ -212,10 +212,7 @@ class _Comparison:
 
 
 def _compare_offsets(one: RestingLog, two: RestingLog) -> ReplicaPair:
-    """Compare the ends of two replicas and the epochs they share.
-
-    Epochs are compared at the offsets that both have.
-    """
+    """Compare two replicas' ends, and epochs at the offsets of both."""
     pair = ReplicaPair((one, two))
     start = max(one.log_start_offset, two.log_start_offset)
     end = min(one.log_end_offset, two.log_end_offset)
@@ -257,7 +254,7 @@ def _put_together(
 ) -> Differences:
     """Collect the differences of all pairs, each difference once.
 
-    Of two other logs, only what both do not share with the first log counts.
+    A pair without the first log adds only differences that neither log has from the first.
     """
     first = logs[0] if logs else None
     of_first = {id(pair.logs[1]): pair.differences for pair in pairs if pair.logs[0] is first}

@@ -330,7 +330,7 @@ class Prediction:
     ) -> tuple[int, Way]:
         """Return the next leader and how it is elected.
 
-        The old leader stays, if it still may lead.
+        The old leader stays if it may still lead.
         """
         state = self._state
         heirs, way = (isr, Way.ISR) if isr else (elr, Way.ELR)

@@ -1,6 +1,4 @@
-"""Read several logs of a partition side by side, piece by piece.
-
-A piece is a range of offsets.
+"""Read several logs side by side, by pieces: ranges of offsets.
 
 Each log is read once, from end to end or in some ranges of offsets. What a piece holds of each is
 little, however long the logs are.
@@ -391,7 +389,7 @@ def scan_digests(
 ) -> Generator[tuple[Window, NDArray[np.uint64]]]:
     """Yield the windows of a file with digests of their batches.
 
-    A batch that is larger than a window has its header digested, and its checksum checked.
+    For a batch larger than a window the header is digested and the checksum checked.
 
     Args:
         reader: The open .log file.
@@ -456,7 +454,7 @@ def pieces(
 ) -> Iterator[tuple[int, int, list[BatchRows]]]:
     """Yield consecutive ranges of offsets, with each log's batches in them.
 
-    A batch belongs to every range that it reaches into.
+    A batch belongs to every range that it overlaps.
     """
     start = 0
     while start < MOST_OFFSET:

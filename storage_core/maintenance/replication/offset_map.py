@@ -1,6 +1,4 @@
-"""Read maps from offsets of a topic to offsets of its copy.
-
-The copy is in another cluster.
+"""Read maps from a topic's offsets to another cluster's copy's offsets.
 
 ::
 
@@ -174,10 +172,7 @@ def _collect(pairs: _Pairs, file: str) -> dict[TopicPartition, NDArray[np.int64]
 
 
 def _current(syncs: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the pairs still in force.
-
-    A later pair of an older record ends those before it.
-    """
+    """Return the pairs in force: none before a later, older record's."""
     upstream = syncs[:, 0]
     later = np.minimum.accumulate(np.append(upstream, MAX_OFFSET)[::-1])[::-1][1:]
     current: NDArray[np.int64] = syncs[upstream < later]

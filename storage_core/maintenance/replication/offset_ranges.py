@@ -51,17 +51,14 @@ def clip(ranges: Ranges, *, start: int | None = None, end: int | None = None) ->
 
 
 def count(ranges: Ranges) -> int:
-    """Return the number of offsets in a set of ranges.
-
-    They must not overlap within an epoch.
-    """
+    """Return the number of offsets in ranges without overlaps in an epoch."""
     return int((ranges[:, 1] - ranges[:, 0] + 1).sum())
 
 
 def subtract(ranges: Ranges, others: Ranges) -> Ranges:
     """Return the offsets of the first set outside the second.
 
-    Both sets are as ``union`` makes them.
+    Both sets are results of ``union``.
     """
     # Replicas that are alike are the rule: for these, most of the time went into the sets below.
     if not len(ranges) or not len(others):

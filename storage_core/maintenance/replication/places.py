@@ -41,10 +41,7 @@ class ReplicaPlace:
 
     @property
     def is_missing(self) -> bool:
-        """Whether an assigned replica is in none of its broker's directories.
-
-        The log directories of its broker were given.
-        """
+        """Whether an assigned replica is in none of its broker's given directories."""
         return not self.directory
 
 
@@ -159,7 +156,7 @@ def _is_seen(
 ) -> bool:
     """Whether a replica absent from the observed directories is really missing.
 
-    It may be in a log directory of its broker that was not observed.
+    It may be in a directory of its broker that was not observed.
     """
     if not roots or not registered:
         return bool(roots) and are_all_read

@@ -66,7 +66,7 @@ class OffsetRanges:
 def digest_log(log: RestingLog, ranges: OffsetRanges) -> tuple[NDArray[np.uint64], LogReader]:
     """Return digest sums of a replica's ranges, uint64[count, 2], and its reader.
 
-    The reader is at the end.
+    The reader has reached the log's end.
     """
     sums = np.zeros((ranges.count, 2), np.uint64)
     reader = LogReader(log.view, log.base_offsets, ReadDepth.SUMS)

@@ -1,6 +1,4 @@
-"""Read a log's records as digests, in order, piece by piece.
-
-The order is that of offsets; one piece at a time is held.
+"""Read a log's records as digests, by offset, piece by piece.
 
 Control records are left out, and records below the log's start. A batch with a wrong checksum, or
 with offsets that do not fit between its neighbours', is damage: nobody knows its records.

@@ -21,7 +21,7 @@ from storage_core.store.base import LogStore
 class Damage:
     """Bytes of a log without a whole, valid batch.
 
-    They are no batch, or a batch whose checksum is wrong.
+    They are no batch, or a batch with a wrong checksum.
 
     Attributes:
         file: The segment's file, as it is named now.
@@ -80,7 +80,7 @@ class OpenedLog:
     def whole_end(self, offset: int) -> int:
         """Return the end of the whole batches below an offset.
 
-        A cut removes a batch across the offset, too.
+        A cut at the offset would remove a batch across it, too.
 
         Raises:
             PylogError: Bytes on the way are no batches.
@@ -112,7 +112,7 @@ class Replica:
 def open_replica(place: ReplicaPlace, now_ms: int) -> Replica:
     """Open a replica as its broker does.
 
-    Its error says what keeps the broker from it.
+    An error tells why the broker cannot open it.
 
     Args:
         place: Where it lies.

@@ -46,10 +46,7 @@ class PairPiece:
     end: int
 
     def place_behind(self, number: int, log: RestingLog, offset: int) -> Side:
-        """Return the place of a log's first batch behind an offset.
-
-        It is the log's end where no batch is behind the offset.
-        """
+        """Return the first batch's place behind an offset, else the log's end."""
         if log.view is None:
             return Side(log=log)
         for rows in (self.parts[number], self.behind[number]):
@@ -83,10 +80,7 @@ class ReplicaPair:
     lacked: tuple[list[Ranges], list[Ranges]] = field(default_factory=lambda: ([], []))
 
     def add(self, difference: Difference) -> None:
-        """Add a difference, or extend the last one of its kind.
-
-        It extends that one where it begins at its end.
-        """
+        """Add a difference, or extend an adjacent one of its kind."""
         for number in range(len(self.differences) - 1, max(len(self.differences) - 5, -1), -1):
             last = self.differences[number]
             if (
@@ -294,7 +288,7 @@ class ReplicaPair:
     def _side(self, number: int, rows: BatchRows, first: int, last: int) -> Side:
         """Return the place of the first batch in a range of offsets.
 
-        The batch may begin before the range.
+        That batch may begin below the range.
         """
         log = self.logs[number]
         at = np.flatnonzero((rows.batches.last_offset >= first) & (rows.lowest <= last))
@@ -345,10 +339,7 @@ class ReplicaPair:
 
 
 def _has_same_content(one: BatchRows, two: BatchRows) -> NDArray[np.bool_]:
-    """Mark batches with the same content in both; epochs may differ.
-
-    The batches have the same offsets.
-    """
+    """Mark batches with equal offsets and content; epochs may differ."""
     is_same: NDArray[np.bool_] = (one.batches.size == two.batches.size) & (
         one.batches.crc == two.batches.crc
     )
@@ -357,10 +348,7 @@ def _has_same_content(one: BatchRows, two: BatchRows) -> NDArray[np.bool_]:
 
 
 def _has_same_form(one: BatchRows, two: BatchRows) -> NDArray[np.bool_]:
-    """Mark batches with the same record count in both, and not rebuilt.
-
-    The batches have the same offsets.
-    """
+    """Mark batches with equal offsets and record counts, and not rebuilt."""
     is_same = np.ones(len(one), np.bool_)
     for name in ("size", "record_count", "attributes", "base_timestamp", "magic"):
         is_same &= getattr(one.batches, name) == getattr(two.batches, name)
@@ -374,10 +362,7 @@ def _others(rows: BatchRows, indexes: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def _bounds(rows: tuple[BatchRows, BatchRows]) -> tuple[int, int]:
-    """Return the first and last offset shared by two logs' batches.
-
-    One of the logs may have none.
-    """
+    """Return two logs' first and last offset; one may be empty."""
     filled = [each for each in rows if len(each)]
     return (
         max(int(each.lowest.min()) for each in filled),
@@ -386,10 +371,7 @@ def _bounds(rows: tuple[BatchRows, BatchRows]) -> tuple[int, int]:
 
 
 def _groups(rows: BatchRows) -> Iterator[tuple[int, int]]:
-    """Yield first and last row of each run of adjacent batches.
-
-    There is no gap between the offsets of adjacent batches.
-    """
+    """Yield first and last row of each run of batches without gaps."""
     if not len(rows):
         return
     gaps = np.flatnonzero(rows.lowest[1:] > rows.batches.last_offset[:-1] + 1)
@@ -399,10 +381,7 @@ def _groups(rows: BatchRows) -> Iterator[tuple[int, int]]:
 
 
 def _runs(offsets: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield first and last of each run of consecutive offsets.
-
-    The offsets rise.
-    """
+    """Yield first and last of each run of consecutive, rising offsets."""
     if not offsets.size:
         return
     gaps = np.flatnonzero(np.diff(offsets) > 1)

@@ -79,10 +79,7 @@ class RestingLog:
 
     @property
     def checkpoints(self) -> PartitionCheckpoints:
-        """Entries of the log directory's checkpoints for this log.
-
-        There are none for a copy on its way.
-        """
+        """Checkpoint entries for this log; none for a copy on its way."""
         is_own = self.place.kind is DirectoryKind.PARTITION
         return self.place.checkpoints if is_own else PartitionCheckpoints()
 
@@ -90,7 +87,7 @@ class RestingLog:
 def observe_log(place: ReplicaPlace) -> RestingLog:
     """Observe a replica's listing, epoch file and last batches.
 
-    The replica's error says what prevents it.
+    What prevents that is the replica's error.
 
     Args:
         place: Where it lies.
@@ -147,7 +144,7 @@ def _find_end(view: DirectoryView, base_offset: int) -> tuple[int, int]:
 def _read_epochs(view: DirectoryView) -> LeaderEpochCache:
     """Return the epochs of the epoch file; none if it is unreadable.
 
-    That it cannot be read is a finding elsewhere.
+    Another finding reports an unreadable file.
     """
     if LEADER_EPOCH_FILE not in view:
         return LeaderEpochCache()

@@ -1,6 +1,6 @@
 """Find records missing from a compacted log without a cleaner's reason.
 
-Neither the records are there, nor what took their place.
+Neither the record nor a newer one of its key is there.
 
 A cleaner removes a record when its key has a newer one, a deletion (tombstone) after its time, a
 record of an aborted transaction, and one without a key. Everything else has to be there still.
@@ -59,8 +59,6 @@ class Keys:
 def find_lost(has: RestingLog, lacks: RestingLog, missing: Ranges) -> tuple[LostRecords, int]:
     """Return records missing from a compacted log without a newer one.
 
-    Neither the record nor a survivor of its key is there.
-
     Args:
         has: The log that has them.
         lacks: The other one.
@@ -88,9 +86,9 @@ def find_lost(has: RestingLog, lacks: RestingLog, missing: Ranges) -> tuple[Lost
 def find_unexplained(
     wanted: Keys, other: Keys, places: NDArray[np.int64] | None = None
 ) -> NDArray[np.int64]:
-    """Return the missing records without a newer one of their key.
+    """Return missing records without a newer one in the other log.
 
-    The newer record would be in the other log.
+    A newer record has the same key.
 
     Args:
         wanted: Records that are missing.

@@ -67,7 +67,7 @@ class Leader:
     def diverging_end(self, epoch: int, fetch_offset: int) -> tuple[int, int] | None:
         """Return the diverging epoch and end offset, None without divergence.
 
-        A fetch is refused with these.
+        A leader refuses a fetch with these.
 
         Args:
             epoch: Of the follower's last batch.

@@ -1,6 +1,4 @@
-"""Read the batches of a damaged segment, also behind the damage.
-
-Reading goes on behind damage only where that is safe.
+"""Read the batches of a damaged segment, also safely behind damage.
 
 Kafka's own reader ends at the first bytes that are no batch. Here the search for the next one goes
 on, and only what cannot be chance counts as a batch: the bytes of format v2, a length that fits, an
@@ -53,7 +51,7 @@ class TailKind(enum.StrEnum):
 class BatchStream:
     """Windows of whole batches of one segment.
 
-    Iterate once, then ask how it ended.
+    It is iterated once, and then tells how the segment ended.
 
     Args:
         reader: The open .log file.

@@ -53,10 +53,7 @@ class FindingCollector:
             )
 
     def count(self, code: Code, more: int, *, file: str) -> None:
-        """Count more findings of a kind; nothing if more is below 1.
-
-        They are counted beyond those added.
-        """
+        """Count findings beyond those added; nothing if more is below 1."""
         if more > 0:
             key = (code, file, severity_of(code))
             self._counts[key] = self._counts.get(key, 0) + more
@@ -64,7 +61,7 @@ class FindingCollector:
     def findings(self) -> list[Finding]:
         """Return the findings, with a count of those left out.
 
-        The count is the last finding of its kind.
+        The last finding of a kind has that count.
         """
         more = [
             Finding(

@@ -1,6 +1,4 @@
-"""Verify the files derived from a log: leader epochs, producer snapshots.
-
-They lie beside the log.
+"""Verify files beside a log, derived from it: epochs, producer snapshots.
 
 For every offset the epoch file has to name the batch's epoch. A snapshot can be read, belongs to a
 segment, and agrees with the log.
@@ -159,8 +157,8 @@ def check_by_replay(
 ) -> None:
     """Replay a segment from its base's snapshot; compare with its end's.
 
-    Only producers that wrote in this segment are compared: the others may have expired. A segment
-    without both snapshots is left alone.
+    Only producers with batches in this segment are compared: others may have expired. Without both
+    snapshots nothing is compared.
 
     Args:
         store: The partition directory.
@@ -201,7 +199,7 @@ def _compare_snapshot(
 ) -> None:
     """Report a snapshot at odds with the log, or incomplete.
 
-    It may well know more: compaction removes batches that stood in the log when it was taken.
+    A snapshot may know more than the log: compaction removes batches.
     """
     wrong = (
         [f"last offset {snapshot.last_offset}"]

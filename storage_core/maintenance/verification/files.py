@@ -88,7 +88,7 @@ class PartitionFiles:
 def sort_files(listing: Iterable[FileInfo]) -> PartitionFiles:
     """Sort a listing into segments, snapshots and other names.
 
-    Only names that Kafka itself would write count as a segment.
+    A segment's name must be written as Kafka writes it.
     """
     files = {file.name: file for file in listing}
     bases = sorted(

@@ -814,8 +814,8 @@ def command_of(code: Code, fix: str) -> str | None:
 
 
 def salvage_folder(root: str) -> str:
-    """Return the salvage folder of a log directory: beside it, never inside.
+    """Return a log directory's salvage folder: beside it, never inside.
 
-    What is cut from the log directory may be kept there.
+    The folder may have the bytes cut from the log directory.
     """
     return f"{root.rstrip('/')}-salvage"

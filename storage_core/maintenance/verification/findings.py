@@ -1,6 +1,6 @@
 """Findings of verification: their stable codes and severities.
 
-A code is a promise: scripts count and filter by it. ``finding_kinds`` says of each what it means.
+Codes are stable: scripts count and filter by them. ``finding_kinds`` explains each.
 """
 
 import enum

@@ -44,7 +44,7 @@ _BROKEN: Final = frozenset({IndexFault.LAST_OFFSET_BELOW_BASE, IndexFault.OFFSET
 class IndexedBatches:
     """Batches in a segment's indexes, and the newest time between them.
 
-    So the memory that an audit needs grows with the indexes, not with the log.
+    Memory for an audit thus grows with the indexes, not with the log.
 
     Args:
         base_offset: Of the segment.
@@ -296,10 +296,7 @@ def _report(file: str, fault: IndexFinding, code: Code, findings: FindingCollect
 
 
 def _distinct(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return distinct numbers, sorted; fast where the input is nearly sorted.
-
-    The result is that of numpy's unique.
-    """
+    """Return distinct numbers, sorted, as numpy's unique; fast if nearly sorted."""
     numbers = np.sort(numbers, kind="stable")  # merges stretches that rise
     is_new = np.append(True, numbers[1:] != numbers[:-1])[: numbers.size]
     distinct: NDArray[np.int64] = numbers[is_new]
@@ -309,10 +306,7 @@ def _distinct(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
 def _is_in(
     first: NDArray[np.int64], wanted: NDArray[np.int64], last: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Mark the ranges, first to last, with one of the wanted values.
-
-    The wanted values are sorted.
-    """
+    """Mark ranges, first to last, with one of the sorted values."""
     if not wanted.size:
         return np.zeros(first.size, np.bool_)
     at = np.minimum(np.searchsorted(wanted, first), wanted.size - 1)

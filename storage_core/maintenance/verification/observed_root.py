@@ -92,8 +92,7 @@ class ObservedRoot:
     def surroundings_of(self, entry: SubDirectory) -> Surroundings:
         """Return the surroundings of a sub-directory.
 
-        The controllers' quorum keeps the cluster's metadata by itself: the marker of a clean
-        shutdown says nothing of that log.
+        The clean shutdown marker does not cover the metadata log of the controllers' quorum.
         """
         if entry.kind is DirectoryKind.METADATA:
             return replace(self.surroundings, is_clean=False)

@@ -386,9 +386,9 @@ def _check_owner(roots: Sequence[ObservedRoot]) -> Iterable[PlacedFinding]:
 def _properties_fixes(
     roots: Sequence[ObservedRoot], metadata: ClusterMetadata | None
 ) -> dict[str, str]:
-    """Return commands to write each lost meta.properties again, by path.
+    """Return commands to rewrite lost meta.properties, by path.
 
-    They are known where the broker's other log directories tell the content.
+    The broker's other log directories tell the content.
 
     A broker's registration has the ids of all its log directories. One is free if none of those
     that were given has it. A lost directory has the free one that its partitions are assigned to.
@@ -441,10 +441,7 @@ def _properties_fixes(
 
 
 def _owner(root: ObservedRoot) -> tuple[str, int] | None:
-    """Return the cluster id and KRaft node id of a directory.
-
-    None where the directory does not say them.
-    """
+    """Return a directory's cluster id and KRaft node id, None if unknown."""
     own = root.meta_properties
     if own is None or own.version != 1 or own.cluster_id is None or own.node_id is None:
         return None
@@ -454,9 +451,9 @@ def _owner(root: ObservedRoot) -> tuple[str, int] | None:
 
 
 def _may_be_replaced(path: Path) -> bool:
-    """Whether a file may be written here: it is absent or readable.
+    """Whether a command may write a file: it is absent or readable.
 
-    No link or folder is in the way, and no file that may not be read.
+    It is not so for a link, a folder or an unreadable file.
     """
     if not is_there(path, may_be_link=True):
         return True
@@ -480,8 +477,8 @@ def _assigned(root: ObservedRoot, metadata: ClusterMetadata | None, node_id: int
 def _brokers(roots: Sequence[ObservedRoot]) -> Iterable[list[ObservedRoot]]:
     """Return the roots by the broker they belong to.
 
-    One that does not say belongs to the broker of all others, or, if they have several, stands for
-    itself.
+    A root without an id belongs to the only broker of the others; if they have several, to one of
+    its own.
     """
     brokers: dict[object, list[ObservedRoot]] = {}
     for root in roots:

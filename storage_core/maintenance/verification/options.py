@@ -46,9 +46,7 @@ class BrokerUser:
     number: int
 
     def may(self, facts: os.stat_result, access: int) -> bool:
-        """Whether the user has these rights.
-
-        A right that any group has counts as the user's.
+        """Whether the user has these rights, for a group's any group.
 
         Args:
             facts: Of a file or folder.

@@ -1,6 +1,6 @@
 """Find files of a log directory closed to the broker's user.
 
-The user of this program may be able to open them.
+This program's user may be able to open them.
 
 The doctor is often run as root, and so was what left the files: a broker that is another user takes
 a log directory offline for one file of its that it may not open. Who that user is, no file says;
@@ -42,9 +42,7 @@ _READ_FILES: Final = frozenset({LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, QUOR
 
 
 def find_forbidden(path: Path, findings: FindingCollector) -> BrokerUser | None:
-    """Report files of a log directory forbidden to its broker.
-
-    Files of partitions are left out.
+    """Report a log directory's files, but partitions', forbidden to its broker.
 
     Args:
         path: The log directory, on this machine.

@@ -1,6 +1,4 @@
-"""Plan commands for log directories in an order without loss.
-
-No readable record is lost.
+"""Plan commands for log directories in an order without lost records.
 
 Files that are derived from a log come first: building them anew cuts nothing. Then logs that are
 put in order from their first segment on, then what no broker parses is set aside and the rest is
@@ -182,7 +180,7 @@ def prescribe(
 def _without_vain_rebuilds(complaints: Sequence[Complaint]) -> list[Complaint]:
     """Return the complaints without vain commands to rebuild files.
 
-    Such a command ends at what only a person can mend.
+    Such a command ends at damage that only a person can repair.
 
     What stops a broker that loads the log stops whatever builds files anew from it.
     """

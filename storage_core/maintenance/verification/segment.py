@@ -168,10 +168,7 @@ def _read_index(
     options: VerifyOptions,
     findings: FindingCollector,
 ) -> UsedBytes | None:
-    """Return the content of an index, None without a readable one.
-
-    An index that cannot be read is reported.
-    """
+    """Return the content of an index; report an unreadable one, None."""
     if file is None:
         return None
     try:

@@ -1,7 +1,4 @@
-"""Facts about a verified segment, for its partition.
-
-They are small enough to travel between tasks.
-"""
+"""Facts about a verified segment, small enough to be sent between tasks."""
 
 from dataclasses import dataclass
 from typing import Any

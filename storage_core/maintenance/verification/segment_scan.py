@@ -1,6 +1,6 @@
 """Check each batch of a segment, alone and against earlier ones.
 
-One pass does it.
+The check takes one pass.
 """
 
 from collections.abc import Callable
@@ -271,7 +271,7 @@ class SegmentPass:
     def _hand_on(self, rows: NDArray[np.int64]) -> None:
         """Add good batches to the facts, and bad ones with fitting offsets.
 
-        Their offsets fit between those of the good ones.
+        Fitting offsets lie between those of the good batches around.
 
         Of a batch with a wrong checksum the header may well be right: what is counted and indexed
         then goes on as it does in Kafka.

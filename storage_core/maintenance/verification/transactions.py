@@ -252,7 +252,7 @@ def describe_open(
 ) -> None:
     """Report a log's open and hanging transactions.
 
-    No coordinator will ever end a hanging one.
+    No coordinator ever ends a hanging transaction.
 
     Args:
         transactions: Of the log.

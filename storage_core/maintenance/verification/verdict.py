@@ -1,6 +1,4 @@
-"""Give the verdict on log directories: advice, reasons, next commands.
-
-The advice is for a person.
+"""Give a person's verdict on log directories: advice, reasons, next commands.
 
 Pure functions of what was found and of what a broker's start would do. The forecast of time is a
 model with three numbers, all of them shown: how fast one reader read just now, how many threads a
@@ -307,7 +305,7 @@ def forecast_start(
 class Waiting:
     """Readable records cut earlier and due to go back.
 
-    They were kept, and go back behind the end of their logs.
+    They go back behind the end of their logs.
 
     Attributes:
         folder: Where they are kept.
@@ -430,7 +428,7 @@ def _waiting_reason(waiting: Waiting) -> str:
 
 
 def _wait(roots: Sequence[RootState], waiting: Sequence[Waiting]) -> Verdict:
-    """Return the verdict to wait with a start until records are back.
+    """Return the verdict to postpone a start until records are back.
 
     A start would give their offsets to new records.
     """
