@@ -263,17 +263,17 @@ def to_plain(value: Any) -> Any:
 
 def _fields_as_plain(kind: Any, value: Any) -> dict[str, Any]:
     plain: dict[str, Any] = {}
-    for place in _places(kind):
-        inner = getattr(value, place.name)
-        if place.is_inline:
+    for json_field in _json_fields(kind):
+        inner = getattr(value, json_field.name)
+        if json_field.is_inline:
             plain |= _fields_as_plain(type(inner), inner)
-        elif not place.is_omitted or inner != place.default:
-            plain[place.key] = to_plain(inner)
+        elif not json_field.is_omitted or inner != json_field.default:
+            plain[json_field.key] = to_plain(inner)
     return plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
+class _JsonField:
     """A field of a dataclass and its place in JSON.
 
     Attributes:
@@ -296,14 +296,14 @@ class _Place:
 
 
 @cache
-def _places(kind: Any) -> tuple[_Place, ...]:
+def _json_fields(kind: Any) -> tuple[_JsonField, ...]:
     hints = get_type_hints(kind, include_extras=True)
-    places = []
+    json_fields = []
     for each in fields(kind):
         marks = get_args(hints[each.name])[1:] if _is_annotated(hints[each.name]) else ()
         keys = [mark.name for mark in marks if isinstance(mark, Key)]
-        places.append(
-            _Place(
+        json_fields.append(
+            _JsonField(
                 name=each.name,
                 key=keys[0] if keys else each.name,
                 kind=hints[each.name],
@@ -313,7 +313,7 @@ def _places(kind: Any) -> tuple[_Place, ...]:
                 is_omitted=OMITTED in marks,
             )
         )
-    return tuple(places)
+    return tuple(json_fields)
 
 
 def _is_annotated(kind: Any) -> bool:
@@ -512,27 +512,31 @@ def _readers_by_key(kind: Any, *, is_whole: bool) -> dict[str, tuple[str, Reader
     Fields of inline dataclasses are included.
     """
     readers: dict[str, tuple[str, Reader]] = {}
-    for place in _places(kind):
-        if place.is_inline:
-            readers |= _readers_by_key(get_args(place.kind)[0], is_whole=is_whole)
+    for json_field in _json_fields(kind):
+        if json_field.is_inline:
+            readers |= _readers_by_key(get_args(json_field.kind)[0], is_whole=is_whole)
         else:
-            readers[place.key] = (place.name, _reader(place.kind, is_whole=is_whole))
+            readers[json_field.key] = (json_field.name, _reader(json_field.kind, is_whole=is_whole))
     return readers
 
 
 def _required(kind: Any, *, is_whole: bool) -> Iterable[str]:
     """Yield the keys that have to be there."""
-    for place in _places(kind):
-        if place.is_inline:
-            yield from _required(get_args(place.kind)[0], is_whole=is_whole)
-        elif not (place.is_omitted if is_whole else place.has_default):
-            yield place.key
+    for json_field in _json_fields(kind):
+        if json_field.is_inline:
+            yield from _required(get_args(json_field.kind)[0], is_whole=is_whole)
+        elif not (json_field.is_omitted if is_whole else json_field.has_default):
+            yield json_field.key
 
 
 def _fields_reader(kind: Any, *, is_whole: bool) -> Reader:
     readers = _readers_by_key(kind, is_whole=is_whole)
     required = tuple(_required(kind, is_whole=is_whole))
-    inline = [(place.name, get_args(place.kind)[0]) for place in _places(kind) if place.is_inline]
+    inline = [
+        (json_field.name, get_args(json_field.kind)[0])
+        for json_field in _json_fields(kind)
+        if json_field.is_inline
+    ]
 
     def read(value: object) -> Any:
         if not isinstance(value, dict):
@@ -547,7 +551,7 @@ def _fields_reader(kind: Any, *, is_whole: bool) -> Reader:
             except MismatchError as error:
                 raise error.within(f".{key}") from None
         for name, inner_kind in inline:
-            parts = [part.name for part in _places(inner_kind)]
+            parts = [part.name for part in _json_fields(inner_kind)]
             values[name] = inner_kind(**{part: values.pop(part) for part in parts})
         return kind(**values)
 

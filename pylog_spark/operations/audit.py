@@ -196,7 +196,7 @@ def audit(  # noqa: PLR0913 - each is a word of the command line
             markers=[
                 _marker_of(root, known.metadata)
                 for root in observed
-                if root.surroundings.role is Role.BROKER
+                if root.context.role is Role.BROKER
             ],
             engine=run.engine.name,
             starts=starts,
@@ -433,7 +433,7 @@ def find_known(
 
 def _is_in_use(root: ObservedRoot) -> bool:
     path = local_path(root.location)
-    if root.surroundings.role is not Role.BROKER or path is None:
+    if root.context.role is not Role.BROKER or path is None:
         return False
     try:
         return query_lock(path).is_held

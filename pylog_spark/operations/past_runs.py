@@ -159,5 +159,5 @@ def _with_commits(run: PastRun, folders: Sequence[Path]) -> PastRun:
         run,
         undo=undo,
         kept_partitions=len({commit.directory for commit in commits}),
-        kept_bytes=sum(file.size_bytes for commit in commits for file in commit.kept),
+        kept_bytes=sum(file.size_bytes for commit in commits for file in commit.former_files),
     )

@@ -28,7 +28,7 @@ from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.run_context import WriteContext
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
-from storage_core.commit import Plan
+from storage_core.commit import CommitPlan
 from storage_core.commit.scratch import keep_scratch
 from storage_core.errors import OffsetOverflowError, describe_failure
 from storage_core.log.loaded_log import LoadedLog
@@ -182,7 +182,7 @@ def _load(
 
 
 def _describe(
-    store: LogStore, plan: CompactionPlan, cleaned: CleanedPartition, steps: Plan
+    store: LogStore, plan: CompactionPlan, cleaned: CleanedPartition, steps: CommitPlan
 ) -> dict[str, Any]:
     """Return the partition's row as of after the steps."""
     stats = cleaned.stats

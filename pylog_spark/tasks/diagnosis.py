@@ -306,8 +306,8 @@ def _root_state(root: ObservedRoot, verified: Sequence[Row], offline: Collection
         lock = LockState(is_held=False)
     return RootState(
         location=root.location,
-        role=root.surroundings.role,
-        is_clean=root.surroundings.is_clean,
+        role=root.context.role,
+        is_clean=root.context.is_clean,
         lock=lock,
         partitions=len(of_root),
         size_bytes=sum(row.get("bytes") or 0 for row in of_root),

@@ -129,7 +129,7 @@ def _forecast(target: Target, now_ms: int, *, is_damaged: bool) -> dict[str, Any
         now_ms=now_ms,
         recovery_point=said.recovery_point or 0,
         log_start_offset=said.log_start_offset or 0,
-        clean_shutdown=target.surroundings.is_clean,
+        clean_shutdown=target.context.is_clean,
     )
     cut_from_start = None
     if is_damaged:

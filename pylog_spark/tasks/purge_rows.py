@@ -13,7 +13,7 @@ from typing import Any
 
 from pylog_spark.schemas import STEPS, Status
 from pylog_spark.tasks.ahead import PURGES_AT_ONCE, map_ahead
-from storage_core.commit import Plan, commit
+from storage_core.commit import CommitPlan, commit
 from storage_core.commit.purge import Purge
 from storage_core.errors import GuardRefusedError, describe_failure
 from storage_core.store import LocalStore
@@ -79,10 +79,10 @@ def apply_purge(purge: Purge, *, dry_run: bool, fence: Callable[[], None] | None
     done: list[Row] = []
     plans = () if dry_run else purge.plans
 
-    def depth(plan: Plan) -> int:
+    def depth(plan: CommitPlan) -> int:
         return -len(Path(plan.location).parts)
 
-    def remove(plan: Plan) -> None:
+    def remove(plan: CommitPlan) -> None:
         commit(plan, LocalStore(Path(plan.location), fence=fence))
 
     for _, level in groupby(sorted(plans, key=depth), key=depth):

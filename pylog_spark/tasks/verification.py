@@ -27,7 +27,7 @@ from storage_core.filenames import TopicPartition
 from storage_core.maintenance.verification.files import PartitionFiles, sort_files
 from storage_core.maintenance.verification.finding_kinds import describe_fix, severity_of
 from storage_core.maintenance.verification.findings import Code, Finding, Severity
-from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
+from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
 from storage_core.maintenance.verification.partition import (
     PartitionFacts,
     fold_partition,
@@ -56,7 +56,7 @@ class Target:
         root: Its log directory, as the run was given it.
         directory: Path of its own directory.
         partition: Its name.
-        surroundings: Where it lies.
+        context: Where it lies.
         checkpoints: What the log directory says of it.
         roots: The log directories of its broker that the run was given; empty for only ``root``.
     """
@@ -65,7 +65,7 @@ class Target:
     root: str
     directory: str
     partition: TopicPartition
-    surroundings: Surroundings
+    context: DirectoryContext
     checkpoints: PartitionCheckpoints
     roots: tuple[str, ...] = ()
 
@@ -159,7 +159,7 @@ def verify_stretch(stretch: Stretch, options: VerifyOptions) -> list[Row]:
             store,
             files,
             [segment for segment in files.segments if stretch.holds(segment.base_offset)],
-            target.surroundings,
+            target.context,
             options,
         )
         rows = finding_rows(target, found)
@@ -201,7 +201,7 @@ def finding_rows(target: Target, findings: Iterable[Finding]) -> list[Row]:
             root=target.root,
             directory=target.directory,
             partition=target.partition,
-            role=target.surroundings.role,
+            role=target.context.role,
             ordinal=target.ordinal,
             log_start_offset=target.checkpoints.log_start_offset,
             roots=target.roots,
@@ -294,7 +294,7 @@ def _fold(
     options: VerifyOptions,
 ) -> list[Row]:
     whole, found = fold_partition(
-        store, files, facts, target.surroundings, options, _checkpoints(store, target)
+        store, files, facts, target.context, options, _checkpoints(store, target)
     )
     return [*finding_rows(target, found), _partition_row(target, whole)]
 

@@ -99,7 +99,7 @@ def _target(
         root=root.location,
         directory=entry.path,
         partition=entry.topic_partition,
-        surroundings=root.surroundings_of(entry),
+        context=root.context_of(entry),
         checkpoints=live if is_live else said,
         roots=together[root.location],
     )

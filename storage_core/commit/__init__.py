@@ -5,12 +5,12 @@ The package has plans, claims and the trash.
 
 from storage_core.commit.executor import commit
 from storage_core.commit.plan import (
+    CommitPlan,
     CopyRange,
     CreateEmptyFile,
     DeleteFile,
     KeepFile,
     Operation,
-    Plan,
     PromoteFile,
     RecordLeft,
     RemoveDirectory,
@@ -24,12 +24,12 @@ from storage_core.commit.plan import (
 )
 
 __all__ = [
+    "CommitPlan",
     "CopyRange",
     "CreateEmptyFile",
     "DeleteFile",
     "KeepFile",
     "Operation",
-    "Plan",
     "PromoteFile",
     "RecordLeft",
     "RemoveDirectory",

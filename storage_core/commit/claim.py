@@ -48,8 +48,8 @@ from storage_core.commit.fingerprint import (
     version_of,
 )
 from storage_core.commit.plan import (
+    CommitPlan,
     Operation,
-    Plan,
     PromoteFile,
     RenameFile,
     changed_names,
@@ -181,7 +181,7 @@ class CommitClaim:
             facts = os.fstat(self._descriptor)
         return stat.S_ISREG(facts.st_mode) and facts.st_nlink == 1 and facts.st_uid == os.geteuid()
 
-    def begin(self, plan: Plan, result: dict[str, Any]) -> None:
+    def begin(self, plan: CommitPlan, result: dict[str, Any]) -> None:
         """Write down the operations, before the first of them is done.
 
         Args:

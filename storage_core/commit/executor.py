@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator
 
 from storage_core.commit.fingerprint import FINGERPRINTS, fingerprint_files
 from storage_core.commit.plan import (
+    CommitPlan,
     CopyRange,
     CreateEmptyFile,
     DeleteFile,
     KeepFile,
     Operation,
-    Plan,
     PromoteFile,
     RecordLeft,
     RemoveDirectory,
@@ -25,7 +25,7 @@ from storage_core.errors import StorageError
 from storage_core.store.base import DirectoryStore, LogStore
 
 
-def commit(plan: Plan, store: LogStore) -> None:
+def commit(plan: CommitPlan, store: LogStore) -> None:
     """Apply a plan to a store, operation by operation, in order.
 
     Raises:

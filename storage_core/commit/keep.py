@@ -20,10 +20,10 @@ from storage_core.commit.fingerprint import (
     is_scratch,
 )
 from storage_core.commit.plan import (
+    CommitPlan,
     DeleteFile,
     KeepFile,
     Operation,
-    Plan,
     RecordLeft,
     RenameFile,
     WriteRecord,
@@ -62,7 +62,7 @@ def is_same_filesystem(directory: Path, folder: Path) -> bool:
         return directory.stat().st_dev == device
 
 
-def with_trash(plan: Plan, store: LogStore, run_folder: Path, *, action: str) -> Plan:
+def with_trash(plan: CommitPlan, store: LogStore, run_folder: Path, *, action: str) -> CommitPlan:
     """Return a plan plus steps to keep old files in the trash.
 
     A plan without changes of files is returned as it is.
@@ -90,7 +90,7 @@ def with_trash(plan: Plan, store: LogStore, run_folder: Path, *, action: str) ->
         run_id=run_folder.name,
         action=action,
         directory=directory,
-        kept=tuple(
+        former_files=tuple(
             replace(before[name], name=name)
             for name in sorted(changed | _near_segments(before, changed))
         ),
@@ -102,7 +102,7 @@ def with_trash(plan: Plan, store: LogStore, run_folder: Path, *, action: str) ->
         *plan.operations[first:],
         RecordLeft(path=str(commit.folder / LEFT_FILE), reason="what an undo will look for"),
     )
-    return Plan(location=plan.location, operations=operations)
+    return CommitPlan(location=plan.location, operations=operations)
 
 
 def _keep(commit: TrashedCommit, *, is_copy: bool) -> list[Operation]:
@@ -116,7 +116,7 @@ def _keep(commit: TrashedCommit, *, is_copy: bool) -> list[Operation]:
             is_copy=is_copy,
             reason=f"run {commit.run_id} may be undone",
         )
-        for file in commit.kept
+        for file in commit.former_files
     ]
     if steps:
         # Makes the second names durable: they are entries of this folder.

@@ -265,7 +265,7 @@ def follow_step(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class CommitPlan:
     """What is to be done to one partition directory, in this order.
 
     Attributes:

@@ -17,7 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from storage_core.commit.plan import DeleteFile, Operation, Plan, RemoveDirectory, SyncDirectory
+from storage_core.commit.plan import (
+    CommitPlan,
+    DeleteFile,
+    Operation,
+    RemoveDirectory,
+    SyncDirectory,
+)
 from storage_core.commit.trash import (
     BEGUN,
     LEFT_FILE,
@@ -55,7 +61,7 @@ class Purge:
     """
 
     location: Path
-    plans: tuple[Plan, ...]
+    plans: tuple[CommitPlan, ...]
     files: int
     size_bytes: int
     wait_ms: int | None
@@ -84,7 +90,7 @@ def plan_purge_partition(directory: Path, *, now_ms: int, delay_ms: int) -> Purg
     operations: tuple[Operation, ...] = (*steps, SyncDirectory(reason="they are gone"))
     return Purge(
         location=directory,
-        plans=(Plan(location=str(directory), operations=operations),) if due else (),
+        plans=(CommitPlan(location=str(directory), operations=operations),) if due else (),
         files=len(due),
         size_bytes=sum(entry.facts.st_size for entry in due),
         wait_ms=_wait(waiting, now_ms=now_ms, delay_ms=delay_ms),
@@ -131,7 +137,7 @@ def plan_purge_directory(directory: Path, *, now_ms: int, delay_ms: int) -> Purg
     is_due = wait_ms is None
     return Purge(
         location=directory,
-        plans=(Plan(location=str(directory), operations=operations),) if is_due else (),
+        plans=(CommitPlan(location=str(directory), operations=operations),) if is_due else (),
         files=len(entries) if is_due else 0,
         size_bytes=sum(entry.facts.st_size for entry in entries) if is_due else 0,
         wait_ms=wait_ms,
@@ -218,7 +224,7 @@ def _changed_ms(entry: Entry) -> int:
     return max(entry.facts.st_ctime_ns, entry.facts.st_mtime_ns) // 1_000_000
 
 
-def _removals(folder: Path) -> Iterator[tuple[Plan, int]]:
+def _removals(folder: Path) -> Iterator[tuple[CommitPlan, int]]:
     """Yield a plan and the bytes for each folder to remove.
 
     The run's own folder comes last.
@@ -239,5 +245,5 @@ def _removals(folder: Path) -> Iterator[tuple[Plan, int]]:
                     )
                 size_bytes += facts.st_size if stat.S_ISREG(facts.st_mode) else 0
             steps = [DeleteFile(name=name, reason=why) for name in sorted(files)]
-            plan = Plan(location=place, operations=(*steps, RemoveDirectory(reason=why)))
+            plan = CommitPlan(location=place, operations=(*steps, RemoveDirectory(reason=why)))
             yield plan, size_bytes

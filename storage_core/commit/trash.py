@@ -42,6 +42,7 @@ from storage_core.json_values import (
     Count,
     FileName,
     JsonFile,
+    Key,
     SystemText,
     Word,
     word,
@@ -100,11 +101,11 @@ class CommitRecord(CommitSubject):
     """What is written down before a commit begins.
 
     Attributes:
-        kept: Files of the directory that the commit replaced, cut or removed, as they were.
+        former_files: Files of the directory that the commit replaced, cut or removed, as they were.
         before: Names of all files that the directory had before the commit.
     """
 
-    kept: tuple[FileFingerprint, ...]
+    former_files: Annotated[tuple[FileFingerprint, ...], Key("kept")]
     before: tuple[FileName, ...]
 
 
@@ -189,7 +190,7 @@ class _RaisedRoots:
 
 
 @dataclass(frozen=True, slots=True)
-class _Undo:
+class _UndoProgress:
     """How far an undo of a commit is."""
 
     state: Annotated[str, word(f"{BEGUN}|{DONE}")]
@@ -199,12 +200,12 @@ _SUBJECT: Final = JsonFile(CommitSubject, "pylog-trash", layout=ONE_LINE, is_ope
 _RECORD: Final = JsonFile(CommitRecord, "pylog-trash", layout=ONE_LINE, is_open=True)
 _RUN: Final = JsonFile(TrashedRun, "pylog-trash-run", layout=ONE_LINE, is_open=True)
 _RAISED: Final = JsonFile(_RaisedRoots, "pylog-trash-log-starts", layout=ONE_LINE, is_open=True)
-_UNDO: Final = JsonFile(_Undo, layout=ONE_LINE, is_open=True)
+_UNDO: Final = JsonFile(_UndoProgress, layout=ONE_LINE, is_open=True)
 
 
 def encode_undo(state: str) -> bytes:
     """Return the content of ``undo.json``."""
-    return _UNDO.encode(_Undo(state))
+    return _UNDO.encode(_UndoProgress(state))
 
 
 S = TypeVar("S", bound=CommitSubject)

@@ -26,9 +26,9 @@ from storage_core.commit.executor import commit
 from storage_core.commit.fingerprint import FileFingerprint, fingerprint_files
 from storage_core.commit.keep import is_same_filesystem
 from storage_core.commit.plan import (
+    CommitPlan,
     DeleteFile,
     Operation,
-    Plan,
     RenameFile,
     RestoreFile,
     SyncDirectory,
@@ -63,7 +63,7 @@ _CUTS: Final = frozenset({"recover", "truncate"})
 _TRANSIENT: Final = (CLEANED_SUFFIX, SWAP_SUFFIX)
 # Plans what a log loader does with a swap that was killed. Loading lies above this floor, for what
 # it finds out becomes operations of this one.
-PlanSettling = Callable[[LogStore], Plan]
+PlanSettling = Callable[[LogStore], CommitPlan]
 Files = Mapping[str, FileFingerprint]
 
 
@@ -83,7 +83,7 @@ class UndonePartition:
     bytes_after: int
     segments_before: int
     segments_after: int
-    plans: tuple[Plan, ...]
+    plans: tuple[CommitPlan, ...]
 
     @property
     def steps(self) -> int:
@@ -158,7 +158,7 @@ def is_undone(store: LogStore, folders: Sequence[Path]) -> bool:
     )
 
 
-def _undo_commit(store: LogStore, trashed: TrashedCommit, settling: PlanSettling) -> Plan:
+def _undo_commit(store: LogStore, trashed: TrashedCommit, settling: PlanSettling) -> CommitPlan:
     """Undo one commit and return the operations that it took."""
     _check_whole(store, trashed)
     if trashed.undo is not None:
@@ -192,8 +192,8 @@ def _check_whole(store: LogStore, trashed: TrashedCommit) -> None:
             f"{store.location}: run {trashed.run_id} was stopped in the middle of its "
             f"commit here, so what it left is not known; what it replaced lies in {kept_folder}",
         )
-    copies = _files_of(LocalStore(kept_folder)) if trashed.kept else {}
-    for file in trashed.kept:
+    copies = _files_of(LocalStore(kept_folder)) if trashed.former_files else {}
+    for file in trashed.former_files:
         now = copies.get(file.name)
         if not file.matches(now):
             raise ChangedWhileReadError(str(kept_folder / file.name), _text(file), _text(now))
@@ -212,7 +212,7 @@ def _verify_left(trashed: TrashedCommit, files: Files) -> None:
         ChangedWhileReadError: A file is another one, is gone, or was not there.
     """
     after = {file.name: file for file in trashed.files_after or ()}
-    replaced = {file.name: file for file in trashed.kept}
+    replaced = {file.name: file for file in trashed.former_files}
     before = set(trashed.before)
     for name in sorted(after.keys() | files.keys()):
         expected, now = after.get(name), files.get(name)
@@ -233,11 +233,11 @@ def _files_before(trashed: TrashedCommit, files: Files) -> dict[str, FileFingerp
         trashed: What the run kept and left; verified.
         files: The directory's files.
     """
-    all_files = {**files, **{file.name: file for file in trashed.kept}}
+    all_files = {**files, **{file.name: file for file in trashed.former_files}}
     return {name: all_files[name] for name in trashed.before if name in all_files}
 
 
-def _plan_undo(store: LogStore, trashed: TrashedCommit, files: Files) -> Plan:
+def _plan_undo(store: LogStore, trashed: TrashedCommit, files: Files) -> CommitPlan:
     """Plan what puts the former files back.
 
     Args:
@@ -246,7 +246,7 @@ def _plan_undo(store: LogStore, trashed: TrashedCommit, files: Files) -> Plan:
         files: The directory's files, none of them transient.
     """
     is_copy = not is_same_filesystem(Path(store.location), trashed.folder)
-    back = [file for file in trashed.kept if not file.matches(files.get(file.name))]
+    back = [file for file in trashed.former_files if not file.matches(files.get(file.name))]
     added = sorted(files.keys() - set(trashed.before))
     has_new_log = any(kind_of(name) == LOG_SUFFIX for name in added)
     is_cut = trashed.action in _CUTS and not has_new_log
@@ -254,7 +254,7 @@ def _plan_undo(store: LogStore, trashed: TrashedCommit, files: Files) -> Plan:
     path = str(trashed.folder / UNDO_FILE)
     begun = WriteRecord(path=path, content=encode_undo(BEGUN), reason="from here on it is finished")
     done = WriteRecord(path=path, content=encode_undo(DONE), reason="nothing is left to undo")
-    return Plan(location=store.location, operations=(begun, *steps, done))
+    return CommitPlan(location=store.location, operations=(begun, *steps, done))
 
 
 def _swap_back(
@@ -265,7 +265,7 @@ def _swap_back(
     # A loader that finds the swap of a segment's records drops its other files: all are swapped.
     swapped = [
         file
-        for file in trashed.kept
+        for file in trashed.former_files
         if _is_of_segment(file.name) and log_file(offset_of(file.name) or 0) in logs
     ]
     in_swap = {file.name for file in swapped}
@@ -348,7 +348,7 @@ def _text(file: FileFingerprint | None) -> str:
     return _NOTHING if file is None else str(file)
 
 
-def _summarise(before: Files, after: Files, plans: Sequence[Plan]) -> UndonePartition:
+def _summarise(before: Files, after: Files, plans: Sequence[CommitPlan]) -> UndonePartition:
     old, new = _log_sizes(before), _log_sizes(after)
     return UndonePartition(
         bytes_before=sum(old),

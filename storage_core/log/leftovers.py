@@ -5,7 +5,7 @@ other ``.swap`` files are complete: what they replace goes, then they lose the s
 files only waited for their end.
 """
 
-from storage_core.commit import Plan
+from storage_core.commit import CommitPlan
 from storage_core.errors import InvalidNameError
 from storage_core.filenames import (
     CHECKPOINT_DELETED_SUFFIX,
@@ -23,7 +23,7 @@ from storage_core.log.directory_view import DirectoryView
 from storage_core.store.base import LogStore
 
 
-def plan_settling(store: LogStore) -> Plan:
+def plan_settling(store: LogStore) -> CommitPlan:
     """Plan what settles the leftovers of a directory, and nothing else.
 
     Raises:
@@ -32,7 +32,7 @@ def plan_settling(store: LogStore) -> Plan:
     """
     view = DirectoryView(store)
     settle_leftovers(view)
-    return Plan(location=store.location, operations=tuple(view.operations))
+    return CommitPlan(location=store.location, operations=tuple(view.operations))
 
 
 def settle_leftovers(view: DirectoryView) -> None:

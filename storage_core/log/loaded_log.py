@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from storage_core.checkpoint.checkpoint_files import EpochEntry
-from storage_core.commit import Operation, Plan
+from storage_core.commit import CommitPlan, Operation
 from storage_core.json_values import Count, FileName, SystemText
 from storage_core.log.log_segment import SegmentState
 from storage_core.log.producer_snapshot import ProducerEntry
@@ -121,9 +121,9 @@ class LoadedLog:
     follower_end: FollowerEnd | None = None
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> CommitPlan:
         """The operations, for the executor."""
-        return Plan(location=self.location, operations=self.operations)
+        return CommitPlan(location=self.location, operations=self.operations)
 
     @property
     def active_segment(self) -> SegmentState:

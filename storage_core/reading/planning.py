@@ -60,7 +60,7 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class LogPlace:
     """Where a partition is.
 
     Attributes:
@@ -305,7 +305,7 @@ class _Planner:
         )
 
 
-def choose_places(request: ReadRequest) -> dict[TopicPartition, Place]:
+def choose_places(request: ReadRequest) -> dict[TopicPartition, LogPlace]:
     """Return the place of each requested partition, in order of partitions.
 
     Raises:
@@ -319,7 +319,7 @@ def choose_places(request: ReadRequest) -> dict[TopicPartition, Place]:
     }
 
 
-def find_places(paths: Sequence[str]) -> dict[TopicPartition, list[Place]]:
+def find_places(paths: Sequence[str]) -> dict[TopicPartition, list[LogPlace]]:
     """Return the places of each partition below some paths.
 
     A partition's own directory has only that partition.
@@ -332,7 +332,7 @@ def find_places(paths: Sequence[str]) -> dict[TopicPartition, list[Place]]:
         StorageError: A directory cannot be listed.
     """
     roots: dict[str, Root] = {}
-    places: dict[TopicPartition, list[Place]] = {}
+    places: dict[TopicPartition, list[LogPlace]] = {}
     for path in paths:
         opened, names = find_root(path)
         root = roots.setdefault(opened.location, opened)
@@ -340,14 +340,14 @@ def find_places(paths: Sequence[str]) -> dict[TopicPartition, list[Place]]:
             kind, partition = classify_directory(name)
             if partition is None or kind not in _READABLE:
                 continue
-            place = Place(root=root, location=root.locate(name))
+            place = LogPlace(root=root, location=root.locate(name))
             of_partition = places.setdefault(partition, [])
             if all(place.location != other.location for other in of_partition):
                 of_partition.append(place)
     return places
 
 
-def _only_place(partition: TopicPartition, places: Sequence[Place]) -> Place:
+def _only_place(partition: TopicPartition, places: Sequence[LogPlace]) -> LogPlace:
     if len(places) > 1:
         raise ConfigError(
             "path",

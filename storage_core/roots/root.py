@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol, Self
 
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.checkpoint.small_files import SmallFiles
-from storage_core.commit import Plan
+from storage_core.commit import CommitPlan
 from storage_core.errors import StorageError
 from storage_core.filenames import TopicPartition
 from storage_core.store import LogStore
@@ -47,7 +47,7 @@ class Prepared:
     """
 
     result: dict[str, Any]
-    plan: Plan | None
+    plan: CommitPlan | None
     checkpoints: PartitionCheckpoints = field(default_factory=PartitionCheckpoints)
 
 

@@ -30,8 +30,8 @@ from storage_core.checkpoint.checkpoint_files import (
 from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES
 from storage_core.clock import Clock, ManualClock
 from storage_core.commit import (
+    CommitPlan,
     Operation,
-    Plan,
     PromoteFile,
     SyncDirectory,
     commit,
@@ -123,7 +123,7 @@ class PartitionChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommitRecord:
+class WriteDecision:
     """The decision on a write: from now on anybody may finish it.
 
     Attributes:
@@ -279,7 +279,7 @@ def _partitions_of(directory: Path) -> list[TopicPartition]:
 # From batches to segments, in the write's own folder.
 
 
-def _assemble(run: WriteRun, staged: Sequence[StagedRecords]) -> CommitRecord:
+def _assemble(run: WriteRun, staged: Sequence[StagedRecords]) -> WriteDecision:
     """Build the segments of all partitions in the write's folder, anew.
 
     Remains of a former commit are removed.
@@ -301,7 +301,7 @@ def _assemble(run: WriteRun, staged: Sequence[StagedRecords]) -> CommitRecord:
         )
         changes = tuple(change for change in built if change is not None)
     transaction = request.transaction
-    return CommitRecord(
+    return WriteDecision(
         run_id=run.run_id,
         removed=tuple(map(str, sorted(there))) if request.is_overwrite else (),
         changes=changes,
@@ -463,12 +463,12 @@ def _publish(directory: Path, state: TargetState, staging: Path) -> TargetState:
     return state
 
 
-def _read_record(staging: Path) -> CommitRecord:
+def _read_record(staging: Path) -> WriteDecision:
     where = str(staging / RECORD_FILE)
     content = LocalStore(staging).read_file(RECORD_FILE, limit_bytes=_MAX_RECORD_BYTES)
     try:
-        record: CommitRecord = read_value(
-            CommitRecord, parse_json(content, limit_bytes=_MAX_RECORD_BYTES), "commit"
+        record: WriteDecision = read_value(
+            WriteDecision, parse_json(content, limit_bytes=_MAX_RECORD_BYTES), "commit"
         )
         for name in (*record.removed, *(change.partition for change in record.changes)):
             parse_partition_directory(name)
@@ -550,10 +550,10 @@ def _promote(partition: Path, ready: Path, change: PartitionChange) -> None:
         elif there.get(file.name) != file.size_bytes:
             raise StorageError(str(partition / file.name), "is in neither place")
     steps.append(SyncDirectory(reason="new records"))
-    commit(Plan(location=store.location, operations=tuple(steps)), store)
+    commit(CommitPlan(location=store.location, operations=tuple(steps)), store)
 
 
-def _write_offsets(directory: Path, record: CommitRecord) -> None:
+def _write_offsets(directory: Path, record: WriteDecision) -> None:
     """Write recovery points and high watermarks; drop removed directories' entries."""
     ends = {
         parse_partition_directory(change.partition): change.end_offset for change in record.changes

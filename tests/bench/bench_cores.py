@@ -28,7 +28,7 @@ from storage_core.log.segment_scan import scan_segment
 from storage_core.maintenance.compaction.candidates import CleanRequest
 from storage_core.maintenance.compaction.partition import CleanResult, clean_partition
 from storage_core.maintenance.verification.files import sort_files
-from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
+from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
 from storage_core.maintenance.verification.segment import verify_segment
 from storage_core.store import LocalStore
 from storage_core.threads import count_processors
@@ -178,8 +178,8 @@ def measure_reading(size: Size, rounds: int) -> dict[str, Cores]:
 
     def verify(threads: int) -> str:
         options = VerifyOptions(now_ms=NOW_MS, threads=threads)
-        surroundings = Surroundings(role=Role.BROKER, is_clean=True)
-        facts, findings = verify_segment(store, segment, surroundings, options)
+        context = DirectoryContext(role=Role.BROKER, is_clean=True)
+        facts, findings = verify_segment(store, segment, context, options)
         return repr((replace(facts, read_seconds=0), findings))
 
     counts = (1, max(2, count_processors()))

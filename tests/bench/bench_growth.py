@@ -29,7 +29,7 @@ from storage_core.kafka_log import open_logs
 from storage_core.maintenance.compaction.candidates import CleanRequest
 from storage_core.maintenance.compaction.partition import clean_partition
 from storage_core.maintenance.recovery.partition import plan_recovery
-from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
+from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
 from storage_core.store import LocalStore
 from tests.bench.figures import DOCS, FOLDER, keep
 from tests.bench.generated_columns import NOW_MS, Topic, write_partition
@@ -182,7 +182,7 @@ def _measured(work: str, root: Path, size: float) -> Point:
 def _verify(directory: Path) -> None:
     _, findings = verify_partition(
         LocalStore(directory),
-        Surroundings(role=Role.BROKER, is_clean=True),
+        DirectoryContext(role=Role.BROKER, is_clean=True),
         VerifyOptions(now_ms=NOW_MS),
         PartitionCheckpoints(),
     )

@@ -24,7 +24,7 @@ import numpy as np
 from storage_core.catalog.roles import Role
 from storage_core.formats.batch_v2 import CRC_START
 from storage_core.maintenance.verification.files import PartitionFiles, sort_files
-from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
+from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
 from storage_core.maintenance.verification.partition import verify_segments
 from storage_core.records.reader import scan_windows
 from storage_core.store import LocalStore
@@ -35,7 +35,7 @@ from tests.bench.generated_partition import NOW_MS, Size, generated_partition
 PACKAGE: Final = "crc32c package"
 READING: Final = "reading alone"
 _READ_BYTES: Final = 1 << 20
-SURROUNDINGS: Final = Surroundings(role=Role.BROKER, is_clean=True)
+SURROUNDINGS: Final = DirectoryContext(role=Role.BROKER, is_clean=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,7 +71,7 @@ class StoppedWork(ABC):
         return
 
     @contextmanager
-    def surroundings(self) -> Iterator[None]:
+    def context(self) -> Iterator[None]:
         """Make what surrounds the work as it is to find it."""
         yield
 

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.timeout(3600 if ALL else 900)]
 def test_an_operation_may_stop_anywhere(cell: Cell, way: Interruption, tmp_path, record_property):
     work = cell.make(tmp_path, way)
     tried = 0
-    with work.surroundings():
+    with work.context():
         for where in way.strikes(work, stride=cell.stride_of(way), seeds=cell.seeds):
             work.check(where)
             tried += 1
@@ -44,7 +44,7 @@ def test_kafka_opens_what_was_left(cell: Cell, way: Interruption, tmp_path, reco
     kafka = Kafka(now_ms=work.now_ms)
     theirs = tmp_path / "kafkas" / work.directory.name
     tried = 0
-    with work.surroundings():
+    with work.context():
         for where in way.strikes(work, stride=cell.stride_of(way, for_kafka=True)):
             work.tidy()
             for clean_shutdown in work.shutdowns:

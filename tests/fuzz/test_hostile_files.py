@@ -42,7 +42,7 @@ from storage_core.errors import PylogError
 from storage_core.filenames import SNAPSHOT_SUFFIX
 from storage_core.maintenance.recovery.partition import RecoverResult
 from storage_core.maintenance.verification.log_directories import verify_log_directories
-from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
+from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
 from storage_core.store.local import LocalStore
 from tests.fuzz.mutations import Mutator
 from tests.fuzz.test_hostile_partitions import read_everything
@@ -212,10 +212,10 @@ def look(directory: Path, original: Original, dice: random.Random) -> None:
         recovery_point=offset_of_interest(dice, original.end_offset),
         high_watermark=offset_of_interest(dice, original.end_offset),
     )
-    surroundings = Surroundings(
+    context = DirectoryContext(
         role=dice.choice((Role.BROKER, Role.MIRROR)), is_clean=dice.choice((True, False))
     )
-    _, findings = verify_partition(LocalStore(directory), surroundings, options, checkpoints)
+    _, findings = verify_partition(LocalStore(directory), context, options, checkpoints)
     assert all(finding.message for finding in findings)
     read_everything(directory)
     assert read_tree(directory) == before

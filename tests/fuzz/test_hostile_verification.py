@@ -16,7 +16,7 @@ from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.maintenance.verification.files import sort_files
 from storage_core.maintenance.verification.findings import Code, Severity
-from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
+from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
 from storage_core.maintenance.verification.partition import (
     fold_partition,
     verify_segments,
@@ -29,7 +29,7 @@ from tests.kit.golden_data import goldens
 
 ROUNDS = int(os.environ.get("PYLOG_FUZZ_ROUNDS", "200"))
 FIRST_SEED = int(os.environ.get("PYLOG_FUZZ_SEED", "0"))
-BROKER = Surroundings(role=Role.BROKER, is_clean=True)
+BROKER = DirectoryContext(role=Role.BROKER, is_clean=True)
 # What tells at least that the bytes of a batch are not what its writer wrote.
 NOT_ABOUT_BYTES = {Code.TRANSACTION_OPEN, Code.TRANSACTION_HANGING, Code.PARTITION_METADATA_MISSING}
 pytestmark = pytest.mark.timeout(max(300, ROUNDS))
@@ -73,7 +73,7 @@ def test_changed_partitions_are_looked_at_to_the_end(originals, tmp_path: Path):
         try:
             codes = look(directory, is_deep=True, window_bytes=(300, 8 << 20)[seed % 2])
             shallow = look(directory, is_deep=False, window_bytes=1000)
-            # Beside a bad batch, what is known of its surroundings depends on how far one looks.
+            # Beside a bad batch, what is known of its context depends on how far one looks.
             is_spoiled = any(code.name.startswith("BATCH_") for code in codes)
             assert shallow <= codes or codes - shallow or is_spoiled
         except BaseException as error:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from storage_core.commit import Plan, commit
+from storage_core.commit import CommitPlan, commit
 from storage_core.config import CleanerConfig, LogConfig, OffsetMapHash
 from storage_core.json_values import from_json, to_json
 from storage_core.log.loaded_log import LoadedLog
@@ -177,7 +177,7 @@ class PreparedRound:
     plan: CompactionPlan
     groups: tuple[CleanedGroup, ...]
 
-    def commit_of(self, group_count: int | None = None) -> Plan:
+    def commit_of(self, group_count: int | None = None) -> CommitPlan:
         """Return the operations of the load and of the first groups, or of all."""
         return plan_commit(self.log, self.plan, self.groups[:group_count])
 

@@ -13,7 +13,7 @@ from storage_core.maintenance.retention.partition import RetainResult, plan_reta
 from storage_core.maintenance.truncation import TruncateResult, plan_truncation
 from storage_core.maintenance.verification.files import sort_files
 from storage_core.maintenance.verification.findings import Finding
-from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
+from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
 from storage_core.maintenance.verification.partition import (
     PartitionFacts,
     fold_partition,
@@ -95,7 +95,7 @@ def truncate_partition(directory: Path, **settings: Any) -> TruncateResult:
 
 def verify_partition(
     store: LogStore,
-    surroundings: Surroundings,
+    context: DirectoryContext,
     options: VerifyOptions,
     checkpoints: PartitionCheckpoints,
 ) -> tuple[PartitionFacts, list[Finding]]:
@@ -106,6 +106,6 @@ def verify_partition(
         StorageError: It cannot be listed.
     """
     files = sort_files(store.list_files())
-    facts, of_segments = verify_segments(store, files, files.segments, surroundings, options)
-    whole, of_whole = fold_partition(store, files, facts, surroundings, options, checkpoints)
+    facts, of_segments = verify_segments(store, files, files.segments, context, options)
+    whole, of_whole = fold_partition(store, files, facts, context, options, checkpoints)
     return whole, [*of_segments, *of_whole]

@@ -87,7 +87,12 @@ def _commit(name: str) -> Reader:
         place = commit_folder(folder / RUN, directory, 0)
         place.mkdir(parents=True)
         record = TrashedCommit(
-            folder=place, run_id=RUN, action="retain", directory=directory, kept=(), before=()
+            folder=place,
+            run_id=RUN,
+            action="retain",
+            directory=directory,
+            former_files=(),
+            before=(),
         )
         (place / RECORD_FILE).write_bytes(record.encode_record())
         assert read_commit(place) == record

@@ -13,10 +13,10 @@ import numpy as np
 
 from storage_core.checkpoint.checkpoint_files import EpochEntry, encode_leader_epochs
 from storage_core.commit import (
+    CommitPlan,
     CreateEmptyFile,
     DeleteFile,
     Operation,
-    Plan,
     RenameFile,
     WriteFile,
     commit,
@@ -49,9 +49,9 @@ from storage_core.store.base import LogStore
 _NEW_SEGMENT_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 
-def plan_first_segment(location: str, base_offset: int) -> Plan:
+def plan_first_segment(location: str, base_offset: int) -> CommitPlan:
     """Plan the files of an empty log that begins at an offset."""
-    return Plan(
+    return CommitPlan(
         location=location,
         operations=tuple(
             CreateEmptyFile(name=segment_file(base_offset, suffix), reason="a new log")
@@ -263,7 +263,7 @@ class LocalLog:
                 file.close()
 
     def _commit(self, *operations: Operation) -> None:
-        commit(Plan(location=self._store.location, operations=operations), self._store)
+        commit(CommitPlan(location=self._store.location, operations=operations), self._store)
 
 
 _LEGACY: Final = -2  # no leader epoch
@@ -335,7 +335,7 @@ class AppendEpochs:
             content=encode_leader_epochs(self._cache.entries),
             reason="epochs of the log",
         )
-        commit(Plan(location=self._store.location, operations=(operation,)), self._store)
+        commit(CommitPlan(location=self._store.location, operations=(operation,)), self._store)
 
 
 class AppendSnapshots:
@@ -365,7 +365,7 @@ class AppendSnapshots:
             content=encode_producer_snapshot(entries),
             reason="producers as of this offset",
         )
-        commit(Plan(location=self._store.location, operations=(operation,)), self._store)
+        commit(CommitPlan(location=self._store.location, operations=(operation,)), self._store)
         self._offsets.add(self.map_end)
         self._last = self.map_end
 
@@ -380,6 +380,6 @@ class AppendSnapshots:
             DeleteFile(name=snapshot_file(snapshot), reason=f"the log starts over at {offset}")
             for snapshot in sorted(self._offsets)
         )
-        commit(Plan(location=self._store.location, operations=operations), self._store)
+        commit(CommitPlan(location=self._store.location, operations=operations), self._store)
         self._offsets.clear()
         self.map_end = self._last = offset

@@ -21,9 +21,9 @@ from itertools import zip_longest
 from typing import Final
 
 from storage_core.commit import (
+    CommitPlan,
     DeleteFile,
     Operation,
-    Plan,
     PromoteFile,
     RenameFile,
     SyncDirectory,
@@ -66,7 +66,7 @@ def verify_inputs(store: LogStore, plan: CompactionPlan) -> None:
             raise ChangedWhileReadError(segment.log_file, expected, found)
 
 
-def plan_commit(log: LoadedLog, plan: CompactionPlan, groups: Sequence[CleanedGroup]) -> Plan:
+def plan_commit(log: LoadedLog, plan: CompactionPlan, groups: Sequence[CleanedGroup]) -> CommitPlan:
     """Plan the operations that put cleaned segments into place.
 
     Args:
@@ -97,7 +97,7 @@ def plan_commit(log: LoadedLog, plan: CompactionPlan, groups: Sequence[CleanedGr
             operations += _begin(after)
         operations.append(SyncDirectory(reason="the swap is complete"))
         operations += _remove(group, old, log.snapshot_offsets)
-    return Plan(location=plan.location, operations=tuple(operations))
+    return CommitPlan(location=plan.location, operations=tuple(operations))
 
 
 def _names(group: CleanedGroup) -> list[str]:
@@ -219,7 +219,7 @@ def find_split(store: LogStore, plan: CompactionPlan, file: str) -> SegmentSplit
     return split
 
 
-def plan_found_split(store: LogStore, split: SegmentSplit) -> Plan:
+def plan_found_split(store: LogStore, split: SegmentSplit) -> CommitPlan:
     """Plan to replace a segment by its parts.
 
     What a crash inside of another swap left is settled first: a ``.swap`` may be the segment that
@@ -246,10 +246,10 @@ def plan_found_split(store: LogStore, split: SegmentSplit) -> Plan:
     if split.base_offset not in split.base_offsets and snapshot in view:
         reason = f"no segment begins at {split.base_offset} any more"
         operations.append(DeleteFile(name=snapshot, reason=reason))
-    return Plan(location=store.location, operations=tuple(operations))
+    return CommitPlan(location=store.location, operations=tuple(operations))
 
 
-def plan_split(store: LogStore, plan: CompactionPlan, file: str) -> Plan:
+def plan_split(store: LogStore, plan: CompactionPlan, file: str) -> CommitPlan:
     """Plan to replace a segment by parts whose offsets fit.
 
     Args:

@@ -193,7 +193,7 @@ def _place(root: ObservedRoot, entry: SubDirectory) -> ReplicaPlace:
         root=root.location,
         directory=entry.path,
         kind=entry.kind,
-        is_clean=root.surroundings.is_clean,
+        is_clean=root.context.is_clean,
         checkpoints=root.checkpoints_of(entry.topic_partition),
         problem=problem,
     )

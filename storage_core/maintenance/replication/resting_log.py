@@ -33,7 +33,7 @@ from storage_core.maintenance.replication.places import ReplicaPlace
 from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.epochs_and_snapshots import check_epochs
 from storage_core.maintenance.verification.findings import Code, Finding, Severity
-from storage_core.maintenance.verification.options import Surroundings
+from storage_core.maintenance.verification.options import DirectoryContext
 from storage_core.maintenance.verification.partition import check_checkpoints
 from storage_core.maintenance.verification.segment_facts import EpochRun
 from storage_core.records.reader import scan_headers
@@ -172,7 +172,7 @@ def check_log(
         log.log_start_offset,
         log.log_end_offset,
         log.checkpoints,
-        Surroundings(role=Role.BROKER, is_clean=log.place.is_clean),
+        DirectoryContext(role=Role.BROKER, is_clean=log.place.is_clean),
         findings,
     )
     check_epochs(

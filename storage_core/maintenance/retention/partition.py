@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from storage_core.commit import (
+    CommitPlan,
     CreateEmptyFile,
     DeleteFile,
     Operation,
-    Plan,
     RenameFile,
     SyncDirectory,
     WriteFile,
@@ -39,7 +39,7 @@ class Sweep:
 
     state: PartitionState
     decision: RetentionPlan
-    steps: Plan
+    steps: CommitPlan
 
     @property
     def is_due(self) -> bool:
@@ -125,7 +125,7 @@ def plan_sweep(  # noqa: PLR0913  # the inputs of Kafka's deletion pass
     return Sweep(
         state=state,
         decision=decision,
-        steps=Plan(location=store.location, operations=(*before, *steps)),
+        steps=CommitPlan(location=store.location, operations=(*before, *steps)),
     )
 
 

@@ -1,6 +1,6 @@
 """The table of finding codes: severity, meaning, fix and command of each.
 
-The severity is that in a broker's directory; where the surroundings decide (a torn tail of a copy
+The severity is that in a broker's directory; where its context decides (a torn tail of a copy
 harms nobody), the table says so. ``docs/findings.md`` shows this table to people.
 """
 

@@ -42,7 +42,7 @@ from storage_core.maintenance.verification.observed_root import (
     place,
 )
 from storage_core.maintenance.verification.one_broker import check_together
-from storage_core.maintenance.verification.options import Surroundings
+from storage_core.maintenance.verification.options import DirectoryContext
 from storage_core.maintenance.verification.permissions import find_forbidden
 from storage_core.roots.observation import read_marker
 from storage_core.roots.open_root import map_over_root, open_root
@@ -126,12 +126,12 @@ def _observe(files: Root, role: Role, findings: FindingCollector) -> ObservedRoo
     names = files.directories()
     path = local_path(files.location)
     marker = read_marker(files)
-    surroundings = Surroundings(
+    context = DirectoryContext(
         role=role,
         is_clean=marker is not None,
         user=find_forbidden(path, findings) if role is Role.BROKER and path is not None else None,
     )
-    if role is Role.BROKER and not surroundings.is_clean:
+    if role is Role.BROKER and not context.is_clean:
         message = "the broker did not close its logs, or is running"
         findings.add(Code.UNCLEAN_SHUTDOWN, message, file=CLEAN_SHUTDOWN_FILE)
     entries = tuple(
@@ -144,7 +144,7 @@ def _observe(files: Root, role: Role, findings: FindingCollector) -> ObservedRoo
     }
     return ObservedRoot(
         location=files.location,
-        surroundings=surroundings,
+        context=context,
         meta_properties=_read_meta_properties(files, role, findings),
         entries=entries,
         checkpoints=_read_checkpoints(files, role, owners, findings),
@@ -236,13 +236,13 @@ def _special_directories(root: ObservedRoot) -> Iterable[PlacedFinding]:
         if entry.kind not in _SPECIAL:
             continue
         code, message = _SPECIAL[entry.kind]
-        if entry.name == CLEAN_SHUTDOWN_FILE and root.surroundings.role is Role.BROKER:
+        if entry.name == CLEAN_SHUTDOWN_FILE and root.context.role is Role.BROKER:
             # A start removes the marker before it looks for logs; only one that is empty goes.
             if not entry_names(Path(entry.path)):
                 continue
             code, message = Code.FILE_IS_FOLDER, "expected a file, found a folder with files"
         is_unseen = not is_text(entry.name)
-        is_foreign_copy = entry.kind is DirectoryKind.FOREIGN and root.surroundings.is_copy
+        is_foreign_copy = entry.kind is DirectoryKind.FOREIGN and root.context.is_copy
         severity = Severity.INFO if is_foreign_copy or is_unseen else None
         message = NOT_TEXT if is_unseen else message
         findings.add(code, message, file=entry.name, severity=severity)

@@ -10,7 +10,7 @@ from storage_core.checkpoint.checkpoints import Checkpoints, PartitionCheckpoint
 from storage_core.filenames import META_PROPERTIES_FILE, TopicPartition
 from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.findings import Code, Finding, Severity
-from storage_core.maintenance.verification.options import Surroundings
+from storage_core.maintenance.verification.options import DirectoryContext
 
 
 class Start(enum.StrEnum):
@@ -55,7 +55,7 @@ class ObservedRoot:
 
     Attributes:
         location: Its path or URL.
-        surroundings: Its role, and whether it was shut down cleanly.
+        context: Its role, and whether it was shut down cleanly.
         meta_properties: Whose it is, None where nothing says so.
         entries: Its sub-directories, sorted by name.
         checkpoints: What its checkpoint files say; one that is broken or missing is empty.
@@ -73,7 +73,7 @@ class ObservedRoot:
     """
 
     location: str
-    surroundings: Surroundings
+    context: DirectoryContext
     meta_properties: MetaProperties | None
     entries: tuple[SubDirectory, ...]
     checkpoints: Checkpoints
@@ -89,14 +89,14 @@ class ObservedRoot:
         """Its id in the cluster's metadata, None where nothing says it."""
         return self.meta_properties.directory_id if self.meta_properties is not None else None
 
-    def surroundings_of(self, entry: SubDirectory) -> Surroundings:
-        """Return the surroundings of a sub-directory.
+    def context_of(self, entry: SubDirectory) -> DirectoryContext:
+        """Return the context of a sub-directory.
 
         The clean shutdown marker does not cover the metadata log of the controllers' quorum.
         """
         if entry.kind is DirectoryKind.METADATA:
-            return replace(self.surroundings, is_clean=False)
-        return self.surroundings
+            return replace(self.context, is_clean=False)
+        return self.context
 
     def checkpoints_of(self, partition: TopicPartition | None) -> PartitionCheckpoints:
         """Return a partition's entries in the checkpoints."""

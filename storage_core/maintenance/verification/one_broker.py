@@ -167,7 +167,7 @@ class _Broker:
             for entry in root.entries:
                 path = local_path(entry.path)
                 is_here = entry.kind is DirectoryKind.METADATA and not entry.is_link
-                if root.surroundings.role is Role.BROKER and is_here and path is not None:
+                if root.context.role is Role.BROKER and is_here and path is not None:
                     self._check_quorum_state(root, entry, path)
                     self._check_bootstrap(root)
                     try:
@@ -378,7 +378,7 @@ def _check_owner(roots: Sequence[ObservedRoot]) -> Iterable[PlacedFinding]:
     try:
         validate_one_broker(properties)
     except (InconsistentClusterIdError, InconsistentDirectoriesError) as error:
-        is_copy = any(root.surroundings.is_copy for root in roots)
+        is_copy = any(root.context.is_copy for root in roots)
         severity = Severity.WARN if is_copy else None
         yield place(error.path, Code.DIRECTORIES_INCONSISTENT, str(error), None, severity)
 
@@ -401,7 +401,7 @@ def _properties_fixes(
     lost = [
         root
         for root in roots
-        if root.surroundings.role is Role.BROKER
+        if root.context.role is Role.BROKER
         and _owner(root) is None
         and _may_be_replaced(Path(root.location, META_PROPERTIES_FILE))
     ]

@@ -1,4 +1,4 @@
-"""Options of a verification, and the surroundings that decide severities."""
+"""Options of a verification, and the context for severities."""
 
 import os
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ class BrokerUser:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class DirectoryContext:
     """The role and state of a log directory, which decide some severities.
 
     Attributes:

@@ -37,7 +37,7 @@ from storage_core.maintenance.verification.files import (
 from storage_core.maintenance.verification.finding_kinds import severity_of
 from storage_core.maintenance.verification.findings import Code, Finding, Severity
 from storage_core.maintenance.verification.indexes import check_transaction_index
-from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
+from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
 from storage_core.maintenance.verification.permissions import check_rights
 from storage_core.maintenance.verification.segment import report_unreadable, verify_segment
 from storage_core.maintenance.verification.segment_facts import SegmentFacts
@@ -75,7 +75,7 @@ def verify_segments(
     store: LogStore,
     files: PartitionFiles,
     segments: Iterable[SegmentFiles],
-    surroundings: Surroundings,
+    context: DirectoryContext,
     options: VerifyOptions,
 ) -> tuple[list[SegmentFacts], list[Finding]]:
     """Verify some segments of a partition, each by itself.
@@ -85,7 +85,7 @@ def verify_segments(
     """
     facts, all_findings = [], []
     for segment in segments:
-        of_segment, findings = verify_segment(store, segment, surroundings, options)
+        of_segment, findings = verify_segment(store, segment, context, options)
         facts.append(of_segment)
         all_findings += findings
         if options.is_deep:
@@ -103,7 +103,7 @@ def fold_partition(
     store: LogStore,
     files: PartitionFiles,
     facts: Sequence[SegmentFacts],
-    surroundings: Surroundings,
+    context: DirectoryContext,
     options: VerifyOptions,
     checkpoints: PartitionCheckpoints,
 ) -> tuple[PartitionFacts, list[Finding]]:
@@ -113,7 +113,7 @@ def fold_partition(
         store: The partition directory.
         files: What lies in it.
         facts: Of its segments, in order.
-        surroundings: Where it lies.
+        context: Where it lies.
         options: How to look.
         checkpoints: What is said of it.
     """
@@ -127,14 +127,14 @@ def fold_partition(
                 findings.add(Code.FILE_UNKNOWN, NOT_TEXT, file=entry.name)
         folders = [entry.name for entry in entries if entry.is_folder]
         check_folders(folders, files, log_end_offset=whole.log_end_offset, findings=findings)
-        if surroundings.user is not None:
+        if context.user is not None:
             last_base = files.segments[-1].base_offset if files.segments else 0
-            check_rights(entries, surroundings.user, last_base=last_base, findings=findings)
+            check_rights(entries, context.user, last_base=last_base, findings=findings)
     check_side_files(files.segments, findings)
     if not files.segments:
         findings.add(Code.NO_SEGMENT, "expected at least one .log file")
     _check_overlaps(facts, findings)
-    _check_gaps(facts, whole.log_start_offset, checkpoints, surroundings, findings)
+    _check_gaps(facts, whole.log_start_offset, checkpoints, context, findings)
     check_epochs(
         store,
         [run for segment in facts for run in segment.epochs],
@@ -145,13 +145,13 @@ def fold_partition(
     _check_transactions(store, files, facts, whole.log_start_offset, options, findings)
     check_snapshots(store, files, log_end_offset=whole.log_end_offset, findings=findings)
     has_producers = any(segment.has_producers for segment in facts)
-    if has_producers and not files.snapshots and surroundings.is_clean:
+    if has_producers and not files.snapshots and context.is_clean:
         message = "idempotent producers wrote to this log, and there is no snapshot of them"
         findings.add(Code.SNAPSHOT_MISSING, message)
     _check_metadata(store, files, findings)
     if not options.is_live:
         check_checkpoints(
-            whole.log_start_offset, whole.log_end_offset, checkpoints, surroundings, findings
+            whole.log_start_offset, whole.log_end_offset, checkpoints, context, findings
         )
     return whole, findings.findings()
 
@@ -203,7 +203,7 @@ def _check_gaps(
     facts: Sequence[SegmentFacts],
     log_start_offset: int,
     checkpoints: PartitionCheckpoints,
-    surroundings: Surroundings,
+    context: DirectoryContext,
     findings: FindingCollector,
 ) -> None:
     """Look for segments that are gone from the middle of the log.
@@ -224,7 +224,7 @@ def _check_gaps(
                 f"the log was compacted up to {checkpoints.cleaner_offset or 0}",
                 file=log_file(after.base_offset),
                 offset=first_missing,
-                severity=Severity.INFO if surroundings.is_copy else None,
+                severity=Severity.INFO if context.is_copy else None,
             )
 
 
@@ -279,7 +279,7 @@ def check_checkpoints(
     start: int,
     end: int,
     checkpoints: PartitionCheckpoints,
-    surroundings: Surroundings,
+    context: DirectoryContext,
     findings: FindingCollector,
 ) -> None:
     """Report entries of the checkpoints that lie outside of the log.
@@ -288,7 +288,7 @@ def check_checkpoints(
         start: Where the log starts.
         end: Where it ends.
         checkpoints: What is said of it.
-        surroundings: Where it lies.
+        context: Where it lies.
         findings: Where to report.
     """
     for code, file, offset in (
@@ -302,7 +302,7 @@ def check_checkpoints(
                 f"the checkpoint says {offset}, the log ends at {end}",
                 file=file,
                 offset=end,
-                severity=surroundings.copy_severity(severity_of(code)),
+                severity=context.copy_severity(severity_of(code)),
             )
     point = checkpoints.cleaner_offset
     if point is not None and not start <= point <= end:

@@ -28,21 +28,21 @@ from storage_core.maintenance.verification.indexes import (
     check_time_index,
     drop_beyond_log,
 )
-from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
+from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
 from storage_core.maintenance.verification.segment_facts import SegmentFacts
 from storage_core.maintenance.verification.segment_scan import SegmentPass
 from storage_core.store.base import FileInfo, LogStore
 
 
 def verify_segment(
-    store: LogStore, segment: SegmentFiles, surroundings: Surroundings, options: VerifyOptions
+    store: LogStore, segment: SegmentFiles, context: DirectoryContext, options: VerifyOptions
 ) -> tuple[SegmentFacts, list[Finding]]:
     """Read a segment and its offset and time index.
 
     Args:
         store: The partition directory.
         segment: The segment, as a listing shows it.
-        surroundings: Where it lies.
+        context: Where it lies.
         options: How to look.
 
     Returns:
@@ -84,11 +84,11 @@ def verify_segment(
         offset_index,
         time_index,
         scan,
-        surroundings=surroundings,
+        context=context,
         options=options,
         findings=findings,
     )
-    _report_tail(segment, scan, surroundings, options, findings)
+    _report_tail(segment, scan, context, options, findings)
     return scan.facts(time.perf_counter() - started), findings.findings()
 
 
@@ -98,14 +98,14 @@ def _check_indexes(
     time_index: UsedBytes | None,
     scan: SegmentPass,
     *,
-    surroundings: Surroundings,
+    context: DirectoryContext,
     options: VerifyOptions,
     findings: FindingCollector,
 ) -> None:
     batches = scan.indexed.result()
     unclosed = Severity.HARMLESS if options.is_live else Severity.WARN
-    severity = surroundings.tail_severity(unclosed) if segment.is_last else Severity.ERROR
-    is_closed = not segment.is_last or (surroundings.is_clean and not surroundings.is_copy)
+    severity = context.tail_severity(unclosed) if segment.is_last else Severity.ERROR
+    is_closed = not segment.is_last or (context.is_clean and not context.is_copy)
     if segment.offset_index is not None and offset_index is not None:
         offset_index = drop_beyond_log(
             segment.offset_index.name,
@@ -181,7 +181,7 @@ def _read_index(
 def _report_tail(
     segment: SegmentFiles,
     scan: SegmentPass,
-    surroundings: Surroundings,
+    context: DirectoryContext,
     options: VerifyOptions,
     findings: FindingCollector,
 ) -> None:
@@ -192,7 +192,7 @@ def _report_tail(
     code = Code.ZERO_TAIL if scan.tail is TailKind.ZEROS else Code.TORN_TAIL
     is_expected = scan.tail is TailKind.ZEROS or options.is_live
     unclosed = Severity.HARMLESS if is_expected else Severity.WARN
-    severity: Severity | None = surroundings.tail_severity(unclosed)
+    severity: Severity | None = context.tail_severity(unclosed)
     if not segment.is_last:
         code, severity = Code.TORN_SEGMENT, None
     findings.add(

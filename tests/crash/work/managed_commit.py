@@ -17,9 +17,9 @@ import pytest
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.clock import ManualClock
 from storage_core.commit import (
+    CommitPlan,
     CopyRange,
     DeleteFile,
-    Plan,
     PromoteFile,
     RenameFile,
     WriteFile,
@@ -111,7 +111,7 @@ def attempt(
             reason="test",
         ),
     ]
-    commit(Plan(location=store.location, operations=tuple(operations)), store)
+    commit(CommitPlan(location=store.location, operations=tuple(operations)), store)
     store.set_checkpoints(PartitionCheckpoints(log_start_offset=0, cleaner_offset=100))
     return store
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from storage_core.commit import Plan, commit
+from storage_core.commit import CommitPlan, commit
 from storage_core.commit.claim import hold_claim
 from storage_core.commit.scratch import claim_path
 from storage_core.filenames import (
@@ -94,7 +94,7 @@ def lab_of(tmp_path: Path, names: list[str]) -> Lab:
 def run(
     lab: Lab,
     names: list[str],
-    work: Callable[[str, Path], tuple[Plan, int]],
+    work: Callable[[str, Path], tuple[CommitPlan, int]],
     settle: Callable[[HeldBrokerRoot, dict[TopicPartition, int]], None],
 ) -> None:
     """Do what a run does, driver and tasks: claims, commits, checkpoints, marker."""
@@ -119,7 +119,7 @@ def round_of(lab: Lab, name: str) -> Cleaning:
 def compact(lab: Lab) -> None:
     """Clean every partition, and say how far."""
 
-    def work(name: str, scratch: Path) -> tuple[Plan, int]:
+    def work(name: str, scratch: Path) -> tuple[CommitPlan, int]:
         round_ = round_of(lab, name)
         made = prepare(lab.directory(name), round_, attempt=name, scratch=scratch)
         return made.commit_of(), made.plan.first_uncleanable_offset
@@ -145,7 +145,7 @@ def load(directory: Path, round_: Cleaning) -> LoadedLog:
 def recover(lab: Lab) -> None:
     """Recover every partition, and mark the directory."""
 
-    def work(name: str, _scratch: Path) -> tuple[Plan, int]:
+    def work(name: str, _scratch: Path) -> tuple[CommitPlan, int]:
         log = plan_golden(Golden(name), LocalStore(lab.directory(name)))
         return log.plan, log.log_end_offset
 

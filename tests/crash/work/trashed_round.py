@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import pytest
 
-from storage_core.commit import KeepFile, Plan, PromoteFile, RenameFile, commit
+from storage_core.commit import CommitPlan, KeepFile, PromoteFile, RenameFile, commit
 from storage_core.commit.keep import with_trash
 from storage_core.commit.trash import commit_folder, commit_folders
 from storage_core.commit.undo import undo_partition
@@ -65,7 +65,7 @@ class Cleaned:
     directory: Path
     round_: Cleaning
     place: Path
-    plan: Plan
+    plan: CommitPlan
     prepared: Tree
     before: dict[str, bytes]
     after: dict[str, bytes]
@@ -143,7 +143,7 @@ class OnCleaned(WorkOnDirectory):
         self, case: Case, folder: Path, way: Interruption, *, is_elsewhere: bool = False
     ) -> None:
         self._way, self._folder, self._is_elsewhere = way, folder, is_elsewhere
-        with self.surroundings():
+        with self.context():
             self._cleaned = clean(case, folder)
         self.directory = self._cleaned.directory
 
@@ -152,7 +152,7 @@ class OnCleaned(WorkOnDirectory):
         return self._cleaned.disk
 
     @contextmanager
-    def surroundings(self) -> Iterator[None]:
+    def context(self) -> Iterator[None]:
         with trash_on_another_filesystem() if self._is_elsewhere else ExitStack():
             yield
 
@@ -204,7 +204,7 @@ class ResumedCommit(OnCleaned):
         plan = self._cleaned.plan
         for number, step in enumerate(plan.operations):
             self._done = number
-            commit(Plan(location=plan.location, operations=(step,)), store)
+            commit(CommitPlan(location=plan.location, operations=(step,)), store)
 
     def check(self, where: str) -> None:
         cleaned = self._cleaned
@@ -212,7 +212,7 @@ class ResumedCommit(OnCleaned):
         # Whether a file that was moved has got there its claim finds out.
         if self._way.way is not Moment.AFTER or not isinstance(left[0], RenameFile | PromoteFile):
             store = LocalStore(self.directory)
-            commit(Plan(location=cleaned.plan.location, operations=left), store)
+            commit(CommitPlan(location=cleaned.plan.location, operations=left), store)
             assert cleaned.tree() == cleaned.after, where
             cleaned.undo()
             assert cleaned.tree() == cleaned.before, where
@@ -230,7 +230,7 @@ class UnorderedUndoOfSplit(WorkOnDirectory):
         view = DirectoryView(store)
         limits = Limits(max_record_bytes=1 << 20, max_batch_bytes=1 << 20)
         split_segment(view, 0, index_interval_bytes=4096, max_index_bytes=1 << 20, limits=limits)
-        plan = Plan(location=store.location, operations=tuple(view.operations))
+        plan = CommitPlan(location=store.location, operations=tuple(view.operations))
         commit(with_trash(plan, store, place, action="compact"), store)
         self._folders = [commit_folder(place, self.directory, 0)]
         shutil.copytree(self._disk, self._done)

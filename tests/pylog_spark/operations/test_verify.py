@@ -38,7 +38,7 @@ from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.errors import ConfigError
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.verification.findings import Code, Finding, Severity
-from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
+from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
 from storage_core.maintenance.verification.verdict import Advice
 from tests.kit.golden_data import Golden
 from tests.storage_core.maintenance.verification.log_root import NOW_MS, LogRoot, log_root
@@ -75,7 +75,7 @@ def target(directory: str = "/logs/t-0") -> Target:
         root="/logs",
         directory=directory,
         partition=TopicPartition("t", 0),
-        surroundings=Surroundings(role=Role.BROKER, is_clean=True),
+        context=DirectoryContext(role=Role.BROKER, is_clean=True),
         checkpoints=PartitionCheckpoints(),
     )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pylog_spark.source.options import parse_options
-from storage_core.commit import Plan, RenameFile, commit
+from storage_core.commit import CommitPlan, RenameFile, commit
 from storage_core.errors import ChangedWhileReadError, InvalidNameError, MissingSegmentError
 from storage_core.filenames import log_file, segment_file
 from storage_core.log.log_loader import LogLoader
@@ -56,11 +56,11 @@ def one_group(directory: Path) -> Path:
     )
 
 
-def steps_of(plan: Plan, directory: Path) -> Iterator[int]:
+def steps_of(plan: CommitPlan, directory: Path) -> Iterator[int]:
     """Apply a plan one change at a time; yields after each, and before the first."""
     yield 0
     for number, operation in enumerate(plan.operations, 1):
-        commit(Plan(location=str(directory), operations=(operation,)), LocalStore(directory))
+        commit(CommitPlan(location=str(directory), operations=(operation,)), LocalStore(directory))
         yield number
 
 
@@ -137,7 +137,7 @@ def test_a_range_that_is_being_read_goes_on_with_the_files_that_it_began_with(tm
     reading = read_range(wanted)
     rows = next(reading).num_rows
     commit(
-        Plan(location=str(directory), operations=plan.operations[: deletions[0]]),
+        CommitPlan(location=str(directory), operations=plan.operations[: deletions[0]]),
         LocalStore(directory),
     )
     assert (directory / (log_file(0) + ".deleted")).exists()

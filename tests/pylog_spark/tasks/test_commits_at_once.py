@@ -35,7 +35,7 @@ from storage_core.config import CleanerConfig
 from storage_core.errors import StorageError
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.ingest.partition import IngestRules
-from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
+from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
 from storage_core.roots.broker import BrokerAccess
 from storage_core.turns import waiting
 from tests.kit.builders import BatchSpec, RecordSpec
@@ -268,7 +268,7 @@ def stretches(root: str, *, size_bytes: int) -> list[Stretch]:
                 root=root,
                 directory=f"{root}/t-{number}",
                 partition=TopicPartition("t", number),
-                surroundings=Surroundings(role=Role.MANAGED, is_clean=True),
+                context=DirectoryContext(role=Role.MANAGED, is_clean=True),
                 checkpoints=PartitionCheckpoints(),
             ),
             size_bytes=size_bytes,

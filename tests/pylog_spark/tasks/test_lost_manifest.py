@@ -43,7 +43,7 @@ def verified(managed, topic="orders"):
     place = replace(
         target(f"{MANAGED_PREFIX}{managed.url}/{topic}-0"),
         root=managed.url,
-        surroundings=replace(target().surroundings, role=Role.MANAGED),
+        context=replace(target().context, role=Role.MANAGED),
     )
     return verify_stretch(Stretch(target=place), VerifyOptions(now_ms=0))
 

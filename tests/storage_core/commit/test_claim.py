@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from storage_core.commit import (
+    CommitPlan,
     CreateEmptyFile,
     DeleteFile,
-    Plan,
     PromoteFile,
     RenameFile,
     SyncDirectory,
@@ -63,9 +63,9 @@ def partition(tmp_path: Path) -> Path:
     return directory
 
 
-def plan_for(directory: Path) -> Plan:
+def plan_for(directory: Path) -> CommitPlan:
     scratch = directory.parent / "scratch"
-    return Plan(
+    return CommitPlan(
         location=str(directory),
         operations=(
             PromoteFile(scratch_path=str(scratch), name="0.log.swap", size_bytes=3, reason="r"),
@@ -146,7 +146,7 @@ def test_a_line_that_was_cut_off_is_ignored(partition):
 
 
 def test_a_rename_of_a_first_attempt_whose_source_is_missing_is_an_error(partition):
-    plan = Plan(
+    plan = CommitPlan(
         location=str(partition),
         operations=(RenameFile(source="no such file", target="0.log", reason="r"),),
     )

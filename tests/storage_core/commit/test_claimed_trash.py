@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from storage_core.commit import (
+    CommitPlan,
     CreateEmptyFile,
     DeleteFile,
-    Plan,
     PromoteFile,
     RenameFile,
     SyncDirectory,
@@ -32,7 +32,7 @@ LOG, NEXT = "00000000000000000000.log", "00000000000000000005.log"
 STEPS = 15
 
 
-def partition(folder: Path, *, way: str = ".") -> tuple[Path, Plan]:
+def partition(folder: Path, *, way: str = ".") -> tuple[Path, CommitPlan]:
     """Return a partition directory and its commit; its root and the trash are named by a way."""
     directory = folder / way / "log" / "t-0"
     directory.mkdir(parents=True)
@@ -40,7 +40,7 @@ def partition(folder: Path, *, way: str = ".") -> tuple[Path, Plan]:
         (directory / name).write_bytes(f"old {name}".encode())
     scratch = folder / "pylog-scratch-run"
     scratch.write_bytes(b"new")
-    steps = Plan(
+    steps = CommitPlan(
         location=str(directory),
         operations=(
             PromoteFile(scratch_path=str(scratch), name="x.swap", size_bytes=3, reason="r"),
@@ -83,7 +83,7 @@ def test_another_attempt_finishes_a_commit_that_keeps(tmp_path, number, moment):
     assert read_tree(directory) == before
 
 
-def kill(folder: Path, directory: Path, plan: Plan, number: int) -> None:
+def kill(folder: Path, directory: Path, plan: CommitPlan, number: int) -> None:
     """Begin a commit and die at one of its changes."""
     with hold_claim(folder / "claim") as claim:
         claim.begin(plan, {"next_offset": 7})

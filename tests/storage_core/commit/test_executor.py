@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from storage_core.commit import (
+    CommitPlan,
     CreateEmptyFile,
     DeleteFile,
     Operation,
-    Plan,
     PromoteFile,
     RenameFile,
     SyncDirectory,
@@ -34,7 +34,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def applied(directory: Path, *operations: Operation) -> dict[str, bytes]:
-    commit(Plan(location=str(directory), operations=operations), LocalStore(directory))
+    commit(CommitPlan(location=str(directory), operations=operations), LocalStore(directory))
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
@@ -86,7 +86,7 @@ def test_operations_are_applied_in_their_order(directory):
         PromoteFile(scratch_path=scratch, name=OTHER, size_bytes=7, reason=WHY),
         CreateEmptyFile(name="empty", reason=WHY),
     )
-    commit(Plan(location=store.location, operations=operations), store)
+    commit(CommitPlan(location=store.location, operations=operations), store)
     assert store.changes == [
         "rename",
         "write_file",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.commit import DeleteFile, Plan, SyncDirectory, WriteFile, commit
+from storage_core.commit import CommitPlan, DeleteFile, SyncDirectory, WriteFile, commit
 from storage_core.commit.claim import create_claim, current_boot, hold_claim, resume_claim
 from storage_core.commit.keep import with_trash
 from storage_core.commit.trash import (
@@ -101,14 +101,14 @@ def write(folder: Path, files: dict[str, bytes]) -> None:
         os.utime(folder / name, ns=(WRITTEN_NS, WRITTEN_NS))
 
 
-def plan(directory: Path, folder: Path) -> Plan:
+def plan(directory: Path, folder: Path) -> CommitPlan:
     steps = (
         DeleteFile(name=LOG, reason="r"),
         WriteFile(name=EPOCHS, content=AFTER[EPOCHS], reason="r", modified_ms=WRITTEN_MS),
         SyncDirectory(reason="r"),
     )
     return with_trash(
-        Plan(location=str(directory), operations=steps),
+        CommitPlan(location=str(directory), operations=steps),
         LocalStore(directory),
         folder.parents[len(directory.parts) - 1],
         action="retain",

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from storage_core.commit import (
+    CommitPlan,
     CreateEmptyFile,
     DeleteFile,
     KeepFile,
     Operation,
-    Plan,
     PromoteFile,
     RecordLeft,
     RenameFile,
@@ -48,9 +48,9 @@ def directory(tmp_path: Path) -> Path:
     return directory
 
 
-def kept_by(directory: Path, *operations: Operation) -> tuple[Plan, list[str]]:
+def kept_by(directory: Path, *operations: Operation) -> tuple[CommitPlan, list[str]]:
     place = directory.parents[1] / "trash" / "run"
-    plan = Plan(location=str(directory), operations=operations)
+    plan = CommitPlan(location=str(directory), operations=operations)
     plan = with_trash(plan, LocalStore(directory), place, action="compact")
     return plan, [step.name for step in plan.operations if isinstance(step, KeepFile)]
 

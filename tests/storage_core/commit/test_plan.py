@@ -5,12 +5,12 @@ import json
 import pytest
 
 from storage_core.commit import (
+    CommitPlan,
     CopyRange,
     CreateEmptyFile,
     DeleteFile,
     KeepFile,
     Operation,
-    Plan,
     PromoteFile,
     RecordLeft,
     RemoveDirectory,
@@ -105,7 +105,7 @@ DESCRIBED: list[tuple[Operation, dict[str, str | int]]] = [
     ),
     (RemoveDirectory(reason="empty"), {"operation": "RemoveDirectory", "reason": "empty"}),
 ]
-PLAN = Plan(location="/logs/t-0", operations=tuple(operation for operation, _ in DESCRIBED))
+PLAN = CommitPlan(location="/logs/t-0", operations=tuple(operation for operation, _ in DESCRIBED))
 
 
 def test_every_kind_of_operation_is_described_in_order():
@@ -121,12 +121,12 @@ def test_a_description_fits_a_row_of_a_table():
 
 def test_new_files_are_what_takes_space():
     assert PLAN.peak_extra_bytes == 5 + 7 + 9 + 21
-    assert Plan(location="/logs/t-0", operations=()).peak_extra_bytes == 0
+    assert CommitPlan(location="/logs/t-0", operations=()).peak_extra_bytes == 0
 
 
 @pytest.mark.parametrize(("operations", "is_empty"), [((), True), (PLAN.operations, False)])
 def test_a_plan_without_operations_is_empty(operations, is_empty):
-    assert Plan(location="/logs/t-0", operations=operations).is_empty is is_empty
+    assert CommitPlan(location="/logs/t-0", operations=operations).is_empty is is_empty
 
 
 def test_no_two_steps_of_a_group_are_about_one_file():

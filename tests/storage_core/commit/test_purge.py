@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.commit import DeleteFile, Plan, commit
+from storage_core.commit import CommitPlan, DeleteFile, commit
 from storage_core.commit.keep import with_trash
 from storage_core.commit.purge import (
     find_runs,
@@ -111,7 +111,9 @@ def delete_with(trash: Path, directory: Path) -> None:
     (directory / "0.log").write_bytes(b"12345")
     store = LocalStore(directory)
     place = trash / RUN
-    plan = Plan(location=str(directory), operations=(DeleteFile(name="0.log", reason="a test"),))
+    plan = CommitPlan(
+        location=str(directory), operations=(DeleteFile(name="0.log", reason="a test"),)
+    )
     commit(with_trash(plan, store, place, action="retain"), store)
     run = TrashedRun(run_id=RUN, action="retain", started_ms=0, roots=())
     write_record(trash / RUN / RUN_FILE, run.encode())

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from storage_core.commit import (
+    CommitPlan,
     CopyRange,
     CreateEmptyFile,
     DeleteFile,
     KeepFile,
     Operation,
-    Plan,
     PromoteFile,
     RenameFile,
     SyncDirectory,
@@ -68,7 +68,7 @@ def scratch_of(directory: Path) -> dict[str, FileVersion]:
 
 
 def apply(directory: Path, *steps: Operation) -> None:
-    commit(Plan(location=str(directory), operations=steps), LocalStore(directory))
+    commit(CommitPlan(location=str(directory), operations=steps), LocalStore(directory))
 
 
 @pytest.mark.item("FLT-08", "FLT-14")

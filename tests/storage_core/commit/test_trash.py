@@ -59,7 +59,7 @@ def commit(tmp_path: Path, directory: Path) -> Path:
         run_id=RUN,
         action="retain",
         directory=directory,
-        kept=(KEPT,),
+        former_files=(KEPT,),
         before=("0.log",),
     )
     (folder / RECORD_FILE).write_bytes(record.encode_record())
@@ -78,7 +78,7 @@ def change(path: Path, *place: Any, to: Any) -> None:
 
 def test_a_record_is_read_as_it_was_written(commit, directory):
     found = read_commit(commit)
-    assert found.kept == (KEPT,)
+    assert found.former_files == (KEPT,)
     assert (found.directory, found.files_after, found.undo) == (directory, (), None)
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from storage_core.commit import (
+    CommitPlan,
     DeleteFile,
     Operation,
-    Plan,
     RestoreFile,
     TruncateFile,
     WriteFile,
@@ -44,7 +44,7 @@ def run_folder(tmp_path: Path) -> Path:
 
 def change(directory: Path, run_folder: Path, *steps: Operation, action: str = "retain") -> None:
     store = LocalStore(directory)
-    plan = Plan(location=str(directory), operations=steps)
+    plan = CommitPlan(location=str(directory), operations=steps)
     commit(with_trash(plan, store, run_folder, action=action), store)
 
 

@@ -27,7 +27,7 @@ from storage_core.log.batch_search import ListedSegment, find_start_position
 from storage_core.maintenance.inspection import inspect_partition, inspect_root
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.verification.findings import Code
-from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
+from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
 from storage_core.store.local import LocalFileReader, LocalStore
 from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.directories import SegmentSpec, write_partition
@@ -90,7 +90,7 @@ def inspected(directory: Path) -> dict[str, Any]:
     return inspect_partition(view, view.entries[0], now_ms=NOW_MS)
 
 
-UNCLEAN = Surroundings(role=Role.BROKER, is_clean=False)
+UNCLEAN = DirectoryContext(role=Role.BROKER, is_clean=False)
 
 
 def verified(directory: Path) -> list[Code]:
@@ -106,7 +106,7 @@ def foretold(directory: Path) -> dict[str, Any]:
         directory=str(directory),
         partition=PLACE,
         checkpoints=PartitionCheckpoints(),
-        surroundings=UNCLEAN,
+        context=UNCLEAN,
     )
     return forecast_row(target, NOW_MS)
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from storage_core.commit import (
+    CommitPlan,
     CopyRange,
     CreateEmptyFile,
     DeleteFile,
-    Plan,
     RenameFile,
     SyncDirectory,
     TruncateFile,
@@ -149,6 +149,8 @@ def test_committing_the_operations_leads_to_what_the_view_showed(view, tmp_path)
     view.write(segment_file(10, ".index"), b"x", "rebuilt")
     assert isinstance(view.operations[0], CopyRange)
     shown = {name: read_whole(view, name) for name in view.names}
-    commit(Plan(location=str(tmp_path), operations=tuple(view.operations)), LocalStore(tmp_path))
+    commit(
+        CommitPlan(location=str(tmp_path), operations=tuple(view.operations)), LocalStore(tmp_path)
+    )
     assert read_tree(tmp_path) == shown
     assert (tmp_path / "part.index").stat().st_mtime == 1

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.commit import Plan, RenameFile, commit
+from storage_core.commit import CommitPlan, RenameFile, commit
 from storage_core.filenames import SEGMENT_SUFFIXES, segment_file
 from storage_core.log.directory_view import DirectoryView
 from storage_core.log.leftovers import settle_leftovers
@@ -26,7 +26,7 @@ def settled(directory: Path, files: dict[str, bytes]) -> dict[str, bytes]:
     view = DirectoryView(store)
     settle_leftovers(view)
     planned = view.names
-    commit(Plan(location=store.location, operations=tuple(view.operations)), store)
+    commit(CommitPlan(location=store.location, operations=tuple(view.operations)), store)
     left = {path.name: path.read_bytes() for path in directory.iterdir()}
     assert sorted(left) == planned
     return left

@@ -11,7 +11,7 @@ import pytest
 
 from storage_core import local_files
 from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
-from storage_core.commit import Plan, WriteFile
+from storage_core.commit import CommitPlan, WriteFile
 from storage_core.commit.claim import hold_claim, set_aside_claim
 from storage_core.commit.scratch import claim_path, scratch_folder, scratch_home, sweep_scratch
 from storage_core.commit.trash import read_raised
@@ -147,7 +147,7 @@ def test_a_run_that_is_killed_at_its_very_end_has_not_lost_the_marker(
 def begin_commit(root: HeldBrokerRoot, directory: Path) -> Path:
     """Do as a task does that dies after the first of two changes; return its claim."""
     path = claim_path(root.scratch, directory / "ours-0", "run")
-    plan = Plan(
+    plan = CommitPlan(
         location=str(directory / "ours-0"),
         operations=(
             WriteFile(name="first", content=b"1", reason="test"),

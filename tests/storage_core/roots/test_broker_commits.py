@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from storage_core.commit import DeleteFile, Plan, scratch
+from storage_core.commit import CommitPlan, DeleteFile, scratch
 from storage_core.commit import claim as commit_claim
 from storage_core.commit.claim import create_claim, hold_claim, revoke_claim
 from storage_core.commit.trash import list_commits, read_commit
@@ -53,9 +53,9 @@ def claim_of(access: BrokerAccess) -> Path:
     return scratch.claim_path(access.shared, Path(access.shared or "", "t-0"), access.run_id)
 
 
-def plan_for(path: Path) -> Plan:
+def plan_for(path: Path) -> CommitPlan:
     steps = (DeleteFile(name="a", reason="r"), DeleteFile(name="b", reason="r"))
-    return Plan(location=str(path.parent / "t-0"), operations=steps)
+    return CommitPlan(location=str(path.parent / "t-0"), operations=steps)
 
 
 def begin(path: Path) -> None:

@@ -13,7 +13,7 @@ from storage_core.checkpoint.broker_files import (
     encode_clean_shutdown,
     read_clean_shutdown,
 )
-from storage_core.commit import Plan, PromoteFile, RenameFile, WriteFile
+from storage_core.commit import CommitPlan, PromoteFile, RenameFile, WriteFile
 from storage_core.commit import claim as commit_claim
 from storage_core.commit.claim import create_claim, hold_claim
 from storage_core.commit.scratch import claim_path
@@ -57,7 +57,7 @@ def begun(directory: Path, *, steps_done: int, next_offset: int = 7) -> HeldBrok
     scratch = Path(root.scratch or partition)
     made = scratch / "pylog-scratch-killed-made"
     made.write_bytes(b"new segment")
-    plan = Plan(
+    plan = CommitPlan(
         location=str(partition),
         operations=(
             WriteFile(name="a", content=b"1", reason="first"),

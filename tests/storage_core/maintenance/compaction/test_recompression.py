@@ -9,7 +9,7 @@ from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.config import CleanerConfig
 from storage_core.formats.batch_v2 import CODEC_MASK, CONTROL_BIT, DELETE_HORIZON_BIT, Codec
-from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
+from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
 from storage_core.records.codecs import CODEC_OF
 from storage_core.store.local import LocalStore
 from tests.kit.decode import DecodedBatch
@@ -62,9 +62,9 @@ def findings_of(directory: Path, golden: Golden) -> list[str]:
         max_record_bytes=1 << 20,
         max_batch_bytes=1 << 20,
     )
-    surroundings = Surroundings(role=Role.BROKER, is_clean=True)
+    context = DirectoryContext(role=Role.BROKER, is_clean=True)
     said = PartitionCheckpoints()
-    _, findings = verify_partition(LocalStore(directory), surroundings, options, said)
+    _, findings = verify_partition(LocalStore(directory), context, options, said)
     return sorted(finding.code for finding in findings)
 
 

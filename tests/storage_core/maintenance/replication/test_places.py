@@ -14,7 +14,7 @@ from storage_core.maintenance.replication.partition_registration import (
 )
 from storage_core.maintenance.replication.places import find_places
 from storage_core.maintenance.verification.observed_root import ObservedRoot
-from storage_core.maintenance.verification.options import Surroundings
+from storage_core.maintenance.verification.options import DirectoryContext
 
 T = TopicPartition("t", 0)
 
@@ -22,7 +22,7 @@ T = TopicPartition("t", 0)
 def root(location: str, broker: int, *entries: tuple[str, str | None, DirectoryKind]):
     return ObservedRoot(
         location=location,
-        surroundings=Surroundings(role=Role.BROKER, is_clean=True),
+        context=DirectoryContext(role=Role.BROKER, is_clean=True),
         meta_properties=MetaProperties(
             version=1, node_id=broker, cluster_id="c", directory_id=None
         ),

@@ -181,7 +181,7 @@ class LogRoot:
             if entry.kind in VERIFIED_KINDS:
                 _, more = verify_partition(
                     LocalStore(Path(entry.path)),
-                    observed[0].surroundings_of(entry),
+                    observed[0].context_of(entry),
                     chosen,
                     observed[0].checkpoints_of(entry.topic_partition),
                 )

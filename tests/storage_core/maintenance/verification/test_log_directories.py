@@ -12,7 +12,7 @@ from storage_core.filenames import META_PROPERTIES_FILE, PARTITION_METADATA_FILE
 from storage_core.maintenance.verification.files import sort_files
 from storage_core.maintenance.verification.findings import Code, Severity
 from storage_core.maintenance.verification.log_directories import verify_log_directories
-from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
+from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
 from storage_core.maintenance.verification.segment import verify_segment
 from storage_core.store import LocalStore
 from storage_core.store.local import LocalFileReader
@@ -148,7 +148,7 @@ def test_a_file_that_vanishes_between_listing_and_reading_is_told(
     root.file(20, suffix).unlink()
     options = VerifyOptions(now_ms=NOW_MS, is_live=is_live)
     _, found = verify_segment(
-        store, segment, Surroundings(role=Role.BROKER, is_clean=True), options
+        store, segment, DirectoryContext(role=Role.BROKER, is_clean=True), options
     )
     gone = [f for f in found if f.code is Code.CHANGED_WHILE_READ]
     assert [(f.file, f.severity) for f in gone] == [(root.file(20, suffix).name, severity)]
@@ -167,7 +167,7 @@ def test_a_file_that_grew_since_it_was_listed_is_told_and_read_to_where_it_was_o
         file.write(encode_batch(batch(40, leader_epoch=3)))
     options = VerifyOptions(now_ms=NOW_MS, is_live=is_live)
     facts, found = verify_segment(
-        store, segment, Surroundings(role=Role.BROKER, is_clean=False), options
+        store, segment, DirectoryContext(role=Role.BROKER, is_clean=False), options
     )
     grown = [f for f in found if f.code is Code.CHANGED_WHILE_READ]
     assert [(f.file, f.severity) for f in grown] == [(root.file(30).name, severity)]
@@ -189,9 +189,9 @@ def test_a_file_that_is_cut_while_it_is_read_is_told(tmp_path, is_live, severity
     root = log_root(tmp_path / "log")
     store = _ShrinkingStore(root.partition)
     options = VerifyOptions(now_ms=NOW_MS, is_live=is_live)
-    surroundings = Surroundings(role=Role.BROKER, is_clean=True)
+    context = DirectoryContext(role=Role.BROKER, is_clean=True)
     segment = sort_files(store.list_files()).segments[3]
-    facts, found = verify_segment(store, segment, surroundings, options)
+    facts, found = verify_segment(store, segment, context, options)
     assert [(f.code, f.severity) for f in found] == [(Code.CHANGED_WHILE_READ, severity)]
     assert facts.last_offset == 39
 

@@ -14,7 +14,7 @@ from storage_core.maintenance.verification import one_broker
 from storage_core.maintenance.verification.findings import Code, Severity
 from storage_core.maintenance.verification.log_directories import verify_log_directories
 from storage_core.maintenance.verification.observed_root import ObservedRoot, Start
-from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
+from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
 from storage_core.store.local import LocalStore
 from tests.kit.golden_data import GOLDEN, unpack_archive
 from tests.kit.one_partition import verify_partition
@@ -181,13 +181,13 @@ def test_metadata_behind_a_link_are_not_missed(disks):
 def test_a_folder_in_the_place_of_a_file_stops_who_opens_it(disks, accident, severities):
     ACCIDENTS[accident](disks)
     options = VerifyOptions(now_ms=0)
-    surroundings = Surroundings(role=Role.BROKER, is_clean=True)
+    context = DirectoryContext(role=Role.BROKER, is_clean=True)
     found = [
         finding.severity.value
         for path in sorted(disks.base.glob("d[0-9]/*-[0-9]"))
-        for finding in verify_partition(
-            LocalStore(path), surroundings, options, PartitionCheckpoints()
-        )[1]
+        for finding in verify_partition(LocalStore(path), context, options, PartitionCheckpoints())[
+            1
+        ]
         if finding.code is Code.FILE_IS_FOLDER
     ]
     assert found == severities
@@ -198,7 +198,7 @@ def test_the_marker_of_a_clean_shutdown_may_be_an_empty_folder(disks):
     ACCIDENTS["marker-folder"](disks)
     roots, found = look(*disks.roots)
     assert found == []
-    assert [root.surroundings.is_clean for root in roots] == [True, True]
+    assert [root.context.is_clean for root in roots] == [True, True]
     (disks.last / ".kafka_cleanshutdown" / "notes.txt").write_bytes(b"mine")
     assert look(*disks.roots)[1] == [("FILE_IS_FOLDER", None, "fatal")]
 

@@ -26,7 +26,7 @@ from storage_core.log.log_loader import load_log
 from storage_core.maintenance.verification import batch_stream
 from storage_core.maintenance.verification.files import sort_files
 from storage_core.maintenance.verification.findings import Code, Severity
-from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
+from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
 from storage_core.maintenance.verification.partition import fold_partition, verify_segments
 from storage_core.maintenance.verification.segment_facts import SegmentFacts
 from storage_core.store import LocalStore
@@ -57,7 +57,7 @@ from tests.storage_core.maintenance.verification.log_root import (
     transactional,
 )
 
-CLEAN_BROKER = Surroundings(role=Role.BROKER, is_clean=True)
+CLEAN_BROKER = DirectoryContext(role=Role.BROKER, is_clean=True)
 OPTIONS = VerifyOptions(now_ms=NOW_MS)
 CONFIG = LogConfig(index_interval_bytes=INTERVAL_BYTES)
 

@@ -68,7 +68,7 @@ def test_the_owner_needs_rights_and_root_none(disks):
 def test_nothing_is_forbidden_where_all_is_one_users(disks):
     roots, placed = verify_log_directories([(str(root), Role.BROKER) for root in disks.roots])
     assert not CODES & {entry.finding.code for entry in placed}
-    assert all((root.surroundings.user is None) == (os.getuid() == 0) for root in roots)
+    assert all((root.context.user is None) == (os.getuid() == 0) for root in roots)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
@@ -91,4 +91,4 @@ def test_what_root_took_of_a_log_directory_is_found(disks, accident, code, file)
     roots, placed = verify_log_directories([(str(root), Role.BROKER) for root in disks.roots])
     found = [(e.root, e.finding.code, e.finding.file) for e in placed if e.finding.code in CODES]
     assert found == ([] if code is None else [(str(disks.last), code, file)])
-    assert [root.surroundings.user for root in roots] == [BrokerUser(NOBODY)] * 2
+    assert [root.context.user for root in roots] == [BrokerUser(NOBODY)] * 2
