@@ -470,14 +470,6 @@ class UnsupportedPythonError(PylogError):
     reason: str
 
 
-class OffsetMapFullError(PylogError):
-    """The offset map cannot take one more key."""
-
-    template = "the offset map is full: every one of its {capacity} slots is used"
-
-    capacity: int
-
-
 class RecoveryRequiredError(PylogError):
     """The partition needs a recovery, and this operation makes none."""
 

@@ -103,7 +103,11 @@ def _options(layers: Layers, *, now_is_said: bool) -> JobOptions:
     settings = layers.entries(SETTINGS_OF_RUN.name)
     tuning = {name: text for name, text in settings.items() if name in TUNING_KEYS}
     kafka = {name: text for name, text in settings.items() if name not in TUNING_KEYS}
-    _validate_names(kafka)
+    # Unknown keys are refused early; this layer knows its own keys, too.
+    names = [*known_keys(), *TOPIC_KEY_OF_BROKER_KEY, *TUNING_KEYS]
+    for name, text in kafka.items():
+        if name not in names:
+            raise unknown_key(name, text, names)
     groups = classify_settings(kafka)
     tuning_values: dict[str, Any] = parse_settings(tuning, TUNING_KEYS)
     return JobOptions(
@@ -181,14 +185,6 @@ def _read_server_properties(path: Path) -> ServerProperties:
         return parse_server_properties(data, file=str(path))
     except CheckpointError as error:
         raise ConfigError(SERVER_PROPERTIES.label, path, str(error)) from error
-
-
-def _validate_names(settings: Mapping[str, str]) -> None:
-    """Refuse unknown keys early; this layer knows its own keys, too."""
-    names = [*known_keys(), *TOPIC_KEY_OF_BROKER_KEY, *TUNING_KEYS]
-    for name, text in settings.items():
-        if name not in names:
-            raise unknown_key(name, text, names)
 
 
 def _validate_topics(options: JobOptions) -> None:

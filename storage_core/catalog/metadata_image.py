@@ -340,14 +340,21 @@ class MetadataImage:
                 case PartitionChangeRecord():
                     self._change_partition(record)
                 case ClearElrRecord():
-                    self._clear_eligible_leader_replicas(record)
+                    for topic in self._topics.values():
+                        if record.topic in {"", topic.name}:
+                            for number, partition in topic.partitions.items():
+                                topic.partitions[number] = _without_eligible_leader_replicas(
+                                    partition
+                                )
                 case ConfigRecord(resource_type=ResourceType.TOPIC):
                     self._configure_topic(record)
                 case ConfigRecord(resource_type=ResourceType.BROKER):
                     if record.key in _KEPT_BROKER_KEYS:
                         _configure(self.broker_configs, record.resource_name, record)
+                case FeatureLevelRecord(level=0):
+                    self.feature_levels.pop(record.name, None)
                 case FeatureLevelRecord():
-                    self._set_feature_level(record)
+                    self.feature_levels[record.name] = record.level
                 case RegisterBrokerRecord():
                     self.brokers[record.broker_id] = record
                 case UnregisterBrokerRecord():
@@ -375,12 +382,6 @@ class MetadataImage:
             changed["leader_epoch"] = before.leader_epoch + 1
         partitions[change.partition] = dataclasses.replace(before, **changed)
 
-    def _clear_eligible_leader_replicas(self, record: ClearElrRecord) -> None:
-        for topic in self._topics.values():
-            if record.topic in {"", topic.name}:
-                for number, partition in topic.partitions.items():
-                    topic.partitions[number] = _without_eligible_leader_replicas(partition)
-
     def _configure_topic(self, record: ConfigRecord) -> None:
         topic = record.resource_name
         if record.key in TOPIC_KEYS:
@@ -389,12 +390,6 @@ class MetadataImage:
             self.ignored_topic_keys.get(topic, set()).discard(record.key)
         else:
             self.ignored_topic_keys.setdefault(topic, set()).add(record.key)
-
-    def _set_feature_level(self, record: FeatureLevelRecord) -> None:
-        if record.level == 0:
-            self.feature_levels.pop(record.name, None)
-        else:
-            self.feature_levels[record.name] = record.level
 
     def _change_broker(self, change: BrokerRegistrationChangeRecord) -> None:
         before = self.brokers[change.broker_id]

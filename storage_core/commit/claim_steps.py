@@ -100,8 +100,9 @@ def require_places(
             str(claim), "location", f"expected a directory in {log_directory}, found {what}"
         )
     for step in steps:
-        for name in _file_names(step):
-            if not _is_file_or_free(directory / name):
+        for field in fields(step):
+            name = getattr(step, field.name) if field.name in _FILE_NAMES else None
+            if name is not None and not _is_file_or_free(directory / name):
                 raise ManifestError(
                     str(claim), type(step).__name__, f"{name} is a link or a folder, and no file"
                 )
@@ -134,11 +135,6 @@ def trash_of(steps: Iterable[Operation], location: str) -> list[Path]:
         if isinstance(step, KeepFile | WriteRecord | RecordLeft)
     )
     return sorted({place for place in places if place is not None})
-
-
-def _file_names(step: Operation) -> list[str]:
-    """Return a step's file names in its partition directory."""
-    return [getattr(step, field.name) for field in fields(step) if field.name in _FILE_NAMES]
 
 
 def _is_file_or_free(path: Path, *, most_names: int | None = None) -> bool:

@@ -374,15 +374,16 @@ def _places_in_trash(
                 continue
             kept_folder = folder / KEPT_FOLDER
             if kept_folder.is_dir():
-                place = _place_of(TRASH, commit.run_id, _logs_of(open_store(str(kept_folder))))
+                store = open_store(str(kept_folder))
+                # Segments were put aside as they were, whatever lies beside them.
+                logs = {
+                    file.name: file
+                    for file in store.list_files()
+                    if kind_of(file.name) == LOG_SUFFIX
+                }
+                place = _place_of(TRASH, commit.run_id, SettledStore(store, logs))
                 if place.files:
                     yield partition, place
-
-
-def _logs_of(store: LogStore) -> SettledStore:
-    """Return the segments that were put aside, whatever lies beside them."""
-    files = {file.name: file for file in store.list_files() if kind_of(file.name) == LOG_SUFFIX}
-    return SettledStore(store, files)
 
 
 def _place_of(kind: str, name: str, store: SettledStore) -> _SegmentFolder:

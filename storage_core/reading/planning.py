@@ -284,7 +284,11 @@ class _Planner:
         whole = _find_whole(checkpointed, self._request)
         if whole is not None:
             return [whole]
-        extent = _find_extent(checkpointed, self._request, self._now_ms)
+        if self._request.is_of_whole_logs and not self._request.is_committed:
+            extent = _Extent(start=checkpointed.log_start_offset, end=None)
+        else:
+            bounds = _find_bounds(checkpointed, self._request, self._now_ms)
+            extent = _Extent(start=bounds.start, end=bounds.end)
         _check_lost_logs(checkpointed, extent, self._request)
         return [
             wanted
@@ -404,13 +408,6 @@ def _list_log(partition: TopicPartition, location: str) -> _PlannedLog | None:
         log_start_offset=max(start, segments[0].base_offset),
         cleaned_to=None if checkpoints is None else checkpoints.cleaner_offset,
     )
-
-
-def _find_extent(log: _PlannedLog, request: ReadRequest, now_ms: int) -> _Extent:
-    if request.is_of_whole_logs and not request.is_committed:
-        return _Extent(start=log.log_start_offset, end=None)
-    bounds = _find_bounds(log, request, now_ms)
-    return _Extent(start=bounds.start, end=bounds.end)
 
 
 def _find_whole(log: _PlannedLog, request: ReadRequest) -> ReadRange | None:

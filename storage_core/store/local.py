@@ -407,7 +407,10 @@ class LocalStore(UnsharedStore, OwnedFiles):
         with storage_errors(self.directory, name), self._folder_to_change() as folder:
             kin = _kin_of(folder, name)
             # What has its manners from the start is durable with its name.
-            mode = _first_mode(os.stat(kin, dir_fd=folder, follow_symlinks=False))
+            facts = os.stat(kin, dir_fd=folder, follow_symlinks=False)
+            is_ours = (facts.st_uid, facts.st_gid) == (os.geteuid(), os.getegid())
+            # Until the file has its owner, nobody else may open it.
+            mode = _file_mode(facts) if is_ours else PRIVATE_FILE_MODE
             flags = os.O_WRONLY | os.O_CREAT
             with _Opened(open_in(folder, name, flags, mode=mode)) as file:
                 if _adopt_ownership(file, folder, kin):
@@ -440,7 +443,9 @@ class LocalStore(UnsharedStore, OwnedFiles):
             self._folder_to_change() as folder,
         ):
             facts = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            with waiting() if _is_large(facts) else nullcontext():
+            # The disk needs time to free the room of a large file.
+            is_large = facts.st_nlink == 1 and facts.st_size >= _LARGE_BYTES
+            with waiting() if is_large else nullcontext():
                 os.unlink(name, dir_fd=folder)
 
     def truncate(self, name: str, size_bytes: int) -> None:
@@ -566,19 +571,11 @@ def _kin_of(folder: int, name: str) -> str:
     if offset_of(name) is not None:
         log = name.partition(".")[0] + LOG_SUFFIX
         names += [log, log + transient]
-    return next((kin for kin in names if _is_regular(facts_in(folder, kin))), _ITSELF)
-
-
-def _is_regular(facts: os.stat_result | None) -> bool:
-    return facts is not None and stat.S_ISREG(facts.st_mode)
-
-
-def _is_large(facts: os.stat_result) -> bool:
-    """Tell whether a file's removal frees enough to slow the disk.
-
-    The disk needs time to free room.
-    """
-    return facts.st_nlink == 1 and facts.st_size >= _LARGE_BYTES
+    for kin in names:
+        facts = facts_in(folder, kin)
+        if facts is not None and stat.S_ISREG(facts.st_mode):
+            return kin
+    return _ITSELF
 
 
 def _rename(source_folder: int, source: str, target_folder: int, target: str) -> None:
@@ -725,15 +722,6 @@ def _set_modified(descriptor: int, modified_ms: int) -> None:
 def _file_mode(kin: os.stat_result) -> int:
     """Return a file's mode, taken from another file or a folder."""
     return stat.S_IMODE(kin.st_mode) & PUBLIC_FILE_MODE
-
-
-def _first_mode(kin: os.stat_result) -> int:
-    """Return the mode of a new, empty file before it changes owner.
-
-    Until then nobody else may open it.
-    """
-    is_ours = (kin.st_uid, kin.st_gid) == (os.geteuid(), os.getegid())
-    return _file_mode(kin) if is_ours else PRIVATE_FILE_MODE
 
 
 def _adopt_ownership(descriptor: int, folder: int, kin: str) -> bool:

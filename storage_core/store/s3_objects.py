@@ -69,7 +69,9 @@ class S3ObjectStore:
 
     def __init__(self, url: str, filesystem: Any = None) -> None:
         path = url.partition("://")[2].strip("/")
-        self._fs = filesystem or open_filesystem(os.getpid(), _environment())
+        # The settings that all AWS tools share.
+        settings = tuple(sorted(item for item in os.environ.items() if item[0].startswith("AWS_")))
+        self._fs = filesystem or open_filesystem(os.getpid(), settings)
         self._bucket, prefix, _ = self._fs.split_path(path)
         self._prefix = f"{prefix}/" if prefix else ""
         self._url = f"s3://{path}"
@@ -324,11 +326,6 @@ class S3ObjectStore:
             raise StorageError(path, f"{reason}: {error.strerror or error}") from error
         except BotoCoreError as error:
             raise StorageError(path, str(error)) from error
-
-
-def _environment() -> tuple[tuple[str, str], ...]:
-    """Return the settings that the AWS tools share."""
-    return tuple(sorted(item for item in os.environ.items() if item[0].startswith("AWS_")))
 
 
 @lru_cache(maxsize=2)

@@ -242,7 +242,8 @@ def _ratio(config: LogConfig, cleanable: CleanableRange) -> Statement:
     }
     if ratio > limit:
         return replace(passes(_ABOUT, "DIRTY_RATIO", text), facts=facts)
-    missing = _missing_dirty_bytes(clean, dirty, limit)
+    # No number of dirty bytes brings the ratio above a limit of 1.
+    missing = None if limit >= 1 else max(1, math.floor(limit * clean / (1 - limit)) + 1 - dirty)
     until = (
         "the ratio is lowered: no log is dirtier than wholly"
         if missing is None
@@ -250,13 +251,6 @@ def _ratio(config: LogConfig, cleanable: CleanableRange) -> Statement:
     )
     facts["missing_bytes"] = missing
     return replace(blocks(_ABOUT, "DIRTY_RATIO", text, until=until), facts=facts)
-
-
-def _missing_dirty_bytes(clean: int, dirty: int, limit: float) -> int | None:
-    """Return how many more bytes must be dirty, None if none suffice."""
-    if limit >= 1:
-        return None
-    return max(1, math.floor(limit * clean / (1 - limit)) + 1 - dirty)
 
 
 def _not_due(

@@ -214,8 +214,11 @@ def read_edges(store: LogStore, segment: MirrorSegment, read: CompanionReader) -
     with closing(store.open_file(segment.log.name)) as reader:
         head = _first_window(reader, place)
         tail = _find_end(reader, index, place)
+    first = int(head.batches.base_offset[0])
+    # A compressed set of an old format names only its last offset.
+    is_last = bool(head.batches.is_legacy[0]) and first > base
     return SegmentEdges(
-        first_offset=_first_offset(head, base),
+        first_offset=base if is_last else first,
         next_offset=tail.next_offset,
         first_epoch=int(head.batches.leader_epoch[0]),
         last_epoch=tail.last_epoch,
@@ -248,12 +251,6 @@ def read_epochs(store: LogStore, listing: MirrorListing) -> tuple[EpochEntry, ..
         return ()
     content = store.read_file(LEADER_EPOCH_FILE, limit_bytes=MAX_LEADER_EPOCH_BYTES)
     return tuple(parse_leader_epochs(content, file=f"{store.location}/{LEADER_EPOCH_FILE}"))
-
-
-def _first_offset(head: Window, base: int) -> int:
-    """Return the first offset, of an old compressed set the last."""
-    first = int(head.batches.base_offset[0])
-    return base if head.batches.is_legacy[0] and first > base else first
 
 
 def _first_window(reader: FileReader, place: str) -> Window:

@@ -369,10 +369,15 @@ def cost_of(
         is_server_side: Whether the store copies records by itself.
     """
     small = sum(file is not None for file in (listing.epoch_file, listing.metadata_file))
-    looked_at = sum(_reads_of(segment) for segment in candidates.segments)
+    # The edges of each segment: its indexes, the head and the tail of its records.
+    edges = sum(
+        sum(file.name.endswith(_EDGES) for file in segment.companions)
+        + (2 if segment.log.size_bytes else 0)
+        for segment in candidates.segments
+    )
     base = IngestCost(
         list_requests=1,
-        get_requests=1 + small + looked_at,
+        get_requests=1 + small + edges,
         copy_requests=0,
         put_requests=2 if plan.segments else 0,
         head_requests=0,
@@ -397,9 +402,3 @@ def cost_of(
         copied_bytes=plan.record_bytes if is_server_side else 0,
         moved_bytes=plan.companion_bytes + (0 if is_server_side else plan.record_bytes),
     )
-
-
-def _reads_of(segment: MirrorSegment) -> int:
-    """Return how many reads a segment's indexes, head and tail take."""
-    indexes = [file for file in segment.companions if file.name.endswith(_EDGES)]
-    return len(indexes) + (2 if segment.log.size_bytes else 0)

@@ -205,7 +205,9 @@ def salvage_cuts(
                     os.unlink(entry.name, dir_fd=folder)
             raw_bytes = sum(_copy_raw(store, cut, folder) for cut in cuts)
             bases = _write_segments(store, cuts, folder)
-            _write_cuts(store, cuts, folder)
+            if cuts:
+                with _create(store, cuts[0], folder, CUTS_FILE) as file:
+                    file.write(_CUTS.encode(SavedCuts(directory=str(store.directory), cuts=cuts)))
     except OSError as error:
         raise StorageError(str(directory), error.strerror or str(error)) from error
     records = 0
@@ -255,13 +257,6 @@ def read_cuts(directory: Path) -> SavedCuts | None:
         return None
     content = store.read_file(CUTS_FILE, limit_bytes=MAX_JSON_BYTES)
     return _CUTS.parse(content, str(directory / CUTS_FILE))
-
-
-def _write_cuts(store: LocalStore, cuts: tuple[Cut, ...], folder: int) -> None:
-    if not cuts:
-        return
-    with _create(store, cuts[0], folder, CUTS_FILE) as file:
-        file.write(_CUTS.encode(SavedCuts(directory=str(store.directory), cuts=cuts)))
 
 
 def _sync(directory: Path) -> None:

@@ -270,7 +270,11 @@ class LogReader:
                         for window, digests in self._look_at(reader, start):
                             rows = self._rows(view, base_offset, end_offset, window, digests)
                             position = window.file_position + window.size_bytes
-                            self.read_bytes += self._looked_at(window)
+                            self.read_bytes += (
+                                HEADER_BYTES * len(window.batches)
+                                if self._look is ReadDepth.HEADERS
+                                else window.size_bytes
+                            )
                             if self._ranges is not None:
                                 base = rows.batches.base_offset
                                 is_behind = bool((base >= end).any())
@@ -338,11 +342,6 @@ class LogReader:
         lowest = np.where(batches.is_message_set, before + 1, base)
         segment = np.full(len(batches), base_offset, np.int64)
         return BatchRows(view, batches, segment, lowest, digests)
-
-    def _looked_at(self, window: Window) -> int:
-        if self._look is ReadDepth.HEADERS:
-            return HEADER_BYTES * len(window.batches)
-        return window.size_bytes
 
     def _note_damage(self, file: str, rows: BatchRows) -> None:
         for at in rows.batches.position[rows.batches.crc_ok == 0].tolist():

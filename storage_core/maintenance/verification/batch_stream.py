@@ -165,12 +165,16 @@ class BatchStream:
     def _find_batch(self, start: int) -> int | None:
         """Return the position of the first certain batch from start on."""
         size = self._reader.size_bytes
+        largest = self._base_offset + MAX_RELATIVE_OFFSET
         position = start
         while size - position >= HEADER_BYTES and self._candidates_left:
             data = self._read(position, min(_SEARCH_WINDOW_BYTES, size - position))
             if data.size < HEADER_BYTES:
                 return None
-            candidates: list[int] = self._candidates(data, size - position).tolist()
+            headers = possible_headers(data, left=size - position, most_bytes=_MAX_CANDIDATE_BYTES)
+            offsets = read_numbers(data, headers, 8)
+            is_plausible = (offsets > self._largest_offset) & (offsets <= largest)
+            candidates: list[int] = headers[is_plausible].tolist()
             for candidate in candidates:
                 self._candidates_left -= 1
                 if self._is_batch(position + candidate):
@@ -179,13 +183,6 @@ class BatchStream:
                     return None
             position += data.size - HEADER_BYTES + 1
         return None
-
-    def _candidates(self, data: NDArray[np.uint8], remaining: int) -> NDArray[np.int64]:
-        """Return the positions of plausible headers in the data, in order."""
-        places = possible_headers(data, left=remaining, most_bytes=_MAX_CANDIDATE_BYTES)
-        offsets = read_numbers(data, places, 8)
-        largest = self._base_offset + MAX_RELATIVE_OFFSET
-        return places[(offsets > self._largest_offset) & (offsets <= largest)]
 
     def _is_batch(self, position: int) -> bool:
         header = self._read(position, HEADER_BYTES)
