@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from pylog_spark.report import partition_name, size_text
 from pylog_spark.text import printable
-from pylog_spark.text_table import Row, has_several_roots
+from pylog_spark.view import Row, has_several_roots
 from storage_core.wording import time_text
 
 Specification = dict[str, Any]

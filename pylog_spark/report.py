@@ -13,7 +13,7 @@ import humanize
 
 from pylog_spark.schemas import ALLOWED_BY, Action, Status
 from pylog_spark.text import printable, to_json
-from pylog_spark.text_table import NOTHING, Column, Row, TextTable
+from pylog_spark.view import NOTHING, Column, Row, TableKind
 from storage_core.errors import kafka_code_of
 from storage_core.filenames import directory_state
 from storage_core.formats.error_codes import kafka_error_name
@@ -223,7 +223,7 @@ STATUS: Final = Column(heading="status", cell=lambda row: row["status"], style=_
 REASON: Final = Column(heading="reason", cell=_reason, rank=1)
 
 # What happened to each partition, before and after: rows of ``schemas.RESULT``.
-RESULT_TABLE: Final = TextTable(
+RESULT_TABLE: Final = TableKind(
     columns=(
         PARTITION,
         Column(heading="action", cell=lambda row: row["action"], rank=6),
@@ -253,7 +253,7 @@ RESULT_TABLE: Final = TextTable(
     note_style=_status_style,
 )
 # What a dry run would read, and what it may become at most: rows of ``RunReport.planned_rows``.
-PLAN_TABLE: Final = TextTable(
+PLAN_TABLE: Final = TableKind(
     title="would be compacted",
     columns=(
         PARTITION,
@@ -280,7 +280,7 @@ PLAN_TABLE: Final = TextTable(
     ),
 )
 # What recovery cuts: where, how much, what of it could still be read. Rows of ``schemas.CUT``.
-CUT_TABLE: Final = TextTable(
+CUT_TABLE: Final = TableKind(
     title="cut",
     columns=(
         PARTITION,
@@ -294,7 +294,7 @@ CUT_TABLE: Final = TextTable(
     note=_why_cut,
 )
 # What retention removes for which reason, and what stays why: rows of ``schemas.RETENTION``.
-RETENTION_TABLE: Final = TextTable(
+RETENTION_TABLE: Final = TableKind(
     title="retention",
     columns=(
         PARTITION,

@@ -1,4 +1,4 @@
-"""Pages to read, print or send: one HTML file each.
+"""Write pages to read, print or send: one HTML file each.
 
 A page fetches nothing and trusts nobody.
 
@@ -9,15 +9,26 @@ load nothing at all. Light or dark is the reader's choice; on paper it is light.
 """
 
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from html import escape
 from pathlib import Path
 from typing import Final
 
 from pylog_spark.text import printable
-from pylog_spark.text_table import NOTHING, Column, Row, TextTable, has_several_roots
+from pylog_spark.view import (
+    NOTHING,
+    Block,
+    Column,
+    Figure,
+    Page,
+    Row,
+    Sentence,
+    Table,
+    TableKind,
+    Verbatim,
+    has_several_roots,
+)
 
 # Names of colours: of texts, of lines, and of what pictures show. Pictures refer to them by name,
 # so that one drawing serves light, dark and paper.
@@ -99,73 +110,6 @@ for (const button of document.querySelectorAll("th button")) {
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageTable:
-    """A table of a page.
-
-    Attributes:
-        table: Which; a sentence about a row stands below it.
-        rows: All of them; the page has the first ``MOST_ROWS``, and counts the others. Where their
-            ``root`` differs, that is a column, too.
-        links: By the heading of a column, where a row's cell leads: the name of a row's anchor on
-            the same page, None for nowhere.
-        anchor: Name of a row's anchor; None for none.
-    """
-
-    table: TextTable
-    rows: Sequence[Row]
-    links: Mapping[str, Callable[[Row], str | None]] = field(default_factory=dict)
-    anchor: Callable[[Row], str] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """A picture of a page.
-
-    Attributes:
-        svg: The drawing, from whoever draws it safely (``pictures``): it is taken as it is.
-        caption: What it shows.
-    """
-
-    svg: str
-    caption: str
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A command to be copied."""
-
-    text: str
-
-
-Block = str | Figure | PageTable | Command
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """A heading with its content; nothing if the content is empty."""
-
-    heading: str
-    blocks: Sequence[Block]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """A page.
-
-    Attributes:
-        title: Its name, in the window as well.
-        lead: The first sentence: what a reader has to know if he reads no further.
-        notes: What he should know besides.
-        sections: The rest.
-    """
-
-    title: str
-    lead: str
-    notes: Sequence[str] = ()
-    sections: Sequence[Section] = ()
-
-
 def write_page(path: Path, page: Page) -> None:
     """Write a page; one that is there is replaced.
 
@@ -222,16 +166,25 @@ def _block(block: Block) -> Iterator[str]:
     match block:
         case str():
             yield f"<p>{_text(block)}</p>\n"
-        case Command():
-            yield f"<pre>{_text(block.text)}</pre>\n"
+        case Sentence():
+            yield f"<p{_class(block.style)}>{_text(block.text)}</p>\n"
+        case Verbatim():
+            yield f"<pre{_class(block.style)}>{_text(block.text)}</pre>\n"
         case Figure():
             yield f"<figure><figcaption>{_text(block.caption)}</figcaption>{block.svg}</figure>\n"
-        case PageTable():
+        case Table():
             yield from _table(block)
 
 
-def _table(block: PageTable) -> Iterator[str]:
-    columns = _columns(block)
+def _table(block: Table) -> Iterator[str]:
+    root = [Column(heading="root", cell=lambda row: str(row.get("root")), folds=True)]
+    columns = [
+        column
+        for column in (*(root if has_several_roots(block.rows) else ()), *block.kind.columns)
+        # As on a terminal, a column that may go does where it has no value.
+        if not column.rank
+        or any(cell not in {"", NOTHING} for cell in map(column.cell, block.rows))
+    ]
     yield '<div class="wide"><table><thead><tr>'
     for column in columns:
         heading = f"<button>{_text(column.heading)}</button>"
@@ -240,34 +193,20 @@ def _table(block: PageTable) -> Iterator[str]:
     for row in block.rows[:MOST_ROWS]:
         anchor = "" if block.anchor is None else f' id="{_text(block.anchor(row))}"'
         cells = "".join(_cell(column, row, block.links.get(column.heading)) for column in columns)
-        yield f"<tbody{anchor}><tr>{cells}</tr>{_note(block.table, row, len(columns))}</tbody>\n"
+        yield f"<tbody{anchor}><tr>{cells}</tr>{_note(block.kind, row, len(columns))}</tbody>\n"
     yield "</table></div>\n"
-    left = len(block.rows) - MOST_ROWS
-    if left > 0:
-        yield f'<p class="note">and {left:,} more rows; --output json has all of them</p>\n'
+    more = len(block.rows) - MOST_ROWS
+    if more > 0:
+        yield f'<p class="note">and {more:,} more rows; --output json has all of them</p>\n'
 
 
-def _columns(block: PageTable) -> list[Column]:
-    """Return a table's columns, without the empty optional ones.
-
-    A terminal may leave out the optional ones.
-    """
-    root = [Column(heading="root", cell=lambda row: str(row.get("root")), folds=True)]
-    columns = [*(root if has_several_roots(block.rows) else ()), *block.table.columns]
-    return [column for column in columns if not column.rank or _has_value(column, block.rows)]
-
-
-def _note(table: TextTable, row: Row, width: int) -> str:
+def _note(kind: TableKind, row: Row, width: int) -> str:
     """Return a row's note as a row below it."""
-    text = "" if table.note is None else table.note(row)
+    text = "" if kind.note is None else kind.note(row)
     if not text:
         return ""
-    classes = " ".join(name for name in ("below", table.note_style(row)) if name)
+    classes = " ".join(name for name in ("below", kind.note_style(row)) if name)
     return f'<tr><td{_class(classes)} colspan="{width}">{_text(text)}</td></tr>'
-
-
-def _has_value(column: Column, rows: Iterable[Row]) -> bool:
-    return any(cell and cell != NOTHING for cell in map(column.cell, rows))
 
 
 def _cell(column: Column, row: Row, link: Callable[[Row], str | None] | None) -> str:

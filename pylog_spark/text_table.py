@@ -1,4 +1,4 @@
-"""Tables for a person: columns, and their fit in a narrow terminal.
+"""Write blocks to a terminal: sentences, commands, and tables that fit.
 
 A table is as wide as the terminal, 80 columns where there is none (``COLUMNS`` says otherwise).
 Columns without a single value are left out; where room is short, so are those of the highest
@@ -12,25 +12,35 @@ escaped. Whatever the number of rows, the work is a constant amount for each.
 
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import takewhile
-from typing import Any, Final
+from typing import Final
 
 from rich.cells import cell_len, chop_cells
 from rich.console import Console
+from rich.highlighter import ReprHighlighter
 from rich.segment import Segment, Segments
 from rich.style import Style
 from rich.text import Text
 
 from pylog_spark.text import printable
-
-Row = Mapping[str, Any]
+from pylog_spark.view import (
+    NOTHING,
+    Block,
+    Column,
+    Figure,
+    Row,
+    Sentence,
+    Table,
+    TableKind,
+    Verbatim,
+    has_several_roots,
+)
 
 # What a person is shown of more rows than anybody reads; as JSON, or wide, every row is there.
 SHOWN_ROWS: Final = 1000
-NOTHING: Final = "-"
 _BETWEEN: Final = "  "
 _NOTE_INDENT: Final = "    "
 # What a name is folded to where not even the columns that always stay have room.
@@ -38,48 +48,7 @@ _LEAST_WIDTH: Final = 8
 # In backquotes, or to the end of a line.
 _COMMAND: Final = re.compile(r"`[^`]*`|(?<!`)\bpylog .*| --[a-z].*")
 _SHORT_COMMAND: Final = 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """A column of a table.
-
-    Attributes:
-        heading: Its first line.
-        cell: Text of a row; ``-`` or nothing where the row has no value.
-        value: What a row is sorted by, a number or None; None where that is the cell's text.
-        rank: Columns of the highest rank go first where room is short; those of 0 always stay.
-        is_number: Whether it is flush right.
-        folds: Whether it holds names that may be long: these fold before other columns go.
-        style: How rich is to draw a row's cell.
-    """
-
-    heading: str
-    cell: Callable[[Row], str]
-    value: Callable[[Row], float | None] | None = None
-    rank: int = 0
-    is_number: bool = False
-    folds: bool = False
-    style: Callable[[Row], str] = lambda _: ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextTable:
-    """A kind of table: its columns, and the sentence about a row.
-
-    Attributes:
-        columns: From left to right; the first names the row.
-        note: The sentence about a row, empty for none; None where no row has one.
-        note_heading: Heading of these sentences where they are a column.
-        note_style: How rich is to draw them.
-        title: A line above the table.
-    """
-
-    columns: tuple[Column, ...]
-    note: Callable[[Row], str] | None = None
-    note_heading: str = "why"
-    note_style: Callable[[Row], str] = lambda _: ""
-    title: str | None = None
+_MARKS: Final = ReprHighlighter()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,100 +71,73 @@ class _Filled:
         )
 
 
-def has_several_roots(rows: Iterable[Row]) -> bool:
-    """Whether rows are of several roots; each then names its own."""
-    return len({row.get("root") for row in rows}) > 1
+def write_blocks(console: Console, blocks: Iterable[Block], *, is_wide: bool = False) -> None:
+    """Write blocks one after the other.
 
-
-def write_table(
-    console: Console,
-    table: TextTable,
-    rows: Sequence[Row],
-    *,
-    is_wide: bool = False,
-    total: int | None = None,
-    footer: Iterable[str] = (),
-) -> None:
-    """Write a table and lines below it; without rows, these alone.
+    A sentence is broken between words, its further lines two columns deeper than the first. One
+    that has a long command in it is not broken, nor is a long word; a short command comes through
+    unbroken.
 
     Args:
-        console: Where to; its width is the table's.
-        table: Which.
-        rows: What it is made of. Where their ``root`` differs, that is a column, too.
+        console: Where to; its width is that of tables.
+        blocks: What is written; a figure is of pages only.
         is_wide: Leave out no column and no row, and break no line.
-        total: How many rows there are, where ``rows`` are only the first of them.
-        footer: Lines below.
     """
-    if rows:
-        left = (total or len(rows)) - len(rows if is_wide else rows[:SHOWN_ROWS])
-        _write_rows(console, table, rows, is_wide=is_wide, left=left)
-    write_paragraphs(console, footer, is_wide=is_wide)
+    for block in blocks:
+        match block:
+            case Table():
+                if block.rows:
+                    _write_table(console, block, is_wide=is_wide)
+            case Verbatim():
+                console.print(Text(printable(block.text), style=block.style), soft_wrap=True)
+            case str():
+                _write_sentence(console, Sentence(block), is_wide=is_wide)
+            case Sentence():
+                _write_sentence(console, block, is_wide=is_wide)
+            case Figure():
+                pass
 
 
-def write_lines(console: Console, lines: Iterable[str]) -> None:
-    """Write lines without breaking them.
-
-    Commands are to be copied from there.
-    """
-    for line in lines:
-        console.print(Text(printable(line)), soft_wrap=True)
-
-
-def write_paragraphs(
-    console: Console, lines: Iterable[str], *, is_wide: bool = False, style: str = ""
-) -> None:
-    """Write sentences, broken between words, with an indent.
-
-    Further lines stand two columns deeper than the first.
-
-    One that has a command in it is not broken, nor is a long word.
-    """
-    for line in lines:
-        text = printable(line)
-        parts = [text]
-        if not is_wide and cell_len(text) > console.width and not _has_command(text):
-            indent = " " * (len(text) - len(text.lstrip()))
-            parts = textwrap.wrap(
-                text.lstrip(),
-                console.width,
-                initial_indent=indent,
-                subsequent_indent=indent + _BETWEEN,
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-        for part in parts:
-            console.print(Text(part, style=style), soft_wrap=True)
+def _write_sentence(console: Console, sentence: Sentence, *, is_wide: bool) -> None:
+    text = printable(sentence.text)
+    parts = [text]
+    has_command = any(len(command) > _SHORT_COMMAND for command in _COMMAND.findall(text))
+    if not is_wide and cell_len(text) > console.width and not has_command:
+        indent = " " * (len(text) - len(text.lstrip()))
+        parts = textwrap.wrap(
+            text.lstrip(),
+            console.width,
+            initial_indent=indent,
+            subsequent_indent=indent + _BETWEEN,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    for part in parts:
+        drawn = Text(part, style=sentence.style)
+        console.print(_MARKS(drawn) if sentence.has_marks else drawn, soft_wrap=True)
 
 
-def _has_command(text: str) -> bool:
-    """Whether a sentence holds a long command, to be copied.
-
-    A short command comes through unbroken.
-    """
-    return any(len(command) > _SHORT_COMMAND for command in _COMMAND.findall(text))
-
-
-def _write_rows(
-    console: Console, table: TextTable, rows: Sequence[Row], *, is_wide: bool, left: int
-) -> None:
+def _write_table(console: Console, table: Table, *, is_wide: bool) -> None:
+    rows, kind = table.rows, table.kind
     shown = rows if is_wide else rows[:SHOWN_ROWS]
+    more = (table.total or len(rows)) - len(shown)
     root, parent = _root_column(rows, is_wide=is_wide)
-    columns = [_Filled.of(column, shown) for column in (*root, *table.columns)]
+    columns = [_Filled.of(column, shown) for column in (*root, *kind.columns)]
     if not is_wide:
         columns = [one for one in columns if not (one.is_empty and one.column.rank)]
-    note = _note_column(table, shown, parent=parent)
+    note = _note_column(kind, shown, parent=parent)
     room = None if is_wide else console.width
     if note is not None and (room is None or _width([*columns, note]) <= room):
         columns, note = [*columns, note], None
     dropped: list[str] = []
     if room is not None:
         columns, dropped = _fit(columns, room)
-    if table.title is not None:
-        console.print(Text(table.title, style="italic"))
+    if kind.title is not None:
+        console.print(Text(kind.title, style="italic"))
     console.print(Segments(_segments(columns, note, shown, room)), end="", crop=False)
     left_out = []
-    if left:
-        left_out.append(f"and {left:,} more; --wide or --output json shows all of them")
+    if more:
+        left_out.append(f"and {more:,} more; --wide or --output json shows all of them")
     if dropped:
         left_out.append(f"not in {room} columns: {', '.join(dropped)}; --wide shows all")
     if parent:
@@ -227,23 +169,23 @@ def _shared_folder(roots: Iterable[str]) -> str:
     return "" if folder == "/" or folder.endswith("//") else folder
 
 
-def _note_column(table: TextTable, rows: Sequence[Row], *, parent: str) -> _Filled | None:
+def _note_column(kind: TableKind, rows: Sequence[Row], *, parent: str) -> _Filled | None:
     """Return the notes of rows as a column; None without notes.
 
     A root is named by the table or above it, and is not repeated.
     """
-    if table.note is None:
+    if kind.note is None:
         return None
-    note = table.note
+    note_of = kind.note
 
     def text(row: Row) -> str:
         root = row.get("root")
-        said = note(row)
+        note = note_of(row)
         if root:
-            said = _without_folder(said, f"{root}/")
-        return _without_folder(said, parent) if parent else said
+            note = _without_folder(note, f"{root}/")
+        return _without_folder(note, parent) if parent else note
 
-    filled = _Filled.of(Column(heading=table.note_heading, cell=text, style=table.note_style), rows)
+    filled = _Filled.of(Column(heading=kind.note_heading, cell=text, style=kind.note_style), rows)
     return None if filled.is_empty else filled
 
 

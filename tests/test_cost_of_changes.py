@@ -183,12 +183,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.tally import TALLY, tally
 from pylog_spark.options.declared import ROOTS
 from pylog_spark.options.option import CommandLine
+from pylog_spark.report import number_column
+from pylog_spark.view import Column, Table, TableKind, View, lines_of
 
 
 def _prepare(line: CommandLine) -> Call[None]:
@@ -201,15 +202,24 @@ def _operate(call: Call[None], place: Any) -> pa.Table:
     return tally(place, call.line[ROOTS], call.options)
 
 
-def _show(call: Call[None], table: pa.Table) -> int:
-    lines = RowLines(call.output, "tally", TALLY.names)
-    for row in table.to_pylist():
-        lines.add("tally", row)
-    return 0
+def _view(call: Call[None], table: pa.Table) -> View:
+    rows = table.to_pylist()
+    kind = TableKind(
+        columns=(
+            Column(heading="directory", cell=lambda row: row["directory"], folds=True),
+            number_column("files", "files", rank=1),
+        )
+    )
+    return View(
+        lines=lines_of("tally", rows),
+        csv=("tally", TALLY.names),
+        blocks=[Table(kind=kind, rows=rows)],
+        status=0,
+    )
 
 
 TALLY_WORK: Final = Work(
-    name="tally", prepare=_prepare, operate=_operate, show=_show, tasks=Tasks.HERE_IF_FEW
+    name="tally", prepare=_prepare, operate=_operate, view=_view, tasks=Tasks.HERE_IF_FEW
 )
 ''',
     },

@@ -10,14 +10,10 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Final
 
-from rich.console import Console
-
-from pylog_spark.cli.audit_timeline import show_timeline
-from pylog_spark.cli.chosen_topics import topic_notes, write_notes
-from pylog_spark.cli.copies import show_copies
-from pylog_spark.cli.differences import show_differences
-from pylog_spark.cli.jobs import role_notes, show_run
-from pylog_spark.cli.row_lines import RowLines
+from pylog_spark.cli.chosen_topics import topic_notes
+from pylog_spark.cli.copies import view_copies
+from pylog_spark.cli.differences import view_differences
+from pylog_spark.cli.jobs import role_notes, view_run
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
@@ -28,7 +24,7 @@ from pylog_spark.operations.copies import CopyReport, list_copy_differences
 from pylog_spark.operations.differences import DifferenceReport, list_differences
 from pylog_spark.operations.election_files import ELECTION_FILE, REASSIGNMENT_FILE, RESTORE_FILE
 from pylog_spark.operations.elections import Starts, describe_start, rank_of
-from pylog_spark.operations.timeline import Timeline, read_timeline
+from pylog_spark.operations.timeline import TIMELINE_KEYS, Timeline, read_timeline
 from pylog_spark.operations.truncate import plan_followers
 from pylog_spark.options.declared import (
     ALLOW_TRUNCATE,
@@ -52,7 +48,18 @@ from pylog_spark.options.option import CommandLine, Option
 from pylog_spark.report import number_column, partition_name, size_text
 from pylog_spark.run.run_report import RunReport
 from pylog_spark.text import readable_bytes
-from pylog_spark.text_table import Column, Row, TextTable, write_paragraphs, write_table
+from pylog_spark.view import (
+    NOTHING,
+    Block,
+    Column,
+    Line,
+    Row,
+    Sentence,
+    Table,
+    TableKind,
+    View,
+    lines_of,
+)
 from storage_core.errors import ConfigError
 from storage_core.wording import count_text, time_text
 
@@ -70,11 +77,6 @@ _SHOWN_BYTES: Final = 32
 _OF_CUTS: Final = (PLAN_OUT, SALVAGE, ALLOW_TRUNCATE)
 
 
-def _leaders(row: Row) -> str:
-    """Return the brokers that may lead."""
-    return ", ".join(map(str, row["safe"])) if row["safe"] else "nobody"
-
-
 def _losses(row: Row) -> str:
     """Return the loss under each leader, and which replicas cannot be read."""
     answer = row["details"]
@@ -85,13 +87,13 @@ def _losses(row: Row) -> str:
     elected = None
     if elections and elections["leader"] is not None:
         elected = next((c for c in candidates if c["broker"] == elections["leader"]), None)
-    said = [_describe_election(elections, elected)] if elections else []
-    said += [
+    texts = [_describe_election(elections, elected)] if elections else []
+    texts += [
         f"broker {each['broker']} cannot open its replica: {each['error']}"
         for each in answer["replicas"]
         if each.get("error")
     ]
-    said += [
+    texts += [
         each["message"] for each in answer["remarks"] if each["code"] in _REMARKS_ABOUT_IDENTITY
     ]
     leaders: dict[str, list[int]] = {}
@@ -99,16 +101,16 @@ def _losses(row: Row) -> str:
         if each["lost"]["records"] and each is not elected:
             leaders.setdefault(_loss_text(each["lost"]), []).append(each["broker"])
         elif not each["lost"]["records"] and not each["safe"]:
-            said.append(f"broker {each['broker']} has damage")
-    said += [
+            texts.append(f"broker {each['broker']} has damage")
+    texts += [
         f"broker {' or '.join(map(str, brokers))} as leader loses {loss}"
         for loss, brokers in leaders.items()
     ]
-    said += _stops_of_committed_reads(answer)
+    texts += _stops_of_committed_reads(answer)
     if answer["unseen"]:
         brokers = ", ".join(map(str, answer["unseen"]))
-        said.append(f"of broker {brokers} no directory was read")
-    return "; ".join(said)
+        texts.append(f"of broker {brokers} no directory was read")
+    return "; ".join(texts)
 
 
 def _stops_of_committed_reads(answer: Row) -> Iterator[str]:
@@ -199,7 +201,7 @@ def _loss_text(lost: Row) -> str:
     return f"{count_text(lost['records'], 'record')} ({', '.join(parts)})"
 
 
-_TABLE: Final = TextTable(
+_TABLE: Final = TableKind(
     columns=(
         Column(heading="partition", cell=partition_name, folds=True),
         number_column("replicas", "replicas", rank=3),
@@ -207,7 +209,7 @@ _TABLE: Final = TextTable(
         number_column("differ from", "divergence", rank=1),
         Column(
             heading="may lead",
-            cell=_leaders,
+            cell=lambda row: ", ".join(map(str, row["safe"] or ())) or "nobody",
             style=lambda row: "" if row["safe"] else "bold red",
         ),
     ),
@@ -297,86 +299,134 @@ def _audit(call: Call[None], place: Any) -> _Report:
     return report.with_notes([*call.notes, *unsaid])
 
 
-def _show(call: Call[None], report: _Report) -> int:
-    if isinstance(report, Attestation):
-        _show_attestation(call, report)
-        return ExitCode.DONE
-    if isinstance(report, Timeline):
-        show_timeline(call, report)
-        write_notes(call.notes, is_for_person=call.is_for_person, is_wide=call.is_wide)
-        return ExitCode.PARTLY_FAILED if report.unread else ExitCode.DONE
-    if isinstance(report, RunReport):
-        return show_run(call, report)
-    if isinstance(report, DifferenceReport | CopyReport):
-        status = (
-            show_differences(call, report)
-            if isinstance(report, DifferenceReport)
-            else show_copies(call, report)
-        )
-        write_notes(call.notes, is_for_person=call.is_for_person, is_wide=call.is_wide)
-        return status
+def _view(call: Call[None], report: _Report) -> View:
+    match report:
+        case Attestation():
+            return _view_attestation(report)
+        case Timeline():
+            return _view_timeline(call, report)
+        case RunReport():
+            return view_run(call, report)
+        case DifferenceReport():
+            return view_differences(call, report)
+        case CopyReport():
+            return view_copies(call, report)
     rows = report.rows.to_pylist()
-    if call.is_for_person:
-        _write(report, is_wide=call.is_wide)
-        if report.starts is None and report.brokers and not _is_harmless(rows):
-            roots = " ".join(quote(root.location) for root in call.roots)
-            up = ",".join(map(str, report.brokers))
-            command = f"next, for whom the controller elects: pylog audit {roots} --up {up}"
-            write_paragraphs(Console(), ["", command], is_wide=call.is_wide, style="bold")
-        folder = call.line[ELECTION_OUT]
-        if folder is not None:
-            write_paragraphs(Console(), ["", *_next_commands(report, folder)], is_wide=call.is_wide)
-    else:
-        lines = RowLines(call.output, "partition", ANSWER_KEYS)
-        for answer in report.answers():
-            lines.add("partition", answer)
-        write_notes(report.notes, is_for_person=False, is_wide=call.is_wide)
-    write_notes(call.notes, is_for_person=call.is_for_person, is_wide=call.is_wide)
+
+    def lines() -> Iterator[Line | str]:
+        yield from lines_of("partition", report.answers())
+        yield from report.notes
+
     failed = report.unread or any(row["error"] for row in rows)
-    return ExitCode.PARTLY_FAILED if failed else ExitCode.DONE
+    return View(
+        lines=lines(),
+        csv=("partition", ANSWER_KEYS),
+        blocks=_blocks(call, report),
+        notes=call.notes,
+        status=ExitCode.PARTLY_FAILED if failed else ExitCode.DONE,
+    )
 
 
-def _show_attestation(call: Call[None], report: Attestation) -> None:
-    """Write which markers were written, for a person or a program."""
-    if not call.is_for_person:
-        lines = RowLines(call.output, "attested", ATTESTED_KEYS)
-        for row in report.rows():
-            lines.add("attested", row)
-        return
+def _view_attestation(report: Attestation) -> View:
+    """Return the view of the markers that were written."""
     verdict = "All replicas have the same: their brokers keep their places in ISR and ELR."
-    write_paragraphs(Console(), [verdict], is_wide=call.is_wide, style="bold green")
-    notes = [
-        f"  {row['root']}: the marker now names epoch {row['broker_epoch']} of broker "
-        f"{row['broker']}"
-        for row in report.rows()
-    ]
-    notes += [f"  {each.root}: its marker named it already" for each in report.others]
-    write_paragraphs(Console(), [f"  {report.belief}", *notes], is_wide=call.is_wide)
+    return View(
+        lines=lines_of("attested", report.rows()),
+        csv=("attested", ATTESTED_KEYS),
+        blocks=[
+            Sentence(verdict, "bold green"),
+            f"  {report.belief}",
+            *(
+                f"  {row['root']}: the marker now names epoch {row['broker_epoch']} of broker "
+                f"{row['broker']}"
+                for row in report.rows()
+            ),
+            *(f"  {each.root}: its marker named it already" for each in report.others),
+        ],
+        status=ExitCode.DONE,
+    )
 
 
-def _is_harmless(rows: Sequence[Row]) -> bool:
-    """Whether every replica may lead."""
-    return all(row["error"] is None and len(row["safe"]) == row["replicas"] for row in rows)
+def _view_timeline(call: Call[None], timeline: Timeline) -> View:
+    """Return the view of leaders, ISR and ELR of partitions over time."""
+
+    def lines() -> Iterator[Line | str]:
+        yield from lines_of("change", timeline.rows())
+        yield from timeline.notes
+
+    def blocks() -> Iterator[Block]:
+        yield from (f"  {note}" for note in (timeline.belief, *timeline.notes))
+        yield ""
+        yield Table(kind=_TIMELINE_TABLE, rows=list(timeline.rows()))
+
+    return View(
+        lines=lines(),
+        csv=("change", TIMELINE_KEYS),
+        blocks=blocks(),
+        notes=call.notes,
+        status=ExitCode.PARTLY_FAILED if timeline.unread else ExitCode.DONE,
+    )
 
 
-def _write(report: Audit, *, is_wide: bool) -> None:
-    console = Console()
+_TIMELINE_TABLE: Final = TableKind(
+    columns=(
+        Column(heading="partition", cell=partition_name, folds=True),
+        Column(
+            heading="time",
+            cell=lambda row: (
+                "before the snapshot" if row["offset"] is None else time_text(row["timestamp_ms"])
+            ),
+        ),
+        number_column("offset", "offset", rank=2),
+        Column(
+            heading="leader",
+            cell=lambda row: "nobody" if row["leader"] < 0 else str(row["leader"]),
+            style=lambda row: "bold red" if row["leader"] < 0 else "",
+        ),
+        number_column("epoch", "leader_epoch", rank=1),
+        Column(heading="ISR", cell=lambda row: ", ".join(map(str, row["isr"])) or NOTHING),
+        Column(heading="ELR", cell=lambda row: ", ".join(map(str, row["elr"])) or NOTHING),
+    ),
+)
+
+
+def _blocks(call: Call[None], report: Audit) -> Iterator[Block]:
     details = details_of(report)
     starts = report.starts
-    if starts is None:
-        verdict, style = _verdict(details)
-    else:
-        verdict, style = _verdict_of_starts(starts)
     if report.unread:
         unread = count_text(len(report.unread), "log directory", "log directories")
         text = f"{unread} cannot be read: nothing of what follows counts what is there."
-        write_paragraphs(console, [text], is_wide=is_wide, style="bold red")
-    write_paragraphs(console, [verdict], is_wide=is_wide, style=style)
-    notes = [f"  {note}" for note in (*report.notes, *(() if starts is None else starts.notes))]
-    counted = _count_remarks(details)
-    notes += [f"  partitions: {counted}"] if counted else []
-    write_paragraphs(console, [f"  {report.belief}", *notes, ""], is_wide=is_wide)
-    write_losses(console, details, is_wide=is_wide)
+        yield Sentence(text, "bold red")
+    yield _verdict(details) if starts is None else _verdict_of_starts(starts)
+    yield f"  {report.belief}"
+    yield from (f"  {note}" for note in (*report.notes, *(() if starts is None else starts.notes)))
+    counts = Counter(
+        code
+        for row in details
+        if row["details"] is not None
+        for code in {each["code"] for each in row["details"]["remarks"]}
+    )
+    if any(counts[code] for code in _COUNTED_REMARKS):
+        remarks = (
+            f"{counts[code]:,} {text}" for code, text in _COUNTED_REMARKS.items() if counts[code]
+        )
+        yield f"  partitions: {', '.join(remarks)}"
+    yield ""
+    yield from loss_blocks(details)
+    is_harmless = all(
+        row["error"] is None and len(row["safe"]) == row["replicas"] for row in details
+    )
+    if starts is None and report.brokers and not is_harmless:
+        roots = " ".join(quote(root.location) for root in call.roots)
+        up = ",".join(map(str, report.brokers))
+        yield ""
+        yield Sentence(
+            f"next, for whom the controller elects: pylog audit {roots} --up {up}", "bold"
+        )
+    folder = call.line[ELECTION_OUT]
+    if folder is not None:
+        yield ""
+        yield from _next_commands(report, folder)
 
 
 def details_of(report: Audit) -> list[Row]:
@@ -388,18 +438,20 @@ def details_of(report: Audit) -> list[Row]:
     ]
 
 
-def write_losses(console: Console, details: Sequence[Row], *, is_wide: bool) -> None:
-    """Write the partitions with a leader's loss; count the others."""
-    telling = [row for row in details if _losses(row)]
-    others = len(details) - len(telling)
-    alike = f"{count_text(others, 'more partition')}: whoever leads, nothing is lost"
-    footer = [alike] if others else []
+def loss_blocks(details: Sequence[Row]) -> Iterator[Block]:
+    """Yield the partitions with a leader's loss; count the others."""
+    losing = [row for row in details if _losses(row)]
+    yield Table(kind=_TABLE, rows=losing)
+    others = len(details) - len(losing)
+    if others:
+        yield f"{count_text(others, 'more partition')}: whoever leads, nothing is lost"
     losses = [
-        each["lost"] for row in telling if row["details"] for each in row["details"]["candidates"]
+        each["lost"] for row in losing if row["details"] for each in row["details"]["candidates"]
     ]
     meanings = [text for kind, text in _MEANINGS.items() if any(lost[kind] for lost in losses)]
-    footer += [_OF_LEADERS, *meanings] if meanings else []
-    write_table(console, _TABLE, telling, is_wide=is_wide, footer=footer)
+    if meanings:
+        yield _OF_LEADERS
+        yield from meanings
 
 
 def _next_commands(report: Audit, folder: Path) -> Iterator[str]:
@@ -428,20 +480,7 @@ def _next_commands(report: Audit, folder: Path) -> Iterator[str]:
         yield f"{reassign} {quote(str(folder / RESTORE_FILE))}"
 
 
-def _count_remarks(rows: Sequence[Row]) -> str:
-    """Return how many partitions have which remark."""
-    counts = Counter(
-        code
-        for row in rows
-        if row["details"] is not None
-        for code in {each["code"] for each in row["details"]["remarks"]}
-    )
-    return ", ".join(
-        f"{counts[code]:,} {text}" for code, text in _COUNTED_REMARKS.items() if counts[code]
-    )
-
-
-def _verdict_of_starts(starts: Starts) -> tuple[str, str]:
+def _verdict_of_starts(starts: Starts) -> Sentence:
     """Return what the brokers that start lose, the best order first."""
     least, manual = describe_start(starts.least), starts.manual
     verdicts = [f"{least}."]
@@ -459,17 +498,17 @@ def _verdict_of_starts(starts: Starts) -> tuple[str, str]:
         style = "bold red"
     elif any(starts.least.loss) or any(starts.asked.loss):
         style = "bold yellow"
-    return verdict[0].upper() + verdict[1:], style
+    return Sentence(verdict[0].upper() + verdict[1:], style)
 
 
-def _verdict(rows: Sequence[Row]) -> tuple[str, str]:
-    """Return what a person has to know, and its style."""
+def _verdict(rows: Sequence[Row]) -> Sentence:
+    """Return what a person has to know."""
     judged = [row for row in rows if row["details"] is not None and row["details"]["candidates"]]
     unsafe = [row["details"]["candidates"] for row in judged if not row["safe"]]
     lost = sum(all(each["lost"]["committed"] for each in candidates) for candidates in unsafe)
     some = sum(len(row["safe"] or ()) < len(row["details"]["candidates"]) for row in judged)
     if not rows:
-        return "No partition is there to be compared.", "bold yellow"
+        return Sentence("No partition is there to be compared.", "bold yellow")
     if unsafe:
         texts = []
         if lost:
@@ -478,27 +517,25 @@ def _verdict(rows: Sequence[Row]) -> tuple[str, str]:
         if len(unsafe) > lost:
             partitions = count_text(len(unsafe) - lost, "partition")
             texts.append(f"Replicas of {partitions} cannot be read, or are damaged.")
-        return " ".join(texts), "bold red"
+        return Sentence(" ".join(texts), "bold red")
     if some:
-        return (
-            (
-                f"Of {count_text(some, 'partition')} the wrong leader loses committed records: "
-                "who may lead stands below."
-            ),
-            "bold yellow",
+        text = (
+            f"Of {count_text(some, 'partition')} the wrong leader loses committed records: "
+            "who may lead stands below."
         )
+        return Sentence(text, "bold yellow")
     if any(each["lost"]["unknown"] for row in judged for each in row["details"]["candidates"]):
         text = (
             "Whoever leads, nothing is lost that was committed for sure; what follows perhaps was."
         )
-        return text, "bold yellow"
-    return "Whoever leads, no committed record is lost.", "bold green"
+        return Sentence(text, "bold yellow")
+    return Sentence("Whoever leads, no committed record is lost.", "bold green")
 
 
 AUDIT: Final = Work(
     name="audit",
     prepare=_prepare,
     operate=_audit,
-    show=_show,
+    view=_view,
     tasks=Tasks.HERE_IF_FEW,
 )

@@ -9,11 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from shlex import quote
 from typing import TYPE_CHECKING, Final
 
-from rich.console import Console
-
-from pylog_spark.cli.error_text import write_line
 from pylog_spark.options.declared import EXCLUDE, TOPICS
-from pylog_spark.text_table import write_paragraphs
 from storage_core.catalog.log_directories import classify_directory
 from storage_core.catalog.roles import Role, local_path
 from storage_core.catalog.topic_filter import is_pattern, nearest_name, unmatched_globs
@@ -81,23 +77,6 @@ def topic_notes(options: "JobOptions", roots: "Sequence[LogRoot]") -> tuple[str,
             return ()
     places = [root.location for root in roots]
     return check_topics(options.include, options.exclude, topics, places)
-
-
-def write_notes(notes: Iterable[str], *, is_for_person: bool, is_wide: bool) -> None:
-    """Write notes below an answer's tables, or on standard error.
-
-    They end an answer that has no row for notes.
-
-    Args:
-        notes: Line by line.
-        is_for_person: Whether the answer is tables.
-        is_wide: Whether lines are not broken.
-    """
-    if is_for_person:
-        write_paragraphs(Console(), notes, is_wide=is_wide)
-        return
-    for note in notes:
-        write_line(note)
 
 
 def topics_of(directories: Iterable[str]) -> set[str]:

@@ -7,21 +7,18 @@ from typing import Final
 
 import humanize
 import typer
-from rich.console import Console
 
 from pylog_spark.cli.chosen_topics import check_topics, topics_of
-from pylog_spark.cli.row_lines import RowLines
+from pylog_spark.cli.runner import show
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.topic_evidence import TopicEvidence, gather_evidence
 from pylog_spark.options.arguments import said_as
-from pylog_spark.options.choices import OutputFormat
-from pylog_spark.options.declared import EXCLUDE, ORIGIN, OUTPUT, ROOTS, TOPICS, WIDE
+from pylog_spark.options.declared import EXCLUDE, ORIGIN, ROOTS, TOPICS
 from pylog_spark.options.load import load_config
 from pylog_spark.options.option import CommandLine
-from pylog_spark.options.values import ConfigEntry
 from pylog_spark.report import size_text
 from pylog_spark.text import printable
-from pylog_spark.text_table import Column, Row, TextTable, write_table
+from pylog_spark.view import Column, Row, Table, TableKind, View, lines_of
 from storage_core.catalog.topic_catalog import INTERNAL_TOPICS
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.clock import SystemClock
@@ -31,7 +28,7 @@ from storage_core.wording import count_text, time_text
 # Nothing here depends on the clock of a run.
 _NO_CLOCK = 0
 _WEEK_MS: Final = 7 * 24 * 3_600_000
-_SETTING_TABLE: Final = TextTable(
+_SETTING_TABLE: Final = TableKind(
     columns=(
         Column(heading="key", cell=lambda row: row["key"]),
         Column(heading="value", cell=lambda row: row["value"], folds=True),
@@ -49,21 +46,23 @@ def show_config(line: CommandLine) -> int:
     Raises:
         ConfigError: As ``load_config``.
     """
-    with_origin = line[ORIGIN]
-    entries = load_config(line, now_ms=_NO_CLOCK).entries
-    rows = [_row(entry, with_origin=with_origin) for entry in entries]
-    if line[OUTPUT] is not OutputFormat.TABLE:
-        lines = RowLines(line[OUTPUT], "setting", rows[0])
-        for row in rows:
-            lines.add("setting", row)
-        return ExitCode.DONE
-    write_table(Console(), _SETTING_TABLE, rows, is_wide=line[WIDE])
-    return ExitCode.DONE
-
-
-def _row(entry: ConfigEntry, *, with_origin: bool) -> dict[str, str]:
-    origin = {"origin": entry.origin} if with_origin else {}
-    return {"key": entry.key, "value": entry.value, **origin, "unit": entry.unit, "doc": entry.doc}
+    rows = [
+        {
+            "key": entry.key,
+            "value": entry.value,
+            **({"origin": entry.origin} if line[ORIGIN] else {}),
+            "unit": entry.unit,
+            "doc": entry.doc,
+        }
+        for entry in load_config(line, now_ms=_NO_CLOCK).entries
+    ]
+    view = View(
+        lines=lines_of("setting", rows),
+        csv=("setting", rows[0]),
+        blocks=[Table(kind=_SETTING_TABLE, rows=rows)],
+        status=ExitCode.DONE,
+    )
+    return show(view, line)
 
 
 def init_config(line: CommandLine) -> int:

@@ -1,12 +1,8 @@
 """The differences between replicas, for a person or a program."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from rich.console import Console
-
-from pylog_spark.cli.chosen_topics import write_notes
-from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import Call
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.differences import (
@@ -16,12 +12,17 @@ from pylog_spark.operations.differences import (
 )
 from pylog_spark.report import error_text, number_column, partition_name, size_text
 from pylog_spark.tasks.differences import FINDING, UNREADABLE
-from pylog_spark.text_table import Column, Row, TextTable, write_paragraphs, write_table
+from pylog_spark.view import (
+    Block,
+    Column,
+    Line,
+    Row,
+    Sentence,
+    Table,
+    TableKind,
+    View,
+)
 from storage_core.wording import count_text
-
-
-def _what(row: Row) -> str:
-    return str(row["code"] if row["kind"] == FINDING else row["kind"])
 
 
 def offsets_text(row: Row, prefix: str = "") -> str:
@@ -32,23 +33,13 @@ def offsets_text(row: Row, prefix: str = "") -> str:
     return str(first) if last in {None, first} else f"{first}-{last}"
 
 
-def _brokers(row: Row) -> str:
-    numbers = [row["broker"]]
-    if row["kind"] not in {FINDING, UNREADABLE}:
-        numbers.append(row["other_broker"])
-    return ", ".join("?" if number is None else str(number) for number in numbers)
-
-
 def _places(row: Row) -> str:
     """Return the places on both sides, and the row's message."""
     sides = [
         _place(row, f"{prefix}broker", f"{prefix}file", f"{prefix}position", f"{prefix}epoch")
         for prefix in ("", "other_")
     ]
-    said = [side for side in sides if side]
-    if row["message"]:
-        said.append(row["message"])
-    return "; ".join(said)
+    return "; ".join(text for text in (*sides, row["message"]) if text)
 
 
 def _place(row: Row, broker: str, file: str, position: str, epoch: str) -> str:
@@ -62,17 +53,27 @@ def _place(row: Row, broker: str, file: str, position: str, epoch: str) -> str:
     return text if row[broker] is None else f"broker {row[broker]}: {text}"
 
 
-_TABLE: Final = TextTable(
+def _brokers(row: Row) -> str:
+    numbers = [row["broker"]]
+    if row["kind"] not in {FINDING, UNREADABLE}:
+        numbers.append(row["other_broker"])
+    return ", ".join("?" if number is None else str(number) for number in numbers)
+
+
+_TABLE: Final = TableKind(
     columns=(
         Column(heading="partition", cell=partition_name, folds=True),
-        Column(heading="what", cell=_what),
+        Column(
+            heading="what",
+            cell=lambda row: str(row["code"] if row["kind"] == FINDING else row["kind"]),
+        ),
         Column(heading="offsets", cell=offsets_text),
         Column(heading="brokers", cell=_brokers),
     ),
     note=_places,
     note_heading="where",
 )
-_FAILURES: Final = TextTable(
+_FAILURES: Final = TableKind(
     columns=(
         Column(heading="partition", cell=partition_name, folds=True),
         number_column("read", "read_bytes", rank=1),
@@ -82,39 +83,59 @@ _FAILURES: Final = TextTable(
 )
 
 
-def show_differences(call: Call[None], report: DifferenceReport) -> int:
-    """Print a report, and return the exit status.
+def view_differences(call: Call[None], report: DifferenceReport) -> View:
+    """Return the view of a comparison of replicas.
 
     Args:
         call: The call of the command.
         report: What was found.
     """
     rows = report.rows.to_pylist()
-    if call.is_for_person:
-        _write(report, rows, is_wide=call.is_wide)
-    else:
-        write_lines(call, report, rows, _summary(report))
-    if is_incomplete(report, rows):
-        return ExitCode.PARTLY_FAILED
-    return ExitCode.FINDINGS if rows else ExitCode.DONE
+    summary = {
+        "level": report.level.value,
+        "partitions": len(report.compared),
+        "failed": report.failed,
+        "differences": report.count_differences(),
+        "undecided": report.total("undecided"),
+        "untold": report.total("untold"),
+        "read_bytes": report.total("read_bytes"),
+        "crossed_bytes": report.total("crossed_bytes"),
+        "belief": report.belief,
+        "engine": report.engine,
+    }
+    status = ExitCode.FINDINGS if rows else ExitCode.DONE
+    return View(
+        lines=difference_lines(report, rows, summary),
+        csv=("difference", DIFFERENCE_KEYS),
+        blocks=_blocks(report, rows),
+        notes=call.notes,
+        status=ExitCode.PARTLY_FAILED if is_incomplete(report, rows) else status,
+    )
 
 
-def write_lines(
-    call: Call[None], report: ComparisonReport, rows: Sequence[Row], summary: Mapping[str, Any]
-) -> None:
-    """Write a report for a program.
+def difference_lines(
+    report: ComparisonReport, rows: Sequence[Row], summary: Mapping[str, Any]
+) -> Iterator[Line | str]:
+    """Yield a comparison for a program.
 
     Args:
-        call: The call of the command.
         report: What was found.
         rows: Its rows.
         summary: What is to be said of all partitions together.
     """
-    lines = RowLines(call.output, "difference", DIFFERENCE_KEYS)
     for row in [*rows, *failures_of(report)]:
-        lines.add("difference", {name: row[name] for name in DIFFERENCE_KEYS})
-    lines.add("compared", summary)
-    write_notes(report.notes, is_for_person=False, is_wide=call.is_wide)
+        yield Line("difference", {name: row[name] for name in DIFFERENCE_KEYS})
+    yield Line("compared", summary)
+    yield from report.notes
+
+
+def failure_blocks(report: ComparisonReport, kind: TableKind) -> Iterator[Block]:
+    """Yield the partitions that could not be compared; nothing without any."""
+    failed = failures_of(report)
+    if failed:
+        yield ""
+        yield Sentence("could not be compared", "bold red")
+        yield Table(kind=kind, rows=failed)
 
 
 def failures_of(report: ComparisonReport) -> list[Row]:
@@ -128,57 +149,34 @@ def is_incomplete(report: ComparisonReport, rows: Sequence[Row]) -> bool:
     return bool(report.unread or report.failed or is_unreadable)
 
 
-def _summary(report: DifferenceReport) -> dict[str, Any]:
-    return {
-        "level": report.level.value,
-        "partitions": len(report.compared),
-        "failed": report.failed,
-        "differences": report.count_differences(),
-        "undecided": report.total("undecided"),
-        "untold": report.total("untold"),
-        "read_bytes": report.total("read_bytes"),
-        "crossed_bytes": report.total("crossed_bytes"),
-        "belief": report.belief,
-        "engine": report.engine,
-    }
-
-
-def _write(report: DifferenceReport, rows: list[Row], *, is_wide: bool) -> None:
-    console = Console()
-    verdict, style = _verdict(report)
-    write_paragraphs(console, [verdict], is_wide=is_wide, style=style)
-    notes = [f"  {note}" for note in (report.belief, *report.notes)]
-    write_paragraphs(console, [*notes, ""], is_wide=is_wide)
+def _blocks(report: DifferenceReport, rows: list[Row]) -> Iterator[Block]:
+    yield _verdict(report)
+    yield from (f"  {note}" for note in (report.belief, *report.notes))
+    yield ""
+    yield Table(kind=_TABLE, rows=rows)
     read = size_text(report.total("read_bytes"))
     crossed = size_text(report.total("crossed_bytes"))
-    footer = [f"{read} of batches read, {crossed} of digests from task to task"]
+    yield f"{read} of batches read, {crossed} of digests from task to task"
     undecided, untold = report.total("undecided"), report.total("untold")
     if undecided:
-        footer.append(
+        yield (
             f"{count_text(undecided, 'batch', 'batches')} of compacted logs differ as a cleaner "
             "may have left them: --level bytes compares their records"
         )
     if untold:
-        footer.append(f"{count_text(untold, 'more range')} differ, and are not listed")
-    write_table(console, _TABLE, rows, is_wide=is_wide, footer=footer)
-    failed = failures_of(report)
-    if failed:
-        write_paragraphs(console, ["", "could not be compared"], is_wide=is_wide, style="bold red")
-        write_table(console, _FAILURES, failed, is_wide=is_wide)
+        yield f"{count_text(untold, 'more range')} differ, and are not listed"
+    yield from failure_blocks(report, _FAILURES)
 
 
-def _verdict(report: DifferenceReport) -> tuple[str, str]:
-    """Return what a person has to know, and its style."""
+def _verdict(report: DifferenceReport) -> Sentence:
+    """Return what a person has to know."""
     partitions = count_text(len(report.compared), "partition")
     differences = report.count_differences()
     if not len(report.compared):
-        return "No partition is there to be compared.", "bold yellow"
+        return Sentence("No partition is there to be compared.", "bold yellow")
     if differences:
-        text = count_text(differences, "difference")
-        return f"{text} between the replicas of {partitions}.", "bold yellow"
-    return f"The replicas of {partitions} are alike, as far as their {_KNOWN[report.level]}.", (
-        "bold green"
-    )
-
-
-_KNOWN: Final = {"offsets": "offsets tell", "headers": "headers tell", "bytes": "bytes tell"}
+        text = f"{count_text(differences, 'difference')} between the replicas of {partitions}."
+        return Sentence(text, "bold yellow")
+    basis = {"offsets": "offsets tell", "headers": "headers tell", "bytes": "bytes tell"}
+    text = f"The replicas of {partitions} are alike, as far as their {basis[report.level]}."
+    return Sentence(text, "bold green")

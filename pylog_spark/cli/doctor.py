@@ -2,18 +2,15 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from rich.console import Console
-
-from pylog_spark.cli.chosen_topics import topic_notes, write_notes
-from pylog_spark.cli.finding_tables import FINDING_TABLE, write_counts
+from pylog_spark.cli.chosen_topics import topic_notes
+from pylog_spark.cli.finding_tables import FINDING_TABLE, count_blocks
 from pylog_spark.cli.page_parts import finding_sections, picture_notes, table_section
-from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import Call, Tasks, Work, engine_text, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
@@ -41,13 +38,24 @@ from pylog_spark.report import (
     size_column,
     size_text,
 )
-from pylog_spark.report_page import Block, Command, Page, Section, write_page
 from pylog_spark.run.guards import check_outside
 from pylog_spark.run.several_brokers import UnreadBroker, split_by_broker
 from pylog_spark.schemas import FINDING
 from pylog_spark.tasks.diagnosis import Diagnosis
 from pylog_spark.text import to_json
-from pylog_spark.text_table import Row, TextTable, write_paragraphs, write_table
+from pylog_spark.view import (
+    Block,
+    Line,
+    Page,
+    Row,
+    Section,
+    Sentence,
+    Table,
+    TableKind,
+    Verbatim,
+    View,
+    lines_of,
+)
 from storage_core.catalog.roles import Role, guess_role, local_path
 from storage_core.errors import ConfigError
 from storage_core.interruption import ending_in_order
@@ -66,16 +74,16 @@ _Spool = IO[str] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Subject:
-    """What is diagnosed.
+class _Brokers:
+    """The brokers that are diagnosed.
 
     Attributes:
-        brokers: The log directories by node id, if they are of several brokers.
+        roots: Log directories by node id, if they are of several brokers.
         unread: Log directories beside these of which nothing says whose they are.
         spools: Where the findings of each go; one, under None, where there is one broker.
     """
 
-    brokers: Mapping[int, Sequence[LogRoot]]
+    roots: Mapping[int, Sequence[LogRoot]]
     unread: Sequence[UnreadBroker]
     spools: Mapping[int | None, _Spool]
 
@@ -99,9 +107,8 @@ _SHOWN_FORECASTS: Final = 20
 # In tables, where nobody says how many.
 _SHOWN_FINDINGS: Final = 20
 _SHOWN_COMMANDS: Final = 10
-_FINDING_COLUMNS: Final = ("root", *FINDING.names)
 # What a broker's start would do to each partition.
-_FORECAST_TABLE: Final = TextTable(
+_FORECAST_TABLE: Final = TableKind(
     columns=(
         PARTITION,
         size_column("read", "read_bytes", rank=4),
@@ -116,7 +123,7 @@ _FORECAST_TABLE: Final = TextTable(
 )
 
 
-def _prepare(line: CommandLine) -> Call[_Subject]:
+def _prepare(line: CommandLine) -> Call[_Brokers]:
     options = load_options(line)
     _refuse_no_brokers(line[ROOTS], options.role)
     roots = resolve_roots(line[ROOTS], said=options.role, must_open=False)
@@ -133,11 +140,11 @@ def _prepare(line: CommandLine) -> Call[_Subject]:
             broker: TemporaryFile("w+", encoding="utf-8") if is_for_program else None  # noqa: SIM115  # of the call
             for broker in brokers or (None,)
         }
-    subject = _Subject(brokers=brokers, unread=unread, spools=spools)
+    subject = _Brokers(roots=brokers, unread=unread, spools=spools)
     return Call(line=line, options=options, subject=subject, roots=roots, notes=notes)
 
 
-def _diagnose(call: Call[_Subject], place: Any) -> "Diagnosis | ClusterDiagnosis":
+def _diagnose(call: Call[_Brokers], place: Any) -> "Diagnosis | ClusterDiagnosis":
     def diagnose_one(broker: int | None, roots: Sequence[str]) -> Diagnosis:
         spool = call.subject.spools[broker]
         return diagnose(
@@ -149,7 +156,7 @@ def _diagnose(call: Call[_Subject], place: Any) -> "Diagnosis | ClusterDiagnosis
             on_findings=None if spool is None else partial(_spool, spool),
         )
 
-    brokers = call.subject.brokers
+    brokers = call.subject.roots
     if not brokers:
         return diagnose_one(None, [root.location for root in call.roots])
     from pylog_spark.operations.cluster_doctor import diagnose_cluster  # noqa: PLC0415 - takes its time
@@ -162,64 +169,74 @@ def _spool(spool: IO[str], findings: Iterable[Row]) -> None:
         spool.write(f"{to_json(finding, separators=(',', ':'), default=str)}\n")
 
 
-def _shown(call: Call[_Subject]) -> int:
+def _shown(call: Call[_Brokers]) -> int:
     shown = call.line[SHOW]
     return _SHOWN_FINDINGS if shown is None else shown
 
 
-def _show(call: Call[_Subject], report: "Diagnosis | ClusterDiagnosis") -> int:
+def _view(call: Call[_Brokers], report: "Diagnosis | ClusterDiagnosis") -> View:
     cluster = None if isinstance(report, Diagnosis) else report
     diagnoses: list[tuple[int | None, Diagnosis]] = (
         [(None, report)] if isinstance(report, Diagnosis) else [*report.brokers.items()]
     )
-    if call.is_for_person:
-        _write_all(call, diagnoses, cluster)
+    if cluster is None:
+        blocks = _blocks(call, diagnoses[0][1])
     else:
-        lines = RowLines(call.output, "finding", _FINDING_COLUMNS)
-        for broker, diagnosis in diagnoses:
-            spool = call.subject.spools[broker]
-            of_broker = {} if broker is None else {"broker": broker}
-            if spool is None:
-                shown = diagnosis.findings[: _shown(call)]
-                findings = [to_json(one, default=str) for one in shown]
-                _write_rows(diagnosis, of_broker, findings, lines)
-            else:
-                spool.seek(0)
-                _write_rows(diagnosis, of_broker, map(str.rstrip, spool), lines)
-        for spool in filter(None, call.subject.spools.values()):
-            spool.close()
-        if cluster is not None and not lines.is_csv:
-            answers = (to_json(each, default=str) for each in cluster.audit.answers())
-            lines.add_list("cluster", _describe_cluster(cluster), "partitions", answers)
-        unread = () if cluster is None else cluster.unread
-        write_notes([each.error for each in unread], is_for_person=False, is_wide=call.is_wide)
-    write_notes(call.notes, is_for_person=call.is_for_person, is_wide=call.is_wide)
-    page = call.line[REPORT]
-    if page is not None:
-        write_page(page, doctor_page(report))
-    return _exit_code([diagnosis for _, diagnosis in diagnoses], cluster, call.line[FAIL_ON])
+        blocks = _cluster_blocks(call, diagnoses, cluster)
+    return View(
+        lines=_lines(call, diagnoses, cluster),
+        csv=("finding", ("root", *FINDING.names)),
+        blocks=blocks,
+        notes=call.notes,
+        page=lambda: doctor_page(report),
+        status=_exit_code([diagnosis for _, diagnosis in diagnoses], cluster, call.line[FAIL_ON]),
+    )
 
 
-def _write_rows(
-    diagnosis: Diagnosis, of_broker: Mapping[str, int], findings: Iterable[str], lines: RowLines
-) -> None:
-    """Write the diagnosis as one JSON object, or its findings as CSV.
-
-    In CSV each finding is a row.
-    """
-    if not lines.is_csv:
-        lines.add_list("diagnosis", {**of_broker, **_describe(diagnosis)}, "findings", findings)
-    else:
-        for finding in findings:
-            lines.add("finding", json.loads(finding))
-        for failed in diagnosis.failed:
-            lines.add("failed", failed)
+def _lines(
+    call: Call[_Brokers],
+    diagnoses: Sequence[tuple[int | None, Diagnosis]],
+    cluster: "ClusterDiagnosis | None",
+) -> Iterator[Line | str]:
+    """Yield each diagnosis as one JSON object, or its findings as CSV."""
+    is_csv = call.output is OutputFormat.CSV
+    for broker, diagnosis in diagnoses:
+        spool = call.subject.spools[broker]
+        findings: Iterable[str]
+        if spool is None:
+            findings = [to_json(one, default=str) for one in diagnosis.findings[: _shown(call)]]
+        else:
+            spool.seek(0)
+            findings = map(str.rstrip, spool)
+        if is_csv:
+            yield from lines_of("finding", (json.loads(each) for each in findings))
+            yield from lines_of("failed", diagnosis.failed)
+        else:
+            row = ({} if broker is None else {"broker": broker}) | _describe(diagnosis)
+            yield Line("diagnosis", row, items=("findings", findings))
+    for spool in filter(None, call.subject.spools.values()):
+        spool.close()
+    if cluster is None:
+        return
+    if not is_csv:
+        starts = cluster.audit.starts
+        row = {
+            **asdict(cluster.verdict),
+            "brokers": list(cluster.brokers),
+            "unread": [asdict(each) for each in cluster.unread],
+            "starts": None if starts is None else asdict(starts),
+            "partitions": [],
+            "engine": cluster.audit.engine,
+        }
+        answers = (to_json(each, default=str) for each in cluster.audit.answers())
+        yield Line("cluster", row, items=("partitions", answers))
+    yield from (each.error for each in cluster.unread)
 
 
 def doctor_page(report: "Diagnosis | ClusterDiagnosis") -> Page:
     """Return the page of a diagnosis, of one broker or of several."""
     verdict = report.verdict
-    commands: list[Block] = [*map(Command, verdict.commands), *_warnings(verdict)]
+    commands: list[Block] = [*map(Verbatim, verdict.commands), *_warnings(verdict)]
     sections = [Section(heading="What to run", blocks=commands)]
     if isinstance(report, Diagnosis):
         sections += _sections(report)
@@ -301,101 +318,83 @@ def _describe(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def _describe_cluster(cluster: "ClusterDiagnosis") -> dict[str, Any]:
-    starts = cluster.audit.starts
-    return {
-        **asdict(cluster.verdict),
-        "brokers": list(cluster.brokers),
-        "unread": [asdict(each) for each in cluster.unread],
-        "starts": None if starts is None else asdict(starts),
-        "partitions": [],
-        "engine": cluster.audit.engine,
-    }
-
-
-def _write_all(
-    call: Call[_Subject],
+def _cluster_blocks(
+    call: Call[_Brokers],
     diagnoses: Sequence[tuple[int | None, Diagnosis]],
-    cluster: "ClusterDiagnosis | None",
-) -> None:
-    console, shown = Console(), _shown(call)
-    if cluster is None:
-        for _, diagnosis in diagnoses:
-            _write(call, diagnosis, shown)
-        return
+    cluster: "ClusterDiagnosis",
+) -> Iterator[Block]:
+    from pylog_spark.cli.audit import details_of, loss_blocks  # noqa: PLC0415 - takes its time
 
-    def say(text: str, style: str = "") -> None:
-        write_paragraphs(console, [text], is_wide=call.is_wide, style=style)
-
-    from pylog_spark.cli.audit import details_of, write_losses  # noqa: PLC0415 - takes its time
-
-    verdict = cluster.verdict
-    _write_verdict(call, console, verdict)
+    yield from _verdict_blocks(call, cluster.verdict)
     for broker, diagnosis in diagnoses:
         # Of a broker that just starts all is said above.
         if diagnosis.verdict.advice not in {Advice.START_BROKER, Advice.COPY_WHOLE}:
-            say(f"Broker {broker}", "bold")
-            _write(call, diagnosis, shown)
-            say("")
-    write_losses(console, details_of(cluster.audit), is_wide=call.is_wide)
-    say("")
-    say(verdict.headline, _STYLES[verdict.advice])
-    if verdict.commands:
-        say(f"next: {verdict.commands[0]}", "bold")
+            yield Sentence(f"Broker {broker}", "bold")
+            yield from _blocks(call, diagnosis)
+            yield ""
+    yield from loss_blocks(details_of(cluster.audit))
+    yield from _last_words(cluster.verdict)
 
 
-def _write_verdict(call: Call[_Subject], console: Console, verdict: Verdict) -> None:
-    is_wide, are_all = call.is_wide, call.line[ALL_COMMANDS]
-    write_paragraphs(console, [verdict.headline], is_wide=is_wide, style=_STYLES[verdict.advice])
-    write_paragraphs(console, [f"  - {each}" for each in verdict.reasons], is_wide=is_wide)
-    commands = verdict.commands if are_all else verdict.commands[:_SHOWN_COMMANDS]
-    write_paragraphs(console, [f"    {each}" for each in commands], is_wide=is_wide, style="bold")
+def _verdict_blocks(call: Call[_Brokers], verdict: Verdict) -> Iterator[Block]:
+    yield Sentence(verdict.headline, _STYLES[verdict.advice])
+    yield from (f"  - {each}" for each in verdict.reasons)
+    commands = verdict.commands
+    if not call.line[ALL_COMMANDS]:
+        commands = commands[:_SHOWN_COMMANDS]
+    yield from (Sentence(f"    {each}", "bold") for each in commands)
     more = len(verdict.commands) - len(commands)
-    after = [f"    and {more:,} more; {ALL_COMMANDS.label} shows them"] if more else []
-    after += [f"  {warning}" for warning in _warnings(verdict)]
-    write_paragraphs(console, [*after, ""], is_wide=is_wide)
+    if more:
+        yield f"    and {more:,} more; {ALL_COMMANDS.label} shows them"
+    yield from (f"  {warning}" for warning in _warnings(verdict))
+    yield ""
 
 
-def _write(call: Call[_Subject], diagnosis: Diagnosis, shown: int) -> None:
-    console = Console()
-    is_wide, are_all = call.is_wide, call.line[ALL_COMMANDS]
+def _last_words(verdict: Verdict) -> Iterator[Block]:
+    """Yield the headline again, where it stays on the screen."""
+    yield ""
+    yield Sentence(verdict.headline, _STYLES[verdict.advice])
+    if verdict.commands:
+        yield Sentence(f"next: {verdict.commands[0]}", "bold")
 
-    def say(text: str, style: str = "") -> None:
-        write_paragraphs(console, [text], is_wide=is_wide, style=style)
 
+def _blocks(call: Call[_Brokers], diagnosis: Diagnosis) -> Iterator[Block]:
     verdict = diagnosis.verdict
-    _write_verdict(call, console, verdict)
-    for root in diagnosis.roots:
-        say(_root_line(root))
-    _write_start(diagnosis, console, is_wide=is_wide)
-    say(f"Looked at with {engine_text(diagnosis.engine, call)}.")
+    yield from _verdict_blocks(call, verdict)
+    yield from map(_root_line, diagnosis.roots)
+    yield from _start_lines(diagnosis)
+    forecasts = _worth_telling(diagnosis.forecasts)
+    if forecasts:
+        shown = forecasts if call.is_wide else forecasts[:_SHOWN_FORECASTS]
+        yield ""
+        yield Table(kind=_FORECAST_TABLE, rows=shown)
+        if len(forecasts) > len(shown):
+            more = count_text(len(forecasts) - len(shown), "more partition")
+            yield f"and {more}; --wide shows them"
+    yield f"Looked at with {engine_text(diagnosis.engine, call)}."
     for row in diagnosis.failed:
         place = f" in {row['root']}" if len(diagnosis.roots) > 1 else ""
-        say(f"{partition_name(row)}{place} could not be verified: {row['error']}", "bold red")
+        text = f"{partition_name(row)}{place} could not be verified: {row['error']}"
+        yield Sentence(text, "bold red")
     least = Severity.WARN.rank
     bad = [row for row in diagnosis.findings if Severity(row["severity"]).rank >= least]
-    if bad[:shown]:
-        console.print()
+    bad = bad[: _shown(call)]
+    if bad:
         of_all = sum(n for severity, _, n in diagnosis.counts if Severity(severity).rank >= least)
-        left = of_all - len(bad[:shown])
-        others = (
-            [f"{left:,} more; {SHOW.flag} N prints more, {OUTPUT.flag} json all"] if left else []
-        )
-        write_table(console, FINDING_TABLE, bad[:shown], is_wide=is_wide, footer=others)
+        yield ""
+        yield Table(kind=FINDING_TABLE, rows=bad)
+        if of_all > len(bad):
+            more = f"{of_all - len(bad):,} more"
+            yield f"{more}; {SHOW.flag} N prints more, {OUTPUT.flag} json all"
     if diagnosis.counts:
-        console.print()
-        write_counts(
-            console,
+        yield ""
+        yield from count_blocks(
             diagnosis.counts,
             [_without_second_cut(row, verdict.commands) for row in diagnosis.findings],
             all_by=ALL_COMMANDS.label,
-            are_all=are_all,
+            are_all=call.line[ALL_COMMANDS],
         )
-    # What a person has to know stands above what is left on the screen.
-    say("")
-    say(verdict.headline, _STYLES[verdict.advice])
-    if verdict.commands:
-        say(f"next: {verdict.commands[0]}", "bold")
+    yield from _last_words(verdict)
 
 
 def _without_second_cut(row: Row, commands: Sequence[str]) -> Row:
@@ -444,9 +443,9 @@ def _start_lines(diagnosis: Diagnosis) -> list[str]:
         (start.deleted_segments, f"delete {count_text(start.deleted_segments, 'segment')}"),
         (start.refused, f"refuse {count_text(start.refused, 'partition')}"),
     ]
-    told = ", ".join(text for number, text in does if number)
+    work = ", ".join(text for number, text in does if number)
     what = count_text(start.recovered_partitions, "partition")
-    lines = [f"A broker's start would recover {what}{': ' if told else ''}{told}."]
+    lines = [f"A broker's start would recover {what}{': ' if work else ''}{work}."]
     if start.recovered_partitions:
         lines.append(
             f"That takes it {seconds_text(start.broker_seconds)} with {pace.broker_threads} "
@@ -465,19 +464,6 @@ def _worth_telling(forecasts: Sequence[Row]) -> list[Row]:
     return [row for row in forecasts if any(row.get(name) for name in names)]
 
 
-def _write_start(diagnosis: Diagnosis, console: Console, *, is_wide: bool) -> None:
-    write_paragraphs(console, _start_lines(diagnosis), is_wide=is_wide)
-    worth = _worth_telling(diagnosis.forecasts)
-    if worth:
-        console.print()
-        left = len(worth) - _SHOWN_FORECASTS
-        more = []
-        if left > 0 and not is_wide:
-            more = [f"and {count_text(left, 'more partition')}; --wide shows them"]
-        rows = worth if is_wide else worth[:_SHOWN_FORECASTS]
-        write_table(console, _FORECAST_TABLE, rows, is_wide=is_wide, footer=more)
-
-
 def _root_line(root: RootState) -> str:
     marker = "cleanly shut down" if root.is_clean else "not cleanly shut down"
     lock = "nobody holds its lock"
@@ -494,6 +480,6 @@ DOCTOR: Final = Work(
     name="doctor",
     prepare=_prepare,
     operate=_diagnose,
-    show=_show,
+    view=_view,
     tasks=Tasks.HERE_IF_FEW,
 )

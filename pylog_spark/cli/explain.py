@@ -5,35 +5,35 @@ It says why a partition is not cleaned or deleted.
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from typing import Final
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
-from pylog_spark.cli.chosen_topics import topic_notes, write_notes
-from pylog_spark.cli.row_lines import RowLines
-from pylog_spark.cli.runner import Call, Work, load_options
+from pylog_spark.cli.chosen_topics import topic_notes
+from pylog_spark.cli.runner import Call, Work, load_options, show
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import MEANINGS, ExitCode, is_failed_look
 from pylog_spark.operations.explain import explain
 from pylog_spark.options.choices import OutputFormat
-from pylog_spark.options.declared import CONFIG_FILES, OUTPUT, ROOTS
+from pylog_spark.options.declared import CONFIG_FILES, ROOTS, WIDE
 from pylog_spark.options.option import CommandLine
 from pylog_spark.refusals import GUARDS, PREDICATES, REASONS, predicate_of
 from pylog_spark.report import partition_name
 from pylog_spark.run.catalogs import dump_notes
 from pylog_spark.run.run_report import unknown_config_notes
 from pylog_spark.text import printable
-from pylog_spark.text_table import (
+from pylog_spark.view import (
+    Block,
     Column,
+    Line,
     Row,
-    TextTable,
-    write_lines,
-    write_paragraphs,
-    write_table,
+    Table,
+    TableKind,
+    Verbatim,
+    View,
+    lines_of,
 )
 from storage_core.catalog.topic_filter import nearest_name
 from storage_core.errors import ConfigError
@@ -68,7 +68,7 @@ def _predicate(code: str) -> str:
 
 
 # The predicates of a partition, in the order in which Kafka asks.
-_STATEMENT_TABLE: Final = TextTable(
+_STATEMENT_TABLE: Final = TableKind(
     columns=(
         Column(heading="about", cell=lambda row: row["about"]),
         Column(heading="predicate", cell=lambda row: _predicate(row["code"])),
@@ -92,7 +92,7 @@ class _Explain:
         """Run the command, and return its exit status."""
         words = line[ROOTS]
         if any(is_code(word) for word in words) and not any(map(os.path.exists, words)):
-            return explain_codes(words, line[OUTPUT])
+            return explain_codes(line)
         return _PARTITIONS(line)
 
 
@@ -108,63 +108,71 @@ def _explain(call: Call[None], _session: None) -> Iterable[Row]:
     return explain(call.line[ROOTS], call.options)
 
 
-def _show(call: Call[None], rows: Iterable[Row]) -> int:
-    """Print the explanation of every partition that is asked for."""
-    console = Console()
-    is_whole, is_empty = True, True
-    unknown: list[tuple[str, str]] = []
-    lines = None if call.is_for_person else RowLines(call.output, "statement", _STATEMENT_COLUMNS)
-    for row in rows:
-        is_whole &= not is_failed_look(row["error_class"])
-        is_empty = False
-        if lines is not None:
-            _write_rows(lines, row)
-            continue
-        if row["fix"] is not None:
-            unknown.append((row["root"], row["topic"]))
-        if row["fix"] is None or call.is_wide:
-            _write(console, row, with_root=len(call.line[ROOTS]) > 1, is_wide=call.is_wide)
-    if is_empty and call.is_for_person:
-        console.print("no partition of these topics" if call.are_topics_chosen else "no partitions")
-    write_lines(console, unknown_config_notes(unknown, call.line[CONFIG_FILES]))
-    write_notes(call.notes, is_for_person=call.is_for_person, is_wide=call.is_wide)
-    return ExitCode.DONE if is_whole else ExitCode.PARTLY_FAILED
+def _view(call: Call[None], rows: Iterable[Row]) -> View:
+    """Return the explanation of every partition that is asked for."""
+    failed: list[Row] = []
+
+    def explained() -> Iterator[Row]:
+        for row in rows:
+            if is_failed_look(row["error_class"]):
+                failed.append(row)
+            yield row
+
+    def lines() -> Iterator[Line]:
+        for row in explained():
+            yield Line("explanation", row)
+            if call.output is OutputFormat.CSV:
+                place = {name: row[name] for name in _PLACE}
+                yield from lines_of("statement", ({**place, **each} for each in row["statements"]))
+
+    def blocks() -> Iterator[Block]:
+        is_empty = True
+        unknown: list[tuple[str, str]] = []
+        for row in explained():
+            is_empty = False
+            if row["fix"] is not None:
+                unknown.append((row["root"], row["topic"]))
+            if row["fix"] is None or call.is_wide:
+                yield from _blocks(row, with_root=len(call.line[ROOTS]) > 1)
+        if is_empty:
+            yield "no partition of these topics" if call.are_topics_chosen else "no partitions"
+        yield from map(Verbatim, unknown_config_notes(unknown, call.line[CONFIG_FILES]))
+
+    return View(
+        lines=lines(),
+        csv=("statement", _STATEMENT_COLUMNS),
+        blocks=blocks(),
+        notes=call.notes,
+        status=lambda: ExitCode.PARTLY_FAILED if failed else ExitCode.DONE,
+    )
 
 
-def _write_rows(lines: RowLines, row: Row) -> None:
-    """Write a partition: one JSON object, or a CSV row per predicate."""
-    lines.add("explanation", row)
-    if lines.is_csv:
-        for statement in row["statements"]:
-            lines.add("statement", {**{name: row[name] for name in _PLACE}, **statement})
-
-
-def _write(console: Console, row: Row, *, with_root: bool, is_wide: bool) -> None:
-    place = f" in {printable(row['root'])}" if with_root else ""
-    console.print(Text(f"{partition_name(row)}{place}", style="bold"), soft_wrap=True)
+def _blocks(row: Row, *, with_root: bool) -> Iterator[Block]:
+    """Yield the explanation of a partition."""
+    place = f" in {row['root']}" if with_root else ""
+    yield Verbatim(f"{partition_name(row)}{place}", "bold")
     if row["error"] is not None:
-        console.print(Text(f"  {printable(row['error'])}", style="bold red"), soft_wrap=True)
+        yield Verbatim(f"  {row['error']}", "bold red")
         return
     later = {answer["about"]: answer for answer in row["after_recovery"]}
-    lines = []
     for answer in row["answers"]:
         about = answer["about"]
         if about in later:
             # The answer's own text says both in one sentence.
             now = next(s["text"] for s in row["statements"] if s["code"] == answer["held_by"])
-            lines.append(f"  {about}: {_answer({**answer, 'text': now})}")
-            lines.append(f"    after a recovery: {_answer(later[about])}")
+            yield f"  {about}: {_answer({**answer, 'text': now})}"
+            yield f"    after a recovery: {_answer(later[about])}"
         else:
-            lines.append(f"  {about}: {_answer(answer)}")
+            yield f"  {about}: {_answer(answer)}"
         if answer["way_out"]:
-            lines.append(f"    the way out: {answer['way_out']}")
-    write_paragraphs(console, lines, is_wide=is_wide)
-    # What an answer has told stands there once.
-    told = {answer["held_by"] for answer in row["answers"]}
+            yield f"    the way out: {answer['way_out']}"
+    # What an answer says stands there once.
+    answered = {answer["held_by"] for answer in row["answers"]}
     statements = [
-        {**each, "way_out": ""} if each["code"] in told else each for each in row["statements"]
+        {**each, "way_out": ""} if each["code"] in answered else each for each in row["statements"]
     ]
-    write_table(console, _STATEMENT_TABLE, statements, is_wide=is_wide, footer=[""])
+    yield Table(kind=_STATEMENT_TABLE, rows=statements)
+    yield ""
 
 
 def _answer(answer: Row) -> str:
@@ -192,8 +200,7 @@ def all_codes() -> dict[str, list[tuple[str, str, str]]]:
         advice = _PLACEHOLDER.sub(
             lambda match: match[1].upper(), kind.advice.replace("{start}", "")
         )
-        told = ("finding", kind.meaning, advice)
-        codes.setdefault(code.value, []).append(told)
+        codes.setdefault(code.value, []).append(("finding", kind.meaning, advice))
     for reason, refusal in REASONS.items():
         codes.setdefault(reason.value, []).append(("reason", refusal.means, refusal.way))
     for predicate, refusal in PREDICATES.items():
@@ -205,30 +212,31 @@ def all_codes() -> dict[str, list[tuple[str, str, str]]]:
     return codes
 
 
-def explain_codes(words: Sequence[str], output: OutputFormat) -> int:
+def explain_codes(line: CommandLine) -> int:
     """Print what codes mean, and return the exit status.
 
     Raises:
         ConfigError: There is no such code; those that are one were printed.
     """
     codes = all_codes()
-    words = [word.upper() for word in words]
+    words = [word.upper() for word in line[ROOTS]]
     words = [word if word in codes else predicate_of(word) for word in words]
     unknown = [word for word in words if word not in codes]
-    told = [
+    rows = [
         dict(zip(_CODE_COLUMNS, (word, *each), strict=True))
         for word in words
         for each in codes.get(word, ())
     ]
     # CSV begins with a line of names: without a row there is none.
-    if told and output is not OutputFormat.TABLE:
-        lines = RowLines(output, "code", _CODE_COLUMNS)
-        for row in told:
-            lines.add("code", row)
-    else:
-        for row in told:
-            write_paragraphs(Console(), [f"{row['code']} ({row['kind']}): {row['means']}"])
-            write_paragraphs(Console(), [f"  {row['way_out'] or 'nothing has to be done'}"])
+    if rows:
+        blocks: list[Block] = []
+        for row in rows:
+            blocks.append(f"{row['code']} ({row['kind']}): {row['means']}")
+            blocks.append(f"  {row['way_out'] or 'nothing has to be done'}")
+        lines = lines_of("code", rows)
+        view = View(lines=lines, csv=("code", _CODE_COLUMNS), blocks=blocks, status=ExitCode.DONE)
+        # There is no table to be wide: sentences are broken as everywhere.
+        show(view, line.with_written({WIDE: False}))
     if unknown:
         near = [name for word in unknown if (name := nearest_name(word, codes)) is not None]
         meant = f"; did you mean {', '.join(near)}?" if near else ""
@@ -239,5 +247,5 @@ def explain_codes(words: Sequence[str], output: OutputFormat) -> int:
     return ExitCode.DONE
 
 
-_PARTITIONS: Final = Work(name="explain", prepare=_prepare, operate=_explain, show=_show)
+_PARTITIONS: Final = Work(name="explain", prepare=_prepare, operate=_explain, view=_view)
 EXPLAIN: Final = _Explain()

@@ -24,10 +24,11 @@ from pylog_spark.options.declared import (
 )
 from pylog_spark.options.option import CommandLine
 from pylog_spark.record_text import NAMES, is_json
-from pylog_spark.report import json_line, size_text
+from pylog_spark.report import size_text
 from pylog_spark.run.guards import check_outside
 from pylog_spark.tasks.export import ExportRequest
 from pylog_spark.text import printable
+from pylog_spark.view import Line, Verbatim, View
 from storage_core import kafka_log
 from storage_core.catalog.roles import guess_role, local_path
 from storage_core.errors import ConfigError
@@ -79,8 +80,8 @@ def _operate(call: Call[ExportRequest], place: Any) -> Exported:
         return export(place, read, call.line[OUT], request, on_progress=progress.on_progress)
 
 
-def _show(call: Call[ExportRequest], exported: Exported) -> int:
-    to = call.subject.to
+def _view(call: Call[ExportRequest], exported: Exported) -> View:
+    topic, to = call.line[TOPIC], call.subject.to
     if exported.failures:
         for failure in exported.failures:
             typer.echo(printable(f"pylog: {failure.error}"), err=True)
@@ -88,44 +89,39 @@ def _show(call: Call[ExportRequest], exported: Exported) -> int:
         typer.echo(
             printable(f"pylog: {exported.out}: nothing written: {count} parts failed"), err=True
         )
-        return ExitCode.PARTLY_FAILED
+        return View(lines=(), blocks=(), status=ExitCode.PARTLY_FAILED)
     numbers = call.line[PARTITIONS]
-    missing = [] if numbers else missing_partitions(call.line[ROOTS], call.line[TOPIC])
-    if not call.is_for_person:
-        row = {
-            "topic": call.line[TOPIC],
-            "roots": list(call.line[ROOTS]),
-            "out": exported.out,
-            "format": to.value,
-            "records": exported.records,
-            "files": exported.files,
-            "size_bytes": exported.size_bytes,
-            "missing_partitions": missing,
-        }
-        typer.echo(json_line("export", row))
-    else:
-        files = count_text(exported.files, "file")
-        records = f"{count_text(exported.records, 'record')} of {call.line[TOPIC]}"
-        size = size_text(exported.size_bytes)
-        typer.echo(printable(f"{records} in {exported.out}: {files}, {size}, {to}"))
-        if call.line[ISOLATION] is Isolation.READ_UNCOMMITTED and exported.records:
-            typer.echo(
-                f"{Isolation.READ_UNCOMMITTED}: records of aborted transactions are among them if "
-                f"there are any; {ISOLATION.label} {Isolation.READ_COMMITTED} leaves them out"
-            )
-        if missing:
-            absent = count_text(len(missing), "partition")
-            names = ", ".join(map(str, missing[:_MOST_NAMED]))
-            more = ", ..." if len(missing) > _MOST_NAMED else ""
-            line = (
-                f"{absent} of {call.line[TOPIC]} not in these directories ({names}{more}), as the "
-                "cluster's metadata knows the topic: give all log directories of the broker "
-                "(log.dirs), and those of brokers that have the others"
-            )
-            typer.echo(printable(line))
-    return ExitCode.DONE
+    missing = [] if numbers else missing_partitions(call.line[ROOTS], topic)
+    row = {
+        "topic": topic,
+        "roots": list(call.line[ROOTS]),
+        "out": exported.out,
+        "format": to.value,
+        "records": exported.records,
+        "files": exported.files,
+        "size_bytes": exported.size_bytes,
+        "missing_partitions": missing,
+    }
+    files = count_text(exported.files, "file")
+    records = f"{count_text(exported.records, 'record')} of {topic}"
+    sentences = [f"{records} in {exported.out}: {files}, {size_text(exported.size_bytes)}, {to}"]
+    if call.line[ISOLATION] is Isolation.READ_UNCOMMITTED and exported.records:
+        sentences.append(
+            f"{Isolation.READ_UNCOMMITTED}: records of aborted transactions are among them if "
+            f"there are any; {ISOLATION.label} {Isolation.READ_COMMITTED} leaves them out"
+        )
+    if missing:
+        absent = count_text(len(missing), "partition")
+        names = ", ".join(map(str, missing[:_MOST_NAMED]))
+        more = ", ..." if len(missing) > _MOST_NAMED else ""
+        sentences.append(
+            f"{absent} of {topic} not in these directories ({names}{more}), as the "
+            "cluster's metadata knows the topic: give all log directories of the broker "
+            "(log.dirs), and those of brokers that have the others"
+        )
+    return View(lines=[Line("export", row)], blocks=map(Verbatim, sentences), status=ExitCode.DONE)
 
 
 EXPORT = Work(
-    name="export", prepare=_prepare, operate=_operate, show=_show, tasks=Tasks.HERE_IF_FEW
+    name="export", prepare=_prepare, operate=_operate, view=_view, tasks=Tasks.HERE_IF_FEW
 )

@@ -1,13 +1,11 @@
 """Findings as tables for a person."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
-
 from pylog_spark.report import number_column, partition_name
-from pylog_spark.text_table import NOTHING, Column, Row, TextTable, write_lines, write_table
+from pylog_spark.view import NOTHING, Block, Column, Row, Sentence, Table, TableKind, Verbatim
 
 _SEVERITY_STYLES: Final = {
     "fatal": "bold red",
@@ -18,15 +16,13 @@ _SEVERITY_STYLES: Final = {
 }
 
 
-def _severity_style(row: Row) -> str:
-    return _SEVERITY_STYLES[row["severity"]]
-
-
 _SEVERITY: Final = Column(
-    heading="severity", cell=lambda row: row["severity"], style=_severity_style
+    heading="severity",
+    cell=lambda row: row["severity"],
+    style=lambda row: _SEVERITY_STYLES[row["severity"]],
 )
 # What, where, and what was found: rows of ``schemas.FINDING``, with their root.
-FINDING_TABLE: Final = TextTable(
+FINDING_TABLE: Final = TableKind(
     columns=(
         _SEVERITY,
         Column(heading="code", cell=lambda row: row["code"]),
@@ -42,7 +38,7 @@ FINDING_TABLE: Final = TextTable(
     note=lambda row: row["message"],
     note_heading="found",
 )
-COUNT_TABLE: Final = TextTable(
+COUNT_TABLE: Final = TableKind(
     columns=(
         _SEVERITY,
         Column(heading="code", cell=lambda row: row["code"]),
@@ -51,39 +47,38 @@ COUNT_TABLE: Final = TextTable(
 )
 
 
-def write_counts(
-    console: Console,
+def count_blocks(
     counts: Iterable[tuple[str, str, int]],
     findings: Iterable[Row],
     *,
     all_by: str = "",
     are_all: bool = False,
-) -> None:
-    """Write counts of findings, and commands for the first of each.
+) -> Iterator[Block]:
+    """Yield counts of findings, and commands for the first of each.
 
     With ``are_all`` there are commands for all findings.
 
-    That stands on lines of its own, none of them broken: commands are to be copied from there.
-
     Args:
-        console: Where to.
         counts: Severity, code, how many.
         findings: Those that are known; not all of them, perhaps.
         all_by: Option that shows what to do about all of each kind; empty for none.
         are_all: Whether it is shown.
     """
-    names = ("severity", "code", "count")
-    write_table(console, COUNT_TABLE, [dict(zip(names, of, strict=True)) for of in counts])
+    yield count_table(counts)
     fixes: dict[str, dict[str, None]] = {}
     for row in findings:
         fixes.setdefault(row["code"], {})[row["fix"]] = None
     if fixes:
         which = "" if are_all else " (about the first of each kind)"
-        console.print(f"what to do{which}:")
+        yield Sentence(f"what to do{which}:", has_marks=True)
     for code, of_kind in fixes.items():
         shown = list(of_kind) if are_all else list(of_kind)[:1]
-        write_lines(console, (f"  {code}: {fix}" for fix in shown))
+        yield from (Verbatim(f"  {code}: {fix}") for fix in shown)
         if all_by and len(of_kind) > len(shown):
-            write_lines(
-                console, [f"    and {len(of_kind) - len(shown):,} more; {all_by} shows them"]
-            )
+            yield Verbatim(f"    and {len(of_kind) - len(shown):,} more; {all_by} shows them")
+
+
+def count_table(counts: Iterable[tuple[str, str, int]]) -> Table:
+    """Return a table of findings by kind: severity, code, how many."""
+    names = ("severity", "code", "count")
+    return Table(kind=COUNT_TABLE, rows=[dict(zip(names, of, strict=True)) for of in counts])

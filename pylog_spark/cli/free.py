@@ -8,11 +8,8 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
-from rich.console import Console
-
 from pylog_spark.cli.chosen_topics import topic_notes
 from pylog_spark.cli.progress_line import ProgressLine
-from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import Call, Tasks, Work, engine_text, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
@@ -32,7 +29,18 @@ from pylog_spark.options.declared import (
 )
 from pylog_spark.options.option import CommandLine, Option
 from pylog_spark.report import number_text, size_column, size_text
-from pylog_spark.text_table import NOTHING, Column, Row, TextTable, write_paragraphs, write_table
+from pylog_spark.view import (
+    NOTHING,
+    Block,
+    Column,
+    Line,
+    Row,
+    Sentence,
+    Table,
+    TableKind,
+    View,
+    lines_of,
+)
 from storage_core.catalog.roles import Role
 from storage_core.maintenance.verification.prescription import recover_command, recovered_together
 from storage_core.store.open_store import split_location
@@ -71,8 +79,7 @@ def _operate(call: Call[dict[str, str]], place: Any) -> FreePlan:
         )
 
 
-def _show(call: Call[dict[str, str]], plan: FreePlan) -> int:
-    """Print the steps, and return the exit status."""
+def _view(call: Call[dict[str, str]], plan: FreePlan) -> View:
     need = call.line[NEED]
     # A recovery is no step that frees: it has no number of its own.
     first = 1 - sum(step.source is Source.RECOVERY for step in plan.steps[:1])
@@ -81,34 +88,28 @@ def _show(call: Call[dict[str, str]], plan: FreePlan) -> int:
         _row(number, step, total, _command(call, plan, step))
         for number, (step, total) in enumerate(zip(plan.steps, totals, strict=True), first)
     ]
-    sure, most = plan.frees_bytes, plan.frees_at_most_bytes
-    is_enough = need is None or sure >= need
-    if not call.is_for_person:
-        lines = RowLines(call.output, "free_step", _STEP_COLUMNS)
-        for row in rows:
-            lines.add("free_step", row)
-        for failure in plan.failures:
-            lines.add("failure", failure)
-        whole = {
-            "need_bytes": need,
-            "frees_bytes": sure,
-            "frees_at_most_bytes": most,
-            "is_enough": is_enough,
-            "offsets_partitions": plan.offsets_partitions,
-            "engine": plan.engine,
-            "largest_topics": [{"topic": name, "bytes": size} for name, size in plan.largest],
-            "notes": [*plan.notes, *_trash_notes(call, plan), *call.notes],
-        }
-        lines.add("free", whole)
-    else:
-        console = Console()
-        footer = list(_footer(call, plan, rows))
-        write_table(console, _TABLE, _of_one_root(call, rows), is_wide=call.is_wide, footer=footer)
-        failed = (f"{row['root']}: {row['error']}" for row in plan.failures)
-        write_paragraphs(console, failed, is_wide=call.is_wide, style="bold red")
-    if plan.failures:
-        return ExitCode.PARTLY_FAILED
-    return ExitCode.DONE if is_enough else ExitCode.FINDINGS
+    is_enough = need is None or plan.frees_bytes >= need
+    status = ExitCode.DONE if is_enough else ExitCode.FINDINGS
+    whole = {
+        "need_bytes": need,
+        "frees_bytes": plan.frees_bytes,
+        "frees_at_most_bytes": plan.frees_at_most_bytes,
+        "is_enough": is_enough,
+        "offsets_partitions": plan.offsets_partitions,
+        "engine": plan.engine,
+        "largest_topics": [{"topic": name, "bytes": size} for name, size in plan.largest],
+        "notes": [*plan.notes, *_trash_notes(call, plan), *call.notes],
+    }
+    return View(
+        lines=[
+            *lines_of("free_step", rows),
+            *lines_of("failure", plan.failures),
+            Line("free", whole),
+        ],
+        csv=("free_step", _STEP_COLUMNS),
+        blocks=_blocks(call, plan, rows, is_enough=is_enough),
+        status=ExitCode.PARTLY_FAILED if plan.failures else status,
+    )
 
 
 def _row(number: int, step: FreeStep, total: int, command: str) -> dict[str, Any]:
@@ -138,15 +139,6 @@ def _row(number: int, step: FreeStep, total: int, command: str) -> dict[str, Any
     }
 
 
-def _of_one_root(call: Call[dict[str, str]], rows: Sequence[Row]) -> Sequence[Row]:
-    """Return rows for a table; a trash is no second root.
-
-    That holds where there is one log directory.
-    """
-    only = next(iter(call.subject)) if len(call.subject) == 1 else None
-    return [{**row, "place": row["root"], "root": only or row["root"]} for row in rows]
-
-
 def _what(row: Row) -> str:
     return (
         split_location(row["place"])[1]
@@ -158,27 +150,27 @@ def _what(row: Row) -> str:
 def _command(call: Call[dict[str, str]], plan: FreePlan, step: FreeStep) -> str:
     """Return the command that does a step, as a person types it."""
     if step.source is Source.TRASH:
-        said = _said_again(call.line, [CONFIG_FILES, NOW_MS])
+        again = [*_options_again(call.line, [CONFIG_FILES, NOW_MS])]
         trash = ["--trash", str(call.options.trash), "--older-than", "0s"]
-        return shlex.join(["pylog", "purge", *trash, *said])
+        return shlex.join(["pylog", "purge", *trash, *again])
     roles = {root: Role(role) for root, role in call.subject.items()}
     together = recovered_together(roles)[step.root]
     where = [*together, "--role", call.subject[step.root]]
     if step.source in {Source.LEFTOVERS, Source.GENERATIONS}:
         # A broker's own delay is of its topics; generations wait for this.
         wait = ["--older-than", "0s"] if step.source is Source.GENERATIONS else []
-        said = _said_again(call.line, _TOLD_TO_PURGE)
-        return shlex.join(["pylog", "purge", *where, *wait, *said])
+        again = [*_options_again(call.line, _TOLD_TO_PURGE)]
+        return shlex.join(["pylog", "purge", *where, *wait, *again])
     keeping = _trash_again(call, plan, together)
     if step.source is Source.RECOVERY:
-        again = [*keeping, *_said_again(call.line, _TOLD_TO_JOB)]
+        again = [*keeping, *_options_again(call.line, _TOLD_TO_JOB)]
         return " ".join([recover_command(together, Role.BROKER), *map(shlex.quote, again)])
     # Of a topic that is compacted, too, compaction takes what has expired.
     is_retention = step.source is Source.EXPIRED and not step.is_compacted
     job = "retain" if is_retention else "compact"
     # What a guard refuses is to be looked at first; the look says what allows it.
     look = [] if step.refused_by is None and not step.is_after_recovery else ["--dry-run"]
-    again = [*keeping, *_said_again(call.line, _TOLD_TO_JOB)]
+    again = [*keeping, *_options_again(call.line, _TOLD_TO_JOB)]
     return shlex.join(["pylog", job, *where, "--topics", str(step.topic), *look, *again])
 
 
@@ -198,7 +190,7 @@ def _trash_again(
     return [TRASH.label, ""] if call.line.written(TRASH) is None else []
 
 
-def _said_again(line: CommandLine, options: Sequence[Option[Any]]) -> Iterator[str]:
+def _options_again(line: CommandLine, options: Sequence[Option[Any]]) -> Iterator[str]:
     """Yield the options that were said, as they are typed."""
     for option in options:
         written = line.written(option)
@@ -207,11 +199,18 @@ def _said_again(line: CommandLine, options: Sequence[Option[Any]]) -> Iterator[s
                 yield from (option.label, str(value))
 
 
-def _footer(call: Call[dict[str, str]], plan: FreePlan, rows: Sequence[Row]) -> Iterator[str]:
-    sure, most = plan.frees_bytes, plan.frees_at_most_bytes
+def _blocks(
+    call: Call[dict[str, str]], plan: FreePlan, rows: Sequence[Row], *, is_enough: bool
+) -> Iterator[Block]:
+    # A trash is no second root where there is one log directory.
+    only = next(iter(call.subject)) if len(call.subject) == 1 else None
+    yield Table(
+        kind=_STEP_TABLE,
+        rows=[{**row, "place": row["root"], "root": only or row["root"]} for row in rows],
+    )
     if not rows:
         yield "nothing could go: nothing is left over, expired or dirty"
-    yield from _verdict(call.line[NEED], rows, sure, most)
+    yield from _verdict(call.line[NEED], rows, plan.frees_bytes, plan.frees_at_most_bytes)
     if any(step.source is Source.EXPIRED and not step.is_after_recovery for step in plan.steps):
         yield _groups_note(plan)
     yield from (*plan.notes, *_trash_notes(call, plan), *call.notes)
@@ -220,8 +219,6 @@ def _footer(call: Call[dict[str, str]], plan: FreePlan, rows: Sequence[Row]) -> 
     for command in dict.fromkeys(row["command"] for row in rows):
         numbers = ", ".join(str(row["step"]) for row in rows if row["command"] == command)
         yield f"  {numbers}: {command}"
-    need = call.line[NEED]
-    is_enough = need is None or sure >= need
     if not is_enough and plan.largest:
         topics = ", ".join(f"{topic} ({size_text(size)})" for topic, size in plan.largest)
         yield f"retention leaves most of {topics}; what a shorter one would free:"
@@ -229,7 +226,9 @@ def _footer(call: Call[dict[str, str]], plan: FreePlan, rows: Sequence[Row]) -> 
         words = ["pylog", "retain", *call.line[ROOTS], "--role", role]
         words += ["--topics", plan.largest[0][0], "--set", "retention.ms=86400000", "--dry-run"]
         words += _trash_again(call, plan, call.subject)
-        yield f"  {shlex.join([*words, *_said_again(call.line, _TOLD_TO_JOB)])}"
+        yield f"  {shlex.join([*words, *_options_again(call.line, _TOLD_TO_JOB)])}"
+    for row in plan.failures:
+        yield Sentence(f"{row['root']}: {row['error']}", "bold red")
 
 
 def _verdict(need: int | None, rows: Sequence[Row], sure: int, most: int) -> Iterator[str]:
@@ -290,10 +289,6 @@ def _between(sure: int, most: int) -> str:
     return size_text(sure) if sure == most else f"{size_text(sure)} to {size_text(most)}"
 
 
-def _frees(row: Row) -> str:
-    return _between(row["frees_bytes"], row["frees_at_most_bytes"])
-
-
 def _note(row: Row) -> str:
     parts = [_NOTES[Source(row["source"])]]
     if row["needs_bytes"]:
@@ -310,7 +305,7 @@ def _note(row: Row) -> str:
     return "; ".join(parts)
 
 
-_TABLE: Final = TextTable(
+_STEP_TABLE: Final = TableKind(
     columns=(
         Column(heading="step", cell=lambda row: str(row["step"]), is_number=True),
         Column(heading="what", cell=lambda row: row["source"]),
@@ -321,7 +316,11 @@ _TABLE: Final = TextTable(
             rank=3,
             is_number=True,
         ),
-        Column(heading="frees", cell=_frees, is_number=True),
+        Column(
+            heading="frees",
+            cell=lambda row: _between(row["frees_bytes"], row["frees_at_most_bytes"]),
+            is_number=True,
+        ),
         size_column("sum for sure", "total_bytes", rank=1),
         Column(
             heading="groups",
@@ -334,5 +333,5 @@ _TABLE: Final = TextTable(
 )
 
 FREE: Final = Work(
-    name="free", prepare=_prepare, operate=_operate, show=_show, tasks=Tasks.HERE_IF_FEW
+    name="free", prepare=_prepare, operate=_operate, view=_view, tasks=Tasks.HERE_IF_FEW
 )

@@ -7,11 +7,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from rich.console import Console
-from rich.text import Text
-
-from pylog_spark.cli.chosen_topics import check_topics, topics_of, write_notes
-from pylog_spark.cli.row_lines import RowLines
+from pylog_spark.cli.chosen_topics import check_topics, topics_of
+from pylog_spark.cli.runner import check_file_place, show
 from pylog_spark.exit_code import ExitCode, is_failed_look
 from pylog_spark.options.arguments import said_as
 from pylog_spark.options.choices import InspectOrder, OutputFormat
@@ -24,7 +21,6 @@ from pylog_spark.options.declared import (
     ROOTS,
     SEGMENTS,
     TOPICS,
-    WIDE,
 )
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import (
@@ -34,15 +30,19 @@ from pylog_spark.report import (
     size_text,
     time_column,
 )
-from pylog_spark.text import printable
-from pylog_spark.text_table import (
+from pylog_spark.view import (
     NOTHING,
+    Block,
     Column,
+    Line,
+    Page,
     Row,
-    TextTable,
-    write_lines,
-    write_paragraphs,
-    write_table,
+    Section,
+    Table,
+    TableKind,
+    Verbatim,
+    View,
+    lines_of,
 )
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
 from storage_core.catalog.roles import Role
@@ -88,35 +88,46 @@ def inspect_roots(line: CommandLine) -> int:
     page = line[REPORT]
     if page is not None:
         _check_page(page, line[ROOTS])
-    lines = None if line[OUTPUT] is OutputFormat.TABLE else _row_lines(line)
-    views = [_view(root) for root in line[ROOTS]]
-    chosen = TopicFilter(topics=line[TOPICS], exclude=line[EXCLUDE])
-    topics = topics_of(entry.name for view in views for entry in view.entries)
-    notes = check_topics(chosen.topics, chosen.exclude, topics, line[ROOTS])
-    looks = []
-    for view in chain.from_iterable(group_by_broker(views)):
-        look = _look(line, view, chosen, now_ms)
-        looks.append(look)
-        if lines is not None:
-            _write_rows(lines, look)
-    rows = [row for look in looks for row in look.rows]
-    totals = totals_by_topic(rows, line[BY]) if line[PER_TOPIC] else []
-    if lines is None:
-        _write_tables(line, looks, totals)
-    else:
-        for total in totals:
-            lines.add("topic", total)
-    if page is not None:
-        _write_page(page, looks, now_ms=now_ms)
-    write_notes(notes, is_for_person=lines is None, is_wide=line[WIDE])
-    is_whole = not any(look.view.row["errors"] for look in looks)
-    is_whole &= not any(is_failed_look(row["error_class"]) for row in rows)
-    return ExitCode.DONE if is_whole else ExitCode.PARTLY_FAILED
+    # What was looked at so far, and what is said besides.
+    looks: list[Look] = []
+    notes: list[str] = []
+
+    def look_at_roots() -> Iterator[Look]:
+        views = []
+        for root in line[ROOTS]:
+            with said_as("ROOT", root):
+                views.append(inspect_root(root))
+        topics = TopicFilter(topics=line[TOPICS], exclude=line[EXCLUDE])
+        names = topics_of(entry.name for view in views for entry in view.entries)
+        notes.extend(check_topics(topics.topics, topics.exclude, names, line[ROOTS]))
+        for view in chain.from_iterable(group_by_broker(views)):
+            looks.append(_look(line, view, topics, now_ms))
+            yield looks[-1]
+
+    def status() -> int:
+        is_whole = not any(look.view.row["errors"] for look in looks)
+        is_whole &= not any(is_failed_look(row["error_class"]) for row in _rows(looks))
+        return ExitCode.DONE if is_whole else ExitCode.PARTLY_FAILED
+
+    # As CSV it has the rows that were asked for most closely.
+    csv: tuple[str, Sequence[str]] = ("partition", PARTITION_COLUMNS)
+    if line[PER_TOPIC]:
+        csv = ("topic", ("topic", *_total([])))
+    elif line[SEGMENTS]:
+        csv = ("segment", (*_PLACE, *SEGMENT_COLUMNS))
+    view = View(
+        lines=_lines(line, look_at_roots()),
+        csv=csv,
+        blocks=_blocks(line, look_at_roots()),
+        notes=notes,
+        page=lambda: _page(looks, now_ms=now_ms),
+        status=status,
+    )
+    return show(view, line)
 
 
 def _check_page(page: Path, roots: Sequence[str]) -> None:
     """Refuse a page in an unwritable place, or among somebody's files."""
-    from pylog_spark.cli.runner import check_file_place  # noqa: PLC0415  # whoever wants no page
     from pylog_spark.run.guards import check_outside  # noqa: PLC0415  # whoever wants no page
 
     check_file_place(REPORT.label, page)
@@ -125,16 +136,12 @@ def _check_page(page: Path, roots: Sequence[str]) -> None:
     check_outside(REPORT.label, page, log_roots)
 
 
-def _write_page(path: Path, looks: Sequence[Look], *, now_ms: int) -> None:
-    """Write the page of some roots; one that is there is replaced.
+def _page(looks: Sequence[Look], *, now_ms: int) -> Page:
+    """Return the page of some roots.
 
     Args:
-        path: Of the page.
         looks: The roots.
         now_ms: The command's clock, epoch milliseconds.
-
-    Raises:
-        OSError: The file cannot be written.
     """
     # Whoever wants no page needs none of these.
     from pylog_spark.cli.page_parts import (  # noqa: PLC0415
@@ -144,12 +151,11 @@ def _write_page(path: Path, looks: Sequence[Look], *, now_ms: int) -> None:
         table_section,
     )
     from pylog_spark.pictures import dirty_ratios  # noqa: PLC0415
-    from pylog_spark.report_page import Page, Section, write_page  # noqa: PLC0415
 
-    rows = [row for look in looks for row in look.rows]
+    rows = _rows(looks)
     total, *others = footer(looks, rows)
     errors = [error for look in looks for error in look.view.row["errors"]]
-    page = Page(
+    return Page(
         title="pylog inspect",
         lead=total,
         notes=[*(headline(look.view) for look in looks), *others, *errors, *picture_notes()],
@@ -163,7 +169,6 @@ def _write_page(path: Path, looks: Sequence[Look], *, now_ms: int) -> None:
             table_section("Partitions", PARTITION_TABLE, rows),
         ],
     )
-    write_page(path, page)
 
 
 def _biggest_segments(looks: Sequence[Look], now_ms: int) -> list[Row]:
@@ -184,13 +189,13 @@ def _biggest_segments(looks: Sequence[Look], now_ms: int) -> list[Row]:
     return segments
 
 
-def _view(root: str) -> RootView:
-    with said_as("ROOT", root):
-        return inspect_root(root)
-
-
-def _look(line: CommandLine, view: RootView, chosen: TopicFilter, now_ms: int) -> Look:
-    entries = [entry for entry in view.entries if _is_asked_for(entry, chosen)]
+def _look(line: CommandLine, view: RootView, topics: TopicFilter, now_ms: int) -> Look:
+    entries = [
+        entry
+        for entry in view.entries
+        if entry.kind is not DirectoryKind.CACHE
+        and topics.admits(None if entry.topic_partition is None else entry.topic_partition.topic)
+    ]
     inspect = partial(inspect_partition, view, now_ms=now_ms)
     rows = map_over_root(view.files, inspect, entries)
     segments: list[list[Row]] = [[] for _ in rows]
@@ -198,6 +203,10 @@ def _look(line: CommandLine, view: RootView, chosen: TopicFilter, now_ms: int) -
         segments = map_over_root(view.files, _segments, entries)
     order = _order(rows, line[BY])
     return Look(view=view, rows=[rows[n] for n in order], segments=[segments[n] for n in order])
+
+
+def _rows(looks: Iterable[Look]) -> list[Row]:
+    return [row for look in looks for row in look.rows]
 
 
 def _order(rows: Sequence[Row], by: InspectOrder | None) -> list[int]:
@@ -245,12 +254,6 @@ def _total(rows: Sequence[Row]) -> Row:
     }
 
 
-def _is_asked_for(entry: SubDirectory, chosen: TopicFilter) -> bool:
-    if entry.kind is DirectoryKind.CACHE:
-        return False
-    return chosen.admits(None if entry.topic_partition is None else entry.topic_partition.topic)
-
-
 def _segments(entry: SubDirectory) -> list[Row]:
     try:
         return list(inspect_segments(entry))
@@ -258,68 +261,56 @@ def _segments(entry: SubDirectory) -> list[Row]:
         return []  # the partition's own row carries the error
 
 
-def _row_lines(line: CommandLine) -> RowLines:
-    """Return the row writer for a program.
-
-    As CSV it has the rows that were asked for most closely.
-    """
-    if line[PER_TOPIC]:
-        return RowLines(line[OUTPUT], "topic", ["topic", *_total([])])
-    if line[SEGMENTS]:
-        return RowLines(line[OUTPUT], "segment", [*_PLACE, *SEGMENT_COLUMNS])
-    return RowLines(line[OUTPUT], "partition", PARTITION_COLUMNS)
-
-
-def _write_rows(lines: RowLines, look: Look) -> None:
-    lines.add("log_directory", look.view.row)
-    for row, of_partition in zip(look.rows, look.segments, strict=True):
-        lines.add("partition", row)
-        # In JSON a segment follows its partition.
-        place = {name: row[name] for name in _PLACE} if lines.is_csv else {}
-        for segment in of_partition:
-            lines.add("segment", {**place, **segment})
-
-
-def _write_tables(line: CommandLine, looks: Sequence[Look], totals: Sequence[Row]) -> None:
-    console = Console()
-    are_topics_chosen = bool(line[TOPICS] or line[EXCLUDE])
+def _lines(line: CommandLine, looks: Iterable[Look]) -> Iterator[Line]:
     rows: list[Row] = []
     for look in looks:
-        write_paragraphs(console, [headline(look.view)], is_wide=line[WIDE])
-        for error in look.view.row["errors"]:
-            console.print(Text(f"  {printable(error)}", style="bold red"), soft_wrap=True)
-        if not look.rows:
-            nothing = "no partition of these topics" if are_topics_chosen else "no partitions"
-            write_lines(console, [f"  {nothing}"])
         rows += look.rows
+        yield Line("log_directory", look.view.row)
+        for row, segments in zip(look.rows, look.segments, strict=True):
+            yield Line("partition", row)
+            # In JSON a segment follows its partition.
+            is_alone = line[OUTPUT] is OutputFormat.CSV
+            place = {name: row[name] for name in _PLACE} if is_alone else {}
+            yield from lines_of("segment", ({**place, **segment} for segment in segments))
+    if line[PER_TOPIC]:
+        yield from lines_of("topic", totals_by_topic(rows, line[BY]))
+
+
+def _blocks(line: CommandLine, looks: Iterable[Look]) -> Iterator[Block]:
+    looks = list(looks)
+    for look in looks:
+        yield headline(look.view)
+        yield from (Verbatim(f"  {error}", "bold red") for error in look.view.row["errors"])
+        if not look.rows:
+            are_topics_chosen = bool(line[TOPICS] or line[EXCLUDE])
+            yield "  no partition of these topics" if are_topics_chosen else "  no partitions"
+    rows = _rows(looks)
     if not rows:
         return
-    is_wide = line[WIDE]
-    if totals:
-        write_table(console, _table(TOPIC_TABLE, line[BY]), totals, is_wide=is_wide)
-    else:
-        table = _table(PARTITION_TABLE, line[BY])
-        order = _order(rows, line[BY]) if len(looks) > 1 else range(len(rows))
+    by = line[BY]
+    totals = totals_by_topic(rows, by) if line[PER_TOPIC] else []
+    kind = TOPIC_TABLE if totals else PARTITION_TABLE
+    # The column by which rows are sorted always stays.
+    columns = (
+        replace(one, rank=0) if by is not None and one.heading == _HEADING_OF[by] else one
+        for one in kind.columns
+    )
+    lines = totals
+    if not totals:
+        order = _order(rows, by) if len(looks) > 1 else range(len(rows))
         segments = [of_partition for look in looks for of_partition in look.segments]
-        lines = [line for n in order for line in (rows[n], *_lines_of(rows[n], segments[n]))]
-        write_table(console, table, lines, is_wide=is_wide)
-    write_paragraphs(console, footer(looks, rows), is_wide=is_wide)
+        lines = [one for n in order for one in (rows[n], *_segment_rows(rows[n], segments[n]))]
+    yield Table(kind=replace(kind, columns=tuple(columns)), rows=lines)
+    yield from footer(looks, rows)
 
 
-def _lines_of(row: Row, segments: Iterable[Row]) -> Iterator[Row]:
-    """Yield the segments of a partition as lines of its table."""
+def _segment_rows(row: Row, segments: Iterable[Row]) -> Iterator[Row]:
+    """Yield the segments of a partition as rows of its table."""
     nothing = dict.fromkeys(row)
     for segment in segments:
         indexes = [segment[name] for name in ("index_bytes", "time_index_bytes", "txn_index_bytes")]
         index_bytes = sum(size for size in indexes if size is not None)
         yield {**nothing, **segment, "root": row["root"], "index_bytes": index_bytes}
-
-
-def _table(table: TextTable, by: InspectOrder | None) -> TextTable:
-    """Return a table with its sort column always shown."""
-    kept = None if by is None else _HEADING_OF[by]
-    columns = (replace(one, rank=0) if one.heading == kept else one for one in table.columns)
-    return replace(table, columns=tuple(columns))
 
 
 def footer(looks: Sequence[Look], rows: Sequence[Row]) -> list[str]:
@@ -358,7 +349,7 @@ def headline(view: RootView) -> str:
         facts.append(f"cluster {row['cluster_id']}")
     if row["node_id"] is not None:
         facts.append(f"node {row['node_id']}")
-    return printable(f"{row['root']}: {', '.join(facts)}")
+    return f"{row['root']}: {', '.join(facts)}"
 
 
 def _name(row: Row) -> str:
@@ -420,7 +411,7 @@ _COMMON_COLUMNS: Final = (
     size_column("dirty bytes", "dirty_bytes", rank=12),
     size_column("to recover", "recovery_bytes", rank=13),
 )
-PARTITION_TABLE: Final = TextTable(
+PARTITION_TABLE: Final = TableKind(
     columns=(
         Column(heading="partition", cell=_name, folds=True),
         Column(heading="policy", cell=_policy, rank=3),
@@ -434,7 +425,7 @@ PARTITION_TABLE: Final = TextTable(
     note_heading="remarks",
     note_style=lambda row: "bold red" if is_failed_look(row.get("error_class")) else "",
 )
-TOPIC_TABLE: Final = TextTable(
+TOPIC_TABLE: Final = TableKind(
     columns=(
         Column(heading="topic", cell=lambda row: row["topic"], folds=True),
         number_column("partitions", "partitions", rank=3),

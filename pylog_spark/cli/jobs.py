@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from rich.console import Console
-
 from pylog_spark.cli.chosen_topics import topic_notes
 from pylog_spark.cli.page_parts import (
     figures,
@@ -16,7 +14,6 @@ from pylog_spark.cli.page_parts import (
     table_section,
 )
 from pylog_spark.cli.progress_line import ProgressLine
-from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import Call, Tasks, Work, engine_text, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.apply import ApplyOptions, apply_saved, options_of
@@ -56,13 +53,12 @@ from pylog_spark.report import (
     refused_deletions,
     summary_line,
 )
-from pylog_spark.report_page import Page, Section, write_page
 from pylog_spark.run.guards import check_outside, check_recovery, check_roots, check_truncation
 from pylog_spark.run.plan_file import SavedPlan, read_plan_file
 from pylog_spark.run.plan_table import RowKey, row_key
 from pylog_spark.run.run_report import RunReport
 from pylog_spark.schemas import ALLOWED_BY, Action, Reason, Status
-from pylog_spark.text_table import write_table
+from pylog_spark.view import Block, Line, Page, Section, Table, View, lines_of
 from storage_core.catalog.roles import require_role
 from storage_core.errors import GuardRefusedError
 from storage_core.roots.open_root import LogRoot
@@ -167,17 +163,16 @@ def _apply(call: Call[SavedPlan], place: Any) -> RunReport:
     return apply_saved(place, call.subject, call.options)
 
 
-def show_run(call: Call[Any], report: RunReport) -> int:
-    """Print a run's results, real or planned; return its exit status."""
+def view_run(call: Call[Any], report: RunReport) -> View:
+    """Return the view of a run, real or planned."""
     rows = report.results.to_pylist()
-    if call.is_for_person:
-        _write_tables(call, report, rows)
-    else:
-        _write_rows(report, rows, RowLines(call.output, "result", report.results.schema.names))
-    page = call.line[REPORT]
-    if page is not None:
-        write_page(page, run_page(report, call.roots, call.options))
-    return report.exit_code
+    return View(
+        lines=_lines(report, rows),
+        csv=("result", report.results.schema.names),
+        blocks=_blocks(call, report, rows),
+        page=lambda: run_page(report, call.roots, call.options),
+        status=report.exit_code,
+    )
 
 
 def run_page(report: RunReport, roots: Sequence[LogRoot], options: JobOptions) -> Page:
@@ -226,20 +221,19 @@ def run_page(report: RunReport, roots: Sequence[LogRoot], options: JobOptions) -
     )
 
 
-def _write_rows(report: RunReport, rows: list[dict[str, Any]], lines: RowLines) -> None:
-    """Write a run for a program: partition rows, then its own.
-
-    The run may be a dry one.
-    """
-    plans = _plans(report) if report.dry_run else {}
+def _lines(report: RunReport, rows: list[dict[str, Any]]) -> Iterator[Line]:
+    """Yield a run for a program: partition rows, then its own."""
+    plans: dict[RowKey, dict[str, Any]] = {}
+    if report.dry_run:
+        plans = {row_key(plan): plan for plan in report.planned_rows()}
+        for row in report.recoveries.to_pylist():
+            plans[row_key(row)] = row | {"operations": json.loads(row["operations"] or "[]")}
     for row in rows:
         plan = plans.get(row_key(row))
-        lines.add("result", row if plan is None else {**row, "plan": plan})
-    for cut in report.cuts.to_pylist():
-        lines.add("cut", cut)
+        yield Line("result", row if plan is None else {**row, "plan": plan})
+    yield from lines_of("cut", report.cuts.to_pylist())
     for row in report.retentions.to_pylist():
-        row["operations"] = json.loads(row["operations"] or "[]")
-        lines.add("retention", row)
+        yield Line("retention", row | {"operations": json.loads(row["operations"] or "[]")})
     run = {
         **report.run_row(),
         "cleaner": dict(report.cleaner),
@@ -248,38 +242,31 @@ def _write_rows(report: RunReport, rows: list[dict[str, Any]], lines: RowLines) 
             for reason, count in refused_deletions(rows).items()
         ],
     }
-    lines.add("run", run)
+    yield Line("run", run)
 
 
-def _plans(report: RunReport) -> dict[RowKey, dict[str, Any]]:
-    """Return what a dry run would do, by partition directory."""
-    plans = {row_key(plan): plan for plan in report.planned_rows()}
-    for row in report.recoveries.to_pylist():
-        plans[row_key(row)] = row | {"operations": json.loads(row["operations"] or "[]")}
-    return plans
-
-
-def _write_tables(call: Call[Any], report: RunReport, rows: list[dict[str, Any]]) -> None:
-    is_wide = call.is_wide
+def _blocks(call: Call[Any], report: RunReport, rows: list[dict[str, Any]]) -> Iterator[Block]:
+    planned = report.planned_rows() if report.dry_run else []
+    if planned:
+        yield Table(kind=PLAN_TABLE, rows=planned)
+        yield from growth_note(planned)
+        yield ""
+    retentions = [row for row in report.retentions.to_pylist() if is_notable_retention(row)]
+    for kind, of_kind in ((CUT_TABLE, report.cuts.to_pylist()), (RETENTION_TABLE, retentions)):
+        if of_kind:
+            yield Table(kind=kind, rows=of_kind)
+            yield ""
     seconds = report.summary.duration_ms / 1000
     what = "dry run, nothing was written" if report.dry_run else f"run {report.run_id}"
     line = f"{what}: {summary_line(rows)} in {seconds:.1f} s, "
     line += f"{engine_text(report.engine, call)}{refusal_text(rows)}"
-    console = Console()
-    retentions = [row for row in report.retentions.to_pylist() if is_notable_retention(row)]
-    planned = report.planned_rows() if report.dry_run else []
-    for table, of_table, footer in (
-        (PLAN_TABLE, planned, growth_note(planned)),
-        (CUT_TABLE, report.cuts.to_pylist(), []),
-        (RETENTION_TABLE, retentions, []),
-    ):
-        if of_table:
-            write_table(console, table, of_table, is_wide=is_wide, footer=[*footer, ""])
-    if not is_wide:
+    if not call.is_wide:
         # A note counts them: of a directory without its cluster's metadata they are all of it.
         rows = [row for row in rows if row["reason"] != Reason.CONFIG_UNKNOWN]
-    footer = [line, *ways_out(row["reason"] for row in rows), *report.notes]
-    write_table(console, RESULT_TABLE, rows, is_wide=is_wide, footer=footer)
+    yield Table(kind=RESULT_TABLE, rows=rows)
+    yield line
+    yield from ways_out(row["reason"] for row in rows)
+    yield from report.notes
 
 
 # A dry run writes no ledger, but asks it what retention the topics had.
@@ -287,7 +274,7 @@ RUN: Final = Work(
     name="run",
     prepare=_prepare,
     operate=_run,
-    show=show_run,
+    view=view_run,
     tasks=Tasks.HERE_IF_FEW,
     asks_ledger=True,
 )
@@ -298,7 +285,7 @@ APPLY: Final = Work(
     name="apply",
     prepare=_prepare_plan,
     operate=_apply,
-    show=show_run,
+    view=view_run,
     tasks=Tasks.HERE_IF_FEW,
     asks_ledger=True,
 )

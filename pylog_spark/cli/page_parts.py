@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Final
 
-from pylog_spark.cli.finding_tables import COUNT_TABLE, FINDING_TABLE
+from pylog_spark.cli.finding_tables import FINDING_TABLE, count_table
 from pylog_spark.ledger.tables import local_folder
 from pylog_spark.pictures import (
     Picture,
@@ -15,8 +15,7 @@ from pylog_spark.pictures import (
     segments_by_age,
     segments_by_size,
 )
-from pylog_spark.report_page import Block, Figure, PageTable, Section
-from pylog_spark.text_table import Column, Row, TextTable
+from pylog_spark.view import Block, Column, Figure, Row, Section, Table, TableKind
 from storage_core.errors import ConfigError, PylogError
 from storage_core.maintenance.verification.finding_kinds import KINDS
 
@@ -31,7 +30,7 @@ _PAGE_FINDING_TABLE: Final = replace(
     FINDING_TABLE,
     note=lambda row: f"{row['message']}; what to do: {row['fix']}",
 )
-_CODE_TABLE: Final = TextTable(
+_CODE_TABLE: Final = TableKind(
     columns=(
         Column(heading="code", cell=lambda row: row["code"]),
         Column(heading="means", cell=lambda row: KINDS[row["code"]].meaning, folds=True),
@@ -71,25 +70,16 @@ def finding_sections(
         counts: Severity, code, how many; worst first.
         findings: Rows of ``schemas.FINDING``, worst first; not all of them, perhaps.
     """
-    names = ("severity", "code", "count")
     kinds = [
         {"code": code} for code in dict.fromkeys(code for _, code, _ in counts if code in KINDS)
     ]
     links = {"code": lambda row: row["code"] if row["code"] in KINDS else None}
-    counted = PageTable(
-        table=COUNT_TABLE,
-        rows=[dict(zip(names, count, strict=True)) for count in counts],
-        links=links,
-    )
-    worst = PageTable(
-        table=_PAGE_FINDING_TABLE,
-        rows=findings,
-        links=links,
-    )
+    counted = replace(count_table(counts), links=links)
+    worst = Table(kind=_PAGE_FINDING_TABLE, rows=findings, links=links)
     total = sum(count for _, _, count in counts)
     some = f"The worst {len(findings):,} of {total:,} findings"
     heading = some if len(findings) < total else "Findings"
-    meanings = PageTable(table=_CODE_TABLE, rows=kinds, anchor=lambda row: row["code"])
+    meanings = Table(kind=_CODE_TABLE, rows=kinds, anchor=lambda row: row["code"])
     return [
         Section(
             heading="Findings by kind",
@@ -140,11 +130,11 @@ def history_section(ledger: str | None) -> Section:
         except PylogError as error:
             return Section(heading="The last runs", blocks=[f"They cannot be read: {error}"])
         if rows:
-            blocks = [*figures(past_runs(rows)), PageTable(table=RUN_TABLE, rows=rows)]
+            blocks = [*figures(past_runs(rows)), Table(kind=RUN_TABLE, rows=rows)]
     return Section(heading="The last runs", blocks=blocks)
 
 
-def table_section(heading: str, table: TextTable, rows: Iterable[Row]) -> Section:
+def table_section(heading: str, kind: TableKind, rows: Iterable[Row]) -> Section:
     """Return a table below its heading; nothing without rows."""
     listed = list(rows)
-    return Section(heading=heading, blocks=[PageTable(table=table, rows=listed)] if listed else [])
+    return Section(heading=heading, blocks=[Table(kind=kind, rows=listed)] if listed else [])

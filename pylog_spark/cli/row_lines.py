@@ -18,14 +18,14 @@ from typing import Any, Final
 
 import typer
 
+from pylog_spark.cli.error_text import write_line
 from pylog_spark.options.choices import OutputFormat
 from pylog_spark.report import error_text, json_line
 from pylog_spark.text import escaped, printable, to_json
-from pylog_spark.text_table import Row
+from pylog_spark.view import Line, Row
 
 # And as Chinese and Japanese keyboards write them, which spreadsheets take as well.
 _FORMULA_STARTS: Final = (*"=+-@", *"\uff1d\uff0b\uff0d\uff20")
-_NO_DATA: Final[Mapping[str, str]] = {}
 
 
 def _write(text: str) -> None:
@@ -58,39 +58,33 @@ class RowLines:
         if self.is_csv:
             self._csv.writerow(self._columns)
 
-    def add(self, kind: str, row: Row, data: Mapping[str, str] = _NO_DATA) -> None:
-        """Write a row; CSV leaves out rows of another kind.
+    def write(self, lines: Iterable[Line | str]) -> None:
+        """Write lines, and remarks between them to standard error.
 
-        Their errors go to standard error.
-
-        Args:
-            kind: Its kind.
-            row: By name.
-            data: More of it, by name, as JSON texts: keys and values of records, which are told as
-                they are; secrets are hidden in texts of ours alone.
+        CSV leaves out lines of another kind; their errors are remarks.
         """
-        if not self.is_csv:
-            more = "".join(f',"{name}":{text}' for name, text in data.items())
-            self._write(f"{json_line(kind, row)[:-1]}{more}}}\n")
-        elif kind == self._kind:
-            cells = {name: _cell(value) for name, value in row.items()}
-            cells |= {name: _data_cell(text) for name, text in data.items()}
-            self._csv.writerow([cells[name] for name in self._columns])
-        else:
-            for text in _remarks(row):
-                typer.echo(printable(f"pylog: {text}"), err=True)
+        for line in lines:
+            if isinstance(line, str):
+                write_line(line)
+            elif not self.is_csv:
+                self._write_json(line)
+            elif line.kind == self._kind:
+                cells = {name: _cell(value) for name, value in line.row.items()}
+                cells |= {name: _data_cell(text) for name, text in line.data.items()}
+                self._csv.writerow([cells[name] for name in self._columns])
+            else:
+                for text in _remarks(line.row):
+                    typer.echo(printable(f"pylog: {text}"), err=True)
 
-    def add_list(self, kind: str, row: Row, name: str, items: Iterable[str]) -> None:
-        """Write a JSON line with one long list, item by item.
-
-        Args:
-            kind: Its kind.
-            row: By name.
-            name: Of the list.
-            items: JSON texts.
-        """
+    def _write_json(self, line: Line) -> None:
+        text = json_line(line.kind, line.row)
+        if line.items is None:
+            more = "".join(f',"{name}":{value}' for name, value in line.data.items())
+            self._write(f"{text[:-1]}{more}}}\n")
+            return
+        name, items = line.items
         # In a text every quote is escaped: this is the key, and nothing else.
-        before, _, after = json_line(kind, {**row, name: []}).partition(f'"{name}":[]')
+        before, _, after = text.partition(f'"{name}":[]')
         self._write(f'{before}"{name}":[')
         for number, item in enumerate(items):
             self._write(f",{item}" if number else item)

@@ -14,9 +14,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from rich.console import Console
+
+from pylog_spark.cli.error_text import write_line
+from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.options.choices import EngineChoice, OutputFormat
 from pylog_spark.options.declared import METRICS_FILE, OUTPUT, PLAN_OUT, QUIET, REPORT, WIDE
 from pylog_spark.options.option import CommandLine
+from pylog_spark.report_page import write_page
+from pylog_spark.text_table import write_blocks
+from pylog_spark.view import View
 from storage_core import interruption
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.clock import SystemClock
@@ -58,6 +65,7 @@ class Call(Generic[SubjectT]):
         subject: What it is about: locations of its roots, a plan.
         roots: The log directories of tasks that this machine can do as well.
         notes: What its answer says besides, line by line.
+        writer: Writes lines for a program before there is a view; None where nothing does.
         engine_note: Why its tasks are done where they are, and what takes the other engine; empty
             where somebody said it.
     """
@@ -67,6 +75,7 @@ class Call(Generic[SubjectT]):
     subject: SubjectT
     roots: "Sequence[LogRoot]" = ()
     notes: tuple[str, ...] = ()
+    writer: RowLines | None = None
     engine_note: str = ""
 
     @property
@@ -104,7 +113,7 @@ class Work(Generic[SubjectT, ReportT]):
         prepare: Reads the options, and refuses what the operation would refuse: a person is spared
             the start of a Spark session.
         operate: Does it; gets the place of its tasks, None without one.
-        show: Prints what was done and returns the exit status.
+        view: Returns the answer about what was done.
         tasks: Where they are done.
         asks_ledger: Whether a dry run reads the ledger, too, which it never writes.
     """
@@ -112,7 +121,7 @@ class Work(Generic[SubjectT, ReportT]):
     name: str
     prepare: Callable[[CommandLine], Call[SubjectT]]
     operate: Callable[[Call[SubjectT], Any], ReportT]
-    show: Callable[[Call[SubjectT], ReportT], int]
+    view: Callable[[Call[SubjectT], ReportT], View]
     tasks: Tasks = Tasks.NONE
     asks_ledger: bool = False
 
@@ -137,7 +146,7 @@ class Work(Generic[SubjectT, ReportT]):
         call = self.prepare(line)
         place, note = self._place(call)
         call = replace(call, engine_note=note)
-        return self.show(call, self.operate(call, place))
+        return show(self.view(call, self.operate(call, place)), line, call.writer)
 
     def _place(self, call: Call[SubjectT]) -> "tuple[Place | None, str]":
         """Return the place of tasks, and a note about the choice."""
@@ -187,6 +196,29 @@ class Work(Generic[SubjectT, ReportT]):
             return False
         topics = TopicFilter(topics=call.options.include, exclude=call.options.exclude)
         return are_few(call.roots, topics, most_bytes=MOST_BYTES_HERE)
+
+
+def show(view: View, line: CommandLine, writer: RowLines | None = None) -> int:
+    """Write a view as a command line asks; return the exit status.
+
+    Args:
+        view: The answer.
+        line: Output and page.
+        writer: What has begun to write lines for a program; None for a new one.
+    """
+    is_wide = line[WIDE]
+    if line[OUTPUT] is OutputFormat.TABLE:
+        write_blocks(Console(), view.blocks, is_wide=is_wide)
+        write_blocks(Console(), view.notes, is_wide=is_wide)
+    else:
+        writer = writer or RowLines(line[OUTPUT], *view.csv)
+        writer.write(view.lines)
+        for note in view.notes:
+            write_line(note)
+    page = line[REPORT]
+    if page is not None and view.page is not None:
+        write_page(page, view.page())
+    return view.status if isinstance(view.status, int) else view.status()
 
 
 def engine_text(engine: str, call: Call[Any]) -> str:

@@ -5,14 +5,11 @@ from dataclasses import asdict, fields
 from typing import Final
 
 import humanize
-from rich.console import Console
 
-from pylog_spark.cli.row_lines import RowLines
-from pylog_spark.cli.runner import load_options
+from pylog_spark.cli.runner import load_options, show
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.past_runs import PastRun, Undo, list_past_runs
-from pylog_spark.options.choices import OutputFormat
-from pylog_spark.options.declared import LAST, OUTPUT, QUIET, WIDE
+from pylog_spark.options.declared import LAST, QUIET
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import (
     number_column,
@@ -20,7 +17,7 @@ from pylog_spark.report import (
     size_text,
     time_column,
 )
-from pylog_spark.text_table import NOTHING, Column, Row, TextTable, write_lines, write_table
+from pylog_spark.view import NOTHING, Column, Row, Table, TableKind, Verbatim, View, lines_of
 from storage_core.wording import count_text
 
 
@@ -38,15 +35,16 @@ def show_runs(line: CommandLine) -> int:
     if line[QUIET]:
         return ExitCode.DONE
     rows = [asdict(run) for run in runs]
-    if line[OUTPUT] is not OutputFormat.TABLE:
-        lines = RowLines(line[OUTPUT], "past_run", [field.name for field in fields(PastRun)])
-        for row in rows:
-            lines.add("past_run", row)
-        return ExitCode.DONE
-    console = Console()
-    write_table(console, RUN_TABLE, rows, is_wide=line[WIDE])
-    write_lines(console, _footer(runs, options.trash))
-    return ExitCode.DONE
+    view = View(
+        lines=lines_of("past_run", rows),
+        csv=("past_run", [field.name for field in fields(PastRun)]),
+        blocks=[
+            Table(kind=RUN_TABLE, rows=rows),
+            *map(Verbatim, _footer(runs, options.trash)),
+        ],
+        status=ExitCode.DONE,
+    )
+    return show(view, line)
 
 
 def _footer(runs: list[PastRun], trash: str | None) -> list[str]:
@@ -88,7 +86,7 @@ def _note(row: Row) -> str:
     return "; ".join(part for part in (row["error"] or "", died) if part)
 
 
-RUN_TABLE: Final = TextTable(
+RUN_TABLE: Final = TableKind(
     columns=(
         Column(heading="run", cell=lambda row: row["run_id"]),
         Column(heading="action", cell=lambda row: row["action"]),

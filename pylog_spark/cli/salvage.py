@@ -11,13 +11,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 import typer
-from rich.console import Console
 
 from pylog_spark.cli.cat import write_records
 from pylog_spark.cli.chosen_topics import check_topics
 from pylog_spark.cli.error_text import write_line
-from pylog_spark.cli.row_lines import RowLines
-from pylog_spark.cli.runner import load_options
+from pylog_spark.cli.runner import load_options, show
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.salvage import (
     ReplayRow,
@@ -25,21 +23,18 @@ from pylog_spark.operations.salvage import (
     look_at_salvage,
     replay_salvage,
 )
-from pylog_spark.options.choices import OutputFormat
 from pylog_spark.options.declared import (
     AS_RECORDS,
     DRY_RUN,
     EXCLUDE,
-    OUTPUT,
     ROOTS,
     SALVAGED,
     TOPICS,
-    WIDE,
 )
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import PARTITION, error_text, number_column, size_column
 from pylog_spark.schemas import Status
-from pylog_spark.text_table import Column, Row, TextTable, write_paragraphs, write_table
+from pylog_spark.view import Column, Row, Table, TableKind, View, lines_of
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.kafka_log import open_logs
 from storage_core.maintenance.recovery.salvaged import find_salvaged
@@ -55,7 +50,7 @@ def _why_cut(row: Row) -> str:
     return "; ".join([*reasons, *([f"and {count_text(more, 'more cut')}"] if more > 0 else [])])
 
 
-_SALVAGE_TABLE: Final = TextTable(
+_SALVAGE_TABLE: Final = TableKind(
     columns=(
         PARTITION,
         number_column("records", "records", rank=0),
@@ -69,7 +64,7 @@ _SALVAGE_TABLE: Final = TextTable(
     note=_why_cut,
     note_heading="why it was cut",
 )
-_REPLAY_TABLE: Final = TextTable(
+_REPLAY_TABLE: Final = TableKind(
     columns=(
         PARTITION,
         Column(heading="status", cell=lambda row: row["status"]),
@@ -91,17 +86,18 @@ def show_salvage(line: CommandLine) -> int:
     """
     _check_topics(line)
     topics = TopicFilter(topics=line[TOPICS], exclude=line[EXCLUDE])
-    found = look_at_salvage(line[SALVAGED], line[ROOTS], topics)
-    rows = [_salvage_row(each) for each in found]
-    if line[OUTPUT] is not OutputFormat.TABLE:
-        lines = RowLines(line[OUTPUT], "salvaged", list(rows[0]) if rows else [])
-        for row in rows:
-            lines.add("salvaged", row)
-        return ExitCode.DONE
-    console = Console()
-    write_table(console, _SALVAGE_TABLE, rows, is_wide=line[WIDE])
-    write_paragraphs(console, _salvage_notes(line[SALVAGED], found), is_wide=line[WIDE])
-    return ExitCode.DONE
+    salvaged = look_at_salvage(line[SALVAGED], line[ROOTS], topics)
+    rows = [_salvage_row(each) for each in salvaged]
+    view = View(
+        lines=lines_of("salvaged", rows),
+        csv=("salvaged", rows[0] if rows else ()),
+        blocks=[
+            Table(kind=_SALVAGE_TABLE, rows=rows),
+            *_salvage_notes(line[SALVAGED], salvaged),
+        ],
+        status=ExitCode.DONE,
+    )
+    return show(view, line)
 
 
 def replay(line: CommandLine) -> int:
@@ -114,18 +110,16 @@ def replay(line: CommandLine) -> int:
     if line[AS_RECORDS]:
         return _write_records(line)
     rows = replay_salvage(line[SALVAGED], line[ROOTS], load_options(line))
+    status = ExitCode.FINDINGS if any(row.passed for row in rows) else ExitCode.DONE
     described = [_replay_row(row) for row in rows]
-    if line[OUTPUT] is OutputFormat.JSON:
-        lines = RowLines(line[OUTPUT], "replayed", ())
-        for row in described:
-            lines.add("replayed", row)
-    else:
-        console = Console()
-        write_table(console, _REPLAY_TABLE, described)
-        write_paragraphs(console, _replay_notes(line, rows))
-    if any(row.status is Status.FAILED for row in rows):
-        return ExitCode.PARTLY_FAILED
-    return ExitCode.FINDINGS if any(row.passed for row in rows) else ExitCode.DONE
+    view = View(
+        lines=lines_of("replayed", described),
+        blocks=[Table(kind=_REPLAY_TABLE, rows=described), *_replay_notes(line, rows)],
+        status=(
+            ExitCode.PARTLY_FAILED if any(row.status is Status.FAILED for row in rows) else status
+        ),
+    )
+    return show(view, line)
 
 
 def _check_topics(line: CommandLine) -> None:
@@ -145,11 +139,11 @@ def _write_records(line: CommandLine) -> int:
     The count goes to standard error.
     """
     topics = TopicFilter(topics=line[TOPICS], exclude=line[EXCLUDE])
-    found = look_at_salvage(line[SALVAGED], line[ROOTS], topics)
+    salvaged = look_at_salvage(line[SALVAGED], line[ROOTS], topics)
 
     def read(columns: Iterable[str]) -> Iterator[pa.RecordBatch]:
         listed = tuple(columns)
-        for each in found:
+        for each in salvaged:
             logs = open_logs(each.salvaged.directory)
             for first, last in each.contents.kept_offsets:
                 yield from logs.read(
@@ -162,7 +156,7 @@ def _write_records(line: CommandLine) -> int:
 
     write_records(line, read)
     sys.stdout.flush()
-    doubled = sum(each.contents.doubled for each in found)
+    doubled = sum(each.contents.doubled for each in salvaged)
     if doubled:
         typer.echo(f"pylog: left out: {count_text(doubled, 'record')} that the log has", err=True)
     return ExitCode.DONE
@@ -192,20 +186,20 @@ def _salvage_row(each: SalvagedRow) -> Row:
     }
 
 
-def _salvage_notes(folder: Path, found: Sequence[SalvagedRow]) -> list[str]:
-    missing = sum(each.log is None for each in found)
+def _salvage_notes(folder: Path, salvaged: Sequence[SalvagedRow]) -> list[str]:
+    missing = sum(each.log is None for each in salvaged)
     notes = []
     if missing:
         what = count_text(missing, "partition")
         notes.append(f"{what} without a log to compare with: name its log directory behind FOLDER")
-    passed = sum(each.contents.passed for each in found)
+    passed = sum(each.contents.passed for each in salvaged)
     if passed:
         notes.append(
             f"{count_text(passed, 'record')} whose offsets the log has gone past: only a producer "
             "can send them again; `pylog salvage replay FOLDER ROOT --as-records` writes them"
         )
-    roots = dict.fromkeys(str(each.log.parent) for each in found if each.log is not None)
-    if any(each.contents.free for each in found):
+    roots = dict.fromkeys(str(each.log.parent) for each in salvaged if each.log is not None)
+    if any(each.contents.free for each in salvaged):
         words = ["pylog", "salvage", "replay", str(folder), *roots, "--role", "broker", "--dry-run"]
         notes.append(f"the way back: {shlex.join(words)}")
     return notes

@@ -8,17 +8,16 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from rich.console import Console
 
 from pylog_spark.cli.chosen_topics import topic_notes
 from pylog_spark.cli.page_parts import figures, picture_notes, table_section
-from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.cli.runner import Call, Tasks, Work, engine_text, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.ingest import check_places, ingest
 from pylog_spark.operations.materialize import check_target, materialize
 from pylog_spark.operations.survey import survey
 from pylog_spark.operations.transfer import TransferReport
+from pylog_spark.options.choices import OutputFormat
 from pylog_spark.options.declared import (
     CONFIG_FILES,
     DRY_RUN,
@@ -42,10 +41,21 @@ from pylog_spark.report import (
     size_column,
     summary_line,
 )
-from pylog_spark.report_page import Page, Section, write_page
 from pylog_spark.run.guards import check_outside
 from pylog_spark.schemas import Action, Reason, Status
-from pylog_spark.text_table import SHOWN_ROWS, Column, Row, TextTable, write_table
+from pylog_spark.text_table import SHOWN_ROWS
+from pylog_spark.view import (
+    Block,
+    Column,
+    Line,
+    Page,
+    Row,
+    Section,
+    Table,
+    TableKind,
+    View,
+    lines_of,
+)
 from storage_core.maintenance.ingest.partition import IngestRules
 
 _ROWS_AT_ONCE: Final = 1000
@@ -58,12 +68,12 @@ def _why(row: Row) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def _table(*columns: Column) -> TextTable:
-    return TextTable(columns=(PARTITION, STATUS, *columns, REASON), note=_why)
+def _table(*columns: Column) -> TableKind:
+    return TableKind(columns=(PARTITION, STATUS, *columns, REASON), note=_why)
 
 
 # By action: what a person is shown of each partition.
-_TABLES: Final[Mapping[str, TextTable]] = {
+_TABLES: Final[Mapping[str, TableKind]] = {
     Action.INGEST: _table(
         size_column("bytes", "bytes_before", rank=2),
         number_column("segments", "segments_before", rank=4),
@@ -137,13 +147,6 @@ def _survey(call: Call[list[str]], place: Any) -> TransferReport:
     return report.with_unknown_configs(call.line[CONFIG_FILES]).with_notes(call.notes)
 
 
-def _show_survey(call: Call[Any], report: TransferReport) -> int:
-    page = call.line[REPORT]
-    if page is not None:
-        write_page(page, survey_page(report))
-    return _show(call, report)
-
-
 def survey_page(report: TransferReport) -> Page:
     """Return the page of a survey."""
     rows = report.details.to_pylist()
@@ -174,50 +177,44 @@ def _bytes_by_state(row: Row) -> dict[str, int]:
     return {"expired": expired, "dirty": dirty, "clean": clean, "kept": left - dirty - clean}
 
 
-def _show(call: Call[Any], report: TransferReport) -> int:
-    if call.is_for_person:
-        _write_table(call, report)
-    else:
-        names = report.details.schema.names
-        write_rows(report, RowLines(call.output, report.action, names))
-    return report.exit_code
+def _view(call: Call[Any], report: TransferReport) -> View:
+    return View(
+        lines=transfer_lines(report, is_csv=call.output is OutputFormat.CSV),
+        csv=(report.action, report.details.schema.names),
+        blocks=_blocks(call, report),
+        page=lambda: survey_page(report),
+        status=report.exit_code,
+    )
 
 
-def write_rows(report: TransferReport, lines: RowLines) -> None:
-    """Write results for a program: partitions' rows, then the run's.
+def transfer_lines(report: TransferReport, *, is_csv: bool) -> Iterator[Line]:
+    """Yield results for a program: partitions' rows, then the run's.
 
     Args:
         report: What was done.
-        lines: Where they go.
+        is_csv: Whether they are for CSV, whose rows have all of a result.
     """
-    if not lines.is_csv:  # whose rows have all of it
-        for row in _rows(report.results):
-            lines.add("result", row)
-    for row in _rows(report.details):
-        lines.add(report.action, row)
-    lines.add("run", report.run_row())
+    if not is_csv:
+        yield from lines_of("result", _rows(report.results))
+    yield from lines_of(report.action, _rows(report.details))
+    yield Line("run", report.run_row())
 
 
-def _write_table(call: Call[Any], report: TransferReport) -> None:
-    is_wide = call.is_wide
+def _blocks(call: Call[Any], report: TransferReport) -> Iterator[Block]:
     what = "dry run, nothing was written" if report.dry_run else f"run {report.run_id}"
     seconds = report.summary.duration_ms / 1000
     counts = summary_line(
         report.results.select(["status", "bytes_before", "bytes_after"]).to_pylist()
     )
-    line = f"{what}: {counts} in {seconds:.1f} s, {engine_text(report.engine, call)}"
     details = report.details
-    if not is_wide:
+    if not call.is_wide:
         is_unknown = pc.equal(details["reason"], Reason.CONFIG_UNKNOWN.value)
         details = details.filter(pc.invert(pc.fill_null(is_unknown, fill_value=False)))
-    write_table(
-        Console(),
-        _TABLES[report.action],
-        (details if is_wide else details.slice(0, SHOWN_ROWS)).to_pylist(),
-        is_wide=is_wide,
-        total=details.num_rows,
-        footer=[line, *ways_out(details["reason"].to_pylist()), *report.notes],
-    )
+    shown = details if call.is_wide else details.slice(0, SHOWN_ROWS)
+    yield Table(kind=_TABLES[report.action], rows=shown.to_pylist(), total=details.num_rows)
+    yield f"{what}: {counts} in {seconds:.1f} s, {engine_text(report.engine, call)}"
+    yield from ways_out(details["reason"].to_pylist())
+    yield from report.notes
 
 
 def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
@@ -230,20 +227,20 @@ INGEST: Final = Work(
     name="ingest",
     prepare=_prepare_ingest,
     operate=_ingest,
-    show=_show,
+    view=_view,
     tasks=Tasks.HERE_IF_FEW,
 )
 MATERIALIZE: Final = Work(
     name="materialize",
     prepare=_prepare_materialize,
     operate=_materialize,
-    show=_show,
+    view=_view,
     tasks=Tasks.HERE_IF_FEW,
 )
 SURVEY: Final = Work(
     name="survey",
     prepare=_prepare_survey,
     operate=_survey,
-    show=_show_survey,
+    view=_view,
     tasks=Tasks.HERE_IF_FEW,
 )

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow.compute as pc
 
 from pylog_spark.cli.chosen_topics import topic_notes
-from pylog_spark.cli.jobs import show_run
+from pylog_spark.cli.jobs import view_run
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.purge import purge
@@ -93,13 +93,13 @@ UNDO: Final = Work(
     name="undo",
     prepare=_prepare_undo,
     operate=_undo,
-    show=show_run,
+    view=view_run,
     tasks=Tasks.HERE,
 )
 PURGE: Final = Work(
     name="purge",
     prepare=_prepare_purge,
     operate=_purge,
-    show=show_run,
+    view=view_run,
     tasks=Tasks.HERE,
 )

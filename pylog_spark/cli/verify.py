@@ -1,15 +1,11 @@
 """``pylog verify``: is what lies in log directories whole?"""
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any, Final
 
-from rich.console import Console
-from rich.text import Text
-
 from pylog_spark.cli.chosen_topics import topic_notes
-from pylog_spark.cli.finding_tables import FINDING_TABLE, write_counts
+from pylog_spark.cli.finding_tables import FINDING_TABLE, count_blocks
 from pylog_spark.cli.page_parts import (
     finding_sections,
     history_section,
@@ -38,11 +34,18 @@ from pylog_spark.options.declared import (
 )
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import RESULT_TABLE, partition_name, size_text
-from pylog_spark.report_page import Page, write_page
 from pylog_spark.run.guards import check_ledger, check_outside
 from pylog_spark.schemas import RECORDED_FINDING
-from pylog_spark.text import printable
-from pylog_spark.text_table import Row, has_several_roots, write_paragraphs, write_table
+from pylog_spark.view import (
+    Block,
+    Line,
+    Page,
+    Table,
+    Verbatim,
+    View,
+    has_several_roots,
+    lines_of,
+)
 from storage_core.maintenance.verification.findings import Severity
 from storage_core.wording import count_text
 
@@ -50,73 +53,69 @@ from storage_core.wording import count_text
 _SHOWN_FINDINGS: Final = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Subject:
-    """What is verified, and how its findings are written.
-
-    Attributes:
-        locations: The roots.
-        lines: What writes rows for a program, from the first finding on; None for tables.
-    """
-
-    locations: list[str]
-    lines: RowLines | None
-
-
-def _prepare(line: CommandLine) -> Call[_Subject]:
+def _prepare(line: CommandLine) -> Call[list[str]]:
     options = load_options(line)
     roots = resolve_roots(line[ROOTS], said=options.role)
     check_outside(REPORT.label, line[REPORT], roots)
     check_ledger(roots, options.ledger)
     check_outside(METRICS_FILE.label, options.metrics_file, roots)
     notes = topic_notes(options, roots)
-    lines = None
+    writer = None
     if line[OUTPUT] is not OutputFormat.TABLE:
-        lines = RowLines(line[OUTPUT], "finding", RECORDED_FINDING.names)
-    subject = _Subject(locations=[root.location for root in roots], lines=lines)
-    return Call(line=line, options=options, subject=subject, roots=roots, notes=notes)
+        writer = RowLines(line[OUTPUT], "finding", RECORDED_FINDING.names)
+    subject = [root.location for root in roots]
+    return Call(
+        line=line, options=options, subject=subject, roots=roots, notes=notes, writer=writer
+    )
 
 
-def _verify(call: Call[_Subject], place: Any) -> VerifyReport:
+def _verify(call: Call[list[str]], place: Any) -> VerifyReport:
+    shown = call.line[SHOW]
+    if shown is None:
+        shown = _SHOWN_FINDINGS if call.is_for_person else ORDERED_FINDINGS
     request = VerifyRequest(
         is_deep=call.line[DEEP],
         is_live=call.line[LIVE],
         fail_on=call.line[FAIL_ON].severity,
-        shown=_shown(call),
+        shown=shown,
     )
-    lines = call.subject.lines
-    tell = None if lines is None or SHOW in call.line else partial(_write_findings, lines)
-    report = verify(place, call.line[ROOTS], call.options, request, on_findings=tell)
-    if lines is not None and tell is None:
-        _write_findings(lines, report.findings)
-    locations = call.subject.locations
-    report = report.with_empty_roots(locations, are_topics_chosen=call.are_topics_chosen)
+    writer = None if SHOW in call.line else call.writer
+    report = verify(
+        place,
+        call.line[ROOTS],
+        call.options,
+        request,
+        # Where nobody says how many, a program gets all of them while they are found.
+        on_findings=(
+            None if writer is None else lambda rows: writer.write(lines_of("finding", rows))
+        ),
+    )
+    report = report.with_empty_roots(call.subject, are_topics_chosen=call.are_topics_chosen)
     return report.with_notes(call.notes)
 
 
-def _shown(call: Call[_Subject]) -> int:
-    shown = call.line[SHOW]
-    if shown is None:
-        shown = _SHOWN_FINDINGS if call.is_for_person else ORDERED_FINDINGS
-    return shown
+def _view(call: Call[list[str]], report: VerifyReport) -> View:
+    def lines() -> Iterator[Line]:
+        if SHOW in call.line:
+            yield from lines_of("finding", report.findings)
+        yield from lines_of("result", report.results.to_pylist())
+        run = {
+            **report.run_row(),
+            "read_bytes": report.read_bytes,
+            "findings": [asdict(count) for count in report.counts],
+        }
+        yield Line("run", run)
 
+    def status() -> int:
+        report.release()
+        return report.exit_code
 
-def _write_findings(lines: RowLines, rows: Iterable[Row]) -> None:
-    for row in rows:
-        lines.add("finding", row)
-
-
-def _show(call: Call[_Subject], report: VerifyReport) -> int:
-    lines = call.subject.lines
-    if lines is None:
-        _write_tables(call, report)
-    else:
-        _write_rows(report, lines)
-    page = call.line[REPORT]
-    if page is not None:
-        write_page(page, verify_page(report, ledger=call.options.ledger))
-    report.release()
-    return report.exit_code
+    return View(
+        lines=lines(),
+        blocks=_blocks(call, report),
+        page=lambda: verify_page(report, ledger=call.options.ledger),
+        status=status,
+    )
 
 
 def verify_page(report: VerifyReport, *, ledger: str | None) -> Page:
@@ -144,54 +143,42 @@ def verify_page(report: VerifyReport, *, ledger: str | None) -> Page:
     )
 
 
-def _write_rows(report: VerifyReport, lines: RowLines) -> None:
-    for result in report.results.to_pylist():
-        lines.add("result", result)
-    run = {
-        **report.run_row(),
-        "read_bytes": report.read_bytes,
-        "findings": [asdict(count) for count in report.counts],
-    }
-    lines.add("run", run)
-
-
-def _write_tables(call: Call[_Subject], report: VerifyReport) -> None:
-    is_wide = call.is_wide
-    console = Console()
+def _blocks(call: Call[list[str]], report: VerifyReport) -> Iterator[Block]:
     rows = report.results.to_pylist()
     are_several = has_several_roots(rows)
     for row in (row for row in rows if row["error"] is not None):
         place = f" in {row['root']}" if are_several else ""
         text = f"{partition_name(row)}{place} could not be verified: {row['error']}"
-        console.print(Text(printable(text), style="bold red"), soft_wrap=True)
+        yield Verbatim(text, "bold red")
     counts = [(count.severity, count.code, count.count) for count in report.counts]
     # What is harmless or only worth knowing is counted; a list of it would hide the rest.
     least = Severity.WARN.rank
     bad = [row for row in report.findings if Severity(row["severity"]).rank >= least]
-    left = sum(n for severity, _, n in counts if Severity(severity).rank >= least) - len(bad)
+    more = sum(n for severity, _, n in counts if Severity(severity).rank >= least) - len(bad)
     if bad:
-        way = "--show N prints more, --output json all, --ledger keeps all"
-        more = [f"{left:,} more; {way}"] if left else []
-        write_table(console, FINDING_TABLE, bad, is_wide=is_wide, footer=[*more, ""])
+        yield Table(kind=FINDING_TABLE, rows=bad)
+        if more:
+            yield f"{more:,} more; --show N prints more, --output json all, --ledger keeps all"
+        yield ""
     if counts:
-        write_counts(console, counts, report.findings)
-        console.print()
+        yield from count_blocks(counts, report.findings)
+        yield ""
     seconds = report.summary.duration_ms / 1000
     rate = f", {size_text(round(report.read_bytes / seconds))}/s" if seconds else ""
     hint = "`pylog explain CODE` says more of each" if report.counts else "nothing found"
-    line = (
+    yield (
         f"run {report.run_id}: {count_text(report.summary.done, 'partition')}, "
         f"{size_text(report.read_bytes)} in {seconds:.1f} s{rate}, "
         f"{engine_text(report.engine, call)}: {hint}"
     )
-    write_paragraphs(console, [line, *report.notes], is_wide=is_wide)
+    yield from report.notes
 
 
 VERIFY: Final = Work(
     name="verify",
     prepare=_prepare,
     operate=_verify,
-    show=_show,
+    view=_view,
     tasks=Tasks.HERE_IF_FEW,
     asks_ledger=True,
 )

@@ -15,7 +15,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from pylog_spark.cli.row_lines import RowLines
-from pylog_spark.cli.transfer import write_rows
+from pylog_spark.cli.transfer import transfer_lines
 from pylog_spark.operations.survey import survey
 from pylog_spark.options import JobOptions
 from pylog_spark.options.choices import OutputFormat
@@ -69,7 +69,8 @@ def measure(partitions: int, *, use_inventory: bool, folder: Path) -> dict[str, 
     report = plan_once(spark, partitions, latency_seconds=LATENCY_SECONDS, inventory=inventory)
     planned = time.perf_counter()
     with (folder / "report.jsonl").open("w") as out:
-        write_rows(report, RowLines(OutputFormat.JSON, report.action, (), write=out.write))
+        lines = RowLines(OutputFormat.JSON, report.action, (), write=out.write)
+        lines.write(transfer_lines(report, is_csv=False))
     ended = time.perf_counter()
     assert report.details.num_rows == partitions
     found = {

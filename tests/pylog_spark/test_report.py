@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from pylog_spark.cli.error_text import escape_log_lines
-from pylog_spark.cli.finding_tables import FINDING_TABLE, write_counts
+from pylog_spark.cli.finding_tables import FINDING_TABLE, count_blocks
 from pylog_spark.report import (
     CUT_TABLE,
     PLAN_TABLE,
@@ -27,7 +27,8 @@ from pylog_spark.report import (
     summary_line,
 )
 from pylog_spark.schemas import CUT, FINDING, PLAN, RESULT, RETENTION
-from pylog_spark.text_table import write_table
+from pylog_spark.text_table import write_blocks
+from pylog_spark.view import Table
 
 
 def row(**values: Any) -> dict[str, Any]:
@@ -37,7 +38,8 @@ def row(**values: Any) -> dict[str, Any]:
 
 def written(rows: list[dict[str, Any]], footer: list[str] | None = None) -> str:
     out = io.StringIO()
-    write_table(Console(file=out), RESULT_TABLE, rows, is_wide=True, footer=footer or [])
+    blocks = [Table(kind=RESULT_TABLE, rows=rows), *(footer or [])]
+    write_blocks(Console(file=out), blocks, is_wide=True)
     return out.getvalue()
 
 
@@ -109,9 +111,8 @@ def test_rows_of_several_roots_say_which_is_their_own(table):
 
     def rendered(*roots: str) -> str:
         console = Console(width=400, file=io.StringIO())
-        write_table(
-            console, table, [dict.fromkeys(names) | said | {"root": root} for root in roots]
-        )
+        rows = [dict.fromkeys(names) | said | {"root": root} for root in roots]
+        write_blocks(console, [Table(kind=table, rows=rows)])
         return console.file.getvalue()
 
     several = rendered("/disk1", "/disk2")
@@ -178,7 +179,7 @@ def test_a_retention_row_says_what_goes_and_what_keeps_the_rest(hold, wait_ms, k
         "wait_ms": wait_ms,
     }
     out = io.StringIO()
-    write_table(Console(file=out), RETENTION_TABLE, [found])
+    write_blocks(Console(file=out), [Table(kind=RETENTION_TABLE, rows=[found])])
     assert "clicks-0" in out.getvalue()
     assert "0 to 94" in out.getvalue()
     assert hold in out.getvalue()
@@ -233,7 +234,7 @@ def hostile_row(schema: pa.Schema) -> dict[str, Any]:
 def test_no_table_lets_a_name_or_an_error_through_as_it_is(table, schema):
     out = io.StringIO()
     rows = [hostile_row(schema)]
-    write_table(Console(file=out), table, rows, is_wide=True, footer=[HOSTILE])
+    write_blocks(Console(file=out), [Table(kind=table, rows=rows), HOSTILE], is_wide=True)
     text = out.getvalue()
     text.encode("utf-8")
     assert SHOWN in text.splitlines()[-1]
@@ -244,7 +245,7 @@ def test_no_table_lets_a_name_or_an_error_through_as_it_is(table, schema):
 
 def test_counts_of_findings_let_no_name_and_no_fix_through_as_it_is():
     out = io.StringIO()
-    write_counts(Console(file=out), [("error", HOSTILE, 1)], [hostile_row(FINDING)])
+    write_blocks(Console(file=out), count_blocks([("error", HOSTILE, 1)], [hostile_row(FINDING)]))
     text = out.getvalue()
     assert SHOWN in text.splitlines()[-1]
     assert text.count(SHOWN) >= 2

@@ -23,9 +23,18 @@ from pylog_spark.pictures import (
     segments_by_size,
 )
 from pylog_spark.report import CUT_TABLE, PLAN_TABLE, RESULT_TABLE, RETENTION_TABLE
-from pylog_spark.report_page import Command, Figure, Page, PageTable, Section, write_page
+from pylog_spark.report_page import write_page
 from pylog_spark.schemas import CUT, FINDING, PLAN, RESULT, RETENTION
-from pylog_spark.text_table import Column, TextTable
+from pylog_spark.view import (
+    Column,
+    Figure,
+    Page,
+    Section,
+    Sentence,
+    Table,
+    TableKind,
+    Verbatim,
+)
 from tests.pylog_spark.test_report import HOSTILE, SHOWN, hostile_row
 
 NOW_MS = 1_800_000_000_000
@@ -91,17 +100,20 @@ def test_no_page_runs_what_a_name_or_an_error_says(tmp_path):
         RETENTION: RETENTION_TABLE,
         FINDING: FINDING_TABLE,
     }
-    anchored = PageTable(
-        table=COUNT_TABLE,
+    anchored = Table(
+        kind=COUNT_TABLE,
         rows=[{"severity": "error", "code": HOSTILE, "count": 1}],
         links={"code": lambda row: row["code"]},
         anchor=lambda row: row["code"],
     )
     sections = [
-        Section(heading=HOSTILE, blocks=[HOSTILE, Command(HOSTILE), *figures(*hostile_pictures())]),
+        Section(
+            heading=HOSTILE,
+            blocks=[HOSTILE, Sentence(HOSTILE), Verbatim(HOSTILE), *figures(*hostile_pictures())],
+        ),
         Section(heading=HOSTILE, blocks=[anchored]),
         *(
-            Section(heading=HOSTILE, blocks=[PageTable(table=table, rows=[hostile_row(schema)])])
+            Section(heading=HOSTILE, blocks=[Table(kind=table, rows=[hostile_row(schema)])])
             for schema, table in tables.items()
         ),
         *finding_sections([("error", HOSTILE, 1)], [hostile_row(FINDING) | {"root": HOSTILE}]),
@@ -152,7 +164,7 @@ def test_colours_of_pictures_are_those_of_the_page(tmp_path):
     assert not re.findall(r'(?:fill|stroke)="(?:#|rgb)', svg)
 
 
-TABLE = TextTable(
+TABLE = TableKind(
     columns=(
         Column(heading="name", cell=lambda row: row["name"]),
         Column(
@@ -174,7 +186,7 @@ ROWS = [
 
 
 def test_a_table_has_all_columns_with_a_value_and_says_what_rows_are_sorted_by(tmp_path):
-    text = page_text(tmp_path, PageTable(table=TABLE, rows=ROWS))
+    text = page_text(tmp_path, Table(kind=TABLE, rows=ROWS))
     assert re.findall(r"<button>(.*?)</button>", text) == ["root", "name", "size"]
     assert '<td class="number" data-value="10">10 KiB</td>' in text
     assert '<td class="number" data-value="">-</td>' in text
@@ -184,7 +196,7 @@ def test_a_table_has_all_columns_with_a_value_and_says_what_rows_are_sorted_by(t
 
 def test_more_rows_than_a_browser_shows_in_time_are_counted(tmp_path, monkeypatch):
     monkeypatch.setattr(report_page, "MOST_ROWS", 1)
-    text = page_text(tmp_path, PageTable(table=TABLE, rows=ROWS * 600))
+    text = page_text(tmp_path, Table(kind=TABLE, rows=ROWS * 600))
     assert text.count("<tbody>") == 1
     assert "and 1,199 more rows; --output json has all of them" in text
 

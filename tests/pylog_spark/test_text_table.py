@@ -9,16 +9,19 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pylog_spark.text_table import (
-    SHOWN_ROWS,
+from pylog_spark.text_table import SHOWN_ROWS, write_blocks
+from pylog_spark.view import (
+    Block,
     Column,
-    TextTable,
+    Figure,
+    Sentence,
+    Table,
+    TableKind,
+    Verbatim,
     has_several_roots,
-    write_paragraphs,
-    write_table,
 )
 
-TABLE = TextTable(
+TABLE = TableKind(
     columns=(
         Column(heading="name", cell=lambda row: row["name"], folds=True),
         Column(heading="code", cell=lambda row: row["code"]),
@@ -35,10 +38,16 @@ def row(**values: Any) -> dict[str, Any]:
     return {"name": "orders-0", "code": "SOME_CODE", "size": "9", **values}
 
 
-def lines(rows: list[dict[str, Any]], width: int = 80, **how: Any) -> list[str]:
+def lines(
+    rows: list[dict[str, Any]], width: int = 80, *, is_wide: bool = False, total: int | None = None
+) -> list[str]:
+    return written(width, Table(kind=TABLE, rows=rows, total=total), is_wide=is_wide).splitlines()
+
+
+def written(width: int, *blocks: Block, is_wide: bool = False) -> str:
     out = io.StringIO()
-    write_table(Console(file=out, width=width), TABLE, rows, **how)
-    return out.getvalue().splitlines()
+    write_blocks(Console(file=out, width=width), blocks, is_wide=is_wide)
+    return out.getvalue()
 
 
 def test_all_columns_that_have_a_value_are_shown_where_there_is_room():
@@ -144,13 +153,20 @@ def test_of_many_rows_the_first_are_shown_and_all_in_a_wide_table():
     assert lines(rows[:3], total=7)[-1].startswith("and 4 more")
 
 
-def test_lines_of_a_footer_are_broken_between_words_but_for_commands():
-    text = lines([], footer=["word " * 30, "run `pylog recover /a/very/long/path/indeed` " * 3])
+def test_sentences_are_broken_between_words_but_for_commands():
+    command = "run `pylog recover /a/very/long/path/indeed` " * 3
+    text = written(80, Table(kind=TABLE, rows=[]), Sentence("word " * 30), command).splitlines()
     assert len(text) == 3
     assert text[1].startswith("  word")
-    out = io.StringIO()
-    write_paragraphs(Console(file=out, width=20), [f"see /{'long' * 20}/path there"])
-    assert f"/{'long' * 20}/path" in out.getvalue()
+    assert f"/{'long' * 20}/path" in written(20, f"see /{'long' * 20}/path there")
+
+
+def test_what_is_verbatim_is_never_broken_and_steers_no_terminal():
+    assert written(20, Verbatim("\x1bword " * 9)) == "\\x1bword " * 9 + "\n"
+
+
+def test_a_terminal_shows_no_figure():
+    assert written(80, Figure(svg="<svg/>", caption="a picture")) == ""
 
 
 def calls_of(work: Callable[[], Any]) -> int:

@@ -13,6 +13,7 @@ from pylog_spark.engines.choice import Local
 from pylog_spark.options import JobOptions
 from pylog_spark.options.choices import EngineChoice
 from pylog_spark.options.option import CommandLine
+from pylog_spark.view import View
 from storage_core.catalog.roles import Role
 from storage_core.errors import ConfigError
 
@@ -62,7 +63,7 @@ def place_of(
         work,
         prepare=lambda _: call,
         operate=lambda _, place: places.append(place),
-        show=lambda *_: 7,
+        view=lambda *_: View(lines=(), blocks=(), status=7),
     )
     assert whole(CommandLine({})) == 7
     return places[0]

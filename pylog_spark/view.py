@@ -1,0 +1,193 @@
+"""The answer of a command, before a renderer writes it.
+
+Four renderers write it: ``text_table`` on a terminal, ``cli.row_lines`` as JSON lines and as CSV,
+``report_page`` as a page. Nothing is read for a view before its renderer asks: rows and blocks may
+be generators.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+Row = Mapping[str, Any]
+
+# Of a cell without a value.
+NOTHING: Final = "-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        heading: Its first line.
+        cell: Text of a row; ``-`` or nothing where the row has no value.
+        value: What a row is sorted by, a number or None; None where that is the cell's text.
+        rank: Columns of the highest rank go first where room is short; those of 0 always stay.
+        is_number: Whether it is flush right.
+        folds: Whether it holds names that may be long: these fold before other columns go.
+        style: How rich is to draw a row's cell.
+    """
+
+    heading: str
+    cell: Callable[[Row], str]
+    value: Callable[[Row], float | None] | None = None
+    rank: int = 0
+    is_number: bool = False
+    folds: bool = False
+    style: Callable[[Row], str] = lambda _: ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableKind:
+    """A kind of table: its columns, and the sentence about a row.
+
+    Attributes:
+        columns: From left to right; the first names the row.
+        note: The sentence about a row, empty for none; None where no row has one.
+        note_heading: Heading of these sentences where they are a column.
+        note_style: How rich is to draw them.
+        title: A line above the table on a terminal.
+    """
+
+    columns: tuple[Column, ...]
+    note: Callable[[Row], str] | None = None
+    note_heading: str = "why"
+    note_style: Callable[[Row], str] = lambda _: ""
+    title: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows of one kind; a terminal shows nothing without rows.
+
+    Attributes:
+        kind: What its columns are.
+        rows: What it is made of. Where their ``root`` differs, that is a column, too.
+        total: How many rows there are, where ``rows`` are only the first of them.
+        links: By the heading of a column, where a row's cell leads on a page: the name of a row's
+            anchor, None for nowhere.
+        anchor: Name of a row's anchor on a page; None for none.
+    """
+
+    kind: TableKind
+    rows: Sequence[Row]
+    total: int | None = None
+    links: Mapping[str, Callable[[Row], str | None]] = field(default_factory=dict)
+    anchor: Callable[[Row], str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A sentence with a style; plain text is a sentence without one.
+
+    A terminal breaks it between words, unless it holds a long command.
+
+    Attributes:
+        text: The sentence.
+        style: How rich is to draw it.
+        has_marks: Whether rich marks brackets and numbers in it.
+    """
+
+    text: str
+    style: str = ""
+    has_marks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verbatim:
+    """A command or an error to be copied: it is never broken."""
+
+    text: str
+    style: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A picture of a page.
+
+    Attributes:
+        svg: The drawing, from whoever draws it safely (``pictures``): it is taken as it is.
+        caption: What it shows.
+    """
+
+    svg: str
+    caption: str
+
+
+Block = str | Sentence | Verbatim | Table | Figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A heading with its content; nothing if the content is empty."""
+
+    heading: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A page.
+
+    Attributes:
+        title: Its name, in the window as well.
+        lead: The first sentence: what a reader has to know if he reads no further.
+        notes: What he should know besides.
+        sections: The rest.
+    """
+
+    title: str
+    lead: str
+    notes: Sequence[str] = ()
+    sections: Sequence[Section] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A row for a program: a line of JSON, or of CSV.
+
+    Attributes:
+        kind: Its kind.
+        row: Values by name.
+        data: More of it, by name, as JSON texts: keys and values of records, which are told as
+            they are; secrets are hidden in texts of ours alone.
+        items: JSON texts of its one long list, by the list's name; the row has an empty one.
+    """
+
+    kind: str
+    row: Row
+    data: Mapping[str, str] = field(default_factory=dict)
+    items: tuple[str, Iterable[str]] | None = None
+
+
+def lines_of(kind: str, rows: Iterable[Row]) -> Iterable[Line]:
+    """Yield rows of one kind as lines."""
+    return (Line(kind, row) for row in rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """The answer of a command.
+
+    Attributes:
+        lines: Rows for a program, in order; a text among them is a remark for standard error.
+        csv: The kind of rows that CSV has, and the names of their columns; none where the command
+            has no CSV.
+        blocks: The answer for a terminal.
+        notes: The last sentences: below the blocks, or on standard error beside lines.
+        page: Makes the page of ``--report``; None where the command has none.
+        status: The exit status; a function where it depends on all that was written.
+    """
+
+    lines: Iterable[Line | str]
+    csv: tuple[str, Iterable[str]] = ("", ())
+    blocks: Iterable[Block]
+    notes: Iterable[str] = ()
+    page: Callable[[], Page] | None = None
+    status: int | Callable[[], int]
+
+
+def has_several_roots(rows: Iterable[Row]) -> bool:
+    """Whether rows are of several roots; each then names its own."""
+    return len({row.get("root") for row in rows}) > 1
