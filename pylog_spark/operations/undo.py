@@ -6,27 +6,35 @@ Of a local log directory everything that is needed lies in the trash of the run,
 in the root itself.
 """
 
+import json
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from typing import Any, Final
 
 import pyarrow as pa
 
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Local, Place
-from pylog_spark.operations.broker_undo import BrokerUndo
-from pylog_spark.operations.managed_undo import undo_managed
 from pylog_spark.options import JobOptions
 from pylog_spark.run.guards import check_ledger
 from pylog_spark.run.job import new_job
+from pylog_spark.run.planning import are_looked_at_here, count_look_tasks
 from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import RunReport
-from pylog_spark.schemas import RESULT, Action
+from pylog_spark.schemas import RESULT, STEPS, UNDONE, Action, Reason, Status
+from pylog_spark.tasks.undo import undo_partitions
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock
-from storage_core.commit.trash import RUN_FILE, hold_run, read_run
-from storage_core.errors import ConfigError
-from storage_core.roots.managed import HeldManagedRoot
-from storage_core.roots.open_root import LogRoot
+from storage_core.commit.trash import RUN_FILE, hold_run
+from storage_core.errors import ConfigError, StorageError, describe_failure
+from storage_core.roots.open_root import LogRoot, kept_roots
+from storage_core.roots.root import HeldRoot
+from storage_core.roots.undo import RootUndo, UndoT, UndoWork
+
+# So many are put back by this process about as soon as others have started that could do it.
+_FEW: Final = 32
 
 
 def undo(
@@ -62,43 +70,132 @@ def undo(
     return run.report(RunReport, results)
 
 
-def _undo_roots(run: Run, run_id: str) -> Iterator[pa.Table]:
-    """Undo the run in all roots; yield each root's recorded rows."""
+def _undo_roots(run: Run, undoes: str) -> Iterator[pa.Table]:
+    """Undo a run in all roots; yield each root's recorded rows."""
     job, options = run.job, run.job.options
-    # All of them are held before the first is touched: whoever is refused one has changed nothing.
-    managed = [root.location for root in job.roots if root.role is Role.MANAGED]
-    for location in () if options.dry_run else managed:
-        run.hold(HeldManagedRoot(location, run_id=job.run_id))
-    for each in _broker_undos(run, run_id):
-        if options.dry_run:
-            each.check()
-        else:
-            each.undo()
-        run.notes += tuple(each.notes)
-        yield run.recorder.each_result(each.results(), action=job.action)
-    for location in managed:
-        rows = undo_managed(run, location, run_id)
-        yield run.recorder.each_result(rows, action=job.action)
-
-
-def _broker_undos(run: Run, run_id: str) -> list[BrokerUndo]:
-    """Return the undos of local log directories, each under its lock.
-
-    The run's trash names the directories.
-    """
-    job, options = run.job, run.job.options
-    if all(root.role is not Role.BROKER for root in job.roots):
-        return []
-    folder = _run_folder(run_id, options.trash)
-    if not options.dry_run:
+    folder = None if options.trash is None else _run_folder(undoes, options.trash)
+    if folder is not None and not options.dry_run:
         run.held.enter_context(hold_run(folder))
-    undos = [
-        BrokerUndo(run, folder, before, number)
-        for number, before in enumerate(read_run(folder).roots)
+    roots = [
+        root.open().hold(
+            run_id=job.run_id, mark_clean=options.mark_clean, is_alone=len(job.roots) == 1
+        )
+        for root in job.roots
     ]
-    for each in () if options.dry_run else undos:
-        each.hold()
-    return undos
+    locks = [run.held.enter_context(ExitStack()) for _ in roots]
+    # All of them are held before the first is touched: whoever is refused one has changed nothing.
+    for root, lock in () if options.dry_run else zip(roots, locks, strict=True):
+        run.roots[root.location] = root
+        try:
+            lock.enter_context(root)
+        except StorageError as error:
+            root.give_up(error)
+    for root, lock in zip(roots, locks, strict=True):
+        undo = root.undo_of(undoes, folder)
+        yield run.recorder.each_result(_undo_root(run, root, undo, lock), action=job.action)
+        run.notes += tuple(undo.end())
+
+
+def _undo_root(
+    run: Run, root: HeldRoot, undo: RootUndo[UndoT], lock: ExitStack
+) -> Iterator[dict[str, Any]]:
+    """Undo a run in one root; give the root back.
+
+    Args:
+        run: The undo.
+        root: The root; unless in a dry run it is held, or its disk has failed.
+        undo: What there is to undo.
+        lock: Gives the root back.
+
+    Yields:
+        Columns of ``schemas.RESULT`` of each partition that the run changed, with the operations
+        behind it.
+
+    Raises:
+        StorageError: The disk failed, and there is no other root that could be undone.
+    """
+    with lock:
+        for part in undo.parts(run.job.topics):
+            rows: dict[str, dict[str, Any]] = {}
+            if run.job.options.dry_run:
+                rows = _ask(run, root, undo, part, undo.check, Status.PLANNED)
+            else:
+                try:
+                    _undo_part(run, root, undo, part, rows)
+                except StorageError as error:
+                    root.give_up(error)
+            for each in part:
+                row = rows.get(each.location)
+                if row is None and root.failure is not None:
+                    # Of the other partitions it is known what became of them before that.
+                    row = {"status": Status.FAILED.value, **describe_failure(root.failure)}
+                if row is not None:
+                    name = {
+                        "root": root.location,
+                        "topic": each.partition.topic,
+                        "partition": each.partition.partition,
+                        "directory": each.location,
+                    }
+                    yield name | row | {STEPS: json.loads(row.get(STEPS) or "[]")}
+
+
+def _undo_part(
+    run: Run,
+    root: HeldRoot,
+    undo: RootUndo[UndoT],
+    part: Sequence[UndoT],
+    rows: dict[str, dict[str, Any]],
+) -> None:
+    """Undo a part of a root's partitions; add their rows."""
+    if root.failure is not None:
+        return
+    checked: dict[str, dict[str, Any]] = {}
+    due = part
+    if undo.moves_files:
+        checked = _ask(run, root, undo, part, undo.check, Status.PLANNED)
+        planned = {place for place, row in checked.items() if row["status"] == Status.PLANNED.value}
+        rows |= {place: row for place, row in checked.items() if place not in planned}
+        due = [each for each in part if each.location in planned]
+    undo.begin(part, due)
+    if not due or root.failure is not None:
+        return
+    ended = _ask(run, root, undo, due, undo.apply, Status.DONE)
+    for place, row in ended.items():
+        if place in checked and row["reason"] == Reason.ALREADY_UNDONE.value:
+            # By an attempt of this run that could not say so any more.
+            ended[place] = checked[place] | {"status": Status.DONE.value}
+    rows |= ended
+    done = {place for place, row in ended.items() if row["status"] == Status.DONE.value}
+    undo.settle(due, [each for each in due if each.location in done])
+
+
+def _ask(
+    run: Run,
+    root: HeldRoot,
+    undo: RootUndo[UndoT],
+    part: Sequence[UndoT],
+    work: UndoWork[UndoT],
+    status: Status,
+) -> dict[str, dict[str, Any]]:
+    """Return what tasks make of partitions, by directory."""
+    if not part:
+        return {}
+    tasks = count_look_tasks(len(part), slots=run.engine.slots)
+    if undo.moves_files:
+        tasks = min(tasks, run.disks.per_disk or tasks)
+    what = "compare" if status is Status.PLANNED else "put back"
+    # Whoever undoes a partition holds its claim or asks for the lease, wherever that is done.
+    rows = run.engine.collect(
+        run.engine.spread(
+            [part[number::tasks] for number in range(tasks)],
+            partial(undo_partitions, work=work, status=status),
+            UNDONE,
+        ),
+        UNDONE,
+        f"{run.job.title}: {what} {len(part)} partitions of {root.location}",
+        is_look=len(part) <= _FEW if undo.moves_files else are_looked_at_here(len(part)),
+    )
+    return {row["directory"]: row for row in rows.to_pylist()}
 
 
 def check_undo(run_id: str, options: JobOptions, roots: Sequence[str] = ()) -> tuple[LogRoot, ...]:
@@ -114,14 +211,13 @@ def check_undo(run_id: str, options: JobOptions, roots: Sequence[str] = ()) -> t
             a log directory.
         CheckpointError: The trash cannot be understood.
     """
-    found = resolve_roots(roots, said=Role.MANAGED) if roots else []
+    touched: list[LogRoot] = []
     if options.trash is not None or not roots:
-        run = read_run(_run_folder(run_id, options.trash))
-        found += [
-            LogRoot(location=root.location, role=Role.BROKER, is_said=True) for root in run.roots
-        ]
-    check_ledger(found, options.ledger)
-    return tuple(found)
+        touched += kept_roots(_run_folder(run_id, options.trash))
+    if roots:
+        touched += resolve_roots(roots, said=Role.MANAGED)
+    check_ledger(touched, options.ledger)
+    return tuple(touched)
 
 
 def _run_folder(run_id: str, trash: str | None) -> Path:

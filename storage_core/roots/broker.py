@@ -47,6 +47,7 @@ from storage_core.commit.scratch import (
 )
 from storage_core.commit.trash import drop_raised, write_raised
 from storage_core.errors import (
+    ConfigError,
     GuardRefusedError,
     LogDirectoryNotFoundError,
     PylogError,
@@ -55,6 +56,7 @@ from storage_core.errors import (
 )
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, CLEANER_FILE, LOG_START_FILE, TopicPartition
 from storage_core.local_files import folder_names
+from storage_core.roots.broker_undo import BrokerUndo
 from storage_core.roots.killed_runs import (
     encode_remembered,
     observe_partition,
@@ -256,8 +258,6 @@ def _unless_failed(
         try:
             method(self, *args, **kwargs)
         except StorageError as error:
-            if self.is_alone:
-                raise
             self.give_up(error)
 
     return guarded
@@ -334,7 +334,13 @@ class HeldBrokerRoot:
             self._give_back()
 
     def give_up(self, error: StorageError) -> None:
-        """Note a disk failure: leave the directory alone from now on."""
+        """Note a disk failure: leave the directory alone from now on.
+
+        Raises:
+            StorageError: The same, where the run has no other root.
+        """
+        if self.is_alone:
+            raise error
         if self.failure is None:
             self.failure = error
             _log.error("%s: the disk failed, the run goes on without: %s", self.location, error)
@@ -373,11 +379,18 @@ class HeldBrokerRoot:
         try:
             return shutil.disk_usage(self.location).free
         except OSError as error:
-            failure = StorageError(self.location, error.strerror or str(error))
-            if self.is_alone:
-                raise failure from error
-            self.give_up(failure)
+            self.give_up(StorageError(self.location, error.strerror or str(error)))
             return 0
+
+    def undo_of(self, run_id: str, folder: Path | None) -> BrokerUndo:
+        """Return the undo of a run from its folder in the trash.
+
+        Raises:
+            PylogError: The trash cannot be understood or read.
+        """
+        if folder is None:
+            raise ConfigError("--trash", None, f"say where the trash of run {run_id} is")
+        return BrokerUndo(self, self._files, folder)
 
     @property
     def scratch(self) -> str | None:

@@ -48,6 +48,7 @@ from storage_core.filenames import (
     segment_file,
 )
 from storage_core.local_files import open_file
+from storage_core.roots.managed_undo import ManagedUndo
 from storage_core.roots.root import TOUCHED, Prepare, Prepared
 from storage_core.store import LogStore, ManagedStore, ObjectStore, open_object_store
 from storage_core.store.gaps import CopiedRange
@@ -386,6 +387,15 @@ class HeldManagedRoot:
     def free_bytes(self) -> int:
         """Return the largest number: an object store names no limit."""
         return sys.maxsize
+
+    def give_up(self, error: StorageError) -> None:
+        """Raise the failure: no disk is taken out of a run here."""
+        raise error
+
+    def undo_of(self, run_id: str, folder: Path | None) -> ManagedUndo:
+        """Return the undo of a run from former generations."""
+        del folder
+        return ManagedUndo(root=self, run_id=run_id)
 
     def allow_commits(self, directories: Iterable[str | Path]) -> None:
         """Check that the lease is still held.

@@ -20,6 +20,7 @@ from storage_core.checkpoint.checkpoints import (
     PartitionCheckpoints,
     read_checkpoints,
 )
+from storage_core.commit.trash import read_run
 from storage_core.errors import (
     ConfigError,
     InvalidNameError,
@@ -74,6 +75,20 @@ class LogRoot:
             MissingDriverError: The package that reaches such a URL is not installed.
         """
         return open_root(self.location, role=self.role)
+
+
+def kept_roots(folder: Path) -> list[LogRoot]:
+    """Return the log directories of a run by its trash.
+
+    Only what runs take out of a broker's directory is kept there.
+
+    Raises:
+        PylogError: The trash cannot be understood or read.
+    """
+    return [
+        LogRoot(location=root.location, role=Role.BROKER, is_said=True)
+        for root in read_run(folder).roots
+    ]
 
 
 def open_root(root: str | Path, *, role: Role | None = None) -> Root:

@@ -27,6 +27,7 @@ from storage_core.checkpoint.small_files import SmallFiles
 from storage_core.commit import CommitPlan
 from storage_core.errors import StorageError
 from storage_core.filenames import TopicPartition
+from storage_core.roots.undo import RootUndo
 from storage_core.store import LogStore
 from storage_core.store.gaps import CopiedRange
 from storage_core.store.generations import unpinned
@@ -223,6 +224,26 @@ class HeldRoot(Protocol):
 
         Raises:
             StorageError: The disk fails, and the run has no other root.
+        """
+        ...
+
+    def give_up(self, error: StorageError) -> None:
+        """Leave the root alone from now on, for its disk has failed.
+
+        Raises:
+            StorageError: The failure, where the run ends with it.
+        """
+        ...
+
+    def undo_of(self, run_id: str, folder: Path | None) -> RootUndo[Any]:
+        """Return the undo of a run in this root.
+
+        Args:
+            run_id: The run.
+            folder: What it kept of local directories; None where there is no trash.
+
+        Raises:
+            PylogError: What the run kept cannot be understood or read.
         """
         ...
 

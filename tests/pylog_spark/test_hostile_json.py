@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pylog_spark.operations.broker_undo import remember_marker
 from pylog_spark.options.choices import BytesFormat
 from pylog_spark.record_text import json_of
 from pylog_spark.run.plan_file import read_plan_file
@@ -39,6 +38,7 @@ from storage_core.filenames import PURGED_FILE, TopicPartition
 from storage_core.maintenance.compaction.key_files import map_set, write_set
 from storage_core.maintenance.materialize import PIN_FILE, STATE_FILE, read_pin, read_target
 from storage_core.maintenance.replication.partition_registration import parse_states
+from storage_core.roots.broker_undo import remember_marker
 from storage_core.roots.killed_runs import _read_marker
 from storage_core.store.generations import read_head, read_history
 from storage_core.store.lease import LEASE_FILE, read_lease
@@ -224,9 +224,8 @@ def test_every_reader_is_named_above():
         "pylog_spark/cli/row_lines.py",  # a text that was just written
         "pylog_spark/operations/audit.py",  # from task to driver
         "pylog_spark/operations/cleaned_logs.py",
-        "pylog_spark/operations/broker_undo.py",  # from task to driver
         "pylog_spark/operations/managed_purge.py",  # from task to driver
-        "pylog_spark/operations/managed_undo.py",  # from task to driver
+        "pylog_spark/operations/undo.py",  # from task to driver
         "pylog_spark/run/plan_file.py",  # its own values, made plain
         "pylog_spark/run/recording.py",
         "pylog_spark/operations/recovered_logs.py",

@@ -11,7 +11,7 @@ import pytest
 
 from pylog_spark.engines import local_engine
 from pylog_spark.engines.choice import Local
-from pylog_spark.operations import broker_undo, managed_undo
+from pylog_spark.operations import undo as undo_module
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.undo import undo
 from pylog_spark.options import Strategy
@@ -76,7 +76,7 @@ def test_an_undo_that_is_done_again_is_said_to_be_done(tmp_path, monkeypatch):
     compaction = compaction_in(tmp_path)
     monkeypatch.setattr(local_engine, "LocalEngine", DyingEngine)
     monkeypatch.setattr(DyingEngine, "deaths", tmp_path / "deaths")
-    monkeypatch.setattr(broker_undo, "_FEW", 0)
+    monkeypatch.setattr(undo_module, "_FEW", 0)
     (tmp_path / "deaths").mkdir()
     report = undo(RUN, compaction.options, place=Local(2))
     # A task looks, and another one undoes.
@@ -97,7 +97,7 @@ def test_an_undo_of_a_managed_root_that_is_done_again_is_said_to_be_done(tmp_pat
         if name == "twice":
             monkeypatch.setattr(local_engine, "LocalEngine", DyingEngine)
             monkeypatch.setattr(DyingEngine, "deaths", tmp_path / "deaths")
-            monkeypatch.setattr(managed_undo, "are_looked_at_here", lambda _: False)
+            monkeypatch.setattr(undo_module, "are_looked_at_here", lambda _: False)
             (tmp_path / "deaths").mkdir()
         report = undo(MANAGED_RUN, options(), roots=[twin.location], place=Local(2))
         assert (report.exit_code, report.summary.done) == (0, len(NAMES))

@@ -6,7 +6,8 @@ import pytest
 
 from pylog_spark.engines.choice import Local
 from pylog_spark.engines.local_engine import LocalEngine
-from pylog_spark.operations import managed_purge, managed_undo
+from pylog_spark.operations import managed_purge
+from pylog_spark.operations import undo as undo_module
 from pylog_spark.operations.purge import purge
 from pylog_spark.operations.undo import undo
 from pylog_spark.options import JobOptions
@@ -14,6 +15,7 @@ from storage_core.catalog.roles import Role
 from storage_core.clock import SystemClock
 from storage_core.errors import GuardRefusedError
 from storage_core.filenames import TopicPartition, log_file
+from storage_core.roots import managed_undo
 from storage_core.roots.managed import HeldManagedRoot
 from storage_core.store import ManagedStore, ObjectStore, open_object_store
 from storage_core.store.managed_root import create_root
@@ -128,7 +130,7 @@ def many(location: str) -> ObjectStore:
 def test_many_partitions_are_undone_by_several_tasks_stage_by_stage(
     tmp_path, monkeypatch, stages, are_few
 ):
-    monkeypatch.setattr(managed_undo, "are_looked_at_here", lambda _: are_few)
+    monkeypatch.setattr(undo_module, "are_looked_at_here", lambda _: are_few)
     monkeypatch.setattr(managed_undo, "_AT_ONCE", 30)
     found = []
     for slots in (1, 2):

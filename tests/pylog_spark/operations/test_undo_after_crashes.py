@@ -9,7 +9,6 @@ import pytest
 
 from pylog_spark.operations.undo import undo
 from pylog_spark.run.upkeep import observe_root
-from pylog_spark.tasks import undo as undo_tasks
 from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.commit.claim import hold_claim
@@ -33,6 +32,7 @@ from storage_core.filenames import (
     LOG_START_FILE,
     TopicPartition,
 )
+from storage_core.roots import broker_undo
 from storage_core.roots.broker import HeldBrokerRoot
 from storage_core.store.local import LocalStore, write_record
 from tests.crash.work.run_of_undo import (
@@ -63,7 +63,7 @@ def test_an_undo_of_a_run_that_was_killed_undoes_what_the_run_had_only_begun(tmp
         run_id=RUN, action="compact", started_ms=0, roots=(observe_root(str(root.path)),)
     )
     write_record(Path(place, RUN_FILE), run.encode())
-    with HeldBrokerRoot(str(root.path), run_id=RUN, mark_clean=True) as held:
+    with HeldBrokerRoot(str(root.path), run_id=RUN, mark_clean=True, is_alone=False) as held:
         held.begin_writing()
         held.allow_commits([directory])
         assert held.scratch is not None
@@ -172,14 +172,14 @@ def test_an_undo_of_two_directories_of_which_one_is_locked_touches_neither(compa
 
 @pytest.mark.item("DIR-03")
 def test_an_undo_that_is_interrupted_leaves_the_directory_unclean(compaction, monkeypatch):
-    undo_partition = undo_tasks.undo_partition
+    undo_partition = broker_undo.undo_partition
 
     def interrupted(store: LocalStore, commits: Any, **rest: Any) -> Any:
         if NAMES[1] in store.location:
             raise KeyboardInterrupt
         return undo_partition(store, commits, **rest)
 
-    monkeypatch.setattr(undo_tasks, "undo_partition", interrupted)
+    monkeypatch.setattr(broker_undo, "undo_partition", interrupted)
     with pytest.raises(KeyboardInterrupt):
         compaction.undo()
     monkeypatch.undo()
@@ -206,14 +206,14 @@ def test_an_undo_is_refused_while_somebody_works_with_the_same_trash(compaction)
 def test_an_undo_that_failed_in_a_partition_remembers_the_marker_for_the_next(
     compaction, monkeypatch
 ):
-    undo_partition = undo_tasks.undo_partition
+    undo_partition = broker_undo.undo_partition
 
     def failing(store: LocalStore, commits: Any, **rest: Any) -> Any:
         if NAMES[1] in store.location:
             raise CheckpointError("undo.json", 0, "malformed")
         return undo_partition(store, commits, **rest)
 
-    monkeypatch.setattr(undo_tasks, "undo_partition", failing)
+    monkeypatch.setattr(broker_undo, "undo_partition", failing)
     report = undo(RUN, compaction.options)
     monkeypatch.undo()
     assert (report.summary.failed, report.exit_code) == (1, 4)

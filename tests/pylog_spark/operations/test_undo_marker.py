@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.operations.broker_undo import remember_marker
 from storage_core.errors import PylogError
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, LOCK_FILE
 from storage_core.roots.broker import HeldBrokerRoot
+from storage_core.roots.broker_undo import remember_marker
 
 MARKER = b'{"version":0,"brokerEpoch":11}'
 

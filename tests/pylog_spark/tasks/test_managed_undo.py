@@ -3,16 +3,21 @@
 import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from pylog_spark.tasks import managed_undo
-from pylog_spark.tasks.managed_undo import ManagedUndo, undo_managed_partitions
+from pylog_spark.schemas import Status
+from pylog_spark.tasks.undo import undo_partitions
+from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import ConditionFailedError
 from storage_core.filenames import TopicPartition
+from storage_core.roots import managed_undo
 from storage_core.roots.managed import HeldManagedRoot, ManagedAccess
+from storage_core.roots.managed_undo import ManagedUndo
+from storage_core.roots.undo import UndoWork
 from storage_core.store import ManagedStore
 from tests.kit.wrapped_objects import CountingObjects
 from tests.pylog_spark.broker_roots import broker_directory
@@ -33,19 +38,28 @@ def twin(request, tmp_path) -> ManagedTwin:
     return made
 
 
-def told(twin: ManagedTwin, access: ManagedAccess | None) -> ManagedUndo:
-    return ManagedUndo(root=twin.location, run_id=RUN, began_ms=0, access=access)
+@dataclass(frozen=True, slots=True)
+class ToldUndo:
+    """What tasks are told of an undo."""
+
+    twin: ManagedTwin
+    work: UndoWork[Any]
+    status: Status
 
 
 @contextmanager
-def held(twin: ManagedTwin, run_id: str = UNDO) -> Iterator[ManagedUndo]:
+def held(twin: ManagedTwin, run_id: str = UNDO) -> Iterator[ToldUndo]:
     with HeldManagedRoot(twin.location, run_id=run_id) as root:
-        yield told(twin, pickle.loads(pickle.dumps(root.access)))
+        # What tasks are told goes on when the root was given back.
+        apply = pickle.loads(pickle.dumps(root.undo_of(RUN, None).apply))
+        yield ToldUndo(twin, apply, Status.DONE)
 
 
-def undone(undo: ManagedUndo, topics: Sequence[str] = SMALL) -> list[dict[str, Any]]:
+def undone(undo: ToldUndo, topics: Sequence[str] = SMALL) -> list[dict[str, Any]]:
     """Return the rows of a task, but for the time it took."""
-    batches = undo_managed_partitions([TopicPartition(topic, 0) for topic in topics], undo)
+    asked = ManagedUndo(root=HeldManagedRoot(undo.twin.location, run_id=UNDO), run_id=RUN)
+    [part] = asked.parts(TopicFilter(topics=tuple(topics)))
+    batches = undo_partitions(pickle.loads(pickle.dumps(part)), undo.work, undo.status)
     return pa.Table.from_batches(batches).drop_columns("duration_ms").to_pylist()
 
 
@@ -147,10 +161,11 @@ def test_a_lease_that_is_lost_before_the_commit_stops_that_and_what_was_done_is_
 
 def test_a_look_writes_nothing_and_says_what_would_be(twin):
     before = manifests(twin)
-    looked = undone(told(twin, None))
+    root = HeldManagedRoot(twin.location, run_id=UNDO)
+    looked = undone(ToldUndo(twin, root.undo_of(RUN, None).check, Status.PLANNED))
     assert manifests(twin) == before
     with held(twin) as undo:
-        assert [row | {"status": "planned"} for row in undone(undo)] == looked
+        assert [row | {"status": "planned", "steps": None} for row in undone(undo)] == looked
 
 
 def test_what_an_undo_asks_of_the_store(twin, monkeypatch):
@@ -165,6 +180,7 @@ def test_what_an_undo_asks_of_the_store(twin, monkeypatch):
     data = counting.count("head")
     assert 0 < data <= len(twin.store(SMALL[0]).list_files())
     assert {name: number for name, number in counting.requests.items() if name[0] != "head"} == {
+        ("list", "other"): 1,  # by the driver
         ("get", "manifest"): 2,
         ("get", "history"): 2,
         ("put_if_absent", "history"): 1,

@@ -1,0 +1,438 @@
+"""Undo a run in a broker's log directory from the trash.
+
+A partition is only touched if every file of it is what the run left; of the others the first file
+that is not is named, and they stay as they are.
+
+A partition may be undone twice: what another attempt has undone is found to be undone, and what it
+left in the middle is finished. Two attempts never work on a partition at the same time.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+from storage_core.catalog.off_switch import OFF_SWITCH_FILE, is_switched_off
+from storage_core.catalog.topic_filter import TopicFilter
+from storage_core.checkpoint.checkpoints import Checkpoints, read_checkpoints
+from storage_core.checkpoint.small_files import SmallFiles
+from storage_core.commit.trash import (
+    TrashedRoot,
+    list_commits,
+    read_raised,
+    read_run,
+    read_subject,
+)
+from storage_core.commit.undo import UndonePartition, check_partition, is_undone, undo_partition
+from storage_core.errors import (
+    ChangedWhileReadError,
+    CheckpointError,
+    GuardRefusedError,
+    PartitionNotFoundError,
+    StorageError,
+)
+from storage_core.filenames import (
+    CLEANER_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    REPLICATION_FILE,
+    TopicPartition,
+    parse_partition_directory,
+)
+from storage_core.json_values import OMITTED, ONE_LINE, JsonFile, Word
+from storage_core.log.leftovers import plan_settling
+from storage_core.roots.killed_runs import changed_partitions, observe_partitions
+from storage_core.roots.undo import PartitionUndo, Undone
+from storage_core.store import LocalStore
+from storage_core.store.local import write_record
+
+if TYPE_CHECKING:
+    from storage_core.roots.broker import BrokerAccess, HeldBrokerRoot
+
+_UNCLEAN_NOTE: Final = (
+    "{root}: not marked as cleanly shut down, as it was not before the run, or when the undo "
+    "began: a broker, or pylog recover, recovers it"
+)
+_FAILED_NOTE: Final = (
+    "{root}: the disk failed, and the undo did no more there; given again when the disk is in "
+    "order, the same undo does the rest: {failure}"
+)
+_MARKER_FILE: Final = "undo-marker-{number}.json"
+# A line for each partition.
+_MOST_MARKER_BYTES: Final = 64 << 20
+_MALFORMED: Final = (
+    "; the entries of this partition could not be put back, so its files were not touched "
+    "either. A broker does not start with such a file: remove it when you have looked at it, and "
+    "give the same undo again"
+)
+# Which checkpoints an action moves.
+_CHECKPOINTS: Final[Mapping[str, Sequence[str]]] = {
+    "compact": (CLEANER_FILE,),
+    "retain": (LOG_START_FILE, CLEANER_FILE, RECOVERY_POINT_FILE),
+    "recover": (RECOVERY_POINT_FILE, LOG_START_FILE, REPLICATION_FILE),
+    "truncate": (RECOVERY_POINT_FILE, LOG_START_FILE, REPLICATION_FILE, CLEANER_FILE),
+}
+_TRUNCATE: Final = "truncate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SeenMarker:
+    """The marker of a log directory as an undo saw it first.
+
+    Attributes:
+        is_clean: Whether it was there.
+        partitions: What ``observe_partitions`` said then; older versions did not say.
+    """
+
+    is_clean: bool
+    partitions: Annotated[Mapping[str, Word] | None, OMITTED] = None
+
+
+_MARKER: Final = JsonFile(_SeenMarker, layout=ONE_LINE, is_open=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaisedStart:
+    """A log start possibly left raised by a killed run.
+
+    The run raised it before its commit began.
+
+    Attributes:
+        raised: To what the run raised it.
+        before: What it was, None without an entry in the checkpoint.
+        now: What it is, None without an entry.
+    """
+
+    raised: int
+    before: int | None
+    now: int | None
+
+    @property
+    def is_left(self) -> bool:
+        """Whether records below it are hidden that the run has not removed."""
+        return self.now == self.raised != self.before
+
+    def verify(self) -> None:
+        """Check that the log start is as raised, or as before.
+
+        Raises:
+            ChangedWhileReadError: Somebody else has moved it.
+        """
+        if self.now not in {self.raised, self.before}:
+            raise ChangedWhileReadError(
+                LOG_START_FILE, f"the entry {self.raised} or {self.before}", str(self.now)
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerPartitionUndo(PartitionUndo):
+    """The undo of a run in one partition directory.
+
+    Attributes:
+        commits: The trash of the run's commits on it, oldest first; none where the run was killed
+            before it began with one.
+        actions: What these commits did.
+        start: Its log start, where the run may have raised it for a commit that did not end.
+        malformed: What is wrong with a checkpoint in which its entries would be put back.
+    """
+
+    commits: tuple[Path, ...]
+    actions: frozenset[str] = frozenset()
+    start: RaisedStart | None = None
+    malformed: CheckpointError | None = None
+
+    @property
+    def has_raised_start(self) -> bool:
+        """Whether its log start is as the run raised it."""
+        return self.start is not None and self.start.is_left
+
+    @property
+    def moved_checkpoints(self) -> set[str]:
+        """The checkpoints with entries moved by the run."""
+        names = {name for action in self.actions for name in _CHECKPOINTS.get(action, ())}
+        return names | {LOG_START_FILE} if self.has_raised_start else names
+
+    def is_undone(self) -> bool:
+        """Return whether the partition is exactly as before the run.
+
+        It is not if it is gone.
+        """
+        if self.has_raised_start:
+            return False
+        try:
+            return not self.commits or is_undone(LocalStore(Path(self.location)), self.commits)
+        except PartitionNotFoundError:
+            return False
+
+    def verify(self) -> None:
+        """Refuse a switched-off directory or a log start moved since.
+
+        Raises:
+            GuardRefusedError: The owner has switched it off.
+            ChangedWhileReadError: Somebody has moved the log start.
+        """
+        if is_switched_off(self.location):
+            raise GuardRefusedError("SWITCHED_OFF", f"{self.location}: {OFF_SWITCH_FILE}")
+        if self.start is not None and not self.commits:
+            self.start.verify()
+
+    def describe(self, undone: UndonePartition) -> Undone:
+        """Return the undo of the partition as rows tell it."""
+        return Undone(
+            is_needed=undone.steps > 0 or self.has_raised_start,
+            steps=[step for plan in undone.plans for step in plan.describe()],
+            bytes_before=undone.bytes_before,
+            bytes_after=undone.bytes_after,
+            segments_before=undone.segments_before,
+            segments_after=undone.segments_after,
+        )
+
+
+class BrokerUndo:
+    """The undo of a run in one log directory.
+
+    Args:
+        root: The directory as the undo holds it.
+        files: Its checkpoint files.
+        folder: The trash of the run that is undone.
+    """
+
+    def __init__(self, root: "HeldBrokerRoot", files: SmallFiles, folder: Path) -> None:
+        self._root = root
+        self._files = files
+        self._folder = folder
+        number, self._before = next(
+            (number, before)
+            for number, before in enumerate(read_run(folder).roots)
+            if before.location == root.location
+        )
+        self._marker_file = folder / _MARKER_FILE.format(number=number)
+        self._is_clean = False
+        self._is_whole = False
+        self._notes: list[str] = []
+
+    @property
+    def moves_files(self) -> bool:
+        """Whether files are put back: they are."""
+        return True
+
+    @property
+    def check(self) -> Callable[[BrokerPartitionUndo], Undone]:
+        """What tasks do to foretell the undo of a partition."""
+        return _check
+
+    @property
+    def apply(self) -> Callable[[BrokerPartitionUndo], Undone]:
+        """What tasks do to undo a partition, under its claim."""
+        return partial(_undo, access=self._root.access)
+
+    def parts(self, topics: TopicFilter) -> Iterator[Sequence[BrokerPartitionUndo]]:
+        """Yield all partitions at once: they share checkpoints and the marker.
+
+        These are the partitions of which the run kept something, and those whose log start it
+        raised and did not come to the rest: nothing of them was kept yet.
+        """
+        location = self._root.location
+        starts = self._raised_starts()
+        commits: dict[Path, list[tuple[Path, str]]] = {}
+        # One that was killed while it still kept files is not listed, and has changed nothing.
+        for commit in sorted(list_commits(self._folder)):
+            directory, action = read_subject(commit)
+            if str(directory.parent) == location:
+                commits.setdefault(directory, []).append((commit, action))
+        for partition in starts:
+            commits.setdefault(Path(location, str(partition)), [])
+        problems = self._read(self._before.checkpoints).problems
+        chosen = []
+        for directory, oldest_first in commits.items():
+            partition = parse_partition_directory(directory.name)
+            undo = BrokerPartitionUndo(
+                location=str(directory),
+                partition=partition,
+                commits=tuple(commit for commit, _ in oldest_first),
+                actions=frozenset(action for _, action in oldest_first),
+                start=starts.get(partition),
+            )
+            malformed = sorted(undo.moved_checkpoints & problems.keys())
+            if malformed:
+                undo = replace(undo, malformed=problems[malformed[0]])
+            if topics.admits(partition.topic):
+                chosen.append(undo)
+        yield sorted(chosen, key=lambda undo: undo.partition)
+
+    def begin(
+        self, part: Sequence[BrokerPartitionUndo], due: Sequence[BrokerPartitionUndo]
+    ) -> None:
+        """Take the marker away, and put back checkpoints that allow it.
+
+        Where one of that cannot be done, the files of the partitions stay as they are, and the
+        same undo does it all later.
+        """
+        root = self._root
+        if not due:
+            self._finish_marker(part)
+            return
+        places = {each.location for each in due}
+        self._is_clean = remember_marker(
+            self._marker_file,
+            root,
+            verified={
+                Path(each.location).name
+                for each in part
+                if each.location in places or each.is_undone()
+            },
+        )
+        root.begin_writing()
+        # Half undone, the logs are as they were before they were recovered, perhaps: nobody may
+        # believe the marker until all are, neither at the end of this run nor after a kill.
+        root.claim_unclean()
+        root.allow_commits([each.location for each in due])
+        root.write_checkpoints(_entries_before(self._before, due, _not_above))
+
+    def settle(
+        self, due: Sequence[BrokerPartitionUndo], done: Sequence[BrokerPartitionUndo]
+    ) -> None:
+        """Put back the other checkpoints, and maybe the marker."""
+        root = self._root
+        root.write_checkpoints(_entries_before(self._before, done, _above))
+        self._is_whole = len(done) == len(due)
+        root.settle_commits({}, is_whole=self._is_whole)
+        if self._is_clean and self._before.was_clean:
+            root.claim_clean()
+        else:
+            root.claim_unclean()
+            self._notes.append(_UNCLEAN_NOTE.format(root=root.location))
+
+    def end(self) -> Sequence[str]:
+        """Forget the former marker; return notes for the report."""
+        root = self._root
+        if root.failure is not None:
+            self._notes.append(_FAILED_NOTE.format(root=root.location, failure=root.failure))
+        elif self._is_whole:
+            self._marker_file.unlink(missing_ok=True)
+        return self._notes
+
+    def _raised_starts(self) -> dict[TopicPartition, RaisedStart]:
+        """Return the log starts raised by the run, by partition.
+
+        A run that was killed may have left them raised.
+        """
+        raised = read_raised(self._folder, self._root.location)
+        if not raised:
+            return {}
+        before = self._before.checkpoints.get(LOG_START_FILE, {})
+        now = self._read([LOG_START_FILE]).entries.get(LOG_START_FILE, {})
+        return {
+            partition: RaisedStart(raised=start, before=before.get(name), now=now.get(partition))
+            for name, start in raised.items()
+            for partition in (parse_partition_directory(name),)
+        }
+
+    def _read(self, names: Iterable[str]) -> Checkpoints:
+        """Return what checkpoints say; nothing once the disk has failed."""
+        try:
+            if self._root.failure is None:
+                return read_checkpoints(self._files, names, strict=False)
+        except StorageError as error:
+            self._root.give_up(error)
+        return Checkpoints()
+
+    def _finish_marker(self, part: Sequence[BrokerPartitionUndo]) -> None:
+        """Write the marker of an undo killed just before it.
+
+        It is written only if nothing else was left to do.
+
+        Not if anything has changed since: then a broker may have removed it.
+        """
+        root = self._root
+        if root.was_clean or not self._before.was_clean or not self._marker_file.is_file():
+            return
+        if not all(each.is_undone() for each in part):
+            return
+        verified = {Path(each.location).name for each in part}
+        if remember_marker(self._marker_file, root, verified=verified):
+            root.begin_writing()
+            root.claim_clean()
+
+
+def _check(undo: BrokerPartitionUndo) -> Undone:
+    undo.verify()
+    undone = undo.describe(check_partition(LocalStore(Path(undo.location)), undo.commits))
+    if undone.is_needed and undo.malformed is not None:
+        file, line = undo.malformed.file, undo.malformed.line
+        raise CheckpointError(file, line, undo.malformed.reason + _MALFORMED)
+    return undone
+
+
+def _undo(undo: BrokerPartitionUndo, access: "BrokerAccess") -> Undone:
+    with access.alone(undo.location) as store:
+        undo.verify()
+        return undo.describe(undo_partition(store, undo.commits, settling=plan_settling))
+
+
+def _entries_before(
+    root: TrashedRoot,
+    due: Iterable[BrokerPartitionUndo],
+    names_of: Callable[[BrokerPartitionUndo], set[str]],
+) -> dict[str, dict[TopicPartition, int | None]]:
+    """Return the checkpoint entries from before the run, by file.
+
+    A file that was malformed then has no former entries.
+
+    Args:
+        root: The log directory before the run.
+        due: The partitions.
+        names_of: Which files are meant.
+    """
+    entries: dict[str, dict[TopicPartition, int | None]] = {}
+    for undo in due:
+        for name in names_of(undo) & root.checkpoints.keys():
+            before = root.checkpoints[name].get(str(undo.partition))
+            entries.setdefault(name, {})[undo.partition] = before
+    return entries
+
+
+def _not_above(undo: BrokerPartitionUndo) -> set[str]:
+    """Return the checkpoints that are put back before the files.
+
+    With these former points the log is in order as the run left it, too.
+    """
+    names = undo.moved_checkpoints
+    return names & {LOG_START_FILE} if _TRUNCATE in undo.actions else names
+
+
+def _above(undo: BrokerPartitionUndo) -> set[str]:
+    """Return the checkpoints put back after the files.
+
+    Their former points may lie above the log as the run left it.
+    """
+    return undo.moved_checkpoints - _not_above(undo)
+
+
+def remember_marker(path: Path, held: "HeldBrokerRoot", *, verified: Collection[str]) -> bool:
+    """Return whether the directory had its marker when its undo began.
+
+    While logs are half undone nobody may believe the marker: it is away from before the first file
+    changes until the last one is as it was, and after a kill only this file tells of it.
+
+    Not if somebody else has changed a partition since: a broker that left no marker, above all.
+
+    Args:
+        path: Where that is written down.
+        held: The log directory.
+        verified: The partitions that are, file by file, what the run or its undo left.
+    """
+    directory = Path(held.location)
+    if path.is_file():
+        content = LocalStore(path.parent).read_file(path.name, limit_bytes=_MOST_MARKER_BYTES)
+        first = _MARKER.parse(content, str(path))
+        if not first.is_clean:
+            return False
+        if not held.was_clean:
+            if first.partitions is None:
+                return False
+            return not changed_partitions(first.partitions, directory, verified=verified)
+    seen = _SeenMarker(is_clean=held.was_clean, partitions=observe_partitions(directory))
+    write_record(path, _MARKER.encode(seen))
+    return held.was_clean

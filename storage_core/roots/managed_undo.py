@@ -1,0 +1,227 @@
+"""Undo a run in a managed root: publish former generations again.
+
+Nothing is copied or read but manifests. A partition is only undone if its current generation is
+the run's: what somebody committed since is not lost.
+
+A partition may be undone twice: a generation that another attempt of this undo has made says so,
+and the history still has what that attempt found. So the answer is the same.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from storage_core.catalog.topic_filter import TopicFilter
+from storage_core.errors import ConditionFailedError, GuardRefusedError, PartitionNotFoundError
+from storage_core.filenames import LOG_SUFFIX, kind_of
+from storage_core.roots.undo import PartitionUndo, Undone
+from storage_core.store import ManagedStore, ObjectStore, open_object_store
+from storage_core.store.generations import Head, read_head, read_history
+from storage_core.store.managed_root import list_partitions
+from storage_core.store.manifest import Manifest
+from storage_core.store.open_objects import MANAGED_PREFIX
+from storage_core.store.open_store import join_location
+
+if TYPE_CHECKING:
+    from storage_core.roots.managed import HeldManagedRoot, ManagedAccess
+
+# What was done is on record after so many partitions at the latest.
+_AT_ONCE: Final = 10_000
+_RUN_TIME: Final = re.compile(r"(\d{8}T\d{6}Z)-")
+# Clocks of two machines may differ by so much.
+_TOLERANCE_MS: Final = 3_600_000
+_UNDOES: Final = "undoes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagedPartitionUndo(PartitionUndo):
+    """The undo of a run in one partition of a managed root.
+
+    Attributes:
+        root: Path or URL of the managed root.
+        run_id: The run that is undone.
+        began_ms: It had committed nothing before, by whatever clock, epoch milliseconds.
+    """
+
+    root: str
+    run_id: str
+    began_ms: int
+
+    def is_in(self, manifest: Manifest) -> bool:
+        """Return whether an undo of the run made a generation."""
+        return manifest.result.get(_UNDOES) == self.run_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagedUndo:
+    """The undo of a run in one managed root.
+
+    Attributes:
+        root: The root.
+        run_id: The run that is undone.
+    """
+
+    root: "HeldManagedRoot"
+    run_id: str
+
+    @property
+    def moves_files(self) -> bool:
+        """Whether files are put back: they are only named again."""
+        return False
+
+    @property
+    def check(self) -> Callable[[ManagedPartitionUndo], Undone | None]:
+        """What tasks do to foretell the undo of a partition."""
+        return _undo
+
+    @property
+    def apply(self) -> Callable[[ManagedPartitionUndo], Undone | None]:
+        """What tasks do to undo a partition; each commit is fenced."""
+        return partial(_undo, access=self.root.access)
+
+    def parts(self, topics: TopicFilter) -> Iterator[Sequence[ManagedPartitionUndo]]:
+        """Yield all partitions of the topics, by thousands."""
+        location, began_ms = self.root.location, _began_ms(self.run_id)
+        listed = list_partitions(open_object_store(location))
+        chosen = sorted(partition for partition in listed if topics.admits(partition.topic))
+        for first in range(0, len(chosen), _AT_ONCE):
+            yield [
+                ManagedPartitionUndo(
+                    location=MANAGED_PREFIX + join_location(location, str(partition)),
+                    partition=partition,
+                    root=location,
+                    run_id=self.run_id,
+                    began_ms=began_ms,
+                )
+                for partition in chosen[first : first + _AT_ONCE]
+            ]
+
+    def begin(
+        self, part: Sequence[ManagedPartitionUndo], due: Sequence[ManagedPartitionUndo]
+    ) -> None:
+        """Do nothing: no commit depends on another."""
+        del part, due
+
+    def settle(
+        self, due: Sequence[ManagedPartitionUndo], done: Sequence[ManagedPartitionUndo]
+    ) -> None:
+        """Do nothing: each commit was whole, or did not happen."""
+        del due, done
+
+    def end(self) -> Sequence[str]:
+        """Return nothing: there is no marker of which to tell."""
+        return ()
+
+
+def _began_ms(run_id: str) -> int:
+    """Return before when a run cannot have committed anything, epoch milliseconds."""
+    began = _RUN_TIME.match(run_id)
+    if began is None:
+        return 0
+    at = datetime.strptime(began[1], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    return round(at.timestamp() * 1000) - _TOLERANCE_MS
+
+
+def _undo(undo: ManagedPartitionUndo, access: "ManagedAccess | None" = None) -> Undone | None:
+    """Undo one partition, or foretell it; None where the run changed nothing.
+
+    Args:
+        undo: The partition.
+        access: The root under the lease of the run that undoes; None to foretell.
+
+    Raises:
+        GuardRefusedError: It was changed since, or what would be restored is gone.
+        ConditionFailedError: Somebody else commits there, who has no lease.
+        StorageError: The store failed.
+    """
+    objects = open_object_store(undo.root)
+    try:
+        head = read_head(objects, undo.partition)
+        left = head.manifest
+        is_done = access is not None and left.run_id == access.run_id and undo.is_in(left)
+        if is_done:
+            # By an attempt that could not say so any more: this is what it found.
+            left = read_history(objects, undo.partition, left.generation - 1)
+    except PartitionNotFoundError:
+        return None
+    if undo.is_in(left) and not is_done:
+        return Undone(is_needed=False)
+    if left.run_id != undo.run_id:
+        _check_unchanged(objects, undo, left)
+        return None
+    before = left
+    try:
+        while before.run_id == undo.run_id and before.generation > 1:
+            before = read_history(objects, undo.partition, before.generation - 1)
+    except PartitionNotFoundError as error:
+        why = f"the generation before the run is gone: {error}"
+        raise GuardRefusedError("PURGED", why) from error
+    if before.run_id == undo.run_id:
+        why = "the run made the partition's first generation: there is none before it"
+        raise GuardRefusedError("CHANGED_SINCE_RUN", why)
+    if access is not None and not is_done:
+        _publish(objects, head, before, undo, access)
+    restored = {
+        "operation": "RestoreGeneration",
+        "name": str(before.generation),
+        "reason": f"as it was before run {undo.run_id}",
+    }
+    sizes_before, sizes_after = _log_sizes(left), _log_sizes(before)
+    return Undone(
+        is_needed=True,
+        steps=(restored,),
+        bytes_before=sum(sizes_before),
+        bytes_after=sum(sizes_after),
+        segments_before=len(sizes_before),
+        segments_after=len(sizes_after),
+    )
+
+
+def _publish(
+    objects: ObjectStore,
+    head: Head,
+    before: Manifest,
+    undo: ManagedPartitionUndo,
+    access: "ManagedAccess",
+) -> None:
+    """Publish the generation before the run as the next one.
+
+    It is published once, whoever else is about it.
+    """
+    store = ManagedStore(objects, undo.partition)
+    store.go_on_with(head)
+    store.restore(before)
+    try:
+        access.publish(store, {_UNDOES: undo.run_id})
+    except ConditionFailedError:
+        # Another attempt of this task may have been a little faster.
+        now = read_head(objects, undo.partition).manifest
+        if now.run_id != access.run_id or not undo.is_in(now):
+            raise
+
+
+def _check_unchanged(objects: ObjectStore, undo: ManagedPartitionUndo, head: Manifest) -> None:
+    """Refuse a partition with changes later than the run's.
+
+    Raises:
+        GuardRefusedError: The run has changed it, and somebody else has since.
+    """
+    manifest = head
+    while manifest.generation > 1 and manifest.committed_ms >= undo.began_ms:
+        try:
+            manifest = read_history(objects, undo.partition, manifest.generation - 1)
+        except PartitionNotFoundError:
+            return
+        if manifest.run_id == undo.run_id:
+            why = (
+                f"generation {head.generation} was committed by run {head.run_id} since: "
+                f"expected generation {manifest.generation} of run {undo.run_id}"
+            )
+            raise GuardRefusedError("CHANGED_SINCE_RUN", why)
+
+
+def _log_sizes(manifest: Manifest) -> list[int]:
+    return [f.size_bytes for name, f in manifest.files.items() if kind_of(name) == LOG_SUFFIX]

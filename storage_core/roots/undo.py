@@ -1,0 +1,107 @@
+"""The protocol of undoing a run in one root, partition by partition."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from storage_core.catalog.topic_filter import TopicFilter
+from storage_core.filenames import TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionUndo:
+    """A partition in which a run is to be undone; pickles.
+
+    Attributes:
+        location: Where it is, as rows name it.
+        partition: Its name.
+    """
+
+    location: str
+    partition: TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undone:
+    """The undo of a run in one partition, done or foretold.
+
+    Attributes:
+        is_needed: Whether anything was left to undo.
+        steps: The operations, described.
+        bytes_before: Bytes of its ``.log`` files before the undo; None if nobody has looked.
+        bytes_after: The same afterwards.
+        segments_before: How many ``.log`` files there were.
+        segments_after: How many there are.
+    """
+
+    is_needed: bool
+    steps: Sequence[Mapping[str, Any]] = ()
+    bytes_before: int | None = None
+    bytes_after: int | None = None
+    segments_before: int | None = None
+    segments_after: int | None = None
+
+
+UndoT = TypeVar("UndoT", bound=PartitionUndo)
+# Done in a task; None where the run has changed nothing.
+UndoWork = Callable[[UndoT], Undone | None]
+
+
+class RootUndo(Protocol[UndoT]):
+    """The undo of a run in one root.
+
+    The root is held when anything is changed; in a dry run it is only looked at.
+    """
+
+    @property
+    def moves_files(self) -> bool:
+        """Whether files of log directories are put back, and checkpoints before them.
+
+        Then all partitions are compared before the first of them is touched.
+        """
+        ...
+
+    @property
+    def check(self) -> UndoWork[UndoT]:
+        """What tasks do to foretell the undo of a partition."""
+        ...
+
+    @property
+    def apply(self) -> UndoWork[UndoT]:
+        """What tasks do to undo a partition; from ``begin`` on."""
+        ...
+
+    def parts(self, topics: TopicFilter) -> Iterator[Sequence[UndoT]]:
+        """Yield the partitions that the run may have changed, in order.
+
+        What was done to one part is on record before the next one is begun.
+
+        Args:
+            topics: Which topics are meant.
+
+        Raises:
+            PylogError: What the run has left cannot be read.
+        """
+        ...
+
+    def begin(self, part: Sequence[UndoT], due: Sequence[UndoT]) -> None:
+        """Get ready to undo a part of the partitions.
+
+        Args:
+            part: All of the part.
+            due: Those that are undone next.
+        """
+        ...
+
+    def settle(self, due: Sequence[UndoT], done: Sequence[UndoT]) -> None:
+        """Take note which partitions of a part were undone.
+
+        Args:
+            due: As in ``begin``.
+            done: Those of them that are as they were before the run.
+        """
+        ...
+
+    def end(self) -> Sequence[str]:
+        """Return what a reader should know, once the root was given back."""
+        ...
