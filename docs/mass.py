@@ -174,7 +174,7 @@ def _unreached(modules: list[Module]) -> list[str]:
 
 def _questions_of_roles(modules: list[Module]) -> list[str]:
     """Return the lines outside of ``roots`` that ask which kind of root there is."""
-    pattern = re.compile(r"\bRole\.[A-Z]+|\brole\b *(?:is|==|!=|in|not in) |\bis_managed\b")
+    pattern = re.compile(r"\bRole\.[A-Z]+|(?<!, )\brole\b *(?:is|==|!=|in|not in) |\bis_managed\b")
     return [
         f"{module.path}:{number}"
         for module in modules

@@ -31,7 +31,7 @@ from storage_core.local_files import folder_names, scan_folder
 from storage_core.roots.open_root import LogRoot, check_log_directory
 from storage_core.store.listing import open_listing
 from storage_core.store.local import plain_path, storage_errors
-from storage_core.store.open_objects import MANAGED_PREFIX, open_object_store
+from storage_core.store.open_objects import MANAGED_PREFIX, names_manifest, open_object_store
 
 # Tasks that list object stores, for each slot: each has several requests on their way, so that a
 # slot with one task listing alone would be as quick but for the last of its runs.
@@ -61,21 +61,30 @@ def resolve_roots(
         location, identity = _locate(root, must_open=must_open)
         if identity in found:
             raise ConfigError("ROOT", root, f"is the same directory as {found[identity].location}")
-        is_managed = str(root).startswith(MANAGED_PREFIX)
-        role = said or (Role.MANAGED if is_managed else guess_role(location))
+        says_itself = names_manifest(str(root))
+        role = said or (Role.MANAGED if says_itself else guess_role(location))
         path = local_path(location)
-        if path is not None and role is not Role.MANAGED:
+        if path is not None and not role.facts.has_manifests:
             with nullcontext() if must_open else suppress(StorageError):
                 check_log_directory(root, path)
         elif path is not None and os.path.lexists(path / META_PROPERTIES_FILE):
             reason = f"{META_PROPERTIES_FILE} lies there: it is a broker's, say --role broker"
             raise ConfigError("ROOT", root, reason)
         found[identity] = LogRoot(
-            location=location, role=role, is_said=said is not None or is_managed
+            location=location, role=role, is_said=said is not None or says_itself
         )
     if not found:
         raise ConfigError("ROOT", None, "expected at least one log directory")
     return list(found.values())
+
+
+def resolve_managed(roots: Sequence[str]) -> list[LogRoot]:
+    """Check the managed roots that a command takes only as such.
+
+    Raises:
+        ConfigError: As ``resolve_roots``.
+    """
+    return resolve_roots(roots, said=Role.MANAGED)
 
 
 def _locate(root: str | Path, *, must_open: bool) -> tuple[str, str]:
@@ -133,7 +142,7 @@ def discover_partitions(
         StorageError: The inventory cannot be read.
     """
     parts: list[RowsT] = []
-    known = [root for root in roots if file_list is not None and root.role is Role.MIRROR]
+    known = [root for root in roots if file_list is not None and root.role.facts.takes_inventory]
     if file_list is not None:
         if not known:
             raise ConfigError(

@@ -172,8 +172,7 @@ class LogDirectory:
             ConfigError: There is no such directory.
         """
         chosen = options or JobOptions(now_ms=SystemClock().now_ms())
-        if role is not None:
-            chosen = replace(chosen, role=role)
+        chosen = replace(chosen, role=role or chosen.role)
         resolve_roots([path], said=chosen.role)
         return cls(path=str(path), options=chosen, _place=place)
 
@@ -542,12 +541,12 @@ class LogDirectory:
 
         Otherwise as ``undo``.
         """
-        is_managed = self.options.role is Role.MANAGED
+        role = self.options.role
         return undo(
             run_id,
             self._options(dry_run=dry_run),
             # Those of local log directories stand in the trash.
-            roots=[self.path] if is_managed else [],
+            roots=[self.path] if role and role.facts.keeps_generations else [],
             place=self._place,
         )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from pylog_spark.options.declared import EXCLUDE, TOPICS
 from storage_core.catalog.log_directories import classify_directory
-from storage_core.catalog.roles import Role, local_path
+from storage_core.catalog.roles import local_path
 from storage_core.catalog.topic_filter import is_pattern, nearest_name, unmatched_globs
 from storage_core.errors import ConfigError, StorageError
 
@@ -64,12 +64,12 @@ def topic_notes(options: "JobOptions", roots: "Sequence[LogRoot]") -> tuple[str,
     """
     if not (options.include or options.exclude):
         return ()
-    if options.file_list is not None and any(root.role is Role.MIRROR for root in roots):
+    if options.file_list is not None and any(root.role.facts.takes_inventory for root in roots):
         return ()
     topics: set[str] = set()
     for root in roots:
         path = local_path(root.location)
-        if root.role is Role.MANAGED and path is not None and not path.exists():
+        if root.role.facts.has_manifests and path is not None and not path.exists():
             continue  # it is to be made
         try:
             topics |= topics_of(root.open().directories())

@@ -63,7 +63,7 @@ from storage_core.maintenance.verification.finding_kinds import KINDS, Cure, com
 from storage_core.maintenance.verification.findings import Code, Severity
 from storage_core.maintenance.verification.verdict import Advice, RootState, Verdict, seconds_text
 from storage_core.roots.open_root import LogRoot
-from storage_core.store.open_objects import MANAGED_PREFIX, is_managed
+from storage_core.store.open_objects import MANAGED_PREFIX, names_manifest
 from storage_core.wording import count_text
 
 if TYPE_CHECKING:
@@ -274,7 +274,9 @@ def _refuse_no_brokers(roots: Sequence[str], role: Role | None) -> None:
     """Refuse what no broker starts on: URLs and managed roots."""
     for root in roots:
         path = local_path(root.removeprefix(MANAGED_PREFIX))
-        if path is None or is_managed(root) or Role.MANAGED in {role, guess_role(path)}:
+        roles = [] if path is None else [guess_role(path), *filter(None, [role])]
+        is_found = any(each.facts.has_manifests for each in roles)
+        if path is None or names_manifest(root) or is_found:
             reason = "no broker starts on it; `pylog verify` looks at URLs and managed roots"
             raise ConfigError("ROOT", root, reason)
 

@@ -58,7 +58,7 @@ from storage_core.log.settled_store import SettledStore, settle
 from storage_core.roots.open_root import locate_directory
 from storage_core.store import LogStore, open_store
 from storage_core.store.generations import GENERATION_MARK
-from storage_core.store.open_objects import is_managed
+from storage_core.store.open_objects import names_manifest
 from storage_core.store.open_store import join_location, split_location
 
 # A snapshot of the cluster's metadata is no part of a log, and made of what was committed.
@@ -302,7 +302,7 @@ def _choose_files(path: str) -> tuple[LogStore, list[str]]:
     They are shown in that order.
     """
     # Only partitions of managed roots have generations.
-    local = None if is_managed(path) or GENERATION_MARK in path else local_path(path)
+    local = None if names_manifest(path) or GENERATION_MARK in path else local_path(path)
     if local is not None and not local.is_dir():
         if _is_kafkas(local.name) and not local.is_file():
             return _choose_one(str(local.parent), local.name)

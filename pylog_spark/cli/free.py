@@ -164,7 +164,7 @@ def _command(call: Call[dict[str, str]], plan: FreePlan, step: FreeStep) -> str:
     keeping = _trash_again(call, plan, together)
     if step.source is Source.RECOVERY:
         again = [*keeping, *_options_again(call.line, _TOLD_TO_JOB)]
-        return " ".join([recover_command(together, Role.BROKER), *map(shlex.quote, again)])
+        return " ".join([recover_command(together), *map(shlex.quote, again)])
     # Of a topic that is compacted, too, compaction takes what has expired.
     is_retention = step.source is Source.EXPIRED and not step.is_compacted
     job = "retain" if is_retention else "compact"
@@ -182,7 +182,7 @@ def _trash_again(
     The trash would fill that disk.
     """
     trash = call.options.trash
-    if trash is None or any(call.subject[root] == Role.MANAGED for root in roots):
+    if trash is None or any(Role(call.subject[root]).facts.keeps_generations for root in roots):
         return []
     if plan.beside_trash.isdisjoint(roots):
         return [TRASH.label, trash]
@@ -260,7 +260,7 @@ def _trash_notes(call: Call[dict[str, str]], plan: FreePlan) -> Iterator[str]:
     beside = [
         root
         for root, role in call.subject.items()
-        if root in plan.beside_trash and role != Role.MANAGED
+        if root in plan.beside_trash and not Role(role).facts.keeps_generations
     ]
     jobs = {Source.RECOVERY, Source.EXPIRED, Source.COMPACTION}
     if beside and any(step.source in jobs for step in plan.steps):

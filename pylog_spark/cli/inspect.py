@@ -45,7 +45,7 @@ from pylog_spark.view import (
     lines_of,
 )
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
-from storage_core.catalog.roles import Role
+from storage_core.catalog.roles import Role, local_path
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.clock import SystemClock
 from storage_core.errors import PylogError
@@ -58,7 +58,7 @@ from storage_core.maintenance.inspection import (
     inspect_root,
     inspect_segments,
 )
-from storage_core.roots.open_root import LogRoot, map_over_root
+from storage_core.roots.open_root import map_over_root
 from storage_core.store.open_objects import MANAGED_PREFIX
 from storage_core.wording import count_text
 
@@ -131,9 +131,8 @@ def _check_page(page: Path, roots: Sequence[str]) -> None:
     from pylog_spark.run.guards import check_outside  # noqa: PLC0415  # whoever wants no page
 
     check_file_place(REPORT.label, page)
-    places = (root.removeprefix(MANAGED_PREFIX) for root in roots)
-    log_roots = [LogRoot(location=place, role=Role.MIRROR, is_said=False) for place in places]
-    check_outside(REPORT.label, page, log_roots)
+    places = (local_path(root.removeprefix(MANAGED_PREFIX)) for root in roots)
+    check_outside(REPORT.label, page, log_directories=filter(None, places))
 
 
 def _page(looks: Sequence[Look], *, now_ms: int) -> Page:
@@ -342,7 +341,7 @@ def headline(view: RootView) -> str:
     row = view.row
     facts = [f"looks like {row['guessed_role']}"]
     # No broker opens and closes a managed root: it has no marker, and misses none.
-    if row["guessed_role"] != Role.MANAGED:
+    if Role(row["guessed_role"]).facts.has_marker:
         is_closed = row["is_cleanly_shut_down"]
         facts.append("cleanly shut down" if is_closed else "no clean-shutdown marker")
     if row["cluster_id"] is not None:

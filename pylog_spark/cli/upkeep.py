@@ -20,7 +20,6 @@ from pylog_spark.options.option import CommandLine
 from pylog_spark.run.guards import check_roots
 from pylog_spark.run.run_report import RunReport, note_of_empty_root
 from pylog_spark.tasks.listing import list_partitions
-from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.roots.open_root import LogRoot
 from storage_core.store import open_object_store
@@ -83,7 +82,7 @@ def _notes_of_empty_roots(roots: Sequence[LogRoot], options: JobOptions) -> tupl
 
 
 def _has_partition(root: LogRoot, topics: TopicFilter) -> bool:
-    if root.role is Role.MANAGED:
+    if root.role.facts.has_manifests:
         partitions = list_managed(open_object_store(root.location))
         return any(topics.admits(partition.topic) for partition in partitions)
     return bool(list_partitions(root.location, root.role.value, topics))

@@ -33,7 +33,7 @@ from pylog_spark.tasks.audit import audit_partitions
 from pylog_spark.tasks.differences import measure_places
 from storage_core.catalog.cluster_metadata import ClusterMetadata, read_cluster_metadata
 from storage_core.catalog.log_directories import DirectoryKind
-from storage_core.catalog.roles import Role, local_path
+from storage_core.catalog.roles import local_path
 from storage_core.checkpoint.broker_files import CleanShutdown, validate_one_cluster
 from storage_core.checkpoint.lock import query_lock
 from storage_core.config import merge_broker_layers
@@ -196,7 +196,7 @@ def audit(  # noqa: PLR0913 - each is a word of the command line
             markers=[
                 _marker_of(root, known.metadata)
                 for root in observed
-                if root.context.role is Role.BROKER
+                if root.context.role.facts.is_owned_by_broker
             ],
             engine=run.engine.name,
             starts=starts,
@@ -433,7 +433,7 @@ def find_known(
 
 def _is_in_use(root: ObservedRoot) -> bool:
     path = local_path(root.location)
-    if root.context.role is not Role.BROKER or path is None:
+    if not root.context.role.facts.is_owned_by_broker or path is None:
         return False
     try:
         return query_lock(path).is_held

@@ -12,7 +12,6 @@ from typing import Any
 from pylog_spark.options import JobOptions
 from pylog_spark.run.catalogs import build_catalogs
 from storage_core.catalog.log_directories import DirectoryKind
-from storage_core.catalog.roles import Role
 from storage_core.config import LogConfig
 from storage_core.errors import PylogError
 from storage_core.maintenance.inspection import RootView, inspect_root
@@ -54,7 +53,7 @@ def segments_after_run(
     for root in roots:
         if root.location not in names_of:
             continue
-        view = inspect_root(name_root(root.location, is_managed=root.role is Role.MANAGED))
+        view = inspect_root(name_root(root.location, has_manifests=root.role.facts.has_manifests))
         config_of = catalogs[root.location].config_for
         names = names_of[root.location]
         rows += segments_of(view, names, config_of, now_ms=options.now_ms)

@@ -107,7 +107,7 @@ def _hindrance(roots: Sequence[LogRoot], options: JobOptions) -> str:
 
     It reads what is of all partitions before it looks at one, and what cannot be read ends it.
     """
-    brokers = [root for root in roots if root.role is Role.BROKER]
+    brokers = [root for root in roots if root.role.facts.is_owned_by_broker]
     try:
         check_roots(brokers, replace(options, dry_run=True, now_is_said=True))
         build_catalogs(brokers, options)
@@ -122,7 +122,7 @@ def _hindrance(roots: Sequence[LogRoot], options: JobOptions) -> str:
 
 def _waiting(roots: Sequence[LogRoot], options: JobOptions) -> list[Waiting]:
     """Return the salvaged ends of logs beside a broker's log directories."""
-    places = [root.location for root in roots if root.role is Role.BROKER]
+    places = [root.location for root in roots if root.role.facts.is_owned_by_broker]
     topics = TopicFilter(topics=options.include, exclude=options.exclude)
     waiting = []
     for folder in map(salvage_folder, places):
@@ -154,7 +154,8 @@ def _of_a_broker(roots: Sequence[LogRoot]) -> list[LogRoot]:
     Nobody but a node of a cluster keeps its metadata.
     """
     is_broker = any(
-        root.role is Role.BROKER or Path(root.location, CLUSTER_METADATA_DIRECTORY).exists()
+        root.role.facts.is_owned_by_broker
+        or Path(root.location, CLUSTER_METADATA_DIRECTORY).exists()
         for root in roots
     )
     return [replace(root, role=Role.BROKER) if is_broker else root for root in roots]

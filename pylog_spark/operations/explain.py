@@ -21,7 +21,6 @@ from pylog_spark.schemas import Reason
 from pylog_spark.tasks.managed_view import clean_request, manifest_timestamps
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
 from storage_core.catalog.off_switch import is_switched_off
-from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import describe_failure
@@ -76,7 +75,7 @@ def explain(roots: Sequence[str], options: JobOptions) -> Iterator[Row]:
     unclean = unclean_roots(tuple(log_roots))
     topics = TopicFilter(topics=options.include, exclude=options.exclude)
     for root in log_roots:
-        view = inspect_root(name_root(root.location, is_managed=root.role is Role.MANAGED))
+        view = inspect_root(name_root(root.location, has_manifests=root.role.facts.has_manifests))
         explainer = _Explainer(view, catalogs[root.location], options)
         for entry in view.entries:
             partition = entry.topic_partition
@@ -169,7 +168,7 @@ class _Explainer:
                 request=request,
                 max_timestamps=manifest_timestamps(store),
                 # A copy of a log that was being written has indexes that end in zeros.
-                is_closed=root.role is not Role.MIRROR,
+                is_closed=root.role.facts.has_closed_logs,
             )
         if found is None or found.answers[0].held_by == "RECOVERY_REQUIRED":
             points = root_checkpoints(root.location, [RECOVERY_POINT_FILE], strict=False)

@@ -33,7 +33,6 @@ from pylog_spark.run.upkeep import roots_beside_trash
 from pylog_spark.schemas import ALLOWED_BY, Action, Reason, Status
 from pylog_spark.tasks.coordinators import CoordinatorSettings, observe_groups
 from storage_core.catalog.log_directories import DirectoryKind
-from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import PylogError, describe_failure
 from storage_core.filenames import (
@@ -193,7 +192,7 @@ def plan_free_space(
         except PylogError as error:
             unseen.append({"root": root, **describe_failure(error)})
         else:
-            of_brokers += views[-1:] if log_root.role is Role.BROKER else []
+            of_brokers += views[-1:] if log_root.role.facts.is_owned_by_broker else []
     losses, told, failures = _losses(views, options, report)
     purges = list(_purges(report, log_roots))
     trash_notes: tuple[str, ...] = ()
@@ -212,7 +211,9 @@ def plan_free_space(
     ]
     unclean = unclean_roots(tuple(log_roots))
     crashed = [
-        root.location for root in log_roots if root.role is Role.BROKER and root.location in unclean
+        root.location
+        for root in log_roots
+        if root.role.facts.is_owned_by_broker and root.location in unclean
     ]
     if crashed:
         surveyed = survey(place, crashed, look)
@@ -241,7 +242,7 @@ def plan_free_space(
 
 def _purges(report: RunReport, roots: Iterable[LogRoot]) -> Iterator[FreeStep]:
     """Yield the steps of a purge, by log directory and run's trash."""
-    managed = {root.location for root in roots if root.role is Role.MANAGED}
+    managed = {root.location for root in roots if root.role.facts.keeps_generations}
     locations = {root.location for root in roots}
     purged: dict[str, list[int]] = defaultdict(list)
     for row in report.results.to_pylist():

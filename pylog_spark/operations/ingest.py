@@ -16,7 +16,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pylog_spark.discovery import discover_partitions, resolve_roots
+from pylog_spark.discovery import discover_partitions, resolve_managed, resolve_roots
 from pylog_spark.engines.choice import Place
 from pylog_spark.operations.transfer import TransferReport, sort_details, transfer_results
 from pylog_spark.options import JobOptions
@@ -117,7 +117,7 @@ def check_places(
             raise ConfigError("MANAGED", managed, "is no directory")
         location = str(path.absolute())
     else:
-        (root,) = resolve_roots([managed], said=Role.MANAGED)
+        (root,) = resolve_managed([managed])
         location = root.location
     target = LogRoot(location=location, role=Role.MANAGED, is_said=True)
     objects = open_object_store(location)

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pylog_spark.discovery import count_directories, discover_partitions, resolve_roots
+from pylog_spark.discovery import count_directories, discover_partitions, resolve_managed
 from pylog_spark.engines.choice import Place
 from pylog_spark.operations.transfer import TransferReport, sort_details, transfer_results
 from pylog_spark.options import JobOptions
@@ -27,7 +27,6 @@ from pylog_spark.run.planning import (
 from pylog_spark.run.run import Run
 from pylog_spark.schemas import MATERIALIZED, Action, Status
 from pylog_spark.tasks.materialize import MaterializeContext, plan_materialize, write_partition
-from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES
 from storage_core.clock import Clock
 from storage_core.errors import ConfigError, GuardRefusedError
@@ -108,7 +107,7 @@ def check_target(managed: str, directory: str | Path) -> LogRoot:
 
 
 def _resolve(managed: str, directory: str | Path) -> tuple[LogRoot, str, Path]:
-    (root,) = resolve_roots([managed], said=Role.MANAGED)
+    (root,) = resolve_managed([managed])
     facts = find_root(open_object_store(root.location))
     if facts is None:
         raise ConfigError("MANAGED", managed, "is no managed root")

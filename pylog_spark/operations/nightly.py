@@ -30,7 +30,6 @@ from pylog_spark.run.run_report import NOT_OF_THIS_STEP, RunReport, merge_steps,
 from pylog_spark.run.upkeep import open_upkeep
 from pylog_spark.schemas import CLEANING, CUT, PLAN, RECOVERY, RETENTION, Action
 from pylog_spark.tasks.admission import Step
-from storage_core.catalog.roles import Role
 from storage_core.clock import Clock
 from storage_core.maintenance.verification.findings import Severity
 
@@ -119,7 +118,7 @@ class _Night:
         chosen = [
             root
             for root in self._run.job.roots
-            if root.role is Role.BROKER and root.location in unclean
+            if root.role.facts.is_owned_by_broker and root.location in unclean
         ]
         if not chosen:
             return

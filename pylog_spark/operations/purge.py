@@ -32,7 +32,6 @@ from pylog_spark.schemas import Action
 from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.listing import list_partitions
 from pylog_spark.tasks.purge_rows import Gone, Row, apply_purge, purge_row
-from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.clock import Clock
 from storage_core.commit.purge import find_runs, plan_purge_trash
@@ -74,7 +73,7 @@ def purge(
     # A purge removes what was deleted, so its owner is looked up before.
     disks = []
     for root in log_roots:
-        if root.role is Role.BROKER:
+        if root.role.facts.is_owned_by_broker:
             with suppress(PylogError):  # the report has the error
                 disks.append(inspect_root(root.location))
     set_aside = tuple(describe_set_aside(disks, job.topics))
@@ -122,7 +121,7 @@ def _purge_log_directories(
 ) -> Iterator[Row]:
     for root in run.job.roots:
         # Where the disk has failed the run says so in its notes, and does nothing more.
-        if root.role is Role.BROKER and root.location not in run.failures:
+        if root.role.facts.is_owned_by_broker and root.location not in run.failures:
             if listed is None:
                 rows = list_partitions(root.location, root.role.value, run.job.topics)
             else:
@@ -134,7 +133,7 @@ def _purge_log_directories(
 
 def _purge_managed_roots(run: Run) -> Iterator[Row]:
     for root in run.job.roots:
-        if root.role is Role.MANAGED:
+        if root.role.facts.keeps_generations:
             yield from purge_managed(run, root.location)
 
 

@@ -30,7 +30,7 @@ from pylog_spark.schemas import RECOVERY_WORK, Action
 from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.recovery import observe_recovery
 from pylog_spark.tasks.run_context import RunContext
-from storage_core.catalog.roles import Role, local_path
+from storage_core.catalog.roles import local_path
 from storage_core.checkpoint.broker_files import read_clean_shutdown
 from storage_core.checkpoint.checkpoints import RECOVERY_FILES
 from storage_core.clock import Clock
@@ -229,7 +229,7 @@ def _mark_clean(
     options = run.job.options
     if not options.mark_clean:
         return
-    brokers = {root.location for root in run.job.roots if root.role is Role.BROKER}
+    brokers = {root.location for root in run.job.roots if root.role.facts.is_owned_by_broker}
     unrecovered = logs.count_unrecovered()
     for root in roots:
         location = root.location
@@ -267,6 +267,6 @@ def _without_marker(roots: Iterable[LogRoot]) -> frozenset[str]:
         root.location
         for root in roots
         if local_path(root.location) is None
-        or root.role is Role.MANAGED
+        or not root.role.facts.has_marker
         or read_clean_shutdown(BrokerRoot(Path(root.location))) is None
     )

@@ -27,7 +27,6 @@ from pylog_spark.schemas import (
     Status,
 )
 from pylog_spark.tasks.run_context import RunContext
-from storage_core.catalog.roles import Role
 from storage_core.filenames import TopicPartition
 from storage_core.json_values import from_json
 from storage_core.maintenance.recovery.salvage import Salvage
@@ -324,7 +323,9 @@ class RecoveredLogs:
             salvage: Folder that receives what is cut, None for none.
         """
         roots = self._run.job.roots
-        brokers = " ".join(quote(root.location) for root in roots if root.role is Role.BROKER)
+        brokers = " ".join(
+            quote(root.location) for root in roots if root.role.facts.is_owned_by_broker
+        )
         for status, what in _CUT_BY_STATUS.items():
             cut: dict[str, int] = {}
             for ordinal, outcome in sorted(self.outcomes.items()):

@@ -20,7 +20,6 @@ from pylog_spark.run.guards import check_outside, check_roots
 from pylog_spark.run.job import new_job
 from pylog_spark.schemas import Action, Reason, Status
 from storage_core.catalog.log_directories import read_topic_id
-from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint.broker_files import read_clean_shutdown
@@ -165,14 +164,14 @@ def check_replay(folder: Path, roots: Sequence[LogRoot], options: JobOptions) ->
     check_outside(_FOLDER, folder, roots)
     check_roots(roots, options)
     for root in roots:
-        if root.role is not Role.BROKER:
+        if not root.role.facts.is_owned_by_broker:
             reason = f"is a {root.role.value} root; records go back into a broker's directory only"
             raise ConfigError("ROOT", root.location, reason)
         if read_clean_shutdown(BrokerRoot(Path(root.location))) is None:
             raise GuardRefusedError(
                 "UNCLEAN_SHUTDOWN",
                 f"{root.location} was not closed: what its logs end with is not known. Recover it "
-                f"first: {recover_command([each.location for each in roots], Role.BROKER)}",
+                f"first: {recover_command([each.location for each in roots])}",
             )
 
 

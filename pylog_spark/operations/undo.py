@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pylog_spark.discovery import resolve_roots
+from pylog_spark.discovery import resolve_managed
 from pylog_spark.engines.choice import Local, Place
 from pylog_spark.options import JobOptions
 from pylog_spark.run.guards import check_ledger
@@ -25,7 +25,6 @@ from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import RunReport
 from pylog_spark.schemas import RESULT, STEPS, UNDONE, Action, Reason, Status
 from pylog_spark.tasks.undo import undo_partitions
-from storage_core.catalog.roles import Role
 from storage_core.clock import Clock
 from storage_core.commit.trash import RUN_FILE, hold_run
 from storage_core.errors import ConfigError, StorageError, describe_failure
@@ -215,7 +214,7 @@ def check_undo(run_id: str, options: JobOptions, roots: Sequence[str] = ()) -> t
     if options.trash is not None or not roots:
         touched += kept_roots(_run_folder(run_id, options.trash))
     if roots:
-        touched += resolve_roots(roots, said=Role.MANAGED)
+        touched += resolve_managed(roots)
     check_ledger(touched, options.ledger)
     return tuple(touched)
 

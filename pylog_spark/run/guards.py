@@ -11,7 +11,7 @@ from pylog_spark.options import JobOptions
 from pylog_spark.options.declared import METRICS_FILE
 from pylog_spark.run.catalogs import read_meta_properties
 from pylog_spark.run.missing_directories import check_configured
-from storage_core.catalog.roles import Role, local_path, require_role
+from storage_core.catalog.roles import local_path, require_role
 from storage_core.checkpoint.broker_files import validate_one_broker
 from storage_core.errors import ConfigError, GuardRefusedError, PylogError
 from storage_core.filenames import (
@@ -73,11 +73,11 @@ def check_roots(
             not to be changed, or not by this process.
     """
     for root in roots:
-        if root.role is Role.BROKER and local_path(root.location) is None:
+        if root.role.facts.is_owned_by_broker and local_path(root.location) is None:
             raise ConfigError("--role", root.role, f"{root.location} is no directory of this host")
-        if root.role is Role.BROKER:
+        if root.role.facts.is_owned_by_broker:
             check_configured(root.location, options)
-        if not options.dry_run and not (may_write_mirror and root.role is Role.MIRROR):
+        if not options.dry_run and not (may_write_mirror and root.role.facts.is_synced):
             require_role(root.role if root.is_said else None, root.location)
         if not options.dry_run and local_path(root.location) is None:
             check_off_object(root.location)
@@ -90,7 +90,7 @@ def check_roots(
     check_key_sidecars(options.cleaner.key_sidecars, roots)
     check_outside("--plan-out", options.plan_out, roots)
     if not are_of_brokers:
-        _check_one_broker([root for root in roots if root.role is Role.BROKER])
+        _check_one_broker([root for root in roots if root.role.facts.is_owned_by_broker])
 
 
 def _check_clock(root: LogRoot, options: JobOptions) -> None:
@@ -100,13 +100,12 @@ def _check_clock(root: LogRoot, options: JobOptions) -> None:
     """
     if options.now_is_said:
         return
-    is_managed = root.role is Role.MANAGED
     newest = root.open().newest_write_ms()
     if options.now_ms + _CLOCK_TOLERANCE_MS < newest:
         raise GuardRefusedError(
             "CLOCK_BEFORE_CHECKPOINT",
             f"{root.location}: this machine's clock says {time_text(options.now_ms)}, the newest "
-            f"{'run' if is_managed else 'checkpoint'} is of {time_text(newest)}",
+            f"{'run' if root.role.facts.has_manifests else 'checkpoint'} is of {time_text(newest)}",
             f"{_NOW_SWITCH} {newest}",
         )
 
@@ -158,7 +157,7 @@ def _check_trash(roots: Sequence[LogRoot], trash: str | None) -> None:
 
     Managed roots put nothing there.
     """
-    if not roots or any(root.role is not Role.MANAGED for root in roots):
+    if not roots or any(not root.role.facts.keeps_generations for root in roots):
         check_outside("--trash", trash, roots)
 
 
@@ -255,7 +254,7 @@ def check_recovery(
         GuardRefusedError: As ``recover``.
     """
     notes: tuple[str, ...] = ()
-    copies = sorted({root.role.value for root in roots if root.role is not Role.BROKER})
+    copies = sorted({root.role.value for root in roots if not root.role.facts.is_owned_by_broker})
     may_cut_mirror = options.allow_truncate and options.salvage is not None
     if may_cut_mirror and not options.dry_run:
         _refuse_to_cut_objects(roots)
@@ -291,7 +290,7 @@ def check_of_brokers(roots: Sequence[LogRoot], reason: str) -> None:
         ConfigError: One is no broker's.
     """
     for root in roots:
-        if root.role is not Role.BROKER:
+        if not root.role.facts.is_owned_by_broker:
             raise ConfigError("ROOT", root.location, f"is a {root.role.value} root; {reason}")
 
 
@@ -301,7 +300,7 @@ def _refuse_to_cut_objects(roots: Iterable[LogRoot]) -> None:
     There this version only reports.
     """
     for root in roots:
-        if root.role is Role.MANAGED or local_path(root.location) is None:
+        if root.role.facts.has_manifests or local_path(root.location) is None:
             raise GuardRefusedError(
                 "RECOVERY_IS_REPORT_ONLY",
                 f"{root.location}: a {root.role.value} root there is only reported on; to cut its "

@@ -20,7 +20,6 @@ from pylog_spark.run.recording import Recorder
 from pylog_spark.run.run_state import open_listeners
 from pylog_spark.schemas import Action
 from pylog_spark.tasks.run_context import RunContext
-from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint.broker_files import read_clean_shutdown
 from storage_core.clock import Clock, SystemClock
@@ -187,7 +186,8 @@ def unclean_roots(roots: Sequence[LogRoot]) -> frozenset[str]:
     return frozenset(
         root.location
         for root in roots
-        if root.role is Role.BROKER and read_clean_shutdown(BrokerRoot(Path(root.location))) is None
+        if root.role.facts.is_owned_by_broker
+        and read_clean_shutdown(BrokerRoot(Path(root.location))) is None
     )
 
 

@@ -11,7 +11,6 @@ from typing import Final
 
 from pylog_spark.options import JobOptions
 from pylog_spark.run.catalogs import read_meta_properties, read_metadata
-from storage_core.catalog.roles import Role
 from storage_core.checkpoint.broker_files import MetaProperties, is_same_broker
 from storage_core.errors import LogDirectoryNotFoundError, PylogError
 from storage_core.local_files import entry_names
@@ -84,7 +83,7 @@ def find_missing_directories(roots: Sequence[LogRoot], options: JobOptions) -> d
                     paths += [path for path in beside.values() if path not in paths]
                     nowhere = nowhere or len(beside) < len(absent)
         if reasons:
-            whole = recover_command([*(one.location for one in roots), *paths], Role.BROKER)
+            whole = recover_command([*(one.location for one in roots), *paths])
             which = "give all of them"
             if nowhere and not by_file:
                 which += ", those too whose paths only log.dirs of the broker says"

@@ -38,7 +38,6 @@ from pylog_spark.schemas import PARTITION
 from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core import interruption
-from storage_core.catalog.roles import Role
 from storage_core.errors import StorageError
 from storage_core.roots.open_root import LogRoot
 from storage_core.roots.root import HeldRoot, failures_of
@@ -95,7 +94,7 @@ class Run:
         self.checkpoint_times = {
             root.location: at
             for root in job.roots
-            if root.role is Role.BROKER and (at := root.open().newest_write_ms())
+            if root.role.facts.is_owned_by_broker and (at := root.open().newest_write_ms())
         }
 
     def __enter__(self) -> Self:

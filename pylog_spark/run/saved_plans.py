@@ -32,7 +32,7 @@ from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.json_values import to_json
 from storage_core.store.generations import GENERATION_MARK
-from storage_core.store.open_objects import is_managed
+from storage_core.store.open_objects import names_manifest
 
 _NAMES: Final = ("root", "topic", "partition", "directory", "status", "reason")
 # The deletion pass over compacted partitions, after their rounds.
@@ -334,7 +334,7 @@ def _compaction_figures_of(row: Row) -> dict[str, Any]:
         "extra_disk_bytes_at_most": row["peak_extra_bytes"],
         "groups": row["groups"],
     }
-    if is_managed(row["directory"]):
+    if names_manifest(row["directory"]):
         reads = sum(-(-size // _READ_BYTES) + 1 for size in sizes)
         figures["get_requests_about"] = _PASSES * reads
         figures["put_requests_about"] = 2 * (row["groups"] or 0) + _COMMIT_PUTS
@@ -349,7 +349,7 @@ def _retention_plan_of(row: Row) -> dict[str, Any]:
 def _retention_figures_of(row: Row) -> dict[str, Any]:
     """Return the bounds of a row of ``schemas.RETENTION_PLAN``."""
     figures = {"bytes_before": row["bytes"], "bytes_after": row["bytes_after"]}
-    if is_managed(row["directory"]):
+    if names_manifest(row["directory"]):
         figures["put_requests_about"] = _COMMIT_PUTS
     return figures
 

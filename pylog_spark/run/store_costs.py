@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from pylog_spark.report import size_text
 from pylog_spark.schemas import Status
-from storage_core.catalog.roles import Role
 from storage_core.roots.open_root import LogRoot
 from storage_core.store.bucket_settings import RemarkCode, inspect_bucket
 from storage_core.store.object_files import BLOCK_BYTES
@@ -65,7 +64,7 @@ def bucket_notes(roots: Sequence[LogRoot]) -> tuple[str, ...]:
     return tuple(
         f"{root.location}: {remark.code}: {remark.message}"
         for root in roots
-        if root.role is Role.MANAGED
+        if root.role.facts.has_manifests
         for remark in inspect_bucket(root.location)
         if remark.code is not RemarkCode.PARTS_STAY
     )
@@ -82,7 +81,7 @@ def compaction_notes(roots: Sequence[LogRoot], plans: pa.Table) -> tuple[str, ..
     rows = [row for row in plans.select(names).to_pylist() if row["status"] == Status.PLANNED]
     notes = []
     for root in roots:
-        if root.role is not Role.MANAGED:
+        if not root.role.facts.has_manifests:
             continue
         costs = [
             cost_of_round(row["segment_bytes"], row["cleanable_bytes"], row["groups"])

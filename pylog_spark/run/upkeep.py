@@ -14,7 +14,7 @@ from pylog_spark.run.job import Job, run_trash
 from pylog_spark.run.run import Run
 from pylog_spark.run.saved_plans import write_planned
 from pylog_spark.run.store_costs import bucket_notes
-from storage_core.catalog.roles import Role, local_path
+from storage_core.catalog.roles import local_path
 from storage_core.checkpoint.broker_files import read_clean_shutdown
 from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES, read_checkpoints
 from storage_core.commit.keep import is_same_filesystem
@@ -62,7 +62,7 @@ def begin_trash(job: Job, held: ExitStack) -> None:
         StorageError: A file cannot be read or written.
     """
     folder = run_trash(job)
-    roots = [root for root in job.roots if root.role is not Role.MANAGED]
+    roots = [root for root in job.roots if not root.role.facts.keeps_generations]
     if folder is None or not roots or job.options.dry_run:
         return
     run = TrashedRun(
@@ -84,7 +84,7 @@ def trash_notes(job: Job) -> Iterator[str]:
         StorageError: A root, or the trash, cannot be looked at.
     """
     folder, trash = run_trash(job), job.options.trash
-    roots = [root for root in job.roots if root.role is not Role.MANAGED]
+    roots = [root for root in job.roots if not root.role.facts.keeps_generations]
     if folder is None or trash is None or not roots:
         return
     beside = roots_beside_trash(roots, folder)

@@ -85,7 +85,7 @@ def plan_parts(request: ReadRequest, *, is_of_roots: bool, now_ms: int) -> list[
 
 def _path_of(root: Root) -> str:
     """Return what names a root wherever it is opened again."""
-    return name_root(root.location, is_managed=root.is_managed)
+    return name_root(root.location, has_manifests=root.has_manifests)
 
 
 def pack_ranges(

@@ -36,7 +36,7 @@ from storage_core.filenames import MAX_OFFSET, MAX_PARTITION, validate_topic
 from storage_core.formats.batch_v2 import Codec
 from storage_core.json_text import parse_json
 from storage_core.store.local import plain_path
-from storage_core.store.open_objects import is_managed
+from storage_core.store.open_objects import names_manifest
 from storage_core.writing.request import WriteRequest, WriteTransaction
 
 _CODEC: Final = "kafka.compression.type"
@@ -158,7 +158,7 @@ def _parse_path(texts: Mapping[str, str]) -> str:
     if not text:
         raise ConfigError("path", None, 'say where to write: .save("/path/to/log/directory")')
     path = local_path(text)
-    if path is None or is_managed(text):
+    if path is None or names_manifest(text):
         raise ConfigError(
             "path",
             text,

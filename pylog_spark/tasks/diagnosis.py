@@ -14,7 +14,6 @@ from pylog_spark.tasks.forecast import to_forecast
 from pylog_spark.tasks.verification import Target
 from pylog_spark.tasks.verified_roots import VerifiedRoots
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
-from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.checkpoint.lock import LockState, query_lock
 from storage_core.errors import PylogError
@@ -368,7 +367,7 @@ def _plan(
             if row["cut_bytes"]
         ],
         {(row["root"], _partition(row)): row["bytes"] or 0 for row in verified},
-        {root.location for root in roots if is_hindered and root.role is Role.BROKER},
+        {root.location for root in roots if is_hindered and root.role.facts.is_owned_by_broker},
         {(row["root"], _partition(row)): row["cut_from_start"] or 0 for row in forecasts},
     )
 

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from pylog_spark.schemas import LISTED_DIRECTORY, PARTITION
 from pylog_spark.tasks.inventory_files import InventoryPart, read_tables
 from pylog_spark.tasks.listing import LISTING_COLUMNS, directory_row
+from storage_core.catalog.log_directories import DirectoryKind, classify_directory
 from storage_core.catalog.roles import local_path
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.store.listing import is_plain_name
@@ -114,8 +115,10 @@ def _directory_filter(topics: TopicFilter) -> Callable[[str], bool]:
     def is_asked(directory: str) -> bool:
         if not is_plain_name(directory):
             return False
-        row = directory_row("", "", directory)
-        return row is not None and topics.admits(row["topic"])
+        kind, partition = classify_directory(directory)
+        if kind is DirectoryKind.CACHE:
+            return False
+        return topics.admits(None if partition is None else partition.topic)
 
     return is_asked
 

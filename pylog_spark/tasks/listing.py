@@ -162,7 +162,7 @@ def directory_row(root: str, role: str, name: str) -> dict[str, Any] | None:
     kind, partition = classify_directory(name)
     if kind is DirectoryKind.CACHE:
         return None
-    if role == Role.MANAGED and kind is DirectoryKind.FOREIGN:
+    if Role(role).facts.has_manifests and kind is DirectoryKind.FOREIGN:
         return None  # what else a store of ours keeps beside its partitions
     return {
         "root": root,
@@ -182,7 +182,7 @@ def directory_location(root: str, role: str, name: str) -> str:
         role: What it is.
         name: Of the sub-directory.
     """
-    return f"{name_root(root.rstrip('/'), is_managed=role == Role.MANAGED)}/{name}"
+    return f"{name_root(root.rstrip('/'), has_manifests=Role(role).facts.has_manifests)}/{name}"
 
 
 def list_partitions(root: str, role: str, topics: TopicFilter) -> list[dict[str, Any]]:

@@ -244,12 +244,12 @@ class _Observer:
 
     def _is_looked_at(self, row: Row) -> bool:
         """Return whether a directory is local and worth a listing."""
-        if row["error_class"] is not None or row["role"] == Role.MANAGED:
+        if row["error_class"] is not None or Role(row["role"]).facts.has_manifests:
             return False
         kind = DirectoryKind(row["kind"])
         if kind not in _PURGED or local_path(row["directory"]) is None:
             return False
-        if Step.PURGE in self._context.steps and row["role"] == Role.BROKER:
+        if Step.PURGE in self._context.steps and Role(row["role"]).facts.is_owned_by_broker:
             return True
         return bool(self._wanted(row))
 
@@ -277,7 +277,9 @@ class _Observer:
         topic = self._topic_of(row["root"], row["topic"]) if wanted else None
         rules = None if topic is None else topic.rules
         # A copy was never closed: of its end only a round asks.
-        asks_end = Step.COMPACT in wanted or (bool(wanted) and row["role"] == Role.BROKER)
+        asks_end = Step.COMPACT in wanted or (
+            bool(wanted) and Role(row["role"]).facts.is_owned_by_broker
+        )
         needs_end = marks is not None and asks_end
         return look_at(
             Path(row["directory"]),
@@ -338,7 +340,9 @@ class _Observer:
             answers[step] = [(refused, skipped)]
             is_asked = is_sure & ~is_refused
             if step in _SWEEPS:
-                is_closed = np.array([row["role"] == Role.BROKER for row in rows], np.bool_)
+                is_closed = np.array(
+                    [Role(row["role"]).facts.is_owned_by_broker for row in rows], np.bool_
+                )
                 is_asked &= ~is_closed | (listings.log_ends != NO_END)
             answer = self._keep if step in _SWEEPS else self._leave
             answers[step].append(answer(listings, topics, checkpoints, is_asked))
@@ -363,7 +367,7 @@ class _Observer:
                 and not self._context.run.is_unclean(row["root"], row["directory"])
                 and (topic.topic_id is None or _has_id(look.metadata, topic.topic_id))
                 # The zeros of a time index that a broker had open are no entry.
-                and (row["role"] == Role.BROKER or any(look.oldest_entry or b"\1"))
+                and (Role(row["role"]).facts.is_owned_by_broker or any(look.oldest_entry or b"\1"))
             )
         return topics, is_usual
 
@@ -467,7 +471,7 @@ def _may_be_purged(row: Row, look: DirectoryLook | None) -> bool:
 
     Such a thing only waits for its end.
     """
-    if row["role"] != Role.BROKER:
+    if not Role(row["role"]).facts.is_owned_by_broker:
         return False
     if row["error_class"] is not None or row["kind"] == DirectoryKind.DELETE:
         return True

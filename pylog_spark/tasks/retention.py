@@ -39,7 +39,7 @@ from storage_core.maintenance.retention.partition import Sweep, plan_sweep
 from storage_core.maintenance.retention.plan import Predicate, RetentionRules
 from storage_core.roots.root import Prepared
 from storage_core.store import LogStore
-from storage_core.store.open_objects import is_managed
+from storage_core.store.open_objects import names_manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +121,7 @@ def _observe(
         return left_alone(row, admitted)
     store, config, checkpoints = admitted.store, admitted.config, admitted.checkpoints
     log_start = checkpoints.log_start_offset
+    facts = Role(row["role"]).facts
     sweep = plan_sweep(
         store,
         config=config,
@@ -129,9 +130,9 @@ def _observe(
         log_start_checkpoint=log_start or 0,
         high_watermark=admitted.high_watermark,
         max_timestamps=manifest_timestamps(store),
-        is_closed=row.get("role") != Role.MIRROR,
+        is_closed=facts.has_closed_logs,
         # Of what a broker does not load a look says the same, be something due or not.
-        always_loads=row.get("role") == Role.BROKER,
+        always_loads=facts.is_owned_by_broker,
         unlink=_unlinks(context, row["directory"]),
     )
     start, checkpointed = sweep.decision.log_start_offset, checkpoints.high_watermark
@@ -157,7 +158,7 @@ def _unlinks(context: RetentionContext, directory: str) -> bool:
 
     In a managed root they do: nobody would look for ``.deleted`` there.
     """
-    return context.unlink or is_managed(directory)
+    return context.unlink or names_manifest(directory)
 
 
 def _describe(store: LogStore, sweep: Sweep, context: RetentionContext) -> dict[str, Any]:

@@ -144,4 +144,7 @@ def _partitions(
 
 
 def _has_files(role: str, directory: str) -> bool:
-    return role != Role.MANAGED and classify_directory(directory)[0] not in _WITHOUT_FILES
+    return (
+        not Role(role).facts.has_manifests
+        and classify_directory(directory)[0] not in _WITHOUT_FILES
+    )

@@ -92,7 +92,7 @@ def _survey(
     if not state.segments:
         return _skipped(Reason.NO_SEGMENTS)
     survey = survey_partition(state, config, request)
-    if survey.retention.removals and row["role"] == Role.BROKER:
+    if survey.retention.removals and Role(row["role"]).facts.is_owned_by_broker:
         if context.is_unclean(row["root"], row["directory"]):
             refuse_repairs(store.location, store.list_files())
             state = with_recovered_end(store, state)

@@ -216,7 +216,7 @@ def place_finding(  # the place of a finding
     root: str,
     directory: str | None,
     partition: TopicPartition | None,
-    role: Role = Role.BROKER,
+    role: Role,
     ordinal: int | None = None,
     log_start_offset: int | None = None,
     roots: Sequence[str] = (),

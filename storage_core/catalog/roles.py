@@ -8,6 +8,7 @@ enough for reading only.
 
 import enum
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -29,6 +30,55 @@ class Role(enum.StrEnum):
     BROKER = "broker"
     MIRROR = "mirror"
     MANAGED = "managed"
+
+    @property
+    def facts(self) -> "RoleFacts":
+        """What holds for every root of this role."""
+        return _FACTS[self]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleFacts:
+    """The facts of a role, for whoever has the role and not the root.
+
+    Attributes:
+        phrase: What a root of it is called, with its article.
+        is_owned_by_broker: Whether a broker starts on it: its lock and its checkpoints count, a
+            recovery may cut its logs, and what was deleted waits there for its end.
+        is_synced: Whether somebody else's sync owns its files: they are only read, and may be of
+            different ages.
+        has_marker: Whether a marker of a clean shutdown says that its logs were closed, and
+            ``meta.properties`` whose they are.
+        has_closed_logs: Whether who wrote its logs has closed them, so that no index ends in zeros.
+        has_manifests: Whether manifests say what its partitions have, not listings and checkpoints.
+        keeps_generations: Whether what a commit replaces stays until a purge: it needs no trash.
+        takes_inventory: Whether an inventory may stand for its listing.
+    """
+
+    phrase: str
+    is_owned_by_broker: bool = False
+    is_synced: bool = False
+    has_marker: bool = False
+    has_closed_logs: bool = False
+    has_manifests: bool = False
+    keeps_generations: bool = False
+    takes_inventory: bool = False
+
+
+_FACTS: Final = {
+    Role.BROKER: RoleFacts(
+        phrase="a broker's log directory",
+        is_owned_by_broker=True,
+        has_marker=True,
+        has_closed_logs=True,
+    ),
+    Role.MIRROR: RoleFacts(
+        phrase="a mirror", is_synced=True, has_marker=True, takes_inventory=True
+    ),
+    Role.MANAGED: RoleFacts(
+        phrase="a managed root", has_closed_logs=True, has_manifests=True, keeps_generations=True
+    ),
+}
 
 
 def guess_role(root: str | Path) -> Role:
@@ -70,15 +120,15 @@ def require_role(role: Role | None, root: str | Path) -> Role:
     if role is None:
         guessed = guess_role(root)
         # A mirror's role would be no override: it is never written.
-        is_writable = guessed is not Role.MIRROR
+        is_writable = not guessed.facts.is_synced
         raise GuardRefusedError(
             "ROLE_NOT_SAID",
-            f"{root} looks like {_with_article(guessed)}, "
+            f"{root} looks like {guessed.facts.phrase}, "
             f"{'but nobody said so' if is_writable else 'which is only read'}; what writes to a "
             "root needs its role said",
             f"{_ROLE_SWITCH} {guessed if is_writable else 'broker or managed, if it is one'}",
         )
-    if role is Role.MIRROR:
+    if role.facts.is_synced:
         raise GuardRefusedError(
             "ROLE_IS_READ_ONLY", f"{root} is a mirror, which is only read: its sync owns the files"
         )
@@ -105,11 +155,3 @@ def _has_object(url: str, key: str) -> bool:
     except ObjectNotFoundError:
         return False
     return True
-
-
-def _with_article(role: Role) -> str:
-    return {
-        Role.BROKER: "a broker's log directory",
-        Role.MIRROR: "a mirror",
-        Role.MANAGED: "a managed root",
-    }[role]

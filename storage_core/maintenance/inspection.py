@@ -174,8 +174,8 @@ def group_by_broker(views: Sequence[RootView]) -> list[list[RootView]]:
 
 
 def _are_one_broker(one: RootView, other: RootView) -> bool:
-    is_managed = one.files.is_managed or other.files.is_managed
-    return not is_managed and is_same_broker(one.properties, other.properties)
+    has_manifests = one.files.has_manifests or other.files.has_manifests
+    return not has_manifests and is_same_broker(one.properties, other.properties)
 
 
 def _with_shared_catalog(group: list[RootView]) -> list[RootView]:
@@ -209,7 +209,7 @@ def inspect_root(path: str | Path) -> RootView:
     except PylogError as error:
         problems.append(error)
     recovery_points = None
-    if state.clean_shutdown is None and not root.is_managed:
+    if state.clean_shutdown is None and not root.has_manifests:
         recovery_points = Checkpoints()
         try:
             recovery_points = read_checkpoints(root, [RECOVERY_POINT_FILE])
@@ -222,14 +222,14 @@ def inspect_root(path: str | Path) -> RootView:
         problems.append(error)
     row = {
         "root": root.location,
-        "guessed_role": (Role.MANAGED if root.is_managed else guess_role(root.location)).value,
+        "guessed_role": (Role.MANAGED if root.has_manifests else guess_role(root.location)).value,
         "is_cleanly_shut_down": state.clean_shutdown is not None,
         "cluster_id": None if properties is None else properties.cluster_id,
         "node_id": None if properties is None else properties.node_id,
         "directory_id": None if properties is None else properties.directory_id,
         "errors": [str(problem) for problem in problems],
     }
-    folder = None if root.is_managed else local_path(root.location)
+    folder = None if root.has_manifests else local_path(root.location)
     metadata = None if folder is None else folder / CLUSTER_METADATA_DIRECTORY
     return RootView(
         metadata=metadata if metadata is not None and metadata.is_dir() else None,

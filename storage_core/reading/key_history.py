@@ -363,7 +363,7 @@ def _places_in_trash(
     root: Root, trash: Path | None
 ) -> Iterator[tuple[TopicPartition, _SegmentFolder]]:
     """Yield a log directory's segments in the trash, oldest run first."""
-    directory = None if root.is_managed else local_path(root.location)
+    directory = None if root.has_manifests else local_path(root.location)
     if trash is None or directory is None:
         return
     for run in find_runs(trash):

@@ -79,7 +79,7 @@ class _PlannedLog:
     Attributes:
         partition: Topic and number.
         location: Where it was found.
-        is_managed: Whether its manifest says what checkpoint files say of others.
+        has_manifest: Whether its manifest says what checkpoint files say of others.
         store: Its files.
         segments: In offset order; at least one.
         log_start_offset: First offset that a consumer may see.
@@ -88,7 +88,7 @@ class _PlannedLog:
 
     partition: TopicPartition
     location: str
-    is_managed: bool
+    has_manifest: bool
     store: SettledStore
     segments: tuple[ListedSegment, ...]
     log_start_offset: int
@@ -298,7 +298,7 @@ class _Planner:
 
     def _with_checkpoints(self, log: _PlannedLog) -> _PlannedLog:
         """Return a log with its checkpoints' offsets; managed logs have their own."""
-        if log.is_managed:
+        if log.has_manifest:
             return log
         checkpointed = self._checkpoints.of(log.partition)
         start = checkpointed.log_start_offset or 0
@@ -402,7 +402,7 @@ def _list_log(partition: TopicPartition, location: str) -> _PlannedLog | None:
     return _PlannedLog(
         partition=partition,
         location=location,
-        is_managed=checkpoints is not None,
+        has_manifest=checkpoints is not None,
         store=settled,
         segments=tuple(segments),
         log_start_offset=max(start, segments[0].base_offset),

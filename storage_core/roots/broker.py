@@ -84,7 +84,7 @@ class BrokerRoot:
         return str(self.path)
 
     @property
-    def is_managed(self) -> bool:
+    def has_manifests(self) -> bool:
         """Whether its partitions have manifests: they do not."""
         return False
 

@@ -102,7 +102,7 @@ class ManagedRoot:
         return self.store.url
 
     @property
-    def is_managed(self) -> bool:
+    def has_manifests(self) -> bool:
         """Whether its partitions have manifests: they do."""
         return True
 

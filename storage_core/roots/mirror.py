@@ -21,7 +21,7 @@ class MirrorRoot:
         return self.store.url
 
     @property
-    def is_managed(self) -> bool:
+    def has_manifests(self) -> bool:
         """Whether its partitions have manifests: they do not."""
         return False
 

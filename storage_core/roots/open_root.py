@@ -42,7 +42,7 @@ from storage_core.roots.root import Root
 from storage_core.store import LogStore, ManagedStore, open_object_store
 from storage_core.store.generations import unpinned
 from storage_core.store.local import storage_errors
-from storage_core.store.open_objects import MANAGED_PREFIX, is_managed
+from storage_core.store.open_objects import MANAGED_PREFIX, names_manifest
 from storage_core.store.open_store import split_location
 
 _LOOKS_AT_ONCE: Final = 16
@@ -104,7 +104,7 @@ def open_root(root: str | Path, *, role: Role | None = None) -> Root:
     """
     text = str(root)
     place = text.removeprefix(MANAGED_PREFIX)
-    if is_managed(text) or (role or guess_role(place)) is Role.MANAGED:
+    if names_manifest(text) or (role or guess_role(place)) is Role.MANAGED:
         return ManagedRoot(open_object_store(place))
     path = local_path(place)
     return MirrorRoot(open_object_store(place)) if path is None else BrokerRoot(path)
@@ -169,9 +169,9 @@ def find_root(path: str | Path) -> tuple[Root, list[str]]:
         name = local.resolve().name
         is_led = local.is_symlink() or local.name != name
         parent = str(local.resolve().parent if is_led else local.parent)
-        parent = parent if not is_managed(text) else MANAGED_PREFIX + parent
+        parent = parent if not names_manifest(text) else MANAGED_PREFIX + parent
     above = open_root(parent) if _find_partition(name) else None
-    if above is not None and above.is_managed:
+    if above is not None and above.has_manifests:
         return above, [name]
     root = open_root(path)
     names = root.directories()
@@ -251,14 +251,14 @@ def locate_directory(path: str | Path) -> str:
         StorageError: The store cannot be reached.
     """
     text = str(path)
-    if is_managed(text):
+    if names_manifest(text):
         return text
     local = local_path(text)
     place = text if local is None else str(local.resolve())
     parent, name = split_location(place)
     if _find_partition(unpinned(name)):
         root = open_root(parent)
-        if root.is_managed:
+        if root.has_manifests:
             return root.locate(name)
     # The person who names a link means what it leads to.
     return place if local is not None and local.is_symlink() else text

@@ -21,6 +21,6 @@ def read_own_catalog(root: Root, *, node_id: int | None = None) -> TopicCatalog:
     """
     folder = local_path(root.location)
     metadata = None if folder is None else folder / CLUSTER_METADATA_DIRECTORY
-    if metadata is None or root.is_managed or not metadata.is_dir():
+    if metadata is None or root.has_manifests or not metadata.is_dir():
         return TopicCatalog()
     return build_topic_catalog(metadata=read_cluster_metadata(metadata), node_id=node_id)

@@ -60,7 +60,7 @@ class Root(SmallFiles, Protocol):
     """A root as anybody reads it."""
 
     @property
-    def is_managed(self) -> bool:
+    def has_manifests(self) -> bool:
         """Whether its partitions have manifests."""
         ...
 

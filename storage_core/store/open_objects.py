@@ -39,7 +39,7 @@ def is_url(location: str) -> bool:
     return "://" in location and not location.startswith(_FILE_SCHEME)
 
 
-def is_managed(location: str) -> bool:
+def names_manifest(location: str) -> bool:
     """Tell by its prefix whether a location names a managed root.
 
     A partition of a managed root counts, too.
@@ -47,12 +47,12 @@ def is_managed(location: str) -> bool:
     return location.startswith(MANAGED_PREFIX)
 
 
-def name_root(location: str, *, is_managed: bool) -> str:
+def name_root(location: str, *, has_manifests: bool) -> str:
     """Return a root's name for commands; managed ones get a prefix.
 
     Commands can open the root again by that name.
     """
-    return MANAGED_PREFIX + location if is_managed else location
+    return MANAGED_PREFIX + location if has_manifests else location
 
 
 def local_path(location: str) -> Path:

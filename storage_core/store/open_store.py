@@ -23,9 +23,9 @@ from storage_core.store.managed_store import ManagedStore
 from storage_core.store.object_files import ObjectDirectory
 from storage_core.store.open_objects import (
     MANAGED_PREFIX,
-    is_managed,
     is_url,
     local_path,
+    names_manifest,
     open_object_store,
 )
 
@@ -79,7 +79,7 @@ def open_store(location: str) -> LogStore:
         InvalidNameError: A managed location does not end in a partition's name.
         MissingDriverError: The package that reaches such a URL is not installed.
     """
-    if is_managed(location):
+    if names_manifest(location):
         return open_managed(location)
     if is_url(location):
         root, name = split_location(location)

@@ -768,8 +768,8 @@ def describe_fix(  # all that stands in a command
     root: str,
     directory: str,
     topic: str | None,
+    role: Role,
     log_start_offset: int | None = None,
-    role: Role = Role.BROKER,
     roots: Sequence[str] = (),
 ) -> str:
     """Return the fix for a finding, with names quoted for a shell.
@@ -792,7 +792,7 @@ def describe_fix(  # all that stands in a command
         advice = KINDS[Code.TORN_TAIL].advice
     if kind.command and topic == CLUSTER_METADATA_TOPIC:
         advice = _METADATA_FIX
-    elif kind.command and (role is Role.MANAGED or local_path(root) is None):
+    elif kind.command and (role.facts.has_manifests or local_path(root) is None):
         advice = _COPY_FIX
     start = "" if log_start_offset is None else f" --log-start-offset {log_start_offset}"
     return advice.format(

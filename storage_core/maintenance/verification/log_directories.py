@@ -129,9 +129,11 @@ def _observe(files: Root, role: Role, findings: FindingCollector) -> ObservedRoo
     context = DirectoryContext(
         role=role,
         is_clean=marker is not None,
-        user=find_forbidden(path, findings) if role is Role.BROKER and path is not None else None,
+        user=find_forbidden(path, findings)
+        if role.facts.is_owned_by_broker and path is not None
+        else None,
     )
-    if role is Role.BROKER and not context.is_clean:
+    if role.facts.is_owned_by_broker and not context.is_clean:
         message = "the broker did not close its logs, or is running"
         findings.add(Code.UNCLEAN_SHUTDOWN, message, file=CLEAN_SHUTDOWN_FILE)
     entries = tuple(
@@ -181,15 +183,18 @@ def _read_meta_properties(
         if content is not None:
             properties = parse_meta_properties(content, file=name)
             missing = "node" if properties.node_id is None else "cluster"
-            if role is Role.BROKER and None in {properties.node_id, properties.cluster_id}:
+            if role.facts.is_owned_by_broker and None in {
+                properties.node_id,
+                properties.cluster_id,
+            }:
                 message = f"expected a node and a cluster, the {missing} is missing"
                 findings.add(Code.META_PROPERTIES_INCOMPLETE, message, file=name)
             return properties
     except (StorageError, CheckpointError) as error:
         findings.add(Code.META_PROPERTIES_BROKEN, str(error), file=name)
         return None
-    if role is not Role.MANAGED:
-        severity = Severity.INFO if role is Role.MIRROR else None
+    if role.facts.has_marker:
+        severity = Severity.INFO if role.facts.is_synced else None
         message = "the file is not there"
         findings.add(Code.META_PROPERTIES_MISSING, message, file=name, severity=severity)
     return None
@@ -218,7 +223,7 @@ def _read_checkpoints(
     flushed = entries.get(RECOVERY_POINT_FILE, {})
     logs = sum(point > 0 for partition, point in flushed.items() if partition in owners)
     is_without = REPLICATION_FILE in entries and not entries[REPLICATION_FILE]
-    if role is Role.BROKER and logs and is_without:
+    if role.facts.is_owned_by_broker and logs and is_without:
         content = files.read(REPLICATION_FILE, limit_bytes=MAX_OFFSET_CHECKPOINT_BYTES)
         if content == b"":
             message = f"it is empty beside {count_text(logs, 'log')} with a recovery point"
@@ -236,7 +241,7 @@ def _special_directories(root: ObservedRoot) -> Iterable[PlacedFinding]:
         if entry.kind not in _SPECIAL:
             continue
         code, message = _SPECIAL[entry.kind]
-        if entry.name == CLEAN_SHUTDOWN_FILE and root.context.role is Role.BROKER:
+        if entry.name == CLEAN_SHUTDOWN_FILE and root.context.role.facts.is_owned_by_broker:
             # A start removes the marker before it looks for logs; only one that is empty goes.
             if not entry_names(Path(entry.path)):
                 continue

@@ -29,7 +29,7 @@ from storage_core.catalog.log_directories import (
 )
 from storage_core.catalog.metadata_decoder import decode_metadata_record
 from storage_core.catalog.metadata_image import FeatureLevelRecord, PartitionRecord
-from storage_core.catalog.roles import Role, local_path
+from storage_core.catalog.roles import local_path
 from storage_core.checkpoint.broker_files import (
     MAX_QUORUM_STATE_BYTES,
     parse_quorum_state,
@@ -167,7 +167,7 @@ class _Broker:
             for entry in root.entries:
                 path = local_path(entry.path)
                 is_here = entry.kind is DirectoryKind.METADATA and not entry.is_link
-                if root.context.role is Role.BROKER and is_here and path is not None:
+                if root.context.role.facts.is_owned_by_broker and is_here and path is not None:
                     self._check_quorum_state(root, entry, path)
                     self._check_bootstrap(root)
                     try:
@@ -401,7 +401,7 @@ def _properties_fixes(
     lost = [
         root
         for root in roots
-        if root.context.role is Role.BROKER
+        if root.context.role.facts.is_owned_by_broker
         and _owner(root) is None
         and _may_be_replaced(Path(root.location, META_PROPERTIES_FILE))
     ]

@@ -76,7 +76,7 @@ class DirectoryContext:
     @property
     def is_copy(self) -> bool:
         """Whether a foreign sync writes here, so files may differ in age."""
-        return self.role is Role.MIRROR
+        return self.role.facts.is_synced
 
     def tail_severity(self, unclosed: Severity) -> Severity:
         """Return the severity of bytes behind the last batch of a log.

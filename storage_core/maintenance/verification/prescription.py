@@ -158,7 +158,11 @@ def prescribe(
                 if group is cutting:
                     commands.append(f"{command} --dry-run")
                 commands.append(_THEN.join((*removals, command)))
-    brokers = [root for root, role in roots.items() if role is Role.BROKER and root not in hindered]
+    brokers = [
+        root
+        for root, role in roots.items()
+        if role.facts.is_owned_by_broker and root not in hindered
+    ]
     doubtful = [
         cut
         for cut in cuts
@@ -210,7 +214,7 @@ def _as_a_start(
         are_all: Whether no log waits for a person's decision.
     """
     limit = _may_cut(max((each.size_bytes for each in cuts), default=0))
-    everything = recover_command(roots, Role.BROKER)
+    everything = recover_command(roots)
     commands = []
     if cuts and not are_all:
         topics = "".join(dict.fromkeys(f" --topics {each.partition.topic}" for each in cuts))
@@ -234,11 +238,13 @@ def recovered_together(roots: Mapping[str, Role]) -> dict[str, tuple[str, ...]]:
     A directory is marked as closed only where the run was given every other one of its broker, and
     one without the cluster's metadata knows its topics from the one that has it.
     """
-    brokers = tuple(root for root, role in roots.items() if role is Role.BROKER)
-    return {root: brokers if role is Role.BROKER else (root,) for root, role in roots.items()}
+    brokers = tuple(root for root, role in roots.items() if role.facts.is_owned_by_broker)
+    return {
+        root: brokers if role.facts.is_owned_by_broker else (root,) for root, role in roots.items()
+    }
 
 
-def recover_command(roots: Sequence[str], role: Role) -> str:
+def recover_command(roots: Sequence[str], role: Role = Role.BROKER) -> str:
     """Return the recovery of log directories that keeps what it cuts."""
     names = " ".join(map(quote, roots))
     return f"pylog recover {names} --role {role.value} --salvage {quote(salvage_folder(roots[0]))}"

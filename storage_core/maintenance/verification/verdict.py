@@ -355,7 +355,7 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
     held = [root for root in roots if root.lock.is_held]
     if held:
         return _in_use(held[0], names)
-    if all(root.role is Role.MIRROR for root in roots):
+    if all(root.role.facts.is_synced for root in roots):
         return _judge_copy(names, start, fatal + errors)
     lost = sum(entry.lost_below_high_watermark for entry in partitions)
     if fatal or start.refused:
@@ -432,13 +432,13 @@ def _wait(roots: Sequence[RootState], waiting: Sequence[Waiting]) -> Verdict:
 
     A start would give their offsets to new records.
     """
-    brokers = [root for root in roots if root.role is Role.BROKER]
+    brokers = [root for root in roots if root.role.facts.is_owned_by_broker]
     names = [root.location for root in brokers]
     quoted = " ".join(map(quote, names))
     records = count_text(sum(each.records for each in waiting), "readable record")
     commands = []
     if not all(root.is_clean for root in brokers):
-        commands.append(recover_command(names, Role.BROKER))
+        commands.append(recover_command(names))
     commands += [
         f"pylog salvage replay {quote(each.folder)} {quoted} --role broker --dry-run"
         for each in waiting
@@ -615,7 +615,7 @@ def _start(roots: Sequence[RootState], start: StartForecast) -> Verdict:
                 times,
                 f"to be recovered: {count_text(start.recovered_partitions, 'partition')}",
             ),
-            commands=(recover_command([root.location for root in roots], Role.BROKER),),
+            commands=(recover_command([root.location for root in roots]),),
         )
     if not start.recovered_partitions:
         is_clean = all(root.is_clean for root in roots)

@@ -130,11 +130,11 @@ def test_roots_are_found_by_what_lies_there(origin, mirror, twin):
     assert find_root(origin.path)[1] == [f"{name}-0" for name in NAMES]
     assert find_root(mirror)[1] == [f"{name}-0" for name in NAMES]
     root, names = find_root(twin.location)
-    assert (root.is_managed, names) == (True, [f"{name}-0" for name in NAMES])
+    assert (root.has_manifests, names) == (True, [f"{name}-0" for name in NAMES])
     root, names = find_root(f"{twin.location}/{NAME}-0")
-    assert (root.is_managed, root.location, names) == (True, twin.location, [f"{NAME}-0"])
+    assert (root.has_manifests, root.location, names) == (True, twin.location, [f"{NAME}-0"])
     root, names = find_root(f"{mirror}/{NAME}-0")
-    assert (root.is_managed, root.location, names) == (False, mirror, [f"{NAME}-0"])
+    assert (root.has_manifests, root.location, names) == (False, mirror, [f"{NAME}-0"])
     assert open_root(mirror).read("meta.properties", limit_bytes=1 << 20) is not None
     assert open_root(mirror).read("nothing", limit_bytes=1 << 20) is None
     assert open_root(twin.location, role=Role.MANAGED).read("a", limit_bytes=1) is None

@@ -60,6 +60,7 @@ class ManagedPipeline:
                 "root": self.twin.location,
                 "topic": partition.topic,
                 "partition": partition.partition,
+                "role": "managed",
                 "directory": self.twin.directory(partition.topic),
                 "kind": "partition",
                 "error_class": None,

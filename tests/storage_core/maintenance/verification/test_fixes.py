@@ -35,6 +35,7 @@ def test_what_can_be_rebuilt_is_whole_after_the_command(root, code):
         root=str(root.path),
         directory=str(root.partition),
         topic="t",
+        role=Role.BROKER,
         log_start_offset=5,
     )
     if "rm -f " in fix:
@@ -56,10 +57,10 @@ def test_what_can_be_rebuilt_is_whole_after_the_command(root, code):
 
 def test_names_are_quoted_as_a_shell_wants_them():
     found = Finding(code=Code.EPOCH_FILE_WRONG, severity=Severity.ERROR, message="m", file="/a b/c")
-    fix = describe_fix(found, root="/a b", directory="/a b/t-0", topic="t")
+    fix = describe_fix(found, root="/a b", directory="/a b/t-0", topic="t", role=Role.BROKER)
     assert fix.startswith("rebuild it: rm -f '/a b/c' && pylog partition recover '/a b/t-0' --")
     cut = Finding(code=Code.BATCH_CRC_WRONG, severity=Severity.ERROR, message="m", file="/a b/c")
-    fix = describe_fix(cut, root="/a b/", directory="/a b/t-0", topic="t")
+    fix = describe_fix(cut, root="/a b/", directory="/a b/t-0", topic="t", role=Role.BROKER)
     assert fix.endswith(
         "pylog recover '/a b/' --role broker --salvage '/a b-salvage' --topics t --from-start "
         "--allow-truncate"
@@ -69,7 +70,7 @@ def test_names_are_quoted_as_a_shell_wants_them():
 @pytest.mark.parametrize("code", sorted(ACCIDENTS))
 def test_every_fix_can_be_filled_in_and_says_nothing_twice(code):
     found = Finding(code=code, severity=Severity.ERROR, message="m", file="/r/t-0/f")
-    fix = describe_fix(found, root="/r", directory="/r/t-0", topic="t")
+    fix = describe_fix(found, root="/r", directory="/r/t-0", topic="t", role=Role.BROKER)
     assert "{" not in fix
     assert command_of(code, fix) == (fix[fix.index(": ") + 2 :] if KINDS[code].command else None)
     assert not re.search(r"pylog (?!inspect|verify|doctor)", KINDS[code].fix)
@@ -79,7 +80,9 @@ def test_every_fix_can_be_filled_in_and_says_nothing_twice(code):
 def test_nothing_of_ours_is_prescribed_for_the_metadata_log(code):
     found = Finding(code=code, severity=Severity.ERROR, message="m", file="f")
     directory = f"/r/{CLUSTER_METADATA_TOPIC}-0"
-    fix = describe_fix(found, root="/r", directory=directory, topic=CLUSTER_METADATA_TOPIC)
+    fix = describe_fix(
+        found, root="/r", directory=directory, topic=CLUSTER_METADATA_TOPIC, role=Role.BROKER
+    )
     assert "pylog" not in fix
     assert command_of(code, fix) is None
 
@@ -96,5 +99,5 @@ def test_what_is_no_local_log_directory_is_mended_in_a_copy(root, role):
 
 def test_an_index_beyond_a_torn_tail_is_settled_with_the_tail():
     found = Finding(code=Code.INDEX_BEYOND_LOG, severity=Severity.WARN, message="m", file="f")
-    fix = describe_fix(found, root="/r", directory="/r/t-0", topic="t")
+    fix = describe_fix(found, root="/r", directory="/r/t-0", topic="t", role=Role.BROKER)
     assert fix.startswith("nothing, if the broker recovers at its start; or: pylog recover /r ")
