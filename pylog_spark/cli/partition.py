@@ -63,7 +63,7 @@ def _led_to(directory: Path) -> Path:
 def commit_or_describe(
     line: CommandLine, log: LoadedLog, result: Any, describe: Callable[[], dict[str, Any]]
 ) -> int:
-    """Commit a log's operations, or describe them; print JSON; return the exit status.
+    """Commit a log's operations or describe them; print JSON.
 
     Args:
         line: Says which.

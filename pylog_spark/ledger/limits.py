@@ -14,7 +14,7 @@ COLUMNS: Final = (*_RUN_OF_TOPIC, "reason", *_LIMITS)
 
 
 def last_enforced(rows: pa.Table) -> pa.Table:
-    """Return the limits of the last run without a refusal, by root and topic.
+    """Return the limits of each topic's last run without a refusal.
 
     Partitions in which nothing expired say the limit, too, of which others were refused.
 

@@ -62,7 +62,7 @@ class Admitted:
 
 
 def admit_topic(step: Step, root: str, topic: str, run: RunContext) -> LogConfig | Reason:
-    """Return a topic's config, or the reason against a step for its partitions.
+    """Return a topic's config, or the reason against a step.
 
     Raises:
         PylogError: The topic's config cannot be told.
@@ -101,7 +101,7 @@ def admit_partition(
     excluded: frozenset[str],
     open_store: OpenStore,
 ) -> Admitted | Reason:
-    """Return what a step needs of a partition, or the reason against it.
+    """Admit a partition to a step, or return the reason against it.
 
     Args:
         step: The step.

@@ -1,10 +1,10 @@
-"""Listings of very many partition directories as arrays: a partition is a stretch of numbers.
+"""Keep listings of very many partition directories as arrays.
 
-Most partitions of a cluster keep all they have, and their listings alone tell it. These are decided
-about all at once (`retention.plan`), and no object is made of one. Only plain directories take
-part: whole segments under the names that Kafka spells, each with its indexes, and Kafka's own small
-files. Whatever else lies in a directory, its partition is looked at alone, by those who know every
-case.
+A partition is a stretch of numbers. Most partitions of a cluster keep all they have, and their
+listings alone tell it. These are decided about all at once (`retention.plan`,
+`compaction.candidates`), and no object is made of one. Only plain directories take part: whole
+segments under the names that Kafka spells, each with its indexes, and Kafka's own small files.
+Whatever else lies in a directory, its partition is looked at alone, by those who know every case.
 """
 
 import os
@@ -124,7 +124,7 @@ class DirectoryLook:
 def look_at(
     directory: Path, *, needs_age: bool, needs_topic_id: bool, log_start: int | None = None
 ) -> DirectoryLook | None:
-    """List a partition directory, and read the few bytes that most decisions need.
+    """List a partition directory; read the few bytes most decisions need.
 
     Args:
         directory: The partition directory.
@@ -172,7 +172,7 @@ def _last_time_entry(folder: int, log_name: str) -> bytes:
 def _read_end(
     folder: int, directory: Path, logs: Collection[str], others: Collection[str], log_start: int
 ) -> int | None:
-    """Return the log end offset, None where a load has to tell it."""
+    """Return the log end offset, None where only a load tells it."""
     if not logs:
         return None
     oldest, newest = offset_of(min(logs)), offset_of(max(logs))
@@ -193,7 +193,9 @@ def _read_metadata(folder: int) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listings:
-    """The segments of plain partitions, each with at least one, in order of base offsets.
+    """The segments of plain partitions, ordered by base offset.
+
+    Each partition has at least one.
 
     Attributes:
         places: Which of the looks each partition is.
@@ -304,7 +306,7 @@ def _none_of(owners: Numbers, is_one: Mask, count: int) -> Mask:
 
 
 def _have_companions(names: Sequence[Sequence[str]], owners: Numbers, bases: Numbers) -> Mask:
-    """Return by partition whether each log has its indexes, and nothing else is there.
+    """Return by partition whether all files are logs with their indexes.
 
     Args:
         names: Of each partition, all but its logs.

@@ -1,4 +1,4 @@
-"""Truncation of one partition directory to an offset, as a replica does it."""
+"""Truncate one partition to an offset, as a replica does."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -54,7 +54,9 @@ def plan_truncation(
     log_start_offset: int = 0,
     cleaner_checkpoint: int | None = None,
 ) -> tuple[TruncateResult, LoadedLog]:
-    """Load a log that was closed cleanly and cut it; nothing is written.
+    """Load a log and cut it; nothing is written.
+
+    It was closed cleanly.
 
     Args:
         store: The partition directory.

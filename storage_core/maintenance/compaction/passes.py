@@ -1,6 +1,7 @@
-"""Clean a partition by both passes, for the tasks of jobs and in process.
+"""Run both passes of compaction over one partition.
 
-Nothing in its directory is replaced: what was cleaned lies in scratch files.
+Tasks of jobs and `pylog partition` do it here. Nothing in the directory is replaced: what was
+cleaned lies in scratch files.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Retention of one partition: a sweep of a log at rest, or of one that is loaded and closed."""
+"""Apply retention to one partition, at rest or loaded."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from storage_core.store.base import LogStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """What retention does to a partition at rest: the decision, and the changes of files.
+    """The retention of a partition at rest: decision and file operations.
 
     Attributes:
         state: What was observed.
@@ -73,7 +73,9 @@ def plan_sweep(  # noqa: PLR0913  # the inputs of Kafka's deletion pass
     always_loads: bool = False,
     unlink: bool = True,
 ) -> Sweep:
-    """Look at a partition that was closed cleanly, and plan what retention does to it.
+    """Observe a partition at rest and plan its retention.
+
+    It was closed cleanly.
 
     Nothing is written, and nothing but tails of indexes is read, unless something goes: then what a
     broker's load reads.
@@ -138,7 +140,7 @@ def _plan_snapshot(
     log_start_checkpoint: int,
     end_offset: int,
 ) -> tuple[Operation, ...]:
-    """Return what writes the producers down as of the log's end; for that the log is loaded."""
+    """Load the log; return what writes a producer snapshot at its end."""
     log = load_log(
         store,
         config=config,
@@ -201,9 +203,9 @@ def plan_retain(  # the inputs of Kafka's deletion pass
     high_watermark: int | None = None,
     log_start_offset: int | None = None,
 ) -> tuple[RetentionPlan, LoadedLog]:
-    """Load a log that was closed cleanly, make Kafka's deletion pass over it, and close it.
+    """Load a log, make Kafka's deletion pass over it, and close it.
 
-    Nothing is written.
+    It was closed cleanly; nothing is written.
 
     Args:
         store: The partition.
@@ -252,7 +254,7 @@ def retain_log(
     high_watermark: int,
     unlink: bool = True,
 ) -> RetentionPlan:
-    """Make Kafka's deletion pass over a log that is loaded; the changes go to its view.
+    """Make Kafka's deletion pass over the view of a loaded log.
 
     Args:
         log: The log.
@@ -279,7 +281,7 @@ def retain_log(
 
 
 def apply_steps(view: DirectoryView, steps: tuple[Operation, ...]) -> None:
-    """Plan the steps of a sweep on the view of a log that is loaded."""
+    """Plan the steps of a sweep on a loaded log's view."""
     for step in steps:
         match step:
             case CreateEmptyFile():
@@ -298,7 +300,7 @@ def apply_steps(view: DirectoryView, steps: tuple[Operation, ...]) -> None:
 def plan_retain_loaded(
     store: LogStore, loaded: LoadedLog, *, config: LogConfig, cleaner: CleanerConfig, now_ms: int
 ) -> tuple[RetentionPlan, LoadedLog]:
-    """Make the deletion pass that follows something else on one and the same open log.
+    """Make the deletion pass over a log loaded for a former change.
 
     Nothing is written.
 

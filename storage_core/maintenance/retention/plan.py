@@ -32,7 +32,7 @@ from storage_core.maintenance.partition_state import (
 
 
 class Predicate(enum.StrEnum):
-    """Why a segment goes; in the order in which Kafka asks, as the walk numbers them."""
+    """Why a segment goes; in Kafka's order, as the walk numbers them."""
 
     LOG_START = "LOG_START"
     SIZE = "SIZE"
@@ -40,7 +40,10 @@ class Predicate(enum.StrEnum):
 
 
 class Hold(enum.StrEnum):
-    """Why a segment stays; the values are stable, and in the order of the walk's numbers."""
+    """Why a segment stays; the values are stable.
+
+    They are in the order of the walk's numbers.
+    """
 
     NOT_ASKED = "NOT_ASKED"
     LAST_SEGMENT = "LAST_SEGMENT"
@@ -169,7 +172,7 @@ class RetentionPlan:
 
     @property
     def percent_of_retention_bytes(self) -> int:
-        """What the log has afterwards of its size limit, whole percents; 0 without a limit."""
+        """Percent of the size limit used afterwards; 0 without a limit."""
         if not self.retention_bytes:
             return 0
         return (self.bytes_before - self.removed_bytes) * 100 // self.retention_bytes
@@ -227,7 +230,7 @@ class RetentionFacts:
         size_limits: Numbers,
         age_limits_ms: Numbers,
     ) -> Self:
-        """Return the facts of very many partitions; the ends of their logs are not among them.
+        """Return the facts of very many partitions, without log ends.
 
         Args:
             listings: The partitions; of segments only the oldest one's age is a fact, if at all.
@@ -373,6 +376,6 @@ def find_kept_logs(facts: RetentionFacts, *, now_ms: int) -> KeptLogs:
 
 
 def _time_to_wait(timestamp: _TimesT, retention_ms: _TimesT, now_ms: int) -> _TimesT:
-    """Return how long until a segment is too old; or segments are, as arrays."""
+    """Return how long until segments are too old."""
     # Older than the limit, not as old as it: one millisecond more.
     return timestamp + retention_ms + 1 - now_ms
