@@ -52,7 +52,7 @@ def clean(line: CommandLine) -> int:
 
     Raises:
         ConfigError: The range is said in two ways.
-        PylogError: As ``clean_partition``.
+        PylogError: As ``clean_and_load``.
     """
     _check_range(line)
     directory = named_partition_directory(line[DIRECTORY])

@@ -39,7 +39,7 @@ from storage_core.maintenance.compaction.key_exchange import FOLD, KeyBucket, se
 from storage_core.maintenance.compaction.merged import merge_indexes
 from storage_core.maintenance.compaction.offset_map import OffsetMap
 from storage_core.maintenance.compaction.partial import index_segment
-from storage_core.maintenance.compaction.partition import HASH_KEY_BYTES, clean_partition
+from storage_core.maintenance.compaction.partition import HASH_KEY_BYTES, clean_and_load
 from storage_core.maintenance.compaction.plan import CompactionPlan, plan_compaction
 from storage_core.maintenance.partition_state import PartitionState
 from storage_core.maintenance.replication.places import ReplicaPlace
@@ -185,7 +185,7 @@ def _exchange(store: LogStore, plan: CompactionPlan, segments: int) -> None:
 
 
 def _clean(directory: Path, hash_kind: OffsetMapHash, first_dirty_offset: int) -> None:
-    clean_partition(
+    clean_and_load(
         directory,
         config=_CONFIG,
         cleaner=CleanerConfig(offset_map_hash=hash_kind),
@@ -199,7 +199,7 @@ def _clean_twice(folder: Path) -> None:
     directory.parent.mkdir()
     write_sample(directory)
     for first, end in ((0, _SECOND_SEGMENT), (_SECOND_SEGMENT, None)):
-        clean_partition(
+        clean_and_load(
             directory,
             config=_CONFIG,
             cleaner=CleanerConfig(key_sidecars=str(folder / "keys")),

@@ -31,7 +31,6 @@ import numpy as np
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.formats.batch_v2 import HEADER_BYTES, MAX_BATCH_BYTES, Codec
 from storage_core.maintenance.compaction.candidates import CleanRequest
-from storage_core.maintenance.compaction.partition import clean_partition
 from storage_core.records.codecs import (
     Arena,
     Blocks,
@@ -49,6 +48,7 @@ from tests.bench.generated_partition import (
     Size,
     generated_partition,
 )
+from tests.kit.one_partition import clean_partition
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CACHE: Final = ROOT / "build" / "bench"

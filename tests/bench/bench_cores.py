@@ -26,7 +26,7 @@ from storage_core.catalog.roles import Role
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.log.segment_scan import scan_segment
 from storage_core.maintenance.compaction.candidates import CleanRequest
-from storage_core.maintenance.compaction.partition import CleanResult, clean_partition
+from storage_core.maintenance.compaction.partition import CleanResult
 from storage_core.maintenance.verification.files import sort_files
 from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
 from storage_core.maintenance.verification.segment import verify_segment
@@ -35,6 +35,7 @@ from storage_core.threads import count_processors
 from tests.bench.bench_compaction import fresh_copy, kafka_process
 from tests.bench.figures import Figure
 from tests.bench.generated_partition import NOW_MS, Size, generated_partition
+from tests.kit.one_partition import clean_partition
 
 CACHE: Final = Path(__file__).resolve().parents[2] / "build" / "bench"
 ONE_SEGMENT: Final = Size(records=440_000, keys=60_000)

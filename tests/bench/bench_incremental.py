@@ -21,7 +21,7 @@ from typing import Final
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.formats.batch_v2 import Codec
 from storage_core.maintenance.compaction.candidates import CleanRequest
-from storage_core.maintenance.compaction.partition import CleanResult, clean_partition
+from storage_core.maintenance.compaction.partition import CleanResult
 from tests.bench.bench_compaction import (
     CACHE,
     COMPARED,
@@ -33,6 +33,7 @@ from tests.bench.figures import Figure
 from tests.bench.generated_partition import CONFIG, NOW_MS
 from tests.bench.incremental_partition import IncrementalSize, incremental_partition
 from tests.kit.compare import read_tree
+from tests.kit.one_partition import clean_partition
 
 TARGETS: Final = {"without": 5.0, "with": 15.0}
 _SCRATCH: Final = CACHE / "scratch-incremental"

@@ -38,7 +38,7 @@ from storage_core.maintenance.compaction.partial import (
     index_segment,
     index_segment_to_files,
 )
-from storage_core.maintenance.compaction.partition import CleanResult, clean_partition
+from storage_core.maintenance.compaction.partition import CleanResult
 from storage_core.maintenance.compaction.pass_one import index_round
 from storage_core.maintenance.compaction.plan import (
     CompactionPlan,
@@ -52,6 +52,7 @@ from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 from tests.kit.compare import Exactness
 from tests.kit.golden_data import Golden
+from tests.kit.one_partition import clean_partition
 
 # What golden/ORIGIN.toml says of rounds whose case.json does not.
 _DEFAULT_MAP_BYTES: Final = 134_217_728

@@ -5,7 +5,6 @@ from typing import Any
 
 from storage_core.commit import commit
 from storage_core.log.log_loader import LogLoader
-from storage_core.maintenance.compaction.partition import clean_partition
 from storage_core.maintenance.retention.partition import RetainResult, Sweep, plan_sweep, retain_log
 from storage_core.maintenance.retention.plan import RetentionRules
 from storage_core.store.base import LogStore
@@ -13,7 +12,7 @@ from storage_core.store.local import LocalStore
 from tests.kit.golden_cleaning import cleaning_of
 from tests.kit.golden_data import Golden
 from tests.kit.golden_loading import settings_of
-from tests.kit.one_partition import retain_partition
+from tests.kit.one_partition import clean_partition, retain_partition
 
 
 def offsets_of(golden: Golden) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.commit import commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import located
+from storage_core.maintenance.compaction.partition import CleanResult, clean_and_load
 from storage_core.maintenance.recovery.partition import RecoverResult, plan_recovery
 from storage_core.maintenance.retention.partition import RetainResult, plan_retain
 from storage_core.maintenance.truncation import TruncateResult, plan_truncation
@@ -73,6 +74,11 @@ def recover_partition(  # the inputs of Kafka's loader
     )
     commit(log.plan, store)
     return RecoverResult.of(log)
+
+
+def clean_partition(directory: Path, **settings: Any) -> CleanResult:
+    """Clean a partition once and close it again; as `clean_and_load`."""
+    return clean_and_load(directory, **settings)[0]
 
 
 @located

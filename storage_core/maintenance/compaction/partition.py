@@ -12,7 +12,6 @@ from storage_core.filenames import SCRATCH_PREFIX
 from storage_core.log.loaded_log import LoadedLog, LogRepairs
 from storage_core.log.log_loader import load_log
 from storage_core.maintenance.compaction.candidates import (
-    CleanableRange,
     CleanRequest,
     choose_range,
 )
@@ -55,28 +54,28 @@ class CleanResult:
         nothing_to_clean: Whether there was nothing to do.
     """
 
-    next_offset: int | None
-    messages_read: int
-    messages_written: int
-    bytes_read: int
-    bytes_written: int
-    map_messages_read: int
-    invalid_messages_read: int
+    next_offset: int | None = None
+    messages_read: int = 0
+    messages_written: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    map_messages_read: int = 0
+    invalid_messages_read: int = 0
     segments: int
     size: int
     cleaner_checkpoint: int | None
-    nothing_to_clean: bool
+    nothing_to_clean: bool = False
 
 
 @located
-def clean_partition(
+def clean_and_load(
     directory: Path,
     *,
     config: LogConfig,
     cleaner: CleanerConfig,
     request: CleanRequest,
     threads: int | None = None,
-) -> CleanResult:
+) -> tuple[CleanResult, LoadedLog]:
     """Load a closed partition, clean it once, and close it again.
 
     It was closed cleanly.
@@ -89,6 +88,9 @@ def clean_partition(
         threads: How many threads to use, None for as many as there are processors. What comes of
             it is the same.
 
+    Returns:
+        (result, log): what the round did, and the log from before it.
+
     Raises:
         OffsetOverflowError: Offsets of a segment do not fit it. As Kafka's cleaner does, the round
             has split it into segments that they fit, and is given up: the next one cleans. Of a
@@ -96,27 +98,21 @@ def clean_partition(
         PylogError: Something else is wrong with the partition; it is untouched then, but for what
             loading it repairs, unless the store itself failed while the result was put into place.
     """
-    return clean_and_load(
-        directory, config=config, cleaner=cleaner, request=request, threads=threads
-    )[0]
-
-
-@located
-def clean_and_load(
-    directory: Path,
-    *,
-    config: LogConfig,
-    cleaner: CleanerConfig,
-    request: CleanRequest,
-    threads: int | None = None,
-) -> tuple[CleanResult, LoadedLog]:
-    """Do as `clean_partition`; return also the log from before the round."""
     store = LocalStore(directory, is_ours=True)
     log = _load(store, config, cleaner, request)
     cleanable = choose_range(PartitionState.of_log(log), config, request)
     if not cleanable.is_due:
         commit(log.plan, store)
-        return _nothing(log, cleanable, request), log
+        checkpoint = request.cleaner_checkpoint
+        if checkpoint is not None and cleanable.checkpoint_is_invalid:
+            checkpoint = cleanable.first_dirty_offset
+        nothing = CleanResult(
+            segments=len(log.segments),
+            size=log.size_bytes,
+            cleaner_checkpoint=checkpoint,
+            nothing_to_clean=True,
+        )
+        return nothing, log
     plan = plan_compaction(
         log,
         config,
@@ -215,25 +211,6 @@ def _load(
     return replace(log, segments=repaired.segments, operations=())
 
 
-def _nothing(log: LoadedLog, cleanable: CleanableRange, request: CleanRequest) -> CleanResult:
-    checkpoint = request.cleaner_checkpoint
-    if checkpoint is not None and cleanable.checkpoint_is_invalid:
-        checkpoint = cleanable.first_dirty_offset
-    return CleanResult(
-        next_offset=None,
-        messages_read=0,
-        messages_written=0,
-        bytes_read=0,
-        bytes_written=0,
-        map_messages_read=0,
-        invalid_messages_read=0,
-        segments=len(log.segments),
-        size=log.size_bytes,
-        cleaner_checkpoint=checkpoint,
-        nothing_to_clean=True,
-    )
-
-
 def _done(log: LoadedLog, cleaned: CleanedPartition, request: CleanRequest) -> CleanResult:
     stats = cleaned.stats
     sources = {base for group in cleaned.groups for base in group.base_offsets}
@@ -252,5 +229,4 @@ def _done(log: LoadedLog, cleaned: CleanedPartition, request: CleanRequest) -> C
         cleaner_checkpoint=(
             cleaned.end_offset if request.first_dirty_offset is None else request.cleaner_checkpoint
         ),
-        nothing_to_clean=False,
     )

@@ -21,10 +21,9 @@ from storage_core.filenames import (
     TopicPartition,
     offset_of,
 )
-from storage_core.maintenance.compaction.partition import clean_partition
 from tests.kit.compare import read_tree
 from tests.kit.golden_data import Golden
-from tests.kit.one_partition import retain_partition
+from tests.kit.one_partition import clean_partition, retain_partition
 from tests.pylog_spark.broker_roots import (
     CLEANED_ALONE,
     FIRST_ROUNDS_MS,

@@ -16,9 +16,9 @@ from pylog_spark.tasks.cells import (
 )
 from pylog_spark.tasks.compaction import index_segments
 from storage_core.log.segment_scan import scan_segment
-from storage_core.maintenance.compaction.partition import clean_partition
 from storage_core.store import LocalStore
 from tests.kit.compare import read_tree
+from tests.kit.one_partition import clean_partition
 from tests.pylog_spark.broker_roots import cleaner
 from tests.pylog_spark.cell_sizes import largest_cell
 from tests.pylog_spark.large_partitions import MANY_KEYS, large_root

@@ -18,12 +18,12 @@ from storage_core.config import CleanerConfig
 from storage_core.filenames import LOG_SUFFIX
 from storage_core.json_values import from_json
 from storage_core.maintenance.compaction.exchanged_index import encode_start
-from storage_core.maintenance.compaction.partition import clean_partition
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.compaction.sidecar_folder import SidecarFolder
 from storage_core.store import LocalStore
 from tests.kit.compare import read_tree
 from tests.kit.golden_data import Golden
+from tests.kit.one_partition import clean_partition
 from tests.pylog_spark.broker_roots import (
     FIRST_ROUNDS,
     FIRST_ROUNDS_MS,

@@ -11,7 +11,6 @@ from storage_core.clock import ManualClock
 from storage_core.config import CleanerConfig
 from storage_core.errors import GuardRefusedError, StorageError
 from storage_core.filenames import TopicPartition, log_file, offset_of, sorted_logs
-from storage_core.maintenance.compaction.partition import clean_partition
 from storage_core.roots import managed
 from storage_core.roots.managed import HeldManagedRoot
 from storage_core.roots.root import Prepared
@@ -19,6 +18,7 @@ from storage_core.store import ManagedStore
 from storage_core.store.generations import GENERATION_MARK
 from storage_core.store.object_files import ObjectFileReader
 from tests.kit.compare import read_tree
+from tests.kit.one_partition import clean_partition
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory, cleaner
 from tests.pylog_spark.managed_roots import managed_twin, read_store
 from tests.pylog_spark.tasks.managed_pipeline import ManagedPipeline, clean

@@ -14,9 +14,9 @@ from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.config import CleanerConfig
 from storage_core.filenames import CLEANER_FILE, TopicPartition
-from storage_core.maintenance.compaction.partition import clean_partition
 from storage_core.roots.open_root import root_checkpoints
 from storage_core.store import local
+from tests.kit.one_partition import clean_partition
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, BrokerDirectory, broker_directory
 from tests.pylog_spark.managed_roots import managed_twin
 

@@ -43,7 +43,7 @@ def plans(monkeypatch):
 
 
 def clean(directory):
-    compaction.clean_partition(
+    compaction.clean_and_load(
         directory,
         config=LogConfig.from_topic_overrides({"cleanup.policy": "compact"}),
         cleaner=CleanerConfig(),

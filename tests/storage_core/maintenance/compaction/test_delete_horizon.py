@@ -6,10 +6,10 @@ import pytest
 
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.maintenance.compaction.candidates import CleanRequest
-from storage_core.maintenance.compaction.partition import clean_partition
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec, encode_batch
 from tests.kit.decode import DecodedBatch, decode_segment
 from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.one_partition import clean_partition
 
 NOW_MS = SOME_TIME_MS + 1000
 TOMBSTONE = BatchSpec(records=(RecordSpec(key=b"k", value=None),))
