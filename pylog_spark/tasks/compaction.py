@@ -35,11 +35,7 @@ from storage_core.maintenance.compaction.merged import (
     merge_files,
     merge_indexes,
 )
-from storage_core.maintenance.compaction.partial import (
-    PartialIndex,
-    index_segment,
-    index_segment_to_files,
-)
+from storage_core.maintenance.compaction.partial import PartialIndex, index_segment
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.compaction.rewrite import CleanedGroup, clean_groups
 from storage_core.roots.root import RootAccess, root_of
@@ -69,37 +65,30 @@ def index_segments(
     """
     # By partition: its plan is decoded once.
     for ordinal, number in sorted(items):
-        index = _index_to_files if ordinal in filed else _index
-        row = attempt(partial(index, plans[ordinal], number, context))
+        index = partial(_index, plans[ordinal], number, context, is_filed=ordinal in filed)
         head = {"ordinal": ordinal, "unit": units[ordinal], "segment": number}
-        yield rows_to_batch(PARTIAL_INDEX, [head | row])
+        yield rows_to_batch(PARTIAL_INDEX, [head | attempt(index)])
 
 
-def _index(encoded: bytes, number: int, context: WriteContext) -> dict[str, Any]:
-    plan = decode_plan(encoded)
-    store = context.roots[root_of(plan.location)].open(plan.location)
-    segment = plan.round_segments[number]
-    found = index_segment(
-        store, plan, segment, throttler=context.throttler(), threads=context.threads
-    )
-    return {"index": found.to_bytes()}
-
-
-def _index_to_files(encoded: bytes, number: int, context: WriteContext) -> dict[str, Any]:
+def _index(encoded: bytes, number: int, context: WriteContext, *, is_filed: bool) -> dict[str, Any]:
+    """Index a segment; return where its keys are: in the row, or in files."""
     plan = decode_plan(encoded)
     access = context.roots[root_of(plan.location)]
-    access.validate()
+    if is_filed:
+        access.validate()
+    read = partial(
+        index_segment,
+        access.open(plan.location),
+        plan,
+        plan.round_segments[number],
+        throttler=context.throttler(),
+        threads=context.threads,
+    )
+    if not is_filed:
+        return {"index": read().to_bytes()}
     prefix = new_prefix(access, plan.location, context)
-    segment = plan.round_segments[number]
     try:
-        index_segment_to_files(
-            access.open(plan.location),
-            plan,
-            segment,
-            prefix,
-            throttler=context.throttler(),
-            threads=context.threads,
-        )
+        read(prefix=prefix)
     except BaseException:
         remove_files(prefix)
         raise
@@ -136,47 +125,34 @@ def _merge_rows(
     failed = next((row for row in rows if row["error_class"] is not None), None)
     if failed is not None:
         merged = {name: failed[name] for name in ("error_class", "error")}
-    elif limit is None:
-        paths = [row["path"] for row in rows]
-        merged = attempt(partial(_merge_files, encoded, paths, context))
     else:
-        merged = attempt(partial(_merge, encoded, [row["index"] for row in rows], limit))
+        merged = attempt(partial(_merge, encoded, rows, limit, context))
     return merged | {"duration_ms": spent_ms + merged.get("duration_ms", 0)}
 
 
 def _merge(
-    encoded: bytes, partials: Sequence[bytes | memoryview], limit_bytes: int
+    encoded: bytes, rows: Sequence[dict[str, Any]], limit: int | None, context: WriteContext
 ) -> dict[str, Any]:
+    """Merge partial indexes where they are: in rows, or in files without a limit."""
     plan = decode_plan(encoded)
-    merged = merge_indexes(plan, [PartialIndex.from_bytes(part) for part in partials])
-    content = merged.to_bytes()
-    return {
-        "index": content if len(content) <= limit_bytes else None,
-        **_describe_merged(plan, merged),
-    }
-
-
-def _merge_files(encoded: bytes, paths: list[str], context: WriteContext) -> dict[str, Any]:
-    plan = decode_plan(encoded)
-    access = context.roots[root_of(plan.location)]
-    access.validate()
-    target = new_prefix(access, plan.location, context)
-    try:
-        file, table = merge_files(plan, [Path(path) for path in paths], target)
-    except BaseException:
-        remove_files(target)
-        raise
-    merged = MergedIndex.from_file(file, table)
-    return {
-        "path": str(file),
-        "table_path": None if table is None else str(table),
-        **_describe_merged(plan, merged),
-    }
-
-
-def _describe_merged(plan: CompactionPlan, merged: MergedIndex) -> dict[str, Any]:
+    place: dict[str, Any]
+    if limit is None:
+        access = context.roots[root_of(plan.location)]
+        access.validate()
+        target = new_prefix(access, plan.location, context)
+        try:
+            file, table = merge_files(plan, [Path(row["path"]) for row in rows], target)
+        except BaseException:
+            remove_files(target)
+            raise
+        merged = MergedIndex.from_file(file, table)
+        place = {"path": str(file), "table_path": None if table is None else str(table)}
+    else:
+        merged = merge_indexes(plan, [PartialIndex.from_bytes(row["index"]) for row in rows])
+        content = merged.to_bytes()
+        place = {"index": content if len(content) <= limit else None}
     sizes = {segment.base_offset: segment.size_bytes for segment in plan.segments}
-    return {
+    return place | {
         "group_bytes": [sum(sizes[base] for base in g.base_offsets) for g in merged.groups],
         "end_offset": merged.index.end_offset,
         "numbers": to_json(merged.index.stats),

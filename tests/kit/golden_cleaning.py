@@ -36,7 +36,6 @@ from storage_core.maintenance.compaction.merged import (
 from storage_core.maintenance.compaction.partial import (
     PartialIndex,
     index_segment,
-    index_segment_to_files,
 )
 from storage_core.maintenance.compaction.partition import CleanResult
 from storage_core.maintenance.compaction.pass_one import index_round
@@ -308,7 +307,7 @@ def _merge_in_files(directory: Path, plan: CompactionPlan, step: int) -> Callabl
     prefixes = []
     for segment in plan.round_segments[::step]:
         prefixes.append(scratch / str(segment.base_offset))
-        index_segment_to_files(LocalStore(directory), plan, segment, prefixes[-1], threads=2)
+        index_segment(LocalStore(directory), plan, segment, prefix=prefixes[-1], threads=2)
     merged, table = merge_files(plan, prefixes, scratch / "merged")
     return lambda: MergedIndex.from_file(merged, table)
 

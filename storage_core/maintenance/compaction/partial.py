@@ -15,7 +15,8 @@ Only rounds without a limit of keys can be spread like this (``CompactionPlan.ma
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
@@ -281,7 +282,7 @@ class _MemoryReceiver:
         self.suspects.append(keys)
 
 
-class _FileReceiver:
+class _FileReceiver(_MemoryReceiver):
     """Writes the keys to two streams; a context manager that closes them.
 
     Args:
@@ -289,6 +290,7 @@ class _FileReceiver:
     """
 
     def __init__(self, prefix: Path) -> None:
+        super().__init__()
         self._keys = StreamWriter(_keys_file(prefix), KEY_WORDS)
         self._suspects = StreamWriter(_suspects_file(prefix), SUSPECT_WORDS)
 
@@ -316,6 +318,7 @@ def index_segment(
     plan: CompactionPlan,
     segment: SegmentState,
     *,
+    prefix: Path | None = None,
     throttler: Throttler | None = None,
     threads: int = 1,
 ) -> PartialIndex:
@@ -325,34 +328,8 @@ def index_segment(
         store: The partition directory.
         plan: The round, without a limit of keys.
         segment: One of the plan's ``round_segments``.
-        throttler: Slows the reading down.
-        threads: How many threads to use.
-
-    Raises:
-        BadBytesError: A batch or record is malformed; its text has file and position.
-        StorageError: A file cannot be read.
-    """
-    receiver = _MemoryReceiver()
-    read = _read_segment(store, plan, segment, receiver, throttler, threads)
-    return replace(read, keys=tuple(receiver.keys), suspects=tuple(receiver.suspects))
-
-
-def index_segment_to_files(
-    store: LogStore,
-    plan: CompactionPlan,
-    segment: SegmentState,
-    prefix: Path,
-    *,
-    throttler: Throttler | None = None,
-    threads: int = 1,
-) -> None:
-    """Read one segment of a round into scratch files, for ``PartialIndex.from_file``.
-
-    Args:
-        store: The partition directory.
-        plan: The round, without a limit of keys.
-        segment: One of the plan's ``round_segments``.
-        prefix: Path of the files but for their endings.
+        prefix: Path, but for their endings, of scratch files for ``PartialIndex.from_file``; None
+            to keep the keys in memory.
         throttler: Slows the reading down.
         threads: How many threads to use.
 
@@ -360,38 +337,34 @@ def index_segment_to_files(
         BadBytesError: A batch or record is malformed; its text has file and position.
         StorageError: A file cannot be read or written.
     """
-    with _FileReceiver(prefix) as receiver:
-        read = _read_segment(store, plan, segment, receiver, throttler, threads)
-    read.to_file(prefix)
-
-
-def _read_segment(
-    store: LogStore,
-    plan: CompactionPlan,
-    segment: SegmentState,
-    receiver: KeyReceiver,
-    throttler: Throttler | None,
-    threads: int,
-) -> PartialIndex:
-    """Read one segment; the receiver has its keys."""
-    sink = SegmentKeys(plan, receiver)
     number = plan.number_of_dirty.get(segment.base_offset)
-    indexed = SegmentReading(
-        store,
-        plan,
-        segment,
-        sink,
-        number=number or 0,
-        throttler=throttler,
-        threads=threads,
-    ).run()
-    sink.flush()
-    return PartialIndex(
+    opened: AbstractContextManager[_MemoryReceiver] = (
+        nullcontext(_MemoryReceiver()) if prefix is None else _FileReceiver(prefix)
+    )
+    with opened as receiver:
+        sink = SegmentKeys(plan, receiver)
+        indexed = SegmentReading(
+            store,
+            plan,
+            segment,
+            sink,
+            number=number or 0,
+            throttler=throttler,
+            threads=threads,
+        ).run()
+        sink.flush()
+    index = PartialIndex(
         segment=indexed,
         is_dirty=number is not None,
         rows=sink.rows(),
         first_dirty_row=sink.first_dirty_row,
+        keys=tuple(receiver.keys),
+        suspects=tuple(receiver.suspects),
+        prefix=prefix,
     )
+    if prefix is not None:
+        index.to_file(prefix)
+    return index
 
 
 def _keys_file(prefix: Path) -> Path:
