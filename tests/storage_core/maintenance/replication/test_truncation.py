@@ -88,6 +88,10 @@ def test_a_follower_that_ends_below_the_leaders_start_begins_anew_there():
 def test_a_follower_that_ends_at_the_leaders_start_goes_on_there():
     leader = log(200, (2, 150), start=150)
     assert cut(log(150, (2, 0)), leader) == Truncation(offset=150, is_restart=False, rounds=())
+    # It is asked there, too: what the follower has of a later epoch is not the leader's.
+    assert cut(log(150, (2, 0), (5, 140)), leader) == Truncation(
+        offset=150, is_restart=True, rounds=(140, 150)
+    )
 
 
 @pytest.mark.item("REP-10")
