@@ -390,7 +390,7 @@ def _weigh(parts: Iterable[tuple[OpenedLog, Ranges]], *, most_keys: int = 0) -> 
         if not count(new):
             continue
         # A batch may begin before the first of them.
-        first = min(log.whole_end(int(new[0, 0])), int(new[0, 0]))
+        first = log.whole_end(int(new[0, 0]))
         span = (first, int(new[:, 1].max()) + 1)
         reader = LogReader(log.view, log.base_offsets, ReadDepth.HEADERS, ranges=[span])
         while not reader.is_at_end:

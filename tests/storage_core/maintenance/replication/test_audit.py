@@ -15,9 +15,16 @@ from storage_core.maintenance.replication.replica import Replica, open_replica
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec, end_txn_marker
 from tests.kit.directories import SegmentSpec, write_partition
 
+NO_HIGH_WATERMARK = PartitionCheckpoints(high_watermark=0)
+
 
 def replica(
-    folder: Path, broker: int, *epochs: tuple[int, int], end: int, high_watermark: int | None = 0
+    folder: Path,
+    broker: int,
+    *epochs: tuple[int, int],
+    end: int,
+    high_watermark: int | None = 0,
+    log_start_offset: int | None = None,
 ) -> Replica:
     """Write a log of one record a batch, its epochs beginning at offsets, and open it."""
     starts = dict(epochs) or {0: 0}
@@ -26,11 +33,17 @@ def replica(
         epoch = max(epoch for epoch, start in starts.items() if start <= offset)
         record = RecordSpec(key=b"k", value=b"%d in %d" % (offset, epoch))
         batches.append(BatchSpec(records=(record,), base_offset=offset, leader_epoch=epoch))
-    return written(folder, broker, batches, high_watermark=high_watermark)
+    checkpoints = PartitionCheckpoints(
+        high_watermark=high_watermark, log_start_offset=log_start_offset
+    )
+    return written(folder, broker, batches, checkpoints)
 
 
 def written(
-    folder: Path, broker: int, batches: list[BatchSpec], *, high_watermark: int | None = 0
+    folder: Path,
+    broker: int,
+    batches: list[BatchSpec],
+    checkpoints: PartitionCheckpoints = NO_HIGH_WATERMARK,
 ) -> Replica:
     """Write a log of these batches and open it."""
     directory = write_partition(
@@ -42,7 +55,7 @@ def written(
         directory=str(directory),
         kind=DirectoryKind.PARTITION,
         is_clean=True,
-        checkpoints=PartitionCheckpoints(high_watermark=high_watermark),
+        checkpoints=checkpoints,
     )
     opened = open_replica(place, 0)
     assert opened.error == ""
@@ -124,6 +137,7 @@ def test_each_candidate_loses_what_others_have_from_where_they_part(tmp_path):
     ("epoch", "is_clean", "leader_epoch", "expected"),
     [
         pytest.param(0, True, 1, (2, 0), id="who was in sync never had them"),
+        pytest.param(0, True, 0, (2, 0), id="of the newest epoch"),
         pytest.param(0, False, 1, (0, 2), id="it may have lost them in its own crash"),
         pytest.param(0, True, -1, (0, 2), id="the state is older than the records"),
         pytest.param(3, True, 4, (0, 2), id="it may have been cut in a later epoch"),
@@ -153,7 +167,7 @@ def test_a_loss_has_a_size_a_time_and_those_who_hold_it(tmp_path):
         replica(tmp_path, 2, end=8, high_watermark=6),
         replica(tmp_path, 3, end=6, high_watermark=6),
     ]
-    stray = replica(tmp_path / "stray", 3, end=7, high_watermark=6)
+    stray = replica(tmp_path / "stray", 3, end=9, high_watermark=6)
     [_, two, three] = audit_partition(replicas, state(), [stray]).candidates
     # A key of one byte, and a value such as "8 in 0".
     assert two.weight == Weight(
@@ -163,7 +177,7 @@ def test_a_loss_has_a_size_a_time_and_those_who_hold_it(tmp_path):
     assert [(each.replica.place, each.records) for each in three.holders] == [
         (replicas[0].place, 4),
         (replicas[1].place, 2),
-        (stray.place, 1),
+        (stray.place, 3),
     ]
 
 
@@ -188,6 +202,30 @@ def test_a_missing_replica_would_lead_with_nothing(tmp_path):
     replicas = [replica(tmp_path, 1, end=5, high_watermark=5), open_replica(place, 0)]
     audit = audit_partition(replicas, state(replicas=(1, 2), isr=(), elr=(1, 2)))
     assert losses(audit) == {1: (0, 0, True), 2: (5, 5, False)}
+
+
+@pytest.mark.item("REP-13")
+def test_what_a_replica_in_sync_has_deleted_is_not_lost(tmp_path):
+    replicas = [
+        replica(tmp_path, 1, end=10),
+        replica(tmp_path, 2, end=0),
+        replica(tmp_path, 3, end=10, log_start_offset=4),
+    ]
+    assert losses(audit_partition(replicas, state()))[2][0] == 6
+
+
+@pytest.mark.item("REP-03", "REP-13")
+def test_the_high_watermark_binds_a_log_as_far_as_any_in_sync_has_it(tmp_path):
+    """Broker 3 follows broker 1 to the end, and broker 2 up to offset 5."""
+    replicas = [
+        replica(tmp_path, 1, (0, 0), end=10),
+        replica(tmp_path, 2, (0, 0), (1, 5), end=8),
+        replica(tmp_path, 3, (0, 0), end=9),
+    ]
+    audit = audit_partition(replicas, state(isr=(1, 2)))
+    assert audit.high_watermark == 8
+    cuts = {cut.replica.broker: cut for cut in audit.candidates[1].cuts}
+    assert (cuts[3].rounds, cuts[3].committed.tolist()) == ((5,), [[5, 7, 0]])
 
 
 @pytest.mark.item("REP-14")
@@ -218,6 +256,7 @@ def test_a_cut_inside_of_a_batch_takes_all_of_the_batch(tmp_path):
     [cut] = lead.cuts
     assert (cut.offset, cut.rounds, cut.same_until) == (5, (5,), 0)
     assert not cut.stays_eligible
+    assert lead.weight.size_bytes == 5 * 2
     # Kafka fetches 0 to 4 anew: only what the leader lacks is lost.
     assert (count(lead.lost), lead.lost[0].tolist()) == (5, [5, 9, 0])
 

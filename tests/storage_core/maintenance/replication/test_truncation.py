@@ -102,6 +102,12 @@ def test_a_cut_below_the_first_segment_leaves_an_empty_log():
     assert (found.offset, found.is_restart) == (30, True)
 
 
+@pytest.mark.item("REP-10")
+def test_a_cut_at_the_first_segment_keeps_the_log():
+    follower = log(80, (1, 40), (2, 60), start=40, first_segment=40)
+    assert cut(follower, log(40, (1, 0))) == Truncation(offset=40, is_restart=False, rounds=(40,))
+
+
 @st.composite
 def logs(draw: st.DrawFn) -> LogSpan:
     count = draw(st.integers(0, 5))
