@@ -9,14 +9,9 @@ from storage_core.errors import (
     IndexFullError,
     OffsetOverflowError,
 )
-from storage_core.formats.batch_v2 import NO_TIMESTAMP
-from storage_core.formats.index_entries import (
-    MAX_RELATIVE_OFFSET,
-    OFFSET_INDEX_ENTRY,
-    TIME_INDEX_ENTRY,
-)
+from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from storage_core.kernels import index_build
-from storage_core.kernels.index_build import add_batches, offer_time_entry
+from storage_core.kernels.index_build import add_batches, new_state, offer_time_entry
 
 
 class IndexBuilder:
@@ -35,13 +30,7 @@ class IndexBuilder:
         self._file = file
         self._base_offset = base_offset
         self._interval_bytes = interval_bytes
-        self._max_offset_entries = max_index_bytes // OFFSET_INDEX_ENTRY.itemsize
-        self._max_time_entries = max_index_bytes // TIME_INDEX_ENTRY.itemsize
-        self._state = np.zeros(index_build.STATE_SIZE, np.int64)
-        self._state[index_build.MAX_TIMESTAMP] = NO_TIMESTAMP
-        self._state[index_build.MAX_TIMESTAMP_OFFSET] = base_offset
-        self._state[index_build.LAST_TIME] = NO_TIMESTAMP
-        self._state[index_build.LAST_TIME_OFFSET] = base_offset
+        self._state = new_state(base_offset, interval_bytes, max_index_bytes)
         self._offset_parts: list[NDArray[np.int64]] = []
         self._time_parts: list[NDArray[np.int64]] = []
 
@@ -85,19 +74,7 @@ class IndexBuilder:
         times = np.empty((room, 2), np.int64)
         offset_count = int(self._state[index_build.OFFSET_ENTRIES])
         time_count = int(self._state[index_build.TIME_ENTRIES])
-        row, status = add_batches(
-            self._state,
-            self._base_offset,
-            size,
-            last_offset,
-            max_timestamp,
-            self._interval_bytes,
-            self._max_offset_entries,
-            self._max_time_entries,
-            MAX_RELATIVE_OFFSET,
-            offsets,
-            times,
-        )
+        row, status = add_batches(self._state, size, last_offset, max_timestamp, offsets, times)
         self._offset_parts.append(offsets[: self._state[index_build.OFFSET_ENTRIES] - offset_count])
         self._time_parts.append(times[: self._state[index_build.TIME_ENTRIES] - time_count])
         if status == index_build.DONE:
@@ -108,7 +85,7 @@ class IndexBuilder:
         """Add the last time entry and return the bytes of (.index, .timeindex)."""
         last = np.empty((1, 2), np.int64)
         before = int(self._state[index_build.TIME_ENTRIES])
-        status = offer_time_entry(self._state, last, before, self._max_time_entries, True)  # noqa: FBT003  # a kernel takes no keywords
+        status = offer_time_entry(self._state, last, before, True)  # noqa: FBT003  # a kernel takes no keywords
         if status != index_build.DONE:
             raise self._error(status, int(self._state[index_build.MAX_TIMESTAMP_OFFSET]))
         self._time_parts.append(last[: self._state[index_build.TIME_ENTRIES] - before])
@@ -130,10 +107,11 @@ class IndexBuilder:
     def _error(self, status: int, offset: int) -> BadBytesError:
         position = self.size_bytes
         if status == index_build.OFFSET_INDEX_FULL:
-            limit = f"{self._max_offset_entries} entries of segment.index.bytes"
+            limit = f"{self._state[index_build.MAX_OFFSET_ENTRIES]} entries of segment.index.bytes"
             return IndexFullError(self._file, position, f"the offset index is full ({limit})")
         if status == index_build.TIME_INDEX_FULL:
-            limit = f"{self._max_time_entries} entries of segment.index.bytes, one kept for the end"
+            entries = self._state[index_build.MAX_TIME_ENTRIES]
+            limit = f"{entries} entries of segment.index.bytes, one kept for the end"
             return IndexFullError(self._file, position, f"the time index is full ({limit})")
         if status == index_build.OVERFLOW:
             return OffsetOverflowError(

@@ -17,12 +17,14 @@ from storage_core.kernels._jit import kernel
 from storage_core.kernels.batch_scan import (
     ATTRIBUTES,
     BASE_OFFSET,
+    BASE_TIMESTAMP,
     CRC,
     CRC_OK,
     LAST_OFFSET,
     LEADER_EPOCH,
     MAGIC,
     POSITION,
+    RECORD_COUNT,
     SIZE,
 )
 from storage_core.kernels.crc32 import crc32
@@ -97,6 +99,9 @@ def check_batches(
     return table.shape[1], DONE
 
 
+# In place of a limit.
+NO_LIMIT_MS: Final = 2**63 - 1
+
 # Records of a batch that stays as it is.
 REFUSED: Final = 1  # a record is malformed or breaks a rule; which one, a closer look tells
 HAS_GAPS: Final = 2  # all is well, but offsets inside are not 0, 1, 2
@@ -107,11 +112,9 @@ def check_records(
     source: NDArray[np.uint8],
     start: int,
     end: int,
-    count: int,
-    base_offset: int,
-    base_timestamp: int,
+    table: NDArray[np.int64],
+    row: int,
     needs_key: bool,  # numba takes no keyword-only arguments
-    needs_create_time: bool,  # as above
     now_ms: int,
     before_max_ms: int,
     after_max_ms: int,
@@ -123,14 +126,12 @@ def check_records(
         source: uint8[], the records, not compressed.
         start: Where they begin.
         end: Where they end.
-        count: How many the header says there are.
-        base_offset: Of the batch.
-        base_timestamp: Of the batch.
+        table: int64[COLUMN_COUNT, n], batches.
+        row: Whose records they are.
         needs_key: Whether every record has to have a key.
-        needs_create_time: Whether timestamps have to lie within the limits.
         now_ms: The clock.
-        before_max_ms: How far behind the clock a timestamp may lie.
-        after_max_ms: How far ahead of it.
+        before_max_ms: How far behind the clock a timestamp may lie, or NO_LIMIT_MS.
+        after_max_ms: How far ahead of it, or NO_LIMIT_MS.
         max_body_bytes: Largest record.
 
     Returns:
@@ -139,19 +140,19 @@ def check_records(
     status = DONE
     max_timestamp = np.int64(NO_TIMESTAMP)
     position = start
-    for i in range(count):
+    for i in range(table[RECORD_COUNT, row]):
         record = parse_record(source, position, end)
         if record.next_position < 0 or record.body_bytes > max_body_bytes:
             return REFUSED, max_timestamp
         if needs_key and record.key_length < 0:
             return REFUSED, max_timestamp
-        timestamp = base_timestamp + record.timestamp_delta
-        if needs_create_time and timestamp != NO_TIMESTAMP:
+        timestamp = table[BASE_TIMESTAMP, row] + record.timestamp_delta
+        if timestamp != NO_TIMESTAMP:
             behind_ms = now_ms - timestamp
             if behind_ms > before_max_ms or -behind_ms > after_max_ms:
                 return REFUSED, max_timestamp
         max_timestamp = max(max_timestamp, timestamp)
-        if base_offset + record.offset_delta != i:
+        if table[BASE_OFFSET, row] + record.offset_delta != i:
             status = HAS_GAPS
         position = record.next_position
     if position != end:

@@ -9,9 +9,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from storage_core.formats.batch_v2 import NO_TIMESTAMP
+from storage_core.formats.index_entries import (
+    MAX_RELATIVE_OFFSET,
+    OFFSET_INDEX_ENTRY,
+    TIME_INDEX_ENTRY,
+)
 from storage_core.kernels._jit import kernel
 
-# Running state of one segment's indexes: int64[STATE_SIZE].
+# State of one segment's indexes, int64[STATE_SIZE]: what has been counted, then its limits.
 BYTES_SINCE_ENTRY: Final = 0
 POSITION: Final = 1
 MAX_TIMESTAMP: Final = 2
@@ -21,7 +27,12 @@ LAST_TIME: Final = 5
 LAST_TIME_OFFSET: Final = 6
 OFFSET_ENTRIES: Final = 7
 TIME_ENTRIES: Final = 8
-STATE_SIZE: Final = 9
+FIRST_BATCH_TIMESTAMP: Final = 9  # largest timestamp of the segment's first batch
+BASE_OFFSET: Final = 10
+INTERVAL_BYTES: Final = 11  # index.interval.bytes
+MAX_OFFSET_ENTRIES: Final = 12  # how many the index file may hold
+MAX_TIME_ENTRIES: Final = 13  # with the last one, which is kept for the end of the segment
+STATE_SIZE: Final = 14
 
 DONE: Final = 0
 OFFSET_INDEX_FULL: Final = 1
@@ -30,12 +41,28 @@ BAD_OFFSET: Final = 3  # an entry's offset does not rise
 OVERFLOW: Final = 4  # an offset that is no 31-bit number above the base
 
 
+def new_state(base_offset: int, interval_bytes: int, max_index_bytes: int) -> NDArray[np.int64]:
+    """Return the state of a segment without batches.
+
+    Args:
+        base_offset: Of the segment.
+        interval_bytes: ``index.interval.bytes``.
+        max_index_bytes: ``segment.index.bytes``.
+    """
+    state = np.zeros(STATE_SIZE, np.int64)
+    state[[MAX_TIMESTAMP, LAST_TIME, FIRST_BATCH_TIMESTAMP]] = NO_TIMESTAMP
+    state[[MAX_TIMESTAMP_OFFSET, LAST_TIME_OFFSET, BASE_OFFSET]] = base_offset
+    state[INTERVAL_BYTES] = interval_bytes
+    state[MAX_OFFSET_ENTRIES] = max_index_bytes // OFFSET_INDEX_ENTRY.itemsize
+    state[MAX_TIME_ENTRIES] = max_index_bytes // TIME_INDEX_ENTRY.itemsize
+    return state
+
+
 @kernel
 def offer_time_entry(
     state: NDArray[np.int64],
     entries: NDArray[np.int64],
     first: int,
-    max_entries: int,
     skip_full_check: bool,  # numba takes no keyword-only arguments
 ) -> int:
     """Append (largest timestamp, its offset) to entries unless the timestamp is not new.
@@ -44,13 +71,12 @@ def offer_time_entry(
         state: int64[STATE_SIZE].
         entries: int64[capacity, 2], absolute offsets.
         first: How many time entries were emptied out of entries before.
-        max_entries: How many the index file may hold.
         skip_full_check: Whether the slot kept for the last entry may be used.
 
     Returns:
         DONE, TIME_INDEX_FULL or BAD_OFFSET.
     """
-    if not skip_full_check and state[TIME_ENTRIES] >= max_entries - 1:
+    if not skip_full_check and state[TIME_ENTRIES] >= state[MAX_TIME_ENTRIES] - 1:
         return TIME_INDEX_FULL
     if state[TIME_ENTRIES] > 0 and state[MAX_TIMESTAMP_OFFSET] < state[LAST_TIME_OFFSET]:
         return BAD_OFFSET
@@ -64,20 +90,23 @@ def offer_time_entry(
 
 
 @kernel
-def add_batches(  # arrays side by side
+def add_batches(
     state: NDArray[np.int64],
-    base_offset: int,
     size: NDArray[np.int64],
     last_offset: NDArray[np.int64],
     max_timestamp: NDArray[np.int64],
-    interval_bytes: int,
-    max_offset_entries: int,
-    max_time_entries: int,
-    max_relative_offset: int,
     offset_entries: NDArray[np.int64],
     time_entries: NDArray[np.int64],
 ) -> tuple[int, int]:
-    """Count batches into a segment; new entries go to offset_entries and time_entries from row 0.
+    """Count batches into a segment.
+
+    Args:
+        state: int64[STATE_SIZE].
+        size: int64[n].
+        last_offset: int64[n].
+        max_timestamp: int64[n].
+        offset_entries: int64[capacity, 2], out: new entries from row 0 on.
+        time_entries: int64[capacity, 2], out: the same.
 
     Returns:
         (row, status): the batch that could not be counted and why, or (count, DONE).
@@ -85,14 +114,16 @@ def add_batches(  # arrays side by side
     first_offset_entry = state[OFFSET_ENTRIES]
     first_time_entry = state[TIME_ENTRIES]
     for row in range(size.size):
-        relative = last_offset[row] - base_offset
-        if relative < 0 or relative > max_relative_offset:
+        if state[POSITION] == 0:
+            state[FIRST_BATCH_TIMESTAMP] = max_timestamp[row]
+        relative = last_offset[row] - state[BASE_OFFSET]
+        if relative < 0 or relative > MAX_RELATIVE_OFFSET:
             return row, OVERFLOW
         if max_timestamp[row] > state[MAX_TIMESTAMP]:
             state[MAX_TIMESTAMP] = max_timestamp[row]
             state[MAX_TIMESTAMP_OFFSET] = last_offset[row]
-        if state[BYTES_SINCE_ENTRY] > interval_bytes:
-            if state[OFFSET_ENTRIES] >= max_offset_entries:
+        if state[BYTES_SINCE_ENTRY] > state[INTERVAL_BYTES]:
+            if state[OFFSET_ENTRIES] >= state[MAX_OFFSET_ENTRIES]:
                 return row, OFFSET_INDEX_FULL
             if state[OFFSET_ENTRIES] > 0 and last_offset[row] <= state[LAST_INDEX_OFFSET]:
                 return row, BAD_OFFSET
@@ -105,7 +136,6 @@ def add_batches(  # arrays side by side
                 state,
                 time_entries,
                 first_time_entry,
-                max_time_entries,
                 False,  # as above
             )
             if status != DONE:

@@ -28,11 +28,7 @@ from storage_core.filenames import (
     segment_file,
 )
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
-from storage_core.formats.index_entries import (
-    MAX_RELATIVE_OFFSET,
-    OFFSET_INDEX_ENTRY,
-    TIME_INDEX_ENTRY,
-)
+from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from storage_core.index.transaction_index import AbortedTxn, encode_transaction_index
 from storage_core.kernels import append_plan, index_build
 from storage_core.log.append.roll import SegmentAge
@@ -207,12 +203,8 @@ class AppendSegment:
     ) -> None:
         self.base_offset = base_offset
         self._config = config
-        self._max_offset_entries = config.segment_index_bytes // OFFSET_INDEX_ENTRY.itemsize
-        # The last entry is kept for the end of the segment.
-        self._max_time_entries = config.segment_index_bytes // TIME_INDEX_ENTRY.itemsize
         self._created_ms = created_ms
         self._jitter_ms = jitter_ms
-        self._first_batch_timestamp = first_batch_timestamp
         self._files = files
         self._log = files.open_file(
             self.file_name(LOG_SUFFIX),
@@ -221,23 +213,19 @@ class AppendSegment:
         self._offset_index = files.open_file(self.file_name(OFFSET_INDEX_SUFFIX))
         self._time_index = files.open_file(self.file_name(TIME_INDEX_SUFFIX))
         self._txn_index: AppendFile | None = None
-        self._state = np.zeros(index_build.STATE_SIZE, np.int64)
-        if tail is None:
-            tail = IndexTail(
-                offset_entries=0,
-                last_index_offset=0,
-                time_entries=0,
-                last_time=NO_TIMESTAMP,
-                last_time_offset=base_offset,
-            )
+        self._state = index_build.new_state(
+            base_offset, config.index_interval_bytes, config.segment_index_bytes
+        )
         self._state[index_build.POSITION] = self._log.size_bytes
-        self._state[index_build.OFFSET_ENTRIES] = tail.offset_entries
-        self._state[index_build.LAST_INDEX_OFFSET] = tail.last_index_offset
-        self._state[index_build.TIME_ENTRIES] = tail.time_entries
-        for column in (index_build.MAX_TIMESTAMP, index_build.LAST_TIME):
-            self._state[column] = tail.last_time
-        for column in (index_build.MAX_TIMESTAMP_OFFSET, index_build.LAST_TIME_OFFSET):
-            self._state[column] = tail.last_time_offset
+        self._state[index_build.FIRST_BATCH_TIMESTAMP] = first_batch_timestamp
+        if tail is not None:
+            self._state[index_build.OFFSET_ENTRIES] = tail.offset_entries
+            self._state[index_build.LAST_INDEX_OFFSET] = tail.last_index_offset
+            self._state[index_build.TIME_ENTRIES] = tail.time_entries
+            for column in (index_build.MAX_TIMESTAMP, index_build.LAST_TIME):
+                self._state[column] = tail.last_time
+            for column in (index_build.MAX_TIMESTAMP_OFFSET, index_build.LAST_TIME_OFFSET):
+                self._state[column] = tail.last_time_offset
 
     def file_name(self, suffix: str) -> str:
         """Return the name of one of its files."""
@@ -256,13 +244,15 @@ class AppendSegment:
     @property
     def age(self) -> SegmentAge:
         """What counts for a roll."""
-        entries = self._state[index_build.OFFSET_ENTRIES]
-        is_full = entries >= self._max_offset_entries
-        is_full |= self._state[index_build.TIME_ENTRIES] >= self._max_time_entries - 1
+        state = self._state
+        is_full = (
+            state[index_build.OFFSET_ENTRIES] >= state[index_build.MAX_OFFSET_ENTRIES]
+            or state[index_build.TIME_ENTRIES] >= state[index_build.MAX_TIME_ENTRIES] - 1
+        )
         return SegmentAge(
             base_offset=self.base_offset,
             size_bytes=self.size_bytes,
-            first_batch_timestamp=self._first_batch_timestamp,
+            first_batch_timestamp=int(state[index_build.FIRST_BATCH_TIMESTAMP]),
             created_ms=self._created_ms,
             jitter_ms=self._jitter_ms,
             is_index_full=bool(is_full),
@@ -284,24 +274,11 @@ class AppendSegment:
         offsets = np.empty((count, 2), np.int64)
         times = np.empty((count, 2), np.int64)
         row, status = index_build.add_batches(
-            state,
-            self.base_offset,
-            batches.size,
-            batches.last_offset,
-            batches.max_timestamp,
-            self._config.index_interval_bytes,
-            self._max_offset_entries,
-            self._max_time_entries,
-            MAX_RELATIVE_OFFSET,
-            offsets,
-            times,
+            state, batches.size, batches.last_offset, batches.max_timestamp, offsets, times
         )
         if status != index_build.DONE:
             raise self._error(status, int(state[index_build.POSITION]), batches, row)
-        first = self._first_batch_timestamp
-        if self.size_bytes == 0:
-            first = int(batches.max_timestamp[0])
-        self._write(data, state, offsets, times, first)
+        self._write(data, state, offsets, times)
 
     def append_each(
         self,
@@ -331,21 +308,15 @@ class AppendSegment:
         state = self._state.copy()
         offsets = np.empty((len(batches), 2), np.int64)
         times = np.empty((len(batches), 2), np.int64)
-        count, status, first = append_plan.add_until_roll(
+        count, status = append_plan.add_until_roll(
             state,
-            self.base_offset,
             batches.size,
             batches.last_offset,
             batches.max_timestamp,
             was_rolled,
-            self._first_batch_timestamp,
             now_ms - self._created_ms,
             self._config.max_segment_ms - self._jitter_ms,
             self._config.segment_bytes,
-            self._config.index_interval_bytes,
-            self._max_offset_entries,
-            self._max_time_entries,
-            MAX_RELATIVE_OFFSET,
             offsets,
             times,
         )
@@ -354,7 +325,7 @@ class AppendSegment:
         if count:
             end = int(batches.position[count - 1] + batches.size[count - 1])
             start = int(batches.position[0])
-            self._write(data[start:end], state, offsets, times, first)
+            self._write(data[start:end], state, offsets, times)
         return count
 
     def _write(
@@ -363,13 +334,11 @@ class AppendSegment:
         state: NDArray[np.int64],
         offsets: NDArray[np.int64],
         times: NDArray[np.int64],
-        first_batch_timestamp: int,
     ) -> None:
         self._log.append(data.data)
         new_offsets = state[index_build.OFFSET_ENTRIES] - self._state[index_build.OFFSET_ENTRIES]
         new_times = state[index_build.TIME_ENTRIES] - self._state[index_build.TIME_ENTRIES]
         self._state = state
-        self._first_batch_timestamp = first_batch_timestamp
         self._write_entries(offsets[:new_offsets], times[:new_times])
 
     def _write_entries(self, offsets: NDArray[np.int64], times: NDArray[np.int64]) -> None:
@@ -398,7 +367,6 @@ class AppendSegment:
             self._state,
             last,
             before,
-            self._max_time_entries,
             True,  # noqa: FBT003  # a kernel takes no keywords
         )
         if status != index_build.DONE:

@@ -299,18 +299,20 @@ class _Validation:
             source = np.frombuffer(bytearray(expanded), np.uint8)
             start, end = 0, source.size
             max_record_bytes = settings.max_record_bytes
+        before_max_ms = after_max_ms = append_check.NO_LIMIT_MS
+        if not settings.is_append_time:
+            before_max_ms = settings.timestamp_before_max_ms
+            after_max_ms = settings.timestamp_after_max_ms
         status, max_timestamp = append_check.check_records(
             source,
             start,
             end,
-            count,
-            int(batches.base_offset[0]),
-            int(batches.base_timestamp[0]),
+            batches.columns,
+            0,
             settings.is_compacted,
-            not settings.is_append_time,
             settings.now_ms,
-            settings.timestamp_before_max_ms,
-            settings.timestamp_after_max_ms,
+            before_max_ms,
+            after_max_ms,
             max_record_bytes,
         )
         is_plain = self._source_codec is Codec.NONE

@@ -10,6 +10,7 @@ from storage_core.kernels.append_check import (
     DONE,
     HAS_GAPS,
     MOVED,
+    NO_LIMIT_MS,
     OTHER_EPOCH,
     OUT_OF_ORDER,
     REFUSED,
@@ -98,31 +99,42 @@ def test_checksums_and_codecs_are_looked_at_in_every_format(check):
         pytest.param([{"timestamp": SOME_TIME_MS + 9}], {}, (DONE, SOME_TIME_MS + 9), id="ahead"),
         pytest.param([{"timestamp": SOME_TIME_MS + 10}], {}, (REFUSED, -1), id="too far ahead"),
         pytest.param([{"timestamp": -1}], {}, (DONE, -1), id="no timestamp"),
+        pytest.param(
+            [{"timestamp": 0}, {"timestamp": 2**62}],
+            {"limits": (NO_LIMIT_MS, NO_LIMIT_MS)},
+            (DONE, 2**62),
+            id="at any time",
+        ),
         pytest.param([{}], {"max_body": 10}, (REFUSED, -1), id="too large"),
         pytest.param([{}], {"count": 2}, (REFUSED, SOME_TIME_MS), id="fewer than counted"),
         pytest.param([{}, {}], {"count": 1}, (REFUSED, SOME_TIME_MS), id="more than counted"),
     ],
 )
 def test_records_are_walked_over_once(check, records, rules, expected):
-    given = {"needs_key": False, "max_body": 1_000, "count": len(records)} | rules
+    given = {
+        "needs_key": False,
+        "max_body": 1_000,
+        "count": len(records),
+        "limits": (50, 9),
+    } | rules
     specs = tuple(
         RecordSpec(**({"key": b"key", "value": b"value", "timestamp": SOME_TIME_MS} | fields))
         for fields in records
     )
     batch = BatchSpec(records=specs)
-    data = np.frombuffer(bytearray(encode_batch(batch)), np.uint8)
+    data, table = scanned(batch)
+    table[batch_scan.RECORD_COUNT] = given["count"]
+    before_max_ms, after_max_ms = given["limits"]
     found = check(
         data,
         HEADER_BYTES,
         data.size,
-        given["count"],
+        table,
         0,
-        batch.timestamp_base,
         given["needs_key"],
-        True,
         SOME_TIME_MS,
-        50,
-        9,
+        before_max_ms,
+        after_max_ms,
         given["max_body"],
     )
     assert found == expected

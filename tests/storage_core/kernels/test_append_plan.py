@@ -9,7 +9,6 @@ from storage_core.kernels import append_plan, index_build
 from storage_core.log.append.roll import RollParams, SegmentAge, should_roll
 from tests.storage_core.kernels.twins import in_both_ways
 
-MAX_RELATIVE_OFFSET = 2**31 - 1
 BATCHES = st.lists(
     st.tuples(st.integers(60, 400), st.integers(1, 2**30), st.integers(-1, 5_000)),
     min_size=1,
@@ -17,9 +16,9 @@ BATCHES = st.lists(
 )
 
 
-def new_state():
-    state = np.zeros(index_build.STATE_SIZE, np.int64)
-    state[[index_build.MAX_TIMESTAMP, index_build.LAST_TIME]] = -1
+def new_state(interval_bytes=0, entries=1):
+    state = index_build.new_state(0, interval_bytes, 0)
+    state[[index_build.MAX_OFFSET_ENTRIES, index_build.MAX_TIME_ENTRIES]] = entries
     return state
 
 
@@ -38,26 +37,20 @@ def test_batches_are_counted_up_to_the_first_that_has_to_be_rolled_for(
     size, step, times = (np.array(column, np.int64) for column in zip(*batches, strict=True))
     last_offset = np.cumsum(step)
     room = (len(batches), 2)
-    found = new_state()
-    count, status, first = add_until_roll(
+    found = new_state(interval_bytes, entries)
+    count, status = add_until_roll(
         found,
-        0,
         size,
         last_offset,
         times,
         was_rolled,
-        -1,
         77,
         max_ms,
         segment_bytes,
-        interval_bytes,
-        entries,
-        entries,
-        MAX_RELATIVE_OFFSET,
         np.empty(room, np.int64),
         np.empty(room, np.int64),
     )
-    state = new_state()
+    state = new_state(interval_bytes, entries)
     first_batch_timestamp = -1
     expected = 0
     for row in range(len(batches)):
@@ -87,14 +80,9 @@ def test_batches_are_counted_up_to_the_first_that_has_to_be_rolled_for(
             first_batch_timestamp = int(times[0])
         _, expected_status = index_build.add_batches(
             state,
-            0,
             size[row : row + 1],
             last_offset[row : row + 1],
             times[row : row + 1],
-            interval_bytes,
-            entries,
-            entries,
-            MAX_RELATIVE_OFFSET,
             np.empty(room, np.int64),
             np.empty(room, np.int64),
         )
@@ -104,6 +92,7 @@ def test_batches_are_counted_up_to_the_first_that_has_to_be_rolled_for(
         expected += 1
     else:
         assert status == index_build.DONE
+    first = found[index_build.FIRST_BATCH_TIMESTAMP]
     assert (count, first) == (expected, first_batch_timestamp)
     if status not in {index_build.OFFSET_INDEX_FULL, index_build.TIME_INDEX_FULL}:
         assert found.tolist() == state.tolist()
@@ -113,22 +102,6 @@ def test_batches_are_counted_up_to_the_first_that_has_to_be_rolled_for(
 def test_no_batches_are_no_roll(kernel):
     none = np.empty(0, np.int64)
     pairs = np.empty((0, 2), np.int64)
-    answer = kernel(
-        new_state(),
-        0,
-        none,
-        none,
-        none,
-        False,
-        -1,
-        0,
-        1,
-        1,
-        0,
-        1,
-        1,
-        MAX_RELATIVE_OFFSET,
-        pairs,
-        pairs,
-    )
-    assert answer == (0, index_build.DONE, -1)
+    state = new_state()
+    assert kernel(state, none, none, none, False, 0, 1, 1, pairs, pairs) == (0, index_build.DONE)
+    assert state[index_build.FIRST_BATCH_TIMESTAMP] == -1

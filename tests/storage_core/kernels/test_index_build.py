@@ -13,14 +13,13 @@ from storage_core.kernels.index_build import (
     BYTES_SINCE_ENTRY,
     DONE,
     LAST_INDEX_OFFSET,
-    LAST_TIME,
-    LAST_TIME_OFFSET,
+    MAX_OFFSET_ENTRIES,
+    MAX_TIME_ENTRIES,
     MAX_TIMESTAMP,
     MAX_TIMESTAMP_OFFSET,
     OFFSET_INDEX_FULL,
     OVERFLOW,
     POSITION,
-    STATE_SIZE,
     TIME_INDEX_FULL,
 )
 from tests.storage_core.kernels.twins import in_both_ways
@@ -72,10 +71,9 @@ class Model:
             self.times.append(self.largest)
 
 
-def new_state() -> np.ndarray:
-    state = np.zeros(STATE_SIZE, np.int64)
-    state[[MAX_TIMESTAMP, LAST_TIME]] = -1
-    state[[MAX_TIMESTAMP_OFFSET, LAST_TIME_OFFSET]] = BASE
+def new_state(*, interval: int = 0, max_offsets: int = MANY, max_times: int = MANY) -> np.ndarray:
+    state = index_build.new_state(BASE, interval, 0)
+    state[[MAX_OFFSET_ENTRIES, MAX_TIME_ENTRIES]] = max_offsets, max_times
     return state
 
 
@@ -83,26 +81,12 @@ def added(
     add_batches,
     state: np.ndarray,
     batches: list[tuple[int, int, int]],
-    *,
-    interval: int,
-    max_offsets: int = MANY,
-    max_times: int = MANY,
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int, int]:
     """Return (offset entries, time entries, row, status); batches are (size, last offset, time)."""
     columns = [np.array([batch[i] for batch in batches], np.int64) for i in range(3)]
     before = state[[index_build.OFFSET_ENTRIES, index_build.TIME_ENTRIES]].tolist()
     offsets, times = (np.empty((len(batches) + 1, 2), np.int64) for _ in range(2))
-    row, status = add_batches(
-        state,
-        BASE,
-        *columns,
-        interval,
-        max_offsets,
-        max_times,
-        MAX_RELATIVE_OFFSET,
-        offsets,
-        times,
-    )
+    row, status = add_batches(state, *columns, offsets, times)
     after = state[[index_build.OFFSET_ENTRIES, index_build.TIME_ENTRIES]].tolist()
     new_offsets = [tuple(entry) for entry in offsets[: after[0] - before[0]].tolist()]
     new_times = [tuple(entry) for entry in times[: after[1] - before[1]].tolist()]
@@ -138,13 +122,11 @@ def test_entries_follow_the_rules_however_batches_are_chunked(
             model.add(row, *batch)
     except RuleBrokenError as broken:
         expected = broken.args
-    state = new_state()
+    state = new_state(interval=interval, max_offsets=limits[0], max_times=limits[1])
     offsets, times, first = [], [], 0
     row, status = 0, DONE
     for part in (batches[:cut], batches[cut:]):
-        new_offsets, new_times, row, status = added(
-            add_batches, state, part, interval=interval, max_offsets=limits[0], max_times=limits[1]
-        )
+        new_offsets, new_times, row, status = added(add_batches, state, part)
         offsets += new_offsets
         times += new_times
         row += first
@@ -157,7 +139,7 @@ def test_entries_follow_the_rules_however_batches_are_chunked(
         assert state[POSITION] == sum(size for size, _, _ in batches)
         last = np.empty((1, 2), np.int64)
         count = len(times)
-        assert offer_time_entry(state, last, count, limits[1], True) == DONE
+        assert offer_time_entry(state, last, count, True) == DONE
         model.offer_time(row)
         added_last = state[index_build.TIME_ENTRIES] - count
         assert times + [tuple(entry) for entry in last[:added_last].tolist()] == model.times
@@ -176,7 +158,7 @@ def steady(count: int, *, size: int = 100, timestamps: list[int] | None = None) 
     ids=lambda value: f"interval {value}" if isinstance(value, int) else "",
 )
 def test_an_entry_needs_more_bytes_than_the_interval_before_it(add_batches, interval, indexed):
-    offsets, *_ = added(add_batches, new_state(), steady(6), interval=interval)
+    offsets, *_ = added(add_batches, new_state(interval=interval), steady(6))
     assert offsets == [(BASE + i, 100 * i) for i in indexed]
 
 
@@ -185,7 +167,7 @@ def test_an_entry_needs_more_bytes_than_the_interval_before_it(add_batches, inte
 def test_a_time_entry_names_the_last_offset_of_the_newest_batch(add_batches):
     # Offsets 0..9 with the newest record first; its batch ends at 9.
     batches = [(100, BASE + 9, 77), (100, BASE + 19, 50), (100, BASE + 29, 60)]
-    offsets, times, *_ = added(add_batches, new_state(), batches, interval=0)
+    offsets, times, *_ = added(add_batches, new_state(), batches)
     assert offsets == [(BASE + 19, 100), (BASE + 29, 200)]
     assert times == [(77, BASE + 9)]
 
@@ -194,13 +176,13 @@ def test_a_time_entry_names_the_last_offset_of_the_newest_batch(add_batches):
 @in_both_ways(add_batches=index_build.add_batches)
 def test_a_timestamp_that_is_not_larger_gets_no_entry(add_batches):
     batches = steady(7, timestamps=[5, 5, 5, 9, 8, 9, 10])
-    _, times, *_ = added(add_batches, new_state(), batches, interval=0)
+    _, times, *_ = added(add_batches, new_state(), batches)
     assert times == [(5, BASE), (9, BASE + 3), (10, BASE + 6)]
 
 
 @in_both_ways(add_batches=index_build.add_batches)
 def test_batches_without_timestamps_get_no_time_entries(add_batches):
-    offsets, times, *_ = added(add_batches, new_state(), steady(4, timestamps=[-1] * 4), interval=0)
+    offsets, times, *_ = added(add_batches, new_state(), steady(4, timestamps=[-1] * 4))
     assert (len(offsets), times) == (3, [])
 
 
@@ -210,9 +192,9 @@ def test_a_smaller_offset_is_an_error(offer_time_entry):
     entries = np.empty((2, 2), np.int64)
     state = new_state()
     state[[MAX_TIMESTAMP, MAX_TIMESTAMP_OFFSET]] = 5, BASE + 9
-    assert offer_time_entry(state, entries, 0, MANY, False) == DONE
+    assert offer_time_entry(state, entries, 0, False) == DONE
     state[[MAX_TIMESTAMP, MAX_TIMESTAMP_OFFSET]] = 6, BASE + 8
-    assert offer_time_entry(state, entries, 0, MANY, False) == BAD_OFFSET
+    assert offer_time_entry(state, entries, 0, False) == BAD_OFFSET
 
 
 @pytest.mark.item("IDX-08")
@@ -222,26 +204,17 @@ def test_a_full_index_stops_and_the_time_index_keeps_one_slot_for_the_end(
     add_batches, offer_time_entry, index_bytes
 ):
     max_offsets, max_times = index_bytes // 8, index_bytes // 12
-    state = new_state()
-    offsets, times, row, status = added(
-        add_batches,
-        state,
-        steady(20),
-        interval=0,
-        max_offsets=max_offsets,
-        max_times=max_times,
-    )
+    state = index_build.new_state(BASE, 0, index_bytes)
+    offsets, times, row, status = added(add_batches, state, steady(20))
     # The time index is the smaller one, and its last slot is not for it.
     assert (status, len(times), row) == (TIME_INDEX_FULL, max_times - 1, max_times)
     last = np.empty((1, 2), np.int64)
-    assert offer_time_entry(state, last, max_times - 1, max_times, False) == TIME_INDEX_FULL
-    assert offer_time_entry(state, last, max_times - 1, max_times, True) == DONE
+    assert offer_time_entry(state, last, max_times - 1, False) == TIME_INDEX_FULL
+    assert offer_time_entry(state, last, max_times - 1, True) == DONE
     assert last.tolist() == [[max_times + 1, BASE + max_times]]
     # With timestamps that do not rise, the offset index fills up.
     flat = steady(20, timestamps=[7] * 20)
-    offsets, times, row, status = added(
-        add_batches, new_state(), flat, interval=0, max_offsets=max_offsets, max_times=MANY
-    )
+    offsets, times, row, status = added(add_batches, new_state(max_offsets=max_offsets), flat)
     assert (status, len(offsets), row) == (OFFSET_INDEX_FULL, max_offsets, max_offsets + 1)
     assert times == [(7, BASE)]
 
@@ -254,7 +227,7 @@ def test_a_full_index_stops_and_the_time_index_keeps_one_slot_for_the_end(
 )
 def test_an_offset_has_31_bits_above_the_base(add_batches, relative, status):
     batches = [(100, BASE, 1), (100, BASE + relative, 2)]
-    _, _, row, found = added(add_batches, new_state(), batches, interval=0)
+    _, _, row, found = added(add_batches, new_state(), batches)
     assert (row, found) == ((2, DONE) if status == DONE else (1, OVERFLOW))
 
 
@@ -263,6 +236,6 @@ def test_an_offset_has_31_bits_above_the_base(add_batches, relative, status):
 def test_offsets_of_the_index_have_to_rise(add_batches):
     batches = [(100, BASE, 1), (100, BASE + 5, 2), (100, BASE + 5, 3)]
     state = new_state()
-    assert added(add_batches, state, batches, interval=0)[2:] == (2, BAD_OFFSET)
+    assert added(add_batches, state, batches)[2:] == (2, BAD_OFFSET)
     assert state[LAST_INDEX_OFFSET] == BASE + 5
     assert state[BYTES_SINCE_ENTRY] == 100
