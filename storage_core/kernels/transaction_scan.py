@@ -17,39 +17,44 @@ NO_TXN: Final = -1
 ABORT: Final = 0
 COMMIT: Final = 1
 
+# Columns of batches, int64[ROW_COLUMNS, n]: those that are transactional or control.
+PRODUCER_ID: Final = 0
+LAST_OFFSET: Final = 1
+KIND: Final = 2  # type of a control batch, or DATA
+ROW_COLUMNS: Final = 3
+DATA: Final = -(2**16)  # a control type has 16 bits
+
+# Columns of aborted transactions, int64[PENDING_COLUMNS, m], their first offsets ascending.
+FIRST_OFFSET: Final = 0
+PRODUCER: Final = 1
+ENTRY: Final = 2  # what the caller knows them by
+PENDING_COLUMNS: Final = 3
+
+# Columns of producers, int64[PRODUCER_COLUMNS, producers].
+ABORTED: Final = 0  # the entry that a producer is in, or NO_TXN
+HAS_ABORTED_DATA: Final = 1  # whether a data batch of that entry passed
+HAS_COMMITTED_DATA: Final = 2  # whether a data batch of a committed transaction passed
+PRODUCER_COLUMNS: Final = 3
+
 
 @kernel
-def track_transactions(  # arrays side by side
-    producer: NDArray[np.int64],
-    last_offset: NDArray[np.int64],
-    is_transactional: NDArray[np.uint8],
-    is_control: NDArray[np.uint8],
-    control_type: NDArray[np.int64],
-    pending_first_offset: NDArray[np.int64],
-    pending_producer: NDArray[np.int64],
-    pending_entry: NDArray[np.int64],
+def track_transactions(
+    rows: NDArray[np.int64],
+    row_producer: NDArray[np.int64],
+    pending: NDArray[np.int64],
     pending_next: int,
-    ongoing_aborted: NDArray[np.int64],
-    was_seen: NDArray[np.uint8],
-    ongoing_committed: NDArray[np.uint8],
+    producers: NDArray[np.int64],
     discard: NDArray[np.uint8],
     ended: NDArray[np.int64],
 ) -> int:
     """Decide for batches that are transactional or control, in offset order.
 
     Args:
-        producer: int64[n], dense number of each batch's producer.
-        last_offset: int64[n].
-        is_transactional: uint8[n].
-        is_control: uint8[n].
-        control_type: int64[n], of control batches.
-        pending_first_offset: int64[m], first offsets of the aborted transactions, ascending.
-        pending_producer: int64[m], their producers.
-        pending_entry: int64[m], what the caller knows them by.
+        rows: int64[ROW_COLUMNS, n].
+        row_producer: int64[n], dense number of each batch's producer.
+        pending: int64[PENDING_COLUMNS, m].
         pending_next: How many of them are consumed already.
-        ongoing_aborted: int64[producers], the entry that a producer is in, or NO_TXN.
-        was_seen: uint8[producers], whether a data batch of that entry passed.
-        ongoing_committed: uint8[producers], whether a data batch of a committed one passed.
+        producers: int64[PRODUCER_COLUMNS, producers].
         discard: uint8[n], out: whether nothing refers to the batch any more.
         ended: int64[n], out: the entry whose abort marker this batch is and of which a
             data batch was seen, else NO_TXN.
@@ -57,36 +62,36 @@ def track_transactions(  # arrays side by side
     Returns:
         pending_next as it is after the last batch.
     """
-    for row in range(producer.size):
+    for row in range(rows.shape[1]):
         while (
-            pending_next < pending_first_offset.size
-            and pending_first_offset[pending_next] <= last_offset[row]
+            pending_next < pending.shape[1]
+            and pending[FIRST_OFFSET, pending_next] <= rows[LAST_OFFSET, row]
         ):
-            holder = pending_producer[pending_next]
-            if ongoing_aborted[holder] == NO_TXN:
-                ongoing_aborted[holder] = pending_entry[pending_next]
-                was_seen[holder] = 0
+            holder = pending[PRODUCER, pending_next]
+            if producers[ABORTED, holder] == NO_TXN:
+                producers[ABORTED, holder] = pending[ENTRY, pending_next]
+                producers[HAS_ABORTED_DATA, holder] = 0
             pending_next += 1
-        who = producer[row]
+        who = row_producer[row]
+        kind = rows[KIND, row]
         ended[row] = NO_TXN
         discard[row] = 0
-        if is_control[row]:
-            if control_type[row] == NO_CONTROL_RECORD:
-                discard[row] = 1
-            elif control_type[row] == ABORT:
-                entry = ongoing_aborted[who]
-                ongoing_aborted[who] = NO_TXN
-                if entry != NO_TXN and was_seen[who]:
-                    ended[row] = entry
-                else:
-                    discard[row] = 1
-            elif control_type[row] == COMMIT:
-                discard[row] = 0 if ongoing_committed[who] else 1
-                ongoing_committed[who] = 0
-        elif is_transactional[row]:
-            if ongoing_aborted[who] != NO_TXN:
-                was_seen[who] = 1
+        if kind == DATA:
+            if producers[ABORTED, who] != NO_TXN:
+                producers[HAS_ABORTED_DATA, who] = 1
                 discard[row] = 1
             else:
-                ongoing_committed[who] = 1
+                producers[HAS_COMMITTED_DATA, who] = 1
+        elif kind == NO_CONTROL_RECORD:
+            discard[row] = 1
+        elif kind == ABORT:
+            entry = producers[ABORTED, who]
+            producers[ABORTED, who] = NO_TXN
+            if entry != NO_TXN and producers[HAS_ABORTED_DATA, who]:
+                ended[row] = entry
+            else:
+                discard[row] = 1
+        elif kind == COMMIT:
+            discard[row] = 0 if producers[HAS_COMMITTED_DATA, who] else 1
+            producers[HAS_COMMITTED_DATA, who] = 0
     return pending_next

@@ -5,7 +5,7 @@ beforehand, by transaction indexes or by who read the markers (``open_transactio
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -13,7 +13,23 @@ from numpy.typing import NDArray
 
 from storage_core.index.transaction_index import AbortedTxn
 from storage_core.kernels.batch_scan import HAS_TRANSACTION
-from storage_core.kernels.transaction_scan import NO_TXN, track_transactions
+from storage_core.kernels.transaction_scan import (
+    ABORTED,
+    DATA,
+    ENTRY,
+    FIRST_OFFSET,
+    HAS_ABORTED_DATA,
+    HAS_COMMITTED_DATA,
+    KIND,
+    LAST_OFFSET,
+    NO_TXN,
+    PENDING_COLUMNS,
+    PRODUCER,
+    PRODUCER_COLUMNS,
+    PRODUCER_ID,
+    ROW_COLUMNS,
+    track_transactions,
+)
 from storage_core.records.batch_table import BatchTable
 
 
@@ -22,65 +38,52 @@ class TransactionRows:
     """Consecutive batches of one stretch of a segment, for a tracker.
 
     Attributes:
-        producer_id: int64[n].
-        last_offset: int64[n].
-        is_transactional: uint8[n].
-        is_control: uint8[n].
-        control_type: int64[n].
+        columns: int64[transaction_scan.ROW_COLUMNS, n].
     """
 
-    producer_id: NDArray[np.int64]
-    last_offset: NDArray[np.int64]
-    is_transactional: NDArray[np.uint8]
-    is_control: NDArray[np.uint8]
-    control_type: NDArray[np.int64]
+    columns: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return int(self.columns.shape[1])
 
     @classmethod
     def select(cls, batches: BatchTable) -> "tuple[NDArray[np.int64], TransactionRows]":
         """Return which rows matter, and those rows copied."""
         if not batches.kinds & HAS_TRANSACTION:
             return np.empty(0, np.int64), _NO_ROWS
-        rows = np.flatnonzero(batches.is_transactional | batches.is_control)
-        return rows, cls(
-            batches.producer_id[rows],
-            batches.last_offset[rows],
-            batches.is_transactional[rows].astype(np.uint8),
-            batches.is_control[rows].astype(np.uint8),
-            batches.control_type[rows],
-        )
+        is_control = batches.is_control
+        rows = np.flatnonzero(batches.is_transactional | is_control)
+        columns = np.empty((ROW_COLUMNS, rows.size), np.int64)
+        columns[PRODUCER_ID] = batches.producer_id[rows]
+        columns[LAST_OFFSET] = batches.last_offset[rows]
+        columns[KIND] = np.where(is_control, batches.control_type, DATA)[rows]
+        return rows, cls(columns)
 
     @classmethod
     def concatenate(cls, parts: "Sequence[TransactionRows]") -> "TransactionRows":
         """Return the rows of consecutive stretches as one."""
-        parts = [_NO_ROWS, *parts]
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS))
+        return cls(np.concatenate([part.columns for part in (_NO_ROWS, *parts)], axis=1))
 
     def rows_from(self, first: int) -> "TransactionRows":
         """Return the rows from number first on, without copying."""
-        return TransactionRows(*(getattr(self, name)[first:] for name in _COLUMNS))
+        return TransactionRows(self.columns[:, first:])
 
-    def pick(self, mask: NDArray[np.bool_]) -> "TransactionRows":
-        """Return a copy of some of the rows."""
-        return TransactionRows(*(getattr(self, name)[mask] for name in _COLUMNS))
+    def of_producers(self, producer_ids: NDArray[np.int64]) -> "TransactionRows":
+        """Return a copy of the rows of some producers."""
+        return TransactionRows(self.columns[:, np.isin(self.columns[PRODUCER_ID], producer_ids)])
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the columns under unique names, for packing with others."""
-        return {f"rows.{name}": getattr(self, name) for name in _COLUMNS}
+        """Return the columns under a unique name, for packing with others."""
+        return {_PACKED_NAME: self.columns}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> "TransactionRows":
         """Return the rows that to_arrays put among others."""
-        return cls(*(arrays[f"rows.{name}"] for name in _COLUMNS))
+        return cls(arrays[_PACKED_NAME])
 
 
-_COLUMNS: Final = tuple(field.name for field in fields(TransactionRows))
-_NO_ROWS = TransactionRows(
-    np.empty(0, np.int64),
-    np.empty(0, np.int64),
-    np.empty(0, np.uint8),
-    np.empty(0, np.uint8),
-    np.empty(0, np.int64),
-)
+_PACKED_NAME: Final = "transaction_rows"
+_NO_ROWS: Final = TransactionRows(np.empty((ROW_COLUMNS, 0), np.int64))
 
 
 class TransactionTracker:
@@ -97,23 +100,24 @@ class TransactionTracker:
         self._entries: list[AbortedTxn] = []
         self._pending: list[int] = []
         self._pending_next = 0
-        self._ongoing_aborted = np.empty(0, np.int64)
-        self._was_seen = np.empty(0, np.uint8)
-        self._ongoing_committed = np.empty(0, np.uint8)
+        self._producers = np.empty((PRODUCER_COLUMNS, 0), np.int64)
         self.add_aborted(aborted)
 
     def state(self) -> dict[str, Any]:
         """Return where the tracker stands, as plain values for `from_state`."""
         names = {number: producer_id for producer_id, number in self._numbers.items()}
+        producers = self._producers
         return {
             "pending": [asdict(self._entries[e]) for e in self._pending[self._pending_next :]],
             "aborted": [
-                [names[number], asdict(self._entries[entry]), bool(self._was_seen[number])]
-                for number, entry in enumerate(self._ongoing_aborted.tolist())
+                [names[number], asdict(self._entries[entry]), bool(has_data)]
+                for number, (entry, has_data) in enumerate(
+                    producers[[ABORTED, HAS_ABORTED_DATA]].T.tolist()
+                )
                 if entry != NO_TXN
             ],
             "committed": [
-                names[number] for number in np.flatnonzero(self._ongoing_committed).tolist()
+                names[number] for number in np.flatnonzero(producers[HAS_COMMITTED_DATA]).tolist()
             ],
         }
 
@@ -124,13 +128,13 @@ class TransactionTracker:
         tracker.add_aborted(AbortedTxn(**entry) for entry in state["pending"])
         holders = [producer_id for producer_id, _, _ in state["aborted"]]
         tracker._number(np.array([], np.int64), [*holders, *state["committed"]])
-        for producer_id, entry, was_seen in state["aborted"]:
+        for producer_id, entry, has_data in state["aborted"]:
             number = tracker._numbers[producer_id]
-            tracker._ongoing_aborted[number] = len(tracker._entries)
-            tracker._was_seen[number] = was_seen
+            tracker._producers[ABORTED, number] = len(tracker._entries)
+            tracker._producers[HAS_ABORTED_DATA, number] = has_data
             tracker._entries.append(AbortedTxn(**entry))
         for producer_id in state["committed"]:
-            tracker._ongoing_committed[tracker._numbers[producer_id]] = 1
+            tracker._producers[HAS_COMMITTED_DATA, tracker._numbers[producer_id]] = 1
         return tracker
 
     def add_aborted(self, transactions: Iterable[AbortedTxn]) -> None:
@@ -151,26 +155,24 @@ class TransactionTracker:
             aborted transaction; a marker none of whose data was seen), and the aborted
             transactions whose markers passed and of which data was seen, in order.
         """
-        count = len(rows.producer_id)
+        count = len(rows)
         discard = np.zeros(count, np.uint8)
         if not count:
             return discard.astype(bool), []
         ended = np.empty(count, np.int64)
-        pending = [self._entries[entry] for entry in self._pending]
-        self._number(rows.producer_id, [transaction.producer_id for transaction in pending])
+        transactions = [self._entries[entry] for entry in self._pending]
+        producer_ids = rows.columns[PRODUCER_ID]
+        self._number(producer_ids, [transaction.producer_id for transaction in transactions])
+        pending = np.empty((PENDING_COLUMNS, len(transactions)), np.int64)
+        pending[FIRST_OFFSET] = [transaction.first_offset for transaction in transactions]
+        pending[PRODUCER] = [self._numbers[t.producer_id] for t in transactions]
+        pending[ENTRY] = self._pending
         self._pending_next = track_transactions(
-            self._dense(rows.producer_id),
-            np.ascontiguousarray(rows.last_offset),
-            rows.is_transactional,
-            rows.is_control,
-            np.ascontiguousarray(rows.control_type),
-            np.array([transaction.first_offset for transaction in pending], np.int64),
-            np.array([self._numbers[t.producer_id] for t in pending], np.int64),
-            np.array(self._pending, np.int64),
+            np.ascontiguousarray(rows.columns),
+            self._dense(producer_ids),
+            pending,
             self._pending_next,
-            self._ongoing_aborted,
-            self._was_seen,
-            self._ongoing_committed,
+            self._producers,
             discard,
             ended,
         )
@@ -193,13 +195,11 @@ class TransactionTracker:
         """Give every new producer a dense number and room in the state."""
         for producer_id in [*np.unique(producer_ids).tolist(), *more]:
             self._numbers.setdefault(producer_id, len(self._numbers))
-        room = len(self._numbers) - len(self._was_seen)
+        room = len(self._numbers) - self._producers.shape[1]
         if room:
-            self._ongoing_aborted = np.append(
-                self._ongoing_aborted, np.full(room, NO_TXN, np.int64)
-            )
-            self._was_seen = np.append(self._was_seen, np.zeros(room, np.uint8))
-            self._ongoing_committed = np.append(self._ongoing_committed, np.zeros(room, np.uint8))
+            more_producers = np.zeros((PRODUCER_COLUMNS, room), np.int64)
+            more_producers[ABORTED] = NO_TXN
+            self._producers = np.concatenate([self._producers, more_producers], axis=1)
 
     def _dense(self, producer_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         unique, inverse = np.unique(producer_ids, return_inverse=True)

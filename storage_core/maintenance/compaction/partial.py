@@ -151,7 +151,7 @@ def rows_of_suspects(plan: CompactionPlan, rows: TransactionRows) -> Transaction
 
     They can tell which batches of a round were aborted.
     """
-    return rows.pick(np.isin(rows.producer_id, plan.aborted_producers))
+    return rows.of_producers(plan.aborted_producers)
 
 
 def find_aborted(
@@ -167,7 +167,7 @@ def find_aborted(
     tracker = TransactionTracker()
     tracker.add_aborted(plan.aborted_of_round)
     for first_dirty_row, rows in segments:
-        discard = np.zeros(len(rows.producer_id), bool)
+        discard = np.zeros(len(rows), bool)
         discard[first_dirty_row:], _ = tracker.decide(rows.rows_from(first_dirty_row))
         yield discard
 

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from storage_core.formats.control import NO_CONTROL_RECORD
 from storage_core.kernels import transaction_scan
-from storage_core.kernels.transaction_scan import ABORT, COMMIT, NO_TXN
+from storage_core.kernels.transaction_scan import (
+    ABORT,
+    ABORTED,
+    COMMIT,
+    DATA,
+    NO_TXN,
+    PRODUCER_COLUMNS,
+)
 from tests.kit.decode import DecodedBatch, DecodedRecord
 from tests.reference.compaction import AbortedTxn, Transactions
 from tests.storage_core.kernels.twins import in_both_ways
@@ -26,6 +33,11 @@ class Batch:
     control_type: int | None
 
 
+def table(rows: list[tuple[int, int, int]]) -> np.ndarray:
+    """Return rows as the columns that the kernel takes."""
+    return np.ascontiguousarray(np.array(rows, np.int64).reshape(-1, 3).T)
+
+
 @dataclasses.dataclass
 class Tracker:
     """Calls the kernel with state that lasts, as its caller does."""
@@ -35,27 +47,32 @@ class Tracker:
 
     def __post_init__(self) -> None:
         self.next = 0
-        self.ongoing_aborted = np.full(PRODUCERS, NO_TXN, np.int64)
-        self.was_seen = np.zeros(PRODUCERS, np.uint8)
-        self.ongoing_committed = np.zeros(PRODUCERS, np.uint8)
+        self.producers = np.zeros((PRODUCER_COLUMNS, PRODUCERS), np.int64)
+        self.producers[ABORTED] = NO_TXN
 
     def decide(self, batches: list[Batch]) -> list[tuple[bool, AbortedTxn | None]]:
-        is_control = np.array([batch.control_type is not None for batch in batches], np.uint8)
         discard = np.full(len(batches), 9, np.uint8)
         ended = np.full(len(batches), 99, np.int64)
         self.next = self.kernel(
+            table(
+                [
+                    (
+                        0,
+                        batch.last_offset,
+                        DATA if batch.control_type is None else batch.control_type,
+                    )
+                    for batch in batches
+                ]
+            ),
             np.array([batch.producer for batch in batches], np.int64),
-            np.array([batch.last_offset for batch in batches], np.int64),
-            np.ones(len(batches), np.uint8),
-            is_control,
-            np.array([batch.control_type or 0 for batch in batches], np.int64),
-            np.array([entry.first_offset for entry in self.aborted], np.int64),
-            np.array([entry.producer_id for entry in self.aborted], np.int64),
-            np.arange(len(self.aborted)) + 70,
+            table(
+                [
+                    (entry.first_offset, entry.producer_id, 70 + number)
+                    for number, entry in enumerate(self.aborted)
+                ]
+            ),
             self.next,
-            self.ongoing_aborted,
-            self.was_seen,
-            self.ongoing_committed,
+            self.producers,
             discard,
             ended,
         )

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from storage_core.formats.control import ControlType
 from storage_core.index.transaction_index import AbortedTxn
+from storage_core.kernels.transaction_scan import DATA
 from storage_core.log.transaction_tracker import TransactionRows, TransactionTracker
 from tests.kit.builders import BatchSpec, RecordSpec, encode_batch, end_txn_marker
 from tests.kit.decode import DecodedBatch, decode_segment
@@ -143,8 +144,8 @@ def test_only_transactional_and_control_batches_matter():
     (window,) = windows_of(batches)
     rows, selected = TransactionRows.select(window.batches)
     assert rows.tolist() == [1, 3]
-    assert selected.last_offset.tolist() == [1, 3]
-    assert selected.rows_from(1).control_type.tolist() == [ControlType.COMMIT]
+    assert selected.columns.tolist() == [[7, 7], [1, 3], [DATA, ControlType.COMMIT]]
+    assert selected.rows_from(1).columns.tolist() == [[7], [3], [ControlType.COMMIT]]
 
 
 def test_nothing_to_look_at_is_decided_at_once():
