@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from storage_core.formats.batch_v2 import CRC_START, HEADER_BYTES
 from storage_core.kernels._intrinsics import prefetch_byte
 from storage_core.kernels._jit import kernel
+from storage_core.kernels.batch_notes import PLACE, RECORDS_END, RECORDS_START
+from storage_core.kernels.batch_scan import BASE_OFFSET, CRC, LAST_OFFSET, RECORD_COUNT
 from storage_core.kernels.crc32c import crc32c
-from storage_core.kernels.key_hash import (
-    md5_128,
-    siphash_each,
-)
+from storage_core.kernels.key_hash import MD5_WORDS, md5_128, siphash_each
 from storage_core.kernels.record_scan import (
     AHEAD_BYTES,
     BAD_RECORD,
@@ -33,40 +32,53 @@ from storage_core.kernels.record_scan import (
     parse_record,
 )
 
+# Columns of keys, uint64[KEY_COLUMNS, capacity].
+LOW: Final = 0  # lower half of the hash
+HIGH: Final = 1  # upper half
+RANK: Final = 2  # of the record among those of the wanted batches
+BATCH: Final = 3  # row of its batch
+KEY_COLUMNS: Final = 4
+
+# What hashing needs, uint64[HASHER_WORDS].
+HASH_KIND: Final = 0
+HASH_KEY_LOW: Final = 1  # of SipHash
+HASH_KEY_HIGH: Final = 2
+SCRATCH: Final = 3  # room for MD5 to work in, MD5_WORDS
+HASHER_WORDS: Final = SCRATCH + MD5_WORDS
+
 SIPHASH: Final = 0
 MD5: Final = 1
 _NO_LIMIT: Final = 2**62
 
 
 @kernel
-def _parse_batch(  # arrays side by side
-    data: NDArray[np.uint8],
-    start: int,
-    end: int,
-    record_count: int,
-    base_offset: int,
-    last_offset: int,
+def _parse_batch(
+    source: NDArray[np.uint8],
+    table: NDArray[np.int64],
+    notes: NDArray[np.int64],
+    row: int,
     first_offset: int,
     max_body_bytes: int,
     first_rank: int,
     count: int,
-    low: NDArray[np.uint64],
-    high: NDArray[np.uint64],
-    rank: NDArray[np.int64],
+    keys: NDArray[np.uint64],
 ) -> tuple[int, int, int, int]:
     """Find the keys of the records of a batch at or above an offset; the next is key count.
 
-    Of each low gets where it starts in data and high how long it is.
+    Of each LOW gets where it starts in source and HIGH how long it is.
 
     Returns:
         (count, flags, status, position): keys so far; what was seen; DONE, or why and where it
         stopped.
     """
-    position = start
+    low, high, rank, batch = keys[LOW], keys[HIGH], keys[RANK], keys[BATCH]
+    position, end = notes[RECORDS_START, row], notes[RECORDS_END, row]
+    record_count = table[RECORD_COUNT, row]
+    base_offset, last_offset = table[BASE_OFFSET, row], table[LAST_OFFSET, row]
     flags = 0
     for i in range(record_count):
-        prefetch_byte(data, position + AHEAD_BYTES)
-        record = parse_record(data, position, end)
+        prefetch_byte(source, position + AHEAD_BYTES)
+        record = parse_record(source, position, end)
         if record.next_position < 0:
             return count, flags, BAD_RECORD, position
         if record.body_bytes > max_body_bytes:
@@ -80,7 +92,8 @@ def _parse_batch(  # arrays side by side
         elif base_offset + record.offset_delta >= first_offset:
             low[count] = np.uint64(record.key_start)
             high[count] = np.uint64(record.key_length)
-            rank[count] = first_rank + i
+            rank[count] = np.uint64(first_rank + i)
+            batch[count] = np.uint64(row)
             count += 1
         position = record.next_position
     if position != end and record_count:  # as Kafka, which does not look behind none
@@ -89,83 +102,76 @@ def _parse_batch(  # arrays side by side
 
 
 @kernel
-def hash_keys(  # arrays side by side
+def hash_keys(
     data: NDArray[np.uint8],
     arena: NDArray[np.uint8],
-    place: NDArray[np.int64],
-    start: NDArray[np.int64],
-    end: NDArray[np.int64],
-    record_count: NDArray[np.int64],
-    base_offset: NDArray[np.int64],
-    last_offset: NDArray[np.int64],
-    wanted: NDArray[np.uint8],
-    crc: NDArray[np.int64],
+    table: NDArray[np.int64],
+    notes: NDArray[np.int64],
+    flags: NDArray[np.uint8],
+    checks_crc: bool,  # numba takes no keyword-only arguments
     first_offset: int,
     max_body_bytes: int,
-    hash_kind: int,
-    hash_key_low: np.uint64,
-    hash_key_high: np.uint64,
-    first_rank: int,
-    scratch: NDArray[np.uint32],
-    batch_flags: NDArray[np.uint8],
-    key_batch: NDArray[np.int32],
-    low: NDArray[np.uint64],
-    high: NDArray[np.uint64],
-    rank: NDArray[np.int64],
+    hasher: NDArray[np.uint64],
+    keys: NDArray[np.uint64],
 ) -> tuple[int, int, int, int]:
     """Hash the keys of the records at or above first_offset of the wanted batches, in order.
 
-    ``rank`` counts the records of the wanted batches from first_rank: the count in the header of
-    a batch that is not opened proves nothing. ``batch_flags`` of the wanted ones gets OPENED,
-    INDEXED (none of its offsets lies below first_offset), HAS_TOMBSTONE, HAS_KEYLESS and HAS_STRAY.
-    ``scratch`` is room for MD5 to work in, uint32[MD5_WORDS].
+    Ranks count from 0: the count in the header of a batch that is not opened proves nothing.
 
-    ``crc`` has the checksums that all the batches should have, wanted or not; it is empty where
-    they have been checked. Those of batches of format v2 whose records lie in data can be checked
-    here: what one has read, the other finds in the CPU's cache.
+    Args:
+        data: uint8[], the window.
+        arena: uint8[], records that do not lie in it.
+        table: int64[COLUMN_COUNT, n], the headers.
+        notes: int64[NOTE_COUNT, n], where the records lie.
+        flags: uint8[n], in: whether a batch is wanted; out, of the wanted ones: OPENED, INDEXED
+            (none of its offsets lies below first_offset), HAS_TOMBSTONE, HAS_KEYLESS, HAS_STRAY.
+        checks_crc: Whether to look at the checksums of all the batches, wanted or not; they are of
+            format v2 then, and their records lie in data. What a checksum has read, the hash finds
+            in the CPU's cache.
+        first_offset: Where to begin.
+        max_body_bytes: The largest record that was compressed.
+        hasher: uint64[HASHER_WORDS].
+        keys: uint64[KEY_COLUMNS, capacity], out.
 
     Returns:
-        (count, status, row, position): keys found; DONE, or why and in which batch and at which
+        (count, status, row, position): how many keys; DONE, or why and in which batch and at which
         position of its bytes it stopped.
     """
+    low, high = keys[LOW], keys[HIGH]
     count = 0
-    next_rank = first_rank
-    status, stopped_row, position = DONE, 0, 0
-    for row in range(start.size):
-        if crc.size:
-            checked_from = start[row] - HEADER_BYTES + CRC_START
-            if crc32c(data, checked_from, end[row]) != crc[row]:
-                return count, WRONG_CRC, row, start[row]
-        if not wanted[row]:
+    next_rank = 0
+    for row in range(table.shape[1]):
+        start = notes[RECORDS_START, row]
+        if checks_crc:
+            checked_from = start - HEADER_BYTES + CRC_START
+            if crc32c(data, checked_from, notes[RECORDS_END, row]) != table[CRC, row]:
+                return count, WRONG_CRC, row, start
+        if not flags[row]:
             continue
-        source = arena if place[row] else data
+        place = notes[PLACE, row]
+        source = arena if place else data
         first = count
-        count, flags, status, position = _parse_batch(
+        count, seen, status, position = _parse_batch(
             source,
-            start[row],
-            end[row],
-            record_count[row],
-            base_offset[row],
-            last_offset[row],
+            table,
+            notes,
+            row,
             first_offset,
-            max_body_bytes if place[row] == EXPANDED else _NO_LIMIT,
+            max_body_bytes if place == EXPANDED else _NO_LIMIT,
             next_rank,
             first,
-            low,
-            high,
-            rank,
+            keys,
         )
-        for i in range(first, count):
-            key_batch[i] = row
-        if hash_kind == MD5:
+        if hasher[HASH_KIND] == MD5:
+            scratch = hasher[SCRATCH:]
             for i in range(first, count):
                 low[i], high[i] = md5_128(source, np.int64(low[i]), np.int64(high[i]), scratch)
         else:
-            siphash_each(source, low, high, first, count, hash_key_low, hash_key_high)
+            siphash_each(
+                source, low, high, first, count, hasher[HASH_KEY_LOW], hasher[HASH_KEY_HIGH]
+            )
         if status != DONE:
-            stopped_row = row
-            break
-        flags |= OPENED | (INDEXED if base_offset[row] >= first_offset else 0)
-        batch_flags[row] = flags
-        next_rank += record_count[row]
-    return count, status, stopped_row, position if status != DONE else 0
+            return count, status, row, position
+        flags[row] = seen | OPENED | (INDEXED if table[BASE_OFFSET, row] >= first_offset else 0)
+        next_rank += table[RECORD_COUNT, row]
+    return count, DONE, 0, 0

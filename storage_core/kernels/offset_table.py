@@ -118,7 +118,7 @@ def mark_latest(
     seen: NDArray[np.uint64],
     low: NDArray[np.uint64],
     high: NDArray[np.uint64],
-    batch: NDArray[np.int32],
+    batch: NDArray[np.int64],
     bit: NDArray[np.int64],
     notes: NDArray[np.int64],
     segment_rank: int,
@@ -131,7 +131,7 @@ def mark_latest(
         seen: uint64[], as of mark_absent.
         low: uint64[n], lower halves of the records' keys.
         high: uint64[n], upper halves.
-        batch: int32[n], their batches.
+        batch: int64[n], their batches.
         bit: int64[n], which bit is a record's; those of a batch begin at LOOK_UP_BIT.
         notes: int64[NOTE_COUNT, batches]. A batch that is OPENED has an ordinal a record, from
             OWN_ORDINAL on; all records of another one have that ordinal.

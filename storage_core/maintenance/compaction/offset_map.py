@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.config import OffsetMapHash
-from storage_core.kernels.key_hash import MD5_WORDS
-from storage_core.kernels.key_scan import MD5, SIPHASH, hash_keys
+from storage_core.kernels import key_scan
 from storage_core.kernels.offset_table import (
     SLOT_WORDS,
     copy_entries,
@@ -209,9 +208,6 @@ class OffsetMap:
         return low, high, rank
 
 
-_CHECKED: Final = np.empty(0, np.int64)
-
-
 class KeyBlock:
     """The keyed records of some batches, hashed.
 
@@ -219,7 +215,7 @@ class KeyBlock:
 
     Attributes:
         count: How many keys there are.
-        batch: int32[>= count], rows of their batches, counted from the payload's first row.
+        batch: int64[>= count], rows of their batches, counted from the payload's first row.
         low: uint64[>= count], lower halves of the hashes.
         high: uint64[>= count], upper halves.
         rank: int64[>= count], ranks of the records among those of the wanted rows.
@@ -227,19 +223,21 @@ class KeyBlock:
     """
 
     def __init__(self, kind: OffsetMapHash, hash_key: bytes) -> None:
-        self._kind = MD5 if kind is OffsetMapHash.MD5 else SIPHASH
-        self._key_low = np.uint64(int.from_bytes(hash_key[:8], "little"))
-        self._key_high = np.uint64(int.from_bytes(hash_key[8:16], "little"))
-        self._scratch = np.empty(MD5_WORDS, np.uint32)
+        self._hasher = np.zeros(key_scan.HASHER_WORDS, np.uint64)
+        self._hasher[key_scan.HASH_KIND] = (
+            key_scan.MD5 if kind is OffsetMapHash.MD5 else key_scan.SIPHASH
+        )
+        self._hasher[key_scan.HASH_KEY_LOW] = int.from_bytes(hash_key[:8], "little")
+        self._hasher[key_scan.HASH_KEY_HIGH] = int.from_bytes(hash_key[8:16], "little")
         self.count = 0
         self.flags = np.empty(0, np.uint8)
         self._reserve(1)
 
     def _reserve(self, capacity: int) -> None:
-        self.batch = np.empty(capacity, np.int32)
-        self.low = np.empty(capacity, np.uint64)
-        self.high = np.empty(capacity, np.uint64)
-        self.rank = np.empty(capacity, np.int64)
+        self._columns = np.empty((key_scan.KEY_COLUMNS, capacity), np.uint64)
+        self.low, self.high = self._columns[key_scan.LOW], self._columns[key_scan.HIGH]
+        numbers = self._columns.view(np.int64)
+        self.rank, self.batch = numbers[key_scan.RANK], numbers[key_scan.BATCH]
 
     def read(
         self,
@@ -248,7 +246,6 @@ class KeyBlock:
         limits: Limits,
         *,
         first_offset: int,
-        first_rank: int,
         checks_crc: bool = False,
     ) -> None:
         """Hash the keyed records of a payload's wanted rows.
@@ -260,43 +257,30 @@ class KeyBlock:
             wanted: bool[batches], of the window.
             limits: What a record may have.
             first_offset: Where to begin.
-            first_rank: Rank of the first record of the wanted rows.
             checks_crc: Whether checksums are looked at first: of batches of format v2, none of
                 them compressed.
 
         Raises:
             InvalidRecordError: A record is malformed or too large, or a checksum is wrong.
         """
-        rows = slice(payload.first_row, payload.end_row)
-        batches = payload.batches
-        wanted_here = wanted[rows]
-        capacity = int(batches.record_count[rows][wanted_here].sum())
+        batches = payload.batches.rows(payload.first_row, payload.end_row)
+        notes = payload.notes.rows(payload.first_row, payload.end_row)
+        wanted_here = wanted[payload.first_row : payload.end_row]
+        capacity = int(batches.record_count[wanted_here].sum())
         if capacity > len(self.rank):
             self._reserve(capacity + capacity // 2)
-        self.flags = np.zeros(payload.end_row - payload.first_row, np.uint8)
-        self.count, status, row, position = hash_keys(
+        self.flags = wanted_here.astype(np.uint8)
+        self.count, status, row, position = key_scan.hash_keys(
             payload.window.data,
             payload.arena,
-            payload.notes.place[rows],
-            payload.notes.records_start[rows],
-            payload.notes.records_end[rows],
-            batches.record_count[rows],
-            batches.base_offset[rows],
-            batches.last_offset[rows],
-            wanted_here.view(np.uint8),
-            batches.crc[rows] if checks_crc else _CHECKED,
+            batches.columns,
+            notes.columns,
+            self.flags,
+            checks_crc,
             first_offset,
             limits.max_record_bytes,
-            self._kind,
-            self._key_low,
-            self._key_high,
-            first_rank,
-            self._scratch,
-            self.flags,
-            self.batch,
-            self.low,
-            self.high,
-            self.rank,
+            self._hasher,
+            self._columns,
         )
         if status != DONE:
             raise payload.error(status, payload.first_row + row, position)

@@ -135,9 +135,9 @@ class HashedBatches:
             self._wanted,
             self._plan.limits,
             first_offset=first_offset,
-            first_rank=self.first_rank,
             checks_crc=checks_crc,
         )
+        self.keys.rank[: self.keys.count] += self.first_rank
 
     def count_from(self, first_rank: int) -> None:
         """Count the keys' ranks from that of the first record; call once."""

@@ -338,7 +338,6 @@ class SegmentFilter:
             wanted,
             self._plan.limits,
             first_offset=_LOWEST_OFFSET,
-            first_rank=0,
             checks_crc=checks_crc,
         )
         counts = np.where(is_looked_up, batches.record_count, 0)

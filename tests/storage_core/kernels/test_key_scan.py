@@ -10,9 +10,15 @@ from hypothesis import strategies as st
 
 from storage_core.formats.batch_v2 import Codec
 from storage_core.kernels import batch_scan, key_scan
-from storage_core.kernels.batch_notes import PLACE
-from storage_core.kernels.key_hash import MD5_WORDS
-from storage_core.kernels.key_scan import MD5, SIPHASH
+from storage_core.kernels.key_scan import (
+    HASH_KEY_HIGH,
+    HASH_KEY_LOW,
+    HASH_KIND,
+    HASHER_WORDS,
+    KEY_COLUMNS,
+    MD5,
+    SIPHASH,
+)
 from storage_core.kernels.record_scan import (
     BAD_RECORD,
     DONE,
@@ -56,48 +62,35 @@ def run(
     first_offset: int = LOWEST,
     limit: int = NO_LIMIT,
     kind: int = SIPHASH,
-    first_rank: int = 0,
-    crc: Sequence[int] = (),
+    crc: Sequence[int] | None = None,
 ) -> Found:
     chosen = np.array(wanted, bool)
     room = int(np.maximum(window.record_count[chosen], 0).sum())
-    flags = np.zeros(len(window), np.uint8)
-    rows, ranks = np.empty(room, np.int32), np.empty(room, np.int64)
-    low, high = np.empty(room, np.uint64), np.empty(room, np.uint64)
-    key_low, key_high = (np.uint64(half) for half in halves_of(KEY))
+    flags = chosen.astype(np.uint8)
+    keys = np.empty((KEY_COLUMNS, room), np.uint64)
+    hasher = np.zeros(HASHER_WORDS, np.uint64)
+    hasher[[HASH_KIND, HASH_KEY_LOW, HASH_KEY_HIGH]] = np.array([kind, *halves_of(KEY)], np.uint64)
+    table = window.table.copy()
+    if crc is not None:
+        table[batch_scan.CRC] = crc
     count, status, row, position = hash_keys(
         window.data,
         window.arena,
-        window.notes[PLACE],
-        window.start,
-        window.end,
-        window.record_count,
-        window.base_offset,
-        window.last_offset,
-        chosen.astype(np.uint8),
-        np.array(crc, np.int64),
+        table,
+        window.notes,
+        flags,
+        crc is not None,
         first_offset,
         limit,
-        kind,
-        key_low,
-        key_high,
-        first_rank,
-        np.empty(MD5_WORDS, np.uint32),
-        flags,
-        rows,
-        low,
-        high,
-        ranks,
+        hasher,
+        keys,
     )
-    hashes = zip(low[:count].tolist(), high[:count].tolist(), strict=True)
-    keys = list(zip(rows[:count].tolist(), hashes, ranks[:count].tolist(), strict=True))
-    return Found(keys, flags.tolist(), status, row, position)
+    answers = [(batch, (low, high), rank) for low, high, rank, batch in keys.T[:count].tolist()]
+    return Found(answers, flags.tolist(), status, row, position)
 
 
-def expected_of(
-    specs: list[BatchSpec], wanted: list[bool], first_offset: int, kind: int, first_rank: int
-) -> Found:
-    keys, flags, rank = [], [0] * len(specs), first_rank
+def expected_of(specs: list[BatchSpec], wanted: list[bool], first_offset: int, kind: int) -> Found:
+    keys, flags, rank = [], [0] * len(specs), 0
     for row, spec in enumerate(specs):
         if not wanted[row]:
             continue
@@ -124,16 +117,14 @@ def test_keys_of_the_wanted_batches_are_hashed_in_order(hash_keys, kind, specs, 
     wanted = data.draw(st.lists(st.booleans(), min_size=len(specs), max_size=len(specs)))
     ends = [spec.base_offset for spec in specs] + [spec.last_offset for spec in specs]
     first_offset = data.draw(st.sampled_from([LOWEST, *ends, *(end + 1 for end in ends)]))
-    first_rank = data.draw(st.sampled_from([0, 5, 2**32, 3 * 2**32 + 7]))
     found = run(
         hash_keys,
         opened(segment_bytes(specs)),
         wanted,
         first_offset=first_offset,
         kind=kind,
-        first_rank=first_rank,
     )
-    assert found == expected_of(specs, wanted, first_offset, kind, first_rank)
+    assert found == expected_of(specs, wanted, first_offset, kind)
 
 
 @in_both_ways(hash_keys=key_scan.hash_keys)

@@ -138,7 +138,7 @@ def test_a_record_that_is_not_older_than_the_table_says_gets_its_bit(
         seen,
         low,
         high,
-        np.array([row for _, row, *_ in records], np.int32),
+        np.array([row for _, row, *_ in records], np.int64),
         np.array([bit for *_, bit, _ in records], np.int64),
         noted(
             len(batches),

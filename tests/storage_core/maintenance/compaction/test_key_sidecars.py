@@ -180,7 +180,7 @@ def sidecar_of(directory: Path, name: str, secret: bytes) -> KeySidecar:
             keys = KeyBlock(OffsetMapHash.SIPHASH, secret)
             payload = open_batches(window, np.ones(len(batches), bool), 0, DEFAULT_LIMITS)
             assert payload.end_row == len(batches)
-            keys.read(payload, ~batches.is_control, DEFAULT_LIMITS, first_offset=-1, first_rank=0)
+            keys.read(payload, ~batches.is_control, DEFAULT_LIMITS, first_offset=-1)
             said = keys.flags & (INDEXED | OPENED | HAS_TOMBSTONE)
             said[((keys.flags & HAS_TOMBSTONE) != 0) & ~batches.has_delete_horizon] = 0
             said[batches.is_control & (batches.record_count > 0)] = INDEXED
