@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pylog_spark.cli.dump_internal import meaning_of
 from pylog_spark.cli.dump_records import HEADERS, KEY, OFFSET, VALUE, RecordRow, record_rows
@@ -26,7 +27,6 @@ from pylog_spark.record_text import (
 from pylog_spark.text import to_json
 from storage_core.errors import BadBytesError
 from storage_core.filenames import CLUSTER_METADATA_TOPIC
-from storage_core.kernels import record_scan
 from storage_core.kernels.json_lines import write_record_lines
 from storage_core.records.batch_table import (
     TIMESTAMP_TYPES,
@@ -230,20 +230,14 @@ class _PlainLines:
 
     def __init__(self, records: RecordColumns) -> None:
         self._records = records
-        self._columns = [
+        self._columns: list[NDArray[Any]] = [
             np.ascontiguousarray(column)
             for column in (
                 records.payload.in_arena,
-                records.batch,
+                records.table,
                 records.offset,
                 records.timestamp,
                 records.sequence,
-                records.table[record_scan.RECORD_KEY_START],
-                records.key_length,
-                records.table[record_scan.RECORD_VALUE_START],
-                records.value_length,
-                records.table[record_scan.RECORD_HEADER_START],
-                records.header_count,
             )
         ]
         self._out = np.empty(_PLAIN_BYTES, np.uint8)

@@ -12,6 +12,15 @@ from numpy.typing import NDArray
 
 from storage_core.kernels._intrinsics import copy_bytes
 from storage_core.kernels._jit import inlined_kernel, kernel
+from storage_core.kernels.record_scan import (
+    RECORD_BATCH,
+    RECORD_HEADER_COUNT,
+    RECORD_HEADER_START,
+    RECORD_KEY_LENGTH,
+    RECORD_KEY_START,
+    RECORD_VALUE_LENGTH,
+    RECORD_VALUE_START,
+)
 from storage_core.kernels.varint import read_varint
 
 
@@ -147,23 +156,17 @@ def _write_headers(
 
 
 @kernel
-def write_record_lines(  # arrays side by side
+def write_record_lines(
     data: NDArray[np.uint8],
     arena: NDArray[np.uint8],
     first: int,
     end: int,
     out: NDArray[np.uint8],
     in_arena: NDArray[np.uint8],
-    batch: NDArray[np.int64],
+    records: NDArray[np.int64],
     offset: NDArray[np.int64],
     timestamp: NDArray[np.int64],
     sequence: NDArray[np.int64],
-    key_start: NDArray[np.int64],
-    key_length: NDArray[np.int64],
-    value_start: NDArray[np.int64],
-    value_length: NDArray[np.int64],
-    header_start: NDArray[np.int64],
-    header_count: NDArray[np.int64],
 ) -> tuple[int, int]:
     """Write records [first, end) as JSON lines, up to one that needs more room or an escape.
 
@@ -174,37 +177,37 @@ def write_record_lines(  # arrays side by side
         end: Just past the last one.
         out: uint8[], where the lines go.
         in_arena: uint8[batches], which of them holds the records of each batch.
-        batch: int64[n], the batch of each record.
+        records: int64[RECORD_COLUMN_COUNT, n], of a scan that has checked them.
         offset: int64[n].
         timestamp: int64[n].
         sequence: int64[n].
-        key_start: int64[n].
-        key_length: int64[n], negative for null.
-        value_start: int64[n].
-        value_length: int64[n], negative for null.
-        header_start: int64[n], where headers begin that the record scan has checked.
-        header_count: int64[n].
 
     Returns:
         (row, bytes): the first record that was not written, and how many bytes there are.
     """
     position = 0
     for row in range(first, end):
-        source = arena if in_arena[batch[row]] else data
+        source = arena if in_arena[records[RECORD_BATCH, row]] else data
+        key_length = records[RECORD_KEY_LENGTH, row]
+        value_length = records[RECORD_VALUE_LENGTH, row]
         begin = position
-        needed = LINE_BYTES + _base64_bytes(key_length[row]) + _base64_bytes(value_length[row])
+        needed = LINE_BYTES + _base64_bytes(key_length) + _base64_bytes(value_length)
         if needed > out.size - position:
             return row, begin
         position = _write_number(out, _write_text(out, position, _OFFSET), offset[row])
         position = _write_number(out, _write_text(out, position, _TIMESTAMP), timestamp[row])
         position = _write_number(out, _write_text(out, position, _SEQUENCE), sequence[row])
         position = _write_text(out, position, _KEY)
-        position = _write_base64(out, position, source, key_start[row], key_length[row])
+        key_start = records[RECORD_KEY_START, row]
+        position = _write_base64(out, position, source, key_start, key_length)
         position = _write_text(out, position, _VALUE)
-        position = _write_base64(out, position, source, value_start[row], value_length[row])
+        value_start = records[RECORD_VALUE_START, row]
+        position = _write_base64(out, position, source, value_start, value_length)
         position = _write_text(out, position, _HEADERS)
-        if header_count[row]:
-            position = _write_headers(out, position, source, header_start[row], header_count[row])
+        header_count = records[RECORD_HEADER_COUNT, row]
+        if header_count:
+            header_start = records[RECORD_HEADER_START, row]
+            position = _write_headers(out, position, source, header_start, header_count)
             if position < 0:
                 return row, begin
         position = _write_text(out, position, _END)

@@ -23,18 +23,11 @@ def columns_of(window: Opened, numbers: list[int]) -> list[np.ndarray]:
     """Return what the kernel takes of records, their offsets, times and sequences these numbers."""
     records, count, *_ = decoded(record_scan.decode_records, window)
     repeated = np.resize(np.array(numbers, np.int64), count)
-    batch, *_ = records
     return [
-        batch,
+        np.ascontiguousarray(records),
         repeated,
         np.ascontiguousarray(repeated[::-1]),
         repeated,
-        records[record_scan.RECORD_KEY_START],
-        records[record_scan.RECORD_KEY_LENGTH],
-        records[record_scan.RECORD_VALUE_START],
-        records[record_scan.RECORD_VALUE_LENGTH],
-        records[record_scan.RECORD_HEADER_START],
-        records[record_scan.RECORD_HEADER_COUNT],
     ]
 
 
