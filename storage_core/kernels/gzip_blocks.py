@@ -25,18 +25,20 @@ from storage_core.kernels.varint import read_u32_le
 _START: Final = int.from_bytes(MEMBER_START, "little")
 _START_MASK: Final = (1 << 8 * len(MEMBER_START)) - 1
 
-# The first fields of ISA-L's inflate_state, as 64-bit words; the rest is its own business.
-NEXT_OUT: Final = 0
-AVAILABLE_OUT: Final = 1  # lower half; the upper one counts what was written
-NEXT_IN: Final = 2
-AVAILABLE_IN: Final = 4  # lower half
+# Words of the library: addresses of functions, and its state.
+INFLATE: Final = 0  # isal_inflate_stateless
+CRC32: Final = 1  # crc32_gzip_refl
+STATE: Final = 2  # an inflate_state
+# The first fields of that, as 64-bit words; the rest is its own business.
+_NEXT_OUT: Final = STATE
+_AVAILABLE_OUT: Final = STATE + 1  # lower half; the upper one counts what was written
+_NEXT_IN: Final = STATE + 2
+_AVAILABLE_IN: Final = STATE + 4  # lower half
 
 
 @kernel
 def expand_gzip(
-    inflate: int,
-    crc32: int,
-    state: NDArray[np.int64],
+    library: NDArray[np.int64],
     data: NDArray[np.uint8],
     start: NDArray[np.int64],
     end: NDArray[np.int64],
@@ -50,9 +52,7 @@ def expand_gzip(
     """Expand members end to end to out[at:].
 
     Args:
-        inflate: Address of ``isal_inflate_stateless``.
-        crc32: Address of ``crc32_gzip_refl``.
-        state: int64[], an ``inflate_state`` that nobody else uses meanwhile.
+        library: int64[], words of the library, which nobody else uses meanwhile.
         data: uint8[], where the members lie.
         start: int64[n], where each begins in data.
         end: int64[n], where it ends.
@@ -69,7 +69,7 @@ def expand_gzip(
     """
     into = np.int64(out.ctypes.data)
     source = np.int64(data.ctypes.data)
-    state_at = np.int64(state.ctypes.data)
+    state_at = np.int64(library.ctypes.data) + STATE * library.itemsize
     for row in range(first, start.size):
         position = start[row]
         length = end[row] - position - HEADER_BYTES - TRAILER_BYTES
@@ -86,16 +86,16 @@ def expand_gzip(
             return row, at, 0
         if at + size > out.size:
             return row, at, at + size
-        state[NEXT_OUT], state[AVAILABLE_OUT] = into + at, size
-        state[NEXT_IN], state[AVAILABLE_IN] = source + position + HEADER_BYTES, length
-        result = call_function(inflate, state_at, 0, 0, 0, 0)
+        library[_NEXT_OUT], library[_AVAILABLE_OUT] = into + at, size
+        library[_NEXT_IN], library[_AVAILABLE_IN] = source + position + HEADER_BYTES, length
+        result = call_function(library[INFLATE], state_at, 0, 0, 0, 0)
         if (
             result & 0xFFFFFFFF  # it is a C int
-            or state[AVAILABLE_IN] & 0xFFFFFFFF
-            or state[AVAILABLE_OUT] != size << 32
+            or library[_AVAILABLE_IN] & 0xFFFFFFFF
+            or library[_AVAILABLE_OUT] != size << 32
         ):
             return row, at, 0
-        checksum = call_function(crc32, 0, into + at, size, 0, 0) & 0xFFFFFFFF
+        checksum = call_function(library[CRC32], 0, into + at, size, 0, 0) & 0xFFFFFFFF
         if checksum != read_u32_le(data, trailer):
             return row, at, 0
         at += size

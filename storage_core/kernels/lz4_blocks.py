@@ -26,6 +26,13 @@ from storage_core.kernels._intrinsics import call_function, copy_bytes
 from storage_core.kernels._jit import kernel
 from storage_core.kernels.varint import read_u32_le
 
+# Words of the library: the address of a function, and what belongs to it.
+EXPAND: Final = 0  # LZ4_decompress_safe
+CHECKSUMS: Final = 1  # four: of the header of a plain frame, by its block size
+EXPANDER_WORDS: Final = CHECKSUMS + len(BLOCK_SIZES)
+PACK: Final = 0  # LZ4F_compressFrame
+PREFERENCES: Final = 1  # its LZ4F_preferences_t
+
 _MAGIC: Final = int.from_bytes(MAGIC, "little")
 _FIRST_BLOCK_SIZE: Final = BLOCK_SIZES[0]
 _LAST_BLOCK_SIZE: Final = BLOCK_SIZES[-1]
@@ -34,9 +41,7 @@ _NOT_PLAIN: Final = -1
 
 
 @kernel
-def _block_bytes(
-    data: NDArray[np.uint8], start: int, end: int, checksums: NDArray[np.uint8]
-) -> int:
+def _block_bytes(library: NDArray[np.int64], data: NDArray[np.uint8], start: int, end: int) -> int:
     """Return the largest size of a block of a plain frame, or _NOT_PLAIN."""
     if end - start < HEADER_BYTES or read_u32_le(data, start) != _MAGIC:
         return _NOT_PLAIN
@@ -47,7 +52,7 @@ def _block_bytes(
         or descriptor != number << BLOCK_SIZE_SHIFT
         or number < _FIRST_BLOCK_SIZE
         or number > _LAST_BLOCK_SIZE
-        or data[start + HEADER_CHECKSUM_AT] != checksums[number - _FIRST_BLOCK_SIZE]
+        or data[start + HEADER_CHECKSUM_AT] != library[CHECKSUMS + number - _FIRST_BLOCK_SIZE]
     ):
         return _NOT_PLAIN
     return 1 << (8 + 2 * number)
@@ -111,8 +116,7 @@ def _expand_blocks(
 
 @kernel
 def expand_lz4(
-    function: int,
-    checksums: NDArray[np.uint8],
+    library: NDArray[np.int64],
     data: NDArray[np.uint8],
     start: NDArray[np.int64],
     end: NDArray[np.int64],
@@ -126,8 +130,7 @@ def expand_lz4(
     """Expand frames end to end to out[at:].
 
     Args:
-        function: Address of ``LZ4_decompress_safe``.
-        checksums: uint8[4], of the header of a plain frame, by its block size.
+        library: int64[EXPANDER_WORDS].
         data: uint8[], where the frames lie.
         start: int64[n], where each begins in data.
         end: int64[n], where the bytes end that belong to it; what follows a frame is ignored.
@@ -145,7 +148,7 @@ def expand_lz4(
     for row in range(first, start.size):
         if at > budget_bytes:
             return row, at, 0
-        block_bytes = _block_bytes(data, start[row], end[row], checksums)
+        block_bytes = _block_bytes(library, data, start[row], end[row])
         if block_bytes < 0:
             return row, at, 0
         body = start[row] + HEADER_BYTES
@@ -155,7 +158,9 @@ def expand_lz4(
         room = at + min(most, limit_bytes + block_bytes)
         if room > out.size:
             return row, at, room
-        expanded = _expand_blocks(function, data, body, block_bytes, out, at, at + limit_bytes)
+        expanded = _expand_blocks(
+            library[EXPAND], data, body, block_bytes, out, at, at + limit_bytes
+        )
         if expanded < 0:
             return row, at, 0
         at = expanded
@@ -165,8 +170,7 @@ def expand_lz4(
 
 @kernel
 def pack_lz4(
-    function: int,
-    preferences: NDArray[np.uint8],
+    library: NDArray[np.int64],
     data: NDArray[np.uint8],
     start: NDArray[np.int64],
     end: NDArray[np.int64],
@@ -178,8 +182,7 @@ def pack_lz4(
     """Make a frame of each block, end to end in out[at:].
 
     Args:
-        function: Address of ``LZ4F_compressFrame``.
-        preferences: uint8[], its ``LZ4F_preferences_t``.
+        library: int64[], PACK and PREFERENCES.
         data: uint8[], where the blocks lie.
         start: int64[n], where each begins in data.
         end: int64[n], where it ends.
@@ -194,13 +197,18 @@ def pack_lz4(
     """
     into = np.int64(out.ctypes.data)
     source = np.int64(data.ctypes.data)
-    how = np.int64(preferences.ctypes.data)
+    preferences_at = np.int64(library.ctypes.data) + PREFERENCES * library.itemsize
     for row in range(start.size):
         room = room_bytes[row]
         if room > out.size - at:
             return row, at
         size = call_function(
-            function, into + at, room, source + start[row], end[row] - start[row], how
+            library[PACK],
+            into + at,
+            room,
+            source + start[row],
+            end[row] - start[row],
+            preferences_at,
         )
         if size < 0 or size > room:
             return row, at

@@ -38,6 +38,16 @@ from storage_core.kernels._intrinsics import call_function
 from storage_core.kernels._jit import kernel
 from storage_core.kernels.varint import read_u32_le
 
+# Words of the library: addresses of functions, and what belongs to them.
+CONTEXT: Final = 0  # a ZSTD_DCtx to expand; to pack a ZSTD_CCtx, whose parameters hold
+EXPAND: Final = 1  # ZSTD_decompressDCtx
+EXPANDER_WORDS: Final = 2
+PACK: Final = 1  # ZSTD_compressStream2
+RESET: Final = 2  # ZSTD_CCtx_reset
+_TARGET: Final = 3  # room for a ZSTD_outBuffer: address, size, and how far it is used
+_SOURCE: Final = 6  # and for a ZSTD_inBuffer
+PACKER_WORDS: Final = 9
+
 _NOT_PLAIN: Final = -1
 _UNKNOWN_SIZE: Final = -1
 # What ZSTD_compressStream2 is to do, and ZSTD_CCtx_reset.
@@ -126,8 +136,7 @@ def _most_bytes(data: NDArray[np.uint8], start: int, end: int) -> int:
 
 @kernel
 def expand_zstd(
-    function: int,
-    context: int,
+    library: NDArray[np.int64],
     data: NDArray[np.uint8],
     start: NDArray[np.int64],
     end: NDArray[np.int64],
@@ -141,8 +150,7 @@ def expand_zstd(
     """Expand frames end to end to out[at:].
 
     Args:
-        function: Address of ``ZSTD_decompressDCtx``.
-        context: Address of a ``ZSTD_DCtx`` that nobody else uses meanwhile.
+        library: int64[EXPANDER_WORDS], which nobody else uses meanwhile.
         data: uint8[], where the frames lie.
         start: int64[n], where each begins in data.
         end: int64[n], where it ends.
@@ -169,7 +177,12 @@ def expand_zstd(
         if at + room > out.size:
             return row, at, at + room
         size = call_function(
-            function, context, into + at, room, source + start[row], end[row] - start[row]
+            library[EXPAND],
+            library[CONTEXT],
+            into + at,
+            room,
+            source + start[row],
+            end[row] - start[row],
         )
         if size < 0 or size > room:
             return row, at, 0
@@ -180,10 +193,7 @@ def expand_zstd(
 
 @kernel
 def pack_zstd(
-    function: int,
-    reset: int,
-    context: int,
-    places: NDArray[np.int64],
+    library: NDArray[np.int64],
     data: NDArray[np.uint8],
     start: NDArray[np.int64],
     end: NDArray[np.int64],
@@ -197,10 +207,7 @@ def pack_zstd(
     A flush and then an end, as Java's streams do it: the last block of a frame is an empty one.
 
     Args:
-        function: Address of ``ZSTD_compressStream2``.
-        reset: Address of ``ZSTD_CCtx_reset``.
-        context: Address of a ``ZSTD_CCtx`` that nobody else uses meanwhile; its parameters hold.
-        places: int64[6], room for the library's ``ZSTD_outBuffer`` and ``ZSTD_inBuffer``.
+        library: int64[PACKER_WORDS], which nobody else uses meanwhile.
         data: uint8[], where the blocks lie.
         start: int64[n], where each begins in data.
         end: int64[n], where it ends.
@@ -215,23 +222,23 @@ def pack_zstd(
     """
     into = np.int64(out.ctypes.data)
     source = np.int64(data.ctypes.data)
-    # Of each address, size, and how far it is used.
-    target_at = np.int64(places.ctypes.data)
-    block_at = target_at + 3 * places.itemsize
+    pack, reset, context = library[PACK], library[RESET], library[CONTEXT]
+    target, block = library[_TARGET:], library[_SOURCE:]
+    target_at, block_at = np.int64(target.ctypes.data), np.int64(block.ctypes.data)
     for row in range(start.size):
         room = room_bytes[row]
         if room > out.size - at:
             return row, at
         size = end[row] - start[row]
-        places[0], places[1], places[2] = into + at, room, 0
-        places[3], places[4], places[5] = source + start[row], size, 0
+        target[0], target[1], target[2] = into + at, room, 0
+        block[0], block[1], block[2] = source + start[row], size, 0
         left = call_function(reset, context, _RESET_SESSION, 0, 0, 0)
         if left == 0 and size > 0:
-            left = call_function(function, context, target_at, block_at, _FLUSH, 0)
-        if left == 0 and places[5] == size:
-            left = call_function(function, context, target_at, block_at, _END, 0)
-        if left != 0 or places[5] != size or places[2] > room:
+            left = call_function(pack, context, target_at, block_at, _FLUSH, 0)
+        if left == 0 and block[2] == size:
+            left = call_function(pack, context, target_at, block_at, _END, 0)
+        if left != 0 or block[2] != size or target[2] > room:
             return row, at
-        at += places[2]
+        at += target[2]
         out_end[row] = at
     return start.size, at

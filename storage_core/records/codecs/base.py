@@ -8,8 +8,8 @@ given (some libraries hand over a copy) and a constant; and whatever the bytes a
 the expanded bytes or one of the two errors, never an exception of the library beneath.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,7 +99,7 @@ class BlockPacker(Protocol):
 
 def expand_by(  # a kernel, what it calls, and all that BlockExpander has
     kernel: Callable[..., tuple[int, int, int]],
-    functions: Sequence[Any],
+    library: NDArray[np.int64] | None,
     blocks: Blocks,
     first: int,
     arena: Arena,
@@ -107,11 +107,11 @@ def expand_by(  # a kernel, what it calls, and all that BlockExpander has
     limit_bytes: int,
     budget_bytes: int,
 ) -> int:
-    """Expand blocks by a kernel, which says how much room it lacks.
+    """Expand blocks by a kernel that calls the codec's library.
 
     Args:
         kernel: ``expand_lz4`` or its like.
-        functions: Its first arguments: what of the library it calls, and with which state.
+        library: Its first argument, what it calls and with which state; None where it cannot.
         blocks: From here on as in ``BlockExpander``, the result too.
         first: The block to begin with.
         arena: Gets the contents.
@@ -119,9 +119,11 @@ def expand_by(  # a kernel, what it calls, and all that BlockExpander has
         limit_bytes: The most of one block.
         budget_bytes: The most of all but the last.
     """
+    if library is None:
+        return first
     while True:
         first, arena.used, room = kernel(
-            *functions,
+            library,
             *blocks,
             first,
             limit_bytes,
@@ -133,6 +135,29 @@ def expand_by(  # a kernel, what it calls, and all that BlockExpander has
         if not room:
             return first
         arena.reserve(room)
+
+
+def pack_by(
+    kernel: Callable[..., tuple[int, int]],
+    library: NDArray[np.int64] | None,
+    blocks: Blocks,
+    arena: Arena,
+    ends: NDArray[np.int64],
+) -> int:
+    """Compress blocks by a kernel that calls the codec's library.
+
+    Args:
+        kernel: ``pack_lz4`` or its like.
+        library: As in `expand_by`.
+        blocks: From here on as in ``BlockPacker``, the result too.
+        arena: Gets what becomes of them.
+        ends: Gets where that ends.
+    """
+    if library is None:
+        return 0
+    room = arena.reserve_for(blocks)
+    done, arena.used = kernel(library, *blocks, room, arena.buffer, arena.used, ends)
+    return done
 
 
 def limit_error(codec: Codec, limit_bytes: int) -> DecompressionLimitError:

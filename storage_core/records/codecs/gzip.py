@@ -15,7 +15,7 @@ import functools
 import struct
 import threading
 import zlib
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
 import numpy as np
 from isal import igzip_lib, isal_zlib
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from storage_core.errors import DecompressionError
 from storage_core.formats.batch_v2 import Codec
 from storage_core.formats.gzip_member import MEMBER_START
-from storage_core.kernels.gzip_blocks import expand_gzip
+from storage_core.kernels.gzip_blocks import CRC32, INFLATE, STATE, expand_gzip
 from storage_core.records.codecs.arena import Arena, Blocks
 from storage_core.records.codecs.base import expand_by, limit_error
 from storage_core.records.codecs.libraries import addresses_of, find_library
@@ -109,57 +109,40 @@ def compress(data: bytes | bytearray | memoryview, *, level: int | None = None) 
     return b"".join((_HEADER, deflater.compress(data), deflater.flush(), trailer))
 
 
-class _GzipFunctions(NamedTuple):
-    """Addresses of functions of the library.
+class _Thread(threading.local):
+    """What one thread has: threads cannot share a state of the library."""
 
-    Attributes:
-        inflate: ``isal_inflate_stateless``.
-        crc32: ``crc32_gzip_refl``.
-    """
+    @functools.cached_property
+    def library(self) -> NDArray[np.int64] | None:
+        """What `expand_gzip` calls and works with; None where it cannot be called."""
+        library = find_library("isal.isal_zlib")
+        names = ("isal_inflate_stateless", "crc32_gzip_refl", "isal_inflate_init")
+        addresses = addresses_of(library, names)
+        if library is None or addresses is None:
+            return None
+        words = np.zeros(STATE + _STATE_BYTES // 8, np.int64)
+        words[INFLATE], words[CRC32], _ = addresses
+        library["isal_inflate_init"](ctypes.c_void_p(words[STATE:].ctypes.data))
+        return words
 
-    inflate: int
-    crc32: int
+
+_THREAD: Final = _Thread()
 
 
 @functools.cache
-def _functions() -> _GzipFunctions | None:
-    """Return the library's functions for kernels, None if its layout differs.
-
-    Kernels know one layout of its state.
-    """
-    library = find_library("isal.isal_zlib")
-    addresses = addresses_of(
-        library, ("isal_inflate_stateless", "crc32_gzip_refl", "isal_inflate_init")
-    )
-    if addresses is None:
-        return None
-    functions = _GzipFunctions(*addresses[:2])
+def _has_expected_layout() -> bool:
+    """Whether the library's state is laid out as the kernel has it."""
     proof = compress(_PROOF)
     blocks = Blocks(np.frombuffer(bytearray(proof), np.uint8), *np.array([[0], [len(proof)]]))
     arena = Arena()
     limit = len(_PROOF)
-    called = *functions, _STATES.own()
-    expand_by(expand_gzip, called, blocks, 0, arena, np.empty(1, np.int64), limit, limit)
-    return functions if arena.content.tobytes() == _PROOF else None
+    expand_by(expand_gzip, _THREAD.library, blocks, 0, arena, np.empty(1, np.int64), limit, limit)
+    return arena.content.tobytes() == _PROOF
 
 
-class _States(threading.local):
-    """One decompressor state a thread: threads cannot share one."""
-
-    def __init__(self) -> None:
-        self._state: NDArray[np.int64] | None = None
-
-    def own(self) -> NDArray[np.int64]:
-        """Return this thread's, int64[], where the library can be called."""
-        if self._state is None:
-            self._state = np.zeros(_STATE_BYTES // 8, np.int64)
-            library = find_library("isal.isal_zlib")
-            if library is not None:
-                library["isal_inflate_init"](ctypes.c_void_p(self._state.ctypes.data))
-        return self._state
-
-
-_STATES: Final = _States()
+def _expander() -> NDArray[np.int64] | None:
+    """Return what `expand_gzip` calls, None where it cannot."""
+    return _THREAD.library if _has_expected_layout() else None
 
 
 def decompress_blocks(
@@ -172,8 +155,6 @@ def decompress_blocks(
     budget_bytes: int,
 ) -> int:
     """Expand blocks that are plainly good; see ``BlockExpander``."""
-    functions = _functions()
-    if functions is None:
-        return first
-    called = *functions, _STATES.own()
-    return expand_by(expand_gzip, called, blocks, first, arena, ends, limit_bytes, budget_bytes)
+    return expand_by(
+        expand_gzip, _expander(), blocks, first, arena, ends, limit_bytes, budget_bytes
+    )

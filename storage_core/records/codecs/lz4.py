@@ -16,7 +16,7 @@ and without a content size.
 """
 
 import functools
-from typing import Final, NamedTuple
+from typing import Final
 
 import lz4.frame
 import numpy as np
@@ -41,9 +41,17 @@ from storage_core.formats.lz4_frame import (
     VERSION,
     VERSION_SHIFT,
 )
-from storage_core.kernels.lz4_blocks import expand_lz4, pack_lz4
+from storage_core.kernels.lz4_blocks import (
+    CHECKSUMS,
+    EXPAND,
+    EXPANDER_WORDS,
+    PACK,
+    PREFERENCES,
+    expand_lz4,
+    pack_lz4,
+)
 from storage_core.records.codecs.arena import Arena, Blocks
-from storage_core.records.codecs.base import expand_by, limit_error
+from storage_core.records.codecs.base import expand_by, limit_error, pack_by
 from storage_core.records.codecs.libraries import addresses_of, find_library
 
 _NAME: Final = Codec.LZ4.name.lower()
@@ -189,39 +197,39 @@ def _level_of_library(level: int | None) -> int:
     return max(level, _FIRST_SLOW_LEVEL)
 
 
-class _Lz4Functions(NamedTuple):
-    """What kernels need of the library.
-
-    Attributes:
-        decompress: Address of ``LZ4_decompress_safe``.
-        compress: Address of ``LZ4F_compressFrame``.
-        checksums: uint8[4], of the header of a plain frame, by its block size.
-    """
-
-    decompress: int
-    compress: int
-    checksums: NDArray[np.uint8]
+def _address_of(function: str) -> int | None:
+    """Return the address of a function of the library, None if it cannot be called."""
+    addresses = addresses_of(find_library("lz4.frame._frame"), (function,))
+    return None if addresses is None else addresses[0]
 
 
 @functools.cache
-def _functions() -> _Lz4Functions | None:
-    library = find_library("lz4.frame._frame")
-    addresses = addresses_of(library, ("LZ4_decompress_safe", "LZ4F_compressFrame"))
-    if addresses is None:
+def _expander() -> NDArray[np.int64] | None:
+    """Return what `expand_lz4` calls, None where it cannot."""
+    address = _address_of("LZ4_decompress_safe")
+    if address is None:
         return None
+    library = np.empty(EXPANDER_WORDS, np.int64)
+    library[EXPAND] = address
     headers = [_plain_header(block_size, has_checksums=False) for block_size in BLOCK_SIZES]
-    checksums = np.array([header[HEADER_CHECKSUM_AT] for header in headers], np.uint8)
-    expand, pack = addresses
-    return _Lz4Functions(expand, pack, checksums)
+    library[CHECKSUMS:] = [header[HEADER_CHECKSUM_AT] for header in headers]
+    return library
 
 
-def preferences_of(level: int | None) -> NDArray[np.uint8]:
-    """Return the library's ``LZ4F_preferences_t`` for Kafka's frames of a level."""
+@functools.cache
+def _packer(level: int | None) -> NDArray[np.int64] | None:
+    """Return what `pack_lz4` calls for Kafka's frames of a level, None where it cannot."""
+    address = _address_of("LZ4F_compressFrame")
+    if address is None:
+        return None
     preferences = np.zeros(1, _PREFERENCES)
     preferences["block_size"] = BLOCK_SIZES[0]
     preferences["block_mode"] = _INDEPENDENT
     preferences["level"] = _level_of_library(level)
-    return preferences.view(np.uint8)
+    library = np.empty(PREFERENCES + preferences.itemsize // 8, np.int64)
+    library[PACK] = address
+    library[PREFERENCES:] = preferences.view(np.int64)
+    return library
 
 
 def decompress_blocks(
@@ -234,28 +242,11 @@ def decompress_blocks(
     budget_bytes: int,
 ) -> int:
     """Expand blocks that are plainly good; see ``BlockExpander``."""
-    functions = _functions()
-    if functions is None:
-        return first
-    called = functions.decompress, functions.checksums
-    return expand_by(expand_lz4, called, blocks, first, arena, ends, limit_bytes, budget_bytes)
+    return expand_by(expand_lz4, _expander(), blocks, first, arena, ends, limit_bytes, budget_bytes)
 
 
 def compress_blocks(
     blocks: Blocks, arena: Arena, ends: NDArray[np.int64], *, level: int | None = None
 ) -> int:
     """Make frames of blocks; see ``BlockPacker``."""
-    functions = _functions()
-    if functions is None:
-        return 0
-    room = arena.reserve_for(blocks)
-    done, arena.used = pack_lz4(
-        functions.compress,
-        preferences_of(level),
-        *blocks,
-        room,
-        arena.buffer,
-        arena.used,
-        ends,
-    )
-    return done
+    return pack_by(pack_lz4, _packer(level), blocks, arena, ends)

@@ -15,7 +15,7 @@ import functools
 import threading
 import weakref
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import zstandard
@@ -41,29 +41,24 @@ from storage_core.formats.zstd_frame import (
     SKIPPABLE_MAGIC,
     SKIPPABLE_MASK,
 )
-from storage_core.kernels.zstd_blocks import expand_zstd, pack_zstd
+from storage_core.kernels.zstd_blocks import (
+    CONTEXT,
+    EXPAND,
+    EXPANDER_WORDS,
+    PACK,
+    PACKER_WORDS,
+    RESET,
+    expand_zstd,
+    pack_zstd,
+)
 from storage_core.records.codecs.arena import Arena, Blocks
-from storage_core.records.codecs.base import expand_by, limit_error
+from storage_core.records.codecs.base import expand_by, limit_error, pack_by
 from storage_core.records.codecs.libraries import addresses_of, find_library
 
 _NAME: Final = Codec.ZSTD.name.lower()
 
 _LEVEL: Final = 3
 _LEVEL_PARAMETER: Final = 100  # ZSTD_c_compressionLevel
-
-
-class _ZstdFunctions(NamedTuple):
-    """Addresses of functions of the library.
-
-    Attributes:
-        decompress: ``ZSTD_decompressDCtx``.
-        compress: ``ZSTD_compressStream2``.
-        reset: ``ZSTD_CCtx_reset``.
-    """
-
-    decompress: int
-    compress: int
-    reset: int
 
 
 _LIBRARY_FUNCTIONS: Final = ("ZSTD_decompressDCtx", "ZSTD_compressStream2", "ZSTD_CCtx_reset")
@@ -78,36 +73,44 @@ _CONTEXT_FUNCTIONS: Final = (
 
 @functools.cache
 def _library() -> ctypes.CDLL | None:
+    """Return the library, None if kernels cannot call it."""
     library = find_library("zstandard._cffi")
     if addresses_of(library, _LIBRARY_FUNCTIONS + _CONTEXT_FUNCTIONS) is None:
         return None
     return library
 
 
-@functools.cache
-def _functions() -> _ZstdFunctions | None:
-    addresses = addresses_of(_library(), _LIBRARY_FUNCTIONS)
-    return None if addresses is None else _ZstdFunctions(*addresses)
-
-
 class _NativeContext:
-    """A context of the library: ``ZSTD_DCtx``, or ``ZSTD_CCtx`` of a level.
+    """A context of the library, ``ZSTD_DCtx`` or ``ZSTD_CCtx`` of a level, and its functions.
 
     Attributes:
-        address: Where it lies, 0 where there was no memory for it.
+        library: int64[], what `expand_zstd` or `pack_zstd` calls; None where it cannot be called.
     """
 
-    def __init__(self, library: ctypes.CDLL, level: int | None = None) -> None:
+    def __init__(self, level: int | None) -> None:
+        self.library: NDArray[np.int64] | None = None
+        library, addresses = _library(), addresses_of(_library(), _LIBRARY_FUNCTIONS)
+        if library is None or addresses is None:
+            return
         kind = "DCtx" if level is None else "CCtx"
         create, free = library[f"ZSTD_create{kind}"], library[f"ZSTD_free{kind}"]
         create.restype = ctypes.c_void_p
         free.argtypes = [ctypes.c_void_p]
-        self.address: int = create() or 0
-        weakref.finalize(self, free, self.address)
-        if level is not None:
+        context = create()
+        if context is None:  # there was no memory for it
+            return
+        weakref.finalize(self, free, context)
+        expand, pack, reset = addresses
+        if level is None:
+            self.library = np.zeros(EXPANDER_WORDS, np.int64)
+            self.library[EXPAND] = expand
+        else:
             put = library["ZSTD_CCtx_setParameter"]
             put.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int]
-            put(self.address, _LEVEL_PARAMETER, level)
+            put(context, _LEVEL_PARAMETER, level)
+            self.library = np.zeros(PACKER_WORDS, np.int64)
+            self.library[PACK], self.library[RESET] = pack, reset
+        self.library[CONTEXT] = context
 
 
 class _Contexts(threading.local):
@@ -124,22 +127,24 @@ class _Contexts(threading.local):
             self._compressors[level] = zstandard.ZstdCompressor(level=level)
         return self._compressors[level]
 
-    def native_of(self, level: int | None = None) -> int:
-        """Return the address of this thread's compressor or decompressor.
-
-        A compressor has a level.
-
-        0 where the library cannot be called.
-        """
-        library = _library()
-        if library is None:
-            return 0
+    def library_of(self, level: int | None) -> NDArray[np.int64] | None:
+        """Return what a kernel calls: to pack with a level, or with None to expand."""
         if level not in self._native:
-            self._native[level] = _NativeContext(library, level)
-        return self._native[level].address
+            self._native[level] = _NativeContext(level)
+        return self._native[level].library
 
 
 _CONTEXTS: Final = _Contexts()
+
+
+def _expander() -> NDArray[np.int64] | None:
+    """Return what `expand_zstd` calls, None where it cannot."""
+    return _CONTEXTS.library_of(None)
+
+
+def _packer(level: int | None) -> NDArray[np.int64] | None:
+    """Return what `pack_zstd` calls for a level, None where it cannot."""
+    return _CONTEXTS.library_of(_LEVEL if level is None else level)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,30 +293,13 @@ def decompress_blocks(
     budget_bytes: int,
 ) -> int:
     """Expand blocks that are plainly good; see ``BlockExpander``."""
-    functions, context = _functions(), _CONTEXTS.native_of()
-    if functions is None or not context:
-        return first
-    called = functions.decompress, context
-    return expand_by(expand_zstd, called, blocks, first, arena, ends, limit_bytes, budget_bytes)
+    return expand_by(
+        expand_zstd, _expander(), blocks, first, arena, ends, limit_bytes, budget_bytes
+    )
 
 
 def compress_blocks(
     blocks: Blocks, arena: Arena, ends: NDArray[np.int64], *, level: int | None = None
 ) -> int:
     """Make frames of blocks; see ``BlockPacker``."""
-    functions, context = _functions(), _CONTEXTS.native_of(_LEVEL if level is None else level)
-    if functions is None or not context:
-        return 0
-    room = arena.reserve_for(blocks)
-    done, arena.used = pack_zstd(
-        functions.compress,
-        functions.reset,
-        context,
-        np.zeros(6, np.int64),
-        *blocks,
-        room,
-        arena.buffer,
-        arena.used,
-        ends,
-    )
-    return done
+    return pack_by(pack_zstd, _packer(level), blocks, arena, ends)

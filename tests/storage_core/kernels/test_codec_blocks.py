@@ -25,6 +25,7 @@ from tests.storage_core.kernels.twins import in_both_ways
 TEXT = b"a fox and another fox and one fox more" * 20
 NO_LIMIT = 1 << 40
 UNTOUCHED = 0xEE
+MODULES = {Codec.GZIP: gzip, Codec.LZ4: lz4, Codec.ZSTD: zstd}
 
 
 def spans(pieces: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -32,24 +33,13 @@ def spans(pieces: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return as_array(b"".join(pieces)), ends - [len(piece) for piece in pieces], ends
 
 
-def lz4_functions() -> lz4._Lz4Functions:
-    functions = lz4._functions()
-    assert functions is not None
-    return functions
-
-
 def expansion(kernel, codec: Codec, pieces: list[bytes], *, room: int, limit: int = NO_LIMIT):
     """Return (row, room, contents of the rows before it) of one call."""
     out = np.full(room, UNTOUCHED, np.uint8)
     ends = np.full(len(pieces), -1)
-    if codec is Codec.LZ4:
-        functions = lz4_functions()
-        how = (functions.decompress, functions.checksums)
-    elif codec is Codec.GZIP:
-        how = (*gzip._functions(), gzip._STATES.own())
-    else:
-        how = (zstd._functions().decompress, zstd._CONTEXTS.native_of())
-    row, at, needed = kernel(*how, *spans(pieces), 0, limit, NO_LIMIT, out, 0, ends)
+    row, at, needed = kernel(
+        MODULES[codec]._expander(), *spans(pieces), 0, limit, NO_LIMIT, out, 0, ends
+    )
     assert at == (ends[row - 1] if row else 0)
     return row, needed, out[:at].tobytes()
 
@@ -132,15 +122,8 @@ def test_a_block_without_room_is_left(pack_lz4, pack_zstd, codec):
         out = np.full(total, UNTOUCHED, np.uint8)
         ends = np.full(len(pieces), -1)
         rest = (*spans(pieces), np.array(room), out, 0, ends)
-        if codec is Codec.LZ4:
-            preferences = lz4.preferences_of(None)
-            row, at = pack_lz4(lz4_functions().compress, preferences, *rest)
-        else:
-            functions = zstd._functions()
-            context = zstd._CONTEXTS.native_of(3)
-            row, at = pack_zstd(
-                functions.compress, functions.reset, context, np.zeros(6, np.int64), *rest
-            )
+        kernel = pack_lz4 if codec is Codec.LZ4 else pack_zstd
+        row, at = kernel(MODULES[codec]._packer(None), *rest)
         return row, out[:at].tobytes()
 
     assert run([2000, 300, 2000], 5000) == (3, b"".join(frames))

@@ -170,9 +170,10 @@ def test_nothing_is_taken_that_one_at_a_time_refuses(codec: Codec, data: st.Data
 
 @pytest.mark.parametrize("codec", BY_ADDRESS, ids=named)
 def test_without_the_functions_blocks_are_left_to_go_one_by_one(codec: Codec, monkeypatch):
-    monkeypatch.setattr(gzip, "_functions", lambda: None)
-    monkeypatch.setattr(lz4, "_functions", lambda: None)
-    monkeypatch.setattr(zstd, "_functions", lambda: None)
+    for module in (gzip, lz4, zstd):
+        monkeypatch.setattr(module, "_expander", lambda: None)
+    for module in (lz4, zstd):
+        monkeypatch.setattr(module, "_packer", lambda _level: None)
     pieces = [TEXT, b"", bytes(100_000)]
     frames = packed(codec, pieces)
     assert frames == [compress(codec, piece) for piece in pieces]
@@ -188,9 +189,9 @@ def test_a_library_whose_state_is_laid_out_in_another_way_is_not_called(monkeypa
         return row, at, room
 
     monkeypatch.setattr(gzip, "expand_gzip", with_other_fields)
-    assert gzip._functions.__wrapped__() is None
+    assert not gzip._has_expected_layout.__wrapped__()
     monkeypatch.setattr(gzip, "expand_gzip", expand)
-    assert gzip._functions.__wrapped__() is not None
+    assert gzip._has_expected_layout.__wrapped__()
 
 
 def test_a_function_that_a_library_lacks_is_found_out():
