@@ -67,7 +67,7 @@ def compile_entry(dispatcher: Any, arguments: Sequence[Any], name: str) -> bytes
         numba.core.errors.NumbaError: The kernel cannot be compiled.
     """
     signature = tuple(numba.typeof(argument) for argument in arguments)
-    if not all(map(_is_possible, signature)):
+    if not all(map(_is_possible, _flat(signature))):
         raise NoEntryError
     dispatcher.compile(signature)
     compiled = dispatcher.overloads[signature]
@@ -108,6 +108,15 @@ def _object_of(module: Any, name: str, codegen: Any) -> bytes:
     return bytes(target.emit_object(module))
 
 
+def _flat(signature: Sequence[Any]) -> list[Any]:
+    """Return the types that an entry takes: of a named tuple those of its fields."""
+    return [part for kind in signature for part in _parts_of(kind)]
+
+
+def _parts_of(kind: Any) -> tuple[Any, ...]:
+    return tuple(kind.types) if isinstance(kind, types.BaseNamedTuple) else (kind,)
+
+
 def _is_possible(kind: Any) -> bool:
     if isinstance(kind, types.Array):
         is_known = kind.dtype in _LETTERS and kind.ndim <= MOST_DIMENSIONS
@@ -130,10 +139,15 @@ def _write_entry(context: Any, module: ir.Module, kernel: Any, name: str) -> Non
     function = ir.Function(module, ir.FunctionType(_INT64, [_WORDS, _WORDS]), name=name)
     values, results = function.args
     build = ir.IRBuilder(function.append_basic_block())
-    arguments = [
-        _argument_of(context, build, build.gep(values, [_INT64(VALUE_WORDS * index)]), kind)
-        for index, kind in enumerate(kernel.argtypes)
-    ]
+    words = iter(range(0, VALUE_WORDS * len(_flat(kernel.argtypes)), VALUE_WORDS))
+    arguments = []
+    for kind in kernel.argtypes:
+        parts = [
+            _argument_of(context, build, build.gep(values, [_INT64(next(words))]), part)
+            for part in _parts_of(kind)
+        ]
+        is_tuple = isinstance(kind, types.BaseNamedTuple)
+        arguments.append(context.make_tuple(build, kind, parts) if is_tuple else parts[0])
     callee = context.declare_function(module, kernel)
     status, returned = context.call_conv.call_function(
         build, callee, kernel.restype, kernel.argtypes, arguments, attrs=("noinline",)
@@ -177,7 +191,7 @@ def _packed(build: ir.IRBuilder, value: ir.Value, at: int, count: int) -> ir.Val
 
 def _write_signature(module: ir.Module, signature: Any, results: list[Any], name: str) -> None:
     words = signature_words(
-        [_kind_of(kind) for kind in signature.args],
+        [_kind_of(kind) for kind in _flat(signature.args)],
         [SIGNED if kind.signed else UNSIGNED for kind in results],
         is_tuple=isinstance(signature.return_type, types.BaseTuple),
     )

@@ -49,11 +49,18 @@ class Kernel:
         self._entries: dict[str, Callable[..., Any]] = {}
         self._is_loaded = False
         self._without_entry: set[str] = set()
+        # Where parameters are named tuples, the last one first.
+        self._tuples = [
+            place
+            for place, name in reversed(list(enumerate(inspect.signature(function).parameters)))
+            if _is_tuple(function.__annotations__.get(name))
+        ]
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the machine code."""
+        flat = self._flat(arguments) if self._tuples else arguments
         for entry in self._entries.values():
-            result = entry(*arguments)
+            result = entry(*flat)
             if result is not NotImplemented:
                 return result
         return self._call_first(arguments)
@@ -87,9 +94,16 @@ class Kernel:
         result = self._try(plain)
         return self._dispatcher(*plain) if result is NotImplemented else result
 
+    def _flat(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return arguments as entries take them: of a named tuple its fields."""
+        for place in self._tuples:
+            arguments = (*arguments[:place], *arguments[place], *arguments[place + 1 :])
+        return arguments
+
     def _try(self, arguments: tuple[Any, ...]) -> Any:
+        flat = self._flat(arguments)
         for entry in self._entries.values():
-            result = entry(*arguments)
+            result = entry(*flat)
             if result is not NotImplemented:
                 return result
         return NotImplemented
@@ -126,8 +140,14 @@ class Kernel:
         self._add({name: code})
 
 
+def _is_tuple(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, tuple)
+
+
 def _plain(argument: Any) -> Any:
     """Return an argument as one of the few types that entries know."""
+    if isinstance(argument, tuple):
+        return type(argument)(*map(_plain, argument))
     if isinstance(argument, np.ndarray):
         return np.asarray(argument)  # a map of a file is an array
     if isinstance(argument, bool | np.bool_):
@@ -140,6 +160,8 @@ def _plain(argument: Any) -> Any:
 
 def _kind_of(argument: Any) -> str:
     """Return what an entry is compiled for, as a word: numba's types without numba."""
+    if isinstance(argument, tuple):
+        return f"{type(argument).__name__}({','.join(map(_kind_of, argument))})"
     if not isinstance(argument, np.ndarray):
         return type(argument).__name__
     flags = argument.flags

@@ -1,10 +1,6 @@
-"""Batches of message format v2 out of columns: where one ends and the next begins, then its bytes.
+"""Build batches of message format v2 out of columns: cut them, then write them."""
 
-Every source of bytes is read only: a kernel compiles once for each kind of array that it is given.
-Spans have been checked against their buffers before (``records.new_records``).
-"""
-
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +52,7 @@ from storage_core.kernels.batch_scan import (
     SIZE,
 )
 from storage_core.kernels.crc32c import crc32c
+from storage_core.kernels.record_rows import RecordRows
 from storage_core.kernels.varint import (
     varlong_size,
     write_i16,
@@ -69,6 +66,18 @@ DONE: Final = 0
 BAD_TIMESTAMP: Final = 1  # a negative one other than NO_TIMESTAMP
 BAD_ORDER: Final = 2  # an offset that does not rise
 TOO_LARGE: Final = 3  # a record that fits no batch at all
+
+
+class HeaderFields(NamedTuple):
+    """What the headers of new batches have in common."""
+
+    first_offset: int  # of record 0, where the rows have no offsets
+    leader_epoch: int
+    attributes: int
+    append_time: int  # what the largest timestamp is, NO_TIMESTAMP for the records' own
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int  # of record 0, negative for none
 
 
 @inlined_kernel
@@ -94,54 +103,40 @@ def _record_body_size(
 
 
 @kernel
-def size_headers(
-    first: NDArray[np.int64],
-    key_length: NDArray[np.int64],
-    value_length: NDArray[np.int64],
-    out: NDArray[np.int64],
-) -> None:
-    """Fill out, int64[n], with the bytes that the headers of each of n records take."""
-    for i in range(out.size):
+def size_headers(rows: RecordRows) -> None:
+    """Fill header_bytes."""
+    for i in range(rows.header_bytes.size):
         size = 0
-        for header in range(first[i], first[i + 1]):
-            size += varlong_size(key_length[header]) + key_length[header]
-            size += varlong_size(value_length[header]) + max(value_length[header], 0)
-        out[i] = size
+        for header in range(rows.header_first[i], rows.header_first[i + 1]):
+            key_length = rows.header_key_length[header]
+            value_length = rows.header_value_length[header]
+            size += varlong_size(key_length) + key_length
+            size += varlong_size(value_length) + max(value_length, 0)
+        rows.header_bytes[i] = size
 
 
 @kernel
-def cut_batches(  # arrays side by side
-    key_length: NDArray[np.int64],
-    value_length: NDArray[np.int64],
-    timestamps: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    header_first: NDArray[np.int64],
-    headers_bytes: NDArray[np.int64],
+def cut_batches(
+    rows: RecordRows,
     max_batch_bytes: int,
     max_batch_records: int,
-    body_bytes: NDArray[np.int64],
     batch_end: NDArray[np.int64],
     batch_bytes: NDArray[np.int64],
 ) -> tuple[int, int, int]:
     """Decide which records share a batch: as many as fit, as a producer fills its batches.
 
     Args:
-        key_length: int64[n], negative for null.
-        value_length: int64[n], negative for null.
-        timestamps: int64[n].
-        offsets: int64[n], rising; or empty: one after the other.
-        header_first: int64[n + 1].
-        headers_bytes: int64[n].
+        rows: The records; gets body_bytes.
         max_batch_bytes: Limit of a batch, header included, before compression. A record that
             alone exceeds it has a batch of its own.
         max_batch_records: Limit of a batch.
-        body_bytes: int64[n], out: bytes of each record after its length.
         batch_end: int64[n], out: row after the last record of each batch.
         batch_bytes: int64[n], out: size of each batch, header included.
 
     Returns:
         (count, row, status): how many batches; the record at which it stopped, and why, or DONE.
     """
+    timestamps, offsets = rows.timestamps, rows.offsets
     count = 0
     size = HEADER_BYTES
     first = 0
@@ -150,7 +145,7 @@ def cut_batches(  # arrays side by side
             return count, i, BAD_TIMESTAMP
         if offsets.size > 0 and i > 0 and offsets[i] <= offsets[i - 1]:
             return count, i, BAD_ORDER
-        header_count = header_first[i + 1] - header_first[i]
+        header_count = rows.header_first[i + 1] - rows.header_first[i]
         for _ in range(2):
             delta = i - first
             if offsets.size > 0:
@@ -158,10 +153,10 @@ def cut_batches(  # arrays side by side
             body = _record_body_size(
                 timestamps[i] - timestamps[first],
                 delta,
-                key_length[i],
-                value_length[i],
+                rows.key_length[i],
+                rows.value_length[i],
                 header_count,
-                headers_bytes[i],
+                rows.header_bytes[i],
             )
             record = varlong_size(body) + body
             if delta <= MAX_RELATIVE_OFFSET and (
@@ -175,7 +170,7 @@ def cut_batches(  # arrays side by side
             size = HEADER_BYTES
         if HEADER_BYTES + record > MAX_BATCH_BYTES:
             return count, i, TOO_LARGE
-        body_bytes[i] = body
+        rows.body_bytes[i] = body
         size += record
     if timestamps.size > 0:
         batch_end[count] = timestamps.size
@@ -185,141 +180,88 @@ def cut_batches(  # arrays side by side
 
 
 @kernel
-def _write_headers(
-    out: NDArray[np.uint8],
-    at: int,
-    first: int,
-    end: int,
-    keys: NDArray[np.uint8],
-    key_start: NDArray[np.int64],
-    key_length: NDArray[np.int64],
-    values: NDArray[np.uint8],
-    value_start: NDArray[np.int64],
-    value_length: NDArray[np.int64],
-) -> int:
+def _write_headers(out: NDArray[np.uint8], at: int, first: int, end: int, rows: RecordRows) -> int:
     for header in range(first, end):
-        at = write_varlong(out, at, key_length[header])
-        copy_bytes(out, at, keys, key_start[header], key_length[header])
-        at = write_varlong(out, at + key_length[header], value_length[header])
-        if value_length[header] > 0:
-            copy_bytes(out, at, values, value_start[header], value_length[header])
-            at += value_length[header]
+        key_length, value_length = rows.header_key_length[header], rows.header_value_length[header]
+        at = write_varlong(out, at, key_length)
+        copy_bytes(out, at, rows.header_keys, rows.header_key_start[header], key_length)
+        at = write_varlong(out, at + key_length, value_length)
+        if value_length > 0:
+            copy_bytes(out, at, rows.header_values, rows.header_value_start[header], value_length)
+            at += value_length
     return at
 
 
 @kernel
-def write_records(  # arrays side by side
-    out: NDArray[np.uint8],
-    at: int,
-    first: int,
-    end: int,
-    keys: NDArray[np.uint8],
-    key_start: NDArray[np.int64],
-    key_length: NDArray[np.int64],
-    values: NDArray[np.uint8],
-    value_start: NDArray[np.int64],
-    value_length: NDArray[np.int64],
-    timestamps: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    header_first: NDArray[np.int64],
-    header_keys: NDArray[np.uint8],
-    header_key_start: NDArray[np.int64],
-    header_key_length: NDArray[np.int64],
-    header_values: NDArray[np.uint8],
-    header_value_start: NDArray[np.int64],
-    header_value_length: NDArray[np.int64],
-    body_bytes: NDArray[np.int64],
-) -> int:
+def write_records(out: NDArray[np.uint8], at: int, first: int, end: int, rows: RecordRows) -> int:
     """Write the records [first, end) of one batch at out[at:]; return the position after them."""
+    timestamps, offsets, header_first = rows.timestamps, rows.offsets, rows.header_first
     base_timestamp = timestamps[first]
     for i in range(first, end):
         delta = i - first
         if offsets.size > 0:
             delta = offsets[i] - offsets[first]
-        at = write_varlong(out, at, body_bytes[i])
+        key_length, value_length = rows.key_length[i], rows.value_length[i]
+        at = write_varlong(out, at, rows.body_bytes[i])
         out[at] = 0
         at = write_varlong(out, at + 1, timestamps[i] - base_timestamp)
         at = write_varlong(out, at, delta)
-        at = write_varlong(out, at, key_length[i])
-        if key_length[i] > 0:
-            copy_bytes(out, at, keys, key_start[i], key_length[i])
-            at += key_length[i]
-        at = write_varlong(out, at, value_length[i])
-        if value_length[i] > 0:
-            copy_bytes(out, at, values, value_start[i], value_length[i])
-            at += value_length[i]
+        at = write_varlong(out, at, key_length)
+        if key_length > 0:
+            copy_bytes(out, at, rows.keys, rows.key_start[i], key_length)
+            at += key_length
+        at = write_varlong(out, at, value_length)
+        if value_length > 0:
+            copy_bytes(out, at, rows.values, rows.value_start[i], value_length)
+            at += value_length
         at = write_varlong(out, at, header_first[i + 1] - header_first[i])
         if header_first[i + 1] > header_first[i]:
-            at = _write_headers(
-                out,
-                at,
-                header_first[i],
-                header_first[i + 1],
-                header_keys,
-                header_key_start,
-                header_key_length,
-                header_values,
-                header_value_start,
-                header_value_length,
-            )
+            at = _write_headers(out, at, header_first[i], header_first[i + 1], rows)
     return at
 
 
 @kernel
-def describe_batches(  # arrays side by side
+def describe_batches(
     batch_end: NDArray[np.int64],
-    timestamps: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    first_offset: int,
+    rows: RecordRows,
     first_record: int,
-    leader_epoch: int,
-    attributes: int,
-    append_time: int,
-    producer_id: int,
-    producer_epoch: int,
-    base_sequence: int,
+    header: HeaderFields,
     table: NDArray[np.int64],
 ) -> None:
     """Fill a batch table with the header fields of new batches, all but POSITION, SIZE and CRC.
 
     Args:
-        batch_end: int64[m], row after the last record of each batch, counted from first_record.
-        timestamps: int64[n].
-        offsets: int64[n], or empty.
-        first_offset: Offset of record 0, where offsets is empty.
+        batch_end: int64[m], row after the last record of each batch.
+        rows: The records.
         first_record: The record with which the first batch begins.
-        leader_epoch: Of all.
-        attributes: Of all.
-        append_time: What the largest timestamp is, NO_TIMESTAMP for the records' own.
-        producer_id: Of all.
-        producer_epoch: Of all.
-        base_sequence: Sequence of record 0, negative for none.
+        header: What all of them have.
         table: int64[batch_scan.COLUMN_COUNT, m], out.
     """
+    timestamps, offsets = rows.timestamps, rows.offsets
     first = first_record
     for row in range(batch_end.size):
         end = batch_end[row]
-        base_offset = first_offset + first
-        last_offset = first_offset + end - 1
+        base_offset = header.first_offset + first
+        last_offset = header.first_offset + end - 1
         if offsets.size > 0:
             base_offset = offsets[first]
             last_offset = offsets[end - 1]
-        max_timestamp = append_time
-        if append_time == NO_TIMESTAMP:
+        max_timestamp = header.append_time
+        if max_timestamp == NO_TIMESTAMP:
             for i in range(first, end):
                 max_timestamp = max(max_timestamp, timestamps[i])
-        sequence = base_sequence
-        if base_sequence >= 0:
-            sequence = (base_sequence + first) & MAX_SEQUENCE
+        sequence = header.base_sequence
+        if sequence >= 0:
+            sequence = (sequence + first) & MAX_SEQUENCE
         table[BASE_OFFSET, row] = base_offset
         table[LAST_OFFSET, row] = last_offset
-        table[LEADER_EPOCH, row] = leader_epoch
+        table[LEADER_EPOCH, row] = header.leader_epoch
         table[MAGIC, row] = MAGIC_V2
-        table[ATTRIBUTES, row] = attributes
+        table[ATTRIBUTES, row] = header.attributes
         table[BASE_TIMESTAMP, row] = timestamps[first]
         table[MAX_TIMESTAMP, row] = max_timestamp
-        table[PRODUCER_ID, row] = producer_id
-        table[PRODUCER_EPOCH, row] = producer_epoch
+        table[PRODUCER_ID, row] = header.producer_id
+        table[PRODUCER_EPOCH, row] = header.producer_epoch
         table[BASE_SEQUENCE, row] = sequence
         table[RECORD_COUNT, row] = end - first
         table[CRC_OK, row] = 1
@@ -354,58 +296,26 @@ def seal_batch(
 
 
 @kernel
-def write_batches(  # arrays side by side
+def write_batches(
     out: NDArray[np.uint8],
     batch_end: NDArray[np.int64],
     first_record: int,
     table: NDArray[np.int64],
-    keys: NDArray[np.uint8],
-    key_start: NDArray[np.int64],
-    key_length: NDArray[np.int64],
-    values: NDArray[np.uint8],
-    value_start: NDArray[np.int64],
-    value_length: NDArray[np.int64],
-    timestamps: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    header_first: NDArray[np.int64],
-    header_keys: NDArray[np.uint8],
-    header_key_start: NDArray[np.int64],
-    header_key_length: NDArray[np.int64],
-    header_values: NDArray[np.uint8],
-    header_value_start: NDArray[np.int64],
-    header_value_length: NDArray[np.int64],
-    body_bytes: NDArray[np.int64],
+    rows: RecordRows,
 ) -> int:
     """Write uncompressed batches end to end from out[0] on; return how many bytes they have.
 
-    The columns are those of write_records; out has room for what cut_batches said, and the table
-    comes from describe_batches.
+    Args:
+        out: uint8[], with room for what cut_batches said.
+        batch_end: int64[m], row after the last record of each batch.
+        first_record: The record with which the first batch begins.
+        table: int64[batch_scan.COLUMN_COUNT, m], their header fields; gets POSITION, SIZE and CRC.
+        rows: The records.
     """
     at = 0
     first = first_record
     for row in range(batch_end.size):
-        end = write_records(
-            out,
-            at + HEADER_BYTES,
-            first,
-            batch_end[row],
-            keys,
-            key_start,
-            key_length,
-            values,
-            value_start,
-            value_length,
-            timestamps,
-            offsets,
-            header_first,
-            header_keys,
-            header_key_start,
-            header_key_length,
-            header_values,
-            header_value_start,
-            header_value_length,
-            body_bytes,
-        )
+        end = write_records(out, at + HEADER_BYTES, first, batch_end[row], rows)
         seal_batch(out, at, end - at, table, row)
         at = end
         first = batch_end[row]

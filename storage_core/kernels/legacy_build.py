@@ -21,6 +21,7 @@ from storage_core.formats.legacy import (
 from storage_core.kernels._intrinsics import copy_bytes
 from storage_core.kernels._jit import kernel
 from storage_core.kernels.crc32 import crc32
+from storage_core.kernels.record_rows import RecordRows
 from storage_core.kernels.varint import write_i32, write_i64
 
 
@@ -62,64 +63,44 @@ def seal_entry(out: NDArray[np.uint8], at: int, size: int) -> None:
 
 
 @kernel
-def write_entries(  # arrays side by side
+def write_entries(
     out: NDArray[np.uint8],
-    at: int,
     first: int,
     end: int,
     magic: int,
     attributes: int,
     append_time: int,
-    first_offset: int,
     offset_origin: int,
-    keys: NDArray[np.uint8],
-    key_start: NDArray[np.int64],
-    key_length: NDArray[np.int64],
-    values: NDArray[np.uint8],
-    value_start: NDArray[np.int64],
-    value_length: NDArray[np.int64],
-    timestamps: NDArray[np.int64],
-    offsets: NDArray[np.int64],
+    rows: RecordRows,
 ) -> int:
-    """Write the records [first, end) as entries at out[at:]; return the position after them.
+    """Write the records [first, end) as entries from out[0] on; return how many bytes they have.
 
     Args:
         out: uint8[], with room for them.
-        at: Where to begin.
         first: First record.
         end: Just past the last record.
         magic: 0 or 1.
         attributes: Of every entry.
         append_time: Timestamp of every entry, NO_TIMESTAMP for the records' own.
-        first_offset: Offset of record 0, where offsets is empty.
         offset_origin: What is taken from every offset: the set's base inside a v1 wrapper.
-        keys: uint8[].
-        key_start: int64[n].
-        key_length: int64[n], negative for null.
-        values: uint8[].
-        value_start: int64[n].
-        value_length: int64[n], negative for null.
-        timestamps: int64[n].
-        offsets: int64[n], or empty.
+        rows: The records, with offsets.
     """
     head = KEY_AT_V0 if magic == MAGIC_V0 else KEY_AT_V1
+    at = 0
     for i in range(first, end):
-        key_bytes = max(key_length[i], 0)
-        value_bytes = max(value_length[i], 0)
+        key_bytes = max(rows.key_length[i], 0)
+        value_bytes = max(rows.value_length[i], 0)
         size = head + 2 * LENGTH_BYTES + key_bytes + value_bytes
-        offset = first_offset + i
-        if offsets.size > 0:
-            offset = offsets[i]
-        timestamp = timestamps[i] if append_time == NO_TIMESTAMP else append_time
+        timestamp = rows.timestamps[i] if append_time == NO_TIMESTAMP else append_time
         position = write_entry_head(
-            out, at, offset - offset_origin, size, magic, attributes, timestamp
+            out, at, rows.offsets[i] - offset_origin, size, magic, attributes, timestamp
         )
-        write_i32(out, position, key_length[i])
+        write_i32(out, position, rows.key_length[i])
         position += LENGTH_BYTES
-        copy_bytes(out, position, keys, key_start[i], key_bytes)
+        copy_bytes(out, position, rows.keys, rows.key_start[i], key_bytes)
         position += key_bytes
-        write_i32(out, position, value_length[i])
-        copy_bytes(out, position + LENGTH_BYTES, values, value_start[i], value_bytes)
+        write_i32(out, position, rows.value_length[i])
+        copy_bytes(out, position + LENGTH_BYTES, rows.values, rows.value_start[i], value_bytes)
         seal_entry(out, at, size)
         at += size
     return at

@@ -39,12 +39,11 @@ from storage_core.kernels import batch_build, batch_scan
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.codecs import compress
 from storage_core.records.legacy_builder import build_entries
-from storage_core.records.new_records import ByteColumn, NewRecords, as_numbers
+from storage_core.records.new_records import ByteColumn, NewRecords
 
 # What a block of batches holds at most, unless one batch is larger.
 BLOCK_BYTES: Final = 8 * 1024 * 1024
 DEFAULT_BATCH_BYTES: Final = 1_048_588
-_NO_OFFSETS: Final = as_numbers(np.empty(0, np.int64))
 _WHY: Final = {
     batch_build.BAD_TIMESTAMP: ("timestamps", "expected -1 or an epoch millisecond"),
     batch_build.BAD_ORDER: ("offsets", "expected offsets that rise"),
@@ -184,7 +183,7 @@ def build_batches(records: NewRecords, settings: BatchSettings) -> Iterator[Buil
             append_time_ms=settings.fixed_timestamp,
             is_append_time=settings.timestamp_type is TimestampType.LOG_APPEND_TIME,
             first_offset=settings.base_offset,
-            offsets=_NO_OFFSETS if settings.offsets is None else settings.offsets,
+            offsets=settings.offsets,
             max_batch_bytes=settings.max_batch_bytes,
             max_batch_records=settings.max_batch_records,
         )
@@ -216,31 +215,16 @@ class _Builder:
     """Builds v2 batches, block by block, into one buffer."""
 
     def __init__(self, records: NewRecords, settings: BatchSettings) -> None:
-        self._records = records
         self._settings = settings
-        count = len(records)
-        self._offsets = _NO_OFFSETS
-        if settings.offsets is not None:
-            self._offsets = as_numbers(settings.offsets)
-        headers = records.headers
-        self._headers_bytes = np.zeros(count, np.int64)
-        if len(headers.keys):
-            batch_build.size_headers(
-                headers.first, headers.keys.length, headers.values.length, self._headers_bytes
-            )
-        self._body_bytes = np.empty(count, np.int64)
-        batch_end = np.empty(count, np.int64)
-        batch_bytes = np.empty(count, np.int64)
+        self._rows = records.for_kernels(settings.offsets)
+        if len(records.headers.keys):
+            batch_build.size_headers(self._rows)
+        batch_end = np.empty(len(records), np.int64)
+        batch_bytes = np.empty(len(records), np.int64)
         made, row, status = batch_build.cut_batches(
-            records.keys.length,
-            records.values.length,
-            records.timestamps,
-            self._offsets,
-            headers.first,
-            self._headers_bytes,
+            self._rows,
             settings.max_batch_bytes,
             settings.max_batch_records,
-            self._body_bytes,
             batch_end,
             batch_bytes,
         )
@@ -248,23 +232,14 @@ class _Builder:
             column, reason = _WHY[status]
             raise InvalidColumnError(column, f"row {row}: {reason}")
         self._batch_end, self._batch_bytes = batch_end[:made], batch_bytes[:made]
-        self._columns = (
-            records.keys.data,
-            records.keys.start,
-            records.keys.length,
-            records.values.data,
-            records.values.start,
-            records.values.length,
-            records.timestamps,
-            self._offsets,
-            headers.first,
-            headers.keys.data,
-            headers.keys.start,
-            headers.keys.length,
-            headers.values.data,
-            headers.values.start,
-            headers.values.length,
-            self._body_bytes,
+        self._header = batch_build.HeaderFields(
+            first_offset=settings.base_offset,
+            leader_epoch=settings.leader_epoch,
+            attributes=settings.attributes,
+            append_time=settings.fixed_timestamp,
+            producer_id=settings.producer_id,
+            producer_epoch=settings.producer_epoch,
+            base_sequence=settings.base_sequence,
         )
 
     def blocks(self) -> Iterator[BuiltBatches]:
@@ -286,22 +261,9 @@ class _Builder:
         first_record = int(self._batch_end[first - 1]) if first else 0
         batch_end = self._batch_end[first:end]
         table = np.empty((batch_scan.COLUMN_COUNT, end - first), np.int64)
-        batch_build.describe_batches(
-            batch_end,
-            self._records.timestamps,
-            self._offsets,
-            settings.base_offset,
-            first_record,
-            settings.leader_epoch,
-            settings.attributes,
-            settings.fixed_timestamp,
-            settings.producer_id,
-            settings.producer_epoch,
-            settings.base_sequence,
-            table,
-        )
+        batch_build.describe_batches(batch_end, self._rows, first_record, self._header, table)
         if settings.codec is Codec.NONE:
-            used = batch_build.write_batches(out, batch_end, first_record, table, *self._columns)
+            used = batch_build.write_batches(out, batch_end, first_record, table, self._rows)
             return BuiltBatches(data=out[:used], batches=BatchTable(table))
         pieces = self._compress(batch_end, first_record, out)
         sizes = [HEADER_BYTES + len(piece) for piece in pieces]
@@ -319,7 +281,7 @@ class _Builder:
         pieces = []
         first = first_record
         for end in batch_end.tolist():
-            used = batch_build.write_records(scratch, 0, first, end, *self._columns)
+            used = batch_build.write_records(scratch, 0, first, end, self._rows)
             pieces.append(
                 compress(self._settings.codec, scratch.data[:used], level=self._settings.level)
             )

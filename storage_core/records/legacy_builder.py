@@ -19,7 +19,7 @@ from storage_core.kernels import batch_scan
 from storage_core.kernels.legacy_build import seal_entry, write_entries, write_entry_head
 from storage_core.kernels.varint import write_i32
 from storage_core.records.codecs import compress
-from storage_core.records.new_records import NewRecords, as_numbers
+from storage_core.records.new_records import NewRecords
 
 _LARGEST_SET_BYTES: Final = 2**31 - 1
 
@@ -33,7 +33,7 @@ def build_entries(  # noqa: PLR0913 - what a set of entries has
     append_time_ms: int,
     is_append_time: bool,
     first_offset: int,
-    offsets: NDArray[np.int64],
+    offsets: NDArray[np.int64] | None,
     max_batch_bytes: int,
     max_batch_records: int,
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -48,8 +48,8 @@ def build_entries(  # noqa: PLR0913 - what a set of entries has
         level: Of the codec; None for Kafka's default.
         append_time_ms: Timestamp of every entry, NO_TIMESTAMP for the records' own.
         is_append_time: Whether that is the broker's time.
-        first_offset: Offset of record 0, where offsets is empty.
-        offsets: int64[n], or empty.
+        first_offset: Offset of record 0, where offsets is None.
+        offsets: int64[n], None for one after the other.
         max_batch_bytes: Limit of the set inside a wrapper.
         max_batch_records: The same in records.
 
@@ -59,7 +59,8 @@ def build_entries(  # noqa: PLR0913 - what a set of entries has
     """
     _check(records, offsets)
     attributes = TIMESTAMP_TYPE_BIT if is_append_time and magic > MAGIC_V0 else 0
-    absolute = offsets if offsets.size else first_offset + np.arange(len(records))
+    absolute = first_offset + np.arange(len(records)) if offsets is None else offsets
+    rows = records.for_kernels(absolute)
     timestamps = records.timestamps
     if append_time_ms != NO_TIMESTAMP:
         timestamps = np.full(len(records), append_time_ms, np.int64)
@@ -67,7 +68,7 @@ def build_entries(  # noqa: PLR0913 - what a set of entries has
     sizes = head + np.maximum(records.keys.length, 0) + np.maximum(records.values.length, 0)
     if codec is Codec.NONE:
         out = np.empty(int(sizes.sum()), np.uint8)
-        _write(out, records, 0, len(records), magic, attributes, append_time_ms, absolute, 0)
+        write_entries(out, 0, len(records), magic, attributes, append_time_ms, 0, rows)
         return out, _table(magic, attributes, sizes, absolute, timestamps)
     pieces = []
     last_rows = []
@@ -79,7 +80,7 @@ def build_entries(  # noqa: PLR0913 - what a set of entries has
         end = min(end, first + max_batch_records)
         origin = 0 if magic == MAGIC_V0 else int(absolute[first])
         inner = np.empty(int(ends[end - 1]) - before, np.uint8)
-        _write(inner, records, first, end, magic, attributes, append_time_ms, absolute, origin)
+        write_entries(inner, first, end, magic, attributes, append_time_ms, origin, rows)
         newest = int(timestamps[first:end].max())
         pieces.append(
             _wrap(
@@ -92,14 +93,14 @@ def build_entries(  # noqa: PLR0913 - what a set of entries has
         )
         last_rows.append((end - 1, newest))
         first = end
-    rows = np.array([row for row, _ in last_rows])
+    last = np.array([row for row, _ in last_rows])
     newest_of = np.array([newest for _, newest in last_rows])
     lengths = np.array([piece.size for piece in pieces])
-    table = _table(magic, attributes | int(codec), lengths, absolute[rows], newest_of)
+    table = _table(magic, attributes | int(codec), lengths, absolute[last], newest_of)
     return np.concatenate(pieces), table
 
 
-def _check(records: NewRecords, offsets: NDArray[np.int64]) -> None:
+def _check(records: NewRecords, offsets: NDArray[np.int64] | None) -> None:
     if records.headers.first[-1] > records.headers.first[0]:
         raise UnsupportedForMessageFormatError(
             "builder", 0, "records have no headers before message format v2"
@@ -107,40 +108,8 @@ def _check(records: NewRecords, offsets: NDArray[np.int64]) -> None:
     if (records.timestamps < NO_TIMESTAMP).any():
         row = int(np.flatnonzero(records.timestamps < NO_TIMESTAMP)[0])
         raise InvalidColumnError("timestamps", f"row {row}: expected -1 or an epoch millisecond")
-    if offsets.size and (np.diff(offsets) <= 0).any():
+    if offsets is not None and (np.diff(offsets) <= 0).any():
         raise InvalidColumnError("offsets", "expected offsets that rise")
-
-
-def _write(  # noqa: PLR0913, PLR0917 - what entries have
-    out: NDArray[np.uint8],
-    records: NewRecords,
-    first: int,
-    end: int,
-    magic: int,
-    attributes: int,
-    append_time_ms: int,
-    absolute: NDArray[np.int64],
-    origin: int,
-) -> None:
-    write_entries(
-        out,
-        0,
-        first,
-        end,
-        magic,
-        attributes,
-        append_time_ms,
-        0,
-        origin,
-        records.keys.data,
-        records.keys.start,
-        records.keys.length,
-        records.values.data,
-        records.values.start,
-        records.values.length,
-        records.timestamps,
-        as_numbers(absolute),
-    )
 
 
 def _wrap(

@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from storage_core.errors import InvalidColumnError
+from storage_core.kernels.record_rows import RecordRows
 
 NULL_LENGTH: Final = -1
 _NO_BYTES: Final = np.empty(0, np.uint8)
@@ -43,6 +44,9 @@ def _one_array(array: pa.Array | pa.ChunkedArray, column: str) -> pa.Array:
         raise InvalidColumnError(
             column, f"its chunks do not fit one array, append them one by one: {error}"
         ) from error
+
+
+_NO_OFFSETS: Final = as_numbers(np.empty(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,6 +325,33 @@ class NewRecords:
             values=self.values.rows(first, end),
             timestamps=self.timestamps[first:end],
             headers=self.headers.rows(first, end),
+        )
+
+    def for_kernels(self, offsets: NDArray[np.int64] | None = None) -> RecordRows:
+        """Return the records as kernels take them.
+
+        Args:
+            offsets: int64[n], rising; None for one after the other.
+        """
+        headers = self.headers
+        return RecordRows(
+            keys=self.keys.data,
+            key_start=self.keys.start,
+            key_length=self.keys.length,
+            values=self.values.data,
+            value_start=self.values.start,
+            value_length=self.values.length,
+            timestamps=self.timestamps,
+            offsets=_NO_OFFSETS if offsets is None else as_numbers(offsets),
+            header_first=headers.first,
+            header_keys=headers.keys.data,
+            header_key_start=headers.keys.start,
+            header_key_length=headers.keys.length,
+            header_values=headers.values.data,
+            header_value_start=headers.values.start,
+            header_value_length=headers.values.length,
+            header_bytes=np.zeros(len(self), np.int64),
+            body_bytes=np.empty(len(self), np.int64),
         )
 
 

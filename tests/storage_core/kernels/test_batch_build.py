@@ -22,50 +22,11 @@ RECORDS = tuple(
 NO_OFFSETS = np.empty(0, np.int64)
 
 
-def arguments(columns, offsets, body_bytes):
-    headers = columns.headers
-    return (
-        columns.keys.data,
-        columns.keys.start,
-        columns.keys.length,
-        columns.values.data,
-        columns.values.start,
-        columns.values.length,
-        columns.timestamps,
-        offsets,
-        headers.first,
-        headers.keys.data,
-        headers.keys.start,
-        headers.keys.length,
-        headers.values.data,
-        headers.values.start,
-        headers.values.length,
-        body_bytes,
-    )
-
-
-def cut(cut_batches, size_headers, columns, offsets, *, max_bytes=10**6, max_records=3):
-    count = len(columns)
-    headers_bytes = np.zeros(count, np.int64)
-    size_headers(
-        columns.headers.first,
-        columns.headers.keys.length,
-        columns.headers.values.length,
-        headers_bytes,
-    )
-    out = [np.empty(count, np.int64) for _ in range(3)]
-    answer = cut_batches(
-        columns.keys.length,
-        columns.values.length,
-        columns.timestamps,
-        offsets,
-        columns.headers.first,
-        headers_bytes,
-        max_bytes,
-        max_records,
-        *out,
-    )
-    return answer, out
+def cut(cut_batches, size_headers, rows, *, max_bytes=10**6, max_records=3):
+    size_headers(rows)
+    count = rows.timestamps.size
+    batch_end, batch_bytes = (np.empty(count, np.int64) for _ in range(2))
+    return cut_batches(rows, max_bytes, max_records, batch_end, batch_bytes), batch_end, batch_bytes
 
 
 @in_both_ways(
@@ -80,18 +41,15 @@ def cut(cut_batches, size_headers, columns, offsets, *, max_bytes=10**6, max_rec
 def test_batches_have_the_bytes_of_the_slow_builder(
     cut_batches, size_headers, describe_batches, write_batches, offsets
 ):
-    columns = columns_of(RECORDS)
-    (count, row, status), (body_bytes, batch_end, batch_bytes) = cut(
-        cut_batches, size_headers, columns, offsets
-    )
-    assert (count, row, status) == (3, 7, DONE)
+    rows = columns_of(RECORDS).for_kernels(offsets)
+    answer, batch_end, batch_bytes = cut(cut_batches, size_headers, rows)
+    assert answer == (3, 7, DONE)
     assert batch_end[:3].tolist() == [3, 6, 7]
     table = np.empty((batch_scan.COLUMN_COUNT, 3), np.int64)
-    describe_batches(
-        batch_end[:3], columns.timestamps, offsets, 50, 0, 4, 0, NO_TIMESTAMP, 9, 1, 7, table
-    )
+    header = batch_build.HeaderFields(50, 4, 0, NO_TIMESTAMP, 9, 1, 7)
+    describe_batches(batch_end[:3], rows, 0, header, table)
     out = np.empty(int(batch_bytes[:3].sum()), np.uint8)
-    used = write_batches(out, batch_end[:3], 0, table, *arguments(columns, offsets, body_bytes))
+    used = write_batches(out, batch_end[:3], 0, table, rows)
     gap = 3 if offsets.size else 1
     expected = b"".join(
         encode_batch(
@@ -132,5 +90,5 @@ def test_records_that_no_batch_may_have_stop_the_cut(
     cut_batches, size_headers, timestamps, offsets, expected
 ):
     columns = columns_of([RecordSpec(timestamp=timestamp) for timestamp in timestamps])
-    answer, _ = cut(cut_batches, size_headers, columns, np.array(offsets, np.int64))
-    assert answer == expected
+    rows = columns.for_kernels(np.array(offsets, np.int64))
+    assert cut(cut_batches, size_headers, rows)[0] == expected

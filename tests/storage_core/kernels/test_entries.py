@@ -7,6 +7,7 @@ import sysconfig
 import threading
 import time
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -53,6 +54,25 @@ def total(values):
     return found
 
 
+class Columns(NamedTuple):
+    values: np.ndarray
+    lengths: np.ndarray
+    scale: int
+
+
+def add_columns(first: int, columns: Columns, out: np.ndarray) -> int:
+    for index in range(out.size):
+        out[index] = columns.values[index] + columns.scale * columns.lengths[index]
+    return first + out.size
+
+
+def add_nested(columns: Columns, out: np.ndarray) -> int:
+    return ADD_COLUMNS(5, columns, out)
+
+
+ADD_COLUMNS = kernel(add_columns)
+
+
 def half_of_size(values):
     return values.size / 2
 
@@ -90,6 +110,28 @@ def test_unsigned_numbers_are_not_signed_ones():
 @pytest.mark.parametrize("is_left", [True, np.True_, False, np.False_])
 def test_a_truth_is_one_whoever_says_it(is_left):
     assert kernel(choose)(is_left) == (1 if is_left else 2)
+
+
+def test_a_named_tuple_is_one_argument_here_and_between_kernels():
+    out = np.zeros(3, np.int64)
+    compiled = kernel(add_columns)
+    columns = Columns(np.arange(3, dtype=np.uint8), np.array([5, 6, 7]), 10)
+    assert compiled(4, columns, out) == 7
+    assert out.tolist() == [50, 61, 72]
+    assert compiled(4, columns._replace(scale=np.int32(1)), out) == 7
+    assert out.tolist() == [5, 7, 9]
+    assert len(compiled._entries) == 1
+    assert kernel(add_nested)(columns, out) == 8
+    assert out.tolist() == [50, 61, 72]
+
+
+def test_a_named_tuple_with_another_field_is_compiled_once_more():
+    out = np.zeros(3, np.int64)
+    compiled = kernel(add_columns)
+    for dtype in (np.uint8, np.int64):
+        compiled(4, Columns(np.arange(3, dtype=dtype), np.array([5, 6, 7]), 10), out)
+        assert out.tolist() == [50, 61, 72]
+    assert len(compiled._entries) == 2
 
 
 def test_a_map_of_a_file_is_an_array(tmp_path):

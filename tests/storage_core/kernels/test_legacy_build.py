@@ -36,31 +36,13 @@ def by_hand(record, *, offset, magic, attributes=0, time=None):
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("time", [None, SOME_TIME_MS + 99])
 def test_entries_are_those_made_by_hand(write_entries, magic, time):
-    columns = columns_of(RECORDS)
     attributes = 8 if time is not None and magic else 0
     expected = b"".join(
         by_hand(record, offset=13 + i, magic=magic, attributes=attributes, time=time)
         for i, record in enumerate(RECORDS)
     )
-    out = np.zeros(len(expected) + 5, np.uint8)
-    end = write_entries(
-        out,
-        5,
-        0,
-        3,
-        magic,
-        attributes,
-        NO_TIMESTAMP if time is None else time,
-        20,
-        7,
-        columns.keys.data,
-        columns.keys.start,
-        columns.keys.length,
-        columns.values.data,
-        columns.values.start,
-        columns.values.length,
-        columns.timestamps,
-        np.empty(0, np.int64),
-    )
-    assert end == out.size
-    assert out[5:].tobytes() == expected
+    out = np.zeros(len(expected), np.uint8)
+    time = NO_TIMESTAMP if time is None else time
+    rows = columns_of(RECORDS).for_kernels(np.arange(3) + 20)
+    assert write_entries(out, 0, 3, magic, attributes, time, 7, rows) == out.size
+    assert out.tobytes() == expected
