@@ -8,6 +8,7 @@ generations and objects that no manifest within the grace period names. No recor
 Tasks do it for managed roots; what lies on this host's disks goes from here.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -19,25 +20,25 @@ import pyarrow.compute as pc
 
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Local, Place
-from pylog_spark.operations.broker_purge import purge_broker
-from pylog_spark.operations.managed_purge import purge_managed
 from pylog_spark.operations.set_aside import describe_set_aside
 from pylog_spark.options import JobOptions
 from pylog_spark.run.catalogs import build_catalogs, dump_notes
 from pylog_spark.run.guards import check_roots
 from pylog_spark.run.job import new_job
+from pylog_spark.run.planning import are_looked_at_here, count_look_tasks
 from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import RunReport
-from pylog_spark.schemas import Action
+from pylog_spark.schemas import PURGED, STEPS, Action, Status
 from pylog_spark.structured_logs import log_fields
-from pylog_spark.tasks.listing import list_partitions
-from pylog_spark.tasks.purge_rows import Gone, Row, apply_purge, purge_row
+from pylog_spark.tasks.failures import error_of
+from pylog_spark.tasks.purge import Row, purge_in_task, purge_row, purge_stretches
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.clock import Clock
-from storage_core.commit.purge import find_runs, plan_purge_trash
+from storage_core.commit.purge import Purged, apply_purge, find_runs, plan_purge_trash
 from storage_core.commit.trash import hold_run
 from storage_core.errors import ConfigError, PylogError
 from storage_core.maintenance.inspection import inspect_root
+from storage_core.roots.purge import PurgeRequest, PurgeT, RootPurge, Stretch
 
 
 def purge(
@@ -108,33 +109,83 @@ def purge_step(
     Raises:
         StorageError: A managed root cannot be listed.
     """
-    steps = (
-        _purge_log_directories(run, catalogs, listed),
-        _purge_managed_roots(run),
-        _purge_trash(run),
-    )
-    return run.recorder.each_result(chain.from_iterable(steps), action=Action.PURGE.value)
+    rows = chain(_purge_roots(run, catalogs, listed), _purge_trash(run))
+    return run.recorder.each_result(rows, action=Action.PURGE.value)
 
 
-def _purge_log_directories(
+def _purge_roots(
     run: Run, catalogs: Mapping[str, TopicCatalog], listed: pa.Table | None
 ) -> Iterator[Row]:
+    options = run.job.options
     for root in run.job.roots:
-        # Where the disk has failed the run says so in its notes, and does nothing more.
-        if root.role.facts.is_owned_by_broker and root.location not in run.failures:
-            if listed is None:
-                rows = list_partitions(root.location, root.role.value, run.job.topics)
-            else:
-                of_root = listed.filter(pc.equal(listed["root"], root.location))
-                rows = of_root.sort_by("directory").to_pylist()
-            held = run.roots.get(root.location)
-            yield from purge_broker(rows, catalogs[root.location], run.job.options, held)
+        # Where the disk has failed the run says so in its notes, and does nothing more; a sync owns
+        # what was put aside in a copy, too.
+        if root.location in run.failures or root.role.facts.is_synced:
+            continue
+        names = None
+        if listed is not None:
+            of_root = listed.filter(pc.equal(listed["root"], root.location))
+            rows = of_root.sort_by("directory").to_pylist()
+            names = [row["directory"].rpartition("/")[2] for row in rows if not row["error_class"]]
+            for row in rows:
+                if (error := error_of(row)) is not None:
+                    yield {
+                        key: row[key] for key in ("root", "topic", "partition", "directory")
+                    } | error
+        request = PurgeRequest(
+            topics=run.job.topics,
+            catalog=catalogs.get(root.location, TopicCatalog()),
+            now_ms=options.now_ms,
+            grace_ms=options.purge_after_ms,
+            names=names,
+        )
+        purge = root.open().purge_of(request, run.roots.get(root.location))
+        yield from _purge_root(run, root.location, purge)
 
 
-def _purge_managed_roots(run: Run) -> Iterator[Row]:
-    for root in run.job.roots:
-        if root.role.facts.keeps_generations:
-            yield from purge_managed(run, root.location)
+def _purge_root(run: Run, location: str, purge: RootPurge[PurgeT]) -> Iterator[Row]:
+    """Purge a root, part by part.
+
+    Yields:
+        Columns of ``schemas.RESULT`` of each directory in which something was to be purged.
+
+    Raises:
+        StorageError: The root cannot be listed, or what was left in it cannot be deleted.
+    """
+    is_whole = True
+    dry_run = run.job.options.dry_run
+    purge.begin()
+    for part in purge.parts():
+        if purge.is_here:
+            rows = purge_stretches(part, purge.find_due, purge.apply, is_here=True, dry_run=dry_run)
+        else:
+            rows = _purge_in_tasks(run, location, purge, part)
+        for row in rows:
+            is_whole = is_whole and row["status"] == Status.DONE.value
+            yield {"root": location, **row}
+    purge.end(is_whole=is_whole, now_ms=run.job.clock.now_ms())
+
+
+def _purge_in_tasks(
+    run: Run, location: str, purge: RootPurge[PurgeT], part: Sequence[Stretch[PurgeT]]
+) -> Iterator[Row]:
+    count = sum(map(len, part))
+    tasks = min(count_look_tasks(count, slots=run.engine.slots), len(part))
+    work = partial(
+        purge_in_task,
+        find_due=purge.find_due,
+        apply=purge.apply,
+        dry_run=run.job.options.dry_run,
+    )
+    # Each delete asks for the lease first, so that tasks may do it wherever they look.
+    purged = run.engine.collect(
+        run.engine.spread([part[number::tasks] for number in range(tasks)], work, PURGED),
+        PURGED,
+        f"{run.job.title}: purge {location}",
+        is_look=are_looked_at_here(count),
+    )
+    for row in purged.sort_by([("topic", "ascending"), ("partition", "ascending")]).to_pylist():
+        yield row | {STEPS: json.loads(row[STEPS])}
 
 
 def _purge_trash(run: Run) -> Iterator[Row]:
@@ -151,7 +202,7 @@ def _purge_trash(run: Run) -> Iterator[Row]:
                 yield row
 
 
-def _purge_run(folder: Path, options: JobOptions) -> Gone:
+def _purge_run(folder: Path, options: JobOptions) -> Purged:
     with nullcontext() if options.dry_run else hold_run(folder):
         purge = plan_purge_trash(
             folder, now_ms=options.now_ms, older_than_ms=options.purge_after_ms

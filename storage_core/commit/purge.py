@@ -12,11 +12,15 @@ The trash of an old run is removed one folder after the other, what names the ru
 """
 
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from storage_core.commit.executor import commit
 from storage_core.commit.plan import (
     CommitPlan,
     DeleteFile,
@@ -43,9 +47,11 @@ from storage_core.filenames import (
     parse_renamed_directory,
 )
 from storage_core.local_files import Entry, scan_folder
-from storage_core.store.local import storage_errors
+from storage_core.store.local import LocalStore, storage_errors
 
 _DELETE: Final = "delete"
+# Removals of a disk, which compute hardly anything.
+_AT_ONCE: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +71,54 @@ class Purge:
     files: int
     size_bytes: int
     wait_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purged:
+    """What was removed of one directory, or would be.
+
+    Attributes:
+        files: How many files or objects.
+        size_bytes: Their bytes.
+        steps: What was applied, described.
+    """
+
+    files: int
+    size_bytes: int
+    steps: Sequence[Mapping[str, Any]] = ()
+
+
+def apply_purge(purge: Purge, *, dry_run: bool, fence: Callable[[], None] | None = None) -> Purged:
+    """Commit the plans of a purge, unless in a dry run.
+
+    In what was done, paths begin at the purge's place. Folders that lie equally deep go at the same
+    time, those below others first.
+
+    Args:
+        purge: What goes.
+        dry_run: Whether nothing is removed.
+        fence: Asked right before each change: raises where the place is not ours any more.
+    """
+    plans = () if dry_run else purge.plans
+
+    def depth(plan: CommitPlan) -> int:
+        return -len(Path(plan.location).parts)
+
+    def remove(plan: CommitPlan) -> None:
+        commit(plan, LocalStore(Path(plan.location), fence=fence))
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for _, level in groupby(sorted(plans, key=depth), key=depth):
+            removals = [pool.submit(copy_context().run, remove, plan) for plan in level]
+            for removal in removals:
+                removal.result()
+    steps = []
+    for plan in plans:
+        below = Path(plan.location).relative_to(purge.location)
+        steps += [
+            {**step, "name": str(below / str(step.get("name", "")))} for step in plan.describe()
+        ]
+    return Purged(files=purge.files, size_bytes=purge.size_bytes, steps=steps)
 
 
 def plan_purge_partition(directory: Path, *, now_ms: int, delay_ms: int) -> Purge:
@@ -174,13 +228,13 @@ def plan_purge_trash(folder: Path, *, now_ms: int, older_than_ms: int) -> Purge:
     """
     run = read_run(folder)
     newest_ms = run.started_ms
-    for commit in list_commits(folder):
-        if read_commit(commit).undo == BEGUN:
+    for each in list_commits(folder):
+        if read_commit(each).undo == BEGUN:
             raise GuardRefusedError(
                 "UNDO_BEGUN",
-                f"{commit}: an undo of run {run.run_id} was begun and has not ended; run it again",
+                f"{each}: an undo of run {run.run_id} was begun and has not ended; run it again",
             )
-        result_file = commit / LEFT_FILE
+        result_file = each / LEFT_FILE
         with storage_errors(result_file):
             if result_file.exists():
                 newest_ms = max(newest_ms, result_file.stat().st_mtime_ns // 1_000_000)

@@ -56,6 +56,7 @@ from storage_core.errors import (
 )
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, CLEANER_FILE, LOG_START_FILE, TopicPartition
 from storage_core.local_files import folder_names
+from storage_core.roots.broker_purge import BrokerPurge
 from storage_core.roots.broker_undo import BrokerUndo
 from storage_core.roots.killed_runs import (
     encode_remembered,
@@ -63,7 +64,8 @@ from storage_core.roots.killed_runs import (
     observe_partitions,
     resume_killed_runs,
 )
-from storage_core.roots.root import TOUCHED, Prepare
+from storage_core.roots.purge import PurgeRequest
+from storage_core.roots.root import TOUCHED, HeldRoot, Prepare
 from storage_core.store import LocalStore, LogStore
 from storage_core.store.gaps import CopiedRange
 from storage_core.store.local import storage_errors
@@ -112,6 +114,10 @@ class BrokerRoot:
         paths = [self.path / name for name in CHECKPOINT_FILES]
         times = [path.stat().st_mtime_ns // 1_000_000 for path in paths if path.exists()]
         return max(times, default=0)
+
+    def purge_of(self, request: PurgeRequest, held: HeldRoot | None) -> BrokerPurge:
+        """Return the purge of what the broker has put aside."""
+        return BrokerPurge(self.location, request, held)
 
     def hold(
         self, *, run_id: str, mark_clean: bool, is_alone: bool = True, trash: Path | None = None

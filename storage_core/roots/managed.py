@@ -48,8 +48,10 @@ from storage_core.filenames import (
     segment_file,
 )
 from storage_core.local_files import open_file
+from storage_core.roots.managed_purge import ManagedPurge
 from storage_core.roots.managed_undo import ManagedUndo
-from storage_core.roots.root import TOUCHED, Prepare, Prepared
+from storage_core.roots.purge import PurgeRequest
+from storage_core.roots.root import TOUCHED, HeldRoot, Prepare, Prepared
 from storage_core.store import LogStore, ManagedStore, ObjectStore, open_object_store
 from storage_core.store.gaps import CopiedRange
 from storage_core.store.generations import GENERATION_MARK, read_head, read_history
@@ -128,6 +130,11 @@ class ManagedRoot:
         """
         lease = read_lease(self.store)
         return 0 if lease is None else lease[0].acquired_ms
+
+    def purge_of(self, request: PurgeRequest, held: HeldRoot | None) -> ManagedPurge:
+        """Return the purge of former generations, and of what attempts have left."""
+        lease = held if isinstance(held, HeldManagedRoot) else None
+        return ManagedPurge(self.location, request, lease)
 
     def hold(
         self, *, run_id: str, mark_clean: bool, is_alone: bool = True, trash: Path | None = None

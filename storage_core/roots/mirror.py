@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from storage_core.errors import GuardRefusedError, ObjectNotFoundError
+from storage_core.roots.purge import PurgeRequest
 from storage_core.roots.root import HeldRoot
 from storage_core.store import ObjectStore
 from storage_core.store.open_store import join_location
@@ -44,6 +46,11 @@ class MirrorRoot:
         """Return 0: times of copied objects say nothing of our clock."""
         return 0
 
+    def purge_of(self, request: PurgeRequest, held: HeldRoot | None) -> NoReturn:
+        """Refuse as ``hold``: its sync owns what was put aside, too."""
+        del request, held
+        self._refuse()
+
     def hold(
         self, *, run_id: str, mark_clean: bool, is_alone: bool = True, trash: Path | None = None
     ) -> HeldRoot:
@@ -53,5 +60,8 @@ class MirrorRoot:
             GuardRefusedError: Always.
         """
         del run_id, mark_clean, is_alone, trash
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
         why = f"{self.location} is a mirror, which is only read: its sync owns the files"
         raise GuardRefusedError("ROLE_IS_READ_ONLY", why)

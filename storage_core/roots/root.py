@@ -27,6 +27,7 @@ from storage_core.checkpoint.small_files import SmallFiles
 from storage_core.commit import CommitPlan
 from storage_core.errors import StorageError
 from storage_core.filenames import TopicPartition
+from storage_core.roots.purge import PurgeRequest, RootPurge
 from storage_core.roots.undo import RootUndo
 from storage_core.store import LogStore
 from storage_core.store.gaps import CopiedRange
@@ -81,6 +82,19 @@ class Root(SmallFiles, Protocol):
 
         Raises:
             PylogError: It cannot be asked.
+        """
+        ...
+
+    def purge_of(self, request: PurgeRequest, held: "HeldRoot | None") -> RootPurge[Any]:
+        """Return the purge of the root.
+
+        Args:
+            request: What is to go.
+            held: The root as the run holds it; None to look only.
+
+        Raises:
+            GuardRefusedError: Nobody may change a root of this kind.
+            PylogError: What former purges have left cannot be read.
         """
         ...
 

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from pylog_spark.cli import program
-from pylog_spark.operations import broker_purge
 from storage_core.commit.claim import CommitClaim
-from storage_core.roots import broker
+from storage_core.roots import broker, broker_purge
 from storage_core.roots.broker import BrokerAccess
 
 FOLDER, HOW = Path(sys.argv[1]), sys.argv[2]

@@ -224,7 +224,7 @@ def test_every_reader_is_named_above():
         "pylog_spark/cli/row_lines.py",  # a text that was just written
         "pylog_spark/operations/audit.py",  # from task to driver
         "pylog_spark/operations/cleaned_logs.py",
-        "pylog_spark/operations/managed_purge.py",  # from task to driver
+        "pylog_spark/operations/purge.py",  # from task to driver
         "pylog_spark/operations/undo.py",  # from task to driver
         "pylog_spark/run/plan_file.py",  # its own values, made plain
         "pylog_spark/run/recording.py",

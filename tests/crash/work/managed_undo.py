@@ -13,14 +13,12 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.operations import managed_purge
 from pylog_spark.operations.purge import purge
 from pylog_spark.operations.undo import undo
 from pylog_spark.run.run_report import RunReport
-from pylog_spark.tasks import managed_purge as managed_purge_tasks
 from storage_core.clock import SystemClock
 from storage_core.filenames import LEASE_FILE
-from storage_core.roots import managed_undo
+from storage_core.roots import managed_purge, managed_undo
 from storage_core.store import ObjectStore
 from tests.crash.cells import Cell, WorkOnObjects
 from tests.crash.interruptions import KILLS, Interruption
@@ -65,7 +63,7 @@ class AfterRun(WorkOnObjects):
     def do(self, objects: ObjectStore) -> None:
         # The partitions are reached through a wrapper; the lease is not what is killed here.
         with pytest.MonkeyPatch.context() as patch, tasks_done_here():
-            for module in (managed_purge, managed_purge_tasks, managed_undo):
+            for module in (managed_purge, managed_undo):
                 patch.setattr(module, "open_object_store", lambda _url: objects)
             assert self._command(self._twin).exit_code == 0
 

@@ -6,7 +6,7 @@ import pytest
 
 from pylog_spark.engines.choice import Local
 from pylog_spark.engines.local_engine import LocalEngine
-from pylog_spark.operations import managed_purge
+from pylog_spark.operations import purge as purge_module
 from pylog_spark.operations import undo as undo_module
 from pylog_spark.operations.purge import purge
 from pylog_spark.operations.undo import undo
@@ -155,7 +155,7 @@ def test_many_partitions_are_undone_by_several_tasks_stage_by_stage(
 def test_purge_takes_what_no_generation_within_the_grace_period_needs(
     twin, monkeypatch, stages, are_few
 ):
-    monkeypatch.setattr(managed_purge, "are_looked_at_here", lambda _: are_few)
+    monkeypatch.setattr(purge_module, "are_looked_at_here", lambda _: are_few)
     publish(twin, SMALL[0], RUN, b"of the run")
     before = {topic: twin.tree(topic) for topic in SMALL}
     young = purge([twin.location], options(purge_after_ms=HOUR))

@@ -12,12 +12,12 @@ from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.purge import purge
 from pylog_spark.operations.undo import undo
 from pylog_spark.options import JobOptions
-from pylog_spark.tasks import listing, purge_rows
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.clock import SystemClock
+from storage_core.commit import purge as purge_commit
 from storage_core.commit.trash import (
     KEPT_FOLDER,
     RUN_FILE,
@@ -34,7 +34,7 @@ from storage_core.filenames import (
     SEGMENT_SUFFIXES,
     TopicPartition,
 )
-from storage_core.roots import broker
+from storage_core.roots import broker, broker_purge
 from storage_core.roots.killed_runs import Resumed
 from storage_core.store import LocalStore
 from tests.kit.compare import read_tree
@@ -318,14 +318,14 @@ def test_where_the_only_disk_fails_the_purge_does(other, monkeypatch):
 
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_a_directory_that_cannot_be_listed_has_failed(root, other, monkeypatch, dry_run):
-    folder_names = listing.folder_names
+    folder_names = broker_purge.folder_names
 
     def names(path):
         if str(path) == str(other):
             raise OSError(5, "Input/output error", str(path))
         return folder_names(path)
 
-    monkeypatch.setattr(listing, "folder_names", names)
+    monkeypatch.setattr(broker_purge, "folder_names", names)
     report = purge([other, root], options(dry_run=dry_run))
     assert report.exit_code == 4
     failed, *rows = report.results.to_pylist()
@@ -352,7 +352,7 @@ class TogetherStore(LocalStore):
 def test_directories_of_deleted_partitions_go_at_the_same_time(root, monkeypatch):
     deleted(root, "events-2")
     monkeypatch.setattr(TogetherStore, "meeting", threading.Barrier(2, timeout=20))
-    monkeypatch.setattr(purge_rows, "LocalStore", TogetherStore)
+    monkeypatch.setattr(purge_commit, "LocalStore", TogetherStore)
     report = purge([root], options())
     rows = rows_of(report)
     assert [rows[name]["status"] for name in ("events-1", "events-2")] == ["done", "done"]
@@ -374,7 +374,7 @@ def test_folders_of_the_trash_go_level_by_level_and_what_names_the_run_last(tmp_
             order.append(len(self.directory.parts))
             super().remove_directory()
 
-    monkeypatch.setattr(purge_rows, "LocalStore", Noted)
+    monkeypatch.setattr(purge_commit, "LocalStore", Noted)
     report = purge([], options(trash=str(trash), purge_after_ms=0))
     assert report.results["status"].to_pylist() == ["done"]
     assert list(trash.iterdir()) == []

@@ -1,0 +1,158 @@
+"""Purge a managed root of unneeded generations and objects.
+
+No reader and no undo needs them any more.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+from storage_core.commit.purge import Purged
+from storage_core.errors import StorageError
+from storage_core.filenames import TopicPartition
+from storage_core.roots.purge import PartitionPurge, PurgeRequest, Stretch
+from storage_core.store import open_object_store
+from storage_core.store.garbage import delete_garbage, delete_leftovers, find_garbage
+from storage_core.store.listing import key_order
+from storage_core.store.managed_root import list_partitions
+from storage_core.store.open_objects import MANAGED_PREFIX
+from storage_core.store.open_store import join_location
+from storage_core.store.purged import find_due, forget_purged, read_purged, record_purged
+
+if TYPE_CHECKING:
+    from storage_core.roots.managed import HeldManagedRoot, ManagedAccess
+
+# Neighbours that one listing is asked for: so few that a task has several listings on their way,
+# so many that partitions of a few segments fill its pages of 1,000 objects.
+_IN_A_STRETCH: Final = 50
+# What was done is on record after so many stretches at the latest.
+_AT_ONCE: Final = 200
+_SUPERSEDED: Final = "no generation that is kept names it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagedPartitionPurge(PartitionPurge):
+    """A partition of a managed root in which objects may go."""
+
+    partition: TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Told:
+    """What tasks are told.
+
+    Attributes:
+        root: Path or URL of the managed root.
+        grace_start_ms: What is needed since then is kept, epoch milliseconds.
+        seen_ms: What was written before has been looked at by a former purge, epoch milliseconds.
+        access: The root under the run's lease; None to look only.
+    """
+
+    root: str
+    grace_start_ms: int
+    seen_ms: int
+    access: "ManagedAccess | None"
+
+
+class ManagedPurge:
+    """The purge of one managed root.
+
+    Args:
+        location: Its path or URL.
+        request: What is to go.
+        held: The root under its lease; None to look only.
+    """
+
+    def __init__(
+        self, location: str, request: PurgeRequest, held: "HeldManagedRoot | None"
+    ) -> None:
+        self._location = location
+        self._request = request
+        self._held = held
+        self._objects = open_object_store(location)
+        self._are_all_asked = False
+        self._told = _Told(
+            root=location,
+            grace_start_ms=request.now_ms - request.grace_ms,
+            seen_ms=read_purged(self._objects),
+            access=None if held is None else held.access,
+        )
+
+    @property
+    def is_here(self) -> bool:
+        """Whether what goes lies on this host's disks: tasks reach it from anywhere."""
+        return False
+
+    @property
+    def find_due(
+        self,
+    ) -> Callable[[Stretch[ManagedPartitionPurge]], Stretch[ManagedPartitionPurge]]:
+        """Returns those of a stretch with objects that may go."""
+        return partial(_find_due, told=self._told)
+
+    @property
+    def apply(self) -> Callable[[ManagedPartitionPurge], Purged]:
+        """Deletes objects of a partition; each delete asks for the lease first."""
+        return partial(_purge, told=self._told)
+
+    def begin(self) -> None:
+        """Forget what the last purge has seen: this one may not come to its end."""
+        if self._held is not None:
+            self._held.begin_writing()
+            forget_purged(self._objects)
+
+    def parts(self) -> Iterator[Sequence[Stretch[ManagedPartitionPurge]]]:
+        """Yield stretches of neighbours, between which the root has no other partition."""
+        listed = list(list_partitions(self._objects))
+        chosen = {each for each in listed if self._request.topics.admits(each.topic)}
+        self._are_all_asked = len(chosen) == len(listed)
+        in_order = sorted(listed, key=lambda partition: key_order(str(partition)))
+        stretches = []
+        for is_chosen, some in groupby(in_order, key=chosen.__contains__):
+            neighbours = [
+                ManagedPartitionPurge(
+                    location=MANAGED_PREFIX + join_location(self._location, str(partition)),
+                    partition=partition,
+                )
+                for partition in some
+                if is_chosen
+            ]
+            stretches += [
+                neighbours[first : first + _IN_A_STRETCH]
+                for first in range(0, len(neighbours), _IN_A_STRETCH)
+            ]
+        for first in range(0, len(stretches), _AT_ONCE):
+            yield stretches[first : first + _AT_ONCE]
+
+    def end(self, *, is_whole: bool, now_ms: int) -> None:
+        """Delete what attempts have left; remember what was seen."""
+        if self._held is not None:
+            self._held.begin_writing()
+            grace_start_ms = self._told.grace_start_ms
+            delete_leftovers(self._objects, grace_start_ms=grace_start_ms)
+            if is_whole and self._are_all_asked:
+                record_purged(self._objects, grace_start_ms=grace_start_ms, now_ms=now_ms)
+
+
+def _find_due(
+    stretch: Stretch[ManagedPartitionPurge], told: _Told
+) -> Stretch[ManagedPartitionPurge]:
+    by_partition = {each.partition: each for each in stretch}
+    times = {"seen_ms": told.seen_ms, "grace_start_ms": told.grace_start_ms}
+    try:
+        due = find_due(open_object_store(told.root), list(by_partition), **times)
+        return [by_partition[partition] for partition in due]
+    except StorageError:
+        return stretch  # each is asked for by itself, and its own row says what is wrong
+
+
+def _purge(purge: ManagedPartitionPurge, told: _Told) -> Purged:
+    objects, access = open_object_store(told.root), told.access
+    garbage = find_garbage(objects, purge.partition, grace_start_ms=told.grace_start_ms)
+    keys = garbage.keys()
+    if access is not None:
+        delete_garbage(objects, garbage, fencing_token=access.lease.token, fence=access.validate)
+    steps = [{"operation": "DeleteObject", "name": key, "reason": _SUPERSEDED} for key in keys]
+    return Purged(files=len(steps), size_bytes=garbage.size_bytes, steps=steps)

@@ -1,0 +1,96 @@
+"""The protocol of purging one root of what nobody needs any more."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.catalog.topic_filter import TopicFilter
+from storage_core.commit.purge import Purged
+from storage_core.filenames import TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PurgeRequest:
+    """What a purge is asked to remove from a root.
+
+    Attributes:
+        topics: Which topics are meant.
+        catalog: What is known of them.
+        now_ms: The run's clock, epoch milliseconds.
+        grace_ms: How long former generations stay.
+        names: Sub-directories of a log directory in which there may be something; None to list it.
+    """
+
+    topics: TopicFilter
+    catalog: TopicCatalog
+    now_ms: int
+    grace_ms: int
+    names: Sequence[str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionPurge:
+    """A directory in which there may be something to purge; pickles where tasks do it.
+
+    Attributes:
+        location: Where it is, as rows name it.
+        partition: Whose it is, None for nobody's.
+    """
+
+    location: str
+    partition: TopicPartition | None
+
+
+PurgeT = TypeVar("PurgeT", bound=PartitionPurge)
+# Partitions that are looked at together, for one listing tells of all.
+Stretch = Sequence[PurgeT]
+
+
+class RootPurge(Protocol[PurgeT]):
+    """The purge of one root; it writes only if the root is held."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether what goes lies on this host's disks, so that it goes from here."""
+        ...
+
+    @property
+    def find_due(self) -> Callable[[Stretch[PurgeT]], Stretch[PurgeT]]:
+        """Returns those of a stretch in which something goes; done in a task."""
+        ...
+
+    @property
+    def apply(self) -> Callable[[PurgeT], Purged]:
+        """Removes what goes, or looks, where the root is not held; done in a task."""
+        ...
+
+    def begin(self) -> None:
+        """Get ready for removals.
+
+        Raises:
+            StorageError: The store failed.
+        """
+        ...
+
+    def parts(self) -> Iterator[Sequence[Stretch[PurgeT]]]:
+        """Yield what is to be looked at.
+
+        What was done in one part is on record before the next one is begun.
+
+        Raises:
+            StorageError: The root cannot be listed.
+        """
+        ...
+
+    def end(self, *, is_whole: bool, now_ms: int) -> None:
+        """Remove what belongs to no partition.
+
+        Args:
+            is_whole: Whether all partitions that were looked at are purged.
+            now_ms: The clock of the ledger, epoch milliseconds.
+
+        Raises:
+            StorageError: The store failed.
+        """
+        ...
