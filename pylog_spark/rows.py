@@ -70,6 +70,8 @@ _SPARK_TYPES: Final[Mapping[pa.DataType, str]] = {
     pa.timestamp("us", tz="UTC"): "TIMESTAMP",
 }
 _ROWS_IN_A_BATCH: Final = 256
+# Fewer rows, where their bytes are as many: a task holds no more of what it hands on.
+_BATCH_BYTES: Final = 4 * 1024 * 1024
 
 
 def column(comment: str) -> Any:
@@ -91,12 +93,27 @@ def schema_of(kind: Any) -> pa.Schema:
 
 def table_of(kind: type[T], values: Iterable[T]) -> pa.Table:
     """Return objects of a dataclass as a table."""
+    return pa.Table.from_batches(batches_of(kind, values), schema=schema_of(kind))
+
+
+def batches_of(kind: type[T], values: Iterable[T]) -> Iterator[pa.RecordBatch]:
+    """Yield objects of a dataclass as batches of rows.
+
+    A batch has a few hundred rows, as ``rows_to_batches`` says, or a few megabytes of bytes.
+    """
     schema = schema_of(kind)
     places = [attrgetter(path) for path in _paths(kind)]
-    rows = [
-        dict(zip(schema.names, (place(value) for place in places), strict=True)) for value in values
-    ]
-    return pa.Table.from_batches([rows_to_batch(schema, rows)], schema=schema)
+    rows: list[dict[str, Any]] = []
+    size = 0
+    for value in values:
+        cells = [place(value) for place in places]
+        rows.append(dict(zip(schema.names, cells, strict=True)))
+        size += sum(len(cell) for cell in cells if isinstance(cell, bytes))
+        if len(rows) == _ROWS_IN_A_BATCH or size >= _BATCH_BYTES:
+            yield rows_to_batch(schema, rows)
+            rows, size = [], 0
+    if rows:
+        yield rows_to_batch(schema, rows)
 
 
 def read_rows(kind: type[T], table: pa.Table) -> Iterator[T]:
@@ -160,7 +177,7 @@ def _arrow_type(kind: Any) -> pa.DataType:
     if get_origin(kind) is Annotated:
         return get_args(kind)[1]
     if get_origin(kind) is tuple:
-        return pa.list_(_arrow_type(get_args(kind)[0]))
+        return pa.list_(_arrow_type(_without_none(get_args(kind)[0])))
     base = str if isinstance(kind, type) and issubclass(kind, enum.StrEnum) else kind
     if base not in _ARROW_TYPES:
         raise TypeError(f"no Arrow type for {kind}")

@@ -29,6 +29,7 @@ from pylog_spark.rows import (
     column,
     schema_of,
 )
+from storage_core.errors import describe_failure
 
 
 class Action(enum.StrEnum):
@@ -143,6 +144,11 @@ class Failure:
 
     error_class: Text = column("class of the error, null without one")
     error: Text = column("what went wrong, with file and position")
+
+    @classmethod
+    def of(cls, error: Exception) -> "Failure":
+        """Return an exception as a row carries it."""
+        return cls(**describe_failure(error))
 
     def __bool__(self) -> bool:
         return self.error_class is not None
@@ -493,7 +499,7 @@ class AuditRow:
     replicas: Number = column("replicas that its brokers can open, those that are missing left out")
     high_watermark: Number = column("estimate: up to it records are on all in-sync replicas")
     divergence: Number = column("first offset at which two replicas have other records")
-    safe: Numbers = column("brokers that may lead: nothing committed would be lost")
+    safe: tuple[Number, ...] = column("brokers that may lead: nothing committed would be lost")
     lost_records: Number = column("records that are lost where the best candidate leads")
     lost_committed: Number = column("those of them that were committed")
     answer: Text = column("all that is known, as JSON: replicas, candidates, what each would lose")
@@ -502,79 +508,6 @@ class AuditRow:
 
 
 AUDIT: Final = schema_of(AuditRow)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DifferenceRow:
-    """A difference between two replicas, a finding, or a comparison's cost.
-
-    A finding is in one of the replicas.
-    """
-
-    topic: str = column("topic")
-    partition: Int32 = column("number of the partition")
-    topic_id: Text = column("id of the topic, null where no file says it")
-    kind: str = column(
-        "missing, epoch, bytes, record, compaction; of copies missing, doubled, different, order, "
-        "extra, offset, behind; finding, unreadable, compared"
-    )
-    code: Text = column("stable code of a finding")
-    severity: Text = column("of a finding: info, harmless, warn, error, fatal")
-    first_offset: Number = column("where it begins")
-    last_offset: Number = column("the last offset of it")
-    broker: Number = column("node id of the replica that lacks or differs")
-    directory: Text = column("its directory, or the log directory that has none")
-    epoch: Number = column("leader epoch of the first batch there")
-    file: Text = column("segment's file, or that of a finding")
-    position: Number = column("byte position of that batch, or of where it would be")
-    other_broker: Number = column("node id of the replica that it is compared with")
-    other_directory: Text = column("directory of that one")
-    other_epoch: Number = column("leader epoch of the first batch there")
-    other_file: Text = column("segment's file there")
-    other_position: Number = column("byte position of that batch there")
-    message: Text = column("what more is to be said")
-    records: Number = column("how many records, of a copy; of a comparison those that both have")
-    copy_first_offset: Number = column("where it begins in a copy with offsets of its own")
-    copy_last_offset: Number = column("the last offset of it there")
-    timestamp_ms: Number = column("timestamp of its first record, of a copy")
-    undecided: Number = column("batches that a cleaner may have left apart, of a comparison")
-    untold: Number = column("ranges that differ beyond those that have a row, of a comparison")
-    read_bytes: Number = column("bytes of batches that were read, of a comparison")
-    crossed_bytes: Number = column("bytes of digests that went from task to task, of a comparison")
-    duration_ms: Number = column("time it took, of a comparison")
-    failure: Failure = Failure()
-
-
-DIFFERENCE: Final = schema_of(DifferenceRow)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SizedPlacesRow:
-    """The size of a partition's replicas."""
-
-    ordinal: int = column(_ORDINAL)
-    bytes: int = column("bytes of the segments of all replicas")
-    most_bytes: int = column("bytes of the segments of the largest one")
-    first_offset: int = column("smallest log start offset")
-    end_offset: int = column("largest log end offset")
-
-
-SIZED_PLACES: Final = schema_of(SizedPlacesRow)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaDigestRow:
-    """The digests of one replica, of ranges of offsets."""
-
-    ordinal: int = column(_ORDINAL)
-    replica: int = column("number of the replica")
-    sums: Binary = column("two 64-bit sums a range, little-endian")
-    read_bytes: int = column("bytes of batches that were read")
-    findings: Text = column("what was found in it, rows of differences as JSON")
-    failure: Failure = Failure()
-
-
-REPLICA_DIGEST: Final = schema_of(ReplicaDigestRow)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -605,53 +538,6 @@ class PlanRow:
 
 
 PLAN: Final = schema_of(PlanRow)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredRow:
-    """A round's effect on a partition, measured without writing.
-
-    Both passes were made.
-    """
-
-    ordinal: int = column(_ORDINAL)
-    bytes_after: int = column("bytes of all .log files")
-    segments_after: int = column("segments of the partition")
-    records_before: Number = column("records of the partition, null where some are damaged")
-    records_after: Number = column("the same afterwards")
-    duration_ms: int = column("time it took")
-    failure: Failure = Failure()
-
-
-MEASURED: Final = schema_of(MeasuredRow)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportedRow:
-    """A part of an export that one task wrote."""
-
-    ordinal: int = column("number of the part")
-    file: Text = column("name of its file; null where it had no record")
-    records: Number = column("how many records it has")
-    size_bytes: Number = column("length of its file")
-    duration_ms: int = column("time it took")
-    failure: Failure = Failure()
-
-
-EXPORTED: Final = schema_of(ExportedRow)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FingerprintRow:
-    """What the files of a planned partition look like."""
-
-    ordinal: int = column(_ORDINAL)
-    files: Binary = column("names, sizes and times, zlib over JSON; null with an error")
-    duration_ms: int = column("time it took")
-    failure: Failure = Failure()
-
-
-FINGERPRINT: Final = schema_of(FingerprintRow)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

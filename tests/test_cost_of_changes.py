@@ -143,7 +143,7 @@ import pyarrow as pa
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place, open_engine
 from pylog_spark.options import JobOptions
-from pylog_spark.rows import Number, Text, column, schema_of, table_of
+from pylog_spark.rows import Number, Text, column, schema_of
 from pylog_spark.tasks.listing import list_partitions
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.store import open_store
@@ -169,12 +169,11 @@ def tally(place: Place, roots: Sequence[str | Path], options: JobOptions) -> pa.
         for each in list_partitions(root.location, root.role.value, topics)
     ]
 
-    def work(directory: str) -> Iterator[pa.RecordBatch]:
-        files = len(open_store(directory).list_files())
-        yield from table_of(TallyRow, [TallyRow(directory=directory, files=files)]).to_batches()
+    def work(directory: str) -> Iterator[TallyRow]:
+        yield TallyRow(directory=directory, files=len(open_store(directory).list_files()))
 
     with open_engine(place, tag="pylog-tally") as engine:
-        return engine.collect(engine.spread(directories, work, TALLY), TALLY, "pylog tally")
+        return engine.collect(engine.spread(directories, work, TallyRow), TALLY, "pylog tally")
 ''',
         "pylog_spark/cli/tally.py": '''\
 """``pylog tally``: count the files of every partition."""

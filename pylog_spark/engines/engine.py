@@ -10,7 +10,7 @@ of this machine (``local_engine``). Tasks, rows and commits are the same on both
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextvars import copy_context
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
+from pylog_spark.rows import batches_of, read_rows, schema_of
 from pylog_spark.tasks.cells import PART, cut_batches, join_table, with_part
 from storage_core import interruption
 
@@ -30,6 +31,7 @@ UNIT: Final = "unit"
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+MessageT = TypeVar("MessageT")
 RowsT = TypeVar("RowsT", bound="Rows")
 
 ArrowWork = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -183,7 +185,7 @@ class Engine(ABC, Generic[RowsT]):
             schema: Columns of the rows.
         """
 
-    def spread(
+    def spread_batches(
         self,
         units: Sequence[T],
         work: Callable[[T], Iterator[pa.RecordBatch]],
@@ -201,6 +203,25 @@ class Engine(ABC, Generic[RowsT]):
 
         return self.each(units, run, with_part(schema))
 
+    def spread(
+        self,
+        units: Sequence[T],
+        work: Callable[[T], Iterable[MessageT]],
+        kind: type[MessageT],
+    ) -> RowsT:
+        """Return messages of work, a task a unit, as rows in pieces.
+
+        Args:
+            units: As for ``each``.
+            work: Runs in a task; captures values only.
+            kind: The dataclass of the messages.
+        """
+
+        def run(unit: T) -> Iterator[pa.RecordBatch]:
+            return batches_of(kind, work(unit))
+
+        return self.spread_batches(units, run, schema_of(kind))
+
     def map_rows(self, rows: RowsT, work: ArrowWork, schema: pa.Schema) -> RowsT:
         """Return the rows that work makes of others, in pieces as ``spread``'s.
 
@@ -214,6 +235,19 @@ class Engine(ABC, Generic[RowsT]):
             return cut_batches(work(batches))
 
         return rows.map(run, with_part(schema))
+
+    def map_messages(
+        self,
+        rows: RowsT,
+        work: Callable[[Iterator[pa.RecordBatch]], Iterable[MessageT]],
+        kind: type[MessageT],
+    ) -> RowsT:
+        """Return the messages that work makes of rows, in pieces as ``spread``'s."""
+
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return batches_of(kind, work(batches))
+
+        return self.map_rows(rows, run, schema_of(kind))
 
     def collect(
         self, rows: RowsT, schema: pa.Schema, description: str, *, is_look: bool = False
@@ -230,6 +264,24 @@ class Engine(ABC, Generic[RowsT]):
         self.describe(description)
         table = self.wait_for(self.alongside(lambda: self._compute(rows, is_look=is_look)))
         return join_table(table, schema) if PART in table.column_names else table.cast(schema)
+
+    def receive(
+        self, rows: RowsT, kind: type[MessageT], description: str, *, is_look: bool = False
+    ) -> Iterator[MessageT]:
+        """Run stages, once, and return their messages; otherwise as ``collect``."""
+        return read_rows(kind, self.collect(rows, schema_of(kind), description, is_look=is_look))
+
+    def ask(
+        self,
+        units: Sequence[T],
+        work: Callable[[T], Iterable[MessageT]],
+        kind: type[MessageT],
+        description: str,
+        *,
+        is_look: bool = False,
+    ) -> Iterator[MessageT]:
+        """Run a stage of its own: ``spread``, then ``receive``."""
+        return self.receive(self.spread(units, work, kind), kind, description, is_look=is_look)
 
     @abstractmethod
     def stream(self, rows: RowsT, schema: pa.Schema, description: str) -> Iterator[pa.RecordBatch]:

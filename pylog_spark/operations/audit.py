@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,9 +29,9 @@ from pylog_spark.run.planning import (
     are_read_here,
 )
 from pylog_spark.run.run import Run
-from pylog_spark.schemas import AUDIT, SIZED_PLACES, Action
+from pylog_spark.schemas import AUDIT, Action, AuditRow
 from pylog_spark.tasks.audit import audit_partitions
-from pylog_spark.tasks.differences import measure_places
+from pylog_spark.tasks.differences import PlacesSize, measure_places
 from storage_core.catalog.cluster_metadata import ClusterMetadata, read_cluster_metadata
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.roles import local_path
@@ -304,18 +305,14 @@ def _judge(run: Run, places: Sequence[PartitionPlaces], most_keys: int) -> pa.Ta
     if not places:
         return AUDIT.empty_table()
     engine, options = run.engine, run.job.options
-    sizes = [row["bytes"] for row in measure(run, places)]
     items = [
-        WorkItem(value=each, size_bytes=size) for each, size in zip(places, sizes, strict=True)
+        WorkItem(value=each, size_bytes=size.bytes)
+        for each, size in zip(places, measure(run, places), strict=True)
     ]
-    now_ms = options.now_ms
-
-    def work(unit: tuple[PartitionPlaces, ...]) -> Iterator[pa.RecordBatch]:
-        return audit_partitions(unit, now_ms, most_keys)
-
-    units = [tuple(unit.values) for unit in run.pack(items)]
+    work = partial(audit_partitions, now_ms=options.now_ms, most_keys=most_keys)
+    units = [unit.values for unit in run.pack(items)]
     rows = engine.collect(
-        engine.spread(units, work, AUDIT),
+        engine.spread(units, work, AuditRow),
         AUDIT,
         f"{_TITLE}: {len(places):,} partitions",
         is_look=are_read_here(items),
@@ -323,19 +320,19 @@ def _judge(run: Run, places: Sequence[PartitionPlaces], most_keys: int) -> pa.Ta
     return rows.sort_by([(name, "ascending") for name in ("topic", "partition", "topic_id")])
 
 
-def measure(run: Run, places: Sequence[PartitionPlaces]) -> list[dict[str, Any]]:
-    """Return how large partitions are: rows of ``schemas.SIZED_PLACES``, in their order."""
+def measure(run: Run, places: Sequence[PartitionPlaces]) -> list[PlacesSize]:
+    """Return how large partitions are, in their order."""
     items = list(enumerate(places))
     tasks = max(1, min(len(items), LOOK_TASKS_PER_SLOT * run.engine.slots))
     units = [items[number::tasks] for number in range(tasks)]
-    rows = run.engine.collect(
-        run.engine.spread(units, measure_places, SIZED_PLACES),
-        SIZED_PLACES,
+    sizes = run.engine.ask(
+        units,
+        measure_places,
+        PlacesSize,
         f"{_TITLE}: measure {len(places):,} partitions",
         is_look=are_looked_at_here(sum(len(each.replicas) for each in places)),
     )
-    sizes: list[dict[str, Any]] = rows.sort_by("ordinal").to_pylist()
-    return sizes
+    return sorted(sizes, key=lambda size: size.ordinal)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -247,7 +247,7 @@ class CompactionStages:
             )
             for each in partitions
         )
-        ended = self._run.engine.spread(units, work, COMMIT)
+        ended = self._run.engine.spread_batches(units, work, COMMIT)
         rows = self._run.engine.collect(ended, COMMIT, f"{wave.title}: {what}")
         for row in read_rows(CommitRow, rows):
             outcome = outcome_of_commit(row)

@@ -7,7 +7,7 @@ task.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,10 +21,11 @@ from pylog_spark.engines.choice import Place
 from pylog_spark.operations.audit import measure, open_places
 from pylog_spark.operations.differences import ComparisonReport, split_compared
 from pylog_spark.options import JobOptions
+from pylog_spark.rows import schema_of
 from pylog_spark.run.planning import WorkItem, are_read_here
 from pylog_spark.run.run import Run
-from pylog_spark.schemas import DIFFERENCE
 from pylog_spark.tasks.copies import CopyTarget, compare_copies
+from pylog_spark.tasks.differences import DifferenceRow
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.errors import ConfigError
 from storage_core.filenames import TopicPartition
@@ -112,7 +113,7 @@ def list_copy_differences(
         belief = f"offsets by {offset_map}, {sum(map(len, syncs.values())):,} pairs"
         targets = _with_syncs(targets, syncs, offset_map)
     with Run(place, job) as run:
-        found = _compare(run, targets) if targets else DIFFERENCE.empty_table()
+        found = _compare(run, targets) if targets else schema_of(DifferenceRow).empty_table()
         engine = run.engine.name
     order = ("topic", "partition", "topic_id", "first_offset", "copy_first_offset")
     found = found.sort_by([(name, "ascending") for name in order])
@@ -205,8 +206,7 @@ def _read_map(path: Path) -> OffsetMap:
 def _compare(run: Run, targets: Sequence[CopyTarget]) -> pa.Table:
     sides = [side for each in targets for side in (each.original, each.copy) if side is not None]
     sizes = {
-        id(side): int(row["most_bytes"])
-        for side, row in zip(sides, measure(run, sides), strict=True)
+        id(side): size.most_bytes for side, size in zip(sides, measure(run, sides), strict=True)
     }
     items = [
         WorkItem(
@@ -214,14 +214,10 @@ def _compare(run: Run, targets: Sequence[CopyTarget]) -> pa.Table:
         )
         for each in targets
     ]
-
-    def work(unit: tuple[CopyTarget, ...]) -> Iterator[pa.RecordBatch]:
-        return compare_copies(unit)
-
-    units = [tuple(unit.values) for unit in run.pack(items)]
+    units = [unit.values for unit in run.pack(items)]
     return run.engine.collect(
-        run.engine.spread(units, work, DIFFERENCE),
-        DIFFERENCE,
+        run.engine.spread(units, compare_copies, DifferenceRow),
+        schema_of(DifferenceRow),
         f"{_TITLE}: {len(targets):,} partitions",
         is_look=are_read_here(items),
     )

@@ -6,6 +6,7 @@ task, and one task compares the digests and reads again where they differ.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +17,7 @@ from pylog_spark.engines.choice import Place
 from pylog_spark.operations.audit import measure, open_places
 from pylog_spark.options import JobOptions
 from pylog_spark.options.choices import Level
-from pylog_spark.rows import spark_frame
+from pylog_spark.rows import schema_of, spark_frame
 from pylog_spark.run.planning import (
     LOOK_TASKS_PER_SLOT,
     WorkItem,
@@ -24,11 +25,12 @@ from pylog_spark.run.planning import (
     are_read_here,
 )
 from pylog_spark.run.run import Run
-from pylog_spark.schemas import DIFFERENCE, REPLICA_DIGEST
 from pylog_spark.tasks.cells import PART
 from pylog_spark.tasks.differences import (
     COMPARED,
+    DifferenceRow,
     DigestTarget,
+    ReplicaDigest,
     compare_digests,
     compare_partitions,
     digest_replicas,
@@ -57,8 +59,8 @@ class ComparisonReport:
     """The differences between the logs of partitions.
 
     Attributes:
-        rows: Of ``schemas.DIFFERENCE``: differences, findings, replicas that cannot be read.
-        compared: Of ``schemas.DIFFERENCE``: a row a partition, of what the comparison cost.
+        rows: Of ``DifferenceRow``: differences, findings, replicas that cannot be read.
+        compared: Of ``DifferenceRow``: a row a partition, of what the comparison cost.
         notes: What else a person should know of the log directories.
         unread: The reason, by location, of each log directory that cannot be read.
         engine: What did the tasks: ``spark`` or ``local``, which is this machine.
@@ -126,7 +128,7 @@ def list_differences(
     """
     job, places, _, known = open_places(roots, options, state)
     with Run(place, job) as run:
-        found = _compare(run, places, level) if places else DIFFERENCE.empty_table()
+        found = _compare(run, places, level) if places else schema_of(DifferenceRow).empty_table()
         engine = run.engine.name
     found = found.sort_by(
         [(name, "ascending") for name in ("topic", "partition", "topic_id", "first_offset")]
@@ -155,44 +157,40 @@ def _compare(run: Run, places: Sequence[PartitionPlaces], level: Level) -> pa.Ta
         items = [WorkItem(value=each, size_bytes=0) for each in places]
         return engine.collect(
             _compare_whole(run, items, level),
-            DIFFERENCE,
+            schema_of(DifferenceRow),
             f"{_TITLE}: {len(places):,} partitions",
             is_look=are_looked_at_here(sum(len(each.replicas) for each in places)),
         )
     sizes = measure(run, places)
-    unit_bytes = run.unit_bytes(sum(int(row["bytes"]) for row in sizes))
+    unit_bytes = run.unit_bytes(sum(size.bytes for size in sizes))
     whole = [
         WorkItem(
             value=each,
-            size_bytes=row["bytes"] // (_HEADER_SHARE if level is Level.HEADERS else 1),
+            size_bytes=size.bytes // (_HEADER_SHARE if level is Level.HEADERS else 1),
         )
-        for each, row in zip(places, sizes, strict=True)
-        if level is Level.HEADERS or row["bytes"] <= unit_bytes
+        for each, size in zip(places, sizes, strict=True)
+        if level is Level.HEADERS or size.bytes <= unit_bytes
     ]
     big = {
-        ordinal: (each, OffsetRanges.of(row["first_offset"], row["end_offset"], row["most_bytes"]))
-        for ordinal, (each, row) in enumerate(zip(places, sizes, strict=True))
-        if level is Level.BYTES and row["bytes"] > unit_bytes
+        ordinal: (each, OffsetRanges.of(size.first_offset, size.end_offset, size.most_bytes))
+        for ordinal, (each, size) in enumerate(zip(places, sizes, strict=True))
+        if level is Level.BYTES and size.bytes > unit_bytes
     }
     rows = [_compare_whole(run, whole, level)] if whole else []
     if big:
-        rows.append(_compare_by_digests(run, big, {o: sizes[o]["most_bytes"] for o in big}))
+        rows.append(_compare_by_digests(run, big, {o: sizes[o].most_bytes for o in big}))
     both = rows[0] if len(rows) == 1 else rows[0].union(rows[1])
     return engine.collect(
         both,
-        DIFFERENCE,
+        schema_of(DifferenceRow),
         f"{_TITLE}: {len(places):,} partitions",
         is_look=not big and are_read_here(whole),
     )
 
 
 def _compare_whole(run: Run, items: Sequence[WorkItem[PartitionPlaces]], level: Level) -> Any:
-
-    def work(unit: tuple[PartitionPlaces, ...]) -> Iterator[pa.RecordBatch]:
-        return compare_partitions(unit, level)
-
-    units = [tuple(unit.values) for unit in run.pack(items)]
-    return run.engine.spread(units, work, DIFFERENCE)
+    units = [unit.values for unit in run.pack(items)]
+    return run.engine.spread(units, partial(compare_partitions, level=level), DifferenceRow)
 
 
 def _compare_by_digests(
@@ -209,13 +207,13 @@ def _compare_by_digests(
         for ordinal, (places, ranges) in big.items()
         for number in range(len(places.replicas))
     ]
-    units = [tuple(unit.values) for unit in run.pack(items)]
-    digests = engine.spread(units, digest_replicas, REPLICA_DIGEST)
+    units = [unit.values for unit in run.pack(items)]
+    digests = engine.spread(units, digest_replicas, ReplicaDigest)
     known = engine.publish(big)
 
-    def compare(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def compare(batches: Iterator[pa.RecordBatch]) -> Iterator[DifferenceRow]:
         return compare_digests(batches, known.value)
 
     tasks = min(len(big), LOOK_TASKS_PER_SLOT * engine.slots)
     dealt = digests.deal_by(["ordinal"], tasks).sort_within("ordinal", "replica", PART)
-    return engine.map_rows(dealt, compare, DIFFERENCE)
+    return engine.map_messages(dealt, compare, DifferenceRow)

@@ -213,7 +213,7 @@ def _foretell(
 
     units = [tuple(unit.values) for unit in run.pack(items)]
     forecasts = engine.collect(
-        engine.spread(units, work, FORECAST),
+        engine.spread_batches(units, work, FORECAST),
         FORECAST,
         f"{_TITLE}: what a broker's start would do",
         is_look=are_read_here(items),

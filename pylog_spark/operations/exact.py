@@ -8,12 +8,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from pylog_spark.rows import read_rows
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.planning import WorkItem, pack_units
 from pylog_spark.run.run import Run
-from pylog_spark.schemas import MEASURED, Action, MeasuredRow, Status
-from pylog_spark.tasks.measure import measure_partitions
+from pylog_spark.schemas import Action, Status
+from pylog_spark.tasks.measure import RoundMeasurement, measure_partitions
 
 EXACT_NOTE: Final = "what is planned was read and filtered: its figures are exact, no bounds"
 
@@ -45,12 +44,11 @@ def measure_plans(run: Run, plans: pa.Table) -> tuple[pa.Table, dict[int, Outcom
         for number in planned
     )
     units = [unit.values for unit in pack_units(items, unit_bytes=0, per_disk=run.disks.per_disk)]
-    measured = run.engine.spread(units, measure_partitions, MEASURED)
     title = f"{run.job.title}: measure what {len(planned)} partitions would become"
     outcomes = {}
     exact: dict[str, int] = {}
     sizes = plans["bytes_after"].to_pylist()
-    for row in read_rows(MeasuredRow, run.engine.collect(measured, MEASURED, title)):
+    for row in run.engine.ask(units, measure_partitions, RoundMeasurement, title):
         outcome = outcomes[row.ordinal] = Outcome(duration_ms=row.duration_ms)
         if row.failure:
             outcome.fail(row.failure)

@@ -24,10 +24,9 @@ import pyarrow as pa
 from pylog_spark.engines.choice import Place, open_engine
 from pylog_spark.engines.engine import AnyEngine
 from pylog_spark.options.choices import ExportFormat
-from pylog_spark.rows import read_rows
 from pylog_spark.run.progress import OnProgress, ProgressMeter
-from pylog_spark.schemas import EXPORTED, ExportedRow, Failure
-from pylog_spark.tasks.export import ExportRequest, export_parts, write_empty
+from pylog_spark.schemas import Failure
+from pylog_spark.tasks.export import ExportPart, ExportRequest, export_parts, write_empty
 from storage_core import interruption
 from storage_core.clock import SystemClock
 from storage_core.errors import ConfigError
@@ -127,7 +126,7 @@ def export(
             return Exported(out=str(out), failures=failures)
         parts = [part for part in parts if part.file is not None]
         if not parts:
-            parts = [ExportedRow(ordinal=0, duration_ms=0, **write_empty(request, records.schema))]
+            parts = [write_empty(request, records.schema)]
         with storage_errors(folder):
             named = {part.file for part in parts}
             for path in folder.iterdir():  # of tasks that ran twice
@@ -170,20 +169,20 @@ def _write_parts(
     request: ExportRequest,
     title: str,
     meter: ProgressMeter,
-) -> list[ExportedRow]:
-    """Write all parts; return their rows, in the order of the records."""
+) -> list[ExportPart]:
+    """Write all parts; return them in the order of the records."""
     units = [[(number, part)] for number, part in enumerate(parts)]
     if not units:
         return []
-    written = engine.spread(units, partial(export_parts, request=request), EXPORTED)
+    write = partial(export_parts, request=request)
     is_quick = request.is_compiled and sum(part.size_bytes for part in parts) <= _MOST_WRITTEN_HERE
     with meter.stage([(part.size_bytes, 0) for part in parts]):
         # No lock of this process is in danger: an export takes none of files.
-        table = engine.collect(written, EXPORTED, title, is_look=is_quick)
-    return sorted(read_rows(ExportedRow, table), key=lambda row: row.ordinal)
+        written = engine.ask(units, write, ExportPart, title, is_look=is_quick)
+    return sorted(written, key=lambda part: part.ordinal)
 
 
-def _create_table(folder: Path, schema: pa.Schema, parts: list[ExportedRow]) -> None:
+def _create_table(folder: Path, schema: pa.Schema, parts: list[ExportPart]) -> None:
     """Write Delta's log of a folder of Parquet files."""
     from deltalake import Schema  # noqa: PLC0415  # heavy, and of one format only
     from deltalake.transaction import AddAction, create_table_with_add_actions  # noqa: PLC0415

@@ -163,7 +163,7 @@ def _write(run: Run, path: Path, details: pa.Table) -> pa.Table:
             made = write_partition(topic, partition, generation, context)
             yield rows_to_batch(MATERIALIZED, [made])
 
-    frame = engine.spread([unit.values for unit in units], write, MATERIALIZED)
+    frame = engine.spread_batches([unit.values for unit in units], write, MATERIALIZED)
     written = engine.collect(frame, MATERIALIZED, f"{job.title}: write {path}")
     others = details.filter(pc.invert(planned))
     return sort_details(pa.concat_tables([written, others]), "bytes")

@@ -196,7 +196,7 @@ class PassStages:
         def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return merge_partitions(batches, plans.value, limits, context)
 
-        partials = engine.spread(self._segments(due), index, PARTIAL_INDEX)
+        partials = engine.spread_batches(self._segments(due), index, PARTIAL_INDEX)
         ordered = partials.to_units(tasks).sort_within("ordinal", "segment", PART)
         merged = engine.map_rows(ordered, merge, MERGED_INDEX)
         title = f"{self._title}: pass one and merge"
@@ -239,7 +239,7 @@ class PassStages:
                 items, plans.value, lambda ordinal: places[ordinal].open(), context
             )
 
-        groups = self._engine.spread(units, rewrite, GROUP_MANIFEST)
+        groups = self._engine.spread_batches(units, rewrite, GROUP_MANIFEST)
         table = self._engine.collect(groups, GROUP_MANIFEST, f"{self._title}: pass two")
         return _complete(between, table, outcomes)
 
@@ -270,7 +270,7 @@ class PassStages:
             return rewrite_exchanged(batches, plans.value, context)
 
         engine = self._engine
-        sent = engine.spread(self._segments(due), send, EXCHANGE)
+        sent = engine.spread_batches(self._segments(due), send, EXCHANGE)
         buckets = sum(route.buckets + 1 for route in routes.values())
         heard = sent.to_units(buckets).sort_within("unit", "kind", "segment", PART)
         answered = engine.map_rows(heard, answer, EXCHANGE)

@@ -179,7 +179,7 @@ def _purge_in_tasks(
     )
     # Each delete asks for the lease first, so that tasks may do it wherever they look.
     purged = run.engine.collect(
-        run.engine.spread([part[number::tasks] for number in range(tasks)], work, PURGED),
+        run.engine.spread_batches([part[number::tasks] for number in range(tasks)], work, PURGED),
         PURGED,
         f"{run.job.title}: purge {location}",
         is_look=are_looked_at_here(count),

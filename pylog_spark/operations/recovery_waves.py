@@ -199,7 +199,7 @@ class RecoveryStages:
             return fold_partitions(batches, works, context)
 
         engine = self._run.engine
-        scans = engine.spread([unit.values for unit in units], scan, SEGMENT_SCAN)
+        scans = engine.spread_batches([unit.values for unit in units], scan, SEGMENT_SCAN)
         ordered = scans.to_units(folds).sort_within("ordinal", "base_offset", PART)
         folded = engine.map_rows(ordered, fold, RECOVERED)
         return folded, [(unit.size_bytes, len(unit.items)) for unit in units]
@@ -251,7 +251,7 @@ class RecoveryStages:
         def whole(items: Sequence[tuple[RecoveryWork, int]]) -> Iterator[pa.RecordBatch]:
             return recover_whole(items, context)
 
-        recovered = self._run.engine.spread(listed, whole, RECOVERED)
+        recovered = self._run.engine.spread_batches(listed, whole, RECOVERED)
         sizes = [
             (sum(p.size_bytes for p in unit.values), sum(len(p.scan_offsets) for p in unit.values))
             for unit in units

@@ -378,7 +378,7 @@ class SweepStages:
         def commit(items: Sequence[SweepWork]) -> Iterator[pa.RecordBatch]:
             return commit_sweeps(items, context, write)
 
-        ended = self._run.engine.spread(self._units(due), commit, SWEPT)
+        ended = self._run.engine.spread_batches(self._units(due), commit, SWEPT)
         rows = read_rows(SweptRow, self._run.engine.collect(ended, SWEPT, title))
         return {row.ordinal: Outcome.of(row) for row in rows}
 

@@ -185,7 +185,7 @@ def _ask(
     what = "compare" if status is Status.PLANNED else "put back"
     # Whoever undoes a partition holds its claim or asks for the lease, wherever that is done.
     rows = run.engine.collect(
-        run.engine.spread(
+        run.engine.spread_batches(
             [part[number::tasks] for number in range(tasks)],
             partial(undo_partitions, work=work, status=status),
             UNDONE,

@@ -64,7 +64,7 @@ def verify_targets(run: Run, request: VerifyRequest, roots: VerifiedRoots) -> An
         roots: The log directories: what was found in them, and the partitions to be verified.
     """
     job, engine = run.job, run.engine
-    of_roots = engine.spread([rows_to_batch(VERIFIED, roots.rows)], _as_they_are, VERIFIED)
+    of_roots = engine.spread_batches([rows_to_batch(VERIFIED, roots.rows)], _as_they_are, VERIFIED)
     if not roots.targets:
         return of_roots
     items = _cut(run, roots.targets)
@@ -81,7 +81,7 @@ def verify_targets(run: Run, request: VerifyRequest, roots: VerifiedRoots) -> An
         return verify_stretches(unit, options)
 
     title = f"{job.title} {job.places}: verify"
-    verified = engine.spread([tuple(unit.values) for unit in units], work, VERIFIED)
+    verified = engine.spread_batches([tuple(unit.values) for unit in units], work, VERIFIED)
     is_look = are_read_here(items)
     rows = engine.keep(of_roots.union(verified), title, is_look=is_look)
     is_cut = {item.value.target.ordinal for item in items if not item.value.is_whole}

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pylog_spark.schemas import CommitRow, Failure, Reason, Status, SweptRow
-from storage_core.errors import NegativeTimestampError, describe_failure
+from storage_core.errors import NegativeTimestampError
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class Outcome:
     def failed(cls, error: Exception) -> "Outcome":
         """Return the outcome of a partition out of reach by an error."""
         outcome = cls()
-        outcome.fail(Failure(**describe_failure(error)))
+        outcome.fail(Failure.of(error))
         return outcome
 
     @classmethod

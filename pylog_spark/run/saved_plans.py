@@ -25,8 +25,13 @@ from pylog_spark.run.plan_file import (
 )
 from pylog_spark.run.planning import ITEM_OVERHEAD_BYTES, WorkItem, are_looked_at_here, pack_units
 from pylog_spark.run.run import Run
-from pylog_spark.schemas import FINGERPRINT, RETENTION_PLAN, Action, Reason, Status
-from pylog_spark.tasks.fingerprints import FileFacts, decode_files, fingerprint_partitions
+from pylog_spark.schemas import RETENTION_PLAN, Action, Reason, Status
+from pylog_spark.tasks.fingerprints import (
+    FileFacts,
+    Fingerprint,
+    decode_files,
+    fingerprint_partitions,
+)
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.topic_catalog import TopicCatalog
@@ -201,11 +206,14 @@ def _list_files(run: Run, rows: Sequence[Row], action: str) -> dict[int, tuple[F
     unit_bytes = _LISTED_AT_ONCE * ITEM_OVERHEAD_BYTES
     packed = pack_units(items, unit_bytes=unit_bytes, per_disk=run.disks.per_disk)
     units = [unit.values for unit in packed]
-    rows_of_files = run.engine.spread(units, fingerprint_partitions, FINGERPRINT)
-    title = f"{run.job.title}: fingerprints of what is planned to {action}"
-    is_look = are_looked_at_here(len(items))
-    table = run.engine.collect(rows_of_files, FINGERPRINT, title, is_look=is_look)
-    return {row["ordinal"]: decode_files(row["files"]) for row in table.to_pylist()}
+    prints = run.engine.ask(
+        units,
+        fingerprint_partitions,
+        Fingerprint,
+        f"{run.job.title}: fingerprints of what is planned to {action}",
+        is_look=are_looked_at_here(len(items)),
+    )
+    return {each.ordinal: decode_files(each.files) for each in prints}
 
 
 def _planned(row: Row, files: tuple[FileFacts, ...] | None, action: str) -> PlannedPartition:

@@ -1,16 +1,15 @@
-"""Judge the replicas of partitions: a row of ``schemas.AUDIT`` each."""
+"""Judge the replicas of partitions."""
 
 import base64
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
-import pyarrow as pa
-
-from pylog_spark.rows import rows_to_batches
-from pylog_spark.schemas import AUDIT
-from pylog_spark.tasks.failures import attempt
+from pylog_spark.schemas import AuditRow
+from pylog_spark.tasks.message import attempt
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.maintenance.replication.audit import (
     Candidate,
@@ -26,7 +25,7 @@ Row = dict[str, Any]
 
 def audit_partitions(
     places: Sequence[PartitionPlaces], now_ms: int, most_keys: int = 0
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[AuditRow]:
     """Yield a row for each partition, whatever is wrong with it.
 
     Args:
@@ -34,32 +33,26 @@ def audit_partitions(
         now_ms: The run's clock, epoch milliseconds.
         most_keys: How many keys of each loss the answers have.
     """
-    yield from rows_to_batches(AUDIT, (_row(each, now_ms, most_keys) for each in places))
+    for each in places:
+        head = AuditRow(topic=each.topic, partition=each.partition, topic_id=each.topic_id)
+        yield attempt(head, partial(_audit, each, now_ms, most_keys))
 
 
-def _row(places: PartitionPlaces, now_ms: int, most_keys: int) -> Row:
-    name = {
-        "topic": places.topic,
-        "partition": places.partition,
-        "topic_id": places.topic_id,
-    }
-    return name | attempt(lambda: _audit(places, now_ms, most_keys))
-
-
-def _audit(places: PartitionPlaces, now_ms: int, most_keys: int) -> Row:
+def _audit(places: PartitionPlaces, now_ms: int, most_keys: int, head: AuditRow) -> AuditRow:
     replicas = [open_replica(place, now_ms) for place in places.replicas]
     beside = [open_replica(place, now_ms) for place in places.beside]
     audit = audit_partition(replicas, places.state, beside, most_keys=most_keys)
     best = min(audit.candidates, key=_loss, default=None)
-    return {
-        "replicas": sum(replica.log is not None for replica in replicas),
-        "high_watermark": audit.high_watermark,
-        "divergence": audit.divergence,
-        "safe": [each.replica.broker for each in audit.candidates if each.is_safe],
-        "lost_records": None if best is None else count(best.lost),
-        "lost_committed": None if best is None else count(best.committed),
-        "answer": json.dumps(_answer(places, replicas, beside, audit)),
-    }
+    return replace(
+        head,
+        replicas=sum(replica.log is not None for replica in replicas),
+        high_watermark=audit.high_watermark,
+        divergence=audit.divergence,
+        safe=tuple(each.replica.broker for each in audit.candidates if each.is_safe),
+        lost_records=None if best is None else count(best.lost),
+        lost_committed=None if best is None else count(best.committed),
+        answer=json.dumps(_answer(places, replicas, beside, audit)),
+    )
 
 
 def _loss(candidate: Candidate) -> tuple[bool, int, int]:

@@ -1,18 +1,21 @@
-"""Compare partitions with their copies in another cluster: rows of ``schemas.DIFFERENCE``."""
+"""Compare partitions with their copies in another cluster."""
 
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from pylog_spark.rows import rows_to_batches
-from pylog_spark.schemas import DIFFERENCE
 from pylog_spark.tasks.ahead import map_where_remote
-from pylog_spark.tasks.differences import COMPARED, Row, name_of, side_columns, unreadable_rows
-from storage_core.errors import describe_failure
+from pylog_spark.tasks.differences import (
+    COMPARED,
+    DifferenceRow,
+    name_of,
+    side_columns,
+    unreadable_rows,
+)
+from pylog_spark.tasks.message import attempt
 from storage_core.maintenance.replication.copied_log import compare_copy
 from storage_core.maintenance.replication.copy_report import CopyDifference
 from storage_core.maintenance.replication.difference import DifferenceKind, Side
@@ -46,53 +49,59 @@ class CopyTarget:
         return places
 
 
-def compare_copies(targets: Sequence[CopyTarget]) -> Iterator[pa.RecordBatch]:
+def compare_copies(targets: Sequence[CopyTarget]) -> Iterator[DifferenceRow]:
     """Compare partitions with their copies.
 
     Args:
         targets: The partitions.
     """
-    compared = map_where_remote(_compare, targets, directory_of=_directory)
-    yield from rows_to_batches(DIFFERENCE, (row for rows in compared for row in rows))
+    for rows in map_where_remote(_compare, targets, directory_of=_directory):
+        yield from rows
 
 
 def _directory(target: CopyTarget) -> str:
     return next((place.directory for place in target.name.replicas), "")
 
 
-def _compare(target: CopyTarget) -> list[Row]:
+def _compare(target: CopyTarget) -> list[DifferenceRow]:
     """Return the rows of a partition, whatever is wrong with it."""
-    started = time.perf_counter()
-    name = name_of(target.name) | {"topic": target.topic}
-    rows: list[Row] = []
-    compared: Row = {**name, "kind": COMPARED, "crossed_bytes": 0, "undecided": 0, "untold": 0}
-    try:
+    name = replace(name_of(target.name), topic=target.topic)
+    rows: list[DifferenceRow] = []
+
+    def compare(head: DifferenceRow) -> DifferenceRow:
         logs = []
         for places in (target.original, target.copy):
             replicas = [] if places is None else list(map(observe_log, places.replicas))
             if places is not None:
-                rows += [row | name for row in unreadable_rows(places, replicas)]
+                unreadable = unreadable_rows(places, replicas)
+                rows.extend(
+                    replace(row, topic=name.topic, topic_id=name.topic_id) for row in unreadable
+                )
             logs.append(_choose(places, replicas))
         original, copy = logs
-        if original is not None and copy is not None:
-            answer = compare_copy(
-                original,
-                copy,
-                target.syncs,
-                is_compacted=(_is_compacted(target.original), _is_compacted(target.copy)),
-            )
-            rows += [name | _difference_row(each) for each in answer.differences]
-            compared |= {
-                "records": answer.records,
-                "untold": answer.untold,
-                "read_bytes": answer.read_bytes,
-                "message": None if answer.has_times else NO_TIMES,
-            }
-        elif not rows:
-            rows += [name | row for row in map(_absence_row, logs, (0, 1)) if row]
-    except Exception as error:  # noqa: BLE001  # the row carries it; other partitions go on
-        compared |= describe_failure(error)
-    compared["duration_ms"] = round((time.perf_counter() - started) * 1000)
+        if original is None or copy is None:
+            if not rows:
+                absent = map(_absence_columns, logs, (0, 1))
+                rows.extend(replace(name, **columns) for columns in absent if columns)
+            return head
+        answer = compare_copy(
+            original,
+            copy,
+            target.syncs,
+            is_compacted=(_is_compacted(target.original), _is_compacted(target.copy)),
+        )
+        rows.extend(replace(name, **_difference_columns(each)) for each in answer.differences)
+        return replace(
+            head,
+            records=answer.records,
+            untold=answer.untold,
+            read_bytes=answer.read_bytes,
+            message=None if answer.has_times else NO_TIMES,
+        )
+
+    compared = attempt(
+        replace(name, kind=COMPARED, crossed_bytes=0, undecided=0, untold=0), compare
+    )
     return [*rows, compared]
 
 
@@ -108,8 +117,8 @@ def _is_compacted(places: PartitionPlaces | None) -> bool:
     return places is not None and places.state is not None and places.state.is_compacted
 
 
-def _absence_row(log: RestingLog | None, number: int) -> Row | None:
-    """Return the row of a partition in only one cluster.
+def _absence_columns(log: RestingLog | None, number: int) -> dict[str, Any] | None:
+    """Return the columns of a partition in only one cluster.
 
     None where its log there has no record.
 
@@ -125,11 +134,11 @@ def _absence_row(log: RestingLog | None, number: int) -> Row | None:
         f"{prefix}first_offset": log.log_start_offset,
         f"{prefix}last_offset": log.log_end_offset - 1,
         "message": f"the {'original' if number else 'copy'} has no such partition",
-        **{f"{of_side}{key}": value for key, value in side_columns(Side(log=log)).items()},
+        **side_columns(Side(log=log), of_side),
     }
 
 
-def _difference_row(difference: CopyDifference) -> Row:
+def _difference_columns(difference: CopyDifference) -> dict[str, Any]:
     return {
         "kind": difference.kind.value,
         "records": difference.records,
@@ -140,5 +149,5 @@ def _difference_row(difference: CopyDifference) -> Row:
         "timestamp_ms": difference.timestamp_ms,
         "message": difference.message or None,
         **side_columns(difference.side),
-        **{f"other_{name}": value for name, value in side_columns(difference.other).items()},
+        **side_columns(difference.other, "other_"),
     }

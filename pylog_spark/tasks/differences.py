@@ -1,25 +1,25 @@
-"""Compare the replicas of partitions: rows of ``schemas.DIFFERENCE``; nothing is written.
+"""Compare the replicas of partitions; nothing is written.
 
 The replicas of a small partition are compared by one task. Of a big one each replica is digested
 by a task of its own; what goes from task to task are sums over ranges of offsets.
 """
 
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from pylog_spark.options.choices import Level
-from pylog_spark.rows import rows_to_batches
-from pylog_spark.schemas import DIFFERENCE, REPLICA_DIGEST, SIZED_PLACES
+from pylog_spark.rows import Binary, Int32, Number, Text, column
+from pylog_spark.schemas import Failure
 from pylog_spark.tasks.ahead import map_where_remote
-from pylog_spark.tasks.cells import join_rows
-from storage_core.errors import describe_failure
+from pylog_spark.tasks.message import TaskMessage, attempt, join_messages
 from storage_core.maintenance.replication.difference import Difference, Side
 from storage_core.maintenance.replication.differences import (
     Differences,
@@ -45,7 +45,66 @@ _LOOKS: Final = {
     Level.BYTES: ReadDepth.DIGESTS,
 }
 
-Row = dict[str, Any]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DifferenceRow:
+    """A difference between two replicas, a finding, or a comparison's cost.
+
+    A finding is in one of the replicas.
+    """
+
+    topic: str = column("topic")
+    partition: Int32 = column("number of the partition")
+    topic_id: Text = column("id of the topic, null where no file says it")
+    kind: str = column(
+        "missing, epoch, bytes, record, compaction; of copies missing, doubled, different, order, "
+        "extra, offset, behind; finding, unreadable, compared"
+    )
+    code: Text = column("stable code of a finding")
+    severity: Text = column("of a finding: info, harmless, warn, error, fatal")
+    first_offset: Number = column("where it begins")
+    last_offset: Number = column("the last offset of it")
+    broker: Number = column("node id of the replica that lacks or differs")
+    directory: Text = column("its directory, or the log directory that has none")
+    epoch: Number = column("leader epoch of the first batch there")
+    file: Text = column("segment's file, or that of a finding")
+    position: Number = column("byte position of that batch, or of where it would be")
+    other_broker: Number = column("node id of the replica that it is compared with")
+    other_directory: Text = column("directory of that one")
+    other_epoch: Number = column("leader epoch of the first batch there")
+    other_file: Text = column("segment's file there")
+    other_position: Number = column("byte position of that batch there")
+    message: Text = column("what more is to be said")
+    records: Number = column("how many records, of a copy; of a comparison those that both have")
+    copy_first_offset: Number = column("where it begins in a copy with offsets of its own")
+    copy_last_offset: Number = column("the last offset of it there")
+    timestamp_ms: Number = column("timestamp of its first record, of a copy")
+    undecided: Number = column("batches that a cleaner may have left apart, of a comparison")
+    untold: Number = column("ranges that differ beyond those that have a row, of a comparison")
+    read_bytes: Number = column("bytes of batches that were read, of a comparison")
+    crossed_bytes: Number = column("bytes of digests that went from task to task, of a comparison")
+    duration_ms: Number = column("time it took, of a comparison")
+    failure: Failure = Failure()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacesSize(TaskMessage):
+    """The size of a partition's replicas."""
+
+    bytes: int = column("bytes of the segments of all replicas")
+    most_bytes: int = column("bytes of the segments of the largest one")
+    first_offset: int = column("smallest log start offset")
+    end_offset: int = column("largest log end offset")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaDigest(TaskMessage):
+    """The digests of one replica, of ranges of offsets."""
+
+    replica: int = column("number of the replica")
+    sums: Binary = column("two 64-bit sums a range, little-endian; null where it is unreadable")
+    read_bytes: int = column("bytes of batches that were read")
+    findings: Text = column("columns of what was found in it, as JSON")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,36 +124,34 @@ class DigestTarget:
     ranges: OffsetRanges
 
 
-def measure_places(
-    items: Sequence[tuple[int, PartitionPlaces]],
-) -> Iterator[pa.RecordBatch]:
-    """Yield the sizes of partitions: rows of ``schemas.SIZED_PLACES``.
+def measure_places(items: Sequence[tuple[int, PartitionPlaces]]) -> Iterator[PlacesSize]:
+    """Yield the sizes of partitions.
 
     Args:
         items: Number and places of each.
     """
-    yield from rows_to_batches(SIZED_PLACES, map_where_remote(_measure, items, directory_of=_any))
+    return map_where_remote(_measure, items, directory_of=_any)
 
 
 def _any(item: tuple[int, PartitionPlaces]) -> str:
     return next((place.directory for place in item[1].replicas), "")
 
 
-def _measure(item: tuple[int, PartitionPlaces]) -> Row:
+def _measure(item: tuple[int, PartitionPlaces]) -> PlacesSize:
     ordinal, places = item
     logs = [log for log in map(observe_log, places.replicas) if log.view is not None]
-    return {
-        "ordinal": ordinal,
-        "bytes": sum(log.size_bytes for log in logs),
-        "most_bytes": max((log.size_bytes for log in logs), default=0),
-        "first_offset": min((log.log_start_offset for log in logs), default=0),
-        "end_offset": max((log.log_end_offset for log in logs), default=0),
-    }
+    return PlacesSize(
+        ordinal=ordinal,
+        bytes=sum(log.size_bytes for log in logs),
+        most_bytes=max((log.size_bytes for log in logs), default=0),
+        first_offset=min((log.log_start_offset for log in logs), default=0),
+        end_offset=max((log.log_end_offset for log in logs), default=0),
+    )
 
 
 def compare_partitions(
     partitions: Sequence[PartitionPlaces], level: Level
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[DifferenceRow]:
     """Compare partitions, each as a whole.
 
     Args:
@@ -102,153 +159,150 @@ def compare_partitions(
         level: How much to read.
     """
 
-    def compare(places: PartitionPlaces) -> list[Row]:
+    def compare(places: PartitionPlaces) -> list[DifferenceRow]:
         logs = list(map(observe_log, places.replicas))
-        return _attempt(
+        return _compare(
             places, logs, lambda: find_differences(logs, places.topic, places.state, _LOOKS[level])
         )
 
     compared = map_where_remote(compare, partitions, directory_of=lambda places: _any((0, places)))
-    yield from rows_to_batches(DIFFERENCE, (row for rows in compared for row in rows))
+    for rows in compared:
+        yield from rows
 
 
-def digest_replicas(targets: Sequence[DigestTarget]) -> Iterator[pa.RecordBatch]:
-    """Digest replicas: rows of ``schemas.REPLICA_DIGEST``."""
-    yield from rows_to_batches(REPLICA_DIGEST, map(_digest, targets))
+def digest_replicas(targets: Sequence[DigestTarget]) -> Iterator[ReplicaDigest]:
+    """Digest replicas."""
+    for target in targets:
+        head = ReplicaDigest(ordinal=target.ordinal, replica=target.replica)
+        yield attempt(head, partial(_digest, target))
 
 
-def _digest(target: DigestTarget) -> Row:
-    row: Row = {"ordinal": target.ordinal, "replica": target.replica}
+def _digest(target: DigestTarget, head: ReplicaDigest) -> ReplicaDigest:
     log = observe_log(target.places.replicas[target.replica])
     if log.error:
-        return row
-    try:
-        sums, reader = digest_log(log, target.ranges)
-    except Exception as error:  # noqa: BLE001  # the row carries it; other partitions go on
-        return row | describe_failure(error)
+        return head
+    sums, reader = digest_log(log, target.ranges)
     findings = findings_of(log, reader, target.places.state)
-    found = [_finding_row(target.places, log, finding) for finding in findings]
-    return row | {
-        "sums": sums.astype("<u8").tobytes(),
-        "read_bytes": reader.read_bytes,
-        "findings": json.dumps(found),
-    }
+    return replace(
+        head,
+        sums=sums.astype("<u8").tobytes(),
+        read_bytes=reader.read_bytes,
+        findings=json.dumps([_finding_columns(log, finding) for finding in findings]),
+    )
 
 
 def compare_digests(
     batches: Iterable[pa.RecordBatch],
     partitions: Mapping[int, tuple[PartitionPlaces, OffsetRanges]],
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[DifferenceRow]:
     """Compare big partitions where the sums of their replicas differ.
 
     Args:
-        batches: Pieces of rows of ``schemas.REPLICA_DIGEST``, ordered by partition and replica;
-            all of a partition are there.
+        batches: Pieces of digests, ordered by partition and replica; all of a partition are there.
         partitions: Their places and ranges, by ordinal.
     """
-    for ordinal, rows in groupby(join_rows(batches), key=lambda row: int(row["ordinal"])):
-        compared = _compare_digests(*partitions[ordinal], list(rows))
-        yield from rows_to_batches(DIFFERENCE, compared)
+    digests = join_messages(ReplicaDigest, batches)
+    for ordinal, some in groupby(digests, key=attrgetter("ordinal")):
+        yield from _compare_digests(*partitions[ordinal], list(some))
 
 
 def _compare_digests(
-    places: PartitionPlaces, ranges: OffsetRanges, digests: Sequence[Row]
-) -> list[Row]:
-    failed = next((row for row in digests if row["error_class"] is not None), None)
-    if failed is not None:
-        failure = {name: failed[name] for name in ("error_class", "error")}
-        return [name_of(places) | {"kind": COMPARED} | failure]
+    places: PartitionPlaces, ranges: OffsetRanges, digests: Sequence[ReplicaDigest]
+) -> list[DifferenceRow]:
+    name = name_of(places)
+    for digest in digests:
+        if digest.failure:
+            return [replace(name, kind=COMPARED, failure=digest.failure)]
     logs = list(map(observe_log, places.replicas))
-    read = [row for row in digests if row["sums"] is not None]
-    sums = [np.frombuffer(row["sums"], "<u8").reshape(-1, 2) for row in read]
+    sums, read_bytes = [], 0
+    found: list[DifferenceRow] = []
+    for digest in digests:
+        if digest.sums is not None:
+            sums.append(np.frombuffer(digest.sums, "<u8").reshape(-1, 2))
+            read_bytes += digest.read_bytes
+            found += [replace(name, **columns) for columns in json.loads(digest.findings or "[]")]
     unequal = ranges.bounds(find_unequal(sums)) if sums else []
 
     def compare() -> Differences:
         return find_differences(logs, places.topic, places.state, ReadDepth.DIGESTS, ranges=unequal)
 
-    rows = _attempt(places, logs, compare)
-    for row in rows:
-        if row["kind"] == COMPARED:
-            row["crossed_bytes"] = sum(each.nbytes for each in sums)
-            row["read_bytes"] = (row.get("read_bytes") or 0) + sum(
-                digest["read_bytes"] for digest in read
-            )
-    return [*rows, *(found for row in read for found in json.loads(row["findings"]))]
+    *rows, compared = _compare(places, logs, compare)
+    compared = replace(
+        compared,
+        crossed_bytes=sum(each.nbytes for each in sums),
+        read_bytes=(compared.read_bytes or 0) + read_bytes,
+    )
+    return [*rows, compared, *found]
 
 
-def _attempt(
+def _compare(
     places: PartitionPlaces, logs: Sequence[RestingLog], work: Callable[[], Differences]
-) -> list[Row]:
-    """Return the rows of a partition, whatever is wrong with it."""
-    started = time.perf_counter()
+) -> list[DifferenceRow]:
+    """Return the rows of a partition, its costs last."""
     name = name_of(places)
     rows = unreadable_rows(places, logs)
-    compared: Row = {**name, "kind": COMPARED, "crossed_bytes": 0}
-    try:
+
+    def compare(head: DifferenceRow) -> DifferenceRow:
         answer = work()
-    except Exception as error:  # noqa: BLE001  # the row carries it; other partitions go on
-        compared |= describe_failure(error)
-    else:
-        rows += [name | _difference_row(each) for each in answer.differences]
-        rows += [_finding_row(places, each.log, each.finding) for each in answer.findings]
-        compared |= {
-            "undecided": answer.undecided,
-            "untold": answer.untold,
-            "read_bytes": answer.read_bytes,
-        }
-    compared["duration_ms"] = round((time.perf_counter() - started) * 1000)
+        rows.extend(replace(name, **_difference_columns(each)) for each in answer.differences)
+        rows.extend(
+            replace(name, **_finding_columns(each.log, each.finding)) for each in answer.findings
+        )
+        return replace(
+            head,
+            undecided=answer.undecided,
+            untold=answer.untold,
+            read_bytes=answer.read_bytes,
+        )
+
+    compared = attempt(replace(name, kind=COMPARED, crossed_bytes=0), compare)
     return [*rows, compared]
 
 
-def unreadable_rows(places: PartitionPlaces, logs: Sequence[RestingLog]) -> list[Row]:
+def unreadable_rows(places: PartitionPlaces, logs: Sequence[RestingLog]) -> list[DifferenceRow]:
     """Return a row for each replica that cannot be read."""
     return [
-        {
-            **name_of(places),
-            "kind": UNREADABLE,
-            "broker": log.place.broker,
-            "directory": log.place.directory or log.place.root,
-            "message": log.error,
-        }
+        replace(
+            name_of(places),
+            kind=UNREADABLE,
+            broker=log.place.broker,
+            directory=log.place.directory or log.place.root,
+            message=log.error,
+        )
         for log in logs
         if log.error
     ]
 
 
-def name_of(places: PartitionPlaces) -> Row:
-    """Return the columns that name a partition."""
-    return {
-        "topic": places.topic,
-        "partition": places.partition,
-        "topic_id": places.topic_id,
-    }
+def name_of(places: PartitionPlaces) -> DifferenceRow:
+    """Return a row that only names a partition."""
+    return DifferenceRow(topic=places.topic, partition=places.partition, topic_id=places.topic_id)
 
 
-def _difference_row(difference: Difference) -> Row:
+def _difference_columns(difference: Difference) -> dict[str, Any]:
     return {
         "kind": difference.kind.value,
         "first_offset": difference.first_offset,
         "last_offset": difference.last_offset,
         "message": difference.message or None,
         **side_columns(difference.side),
-        **{f"other_{name}": value for name, value in side_columns(difference.other).items()},
+        **side_columns(difference.other, "other_"),
     }
 
 
-def side_columns(side: Side) -> Row:
+def side_columns(side: Side, prefix: str = "") -> dict[str, Any]:
     """Return the columns of one side of a difference."""
     return {
-        "broker": side.log.place.broker,
-        "directory": side.log.place.directory or side.log.place.root,
-        "epoch": side.epoch,
-        "file": side.file or None,
-        "position": side.position,
+        f"{prefix}broker": side.log.place.broker,
+        f"{prefix}directory": side.log.place.directory or side.log.place.root,
+        f"{prefix}epoch": side.epoch,
+        f"{prefix}file": side.file or None,
+        f"{prefix}position": side.position,
     }
 
 
-def _finding_row(places: PartitionPlaces, log: RestingLog, finding: Finding) -> Row:
+def _finding_columns(log: RestingLog, finding: Finding) -> dict[str, Any]:
     return {
-        **name_of(places),
         "kind": FINDING,
         "code": finding.code.value,
         "severity": finding.severity.value,

@@ -7,10 +7,10 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.csv as pc_csv
@@ -26,9 +26,8 @@ from pylog_spark.record_text import (
     header_pairs,
     json_lines,
 )
-from pylog_spark.rows import rows_to_batches
-from pylog_spark.schemas import EXPORTED
-from pylog_spark.tasks.failures import attempt
+from pylog_spark.rows import Number, Text, column
+from pylog_spark.tasks.message import TaskMessage, attempt
 from storage_core.kafka_log import Records
 from storage_core.store.local import storage_errors
 
@@ -80,37 +79,41 @@ class ExportRequest:
         return pa.schema([f.with_type(pa.string()) if f.name in text else f for f in fields])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportPart(TaskMessage):
+    """One task's part of an export; the ordinal is its number."""
+
+    file: Text = column("name of its file; null where it had no record")
+    records: Number = column("how many records it has")
+    size_bytes: Number = column("length of its file")
+
+
 def export_parts(
     items: Iterable[tuple[int, Records]], request: ExportRequest
-) -> Iterator[pa.RecordBatch]:
-    """Write parts, one after the other: a row of ``schemas.EXPORTED`` each.
+) -> Iterator[ExportPart]:
+    """Write parts, one after the other.
 
     Args:
         items: Number of each, and its records, with the columns of the request and ``NAMES``.
         request: How.
     """
-    yield from rows_to_batches(
-        EXPORTED,
-        (
-            {"ordinal": ordinal} | attempt(partial(_export, ordinal, records, request))
-            for ordinal, records in items
-        ),
-    )
+    for ordinal, records in items:
+        yield attempt(ExportPart(ordinal=ordinal), partial(_export, records, request))
 
 
-def write_empty(request: ExportRequest, records: pa.Schema) -> dict[str, Any]:
-    """Write a part without records; return columns of its row.
+def write_empty(request: ExportRequest, records: pa.Schema) -> ExportPart:
+    """Write a part without records.
 
     The part tells the schema.
     """
-    return _export(0, Records((), records), request, is_kept_empty=True)
+    return _export(Records((), records), request, ExportPart(ordinal=0), is_kept_empty=True)
 
 
 def _export(
-    ordinal: int, records: Records, request: ExportRequest, *, is_kept_empty: bool = False
-) -> dict[str, Any]:
+    records: Records, request: ExportRequest, head: ExportPart, *, is_kept_empty: bool = False
+) -> ExportPart:
     # A task may run twice, at the same time; the driver takes the file of one of them.
-    name = f"part-{ordinal:05d}-{secrets.token_hex(8)}{_SUFFIXES[request.to]}"
+    name = f"part-{head.ordinal:05d}-{secrets.token_hex(8)}{_SUFFIXES[request.to]}"
     path = Path(request.folder, name)
     count = 0
     with storage_errors(path):
@@ -123,13 +126,13 @@ def _export(
                 count += batch.num_rows
         if not count and not is_kept_empty:
             path.unlink()
-            return {"file": None, "records": 0, "size_bytes": 0}
+            return replace(head, records=0, size_bytes=0)
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        return {"file": name, "records": count, "size_bytes": path.stat().st_size}
+        return replace(head, file=name, records=count, size_bytes=path.stat().st_size)
 
 
 @contextmanager

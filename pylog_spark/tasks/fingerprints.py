@@ -4,13 +4,11 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 
-import pyarrow as pa
-
-from pylog_spark.rows import rows_to_batches
-from pylog_spark.schemas import FINGERPRINT
-from pylog_spark.tasks.failures import attempt
+from pylog_spark.rows import Binary, column
+from pylog_spark.tasks.message import TaskMessage, attempt
 from storage_core.commit.fingerprint import is_scratch
 from storage_core.store import open_store
 
@@ -18,25 +16,30 @@ from storage_core.store import open_store
 FileFacts = tuple[str, int, int]
 
 
-def fingerprint_partitions(items: Iterable[tuple[int, str]]) -> Iterator[pa.RecordBatch]:
-    """List partitions: a row of ``schemas.FINGERPRINT`` each.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fingerprint(TaskMessage):
+    """What the files of a planned partition look like."""
+
+    files: Binary = column("names, sizes and times, zlib over JSON; null with an error")
+
+
+def fingerprint_partitions(items: Iterable[tuple[int, str]]) -> Iterator[Fingerprint]:
+    """List partitions.
 
     Args:
         items: Ordinal and location of each.
     """
-    yield from rows_to_batches(
-        FINGERPRINT,
-        ({"ordinal": ordinal} | attempt(partial(_list, location)) for ordinal, location in items),
-    )
+    for ordinal, location in items:
+        yield attempt(Fingerprint(ordinal=ordinal), partial(_list, location))
 
 
-def _list(location: str) -> dict[str, bytes]:
+def _list(location: str, head: Fingerprint) -> Fingerprint:
     facts = [
         (file.name, file.size_bytes, file.modified_ms)
         for file in open_store(location).list_files()
         if not is_scratch(file.name)
     ]
-    return {"files": encode_files(facts)}
+    return replace(head, files=encode_files(facts))
 
 
 def encode_files(files: Iterable[FileFacts]) -> bytes:

@@ -5,14 +5,12 @@ Both passes run, without output.
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-import pyarrow as pa
-
-from pylog_spark.rows import rows_to_batches
-from pylog_spark.schemas import MEASURED
-from pylog_spark.tasks.failures import attempt
+from pylog_spark.rows import Number, column
+from pylog_spark.tasks.message import TaskMessage, attempt
 from pylog_spark.tasks.observe import decode_plan
 from storage_core.errors import BadBytesError
 from storage_core.log.transaction_tracker import TransactionTracker
@@ -24,6 +22,16 @@ from storage_core.records.reader import Tail, read_whole, scan_headers
 from storage_core.store import LogStore, open_store
 
 _WINDOW_BYTES: Final = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundMeasurement(TaskMessage):
+    """A round's effect on a partition, measured without writing."""
+
+    bytes_after: int = column("bytes of all .log files")
+    segments_after: int = column("segments of the partition")
+    records_before: Number = column("records of the partition, null where some are damaged")
+    records_after: Number = column("the same afterwards")
 
 
 def count_records(store: LogStore, files: Iterable[str]) -> int:
@@ -59,19 +67,17 @@ def count_if_readable(store: LogStore, files: Iterable[str]) -> int | None:
         return None
 
 
-def measure_partitions(items: Iterable[tuple[int, bytes]]) -> Iterator[pa.RecordBatch]:
-    """Measure partitions, one after the other: a row of ``schemas.MEASURED`` each.
+def measure_partitions(items: Iterable[tuple[int, bytes]]) -> Iterator[RoundMeasurement]:
+    """Measure partitions, one after the other.
 
     Args:
         items: Ordinal of each, and its plan as ``encode_plan`` wrote it.
     """
-    yield from rows_to_batches(
-        MEASURED,
-        ({"ordinal": ordinal} | attempt(partial(_measure, plan)) for ordinal, plan in items),
-    )
+    for ordinal, plan in items:
+        yield attempt(RoundMeasurement(ordinal=ordinal), partial(_measure, plan))
 
 
-def _measure(content: bytes) -> dict[str, Any]:
+def _measure(content: bytes, head: RoundMeasurement) -> RoundMeasurement:
     plan = decode_plan(content)
     store = open_store(plan.location)
     index = index_round(store, plan)
@@ -83,9 +89,10 @@ def _measure(content: bytes) -> dict[str, Any]:
     sources = [segment.log_file for group in groups for segment in group]
     read = count_records(store, sources)
     others = count_if_readable(store, [segment.log_file for segment in untouched])
-    return {
-        "bytes_after": stats.bytes_written + sum(s.size_bytes for s in untouched),
-        "segments_after": len(groups) + len(untouched),
-        "records_before": None if others is None else read + others,
-        "records_after": None if others is None else stats.messages_written + others,
-    }
+    return replace(
+        head,
+        bytes_after=stats.bytes_written + sum(s.size_bytes for s in untouched),
+        segments_after=len(groups) + len(untouched),
+        records_before=None if others is None else read + others,
+        records_after=None if others is None else stats.messages_written + others,
+    )

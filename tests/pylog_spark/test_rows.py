@@ -5,10 +5,12 @@ import pyarrow as pa
 import pytest
 
 from pylog_spark.rows import (
+    Binary,
     Int32,
     Number,
     Numbers,
     Text,
+    batches_of,
     column,
     read_rows,
     row_reader,
@@ -114,3 +116,16 @@ def test_rows_leave_unnamed_columns_null():
 def test_a_column_that_does_not_exist_is_an_error_and_not_lost():
     with pytest.raises(KeyError, match="bytes_befor"):
         rows_to_batch(RESULT, [{"bytes_befor": 1}])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bytes:
+    content: Binary = column("bytes")
+
+
+def test_a_batch_has_a_few_hundred_objects_or_a_few_megabytes():
+    small = [batch.num_rows for batch in batches_of(Bytes, [Bytes(content=b"x")] * 600)]
+    large = [batch.num_rows for batch in batches_of(Bytes, [Bytes(content=bytes(3 << 20))] * 5)]
+    assert small == [256, 256, 88]
+    assert large == [2, 2, 1]
+    assert list(batches_of(Bytes, [])) == []

@@ -122,7 +122,7 @@ def test_large_cells_go_in_pieces_through_files_that_are_gone_afterwards(tmp_pat
             yield pa.RecordBatch.from_pylist([{**row, "cell": bytes(row["cell"])}], CELLS)
 
     with engine_of() as engine:
-        spread = engine.spread([2, 1, 0], work, CELLS)
+        spread = engine.spread_batches([2, 1, 0], work, CELLS)
         joined = engine.map_rows(spread.to_units(1).sort_within("number", "part"), join, CELLS)
         found = engine.collect(joined, CELLS, "t")
         (folder,) = tmp_path.iterdir()
@@ -182,7 +182,7 @@ def test_what_is_published_is_read_in_tasks_until_it_is_released(engine):
         number = value.value["key"] + len(again.value)
         yield pa.RecordBatch.from_pylist([{"number": number, "task": "", "place": 0}])
 
-    rows = engine.spread([0], work, SEEN)
+    rows = engine.spread_batches([0], work, SEEN)
     assert engine.collect(rows, SEEN, "t")["number"].to_pylist() == [9]
     engine.release()
     with pytest.raises(TaskFailedError, match="t: task 1 of 1: FileNotFoundError"):
@@ -204,18 +204,18 @@ def dying(folder: Path, times: int):
 
 
 def test_a_task_whose_process_dies_is_done_by_another_one(engine, tmp_path):
-    rows = engine.spread([0, 1, 2], dying(tmp_path, 3), SEEN)
+    rows = engine.spread_batches([0, 1, 2], dying(tmp_path, 3), SEEN)
     assert engine.collect(rows, SEEN, "t")["number"].to_pylist() == [0, 1, 2]
     assert len(list(tmp_path.iterdir())) == 9
 
 
 def test_a_task_whose_processes_die_again_and_again_fails_the_stage(engine, tmp_path):
-    rows = engine.spread([0], dying(tmp_path, 99), SEEN)
+    rows = engine.spread_batches([0], dying(tmp_path, 99), SEEN)
     with pytest.raises(TaskFailedError, match=r"merge: task 1 of 1: the process died .* 4 times"):
         engine.collect(rows, SEEN, "merge")
     assert len(list(tmp_path.iterdir())) == 4
     # The others are there as before.
-    assert engine.collect(engine.spread([5], process_of, SEEN), SEEN, "t").num_rows == 1
+    assert engine.collect(engine.spread_batches([5], process_of, SEEN), SEEN, "t").num_rows == 1
 
 
 def test_looks_are_made_one_after_the_other(engine):
@@ -239,7 +239,7 @@ def test_an_error_of_a_task_is_the_stages(engine, is_look):
             raise KeyError("lost")
         yield from process_of(unit)
 
-    rows = engine.spread([0, 1, 2, 3], work, SEEN)
+    rows = engine.spread_batches([0, 1, 2, 3], work, SEEN)
     with pytest.raises(TaskFailedError, match="observe: task 3 of 4: KeyError: 'lost'"):
         engine.collect(rows, SEEN, "observe", is_look=is_look)
 
@@ -252,7 +252,7 @@ def test_after_an_error_no_process_works_any_more(tmp_path):
 
     def interrupted(engine: AnyEngine) -> None:
         stage = engine.alongside(
-            lambda: engine.collect(engine.spread([0, 1], work, SEEN), SEEN, "t")
+            lambda: engine.collect(engine.spread_batches([0, 1], work, SEEN), SEEN, "t")
         )
         limit = time.monotonic() + 60
         while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < limit:
@@ -295,7 +295,7 @@ def work(path):
 
 try:
     with open_engine(Local(2), tag="interrupted") as engine:
-        engine.collect(engine.spread([sys.argv[1]] * 2, work, CUT), CUT, "a long one")
+        engine.collect(engine.spread_batches([sys.argv[1]] * 2, work, CUT), CUT, "a long one")
 except KeyboardInterrupt:
     sys.exit(130)
 """

@@ -35,7 +35,7 @@ class DyingEngine(local_engine.LocalEngine):
 
     deaths = Path()
 
-    def spread(
+    def spread_batches(
         self,
         units: Sequence[object],
         work: Callable[[object], Iterator[pa.RecordBatch]],
@@ -52,7 +52,9 @@ class DyingEngine(local_engine.LocalEngine):
                 os.kill(os.getpid(), signal.SIGKILL)
             yield from batches
 
-        return super().spread([(uuid.uuid4().hex, unit) for unit in units], die_once, schema)
+        return super().spread_batches(
+            [(uuid.uuid4().hex, unit) for unit in units], die_once, schema
+        )
 
 
 @pytest.mark.item("FLT-14")

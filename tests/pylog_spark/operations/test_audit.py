@@ -26,13 +26,9 @@ def answers_of(cluster: Cluster) -> list[dict]:
     """Return what the tasks of an audit answer, without an engine."""
     observed, _ = verify_log_directories([(str(root), Role.BROKER) for root in cluster.roots])
     states = parse_states(json.dumps({"partitions": cluster.states}).encode(), "states")
-    rows = [
-        row
-        for batch in audit_partitions(find_places(observed, states), NOW_MS)
-        for row in batch.to_pylist()
-    ]
-    assert [row["error"] for row in rows if row["error"]] == []
-    return [json.loads(row["answer"]) for row in rows]
+    rows = list(audit_partitions(find_places(observed, states), NOW_MS))
+    assert [row.failure for row in rows if row.failure] == []
+    return [json.loads(row.answer) for row in rows]
 
 
 def prints(folder: Path) -> dict[str, str]:

@@ -1,0 +1,59 @@
+"""Messages of tasks: one partition's answer, or its error, to driver or task.
+
+A message is a dataclass in the module of the task that makes it. The engine makes rows of messages,
+and messages of rows.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from pylog_spark.rows import column, row_reader
+from pylog_spark.schemas import Failure
+from pylog_spark.structured_logs import log_fields
+from pylog_spark.tasks.cells import join_rows
+from pylog_spark.tasks.failures import fields_of, log_end
+from pylog_spark.tasks.partition_ref import PartitionRef
+
+MessageT = TypeVar("MessageT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskMessage:
+    """The fields of every message about one partition of a run."""
+
+    ordinal: int = column("row of the partition in the run's own table")
+    duration_ms: int = column("time it took")
+    failure: Failure = Failure()
+
+
+def attempt(
+    head: MessageT, work: Callable[[MessageT], MessageT], of: PartitionRef | None = None
+) -> MessageT:
+    """Return the message from work, or its error, with the duration.
+
+    Args:
+        head: The message but for its content; it has ``duration_ms`` and ``failure``.
+        work: Returns the whole message for its head.
+        of: The partition that it is about, for log lines; None where that is not known.
+    """
+    started = time.perf_counter()
+    message: Any = head
+    with log_fields(**fields_of(of)):
+        try:
+            message = work(head)
+        except Exception as error:  # noqa: BLE001  # the message carries it; other partitions go on
+            message = replace(message, failure=Failure.of(error))
+            log_end(message.failure, error=error)
+        else:
+            log_end(message.failure, operations=getattr(message, "operations", None))
+    ended: MessageT = replace(message, duration_ms=round((time.perf_counter() - started) * 1000))
+    return ended
+
+
+def join_messages(kind: type[MessageT], batches: Iterable[pa.RecordBatch]) -> Iterator[MessageT]:
+    """Yield messages from their consecutive pieces, as ``cells.join_rows`` does."""
+    return map(row_reader(kind), join_rows(batches))

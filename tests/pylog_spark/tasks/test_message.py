@@ -1,0 +1,40 @@
+from dataclasses import dataclass, replace
+
+from pylog_spark.rows import Number, Text, batches_of, column, schema_of
+from pylog_spark.tasks.cells import PIECE_BYTES, cut_batches
+from pylog_spark.tasks.message import TaskMessage, attempt, join_messages
+from storage_core.errors import StorageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer(TaskMessage):
+    size: Number = column("a size")
+    text: Text = column("a text")
+
+
+HEAD = Answer(ordinal=7)
+
+
+def test_an_answer_has_its_head_and_the_time_it_took():
+    answer = attempt(HEAD, lambda head: replace(head, size=3))
+    assert answer.duration_ms >= 0
+    assert replace(answer, duration_ms=0) == Answer(ordinal=7, size=3, duration_ms=0)
+    assert not answer.failure
+
+
+def test_an_error_is_a_message_too():
+    def work(_head: Answer) -> Answer:
+        raise StorageError("/log/t-0", "no")
+
+    answer = attempt(HEAD, work)
+    assert (answer.ordinal, answer.size) == (7, None)
+    assert answer.failure.error_class == "StorageError"
+    assert "/log/t-0" in (answer.failure.error or "")
+
+
+def test_a_message_of_any_size_arrives_whole():
+    sent = [replace(HEAD, text="x" * (2 * PIECE_BYTES)), replace(HEAD, ordinal=8, duration_ms=1)]
+    pieces = list(cut_batches(batches_of(Answer, sent)))
+    assert sum(piece.num_rows for piece in pieces) > len(sent)
+    assert list(join_messages(Answer, pieces)) == sent
+    assert schema_of(Answer).names[:2] == ["ordinal", "duration_ms"]
