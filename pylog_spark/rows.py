@@ -12,6 +12,7 @@ is ever made, stay in Arrow.
 """
 
 import enum
+import functools
 import itertools
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -101,14 +102,12 @@ def batches_of(kind: type[T], values: Iterable[T]) -> Iterator[pa.RecordBatch]:
 
     A batch has a few hundred rows, as ``rows_to_batches`` says, or a few megabytes of bytes.
     """
-    schema = schema_of(kind)
-    places = [attrgetter(path) for path in _paths(kind)]
+    schema, to_row = schema_of(kind), row_writer(kind)
     rows: list[dict[str, Any]] = []
     size = 0
     for value in values:
-        cells = [place(value) for place in places]
-        rows.append(dict(zip(schema.names, cells, strict=True)))
-        size += sum(len(cell) for cell in cells if isinstance(cell, bytes))
+        rows.append(to_row(value))
+        size += sum(len(cell) for cell in rows[-1].values() if isinstance(cell, bytes))
         if len(rows) == _ROWS_IN_A_BATCH or size >= _BATCH_BYTES:
             yield rows_to_batch(schema, rows)
             rows, size = [], 0
@@ -126,6 +125,12 @@ def read_rows(kind: type[T], table: pa.Table) -> Iterator[T]:
     reader = row_reader(kind)
     for batch in table.select(schema_of(kind).names).to_batches(max_chunksize=_ROWS_AT_ONCE):
         yield from map(reader, batch.to_pylist())
+
+
+def row_writer(kind: type[T]) -> Callable[[T], dict[str, Any]]:
+    """Return the function to make rows of objects, a dictionary each."""
+    places = {path.rpartition(".")[2]: attrgetter(path) for path in _paths(kind)}
+    return lambda value: {name: place(value) for name, place in places.items()}
 
 
 def row_reader(kind: type[T]) -> Callable[[Mapping[str, Any]], T]:
@@ -184,14 +189,19 @@ def _arrow_type(kind: Any) -> pa.DataType:
     return _ARROW_TYPES[base]
 
 
-def _paths(kind: Any) -> Iterator[str]:
-    """Yield the attribute path to each column's value."""
+def _list_paths(kind: Any) -> tuple[str, ...]:
+    """Return the attribute path to each column's value."""
     hints = get_type_hints(kind)
+    paths: list[str] = []
     for each in fields(kind):
-        if is_dataclass(hints[each.name]):
-            yield from (f"{each.name}.{path}" for path in _paths(hints[each.name]))
-        else:
-            yield each.name
+        inner = hints[each.name]
+        nested = _paths(inner) if is_dataclass(inner) else ()
+        paths += [f"{each.name}.{path}" for path in nested] or [each.name]
+    return tuple(paths)
+
+
+# Asked for each message of a task that has many.
+_paths: Final[Callable[[Any], tuple[str, ...]]] = functools.cache(_list_paths)
 
 
 def rows_to_batch(schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:

@@ -851,51 +851,6 @@ RECOVERY_WORK: Final = schema_of(RecoveryWorkRow)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentScanRow:
-    """A scan of one segment, for the recovery task.
-
-    The segment was read from end to end; the task recovers its partition.
-    """
-
-    ordinal: int = column(_ORDINAL)
-    unit: Int32 = column("number of the task that recovers the partition")
-    base_offset: Number = column("of the segment")
-    scan: Binary = column("what was found in it, null with an error")
-    duration_ms: int = column("time it took")
-    failure: Failure = Failure()
-
-
-SEGMENT_SCAN: Final = schema_of(SegmentScanRow)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveredRow:
-    """What recovery made, or would make, of one partition."""
-
-    ordinal: int = column(_ORDINAL)
-    status: Text = column("planned, done, skipped or failed")
-    reason: Text = column("stable code that says why it was refused")
-    log_start_offset: Number = column("first offset of the log")
-    log_end_offset: Number = column("next offset of the log")
-    first_base_offset: Number = column("base offset of the first segment")
-    bytes_after: Number = column("bytes of all .log files")
-    segments_after: Number = column("segments of the partition")
-    rebuilt_segments: Number = column("segments whose indexes were built anew")
-    cuts: Text = column("what is lost, as JSON: file, position, bytes, records, reason")
-    salvage: Text = column("where the cuts were set aside, as JSON; null if nowhere")
-    is_repaired: Truth = column("whether anything is cut, split or built anew")
-    next_offset: Number = column("entry of the cleaner checkpoint afterwards, null if it stays")
-    steps: Number = column("operations on files")
-    operations: Text = column("the operations, as JSON")
-    touched: Truth = column("whether files may have been changed before the error")
-    duration_ms: int = column("time it took, reading included")
-    failure: Failure = Failure()
-
-
-RECOVERED: Final = schema_of(RecoveredRow)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryRow:
     """The outcome of recovery for one partition, real or planned.
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from pylog_spark.engines.engine import Rows
 from pylog_spark.report import size_text
+from pylog_spark.rows import row_writer
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.plan_table import read_planned
 from pylog_spark.run.planning import (
@@ -22,13 +23,15 @@ from pylog_spark.run.planning import (
 from pylog_spark.run.progress import ProgressMeter, progress_text
 from pylog_spark.run.run import Run
 from pylog_spark.run.waves import Outcomes
-from pylog_spark.schemas import RECOVERED, SEGMENT_SCAN, Status
+from pylog_spark.schemas import Status
 from pylog_spark.tasks.cells import PART
 from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.recovery import (
+    RecoveredLog,
     RecoveryContext,
     RecoveryLimits,
     RecoveryWork,
+    ScannedSegment,
     fold_partitions,
     recover_whole,
     scan_segments,
@@ -148,19 +151,18 @@ class RecoveryStages:
             (scans, scan_sizes), (others, other_sizes) = stages
             stages = [(scans.union(others), scan_sizes + other_sizes)]
         outcomes: Outcomes = {}
+        to_row = row_writer(RecoveredLog)
         for recovered, sizes in stages:
             watch: Any = nullcontext()
             if self._meter is not None:
                 watch = self._meter.stage(sizes)
             with watch:
-                rows = self._run.engine.collect(recovered, RECOVERED, title).to_pylist()
+                logs = self._run.engine.receive(recovered, RecoveredLog, title)
             outcomes |= {
-                row["ordinal"]: Outcome(
-                    columns=row,
-                    duration_ms=row["duration_ms"] or 0,
-                    was_touched=bool(row["touched"]),
+                log.ordinal: Outcome(
+                    columns=to_row(log), duration_ms=log.duration_ms, was_touched=log.touched
                 )
-                for row in rows
+                for log in logs
             }
         return outcomes
 
@@ -192,16 +194,16 @@ class RecoveryStages:
         works = {each.ref.ordinal: each.work for each in due}
         folded_by, folds = self._lanes(due)
 
-        def scan(items: Sequence[tuple[RecoveryWork, int]]) -> Iterator[pa.RecordBatch]:
+        def scan(items: Sequence[tuple[RecoveryWork, int]]) -> Iterator[ScannedSegment]:
             return scan_segments(items, folded_by, context)
 
-        def fold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def fold(batches: Iterator[pa.RecordBatch]) -> Iterator[RecoveredLog]:
             return fold_partitions(batches, works, context)
 
         engine = self._run.engine
-        scans = engine.spread_batches([unit.values for unit in units], scan, SEGMENT_SCAN)
+        scans = engine.spread([unit.values for unit in units], scan, ScannedSegment)
         ordered = scans.to_units(folds).sort_within("ordinal", "base_offset", PART)
-        folded = engine.map_rows(ordered, fold, RECOVERED)
+        folded = engine.map_messages(ordered, fold, RecoveredLog)
         return folded, [(unit.size_bytes, len(unit.items)) for unit in units]
 
     def _lanes(self, due: Sequence[DueRecovery]) -> tuple[dict[int, int], int]:
@@ -248,10 +250,10 @@ class RecoveryStages:
         """
         listed = [[(each.work, each.size_bytes) for each in unit.values] for unit in units]
 
-        def whole(items: Sequence[tuple[RecoveryWork, int]]) -> Iterator[pa.RecordBatch]:
+        def whole(items: Sequence[tuple[RecoveryWork, int]]) -> Iterator[RecoveredLog]:
             return recover_whole(items, context)
 
-        recovered = self._run.engine.spread_batches(listed, whole, RECOVERED)
+        recovered = self._run.engine.spread(listed, whole, RecoveredLog)
         sizes = [
             (sum(p.size_bytes for p in unit.values), sum(len(p.scan_offsets) for p in unit.values))
             for unit in units

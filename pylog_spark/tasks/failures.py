@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from pylog_spark.schemas import Failure, Reason, Status
+from pylog_spark.schemas import Reason, Status
 from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.partition_ref import PartitionRef
 from storage_core.errors import NegativeTimestampError, RecoveryRequiredError, describe_failure
@@ -47,9 +47,9 @@ def attempt(work: Callable[[], dict[str, Any]], of: PartitionRef | None = None) 
             row = work()
         except Exception as error:  # noqa: BLE001  # the row carries it; other partitions go on
             row = describe_failure(error)
-            _log_row(row, error)
+            log_end(row, error)
         else:
-            _log_row(row)
+            log_end(row)
     return row | {"duration_ms": round((time.perf_counter() - started) * 1000)}
 
 
@@ -76,9 +76,9 @@ def attempt_row(
             reason = refusal_of(error)
             status = Status.FAILED if reason is None else Status.SKIPPED
             row = {"status": status, "reason": reason, **describe_failure(error)}
-            _log_row(row, error)
+            log_end(row, error)
         else:
-            _log_row(row)
+            log_end(row)
     return row | {"duration_ms": round((time.perf_counter() - started) * 1000)}
 
 
@@ -116,33 +116,21 @@ def fields_of(of: PartitionRef | None) -> dict[str, Any]:
     return {"root": of.root, "topic": of.partition.topic, "partition": of.partition.partition}
 
 
-def log_end(
-    failure: Failure, *, error: Exception | None = None, operations: str | None = None
-) -> None:
+def log_end(row: Mapping[str, Any], error: Exception | None = None) -> None:
     """Log a partition's changed files, or the error of its work.
 
     Nothing else is logged.
 
     The driver logs a failure as an error when the row has reached it; this line comes at once, and
     has a traceback where no commit has made a row of the error before.
-
-    Args:
-        failure: Of its row.
-        error: The exception behind that, None where a commit has made a row of it.
-        operations: What has been done, as JSON; None for nothing.
     """
     if not _log.isEnabledFor(logging.INFO):
         return
-    if failure:
+    if row.get("error_class") is not None:
         directory = getattr(error, "directory", None)
-        with log_fields(error_class=failure.error_class, directory=directory):
-            _log.info("%s", failure.error, exc_info=error)
-    elif operations:
-        with log_fields(operations=len(json.loads(operations))):
+        with log_fields(error_class=row["error_class"], directory=directory):
+            _log.info("%s", row["error"], exc_info=error)
+    elif row.get("operations") and row.get("status") in {None, Status.DONE}:
+        operations = json.loads(row["operations"])
+        with log_fields(operations=len(operations)):
             _log.info("committed")
-
-
-def _log_row(row: Mapping[str, Any], error: Exception | None = None) -> None:
-    failure = Failure(error_class=row.get("error_class"), error=row.get("error") or "")
-    is_done = row.get("status") in {None, Status.DONE}
-    log_end(failure, error=error, operations=row.get("operations") if is_done else None)

@@ -1,17 +1,17 @@
-"""Messages of tasks: one partition's answer, or its error, to driver or task.
+"""Messages of tasks to the driver, or to other tasks.
 
 A message is a dataclass in the module of the task that makes it. The engine makes rows of messages,
 and messages of rows.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from pylog_spark.rows import column, row_reader
+from pylog_spark.rows import column, row_reader, row_writer
 from pylog_spark.schemas import Failure
 from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.cells import join_rows
@@ -47,11 +47,17 @@ def attempt(
             message = work(head)
         except Exception as error:  # noqa: BLE001  # the message carries it; other partitions go on
             message = replace(message, failure=Failure.of(error))
-            log_end(message.failure, error=error)
+            log_end(row_writer(type(head))(message), error)
         else:
-            log_end(message.failure, operations=getattr(message, "operations", None))
+            log_end(row_writer(type(head))(message))
     ended: MessageT = replace(message, duration_ms=round((time.perf_counter() - started) * 1000))
     return ended
+
+
+def fill(head: MessageT, columns: Mapping[str, Any]) -> MessageT:
+    """Return a message with the columns that a commit has answered."""
+    kind = type(head)
+    return row_reader(kind)({**row_writer(kind)(head), **columns})
 
 
 def join_messages(kind: type[MessageT], batches: Iterable[pa.RecordBatch]) -> Iterator[MessageT]:

@@ -11,21 +11,21 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
-from pylog_spark.rows import rows_to_batch, rows_to_batches
-from pylog_spark.schemas import RECOVERED, RECOVERY_WORK, SEGMENT_SCAN, Action, Reason, Status
+from pylog_spark.rows import Binary, Int32, Number, Text, Truth, column, rows_to_batches
+from pylog_spark.schemas import RECOVERY_WORK, Action, Failure, Reason, Status
 from pylog_spark.tasks.ahead import (
     BYTES_AT_ONCE,
     Room,
     map_in_turns,
     map_partitions,
 )
-from pylog_spark.tasks.cells import join_rows
-from pylog_spark.tasks.failures import attempt, attempt_row, error_of
+from pylog_spark.tasks.failures import attempt_row, error_of
 from pylog_spark.tasks.fingerprints import digest_operations
 from pylog_spark.tasks.listing import (
     REASON_OF_OTHER_KIND,
@@ -35,6 +35,7 @@ from pylog_spark.tasks.listing import (
     rows_of,
 )
 from pylog_spark.tasks.managed_view import has_expected_topic_id
+from pylog_spark.tasks.message import TaskMessage, attempt, fill, join_messages
 from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.off_switch import is_switched_off
@@ -93,6 +94,36 @@ class RecoveryWork:
     def action(self) -> Action:
         """What is done to it."""
         return Action.TRUNCATE if self.truncations else Action.RECOVER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScannedSegment(TaskMessage):
+    """A scan of one segment, for the task that recovers its partition."""
+
+    unit: Int32 = column("number of the task that recovers the partition")
+    base_offset: int = column("of the segment")
+    scan: Binary = column("what was found in it, null with an error")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveredLog(TaskMessage):
+    """What recovery made, or would make, of one partition."""
+
+    status: Text = column("planned, done, skipped or failed")
+    reason: Text = column("stable code that says why it was refused")
+    log_start_offset: Number = column("first offset of the log")
+    log_end_offset: Number = column("next offset of the log")
+    first_base_offset: Number = column("base offset of the first segment")
+    bytes_after: Number = column("bytes of all .log files")
+    segments_after: Number = column("segments of the partition")
+    rebuilt_segments: Number = column("segments whose indexes were built anew")
+    cuts: Text = column("what is lost, as JSON: file, position, bytes, records, reason")
+    salvage: Text = column("where the cuts were set aside, as JSON; null if nowhere")
+    is_repaired: Truth = column("whether anything is cut, split or built anew")
+    next_offset: Number = column("entry of the cleaner checkpoint afterwards, null if it stays")
+    steps: Number = column("operations on files")
+    operations: Text = column("the operations, as JSON")
+    touched: bool = column("whether files may have been changed before the error")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,8 +246,8 @@ def _segments_to_scan(
 
 def scan_segments(
     items: Iterable[tuple[RecoveryWork, int]], units: Mapping[int, int], context: RecoveryContext
-) -> Iterator[pa.RecordBatch]:
-    """Read segments from end to end: a row of ``schemas.SEGMENT_SCAN`` each.
+) -> Iterator[ScannedSegment]:
+    """Read segments from end to end.
 
     Args:
         items: Partitions and base offsets of their segments.
@@ -224,37 +255,30 @@ def scan_segments(
         context: The recovery.
     """
     for work, base_offset in items:
-        # A scan holds the segment's indexes: handed on at once, not gathered.
-        scanned = attempt(partial(_scan, work, base_offset, context), work.ref)
-        head = {
-            "ordinal": work.ref.ordinal,
-            "unit": units[work.ref.ordinal],
-            "base_offset": base_offset,
-        }
-        yield rows_to_batch(SEGMENT_SCAN, [head | scanned])
+        ordinal = work.ref.ordinal
+        head = ScannedSegment(ordinal=ordinal, unit=units[ordinal], base_offset=base_offset)
+        yield attempt(head, partial(_scan, work, context), work.ref)
 
 
-def _scan(work: RecoveryWork, base_offset: int, context: RecoveryContext) -> dict[str, Any]:
+def _scan(work: RecoveryWork, context: RecoveryContext, head: ScannedSegment) -> ScannedSegment:
     config, write, place = _config(work, context), context.write, work.ref.directory
     store = open_store(place) if write is None else write.roots[work.ref.root].open(place)
-    with closing(store.open_file(log_file(base_offset))) as reader:
+    with closing(store.open_file(log_file(head.base_offset))) as reader:
         scan = scan_segment(
             reader,
-            base_offset,
+            head.base_offset,
             index_interval_bytes=config.index_interval_bytes,
             max_index_bytes=config.segment_index_bytes,
             window_bytes=context.run.cleaner.window_bytes,
             threads=context.threads,
         )
-    return {"scan": scan.to_bytes()}
+    return replace(head, scan=scan.to_bytes())
 
 
 def fold_partitions(
     batches: Iterable[pa.RecordBatch], works: Mapping[int, RecoveryWork], context: RecoveryContext
-) -> Iterator[pa.RecordBatch]:
-    """Recover partitions from their segments' scans; yield a row each.
-
-    The rows are of ``schemas.RECOVERED``.
+) -> Iterator[RecoveredLog]:
+    """Recover partitions from their segments' scans.
 
     Several wait for their disks at once, as many as there is room for what their scans hold.
 
@@ -262,47 +286,40 @@ def fold_partitions(
     commit, which is finished then: scans that are done again find what it left of the segments.
 
     Args:
-        batches: Pieces of rows of ``schemas.SEGMENT_SCAN``, ordered by partition and segment; all
-            of a partition are there.
+        batches: Pieces of scans, ordered by partition and segment; all of a partition are there.
         works: The partitions of the wave, by ordinal.
         context: The recovery.
     """
     room = Room(BYTES_AT_ONCE)
 
-    def scanned() -> Iterator[tuple[int, list[dict[str, Any]], ExitStack]]:
-        for ordinal, rows in groupby(join_rows(batches), key=lambda row: int(row["ordinal"])):
-            of_partition, held = list(rows), ExitStack()
+    def by_partition() -> Iterator[tuple[RecoveryWork, list[ScannedSegment], ExitStack]]:
+        scans = join_messages(ScannedSegment, batches)
+        for ordinal, some in groupby(scans, key=attrgetter("ordinal")):
+            of_partition, held = list(some), ExitStack()
             # Before the next ones are joined: those of a big log are as much as a task may hold.
-            held.enter_context(room.take(sum(len(row["scan"] or b"") for row in of_partition)))
-            yield ordinal, of_partition, held
+            held.enter_context(room.take(sum(len(each.scan or b"") for each in of_partition)))
+            yield works[ordinal], of_partition, held
 
-    def fold(item: tuple[int, list[dict[str, Any]], ExitStack]) -> dict[str, Any]:
-        ordinal, rows, held = item
+    def fold(item: tuple[RecoveryWork, list[ScannedSegment], ExitStack]) -> RecoveredLog:
+        work, segments, held = item
         with held:
-            return _fold(works[ordinal], rows, context)
+            failure = next((each.failure for each in segments if each.failure), Failure())
+            scans = {
+                each.base_offset: SegmentScan.from_bytes(each.scan)
+                for each in segments
+                if each.scan is not None and not failure
+            }
+            log = _recover(work, scans, context, failure)
+            spent_ms = sum(each.duration_ms for each in segments)
+            return replace(log, duration_ms=log.duration_ms + spent_ms)
 
-    yield from rows_to_batches(RECOVERED, map_in_turns(fold, scanned()))
-
-
-def _fold(
-    work: RecoveryWork, rows: Iterable[Mapping[str, Any]], context: RecoveryContext
-) -> dict[str, Any]:
-    took_ms, failed = 0, None
-    scans: dict[int, SegmentScan] = {}
-    for row in rows:
-        took_ms += row["duration_ms"]
-        if row["error_class"] is not None:
-            failed = failed or {name: row[name] for name in ("error_class", "error")}
-        elif failed is None:
-            scans[row["base_offset"]] = SegmentScan.from_bytes(row["scan"])
-    folded = _row(work, {} if failed else scans, context, failed)
-    return folded | {"duration_ms": (folded.get("duration_ms") or 0) + took_ms}
+    return map_in_turns(fold, by_partition())
 
 
 def recover_whole(
     items: Iterable[tuple[RecoveryWork, int]], context: RecoveryContext
-) -> Iterator[pa.RecordBatch]:
-    """Recover partitions, small ones beside each other: a row of ``schemas.RECOVERED`` each.
+) -> Iterator[RecoveredLog]:
+    """Recover partitions, small ones beside each other.
 
     Args:
         items: Partitions, and how many bytes of their segments are to be read.
@@ -310,49 +327,51 @@ def recover_whole(
     """
     room = Room(BYTES_AT_ONCE)
 
-    def recover(item: tuple[RecoveryWork, int]) -> dict[str, Any]:
+    def recover(item: tuple[RecoveryWork, int]) -> RecoveredLog:
         work, size_bytes = item
         # Of small ones, others are read beside it.
         threads = context.threads if size_bytes >= BYTES_AT_ONCE else 1
         with room.take(size_bytes):
-            return _row(work, {}, replace(context, threads=threads))
+            return _recover(work, {}, replace(context, threads=threads))
 
-    yield from rows_to_batches(RECOVERED, map_in_turns(recover, items))
+    return map_in_turns(recover, items)
 
 
-def _row(
+def _recover(
     work: RecoveryWork,
     scans: Mapping[int, SegmentScan],
     context: RecoveryContext,
-    failed: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Return a partition's row after its scans, failed or not."""
+    failure: Failure = Failure(),
+) -> RecoveredLog:
+    """Recover a partition after its scans, or after the failure of one."""
     step = _plan if context.write is None else _commit
-    row = attempt_row(partial(step, work, scans, context, failed), of=work.ref)
-    return {"ordinal": work.ref.ordinal, TOUCHED: False} | row
+    head = RecoveredLog(ordinal=work.ref.ordinal, status=Status.FAILED, touched=False)
+    return attempt(head, partial(step, work, scans, context, failure), work.ref)
 
 
 def _plan(
     work: RecoveryWork,
     scans: Mapping[int, SegmentScan],
     context: RecoveryContext,
-    failed: Mapping[str, Any] | None,
-) -> dict[str, Any]:
-    if failed is not None:
-        return {"status": Status.FAILED, **failed}
+    failure: Failure,
+    head: RecoveredLog,
+) -> RecoveredLog:
+    if failure:
+        return replace(head, failure=failure)
     store = open_store(work.ref.directory)
     log = _load(store, work, scans, context)
     answer = _describe(store, work, log, context)
     is_refused = answer["reason"] is not None
-    return answer | {"status": Status.SKIPPED if is_refused else Status.PLANNED}
+    return fill(head, answer | {"status": Status.SKIPPED if is_refused else Status.PLANNED})
 
 
 def _commit(
     work: RecoveryWork,
     scans: Mapping[int, SegmentScan],
     context: RecoveryContext,
-    failed: Mapping[str, Any] | None,
-) -> dict[str, Any]:
+    failure: Failure,
+    head: RecoveredLog,
+) -> RecoveredLog:
     """Recover a partition, unless already done or refused by a guard.
 
     Another attempt may have done it.
@@ -362,7 +381,7 @@ def _commit(
         raise ValueError("nothing may be written")
 
     def prepare(store: LogStore) -> Prepared:
-        if failed is not None:
+        if failure:
             return Prepared(result={TOUCHED: False}, plan=None)
         log = _load(store, work, scans, context)
         answer = _describe(store, work, log, context)
@@ -374,9 +393,10 @@ def _commit(
         return Prepared(result=answer, plan=log.plan)
 
     access = write.roots[work.ref.root]
-    row = {"status": Status.FAILED} | access.commit(work.ref.directory, work.action.value, prepare)
-    is_untouched = row.get(TOUCHED) is False
-    return {**row, **failed} if failed is not None and is_untouched else row
+    columns = access.commit(work.ref.directory, work.action.value, prepare)
+    if failure and columns.get(TOUCHED) is False:
+        return replace(head, failure=failure)
+    return fill(head, columns)
 
 
 _CHANGED: Final = {

@@ -3,7 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from pylog_spark.schemas import PARTIAL_INDEX, SEGMENT_SCAN
+from pylog_spark.rows import schema_of
+from pylog_spark.schemas import PARTIAL_INDEX
 from pylog_spark.tasks.cells import (
     MOST_CELL_BYTES,
     PART,
@@ -15,6 +16,7 @@ from pylog_spark.tasks.cells import (
     with_part,
 )
 from pylog_spark.tasks.compaction import index_segments
+from pylog_spark.tasks.recovery import ScannedSegment
 from storage_core.log.segment_scan import scan_segment
 from storage_core.store import LocalStore
 from tests.kit.compare import read_tree
@@ -132,7 +134,7 @@ def test_a_scan_of_many_batches_travels_in_pieces(tmp_path):
     finally:
         reader.close()
     row = {"ordinal": 0, "unit": 0, "base_offset": 0, "scan": scan.to_bytes() * 4, "duration_ms": 1}
-    batch = pa.RecordBatch.from_pylist([row], schema=SEGMENT_SCAN)
+    batch = pa.RecordBatch.from_pylist([row], schema=schema_of(ScannedSegment))
     assert max(map(largest_cell, cut_batches([batch]))) <= PIECE_BYTES
     (again,) = join_rows(cut_batches([batch]))
     assert bytes(again["scan"]) == row["scan"]

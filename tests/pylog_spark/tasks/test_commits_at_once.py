@@ -246,9 +246,9 @@ def recovery_of(logs: Path) -> tuple[list[tuple[RecoveryWork, int]], RecoveryCon
 def test_small_partitions_are_recovered_at_the_same_time(logs, monkeypatch):
     items, context = recovery_of(logs)
     in_the_middle_of_commits(monkeypatch)
-    rows = rows_of(recover_whole(items, context))
-    assert ordinals(rows) == list(range(PARTITIONS))
-    assert [row["status"] for row in rows] == ["done"] * PARTITIONS
+    logs = list(recover_whole(items, context))
+    assert [log.ordinal for log in logs] == list(range(PARTITIONS))
+    assert [log.status for log in logs] == ["done"] * PARTITIONS
 
 
 def test_big_partitions_are_recovered_one_at_a_time(logs, monkeypatch):
@@ -256,7 +256,7 @@ def test_big_partitions_are_recovered_one_at_a_time(logs, monkeypatch):
     alone = Meeting(recovery.plan_recovery)
     monkeypatch.setattr(recovery, "plan_recovery", alone)
     monkeypatch.setattr(recovery, "BYTES_AT_ONCE", 1999)
-    assert [row["status"] for row in rows_of(recover_whole(items, context))] == ["done"] * 4
+    assert [log.status for log in recover_whole(items, context)] == ["done"] * 4
     assert alone.most == 1
 
 

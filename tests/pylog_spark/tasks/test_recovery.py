@@ -9,15 +9,17 @@ import pyarrow as pa
 import pytest
 
 from pylog_spark.options import HighWatermarkSource
-from pylog_spark.schemas import SEGMENT_SCAN
+from pylog_spark.rows import batches_of, row_writer, schema_of
 from pylog_spark.tasks import recovery
 from pylog_spark.tasks.ahead import BYTES_AT_ONCE
 from pylog_spark.tasks.cells import PART, cut_batches, with_part
 from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.recovery import (
+    RecoveredLog,
     RecoveryContext,
     RecoveryLimits,
     RecoveryWork,
+    ScannedSegment,
     fold_partitions,
     recover_whole,
     scan_segments,
@@ -92,19 +94,18 @@ class Recoverer:
 
     def scan(self) -> pa.Table:
         offsets = [(self.work, offset_of(log.name) or 0) for log in self.logs]
-        scans = cut_batches(scan_segments(offsets, {0: 0}, self.context))
-        return pa.Table.from_batches(scans, schema=with_part(SEGMENT_SCAN))
+        scans = scan_segments(offsets, {0: 0}, self.context)
+        pieces = cut_batches(batches_of(ScannedSegment, scans))
+        return pa.Table.from_batches(pieces, schema=with_part(schema_of(ScannedSegment)))
 
     def fold(self, scans: pa.Table) -> dict[str, Any]:
         ordered = scans.sort_by([("base_offset", "ascending"), (PART, "ascending")])
-        (folded,) = fold_partitions(ordered.to_batches(), {0: self.work}, self.context)
-        (row,) = folded.to_pylist()
-        return dict(row)
+        (log,) = fold_partitions(ordered.to_batches(), {0: self.work}, self.context)
+        return row_writer(RecoveredLog)(log)
 
     def whole(self) -> dict[str, Any]:
-        (batch,) = recover_whole([(self.work, 0)], self.context)
-        (row,) = batch.to_pylist()
-        return dict(row)
+        (log,) = recover_whole([(self.work, 0)], self.context)
+        return row_writer(RecoveredLog)(log)
 
     def kill(self, scans: pa.Table, monkeypatch) -> None:
         """Let an attempt die when it has removed the segment after the damage."""
@@ -176,7 +177,7 @@ def test_logs_wait_for_their_disks_beside_each_other_as_far_as_their_scans_leave
     ]
     meeting, met = threading.Barrier(2), []
 
-    def wait_for_disk(work: RecoveryWork, *_: Any) -> dict[str, Any]:
+    def wait_for_disk(work: RecoveryWork, *_: Any) -> RecoveredLog:
         with waiting():
             try:
                 meeting.wait(timeout=30 if at_once > 1 else 0.2)
@@ -184,14 +185,14 @@ def test_logs_wait_for_their_disks_beside_each_other_as_far_as_their_scans_leave
                 met.append(1)
             else:
                 met.append(2)
-        return {"ordinal": work.ref.ordinal, "touched": False, "duration_ms": 1}
+        return RecoveredLog(ordinal=work.ref.ordinal, touched=False, duration_ms=1)
 
     monkeypatch.setattr(recovery, "BYTES_AT_ONCE", room)
-    monkeypatch.setattr(recovery, "_row", wait_for_disk)
+    monkeypatch.setattr(recovery, "_recover", wait_for_disk)
     works = {n: replace(recoverer.work, ref=replace(recoverer.work.ref, ordinal=n)) for n in (0, 1)}
     batches = [batch for table in scans for batch in table.to_batches()]
-    folded = pa.Table.from_batches(fold_partitions(batches, works, recoverer.context))
-    assert folded["ordinal"].to_pylist() == [0, 1]
+    logs = fold_partitions(batches, works, recoverer.context)
+    assert [log.ordinal for log in logs] == [0, 1]
     assert met == [at_once] * 2
 
 
@@ -218,5 +219,5 @@ def test_segments_are_read_with_the_threads_of_a_task_that_reads_one_partition(
     recoverer.scan()
     assert asked == {3}
     asked.clear()
-    row = next(recover_whole([(recoverer.work, size_bytes)], recoverer.context)).to_pylist()[0]
-    assert (row["status"], asked) == ("done", {threads})
+    log = next(recover_whole([(recoverer.work, size_bytes)], recoverer.context))
+    assert (log.status, asked) == ("done", {threads})

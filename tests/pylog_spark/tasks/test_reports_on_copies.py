@@ -6,9 +6,10 @@ import pyarrow as pa
 import pytest
 
 from pylog_spark.options import HighWatermarkSource
-from pylog_spark.rows import row_reader
+from pylog_spark.rows import batches_of, row_reader
 from pylog_spark.tasks.admission import Step
 from pylog_spark.tasks.recovery import (
+    RecoveredLog,
     RecoveryContext,
     RecoveryLimits,
     RecoveryWork,
@@ -118,7 +119,7 @@ def test_what_a_recovery_would_cut_of_a_mirror_at_a_url_is_reported(origin, mirr
             for ordinal, row in enumerate(looked)
         ]
         told = RecoveryContext(run=run, limits=limits, write=None)
-        found[root] = rows_of(recover_whole(works, told))
+        found[root] = rows_of(batches_of(RecoveredLog, recover_whole(works, told)))
     assert found[mirror] == found[str(origin.path)]
     assert {row["reason"] for row in found[mirror]} == {None, "CUTS_BELOW_HIGH_WATERMARK"}
     assert "00000000000000000000.log" in found[mirror][0]["cuts"]
