@@ -465,31 +465,6 @@ SEGMENT: Final = schema_of(SegmentRow)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForecastRow:
-    """A forecast of a broker's start for one partition; nothing is done."""
-
-    name: PartitionName
-    directory: Text = column("path of the partition directory")
-    read_bytes: Number = column("bytes that are read to recover it")
-    rebuilt_segments: Number = column("segments whose indexes are built anew")
-    split_segments: Number = column("segments that are split")
-    cut_bytes: Number = column("bytes of records that are cut")
-    cut_records: Number = column("records in them that can still be read")
-    deleted_segments: Number = column("segments that are removed whole")
-    lost_below_high_watermark: Number = column("offsets below it that are gone afterwards")
-    log_end_offset: Number = column("where the log ends afterwards")
-    cuts: Text = column("the first cuts, file and position, as JSON")
-    start: Text = column("opened, recovered, refused, strayed, emptied, deleted, created, unknown")
-    gone_records: Number = column("readable records that are served no more, but for those cut")
-    cut_from_start: Number = column("readable records that a recovery from the log's start cuts")
-    duration_ms: int = column("time it took to find out")
-    failure: Failure = Failure()
-
-
-FORECAST: Final = schema_of(ForecastRow)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRow:
     """The replicas of one partition together; nothing of them was changed."""
 
@@ -538,99 +513,6 @@ class PlanRow:
 
 
 PLAN: Final = schema_of(PlanRow)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartialIndexRow:
-    """Pass one: the keys of one segment with their last offsets."""
-
-    ordinal: int = column(_ORDINAL)
-    unit: Int32 = column("number of the task that merges")
-    segment: Number = column("number of the segment in the plan")
-    index: Binary = column("the partial index, null with an error or where it is filed")
-    path: Text = column("its scratch files but for their endings, null where it is not")
-    duration_ms: int = column("time it took")
-    failure: Failure = Failure()
-
-
-PARTIAL_INDEX: Final = schema_of(PartialIndexRow)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergedIndexRow:
-    """The merge: one row per partition."""
-
-    ordinal: int = column(_ORDINAL)
-    index: Binary = column("the merged index; null if too large, filed, or an error")
-    path: Text = column("its scratch file, null where it is in no file")
-    table_path: Text = column("that of its offset map, null where pass two needs none")
-    numbers: str = column("what pass one read and found, as JSON")
-    group_bytes: tuple[int, ...] = column("source bytes of each group, in group order")
-    end_offset: int = column("the cleaner point after the round")
-    duration_ms: int = column("time of the merge and of the partial indexes before it")
-    failure: Failure = Failure()
-
-
-MERGED_INDEX: Final = schema_of(MergedIndexRow)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExchangeRow:
-    """A part of compaction's exchange by hash: keys, or answers.
-
-    Keys go to a bucket or the fold, answers to a group.
-    """
-
-    ordinal: int = column(_ORDINAL)
-    unit: Int32 = column("number of the task that gets it")
-    group: Number = column("group of pass two; 0 before that is known")
-    kind: Number = column("what it says, in the order in which it has to be heard")
-    segment: Number = column("number of the segment that it is from or about")
-    content: Binary = column("packed arrays; null with an error")
-    duration_ms: int = column("time that went into it")
-    failure: Failure = Failure()
-
-
-EXCHANGE: Final = schema_of(ExchangeRow)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupManifestRow:
-    """Pass two: the attempt-private files that one group became."""
-
-    ordinal: int = column(_ORDINAL)
-    group: int = column("number of the group in the merged index")
-    manifest: str = column("the group's scratch files, sizes and counts, as JSON")
-    numbers: Text = column("what pass one read and found; on one row of an exchange")
-    duration_ms: int = column("time it took")
-    failure: Failure = Failure()
-
-
-GROUP_MANIFEST: Final = schema_of(GroupManifestRow)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitRow:
-    """A partition's commit, or its clean in one task.
-
-    There is one row per partition.
-    """
-
-    ordinal: int = column(_ORDINAL)
-    next_offset: Number = column("the cleaner point: first offset that is still dirty")
-    bytes_after: Number = column("bytes of all .log files")
-    segments_after: Number = column("segments of the partition")
-    records_before: Number = column("records of the partition")
-    records_after: Number = column("the same afterwards")
-    touched: bool = column("whether files may have been changed before the error")
-    operations: Text = column("the operations that were applied, as JSON")
-    was_split: Truth = column("whether a segment was split, and nothing cleaned")
-    statistics: Text = column("numbers of the round by Kafka's names, as JSON")
-    duration_ms: int = column("time it took")
-    failure: Failure = Failure()
-
-
-COMMIT: Final = schema_of(CommitRow)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -711,22 +593,6 @@ class NewestRecordRow:
 
 
 NEWEST_RECORD: Final = schema_of(NewestRecordRow)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweptRow:
-    """What became of one partition that retention was due in."""
-
-    ordinal: int = column(_ORDINAL)
-    bytes_after: Number = column("bytes of all .log files")
-    segments_after: Number = column("segments of the partition")
-    operations: Text = column("the operations that were applied, as JSON")
-    touched: bool = column("whether files may have been changed before the error")
-    duration_ms: int = column("time it took")
-    failure: Failure = Failure()
-
-
-SWEPT: Final = schema_of(SweptRow)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

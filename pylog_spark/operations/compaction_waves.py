@@ -15,18 +15,16 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Final, TypeVar
 
-import pyarrow as pa
-
 from pylog_spark.operations.due_compactions import CompactionLimits, DueCompaction, name_partitions
 from pylog_spark.operations.pass_stages import PassStages
 from pylog_spark.options import Strategy
-from pylog_spark.rows import read_rows
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.planning import Demand, WorkItem, cut_beside
 from pylog_spark.run.run import Run
 from pylog_spark.run.waves import Outcomes
-from pylog_spark.schemas import COMMIT, CommitRow, Reason
+from pylog_spark.schemas import Reason
 from pylog_spark.tasks.commit import (
+    CompactionCommit,
     CompactionWork,
     clean_partitions,
     commit_partitions,
@@ -202,7 +200,7 @@ class CompactionStages:
 
             def commit(
                 items: Sequence[tuple[CompactionWork, CleanedPartition]],
-            ) -> Iterator[pa.RecordBatch]:
+            ) -> Iterator[CompactionCommit]:
                 return commit_partitions(items, context)
 
             self._end(ready, pairs, commit, "commit", wave, size_of=lambda _: COMMIT_BYTES)
@@ -220,7 +218,7 @@ class CompactionStages:
         context = wave.context
         works = {each.ref.ordinal: each.work for each in due}
 
-        def clean(items: Sequence[CompactionWork]) -> Iterator[pa.RecordBatch]:
+        def clean(items: Sequence[CompactionWork]) -> Iterator[CompactionCommit]:
             return clean_partitions(items, context)
 
         self._end(due, works, clean, "clean", wave, size_of=_whole_bytes)
@@ -229,7 +227,7 @@ class CompactionStages:
         self,
         partitions: Sequence[DueCompaction],
         values: Mapping[int, T],
-        work: Callable[[Sequence[T]], Iterator[pa.RecordBatch]],
+        work: Callable[[Sequence[T]], Iterator[CompactionCommit]],
         what: str,
         wave: _Wave,
         *,
@@ -247,15 +245,14 @@ class CompactionStages:
             )
             for each in partitions
         )
-        ended = self._run.engine.spread_batches(units, work, COMMIT)
-        rows = self._run.engine.collect(ended, COMMIT, f"{wave.title}: {what}")
-        for row in read_rows(CommitRow, rows):
-            outcome = outcome_of_commit(row)
-            outcome.duration_ms += wave.outcomes[row.ordinal].duration_ms
-            wave.outcomes[row.ordinal] = outcome
+        ask = self._run.engine.ask
+        for commit in ask(units, work, CompactionCommit, f"{wave.title}: {what}"):
+            outcome = outcome_of_commit(commit)
+            outcome.duration_ms += wave.outcomes[commit.ordinal].duration_ms
+            wave.outcomes[commit.ordinal] = outcome
 
 
-def outcome_of_commit(row: CommitRow) -> Outcome:
+def outcome_of_commit(row: CompactionCommit) -> Outcome:
     """Return a partition's outcome after a round's commit or a split."""
     if row.was_split:
         outcome = Outcome.refused(Reason.SEGMENT_SPLIT, row.failure.error or "")

@@ -4,13 +4,12 @@ First comes a verification, then a forecast of the start for every partition.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
-
-import pyarrow as pa
 
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
@@ -25,14 +24,15 @@ from pylog_spark.operations.verify import (
 from pylog_spark.operations.verify_report import ORDERED_FINDINGS, VerifyRequest
 from pylog_spark.options import JobOptions
 from pylog_spark.options.broker import broker_config
+from pylog_spark.rows import schema_of
 from pylog_spark.run.catalogs import build_catalogs
 from pylog_spark.run.guards import check_roots
 from pylog_spark.run.job import new_job, unclean_roots
 from pylog_spark.run.planning import WorkItem, are_read_here
 from pylog_spark.run.run import Run
-from pylog_spark.schemas import FORECAST, Action
+from pylog_spark.schemas import Action
 from pylog_spark.tasks.diagnosis import Diagnosis, Threads, put_together, to_foretell
-from pylog_spark.tasks.forecast import forecast_partitions
+from pylog_spark.tasks.forecast import ForecastRow, forecast_partitions
 from pylog_spark.tasks.verification import Target
 from pylog_spark.tasks.verified_roots import VerifiedRoots
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
@@ -187,7 +187,7 @@ def _foretell(
 ) -> list[dict[str, Any]]:
     """Forecast the broker's start; return one row per loaded partition.
 
-    They are rows of ``schemas.FORECAST``, in order.
+    They are columns of ``ForecastRow``, in order.
     """
     targets = [*to_foretell(observed.targets), *observed.set_aside]
     if not targets:
@@ -195,8 +195,6 @@ def _foretell(
     engine, options = run.engine, run.job.options
     sizes = {row["ordinal"]: row["bytes"] or 0 for row in verification.partitions}
     items = [WorkItem(value=target, size_bytes=sizes.get(target.ordinal, 0)) for target in targets]
-    now_ms = options.now_ms
-
     cut = {
         (row["root"], row["topic"], row["partition"])
         for row in verification.worst
@@ -207,14 +205,11 @@ def _foretell(
         for target in targets
         if (target.root, target.partition.topic, target.partition.partition) in cut
     )
-
-    def work(unit: tuple[Target, ...]) -> Iterator[pa.RecordBatch]:
-        return forecast_partitions(unit, now_ms, damaged)
-
-    units = [tuple(unit.values) for unit in run.pack(items)]
+    work = partial(forecast_partitions, now_ms=options.now_ms, damaged=damaged)
+    units = [unit.values for unit in run.pack(items)]
     forecasts = engine.collect(
-        engine.spread_batches(units, work, FORECAST),
-        FORECAST,
+        engine.spread(units, work, ForecastRow),
+        schema_of(ForecastRow),
         f"{_TITLE}: what a broker's start would do",
         is_look=are_read_here(items),
     )

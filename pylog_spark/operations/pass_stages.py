@@ -15,20 +15,26 @@ import pyarrow as pa
 from pylog_spark.engines.engine import AnyEngine, Published
 from pylog_spark.operations.due_compactions import CompactionLimits, DueCompaction
 from pylog_spark.options import Strategy
-from pylog_spark.rows import read_rows
+from pylog_spark.rows import read_rows, schema_of
 from pylog_spark.run.planning import WorkItem, pack_units
 from pylog_spark.run.waves import Outcomes
-from pylog_spark.schemas import (
-    EXCHANGE,
-    GROUP_MANIFEST,
-    MERGED_INDEX,
-    PARTIAL_INDEX,
-    GroupManifestRow,
-    MergedIndexRow,
-)
 from pylog_spark.tasks.cells import PART
-from pylog_spark.tasks.compaction import Item, index_segments, merge_partitions, rewrite_groups
-from pylog_spark.tasks.exchange import Route, answer_keys, rewrite_exchanged, send_keys
+from pylog_spark.tasks.compaction import (
+    Item,
+    PartitionKeyIndex,
+    RewrittenGroup,
+    SegmentKeyIndex,
+    index_segments,
+    merge_partitions,
+    rewrite_groups,
+)
+from pylog_spark.tasks.exchange import (
+    ExchangeMessage,
+    Route,
+    answer_keys,
+    rewrite_exchanged,
+    send_keys,
+)
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.run_context import WriteContext
 from storage_core.errors import OffsetOverflowError
@@ -92,7 +98,7 @@ class Between:
     _groups: list[CleanedGroup] = field(default_factory=list)
     _spent_ms: int = 0
 
-    def add(self, row: GroupManifestRow) -> None:
+    def add(self, row: RewrittenGroup) -> None:
         """Take a group that was cleaned."""
         self._groups.append(from_json(CleanedGroup, row.manifest))
         self._spent_ms += row.duration_ms
@@ -190,20 +196,19 @@ class PassStages:
         tasks = min(len(due), MERGE_TASKS_PER_SLOT * engine.slots)
         merged_by = {p.ref.ordinal: number % tasks for number, p in enumerate(due)}
 
-        def index(items: Sequence[Item]) -> Iterator[pa.RecordBatch]:
+        def index(items: Sequence[Item]) -> Iterator[SegmentKeyIndex]:
             return index_segments(items, plans.value, merged_by, context, filed=filed)
 
-        def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[PartitionKeyIndex]:
             return merge_partitions(batches, plans.value, limits, context)
 
-        partials = engine.spread_batches(self._segments(due), index, PARTIAL_INDEX)
+        partials = engine.spread(self._segments(due), index, SegmentKeyIndex)
         ordered = partials.to_units(tasks).sort_within("ordinal", "segment", PART)
-        merged = engine.map_rows(ordered, merge, MERGED_INDEX)
+        merged = engine.map_messages(ordered, merge, PartitionKeyIndex)
         title = f"{self._title}: pass one and merge"
-        merged_indexes = engine.collect(merged, MERGED_INDEX, title)
         between = {}
         disks = {p.ref.ordinal: self._disk(p) for p in due}
-        for row in read_rows(MergedIndexRow, merged_indexes):
+        for row in engine.receive(merged, PartitionKeyIndex, title):
             outcome = outcomes[row.ordinal]
             outcome.duration_ms += row.duration_ms
             if row.failure:
@@ -219,7 +224,7 @@ class PassStages:
                 )
         return between
 
-    def _place(self, row: MergedIndexRow) -> MapPlace:
+    def _place(self, row: PartitionKeyIndex) -> MapPlace:
         if row.index is None:
             return MapPlace(path=row.path, table_path=row.table_path)
         return MapPlace(published=self._engine.publish(row.index))
@@ -230,17 +235,18 @@ class PassStages:
         """Run pass two; return the partitions whose groups are all there."""
         units = self._groups(between)
         if not units:
-            return _complete(between, GROUP_MANIFEST.empty_table(), outcomes)
+            return _complete(between, schema_of(RewrittenGroup).empty_table(), outcomes)
         context = self._context
         places = {ordinal: known.place for ordinal, known in between.items() if known.place}
 
-        def rewrite(items: Sequence[Item]) -> Iterator[pa.RecordBatch]:
+        def rewrite(items: Sequence[Item]) -> Iterator[RewrittenGroup]:
             return rewrite_groups(
                 items, plans.value, lambda ordinal: places[ordinal].open(), context
             )
 
-        groups = self._engine.spread_batches(units, rewrite, GROUP_MANIFEST)
-        table = self._engine.collect(groups, GROUP_MANIFEST, f"{self._title}: pass two")
+        groups = self._engine.spread(units, rewrite, RewrittenGroup)
+        columns = schema_of(RewrittenGroup)
+        table = self._engine.collect(groups, columns, f"{self._title}: pass two")
         return _complete(between, table, outcomes)
 
     def _groups(self, between: Mapping[int, Between]) -> list[list[Item]]:
@@ -260,26 +266,26 @@ class PassStages:
         published = self._engine.publish(routes)
         context = self._context
 
-        def send(items: Sequence[Item]) -> Iterator[pa.RecordBatch]:
+        def send(items: Sequence[Item]) -> Iterator[ExchangeMessage]:
             return send_keys(items, plans.value, published.value, context)
 
-        def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[ExchangeMessage]:
             return answer_keys(batches, plans.value, published.value)
 
-        def rewrite(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def rewrite(batches: Iterator[pa.RecordBatch]) -> Iterator[RewrittenGroup]:
             return rewrite_exchanged(batches, plans.value, context)
 
         engine = self._engine
-        sent = engine.spread_batches(self._segments(due), send, EXCHANGE)
+        sent = engine.spread(self._segments(due), send, ExchangeMessage)
         buckets = sum(route.buckets + 1 for route in routes.values())
         heard = sent.to_units(buckets).sort_within("unit", "kind", "segment", PART)
-        answered = engine.map_rows(heard, answer, EXCHANGE)
+        answered = engine.map_messages(heard, answer, ExchangeMessage)
         told = answered.to_units(len(units)).sort_within(
             "ordinal", "group", "kind", "segment", PART
         )
-        groups = engine.map_rows(told, rewrite, GROUP_MANIFEST)
+        groups = engine.map_messages(told, rewrite, RewrittenGroup)
         title = f"{self._title}: both passes, {buckets} buckets"
-        table = engine.collect(groups, GROUP_MANIFEST, title)
+        table = engine.collect(groups, schema_of(RewrittenGroup), title)
         return _complete(between, table, outcomes)
 
 
@@ -325,7 +331,7 @@ def _complete(
     """Join the groups of pass two; leave out partitions with errors."""
     overflowing = set()
     ordered = groups.sort_by([("ordinal", "ascending"), ("group", "ascending")])
-    for row in read_rows(GroupManifestRow, ordered):
+    for row in read_rows(RewrittenGroup, ordered):
         outcome = outcomes[row.ordinal]
         outcome.duration_ms += row.duration_ms
         if not row.failure:

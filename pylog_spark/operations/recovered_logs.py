@@ -74,7 +74,7 @@ class RecoveredLogs:
 
     Attributes:
         partitions: The same.
-        outcomes: By ordinal; of what was begun, with the columns of ``schemas.RECOVERED``.
+        outcomes: By ordinal; of what was begun, with the columns of ``RecoveredLog``.
     """
 
     def __init__(self, run: Run, partitions: pa.Table, action: Action = Action.RECOVER) -> None:

@@ -17,7 +17,6 @@ from pylog_spark.engines.choice import Place
 from pylog_spark.ledger import last_limits
 from pylog_spark.operations.deletion_guard import FormerLimits, TopicPlace, refuse_deletions
 from pylog_spark.options import JobOptions
-from pylog_spark.rows import read_rows
 from pylog_spark.run.guards import check_roots
 from pylog_spark.run.job import new_job, run_context
 from pylog_spark.run.observation import Observation
@@ -34,14 +33,13 @@ from pylog_spark.schemas import (
     ALLOWED_BY,
     NEWEST_RECORD,
     RETENTION,
-    SWEPT,
     Action,
     Reason,
     Status,
-    SweptRow,
 )
 from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.admission import Step
+from pylog_spark.tasks.message import PartitionCommit
 from pylog_spark.tasks.retention import (
     RetentionContext,
     SweepWork,
@@ -375,12 +373,11 @@ class SweepStages:
         """Remove the segments."""
         context, write = self._context, self._run.write_context(self._context.run)
 
-        def commit(items: Sequence[SweepWork]) -> Iterator[pa.RecordBatch]:
+        def commit(items: Sequence[SweepWork]) -> Iterator[PartitionCommit]:
             return commit_sweeps(items, context, write)
 
-        ended = self._run.engine.spread_batches(self._units(due), commit, SWEPT)
-        rows = read_rows(SweptRow, self._run.engine.collect(ended, SWEPT, title))
-        return {row.ordinal: Outcome.of(row) for row in rows}
+        ended = self._run.engine.ask(self._units(due), commit, PartitionCommit, title)
+        return {each.ordinal: Outcome.of(each) for each in ended}
 
     def _units(self, due: Sequence[SweepWork]) -> list[list[SweepWork]]:
         """Return what each task is given."""

@@ -3,7 +3,8 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pylog_spark.schemas import CommitRow, Failure, Reason, Status, SweptRow
+from pylog_spark.schemas import Failure, Reason, Status
+from pylog_spark.tasks.message import PartitionCommit
 from storage_core.errors import NegativeTimestampError
 
 
@@ -26,8 +27,8 @@ class Outcome:
     rounds: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, row: CommitRow | SweptRow) -> "Outcome":
-        """Return the outcome that the row of a commit tells."""
+    def of(cls, row: PartitionCommit) -> "Outcome":
+        """Return the outcome that a task tells."""
         outcome = cls(duration_ms=row.duration_ms)
         if row.failure:
             outcome.fail(row.failure)

@@ -16,14 +16,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
-
-from pylog_spark.rows import rows_to_batches
-from pylog_spark.schemas import COMMIT, Action
+from pylog_spark.rows import Number, Text, Truth, column
+from pylog_spark.schemas import Action
 from pylog_spark.tasks.ahead import BYTES_AT_ONCE, Room
 from pylog_spark.tasks.compaction import keep_group
-from pylog_spark.tasks.failures import attempt
 from pylog_spark.tasks.measure import count_if_readable
+from pylog_spark.tasks.message import PartitionCommit, attempt, fill
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.run_context import WriteContext
@@ -57,32 +55,37 @@ class CompactionWork:
     plan: bytes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionCommit(PartitionCommit):
+    """A partition's commit after a round, or its clean in one task."""
+
+    next_offset: Number = column("the cleaner point: first offset that is still dirty")
+    records_before: Number = column("records of the partition")
+    records_after: Number = column("the same afterwards")
+    was_split: Truth = column("whether a segment was split, and nothing cleaned")
+    statistics: Text = column("numbers of the round by Kafka's names, as JSON")
+
+
 # Cleans a partition, or knows where the cleaned groups are; replaces nothing in the directory yet.
 Clean = Callable[[LogStore, CompactionPlan, RootAccess], CleanedPartition]
 
 
 def commit_partitions(
     items: Iterable[tuple[CompactionWork, CleanedPartition]], context: WriteContext
-) -> Iterator[pa.RecordBatch]:
-    """Commit groups cleaned by other tasks; yield a row per partition.
+) -> Iterator[CompactionCommit]:
+    """Commit groups cleaned by other tasks."""
 
-    The rows are of ``schemas.COMMIT``.
-    """
-
-    def commit(item: tuple[CompactionWork, CleanedPartition]) -> dict[str, Any]:
+    def commit(item: tuple[CompactionWork, CleanedPartition]) -> CompactionCommit:
         work, cleaned = item
-        return _row(work, context, lambda *_: cleaned)
+        return _attempt(work, context, lambda *_: cleaned)
 
-    yield from rows_to_batches(COMMIT, context.map_commits(commit, items))
+    return context.map_commits(commit, items)
 
 
 def clean_partitions(
     items: Iterable[CompactionWork], context: WriteContext
-) -> Iterator[pa.RecordBatch]:
-    """Clean partitions whole, small ones side by side; yield their rows.
-
-    A partition has one row of ``schemas.COMMIT``.
-    """
+) -> Iterator[CompactionCommit]:
+    """Clean partitions whole, small ones side by side."""
     room = Room(BYTES_AT_ONCE)
 
     def clean(store: LogStore, plan: CompactionPlan, access: RootAccess) -> CleanedPartition:
@@ -95,8 +98,7 @@ def clean_partitions(
         with room.take(size_bytes):
             return clean_whole(store, plan, access, replace(context, threads=threads))
 
-    rows = context.map_commits(lambda work: _row(work, context, clean), items)
-    yield from rows_to_batches(COMMIT, rows)
+    return context.map_commits(lambda work: _attempt(work, context, clean), items)
 
 
 def clean_whole(
@@ -116,12 +118,14 @@ def clean_whole(
     )
 
 
-def _row(work: CompactionWork, context: WriteContext, clean: Clean) -> dict[str, Any]:
-    row = attempt(partial(_commit, work, context, clean), work.ref)
-    return {"ordinal": work.ref.ordinal, "touched": False} | row
+def _attempt(work: CompactionWork, context: WriteContext, clean: Clean) -> CompactionCommit:
+    head = CompactionCommit(ordinal=work.ref.ordinal, touched=False)
+    return attempt(head, partial(_commit, work, context, clean), work.ref)
 
 
-def _commit(work: CompactionWork, context: WriteContext, clean: Clean) -> dict[str, Any]:
+def _commit(
+    work: CompactionWork, context: WriteContext, clean: Clean, head: CompactionCommit
+) -> CompactionCommit:
     """Commit a partition, or find that another attempt did."""
     plan = decode_plan(work.plan)
     access = context.roots[work.ref.root]
@@ -143,12 +147,12 @@ def _commit(work: CompactionWork, context: WriteContext, clean: Clean) -> dict[s
             checkpoints=PartitionCheckpoints(cleaner_offset=cleaned.end_offset),
         )
 
-    row = access.commit(plan.location, Action.COMPACT.value, prepare)
+    commit = fill(head, access.commit(plan.location, Action.COMPACT.value, prepare))
     for cleaned in done:
-        if cleaned.sidecars is not None and row.get("error_class") is None:
+        if cleaned.sidecars is not None and not commit.failure:
             # Not the generation that was cleaned, but what became of it.
             cleaned.publish_sidecars(access.open(current_location(plan.location)), plan)
-    return row
+    return commit
 
 
 def _split(store: LogStore, plan: CompactionPlan, error: OffsetOverflowError) -> Prepared:

@@ -12,18 +12,17 @@ import json
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
-from pylog_spark.rows import rows_to_batch, rows_to_batches
-from pylog_spark.schemas import GROUP_MANIFEST, MERGED_INDEX, PARTIAL_INDEX
-from pylog_spark.tasks.cells import join_rows
-from pylog_spark.tasks.failures import attempt
+from pylog_spark.rows import Binary, Int32, Text, column
 from pylog_spark.tasks.key_folder import new_prefix, remove_files
+from pylog_spark.tasks.message import TaskMessage, attempt, join_messages
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.run_context import WriteContext
 from storage_core.json_values import to_json
@@ -44,6 +43,40 @@ from storage_core.roots.root import RootAccess, root_of
 Item = tuple[int, int]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentKeyIndex(TaskMessage):
+    """Pass one: the keys of one segment with their last offsets."""
+
+    unit: Int32 = column("number of the task that merges")
+    segment: int = column("number of the segment in the plan")
+    index: Binary = column("the partial index, null with an error or where it is filed")
+    path: Text = column("its scratch files but for their endings, null where it is not")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionKeyIndex(TaskMessage):
+    """The merge: all keys of one partition.
+
+    The duration is that of the merge and of the partial indexes before it.
+    """
+
+    index: Binary = column("the merged index; null if too large, filed, or an error")
+    path: Text = column("its scratch file, null where it is in no file")
+    table_path: Text = column("that of its offset map, null where pass two needs none")
+    numbers: str = column("what pass one read and found, as JSON")
+    group_bytes: tuple[int, ...] = column("source bytes of each group, in group order")
+    end_offset: int = column("the cleaner point after the round")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewrittenGroup(TaskMessage):
+    """Pass two: the attempt-private files that one group became."""
+
+    group: int = column("number of the group in the merged index")
+    manifest: str = column("the group's scratch files, sizes and counts, as JSON")
+    numbers: Text = column("what pass one read and found; on one row of an exchange")
+
+
 def index_segments(
     items: Iterable[Item],
     plans: Mapping[int, bytes],
@@ -51,10 +84,8 @@ def index_segments(
     context: WriteContext,
     *,
     filed: Collection[int] = (),
-) -> Iterator[pa.RecordBatch]:
-    """Run pass one; yield a row per segment of a round.
-
-    The rows are of ``schemas.PARTIAL_INDEX``.
+) -> Iterator[SegmentKeyIndex]:
+    """Run pass one over segments of rounds.
 
     Args:
         items: Partitions and numbers of segments in their rounds.
@@ -65,13 +96,18 @@ def index_segments(
     """
     # By partition: its plan is decoded once.
     for ordinal, number in sorted(items):
-        index = partial(_index, plans[ordinal], number, context, is_filed=ordinal in filed)
-        head = {"ordinal": ordinal, "unit": units[ordinal], "segment": number}
-        yield rows_to_batch(PARTIAL_INDEX, [head | attempt(index)])
+        head = SegmentKeyIndex(ordinal=ordinal, unit=units[ordinal], segment=number)
+        index = partial(_index, plans[ordinal], context, ordinal in filed)
+        yield attempt(head, index)
 
 
-def _index(encoded: bytes, number: int, context: WriteContext, *, is_filed: bool) -> dict[str, Any]:
-    """Index a segment; return where its keys are: in the row, or in files."""
+def _index(
+    encoded: bytes,
+    context: WriteContext,
+    is_filed: bool,  # noqa: FBT001  # ``partial`` gives it
+    head: SegmentKeyIndex,
+) -> SegmentKeyIndex:
+    """Index a segment; say where its keys are: in the message, or in files."""
     plan = decode_plan(encoded)
     access = context.roots[root_of(plan.location)]
     if is_filed:
@@ -80,19 +116,19 @@ def _index(encoded: bytes, number: int, context: WriteContext, *, is_filed: bool
         index_segment,
         access.open(plan.location),
         plan,
-        plan.round_segments[number],
+        plan.round_segments[head.segment],
         throttler=context.throttler(),
         threads=context.threads,
     )
     if not is_filed:
-        return {"index": read().to_bytes()}
+        return replace(head, index=read().to_bytes())
     prefix = new_prefix(access, plan.location, context)
     try:
         read(prefix=prefix)
     except BaseException:
         remove_files(prefix)
         raise
-    return {"path": str(prefix)}
+    return replace(head, path=str(prefix))
 
 
 def merge_partitions(
@@ -100,63 +136,66 @@ def merge_partitions(
     plans: Mapping[int, bytes],
     limits: Mapping[int, int | None],
     context: WriteContext,
-) -> Iterator[pa.RecordBatch]:
-    """Merge the partial indexes of each partition into a row of ``schemas.MERGED_INDEX``.
+) -> Iterator[PartitionKeyIndex]:
+    """Merge the partial indexes of each partition.
 
     An error in any of them is the partition's; that of the first segment counts.
 
     Args:
-        batches: Pieces of rows of ``schemas.PARTIAL_INDEX``, ordered by partition and segment; all
-            of a partition are there.
+        batches: Pieces of partial indexes, ordered by partition and segment; all of a partition
+            are there.
         plans: As for ``index_segments``.
         limits: Bytes that the merged index of a partition may have; a larger one is left out.
             None where partial indexes and merged ones lie in scratch files.
         context: How tasks read and write.
     """
-    for ordinal, rows in groupby(join_rows(batches), key=lambda row: int(row["ordinal"])):
-        row = _merge_rows(list(rows), plans[ordinal], limits[ordinal], context)
-        yield rows_to_batch(MERGED_INDEX, [{"ordinal": ordinal} | row])
-
-
-def _merge_rows(
-    rows: Sequence[dict[str, Any]], encoded: bytes, limit: int | None, context: WriteContext
-) -> dict[str, Any]:
-    spent_ms = sum(row["duration_ms"] for row in rows)
-    failed = next((row for row in rows if row["error_class"] is not None), None)
-    if failed is not None:
-        merged = {name: failed[name] for name in ("error_class", "error")}
-    else:
-        merged = attempt(partial(_merge, encoded, rows, limit, context))
-    return merged | {"duration_ms": spent_ms + merged.get("duration_ms", 0)}
+    indexed = join_messages(SegmentKeyIndex, batches)
+    for ordinal, some in groupby(indexed, key=attrgetter("ordinal")):
+        segments = list(some)
+        failure = next((each.failure for each in segments if each.failure), None)
+        merged = PartitionKeyIndex(ordinal=ordinal, duration_ms=0)
+        if failure is not None:
+            merged = replace(merged, failure=failure)
+        else:
+            merge = partial(_merge, plans[ordinal], segments, limits[ordinal], context)
+            merged = attempt(merged, merge)
+        spent_ms = sum(each.duration_ms for each in segments)
+        yield replace(merged, duration_ms=merged.duration_ms + spent_ms)
 
 
 def _merge(
-    encoded: bytes, rows: Sequence[dict[str, Any]], limit: int | None, context: WriteContext
-) -> dict[str, Any]:
-    """Merge partial indexes where they are: in rows, or in files without a limit."""
+    encoded: bytes,
+    segments: Sequence[SegmentKeyIndex],
+    limit: int | None,
+    context: WriteContext,
+    head: PartitionKeyIndex,
+) -> PartitionKeyIndex:
+    """Merge partial indexes where they are: in messages, or in files without a limit."""
     plan = decode_plan(encoded)
-    place: dict[str, Any]
     if limit is None:
         access = context.roots[root_of(plan.location)]
         access.validate()
         target = new_prefix(access, plan.location, context)
         try:
-            file, table = merge_files(plan, [Path(row["path"]) for row in rows], target)
+            file, table = merge_files(plan, [Path(each.path or "") for each in segments], target)
         except BaseException:
             remove_files(target)
             raise
         merged = MergedIndex.from_file(file, table)
-        place = {"path": str(file), "table_path": None if table is None else str(table)}
+        head = replace(head, path=str(file), table_path=None if table is None else str(table))
     else:
-        merged = merge_indexes(plan, [PartialIndex.from_bytes(row["index"]) for row in rows])
+        merged = merge_indexes(
+            plan, [PartialIndex.from_bytes(each.index or b"") for each in segments]
+        )
         content = merged.to_bytes()
-        place = {"index": content if len(content) <= limit else None}
+        head = replace(head, index=content if len(content) <= limit else None)
     sizes = {segment.base_offset: segment.size_bytes for segment in plan.segments}
-    return place | {
-        "group_bytes": [sum(sizes[base] for base in g.base_offsets) for g in merged.groups],
-        "end_offset": merged.index.end_offset,
-        "numbers": to_json(merged.index.stats),
-    }
+    return replace(
+        head,
+        group_bytes=tuple(sum(sizes[base] for base in g.base_offsets) for g in merged.groups),
+        end_offset=merged.index.end_offset,
+        numbers=to_json(merged.index.stats),
+    )
 
 
 def rewrite_groups(
@@ -164,8 +203,8 @@ def rewrite_groups(
     plans: Mapping[int, bytes],
     index_of: Callable[[int], MergedIndex],
     context: WriteContext,
-) -> Iterator[pa.RecordBatch]:
-    """Pass two: yield a row of ``schemas.GROUP_MANIFEST`` for each group of segments.
+) -> Iterator[RewrittenGroup]:
+    """Pass two: rewrite groups of segments.
 
     What it writes lies outside of the log directory, under names that no other attempt has.
 
@@ -180,22 +219,22 @@ def rewrite_groups(
     def opened(ordinal: int) -> tuple[CompactionPlan, MergedIndex]:
         return decode_plan(plans[ordinal]), index_of(ordinal)
 
-    def rewrite(ordinal: int, number: int) -> dict[str, Any]:
-        plan, merged = opened(ordinal)
-        return rewrite_group(plan, merged.index, merged.groups[number], context)
+    def rewrite(head: RewrittenGroup) -> RewrittenGroup:
+        plan, merged = opened(head.ordinal)
+        return rewrite_group(plan, merged.index, merged.groups[head.group], context, head)
 
-    def rows() -> Iterator[dict[str, Any]]:
-        for ordinal, number in sorted(items):
-            row = attempt(partial(rewrite, ordinal, number))
-            yield {"ordinal": ordinal, "group": number} | row
-
-    yield from rows_to_batches(GROUP_MANIFEST, rows())
+    for ordinal, number in sorted(items):
+        yield attempt(RewrittenGroup(ordinal=ordinal, group=number), rewrite)
 
 
 def rewrite_group(
-    plan: CompactionPlan, index: CompactionIndex, start: GroupStart, context: WriteContext
-) -> dict[str, Any]:
-    """Clean one group of segments; return columns of its row.
+    plan: CompactionPlan,
+    index: CompactionIndex,
+    start: GroupStart,
+    context: WriteContext,
+    head: RewrittenGroup,
+) -> RewrittenGroup:
+    """Clean one group of segments.
 
     The new files are this attempt's own.
 
@@ -220,7 +259,7 @@ def rewrite_group(
     )
     with closing(cleaning):
         cleaned = keep_group(access, plan.location, name, next(cleaning))
-    return {"manifest": to_json(cleaned)}
+    return replace(head, manifest=to_json(cleaned))
 
 
 def keep_group(access: RootAccess, location: str, name: str, cleaned: CleanedGroup) -> CleanedGroup:

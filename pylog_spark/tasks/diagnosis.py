@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pylog_spark.schemas import FORECAST
-from pylog_spark.tasks.forecast import to_forecast
+from pylog_spark.rows import schema_of
+from pylog_spark.tasks.forecast import ForecastRow, to_forecast
 from pylog_spark.tasks.verification import Target
 from pylog_spark.tasks.verified_roots import VerifiedRoots
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
@@ -55,7 +55,7 @@ class Diagnosis:
         pace: What its times rest on.
         findings: Of ``schemas.FINDING`` and more, worst first; as many as were asked for.
         counts: Findings by (severity, code), worst first.
-        forecasts: Of ``schemas.FORECAST``, partitions with most to lose first.
+        forecasts: Columns of ``ForecastRow``, partitions with most to lose first.
         failed: Names and errors of partitions that could not be verified.
         read_bytes: Bytes of batches that were read and checked.
         engine: What did the tasks: ``spark`` or ``local``, which is this machine.
@@ -112,7 +112,7 @@ def put_together(  # noqa: PLR0913  # all that a diagnosis is made of
         findings: Worst first.
         counts: Of all findings: severity, code, how many.
         verified: Rows of the partitions.
-        forecasts: Of ``schemas.FORECAST``.
+        forecasts: Columns of ``ForecastRow``.
         threads: What the forecast counts with.
         engine: What did the tasks.
         catalogs: What is known of the topics of each root; empty where that cannot be read.
@@ -218,7 +218,7 @@ def _with_fates(
             gone = min(gone, max(0, (row["log_end_offset"] or 0) - end))
         told.append(row | {"start": fate.value, "gone_records": gone, "cut_records": 0})
     shown = {row["directory"] for row in forecasts}
-    nothing = dict.fromkeys(FORECAST.names)
+    nothing = dict.fromkeys(schema_of(ForecastRow).names)
     for root in roots.observed:
         for path, fate in root.fates.items():
             partition = classify_directory(Path(path).name)[1]
@@ -242,7 +242,7 @@ def _made_anew(
         if home and row["root"] in offline and place not in offline:
             names = {"root": place, "topic": row["topic"], "partition": row["partition"]}
             start = {"directory": home, "start": Start.CREATED.value}
-            yield dict.fromkeys(FORECAST.names) | names | start
+            yield dict.fromkeys(schema_of(ForecastRow).names) | names | start
 
 
 def _foresee_roots(

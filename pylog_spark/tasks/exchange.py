@@ -4,29 +4,28 @@ It takes three stages of one Spark job.
 
 *Send*: each segment says which keys it has, dealt out by hash. *Answer*: one task a bucket finds
 out which records survive; one task a partition, the fold, looks at its transactions. *Rewrite*:
-each group of segments gets the ordinals of its survivors, and is cleaned. Between them rows of
-``schemas.EXCHANGE`` travel by Spark's own shuffle, which spills to disk.
+each group of segments gets the ordinals of its survivors, and is cleaned. Between them messages
+travel by Spark's own shuffle, which spills to disk.
 """
 
 import itertools
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from operator import attrgetter
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from pylog_spark.rows import rows_to_batch, rows_to_batches
-from pylog_spark.schemas import EXCHANGE, GROUP_MANIFEST
-from pylog_spark.tasks.cells import join_rows
-from pylog_spark.tasks.compaction import Item, rewrite_group
-from pylog_spark.tasks.failures import attempt
+from pylog_spark.rows import Binary, Int32, column
+from pylog_spark.schemas import Failure
+from pylog_spark.tasks.compaction import Item, RewrittenGroup, rewrite_group
+from pylog_spark.tasks.message import TaskMessage, attempt, join_messages
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.run_context import WriteContext
-from storage_core.errors import describe_failure
 from storage_core.maintenance.compaction.exchanged_index import (
     ExchangedGroup,
     decode_start,
@@ -50,8 +49,19 @@ _FACTS: Final = 1
 _SURVIVORS: Final = 2
 _NUMBERS: Final = 3
 
-# Rows leave a task in batches of about this size.
-_BATCH_BYTES: Final = 4 * 1024 * 1024
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeMessage(TaskMessage):
+    """Keys for a bucket or the fold, or answers for a group.
+
+    The duration is the time that went into it.
+    """
+
+    unit: Int32 = column("number of the task that gets it")
+    group: int = column("group of pass two; 0 before that is known")
+    kind: int = column("what it says, in the order in which it has to be heard")
+    segment: int = column("number of the segment that it is from or about, 0 for none")
+    content: Binary = column("packed arrays; null with an error")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +89,8 @@ def send_keys(
     plans: Mapping[int, bytes],
     routes: Mapping[int, Route],
     context: WriteContext,
-) -> Iterator[pa.RecordBatch]:
-    """Read segments and yield what they have to say, rows of ``schemas.EXCHANGE``.
+) -> Iterator[ExchangeMessage]:
+    """Read segments and yield what they have to say.
 
     Args:
         items: Partitions and numbers of segments in their rounds.
@@ -90,15 +100,20 @@ def send_keys(
     """
     # By partition: its plan is decoded once.
     for ordinal, number in sorted(items):
-        yield from _in_batches(_send(ordinal, number, plans[ordinal], routes[ordinal], context))
+        yield from _send(ordinal, number, plans[ordinal], routes[ordinal], context)
 
 
 def _send(
     ordinal: int, number: int, encoded: bytes, route: Route, context: WriteContext
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[ExchangeMessage]:
     started = time.perf_counter()
-    head = {"ordinal": ordinal, "group": 0, "segment": number}
-    to_fold = head | {"unit": route.unit_of(FOLD), "kind": MessageKind.FACTS.value}
+    to_fold = ExchangeMessage(
+        ordinal=ordinal,
+        unit=route.unit_of(FOLD),
+        group=0,
+        kind=MessageKind.FACTS.value,
+        segment=number,
+    )
     try:
         plan = decode_plan(encoded)
         messages = send_segment(
@@ -110,23 +125,27 @@ def _send(
             threads=context.threads,
         )
         for message in messages:
-            row = {"unit": route.unit_of(message.bucket), "kind": message.kind.value}
-            spent = _milliseconds(started) if message.bucket == FOLD else 0
-            yield head | row | {"content": message.content, "duration_ms": spent}
-    except Exception as error:  # noqa: BLE001  # the row carries it; other partitions go on
-        yield to_fold | describe_failure(error) | {"duration_ms": _milliseconds(started)}
+            yield replace(
+                to_fold,
+                unit=route.unit_of(message.bucket),
+                kind=message.kind.value,
+                content=message.content,
+                duration_ms=_milliseconds(started) if message.bucket == FOLD else 0,
+            )
+    except Exception as error:  # noqa: BLE001  # the message carries it; other partitions go on
+        yield replace(to_fold, failure=Failure.of(error), duration_ms=_milliseconds(started))
 
 
 def answer_keys(
     batches: Iterator[pa.RecordBatch], plans: Mapping[int, bytes], routes: Mapping[int, Route]
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[ExchangeMessage]:
     """Yield messages to groups in answer to the segments' messages.
 
-    They say what groups have to know, in rows of ``schemas.EXCHANGE``.
+    They say what groups have to know.
 
     Args:
-        batches: Pieces of the rows that ``send_keys`` made, ordered by unit, kind and segment; all
-            of a unit are there.
+        batches: Pieces of the messages that ``send_keys`` made, ordered by unit, kind and segment;
+            all of a unit are there.
         plans: As for ``send_keys``.
         routes: By partition.
     """
@@ -135,109 +154,117 @@ def answer_keys(
         for ordinal, route in routes.items()
         for unit in range(route.first_unit, route.first_unit + route.buckets + 1)
     }
-    for unit, rows in itertools.groupby(join_rows(batches), key=lambda row: int(row["unit"])):
+    heard = join_messages(ExchangeMessage, batches)
+    for unit, messages in itertools.groupby(heard, key=attrgetter("unit")):
         ordinal = owners[unit]
         route, plan = routes[ordinal], decode_plan(plans[ordinal])
         work = _fold if unit == route.unit_of(FOLD) else _answer
-        yield from _in_batches(_addressed(ordinal, route, partial(work, plan, rows)))
+        yield from _addressed(ordinal, route, partial(work, plan, messages))
 
 
 def _addressed(
-    ordinal: int, route: Route, work: Callable[[], Iterator[dict[str, Any]]]
-) -> Iterator[dict[str, Any]]:
-    """Add the receiving tasks to rows for groups.
+    ordinal: int, route: Route, work: Callable[[], Iterator[ExchangeMessage]]
+) -> Iterator[ExchangeMessage]:
+    """Add the receiving tasks to messages for groups.
 
     An error goes to the first group's task.
     """
     started = time.perf_counter()
-    head = {"ordinal": ordinal, "segment": 0}
     try:
-        for row in work():
-            yield head | {"unit": route.group_units[row["group"]]} | row
-    except Exception as error:  # noqa: BLE001  # the row carries it; other partitions go on
-        # Of no segment: it must not come between the pieces of what the fold says of the group.
-        row = {"unit": route.group_units[0], "group": 0, "kind": _START, "segment": -1}
-        yield head | row | describe_failure(error) | {"duration_ms": _milliseconds(started)}
+        for each in work():
+            yield replace(each, ordinal=ordinal, unit=route.group_units[each.group])
+    except Exception as error:  # noqa: BLE001  # the message carries it; other partitions go on
+        yield ExchangeMessage(
+            ordinal=ordinal,
+            unit=route.group_units[0],
+            group=0,
+            kind=_START,
+            # Of no segment: it must not come between the pieces of what the fold says of the group.
+            segment=-1,
+            failure=Failure.of(error),
+            duration_ms=_milliseconds(started),
+        )
 
 
-def _answer(plan: CompactionPlan, rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _answer(plan: CompactionPlan, messages: Iterable[ExchangeMessage]) -> Iterator[ExchangeMessage]:
     """Yield the survivors of one bucket."""
     started = time.perf_counter()
     bucket = KeyBucket(plan)
-    for row in rows:
-        bucket.hear(MessageKind(row["kind"]), row["segment"], row["content"])
+    for each in messages:
+        bucket.hear(MessageKind(each.kind), each.segment, each.content or b"")
     group_of = group_of_segment(plan)
     for number, ordinals in bucket.survivors():
-        yield {
-            "group": group_of[number],
-            "kind": _SURVIVORS,
-            "segment": number,
-            "content": ordinals.tobytes(),
-        }
+        yield ExchangeMessage(
+            group=group_of[number], kind=_SURVIVORS, segment=number, content=ordinals.tobytes()
+        )
     numbers = {"keys": bucket.key_count}
     yield _numbers(numbers, _milliseconds(started))
 
 
-def _fold(plan: CompactionPlan, rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _fold(plan: CompactionPlan, messages: Iterable[ExchangeMessage]) -> Iterator[ExchangeMessage]:
     """Yield each group's facts about its segments, or the partition's error."""
     started = time.perf_counter()
-    listed = sorted(rows, key=lambda row: row["segment"])
-    spent_ms = sum(row["duration_ms"] or 0 for row in listed)
-    errors = [row for row in listed if row["error_class"] is not None]
+    listed = sorted(messages, key=lambda each: each.segment)
+    spent_ms = sum(each.duration_ms or 0 for each in listed)
+    failure = next((each.failure for each in listed if each.failure), None)
     group_of = group_of_segment(plan)
-    if errors:
-        error = {name: errors[0][name] for name in ("error_class", "error")}
+    if failure is not None:
         for group in sorted(set(group_of)):
-            row = {"group": group, "kind": _START, "duration_ms": 0 if group else spent_ms}
-            yield row | error
+            spent = 0 if group else spent_ms
+            yield ExchangeMessage(
+                group=group, kind=_START, segment=0, failure=failure, duration_ms=spent
+            )
         return
-    facts = {row["segment"]: bytes(row["content"]) for row in listed}
+    facts = {each.segment: bytes(each.content or b"") for each in listed}
     folded = fold_facts(plan, facts)
     for group, start in enumerate(folded.groups):
-        yield {"group": group, "kind": _START, "content": encode_start(start)}
+        yield ExchangeMessage(group=group, kind=_START, segment=0, content=encode_start(start))
     for number, content in facts.items():
-        kept = facts_for_pass_two(content)
-        yield {"group": group_of[number], "kind": _FACTS, "segment": number, "content": kept}
+        yield ExchangeMessage(
+            group=group_of[number],
+            kind=_FACTS,
+            segment=number,
+            content=facts_for_pass_two(content),
+        )
     numbers = {"bytes_read": folded.bytes_read, "messages_read": folded.messages_read}
     yield _numbers(numbers, spent_ms + _milliseconds(started))
 
 
-def _numbers(numbers: Mapping[str, int], duration_ms: int) -> dict[str, Any]:
+def _numbers(numbers: Mapping[str, int], duration_ms: int) -> ExchangeMessage:
     content = json.dumps(numbers).encode()
-    return {"group": 0, "kind": _NUMBERS, "content": content, "duration_ms": duration_ms}
+    return ExchangeMessage(
+        group=0, kind=_NUMBERS, segment=0, content=content, duration_ms=duration_ms
+    )
 
 
 def rewrite_exchanged(
     batches: Iterator[pa.RecordBatch], plans: Mapping[int, bytes], context: WriteContext
-) -> Iterator[pa.RecordBatch]:
-    """Pass two: yield a row of ``schemas.GROUP_MANIFEST`` for each group of segments.
+) -> Iterator[RewrittenGroup]:
+    """Pass two: rewrite groups of segments.
 
     What it writes lies outside of the log directory, under names that no other attempt has.
 
     Args:
-        batches: Pieces of the rows that ``answer_keys`` made, ordered by partition, group, kind
+        batches: Pieces of the messages that ``answer_keys`` made, ordered by partition, group, kind
             and segment; all of a group are there.
         plans: As for ``send_keys``.
         context: How tasks read and write.
     """
-
-    def rewritten() -> Iterator[dict[str, Any]]:
-        grouped = itertools.groupby(
-            join_rows(batches), key=lambda row: (row["ordinal"], row["group"])
+    told = join_messages(ExchangeMessage, batches)
+    for (ordinal, group), messages in itertools.groupby(told, attrgetter("ordinal", "group")):
+        plan, heard = decode_plan(plans[ordinal]), _Heard()
+        head = RewrittenGroup(ordinal=ordinal, group=group)
+        rewritten = attempt(head, partial(_rewrite, plan, messages, heard, context))
+        yield replace(
+            rewritten,
+            numbers=heard.numbers_text,
+            duration_ms=rewritten.duration_ms + heard.duration_ms,
         )
-        for (ordinal, group), rows in grouped:
-            plan = decode_plan(plans[ordinal])
-            heard = _Heard()
-            row = attempt(partial(_rewrite, plan, rows, heard, context))
-            row["duration_ms"] += heard.duration_ms
-            yield {"ordinal": ordinal, "group": group, "numbers": heard.numbers_text} | row
-
-    yield from rows_to_batches(GROUP_MANIFEST, rewritten())
 
 
 @dataclass(slots=True)
 class _Heard:
-    """What the rows for one group say beside what it needs.
+    """What the messages for one group say beside what it needs.
 
     Attributes:
         duration_ms: Time that former stages spent on the partition.
@@ -247,12 +274,12 @@ class _Heard:
     duration_ms: int = 0
     numbers: dict[str, int] | None = None
 
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Take note of a row."""
-        self.duration_ms += row["duration_ms"] or 0
-        if row["kind"] == _NUMBERS:
+    def add(self, each: ExchangeMessage) -> None:
+        """Take note of a message."""
+        self.duration_ms += each.duration_ms or 0
+        if each.kind == _NUMBERS:
             self.numbers = self.numbers or {}
-            for name, value in json.loads(bytes(row["content"])).items():
+            for name, value in json.loads(bytes(each.content or b"{}")).items():
                 self.numbers[name] = self.numbers.get(name, 0) + value
 
     @property
@@ -262,37 +289,30 @@ class _Heard:
 
 
 def _rewrite(
-    plan: CompactionPlan, rows: Iterable[dict[str, Any]], heard: _Heard, context: WriteContext
-) -> dict[str, Any]:
+    plan: CompactionPlan,
+    messages: Iterable[ExchangeMessage],
+    heard: _Heard,
+    context: WriteContext,
+    head: RewrittenGroup,
+) -> RewrittenGroup:
     gathered = ExchangedGroup(plan=plan)
-    error: dict[str, Any] | None = None
-    for row in rows:
-        heard.add(row)
-        content, number = row["content"], row["segment"]
-        if row["error_class"] is not None:
-            error = error or {name: row[name] for name in ("error_class", "error")}
-        elif row["kind"] == _START:
-            gathered.start = decode_start(bytes(content))
-        elif row["kind"] == _FACTS:
-            gathered.put_facts(number, bytes(content))
-        elif row["kind"] == _SURVIVORS:
-            gathered.put_survivors(number, np.frombuffer(bytes(content), np.uint32))
-    if error is not None or gathered.start is None:
-        return error or {"error_class": "ValueError", "error": "nothing is known of the group"}
-    return rewrite_group(plan, gathered.index(), gathered.start, context)
-
-
-def _in_batches(rows: Iterable[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
-    gathered: list[dict[str, Any]] = []
-    size = 0
-    for row in rows:
-        gathered.append(row)
-        size += len(row.get("content") or b"")
-        if size >= _BATCH_BYTES:
-            yield rows_to_batch(EXCHANGE, gathered)
-            gathered, size = [], 0
-    if gathered:
-        yield rows_to_batch(EXCHANGE, gathered)
+    failure = Failure()
+    for each in messages:
+        heard.add(each)
+        content = bytes(each.content or b"")
+        if each.failure:
+            failure = failure or each.failure
+        elif each.kind == _START:
+            gathered.start = decode_start(content)
+        elif each.kind == _FACTS:
+            gathered.put_facts(each.segment, content)
+        elif each.kind == _SURVIVORS:
+            gathered.put_survivors(each.segment, np.frombuffer(content, np.uint32))
+    if not failure and gathered.start is None:
+        failure = Failure(error_class="ValueError", error="nothing is known of the group")
+    if failure or gathered.start is None:
+        return replace(head, failure=failure)
+    return rewrite_group(plan, gathered.index(), gathered.start, context, head)
 
 
 def _milliseconds(started: float) -> int:

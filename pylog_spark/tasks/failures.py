@@ -34,25 +34,6 @@ def error_of(row: Mapping[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def attempt(work: Callable[[], dict[str, Any]], of: PartitionRef | None = None) -> dict[str, Any]:
-    """Return the columns from work, or its error, and the duration.
-
-    Args:
-        work: Returns the columns.
-        of: The partition that it is about, for log lines; None where that is not known.
-    """
-    started = time.perf_counter()
-    with log_fields(**fields_of(of)):
-        try:
-            row = work()
-        except Exception as error:  # noqa: BLE001  # the row carries it; other partitions go on
-            row = describe_failure(error)
-            log_end(row, error)
-        else:
-            log_end(row)
-    return row | {"duration_ms": round((time.perf_counter() - started) * 1000)}
-
-
 def attempt_row(
     work: Callable[[], dict[str, Any]],
     refusal_of: Callable[[Exception], str | None] = lambda _: None,

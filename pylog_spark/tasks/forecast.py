@@ -5,15 +5,14 @@ Kafka's own loading is planned and not done.
 
 import json
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
-
-from pylog_spark.rows import rows_to_batches
-from pylog_spark.schemas import FORECAST
-from pylog_spark.tasks.failures import attempt
+from pylog_spark.rows import Number, Text, column
+from pylog_spark.schemas import Failure, PartitionName
+from pylog_spark.tasks.message import attempt
 from pylog_spark.tasks.verification import NOT_VERIFIED, Target
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import InvalidNameError
@@ -31,22 +30,44 @@ from storage_core.store import LocalStore
 _SHOWN_CUTS: Final = 10
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastRow:
+    """A forecast of a broker's start for one partition; nothing is done."""
+
+    name: PartitionName
+    directory: Text = column("path of the partition directory")
+    read_bytes: Number = column("bytes that are read to recover it")
+    rebuilt_segments: Number = column("segments whose indexes are built anew")
+    split_segments: Number = column("segments that are split")
+    cut_bytes: Number = column("bytes of records that are cut")
+    cut_records: Number = column("records in them that can still be read")
+    deleted_segments: Number = column("segments that are removed whole")
+    lost_below_high_watermark: Number = column("offsets below it that are gone afterwards")
+    log_end_offset: Number = column("where the log ends afterwards")
+    cuts: Text = column("the first cuts, file and position, as JSON")
+    start: Text = column("opened, recovered, refused, strayed, emptied, deleted, created, unknown")
+    gone_records: Number = column("readable records that are served no more, but for those cut")
+    cut_from_start: Number = column("readable records that a recovery from the log's start cuts")
+    duration_ms: int = column("time it took to find out")
+    failure: Failure = Failure()
+
+
 def forecast_partitions(
     targets: Sequence[Target], now_ms: int, damaged: Set[str] = frozenset()
-) -> Iterator[pa.RecordBatch]:
-    """Yield a row of ``schemas.FORECAST`` for each partition.
+) -> Iterator[ForecastRow]:
+    """Yield the forecast of each partition.
 
     Args:
         targets: The partitions.
         now_ms: The run's clock, epoch milliseconds.
         damaged: Directories of those that may have to be recovered from their start.
     """
-    rows = (forecast_row(each, now_ms, is_damaged=each.directory in damaged) for each in targets)
-    yield from rows_to_batches(FORECAST, rows)
+    for each in targets:
+        yield forecast_partition(each, now_ms, is_damaged=each.directory in damaged)
 
 
-def forecast_row(target: Target, now_ms: int, *, is_damaged: bool = False) -> dict[str, Any]:
-    """Return the row of one partition, whatever is wrong with it.
+def forecast_partition(target: Target, now_ms: int, *, is_damaged: bool = False) -> ForecastRow:
+    """Return the forecast of one partition, whatever is wrong with it.
 
     Nothing of what is foretold depends on a topic's config but which entries rebuilt indexes get.
 
@@ -55,19 +76,17 @@ def forecast_row(target: Target, now_ms: int, *, is_damaged: bool = False) -> di
         now_ms: The run's clock, epoch milliseconds.
         is_damaged: Whether it may have to be recovered from its start.
     """
-    names = {
-        "root": target.root,
-        "topic": target.partition.topic,
-        "partition": target.partition.partition,
-        "directory": target.directory,
-    }
-    row = names | attempt(lambda: _forecast(target, now_ms, is_damaged=is_damaged))
-    if row.get("error") is None:
+    name = PartitionName(
+        root=target.root, topic=target.partition.topic, partition=target.partition.partition
+    )
+    head = ForecastRow(name=name, directory=target.directory)
+    row = attempt(head, partial(_forecast, target, now_ms, is_damaged))
+    if not row.failure:
         return row
     if _is_beyond_us(Path(target.directory)):
         # Kafka loads it; what it then has is not known here, and a finding says why.
-        return names | {"start": Start.UNKNOWN.value, "duration_ms": row["duration_ms"]}
-    return row | {"start": Start.REFUSED.value}
+        return replace(head, start=Start.UNKNOWN.value, duration_ms=row.duration_ms)
+    return replace(row, start=Start.REFUSED.value)
 
 
 def _is_beyond_us(directory: Path) -> bool:
@@ -92,7 +111,7 @@ def _is_beyond_us(directory: Path) -> bool:
 
 
 def to_forecast(row: dict[str, Any]) -> PartitionForecast:
-    """Return a row of ``schemas.FORECAST`` as what the verdict is made of."""
+    """Return a forecast for the verdict, from its columns."""
     counted = (
         "read_bytes",
         "rebuilt_segments",
@@ -113,7 +132,12 @@ def to_forecast(row: dict[str, Any]) -> PartitionForecast:
     )
 
 
-def _forecast(target: Target, now_ms: int, *, is_damaged: bool) -> dict[str, Any]:
+def _forecast(
+    target: Target,
+    now_ms: int,
+    is_damaged: bool,  # noqa: FBT001  # ``partial`` gives it
+    head: ForecastRow,
+) -> ForecastRow:
     store = LocalStore(Path(target.directory))
     if target.ordinal == NOT_VERIFIED:
         names = FindingCollector()
@@ -151,17 +175,18 @@ def _forecast(target: Target, now_ms: int, *, is_damaged: bool) -> dict[str, Any
         start = Start.RECOVERED
     if repairs.deleted_segments and log.log_end_offset <= log.log_start_offset:
         start = Start.EMPTIED
-    return {
-        "start": start.value,
-        "gone_records": 0,
-        "read_bytes": repairs.scanned_bytes,
-        "rebuilt_segments": len(repairs.rebuilt),
-        "split_segments": len(repairs.split),
-        "cut_bytes": repairs.lost_bytes,
-        "cut_records": sum(count_lost_records(store, cut) for cut in repairs.cuts),
-        "deleted_segments": repairs.deleted_segments,
-        "lost_below_high_watermark": watermark - log.log_end_offset if is_cut else 0,
-        "log_end_offset": log.log_end_offset,
-        "cut_from_start": cut_from_start,
-        "cuts": json.dumps([asdict(cut) for cut in repairs.cuts[:_SHOWN_CUTS]]),
-    }
+    return replace(
+        head,
+        start=start.value,
+        gone_records=0,
+        read_bytes=repairs.scanned_bytes,
+        rebuilt_segments=len(repairs.rebuilt),
+        split_segments=len(repairs.split),
+        cut_bytes=repairs.lost_bytes,
+        cut_records=sum(count_lost_records(store, cut) for cut in repairs.cuts),
+        deleted_segments=repairs.deleted_segments,
+        lost_below_high_watermark=watermark - log.log_end_offset if is_cut else 0,
+        log_end_offset=log.log_end_offset,
+        cut_from_start=cut_from_start,
+        cuts=json.dumps([asdict(cut) for cut in repairs.cuts[:_SHOWN_CUTS]]),
+    )

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from pylog_spark.rows import column, row_reader, row_writer
+from pylog_spark.rows import Number, Text, column, row_reader, row_writer
 from pylog_spark.schemas import Failure
 from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.cells import join_rows
@@ -28,6 +28,16 @@ class TaskMessage:
     ordinal: int = column("row of the partition in the run's own table")
     duration_ms: int = column("time it took")
     failure: Failure = Failure()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionCommit(TaskMessage):
+    """The end of a task that changes a partition's files."""
+
+    bytes_after: Number = column("bytes of all .log files")
+    segments_after: Number = column("segments of the partition")
+    operations: Text = column("the operations that were applied, as JSON")
+    touched: bool = column("whether files may have been changed before the error")
 
 
 def attempt(

@@ -15,10 +15,10 @@ from typing import Any
 import pyarrow as pa
 
 from pylog_spark.rows import rows_to_batches
-from pylog_spark.schemas import NEWEST_RECORD, SWEPT, Action, Reason, Status
+from pylog_spark.schemas import NEWEST_RECORD, Action, Reason, Status
 from pylog_spark.tasks.admission import Step, admit_partition
 from pylog_spark.tasks.ahead import map_partitions
-from pylog_spark.tasks.failures import attempt, attempt_directory, needs_recovery
+from pylog_spark.tasks.failures import attempt_directory, needs_recovery
 from pylog_spark.tasks.listing import (
     REASON_OF_OTHER_KIND,
     OpenStore,
@@ -28,6 +28,7 @@ from pylog_spark.tasks.listing import (
     rows_of,
 )
 from pylog_spark.tasks.managed_view import manifest_timestamps
+from pylog_spark.tasks.message import PartitionCommit, attempt, fill
 from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.roles import Role
@@ -215,21 +216,19 @@ def _newest(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def commit_sweeps(
     items: Iterable[SweepWork], context: RetentionContext, write: WriteContext
-) -> Iterator[pa.RecordBatch]:
-    """Remove segments of partitions, several at once; yield their rows.
+) -> Iterator[PartitionCommit]:
+    """Remove segments of partitions, several at once."""
 
-    A partition has one row of ``schemas.SWEPT``.
-    """
-    rows = write.map_commits(lambda work: _commit_row(work, context, write), items)
-    yield from rows_to_batches(SWEPT, rows)
+    def sweep(work: SweepWork) -> PartitionCommit:
+        head = PartitionCommit(ordinal=work.ref.ordinal, touched=False)
+        return attempt(head, partial(_commit, work, context, write), work.ref)
 
-
-def _commit_row(work: SweepWork, context: RetentionContext, write: WriteContext) -> dict[str, Any]:
-    row = attempt(partial(_commit, work, context, write), work.ref)
-    return {"ordinal": work.ref.ordinal, "touched": False} | row
+    return write.map_commits(sweep, items)
 
 
-def _commit(work: SweepWork, context: RetentionContext, write: WriteContext) -> dict[str, Any]:
+def _commit(
+    work: SweepWork, context: RetentionContext, write: WriteContext, head: PartitionCommit
+) -> PartitionCommit:
     """Sweep a partition, or find that another attempt did."""
     run = context.run
     config = run.catalogs[work.ref.root].config_for(work.ref.partition.topic)
@@ -258,7 +257,8 @@ def _commit(work: SweepWork, context: RetentionContext, write: WriteContext) -> 
             checkpoints=PartitionCheckpoints(log_start_offset=work.log_start_offset),
         )
 
-    return write.roots[work.ref.root].commit(work.ref.directory, Action.RETAIN.value, prepare)
+    access = write.roots[work.ref.root]
+    return fill(head, access.commit(work.ref.directory, Action.RETAIN.value, prepare))
 
 
 def _verify(store: LogStore, work: SweepWork, sweep: Sweep) -> None:

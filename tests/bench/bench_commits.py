@@ -196,12 +196,12 @@ def _time(
     SlowMemoryObjects.latency_seconds = LATENCY_SECONDS
     started = time.perf_counter()
     try:
-        rows = [row for unit in units for batch in work(unit) for row in batch.to_pylist()]
+        commits = [commit for unit in units for commit in work(unit)]
         seconds = time.perf_counter() - started
     finally:
         SlowMemoryObjects.latency_seconds = 0.0
-    assert [row["error"] for row in rows] == [None] * len(works)
-    assert [row["ordinal"] for row in rows] == [each.ref.ordinal for each in works]
+    assert [commit.failure.error for commit in commits] == [None] * len(works)
+    assert [commit.ordinal for commit in commits] == [each.ref.ordinal for each in works]
     return seconds
 
 

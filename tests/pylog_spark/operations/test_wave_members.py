@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from pylog_spark.operations import compaction_waves
@@ -25,8 +24,9 @@ from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.planning import Demand
 from pylog_spark.run.run import Run
 from pylog_spark.run.waves import NO_LIMIT, Outcomes, run_wave, run_waves
-from pylog_spark.schemas import PLAN, SWEPT
+from pylog_spark.schemas import PLAN
 from pylog_spark.tasks.cells import MOST_CELL_BYTES
+from pylog_spark.tasks.message import PartitionCommit
 from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.recovery import RecoveryWork
 from pylog_spark.tasks.retention import SweepWork
@@ -325,14 +325,11 @@ def test_a_sweep_gives_no_tasks_to_a_directory_whose_disk_failed(
         disk.roots[disk.root(BAD)].free_bytes()
     given: list[list[SweepWork]] = []
 
-    def collect(listed, *_):
-        given.append([work for unit in listed for work in unit])
-        rows = [{"ordinal": work.ref.ordinal, "touched": False} for work in given[-1]]
-        return pa.Table.from_pylist(rows, schema=SWEPT)
+    def ask(units, *_):
+        given.append([work for unit in units for work in unit])
+        return [PartitionCommit(ordinal=work.ref.ordinal, touched=False) for work in given[-1]]
 
-    engine = SimpleNamespace(
-        slots=2, release=lambda: None, spread=lambda units, *_: units, collect=collect
-    )
+    engine = SimpleNamespace(slots=2, release=lambda: None, ask=ask)
     run = disk.run(engine, **limits)
     context: Any = SimpleNamespace(run=ANY)
     outcomes: dict[int, Outcome] = {}

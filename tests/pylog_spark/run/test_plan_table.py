@@ -8,7 +8,8 @@ from pylog_spark.run.exit_rule import exit_code_of
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.plan_table import refuse_duplicates, result_rows, sort_plans
 from pylog_spark.run.run_report import summarise
-from pylog_spark.schemas import PLAN, RESULT, CommitRow, Failure, Reason
+from pylog_spark.schemas import PLAN, RESULT, Failure, Reason
+from pylog_spark.tasks.commit import CompactionCommit
 
 
 def plans_of(*rows: dict) -> pa.Table:
@@ -106,10 +107,10 @@ def test_the_same_partition_of_two_brokers_is_no_duplicate():
     assert refuse_duplicates(table, {"/a": (1,), "/b": (2,)}) is table
 
 
-def commit(**more) -> CommitRow:
+def commit(**more) -> CompactionCommit:
     row = {"touched": False, "operations": "[]", "duration_ms": 1, "next_offset": 7}
     sizes = {"bytes_after": 60, "segments_after": 2, "records_before": 9, "records_after": 5}
-    return CommitRow(ordinal=0, **row | sizes | more)
+    return CompactionCommit(ordinal=0, **row | sizes | more)
 
 
 def test_a_planned_row_shows_its_bound_and_a_skipped_one_its_size():

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from pylog_spark.options import HighWatermarkSource
-from pylog_spark.rows import row_reader
+from pylog_spark.rows import row_reader, row_writer
 from pylog_spark.run.plan_table import read_planned
 from pylog_spark.tasks.admission import Step
-from pylog_spark.tasks.commit import CompactionWork, clean_partitions
+from pylog_spark.tasks.commit import CompactionCommit, CompactionWork, clean_partitions
+from pylog_spark.tasks.message import PartitionCommit
 from pylog_spark.tasks.observe import observe_partition
 from pylog_spark.tasks.retention import (
     RetentionContext,
@@ -86,8 +87,7 @@ class ManagedPipeline:
     def sweep(self, works: list[SweepWork], context: WriteContext) -> list[dict[str, Any]]:
         """Let go what has expired."""
         sweeping = RetentionContext(run=self.run, step=Step.RETAIN)
-        batches = commit_sweeps(works, sweeping, context)
-        return [row for batch in batches for row in batch.to_pylist()]
+        return list(map(row_writer(PartitionCommit), commit_sweeps(works, sweeping, context)))
 
     @contextmanager
     def held(self, **options: Any):
@@ -106,7 +106,7 @@ class ManagedPipeline:
 
 
 def clean(works: list[CompactionWork], context: WriteContext) -> list[dict[str, Any]]:
-    return [row for batch in clean_partitions(works, context) for row in batch.to_pylist()]
+    return list(map(row_writer(CompactionCommit), clean_partitions(works, context)))
 
 
 def work_once(pipeline: ManagedPipeline, context: WriteContext) -> list[str | None]:

@@ -3,23 +3,36 @@
 import json
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from pylog_spark.options import HighWatermarkSource
-from pylog_spark.rows import row_reader
-from pylog_spark.schemas import EXCHANGE, GROUP_MANIFEST, PARTIAL_INDEX
+from pylog_spark.rows import batches_of, row_reader, row_writer, schema_of, table_of
 from pylog_spark.tasks.cells import PART, cut_batches, with_part
 from pylog_spark.tasks.commit import (
+    CompactionCommit,
     CompactionWork,
     clean_partitions,
     commit_partitions,
 )
-from pylog_spark.tasks.compaction import index_segments, merge_partitions, rewrite_groups
-from pylog_spark.tasks.exchange import Route, answer_keys, rewrite_exchanged, send_keys
+from pylog_spark.tasks.compaction import (
+    PartitionKeyIndex,
+    RewrittenGroup,
+    SegmentKeyIndex,
+    index_segments,
+    merge_partitions,
+    rewrite_groups,
+)
+from pylog_spark.tasks.exchange import (
+    ExchangeMessage,
+    Route,
+    answer_keys,
+    rewrite_exchanged,
+    send_keys,
+)
 from pylog_spark.tasks.listing import list_partitions
 from pylog_spark.tasks.observe import observe_partition
 from pylog_spark.tasks.run_context import RunContext, WriteContext
@@ -42,6 +55,8 @@ from tests.pylog_spark.broker_roots import BrokerDirectory
 from tests.pylog_spark.cell_sizes import largest_cell
 
 NO_LIMIT = 1 << 40
+
+T = TypeVar("T")
 
 
 class Pipeline:
@@ -99,25 +114,23 @@ class Pipeline:
             for number in range(len(plan["segment_bytes"]))
         ]
         units = deal(items, tasks)
-        partials = table(
-            PARTIAL_INDEX,
+        partials = pieces_of(
+            SegmentKeyIndex,
             (
-                b
-                for unit in units
-                for b in cut_batches(
-                    index_segments(
-                        unit,
-                        self.encoded,
-                        dict.fromkeys(self.encoded, 0),
-                        self.context,
-                        filed=self.encoded if in_files else (),
-                    )
+                index_segments(
+                    unit,
+                    self.encoded,
+                    dict.fromkeys(self.encoded, 0),
+                    self.context,
+                    filed=self.encoded if in_files else (),
                 )
+                for unit in units
             ),
         )
         limits = dict.fromkeys(self.encoded, None if in_files else NO_LIMIT)
         ordered = sort(partials, "ordinal", "segment")
-        rows = rows_of(merge_partitions(ordered, self.encoded, limits, self.context))
+        merged = merge_partitions(ordered, self.encoded, limits, self.context)
+        rows = map(row_writer(PartitionKeyIndex), merged)
         return {row["ordinal"]: row for row in rows}
 
     def rewrite(self, merged: dict[int, dict[str, Any]], *, tasks: int = 1) -> list[dict[str, Any]]:
@@ -128,14 +141,14 @@ class Pipeline:
             if row["error_class"] is None
             for number in range(len(row["group_bytes"]))
         ]
-        batches = (
-            batch
+        groups = (
+            group
             for unit in deal(items, tasks)
-            for batch in rewrite_groups(
+            for group in rewrite_groups(
                 unit, self.encoded, lambda ordinal: opened(merged[ordinal]), self.context
             )
         )
-        return table(GROUP_MANIFEST, batches).sort_by("group").to_pylist()
+        return table_of(RewrittenGroup, groups).sort_by("group").to_pylist()
 
     def pairs(
         self, merged: dict[int, dict[str, Any]], rows: list[dict[str, Any]]
@@ -156,10 +169,11 @@ class Pipeline:
         return pairs
 
     def commit(self, pairs: Sequence[tuple[CompactionWork, CleanedPartition]]) -> list[dict]:
-        return rows_of(commit_partitions(pairs, self.context))
+        return list(map(row_writer(CompactionCommit), commit_partitions(pairs, self.context)))
 
     def clean_whole(self) -> list[dict[str, Any]]:
-        return rows_of(clean_partitions(map(self.work, self.encoded), self.context))
+        commits = clean_partitions(map(self.work, self.encoded), self.context)
+        return list(map(row_writer(CompactionCommit), commits))
 
     def exchange(self, *, buckets: int = 3) -> list[dict[str, Any]]:
         """Both passes with keys dealt out by hash; a task a segment, a bucket and a group."""
@@ -168,24 +182,21 @@ class Pipeline:
             groups = range(unit, unit + plan["groups"])
             routes[ordinal] = Route(first_unit=first, buckets=buckets, group_units=tuple(groups))
             first, unit = first + buckets + 1, groups.stop
-        sent = table(
-            EXCHANGE,
+        sent = pieces_of(
+            ExchangeMessage,
             (
-                batch
+                send_keys([(ordinal, number)], self.encoded, routes, self.context)
                 for ordinal, plan in enumerate(self.plans)
                 for number in range(len(plan["segment_bytes"]))
-                for batch in cut_batches(
-                    send_keys([(ordinal, number)], self.encoded, routes, self.context)
-                )
             ),
         )
         heard = sort(sent, "unit", "kind", "segment")
         answers = answer_keys(iter(heard), self.encoded, routes)
-        answered = table(EXCHANGE, cut_batches(answers))
+        answered = pieces_of(ExchangeMessage, [answers])
         told = sort(answered, "ordinal", "group", "kind", "segment")
-        batches = rewrite_exchanged(iter(told), self.encoded, self.context)
+        groups = rewrite_exchanged(iter(told), self.encoded, self.context)
         self.cells = [*map(largest_cell, heard), *map(largest_cell, told)]
-        return table(GROUP_MANIFEST, batches).sort_by("group").to_pylist()
+        return table_of(RewrittenGroup, groups).sort_by("group").to_pylist()
 
     def run(self, *, tasks: int = 1, in_files: bool = False) -> list[dict[str, Any]]:
         """All stages."""
@@ -229,10 +240,10 @@ def deal(items: Sequence[Any], tasks: int) -> list[list[Any]]:
     return [list(items[number::tasks]) for number in range(tasks)]
 
 
-def table(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> pa.Table:
-    listed = list(batches)
-    has_part = bool(listed) and PART in listed[0].schema.names
-    return pa.Table.from_batches(listed, schema=with_part(schema) if has_part else schema)
+def pieces_of(kind: type[T], tasks: Iterable[Iterable[T]]) -> pa.Table:
+    """Return the messages of some tasks in pieces."""
+    batches = (batch for task in tasks for batch in cut_batches(batches_of(kind, task)))
+    return pa.Table.from_batches(batches, schema=with_part(schema_of(kind)))
 
 
 def sort(rows: pa.Table, *names: str) -> list[pa.RecordBatch]:
@@ -241,7 +252,3 @@ def sort(rows: pa.Table, *names: str) -> list[pa.RecordBatch]:
     shuffled = rows.take(list(reversed(range(rows.num_rows))))
     ordered = shuffled.sort_by([(name, "ascending") for name in (*names, PART)])
     return ordered.to_batches(max_chunksize=7)
-
-
-def rows_of(batches: Iterator[pa.RecordBatch]) -> list[dict[str, Any]]:
-    return [row for batch in batches for row in batch.to_pylist()]

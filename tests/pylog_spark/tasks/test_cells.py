@@ -3,8 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from pylog_spark.rows import schema_of
-from pylog_spark.schemas import PARTIAL_INDEX
+from pylog_spark.rows import batches_of, schema_of
 from pylog_spark.tasks.cells import (
     MOST_CELL_BYTES,
     PART,
@@ -15,7 +14,7 @@ from pylog_spark.tasks.cells import (
     slice_table,
     with_part,
 )
-from pylog_spark.tasks.compaction import index_segments
+from pylog_spark.tasks.compaction import SegmentKeyIndex, index_segments
 from pylog_spark.tasks.recovery import ScannedSegment
 from storage_core.log.segment_scan import scan_segment
 from storage_core.store import LocalStore
@@ -117,7 +116,8 @@ def test_a_table_is_handed_to_spark_in_slices_that_are_no_larger_than_a_cell():
 def test_stages_hand_on_no_cell_above_the_limit_however_many_keys_a_segment_has(tmp_path):
     root = large_root(tmp_path / "log")
     pipeline = Pipeline(root, MANY_KEYS.now_ms)
-    raw = list(index_segments([(0, 0)], pipeline.encoded, {0: 0}, pipeline.context))
+    segments = index_segments([(0, 0)], pipeline.encoded, {0: 0}, pipeline.context)
+    raw = list(batches_of(SegmentKeyIndex, segments))
     assert max(map(largest_cell, raw)) > MOST_CELL_BYTES
     assert max(map(largest_cell, cut_batches(raw))) <= PIECE_BYTES
     pipeline.exchange(buckets=1)
@@ -158,6 +158,7 @@ def test_many_keys_leave_the_bytes_of_the_process_in_pieces_too(tmp_path, in_fil
     assert left == read_tree(alone.path / f"{MANY_KEYS.topic}-0")
 
 
-def test_pieces_of_partial_indexes_are_those_of_their_schema():
-    assert PART not in PARTIAL_INDEX.names
-    assert with_part(PARTIAL_INDEX).names == [*PARTIAL_INDEX.names, PART]
+def test_pieces_of_partial_indexes_are_those_of_their_columns():
+    columns = schema_of(SegmentKeyIndex)
+    assert PART not in columns.names
+    assert with_part(columns).names == [*columns.names, PART]

@@ -43,7 +43,7 @@ from tests.kit.compare import read_tree
 from tests.kit.directories import SegmentSpec, write_partition
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS, FIRST_ROUNDS_MS, broker_directory
 from tests.pylog_spark.tasks.observed import observed
-from tests.pylog_spark.tasks.pipeline import Pipeline, proof_of, rows_of
+from tests.pylog_spark.tasks.pipeline import Pipeline, proof_of
 
 NOW_MS = 1_700_000_000_000
 PARTITIONS = 4
@@ -79,6 +79,10 @@ def cleaning(tmp_path: Path) -> Pipeline:
     assert len(pipeline.plans) == PARTITIONS
     pipeline.allow_commits()
     return pipeline
+
+
+def rows_of(batches) -> list[dict]:
+    return [row for batch in batches for row in batch.to_pylist()]
 
 
 def ordinals(rows) -> list[int]:
@@ -214,9 +218,9 @@ def test_partitions_are_swept_at_the_same_time(logs, monkeypatch):
     works = list(read_planned(SweepWork, observed(listed, write.run, Step.RETAIN)))
     in_the_middle_of_commits(monkeypatch)
     context = RetentionContext(run=write.run, step=Step.RETAIN)
-    rows = rows_of(commit_sweeps(works, context, write))
-    assert ordinals(rows) == [work.ref.ordinal for work in works]
-    assert [row["error"] for row in rows] == [None] * PARTITIONS
+    commits = list(commit_sweeps(works, context, write))
+    assert [each.ordinal for each in commits] == [work.ref.ordinal for work in works]
+    assert [each.failure.error for each in commits] == [None] * PARTITIONS
 
 
 def recovery_of(logs: Path) -> tuple[list[tuple[RecoveryWork, int]], RecoveryContext]:

@@ -145,9 +145,9 @@ def test_a_task_reads_each_plan_once_where_it_gets_segments_of_several(
         "exchange": lambda: send_keys(items, plans, routes, context),
         "pass two": lambda: rewrite_groups(items, plans, lambda n: opened(merged[n]), context),
     }[stage]
-    rows = [row for batch in run() for row in batch.to_pylist()]
-    assert {row["error"] for row in rows} == {None}
-    assert {row["ordinal"] for row in rows} == {0, 1}
+    messages = list(run())
+    assert not any(each.failure for each in messages)
+    assert {each.ordinal for each in messages} == {0, 1}
     assert len(read) == 2
 
 

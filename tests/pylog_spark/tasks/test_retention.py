@@ -12,10 +12,12 @@ import pyarrow as pa
 import pytest
 
 from pylog_spark.options import HighWatermarkSource
+from pylog_spark.rows import row_writer
 from pylog_spark.run.plan_table import read_planned
-from pylog_spark.schemas import RETENTION_PLAN, SWEPT
+from pylog_spark.schemas import RETENTION_PLAN
 from pylog_spark.tasks.admission import Step
 from pylog_spark.tasks.listing import list_partitions
+from pylog_spark.tasks.message import PartitionCommit
 from pylog_spark.tasks.retention import (
     RetentionContext,
     SweepWork,
@@ -90,9 +92,9 @@ class Sweeper:
 
     def commit(self, row: dict[str, Any]) -> dict[str, Any]:
         planned = pa.Table.from_pylist([row], schema=RETENTION_PLAN)
-        (batch,) = commit_sweeps(list(read_planned(SweepWork, planned)), self.context, self.write)
-        assert batch.schema.equals(SWEPT)
-        return dict(batch.to_pylist()[0])
+        works = list(read_planned(SweepWork, planned))
+        (commit,) = commit_sweeps(works, self.context, self.write)
+        return row_writer(PartitionCommit)(commit)
 
 
 @pytest.fixture

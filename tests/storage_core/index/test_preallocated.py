@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pylog_spark.tasks.forecast import forecast_row
+from pylog_spark.tasks.forecast import ForecastRow, forecast_partition
 from pylog_spark.tasks.verification import Target
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
@@ -99,7 +99,7 @@ def verified(directory: Path) -> list[Code]:
     return sorted(finding.code for finding in findings)
 
 
-def foretold(directory: Path) -> dict[str, Any]:
+def foretold(directory: Path) -> ForecastRow:
     target = Target(
         ordinal=0,
         root=str(directory.parent),
@@ -108,7 +108,7 @@ def foretold(directory: Path) -> dict[str, Any]:
         checkpoints=PartitionCheckpoints(),
         context=UNCLEAN,
     )
-    return forecast_row(target, NOW_MS)
+    return forecast_partition(target, NOW_MS)
 
 
 def recovered(directory: Path) -> int:
