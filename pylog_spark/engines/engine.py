@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from pylog_spark.rows import batches_of, read_rows, schema_of
 from pylog_spark.tasks.cells import PART, cut_batches, join_table, with_part
+from pylog_spark.tasks.message import join_messages
 from storage_core import interruption
 
 _log: Final = logging.getLogger(__name__)
@@ -239,13 +240,21 @@ class Engine(ABC, Generic[RowsT]):
     def map_messages(
         self,
         rows: RowsT,
-        work: Callable[[Iterator[pa.RecordBatch]], Iterable[MessageT]],
+        source: type[T],
+        work: Callable[[Iterator[T]], Iterable[MessageT]],
         kind: type[MessageT],
     ) -> RowsT:
-        """Return the messages that work makes of rows, in pieces as ``spread``'s."""
+        """Return the messages that work makes of those of each task.
+
+        Args:
+            rows: Those, in pieces that follow each other.
+            source: The dataclass of those.
+            work: Runs in a task; captures values only.
+            kind: The dataclass of the messages that it makes.
+        """
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return batches_of(kind, work(batches))
+            return batches_of(kind, work(join_messages(source, batches)))
 
         return self.map_rows(rows, run, schema_of(kind))
 

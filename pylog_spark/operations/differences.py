@@ -211,9 +211,9 @@ def _compare_by_digests(
     digests = engine.spread(units, digest_replicas, ReplicaDigest)
     known = engine.publish(big)
 
-    def compare(batches: Iterator[pa.RecordBatch]) -> Iterator[DifferenceRow]:
-        return compare_digests(batches, known.value)
+    def compare(digests: Iterator[ReplicaDigest]) -> Iterator[DifferenceRow]:
+        return compare_digests(digests, known.value)
 
     tasks = min(len(big), LOOK_TASKS_PER_SLOT * engine.slots)
     dealt = digests.deal_by(["ordinal"], tasks).sort_within("ordinal", "replica", PART)
-    return engine.map_messages(dealt, compare, DifferenceRow)
+    return engine.map_messages(dealt, ReplicaDigest, compare, DifferenceRow)

@@ -199,12 +199,12 @@ class PassStages:
         def index(items: Sequence[Item]) -> Iterator[SegmentKeyIndex]:
             return index_segments(items, plans.value, merged_by, context, filed=filed)
 
-        def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[PartitionKeyIndex]:
-            return merge_partitions(batches, plans.value, limits, context)
+        def merge(indexes: Iterator[SegmentKeyIndex]) -> Iterator[PartitionKeyIndex]:
+            return merge_partitions(indexes, plans.value, limits, context)
 
         partials = engine.spread(self._segments(due), index, SegmentKeyIndex)
         ordered = partials.to_units(tasks).sort_within("ordinal", "segment", PART)
-        merged = engine.map_messages(ordered, merge, PartitionKeyIndex)
+        merged = engine.map_messages(ordered, SegmentKeyIndex, merge, PartitionKeyIndex)
         title = f"{self._title}: pass one and merge"
         between = {}
         disks = {p.ref.ordinal: self._disk(p) for p in due}
@@ -269,21 +269,21 @@ class PassStages:
         def send(items: Sequence[Item]) -> Iterator[ExchangeMessage]:
             return send_keys(items, plans.value, published.value, context)
 
-        def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[ExchangeMessage]:
-            return answer_keys(batches, plans.value, published.value)
+        def answer(messages: Iterator[ExchangeMessage]) -> Iterator[ExchangeMessage]:
+            return answer_keys(messages, plans.value, published.value)
 
-        def rewrite(batches: Iterator[pa.RecordBatch]) -> Iterator[RewrittenGroup]:
-            return rewrite_exchanged(batches, plans.value, context)
+        def rewrite(messages: Iterator[ExchangeMessage]) -> Iterator[RewrittenGroup]:
+            return rewrite_exchanged(messages, plans.value, context)
 
         engine = self._engine
         sent = engine.spread(self._segments(due), send, ExchangeMessage)
         buckets = sum(route.buckets + 1 for route in routes.values())
         heard = sent.to_units(buckets).sort_within("unit", "kind", "segment", PART)
-        answered = engine.map_messages(heard, answer, ExchangeMessage)
+        answered = engine.map_messages(heard, ExchangeMessage, answer, ExchangeMessage)
         told = answered.to_units(len(units)).sort_within(
             "ordinal", "group", "kind", "segment", PART
         )
-        groups = engine.map_messages(told, rewrite, RewrittenGroup)
+        groups = engine.map_messages(told, ExchangeMessage, rewrite, RewrittenGroup)
         title = f"{self._title}: both passes, {buckets} buckets"
         table = engine.collect(groups, schema_of(RewrittenGroup), title)
         return _complete(between, table, outcomes)

@@ -197,13 +197,13 @@ class RecoveryStages:
         def scan(items: Sequence[tuple[RecoveryWork, int]]) -> Iterator[ScannedSegment]:
             return scan_segments(items, folded_by, context)
 
-        def fold(batches: Iterator[pa.RecordBatch]) -> Iterator[RecoveredLog]:
-            return fold_partitions(batches, works, context)
+        def fold(scans: Iterator[ScannedSegment]) -> Iterator[RecoveredLog]:
+            return fold_partitions(scans, works, context)
 
         engine = self._run.engine
         scans = engine.spread([unit.values for unit in units], scan, ScannedSegment)
         ordered = scans.to_units(folds).sort_within("ordinal", "base_offset", PART)
-        folded = engine.map_messages(ordered, fold, RecoveredLog)
+        folded = engine.map_messages(ordered, ScannedSegment, fold, RecoveredLog)
         return folded, [(unit.size_bytes, len(unit.items)) for unit in units]
 
     def _lanes(self, due: Sequence[DueRecovery]) -> tuple[dict[int, int], int]:

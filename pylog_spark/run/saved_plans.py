@@ -206,13 +206,9 @@ def _list_files(run: Run, rows: Sequence[Row], action: str) -> dict[int, tuple[F
     unit_bytes = _LISTED_AT_ONCE * ITEM_OVERHEAD_BYTES
     packed = pack_units(items, unit_bytes=unit_bytes, per_disk=run.disks.per_disk)
     units = [unit.values for unit in packed]
-    prints = run.engine.ask(
-        units,
-        fingerprint_partitions,
-        Fingerprint,
-        f"{run.job.title}: fingerprints of what is planned to {action}",
-        is_look=are_looked_at_here(len(items)),
-    )
+    title = f"{run.job.title}: fingerprints of what is planned to {action}"
+    is_look = are_looked_at_here(len(items))
+    prints = run.engine.ask(units, fingerprint_partitions, Fingerprint, title, is_look=is_look)
     return {each.ordinal: decode_files(each.files) for each in prints}
 
 

@@ -18,11 +18,9 @@ from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 
-import pyarrow as pa
-
 from pylog_spark.rows import Binary, Int32, Text, column
 from pylog_spark.tasks.key_folder import new_prefix, remove_files
-from pylog_spark.tasks.message import TaskMessage, attempt, join_messages
+from pylog_spark.tasks.message import TaskMessage, attempt
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.run_context import WriteContext
 from storage_core.json_values import to_json
@@ -132,7 +130,7 @@ def _index(
 
 
 def merge_partitions(
-    batches: Iterable[pa.RecordBatch],
+    indexes: Iterable[SegmentKeyIndex],
     plans: Mapping[int, bytes],
     limits: Mapping[int, int | None],
     context: WriteContext,
@@ -142,15 +140,13 @@ def merge_partitions(
     An error in any of them is the partition's; that of the first segment counts.
 
     Args:
-        batches: Pieces of partial indexes, ordered by partition and segment; all of a partition
-            are there.
+        indexes: Ordered by partition and segment; all of a partition are there.
         plans: As for ``index_segments``.
         limits: Bytes that the merged index of a partition may have; a larger one is left out.
             None where partial indexes and merged ones lie in scratch files.
         context: How tasks read and write.
     """
-    indexed = join_messages(SegmentKeyIndex, batches)
-    for ordinal, some in groupby(indexed, key=attrgetter("ordinal")):
+    for ordinal, some in groupby(indexes, key=attrgetter("ordinal")):
         segments = list(some)
         failure = next((each.failure for each in segments if each.failure), None)
         merged = PartitionKeyIndex(ordinal=ordinal, duration_ms=0)

@@ -13,13 +13,12 @@ from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 
 from pylog_spark.options.choices import Level
 from pylog_spark.rows import Binary, Int32, Number, Text, column
 from pylog_spark.schemas import Failure
 from pylog_spark.tasks.ahead import map_where_remote
-from pylog_spark.tasks.message import TaskMessage, attempt, join_messages
+from pylog_spark.tasks.message import TaskMessage, attempt
 from storage_core.maintenance.replication.difference import Difference, Side
 from storage_core.maintenance.replication.differences import (
     Differences,
@@ -192,16 +191,15 @@ def _digest(target: DigestTarget, head: ReplicaDigest) -> ReplicaDigest:
 
 
 def compare_digests(
-    batches: Iterable[pa.RecordBatch],
+    digests: Iterable[ReplicaDigest],
     partitions: Mapping[int, tuple[PartitionPlaces, OffsetRanges]],
 ) -> Iterator[DifferenceRow]:
     """Compare big partitions where the sums of their replicas differ.
 
     Args:
-        batches: Pieces of digests, ordered by partition and replica; all of a partition are there.
+        digests: Ordered by partition and replica; all of a partition are there.
         partitions: Their places and ranges, by ordinal.
     """
-    digests = join_messages(ReplicaDigest, batches)
     for ordinal, some in groupby(digests, key=attrgetter("ordinal")):
         yield from _compare_digests(*partitions[ordinal], list(some))
 

@@ -18,12 +18,11 @@ from operator import attrgetter
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
 from pylog_spark.rows import Binary, Int32, column
 from pylog_spark.schemas import Failure
 from pylog_spark.tasks.compaction import Item, RewrittenGroup, rewrite_group
-from pylog_spark.tasks.message import TaskMessage, attempt, join_messages
+from pylog_spark.tasks.message import TaskMessage, attempt
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.run_context import WriteContext
 from storage_core.maintenance.compaction.exchanged_index import (
@@ -137,15 +136,15 @@ def _send(
 
 
 def answer_keys(
-    batches: Iterator[pa.RecordBatch], plans: Mapping[int, bytes], routes: Mapping[int, Route]
+    messages: Iterable[ExchangeMessage], plans: Mapping[int, bytes], routes: Mapping[int, Route]
 ) -> Iterator[ExchangeMessage]:
     """Yield messages to groups in answer to the segments' messages.
 
     They say what groups have to know.
 
     Args:
-        batches: Pieces of the messages that ``send_keys`` made, ordered by unit, kind and segment;
-            all of a unit are there.
+        messages: Those that ``send_keys`` made, ordered by unit, kind and segment; all of a unit
+            are there.
         plans: As for ``send_keys``.
         routes: By partition.
     """
@@ -154,12 +153,11 @@ def answer_keys(
         for ordinal, route in routes.items()
         for unit in range(route.first_unit, route.first_unit + route.buckets + 1)
     }
-    heard = join_messages(ExchangeMessage, batches)
-    for unit, messages in itertools.groupby(heard, key=attrgetter("unit")):
+    for unit, of_unit in itertools.groupby(messages, key=attrgetter("unit")):
         ordinal = owners[unit]
         route, plan = routes[ordinal], decode_plan(plans[ordinal])
         work = _fold if unit == route.unit_of(FOLD) else _answer
-        yield from _addressed(ordinal, route, partial(work, plan, messages))
+        yield from _addressed(ordinal, route, partial(work, plan, of_unit))
 
 
 def _addressed(
@@ -238,23 +236,23 @@ def _numbers(numbers: Mapping[str, int], duration_ms: int) -> ExchangeMessage:
 
 
 def rewrite_exchanged(
-    batches: Iterator[pa.RecordBatch], plans: Mapping[int, bytes], context: WriteContext
+    messages: Iterable[ExchangeMessage], plans: Mapping[int, bytes], context: WriteContext
 ) -> Iterator[RewrittenGroup]:
     """Pass two: rewrite groups of segments.
 
     What it writes lies outside of the log directory, under names that no other attempt has.
 
     Args:
-        batches: Pieces of the messages that ``answer_keys`` made, ordered by partition, group, kind
-            and segment; all of a group are there.
+        messages: Those that ``answer_keys`` made, ordered by partition, group, kind and segment;
+            all of a group are there.
         plans: As for ``send_keys``.
         context: How tasks read and write.
     """
-    told = join_messages(ExchangeMessage, batches)
-    for (ordinal, group), messages in itertools.groupby(told, attrgetter("ordinal", "group")):
+    groups = itertools.groupby(messages, key=attrgetter("ordinal", "group"))
+    for (ordinal, group), of_group in groups:
         plan, heard = decode_plan(plans[ordinal]), _Heard()
         head = RewrittenGroup(ordinal=ordinal, group=group)
-        rewritten = attempt(head, partial(_rewrite, plan, messages, heard, context))
+        rewritten = attempt(head, partial(_rewrite, plan, of_group, heard, context))
         yield replace(
             rewritten,
             numbers=heard.numbers_text,

@@ -35,7 +35,7 @@ from pylog_spark.tasks.listing import (
     rows_of,
 )
 from pylog_spark.tasks.managed_view import has_expected_topic_id
-from pylog_spark.tasks.message import TaskMessage, attempt, fill, join_messages
+from pylog_spark.tasks.message import TaskMessage, attempt, fill
 from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.off_switch import is_switched_off
@@ -276,7 +276,7 @@ def _scan(work: RecoveryWork, context: RecoveryContext, head: ScannedSegment) ->
 
 
 def fold_partitions(
-    batches: Iterable[pa.RecordBatch], works: Mapping[int, RecoveryWork], context: RecoveryContext
+    scans: Iterable[ScannedSegment], works: Mapping[int, RecoveryWork], context: RecoveryContext
 ) -> Iterator[RecoveredLog]:
     """Recover partitions from their segments' scans.
 
@@ -286,14 +286,13 @@ def fold_partitions(
     commit, which is finished then: scans that are done again find what it left of the segments.
 
     Args:
-        batches: Pieces of scans, ordered by partition and segment; all of a partition are there.
+        scans: Ordered by partition and segment; all of a partition are there.
         works: The partitions of the wave, by ordinal.
         context: The recovery.
     """
     room = Room(BYTES_AT_ONCE)
 
     def by_partition() -> Iterator[tuple[RecoveryWork, list[ScannedSegment], ExitStack]]:
-        scans = join_messages(ScannedSegment, batches)
         for ordinal, some in groupby(scans, key=attrgetter("ordinal")):
             of_partition, held = list(some), ExitStack()
             # Before the next ones are joined: those of a big log are as much as a task may hold.
@@ -304,12 +303,12 @@ def fold_partitions(
         work, segments, held = item
         with held:
             failure = next((each.failure for each in segments if each.failure), Failure())
-            scans = {
+            intact = {
                 each.base_offset: SegmentScan.from_bytes(each.scan)
                 for each in segments
                 if each.scan is not None and not failure
             }
-            log = _recover(work, scans, context, failure)
+            log = _recover(work, intact, context, failure)
             spent_ms = sum(each.duration_ms for each in segments)
             return replace(log, duration_ms=log.duration_ms + spent_ms)
 

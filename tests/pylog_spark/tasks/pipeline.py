@@ -34,6 +34,7 @@ from pylog_spark.tasks.exchange import (
     send_keys,
 )
 from pylog_spark.tasks.listing import list_partitions
+from pylog_spark.tasks.message import join_messages
 from pylog_spark.tasks.observe import observe_partition
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core import lock_holder
@@ -129,7 +130,9 @@ class Pipeline:
         )
         limits = dict.fromkeys(self.encoded, None if in_files else NO_LIMIT)
         ordered = sort(partials, "ordinal", "segment")
-        merged = merge_partitions(ordered, self.encoded, limits, self.context)
+        merged = merge_partitions(
+            join_messages(SegmentKeyIndex, ordered), self.encoded, limits, self.context
+        )
         rows = map(row_writer(PartitionKeyIndex), merged)
         return {row["ordinal"]: row for row in rows}
 
@@ -191,10 +194,10 @@ class Pipeline:
             ),
         )
         heard = sort(sent, "unit", "kind", "segment")
-        answers = answer_keys(iter(heard), self.encoded, routes)
+        answers = answer_keys(join_messages(ExchangeMessage, heard), self.encoded, routes)
         answered = pieces_of(ExchangeMessage, [answers])
         told = sort(answered, "ordinal", "group", "kind", "segment")
-        groups = rewrite_exchanged(iter(told), self.encoded, self.context)
+        groups = rewrite_exchanged(join_messages(ExchangeMessage, told), self.encoded, self.context)
         self.cells = [*map(largest_cell, heard), *map(largest_cell, told)]
         return table_of(RewrittenGroup, groups).sort_by("group").to_pylist()
 

@@ -13,6 +13,7 @@ from pylog_spark.rows import batches_of, row_writer, schema_of
 from pylog_spark.tasks import recovery
 from pylog_spark.tasks.ahead import BYTES_AT_ONCE
 from pylog_spark.tasks.cells import PART, cut_batches, with_part
+from pylog_spark.tasks.message import join_messages
 from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.recovery import (
     RecoveredLog,
@@ -100,7 +101,8 @@ class Recoverer:
 
     def fold(self, scans: pa.Table) -> dict[str, Any]:
         ordered = scans.sort_by([("base_offset", "ascending"), (PART, "ascending")])
-        (log,) = fold_partitions(ordered.to_batches(), {0: self.work}, self.context)
+        joined = join_messages(ScannedSegment, ordered.to_batches())
+        (log,) = fold_partitions(joined, {0: self.work}, self.context)
         return row_writer(RecoveredLog)(log)
 
     def whole(self) -> dict[str, Any]:
@@ -191,7 +193,8 @@ def test_logs_wait_for_their_disks_beside_each_other_as_far_as_their_scans_leave
     monkeypatch.setattr(recovery, "_recover", wait_for_disk)
     works = {n: replace(recoverer.work, ref=replace(recoverer.work.ref, ordinal=n)) for n in (0, 1)}
     batches = [batch for table in scans for batch in table.to_batches()]
-    logs = fold_partitions(batches, works, recoverer.context)
+    joined = join_messages(ScannedSegment, batches)
+    logs = fold_partitions(joined, works, recoverer.context)
     assert [log.ordinal for log in logs] == [0, 1]
     assert met == [at_once] * 2
 
