@@ -227,32 +227,6 @@ RECORDED_FINDING: Final = schema_of(RecordedFindingRow)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedRow:
-    """A row of verification: a finding, facts of segments, or numbers.
-
-    The facts are for the task that joins them; the numbers are a partition's.
-    """
-
-    row: Text = column("finding, facts or partition")
-    ordinal: int = column(_ORDINAL)
-    root: str = column("log directory, as the run was given it")
-    finding: FindingRow = FindingRow()
-    first_offset: Number = column("where the segments begin that the facts are of")
-    facts: Binary = column("zlib over JSON; null unless row is facts")
-    segments: Number = column("segments of the partition")
-    bytes: Number = column("bytes of all .log files")
-    records: Number = column("records that its batches count")
-    log_start_offset: Number = column("first offset")
-    log_end_offset: Number = column("just past the last batch")
-    read_bytes: Number = column("bytes of batches that were read")
-    read_ms: Number = column("time that tasks spent on reading them")
-    failure: Failure = Failure()
-
-
-VERIFIED: Final = schema_of(VerifiedRow)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
     """The start or the end of a run."""
 

@@ -111,7 +111,7 @@ class Verification:
     """What a verification found, while its run is open.
 
     Attributes:
-        rows: Of ``schemas.VERIFIED``, in pieces, where tasks have them.
+        rows: Of ``VerifiedRow``, in pieces, where tasks have them.
         partitions: The rows of partitions, by root and name.
         counts: Findings by severity and code, worst first.
         gauges: Findings of each root by severity, under the names that metrics have.

@@ -52,7 +52,7 @@ class VerifyReport(Report):
     """What a verification found.
 
     Attributes:
-        verified: Rows of ``schemas.VERIFIED`` of the partitions of the results, with their offsets.
+        verified: Rows of ``VerifiedRow`` of the partitions of the results, with their offsets.
         counts: Findings by severity and code, worst first.
         findings: The worst findings, of ``schemas.RECORDED_FINDING``; as many as were asked for.
         roots: The log directories.

@@ -8,13 +8,12 @@ in the second stage.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final
-
-import pyarrow as pa
+from functools import partial
+from typing import Any
 
 from pylog_spark.operations.verify_report import VerifyRequest
 from pylog_spark.options.broker import broker_config
-from pylog_spark.rows import rows_to_batch
+from pylog_spark.rows import schema_of
 from pylog_spark.run.planning import (
     ITEM_OVERHEAD_BYTES,
     LOOK_TASKS_PER_SLOT,
@@ -25,11 +24,13 @@ from pylog_spark.run.planning import (
     pack_units,
 )
 from pylog_spark.run.run import Run
-from pylog_spark.schemas import VERIFIED
 from pylog_spark.tasks.cells import PART, with_part
 from pylog_spark.tasks.verification import (
+    ListedPartition,
+    SegmentSizes,
     Stretch,
     Target,
+    VerifiedRow,
     facts_of_stretches,
     fold_verified,
     measure_segments,
@@ -37,22 +38,6 @@ from pylog_spark.tasks.verification import (
 )
 from pylog_spark.tasks.verified_roots import VerifiedRoots
 from storage_core.maintenance.verification.options import VerifyOptions
-
-_PLACES: Final = pa.schema(
-    [
-        pa.field("ordinal", pa.int64()),
-        pa.field("directory", pa.string()),
-        pa.field("root", pa.string()),
-    ]
-)
-_SIZES: Final = pa.schema(
-    [
-        pa.field("ordinal", pa.int64()),
-        pa.field("directory", pa.string()),
-        pa.field("offsets", pa.list_(pa.int64())),
-        pa.field("sizes", pa.list_(pa.int64())),
-    ]
-)
 
 
 def verify_targets(run: Run, request: VerifyRequest, roots: VerifiedRoots) -> Any:
@@ -64,7 +49,7 @@ def verify_targets(run: Run, request: VerifyRequest, roots: VerifiedRoots) -> An
         roots: The log directories: what was found in them, and the partitions to be verified.
     """
     job, engine = run.job, run.engine
-    of_roots = engine.spread_batches([rows_to_batch(VERIFIED, roots.rows)], _as_they_are, VERIFIED)
+    of_roots = engine.spread([roots.rows], iter, VerifiedRow)
     if not roots.targets:
         return of_roots
     items = _cut(run, roots.targets)
@@ -76,12 +61,9 @@ def verify_targets(run: Run, request: VerifyRequest, roots: VerifiedRoots) -> An
         is_live=request.is_live,
         transaction_timeout_ms=broker_config(job.options).transaction_max_timeout_ms,
     )
-
-    def work(unit: tuple[Stretch, ...]) -> Iterator[pa.RecordBatch]:
-        return verify_stretches(unit, options)
-
+    work = partial(verify_stretches, options=options)
     title = f"{job.title} {job.places}: verify"
-    verified = engine.spread_batches([tuple(unit.values) for unit in units], work, VERIFIED)
+    verified = engine.spread([unit.values for unit in units], work, VerifiedRow)
     is_look = are_read_here(items)
     rows = engine.keep(of_roots.union(verified), title, is_look=is_look)
     is_cut = {item.value.target.ordinal for item in items if not item.value.is_whole}
@@ -91,21 +73,18 @@ def verify_targets(run: Run, request: VerifyRequest, roots: VerifiedRoots) -> An
         {target.ordinal: target for target in roots.targets if target.ordinal in is_cut}
     )
 
-    def fold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return fold_verified(batches, targets.value, options)
+    def fold(facts: Iterator[VerifiedRow]) -> Iterator[VerifiedRow]:
+        return fold_verified(facts, targets.value, options)
 
-    facts = rows.map(facts_of_stretches, with_part(VERIFIED))
+    facts = rows.map(facts_of_stretches, with_part(schema_of(VerifiedRow)))
     if run.disks.per_disk is None:
         tasks = min(len(is_cut), LOOK_TASKS_PER_SLOT * engine.slots)
         facts = facts.deal_by(["ordinal"], tasks)
     else:
         facts = run.disks.deal_out(engine, facts, key="ordinal")
-    folded = engine.map_rows(facts.sort_within("ordinal", "first_offset", PART), fold, VERIFIED)
+    ordered = facts.sort_within("ordinal", "first_offset", PART)
+    folded = engine.map_messages(ordered, VerifiedRow, fold, VerifiedRow)
     return rows.union(engine.keep(folded, title, is_look=is_look))
-
-
-def _as_they_are(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    yield rows
 
 
 def _cut(run: Run, targets: Sequence[Target]) -> list[WorkItem[Stretch]]:
@@ -114,44 +93,29 @@ def _cut(run: Run, targets: Sequence[Target]) -> list[WorkItem[Stretch]]:
     A small partition is one whole stretch, a big one several.
     """
     job, engine = run.job, run.engine
-    places = pa.RecordBatch.from_pylist(
-        [
-            {"ordinal": target.ordinal, "directory": target.directory, "root": target.root}
-            for target in targets
-        ],
-        _PLACES,
-    )
-
-    def measure(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return measure_segments(batches, _SIZES)
-
-    listed = engine.each([places], _as_they_are, _PLACES)
+    places = [
+        ListedPartition(ordinal=target.ordinal, root=target.root, directory=target.directory)
+        for target in targets
+    ]
+    listed = engine.spread([places], iter, ListedPartition)
     dealt = run.disks.deal_out(engine, listed, count=len(targets))
-    sizes = engine.collect(
-        engine.map_rows(dealt, measure, _SIZES),
-        _SIZES,
-        f"{job.title} {job.places}: list segments",
-        is_look=are_looked_at_here(len(targets)),
-    )
-    known = dict(
-        zip(
-            sizes["ordinal"].to_pylist(),
-            zip(
-                sizes["directory"].to_pylist(),
-                sizes["offsets"].to_pylist(),
-                sizes["sizes"].to_pylist(),
-                strict=True,
-            ),
-            strict=True,
+    sizes = {
+        each.ordinal: each
+        for each in engine.receive(
+            engine.map_messages(dealt, ListedPartition, measure_segments, SegmentSizes),
+            SegmentSizes,
+            f"{job.title} {job.places}: list segments",
+            is_look=are_looked_at_here(len(targets)),
         )
-    )
-    unit_bytes = run.unit_bytes(sum(sum(of) for *_, of in known.values()))
+    }
+    unit_bytes = run.unit_bytes(sum(sum(each.sizes) for each in sizes.values()))
     return [
         WorkItem(value=stretch, size_bytes=size, disk=run.disks.of(target.root))
         for target in targets
         for stretch, size in cut_partition(
-            replace(target, directory=known[target.ordinal][0]),
-            *known[target.ordinal][1:],
+            replace(target, directory=sizes[target.ordinal].directory),
+            sizes[target.ordinal].offsets,
+            sizes[target.ordinal].sizes,
             unit_bytes=unit_bytes,
         )
     ]

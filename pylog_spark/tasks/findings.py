@@ -1,6 +1,6 @@
 """Select a verification's findings: all, counts by kind, the worst.
 
-Tasks have the rows of ``schemas.VERIFIED``; each function here makes of them what the driver, or
+Tasks have ``VerifiedRow`` as rows; each function here makes of them what the driver, or
 the ledger, gets.
 """
 
@@ -10,15 +10,17 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pylog_spark.schemas import FINDING, RECORDED_FINDING, VERIFIED
+from pylog_spark.rows import schema_of
+from pylog_spark.schemas import FINDING, RECORDED_FINDING
 from pylog_spark.tasks.cells import PART
-from pylog_spark.tasks.verification import FINDING_ROW, PARTITION_ROW
+from pylog_spark.tasks.verification import FINDING_ROW, PARTITION_ROW, VerifiedRow
 from storage_core.maintenance.verification.findings import Severity
 
+_VERIFIED: Final = schema_of(VerifiedRow)
 # A row a partition: its numbers, or the error because of which there are none.
 VERIFIED_PARTITION: Final = pa.schema(
     [
-        VERIFIED.field(name)
+        _VERIFIED.field(name)
         for name in (
             *("row", "ordinal", "root", "topic", "partition", "segments", "bytes", "records"),
             *("log_start_offset", "log_end_offset", "read_bytes", "read_ms"),
@@ -28,7 +30,7 @@ VERIFIED_PARTITION: Final = pa.schema(
 )
 FINDING_COUNT: Final = pa.schema(
     [
-        *(VERIFIED.field(name) for name in ("root", "severity", "code")),
+        *(_VERIFIED.field(name) for name in ("root", "severity", "code")),
         pa.field("count", pa.int64()),
     ]
 )
@@ -38,7 +40,7 @@ _SEVERITIES: Final = pa.array(
 # A finding as the driver gets it: with the number of its partition in the run, and its rank.
 RANKED_FINDING: Final = pa.schema(
     [
-        *(VERIFIED.field(name) for name in ("row", "ordinal", "root", *FINDING.names)),
+        *(_VERIFIED.field(name) for name in ("row", "ordinal", "root", *FINDING.names)),
         pa.field("badness", pa.int32()),
     ]
 )

@@ -8,28 +8,28 @@ of segments; their facts travel as rows to the one task that puts the partition 
 
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import chain, groupby
-from typing import Any
+from operator import attrgetter
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pylog_spark.rows import rows_to_batches
-from pylog_spark.schemas import VERIFIED
-from pylog_spark.tasks.ahead import BYTES_AT_ONCE, Room, map_partitions, map_where_remote
-from pylog_spark.tasks.cells import join_rows
+from pylog_spark.rows import Binary, Number, Text, column
+from pylog_spark.schemas import Failure, FindingRow
+from pylog_spark.tasks.ahead import BYTES_AT_ONCE, Room, map_where_remote
+from pylog_spark.tasks.message import TaskMessage, attempt
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES, PartitionCheckpoints
-from storage_core.errors import PartitionNotFoundError, describe_failure
+from storage_core.errors import PartitionNotFoundError
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.verification.files import PartitionFiles, sort_files
 from storage_core.maintenance.verification.finding_kinds import describe_fix, severity_of
 from storage_core.maintenance.verification.findings import Code, Finding, Severity
 from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
 from storage_core.maintenance.verification.partition import (
-    PartitionFacts,
     fold_partition,
     verify_segments,
 )
@@ -44,7 +44,46 @@ PARTITION_ROW = "partition"
 # The ordinal of a directory that is loaded at a start, and not verified.
 NOT_VERIFIED = -1
 
-Row = dict[str, Any]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedRow:
+    """A row of verification: a finding, facts of segments, or numbers.
+
+    The facts are for the task that joins them; the numbers are a partition's.
+    """
+
+    row: Text = column("finding, facts or partition")
+    ordinal: Number = column("row of the partition in the run's own table, null for none")
+    root: str = column("log directory, as the run was given it")
+    finding: FindingRow = FindingRow()
+    first_offset: Number = column("where the segments begin that the facts are of")
+    facts: Binary = column("zlib over JSON; null unless row is facts")
+    segments: Number = column("segments of the partition")
+    bytes: Number = column("bytes of all .log files")
+    records: Number = column("records that its batches count")
+    log_start_offset: Number = column("first offset")
+    log_end_offset: Number = column("just past the last batch")
+    read_bytes: Number = column("bytes of batches that were read")
+    read_ms: Number = column("time that tasks spent on reading them")
+    duration_ms: int = column("time it took")
+    failure: Failure = Failure()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedPartition(TaskMessage):
+    """A partition whose segments a task lists."""
+
+    root: str = column("log directory, as the run was given it")
+    directory: str = column("path of its own directory")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentSizes(TaskMessage):
+    """The .log files of a partition."""
+
+    directory: str = column("its directory; of a managed one that of the generation looked at")
+    offsets: tuple[int, ...] = column("base offsets, rising")
+    sizes: tuple[int, ...] = column("their lengths")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,103 +136,117 @@ class Stretch:
         return self.first_offset <= base_offset and (end is None or base_offset < end)
 
 
-def measure_segments(
-    batches: Iterator[pa.RecordBatch], schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
+def measure_segments(places: Iterable[ListedPartition]) -> Iterator[SegmentSizes]:
     """Yield offsets and sizes of each partition's .log files.
-
-    Rows (ordinal, directory) become rows (ordinal, directory, offsets, sizes).
-
-    The directory of a managed partition becomes that of the generation that was looked at.
 
     A directory that cannot be listed has none: the task that verifies it says why.
     """
-    rows = (row for batch in batches for row in batch.to_pylist())
-    yield from rows_to_batches(schema, map_partitions(_measure, rows))
+    return map_where_remote(_measure, places, directory_of=attrgetter("directory"))
 
 
-def _measure(row: Row) -> Row:
-    directory = row["directory"]
+def _measure(place: ListedPartition) -> SegmentSizes:
+    directory = place.directory
     try:
         store = open_store(directory)
         segments = sort_files(store.list_files()).segments
         directory = store.location
     except Exception:  # noqa: BLE001  # verifying it meets the same error, and reports it
         segments = ()
-    return {
-        "ordinal": row["ordinal"],
-        "directory": directory,
-        "offsets": [segment.base_offset for segment in segments],
-        "sizes": [segment.log.size_bytes for segment in segments],
-    }
+    return SegmentSizes(
+        ordinal=place.ordinal,
+        directory=directory,
+        offsets=tuple(segment.base_offset for segment in segments),
+        sizes=tuple(segment.log.size_bytes for segment in segments),
+    )
 
 
-def verify_stretches(
-    stretches: Sequence[Stretch], options: VerifyOptions
-) -> Iterator[pa.RecordBatch]:
-    """Verify stretches and yield rows of ``schemas.VERIFIED``.
+def verify_stretches(stretches: Sequence[Stretch], options: VerifyOptions) -> Iterator[VerifiedRow]:
+    """Verify stretches.
 
     Small ones on an object store beside each other: they are mostly waiting for it.
     """
     room = Room(BYTES_AT_ONCE)
 
-    def verify(stretch: Stretch) -> list[Row]:
+    def verify(stretch: Stretch) -> list[VerifiedRow]:
         with room.take(stretch.size_bytes):
             return verify_stretch(stretch, options)
 
     verified = map_where_remote(
         verify, stretches, directory_of=lambda stretch: stretch.target.directory
     )
-    yield from rows_to_batches(VERIFIED, chain.from_iterable(verified))
+    return chain.from_iterable(verified)
 
 
-def verify_stretch(stretch: Stretch, options: VerifyOptions) -> list[Row]:
+def verify_stretch(stretch: Stretch, options: VerifyOptions) -> list[VerifiedRow]:
     """Return the rows of one stretch, whatever is wrong with it."""
     target = stretch.target
-    try:
-        store = open_store(target.directory)
-        files = _list_files(store, target, options)
-        if isinstance(files, list):
-            return files if stretch.is_whole else [_facts_row(stretch, [])]
-        facts, found = verify_segments(
-            store,
-            files,
-            [segment for segment in files.segments if stretch.holds(segment.base_offset)],
-            target.context,
-            options,
-        )
-        rows = finding_rows(target, found)
-        if stretch.is_whole:
-            return rows + _fold(store, target, files, facts, options)
-        return [*rows, _facts_row(stretch, facts)]
-    except Exception as error:  # noqa: BLE001  # the row carries it; other partitions go on
-        failed = _partition_row(target) if stretch.is_whole else _facts_row(stretch, [])
-        return [failed | describe_failure(error)]
+    if stretch.is_whole:
+        return _attempt(_partition_row(target), partial(_verify, stretch, options))
+    head = VerifiedRow(
+        row=FACTS_ROW,
+        ordinal=target.ordinal,
+        root=target.root,
+        first_offset=stretch.first_offset,
+    )
+    return _attempt(head, partial(_verify, stretch, options))
+
+
+def _attempt(
+    head: VerifiedRow, work: Callable[[list[VerifiedRow], VerifiedRow], VerifiedRow]
+) -> list[VerifiedRow]:
+    """Return the findings and the row of work; after an error no findings."""
+    findings: list[VerifiedRow] = []
+    row = attempt(head, partial(work, findings))
+    return [row] if row.failure else [*findings, row]
+
+
+def _verify(
+    stretch: Stretch, options: VerifyOptions, findings: list[VerifiedRow], head: VerifiedRow
+) -> VerifiedRow:
+    target = stretch.target
+    store = open_store(target.directory)
+    files = _list_files(store, options)
+    if isinstance(files, Finding):
+        findings += finding_rows(target, [files]) if stretch.is_whole else []
+        return head
+    facts, segment_findings = verify_segments(
+        store,
+        files,
+        [segment for segment in files.segments if stretch.holds(segment.base_offset)],
+        target.context,
+        options,
+    )
+    findings += finding_rows(target, segment_findings)
+    if stretch.is_whole:
+        return _fold(store, target, files, facts, options, findings)
+    content = json.dumps([asdict(segment) for segment in facts], separators=(",", ":"))
+    return replace(head, facts=zlib.compress(content.encode(), 1))
 
 
 def facts_of_stretches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the facts among rows of ``schemas.VERIFIED``, in pieces as they come."""
+    """Yield the facts among rows of stretches, in pieces as they come."""
     for batch in batches:
         yield batch.filter(pc.equal(batch["row"], FACTS_ROW))
 
 
 def fold_verified(
-    batches: Iterable[pa.RecordBatch], targets: Mapping[int, Target], options: VerifyOptions
-) -> Iterator[pa.RecordBatch]:
+    facts: Iterable[VerifiedRow], targets: Mapping[int, Target], options: VerifyOptions
+) -> Iterator[VerifiedRow]:
     """Put the stretches of partitions together.
 
     Args:
-        batches: Pieces of their rows of facts, ordered by partition and first offset; all of a
-            partition are there.
+        facts: Their rows of facts, ordered by partition and first offset; all of a partition are
+            there.
         targets: All partitions that were cut into stretches, by ordinal.
         options: How to look.
     """
-    for ordinal, rows in groupby(join_rows(batches), key=lambda row: int(row["ordinal"])):
-        folded = _fold_stretches(targets[ordinal], list(rows), options)
-        yield from rows_to_batches(VERIFIED, folded)
+    for ordinal, some in groupby(facts, key=attrgetter("ordinal")):
+        target = targets[ordinal]
+        work = partial(_fold_stretches, target, list(some), options)
+        yield from _attempt(_partition_row(target), work)
 
 
-def finding_rows(target: Target, findings: Iterable[Finding]) -> list[Row]:
+def finding_rows(target: Target, findings: Iterable[Finding]) -> list[VerifiedRow]:
     """Return findings as rows."""
     return [
         place_finding(
@@ -220,8 +273,8 @@ def place_finding(  # the place of a finding
     ordinal: int | None = None,
     log_start_offset: int | None = None,
     roots: Sequence[str] = (),
-) -> Row:
-    """Return a finding as a ``schemas.VERIFIED`` row with place and advice.
+) -> VerifiedRow:
+    """Return a finding as a row with place and advice.
 
     Args:
         finding: The finding.
@@ -237,37 +290,32 @@ def place_finding(  # the place of a finding
     is_in_root = directory is None or finding.file in CHECKPOINT_FILES
     home = root if is_in_root else unpinned(directory or root)
     file = join_location(home, finding.file) if finding.file else home
-    named = replace(finding, file=file)
-    return {
-        "row": FINDING_ROW,
-        "ordinal": ordinal,
-        "root": root,
-        "severity": finding.severity.value,
-        "code": finding.code.value,
-        "topic": None if partition is None else partition.topic,
-        "partition": None if partition is None else partition.partition,
-        "file": file,
-        "position": finding.position,
-        "offset": finding.offset,
-        "message": finding.message,
-        "fix": describe_fix(
-            named,
-            root=root,
-            directory=directory or "",
-            topic=None if partition is None else partition.topic,
-            log_start_offset=log_start_offset,
-            role=role,
-            roots=roots,
-        ),
-    }
+    topic = None if partition is None else partition.topic
+    fix = describe_fix(
+        replace(finding, file=file),
+        root=root,
+        directory=directory or "",
+        topic=topic,
+        log_start_offset=log_start_offset,
+        role=role,
+        roots=roots,
+    )
+    row = FindingRow(
+        severity=finding.severity.value,
+        code=finding.code.value,
+        topic=topic,
+        partition=None if partition is None else partition.partition,
+        file=file,
+        position=finding.position,
+        offset=finding.offset,
+        message=finding.message,
+        fix=fix,
+    )
+    return VerifiedRow(row=FINDING_ROW, ordinal=ordinal, root=root, finding=row)
 
 
-def _list_files(
-    store: LogStore, target: Target, options: VerifyOptions
-) -> PartitionFiles | list[Row]:
-    """Return a partition's files, or the rows for a missing partition.
-
-    The rows are for one that is gone, if that may happen.
+def _list_files(store: LogStore, options: VerifyOptions) -> PartitionFiles | Finding:
+    """Return a partition's files, or the finding that it is gone.
 
     Raises:
         ManifestError: It is a managed one of which all is there but what says what it is.
@@ -278,12 +326,11 @@ def _list_files(
     except PartitionNotFoundError:
         if isinstance(store, ManagedStore):
             require_no_remains(store.objects, store.partition)
-        gone = Finding(
+        return Finding(
             code=Code.CHANGED_WHILE_READ,
             severity=Severity.INFO if options.is_live else severity_of(Code.CHANGED_WHILE_READ),
             message="the directory was listed and is gone",
         )
-        return [*finding_rows(target, [gone]), _partition_row(target)]
 
 
 def _fold(
@@ -292,11 +339,22 @@ def _fold(
     files: PartitionFiles,
     facts: Sequence[SegmentFacts],
     options: VerifyOptions,
-) -> list[Row]:
+    findings: list[VerifiedRow],
+) -> VerifiedRow:
     whole, found = fold_partition(
         store, files, facts, target.context, options, _checkpoints(store, target)
     )
-    return [*finding_rows(target, found), _partition_row(target, whole)]
+    findings += finding_rows(target, found)
+    return replace(
+        _partition_row(target),
+        segments=whole.segments,
+        bytes=whole.size_bytes,
+        records=whole.records,
+        log_start_offset=whole.log_start_offset,
+        log_end_offset=whole.log_end_offset,
+        read_bytes=whole.read_bytes,
+        read_ms=round(whole.read_seconds * 1000),
+    )
 
 
 def _checkpoints(store: LogStore, target: Target) -> PartitionCheckpoints:
@@ -307,53 +365,30 @@ def _checkpoints(store: LogStore, target: Target) -> PartitionCheckpoints:
     return replace(store.manifest.checkpoints, recovery_point=None)
 
 
-def _fold_stretches(target: Target, rows: Sequence[Row], options: VerifyOptions) -> list[Row]:
-    for row in rows:
-        if row["error"] is not None:
-            error = {name: row[name] for name in ("error_class", "error")}
-            return [_partition_row(target) | error]
-    try:
-        facts = [
-            SegmentFacts.from_plain(values)
-            for row in rows
-            for values in json.loads(zlib.decompress(row["facts"]))
-        ]
-        store = open_store(target.directory)
-        files = _list_files(store, target, options)
-        if isinstance(files, list):
-            return files
-        return _fold(store, target, files, facts, options)
-    except Exception as error:  # noqa: BLE001  # the row carries it; other partitions go on
-        return [_partition_row(target) | describe_failure(error)]
+def _fold_stretches(
+    target: Target,
+    stretches: Sequence[VerifiedRow],
+    options: VerifyOptions,
+    findings: list[VerifiedRow],
+    head: VerifiedRow,
+) -> VerifiedRow:
+    for each in stretches:
+        if each.failure:
+            return replace(head, failure=each.failure)
+    facts = [
+        SegmentFacts.from_plain(values)
+        for each in stretches
+        if each.facts is not None
+        for values in json.loads(zlib.decompress(each.facts))
+    ]
+    store = open_store(target.directory)
+    files = _list_files(store, options)
+    if isinstance(files, Finding):
+        findings += finding_rows(target, [files])
+        return head
+    return _fold(store, target, files, facts, options, findings)
 
 
-def _facts_row(stretch: Stretch, facts: Sequence[SegmentFacts]) -> Row:
-    content = json.dumps([asdict(segment) for segment in facts], separators=(",", ":"))
-    return {
-        "row": FACTS_ROW,
-        "ordinal": stretch.target.ordinal,
-        "root": stretch.target.root,
-        "first_offset": stretch.first_offset,
-        "facts": zlib.compress(content.encode(), 1),
-    }
-
-
-def _partition_row(target: Target, facts: PartitionFacts | None = None) -> Row:
-    row: Row = {
-        "row": PARTITION_ROW,
-        "ordinal": target.ordinal,
-        "root": target.root,
-        "topic": target.partition.topic,
-        "partition": target.partition.partition,
-    }
-    if facts is None:
-        return row
-    return row | {
-        "segments": facts.segments,
-        "bytes": facts.size_bytes,
-        "records": facts.records,
-        "log_start_offset": facts.log_start_offset,
-        "log_end_offset": facts.log_end_offset,
-        "read_bytes": facts.read_bytes,
-        "read_ms": round(facts.read_seconds * 1000),
-    }
+def _partition_row(target: Target) -> VerifiedRow:
+    name = FindingRow(topic=target.partition.topic, partition=target.partition.partition)
+    return VerifiedRow(row=PARTITION_ROW, ordinal=target.ordinal, root=target.root, finding=name)

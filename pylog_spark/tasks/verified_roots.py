@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from pylog_spark.tasks.verification import NOT_VERIFIED, Target, place_finding
+from pylog_spark.tasks.verification import NOT_VERIFIED, Target, VerifiedRow, place_finding
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_filter import TopicFilter
@@ -23,13 +22,13 @@ class VerifiedRoots:
 
     Attributes:
         observed: The directories.
-        rows: What was found in them, of ``schemas.VERIFIED``.
+        rows: What was found in them.
         targets: The partitions to be verified.
         set_aside: Directories that a broker loads before it deletes or leaves them.
     """
 
     observed: tuple[ObservedRoot, ...]
-    rows: tuple[dict[str, Any], ...]
+    rows: tuple[VerifiedRow, ...]
     targets: tuple[Target, ...]
     set_aside: tuple[Target, ...] = ()
 

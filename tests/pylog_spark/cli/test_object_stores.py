@@ -1,12 +1,12 @@
 """Commands that only read, on mirrors at URLs and on managed roots."""
 
 import json
+from dataclasses import astuple, replace
 from typing import Any
 
 import pytest
 
 from pylog_spark.exit_code import ExitCode
-from pylog_spark.schemas import FINDING
 from pylog_spark.tasks.verification import Stretch, verify_stretch
 from pylog_spark.tasks.verified_roots import observe_roots
 from storage_core.catalog.roles import Role
@@ -121,9 +121,9 @@ def findings(root: str, role: Role) -> list[tuple[Any, ...]]:
     options = VerifyOptions(now_ms=FIRST_ROUNDS_MS, is_deep=True)
     for target in roots.targets:
         rows += verify_stretch(Stretch(target=target), options)
-    assert [row["error"] for row in rows if row.get("error")] == []
-    names = [name for name in FINDING.names if name not in {"file", "fix"}]
-    return sorted((tuple(r[n] for n in names) for r in rows if r["row"] == "finding"), key=str)
+    assert [row.failure for row in rows if row.failure] == []
+    found = [replace(row.finding, file="", fix="") for row in rows if row.row == "finding"]
+    return sorted(map(astuple, found), key=str)
 
 
 def test_verify_finds_the_same_in_a_mirror_at_a_url_and_in_a_local_one(origin, mirror):
@@ -140,12 +140,12 @@ def test_verify_finds_damage_in_a_managed_root_and_names_where_it_is(origin, tmp
     roots = observe_roots([(twin.location, Role.MANAGED)], TopicFilter(), is_live=False)
     assert len(roots.targets) == len(NAMES)
     rows = [
-        row
+        row.finding
         for target in roots.targets
         for row in verify_stretch(Stretch(target=target), VerifyOptions(now_ms=FIRST_ROUNDS_MS))
-        if row["row"] == "finding" and row["severity"] in {"error", "fatal"}
+        if row.row == "finding" and row.finding.severity in {"error", "fatal"}
     ]
-    assert {row["file"] for row in rows} == {f"{twin.directory(NAME)}/{LOG}"}
+    assert {row.file for row in rows} == {f"{twin.directory(NAME)}/{LOG}"}
 
 
 def test_dump_shows_a_generation_that_was_superseded(pylog, origin, tmp_path):

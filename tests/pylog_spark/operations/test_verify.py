@@ -1,7 +1,7 @@
 """Verification on Spark finds what it finds in process, however it is spread."""
 
 import json
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,8 +20,7 @@ from pylog_spark.options import JobOptions, Tuning
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.run.exit_rule import exit_code_of, is_as_bad
 from pylog_spark.run.planning import ITEM_OVERHEAD_BYTES
-from pylog_spark.schemas import FINDING, RECORDED_FINDING, RESULT, VERIFIED
-from pylog_spark.tasks.cells import cut_batches
+from pylog_spark.schemas import FINDING, RECORDED_FINDING, RESULT
 from pylog_spark.tasks.verification import (
     Stretch,
     Target,
@@ -64,7 +63,7 @@ def rows_in_process(path: Path, **options) -> list[tuple]:
     for target in roots.targets:
         rows += verify_stretch(Stretch(target=target), VerifyOptions(now_ms=NOW_MS, **options))
     return sorted(
-        (tuple(row[name] for name in FINDING.names) for row in rows if row["row"] == "finding"),
+        (astuple(row.finding) for row in rows if row.row == "finding"),
         key=str,
     )
 
@@ -122,22 +121,22 @@ def test_exit_statuses(failed, worst, fail_on, status):
 def test_a_finding_names_its_file_whole_and_says_what_to_run():
     found = Finding(code=Code.OFFSET_INDEX_WRONG, severity=Severity.ERROR, message="m", file="x")
     [row] = finding_rows(target(), [found])
-    assert row["file"] == "/logs/t-0/x"
-    assert row["fix"].startswith(
+    assert row.finding.file == "/logs/t-0/x"
+    assert row.finding.fix.startswith(
         "rebuild it: pylog partition recover /logs/t-0 --no-truncate --now-ms "
     )
     entry = replace(found, file="replication-offset-checkpoint")
-    assert finding_rows(target(), [entry])[0]["file"] == "/logs/replication-offset-checkpoint"
-    assert rows_to_batch(VERIFIED, [row]).num_rows == 1
+    [row] = finding_rows(target(), [entry])
+    assert row.finding.file == "/logs/replication-offset-checkpoint"
 
 
 def test_a_partition_that_vanished_is_a_row_and_a_finding(tmp_path):
     gone = target(str(tmp_path / "t-0"))
     for is_live, severity in ((False, "warn"), (True, "info")):
         options = VerifyOptions(now_ms=0, is_live=is_live)
-        finding, partition = verify_stretch(Stretch(target=gone), options)
-        assert (finding["code"], finding["severity"]) == ("CHANGED_WHILE_READ", severity)
-        assert partition["row"] == "partition"
+        first, partition = verify_stretch(Stretch(target=gone), options)
+        assert (first.finding.code, first.finding.severity) == ("CHANGED_WHILE_READ", severity)
+        assert partition.row == "partition"
 
 
 def test_an_error_of_the_program_fails_its_partition_only(tmp_path, monkeypatch):
@@ -151,15 +150,14 @@ def test_an_error_of_the_program_fails_its_partition_only(tmp_path, monkeypatch)
     monkeypatch.setattr(module, fail)
     options = VerifyOptions(now_ms=NOW_MS)
     [row] = verify_stretch(Stretch(target=roots.targets[0]), options)
-    assert (row["row"], row["error_class"]) == ("partition", "ZeroDivisionError")
+    assert (row.row, row.failure.error_class) == ("partition", "ZeroDivisionError")
     parts = [
         Stretch(target=roots.targets[0], end_offset=20),
         Stretch(target=roots.targets[0], first_offset=20),
     ]
-    pieces = cut_batches(verify_stretches(parts, options))
-    folds = fold_verified(pieces, {0: roots.targets[0]}, options)
-    [folded] = [row for fold in folds for row in fold.to_pylist()]
-    assert (folded["row"], folded["error_class"]) == ("partition", "ZeroDivisionError")
+    facts = verify_stretches(parts, options)
+    [folded] = fold_verified(facts, {0: roots.targets[0]}, options)
+    assert (folded.row, folded.failure.error_class) == ("partition", "ZeroDivisionError")
 
 
 UNITS = pytest.mark.parametrize("unit_bytes", [1, 1 << 30], ids=["a unit a segment", "whole"])

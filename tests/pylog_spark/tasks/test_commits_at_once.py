@@ -8,7 +8,6 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from pylog_spark.options import HighWatermarkSource
@@ -24,7 +23,14 @@ from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.recovery import RecoveryContext, RecoveryLimits, RecoveryWork, recover_whole
 from pylog_spark.tasks.retention import RetentionContext, SweepWork, commit_sweeps
 from pylog_spark.tasks.run_context import RunContext, WriteContext
-from pylog_spark.tasks.verification import Stretch, Target, measure_segments, verify_stretches
+from pylog_spark.tasks.verification import (
+    ListedPartition,
+    Stretch,
+    Target,
+    VerifiedRow,
+    measure_segments,
+    verify_stretches,
+)
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.catalog.topic_filter import TopicFilter
@@ -291,13 +297,12 @@ def stretches(root: str, *, size_bytes: int) -> list[Stretch]:
 )
 def test_partitions_far_away_are_verified_beside_each_other(monkeypatch, root, size_bytes, most):
     verify = Meeting(
-        lambda stretch, _: [{"row": "partition", "ordinal": stretch.target.ordinal}], calls=most
+        lambda stretch, _: [VerifiedRow(row="partition", ordinal=stretch.target.ordinal)],
+        calls=most,
     )
     monkeypatch.setattr(verification, "verify_stretch", verify)
-    rows = rows_of(
-        verify_stretches(stretches(root, size_bytes=size_bytes), VerifyOptions(now_ms=NOW_MS))
-    )
-    assert ordinals(rows) == list(range(PARTITIONS))
+    rows = verify_stretches(stretches(root, size_bytes=size_bytes), VerifyOptions(now_ms=NOW_MS))
+    assert [row.ordinal for row in rows] == list(range(PARTITIONS))
     assert verify.most == most
 
 
@@ -305,18 +310,9 @@ def test_segments_of_partitions_far_away_are_listed_beside_each_other(monkeypatc
     monkeypatch.setattr(
         verification, "open_store", Meeting(verification.open_store, calls=PARTITIONS)
     )
-    schema = pa.schema(
-        [
-            ("ordinal", pa.int64()),
-            ("directory", pa.string()),
-            ("offsets", pa.list_(pa.int64())),
-            ("sizes", pa.list_(pa.int64())),
-        ]
-    )
     places = [f"managed+memory://nowhere/t-{number}" for number in range(PARTITIONS)]
-    batch = pa.RecordBatch.from_pydict({"ordinal": range(PARTITIONS), "directory": places})
-    rows = rows_of(measure_segments(iter([batch]), schema))
-    assert [(row["directory"], row["sizes"]) for row in rows] == [(place, []) for place in places]
+    sizes = measure_segments(ListedPartition(directory=place) for place in places)
+    assert [(each.directory, each.sizes) for each in sizes] == [(place, ()) for place in places]
 
 
 @pytest.mark.parametrize(("size_bytes", "most"), [(1000, PARTITIONS), (BYTES_AT_ONCE, 1)])

@@ -56,10 +56,10 @@ def test_a_partition_whose_manifest_is_gone_is_not_materialized_as_none(managed,
 
 def test_a_partition_whose_manifest_is_gone_does_not_verify(managed):
     (row,) = verified(managed)
-    assert row["error_class"] == "ManifestError"
-    assert "bring the manifest back" in row["error"]
+    assert row.failure.error_class == "ManifestError"
+    assert "bring the manifest back" in row.failure.error
 
 
 def test_a_folder_with_nothing_in_it_is_no_partition(managed, tmp_path):
     assert materialized(managed, tmp_path, "empty")["status"] == "skipped"
-    assert [row["row"] for row in verified(managed, "empty")] == ["finding", "partition"]
+    assert [row.row for row in verified(managed, "empty")] == ["finding", "partition"]

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from pylog_spark.rows import row_writer
 from pylog_spark.tasks.forecast import ForecastRow, forecast_partition
 from pylog_spark.tasks.verification import Target
 from storage_core.catalog.roles import Role
@@ -99,7 +100,7 @@ def verified(directory: Path) -> list[Code]:
     return sorted(finding.code for finding in findings)
 
 
-def foretold(directory: Path) -> ForecastRow:
+def foretold(directory: Path) -> dict[str, Any]:
     target = Target(
         ordinal=0,
         root=str(directory.parent),
@@ -108,7 +109,7 @@ def foretold(directory: Path) -> ForecastRow:
         checkpoints=PartitionCheckpoints(),
         context=UNCLEAN,
     )
-    return forecast_partition(target, NOW_MS)
+    return row_writer(ForecastRow)(forecast_partition(target, NOW_MS))
 
 
 def recovered(directory: Path) -> int:
