@@ -316,6 +316,9 @@ class CrateRoot(BrokerRoot):
     replaced={
         "storage_core/catalog/roles.py": {
             '    MANAGED = "managed"\n': '    MANAGED = "managed"\n    CRATE = "crate"\n',
+            "_FACTS: Final = {\n": (
+                '_FACTS: Final = {\n    Role.CRATE: RoleFacts(phrase="a crate", is_synced=True),\n'
+            ),
             "        if (directory / META_PROPERTIES_FILE).is_file():\n": (
                 '        if (directory / "crate.json").is_file():\n'
                 "            return Role.CRATE\n"

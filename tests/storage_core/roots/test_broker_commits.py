@@ -79,12 +79,6 @@ def fail(*_: object) -> None:
 
 
 @pytest.mark.item("FLT-10")
-def test_work_that_fails_before_its_commit_has_touched_nothing(access):
-    row = commit(access, fail)
-    assert (row["error_class"], row["touched"]) == ("OSError", False)
-
-
-@pytest.mark.item("FLT-10")
 def test_a_commit_that_fails_may_have_touched_files(access, claim_path):
     (claim_path.parent / "t-0" / "b").mkdir()
     row = commit(access)

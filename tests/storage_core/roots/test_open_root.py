@@ -6,10 +6,10 @@ from threading import Barrier
 import pytest
 
 from storage_core.catalog.roles import Role
-from storage_core.errors import ConfigError, GuardRefusedError, StorageError
+from storage_core.errors import ConfigError, StorageError
 from storage_core.filenames import log_file
 from storage_core.roots.mirror import MirrorRoot
-from storage_core.roots.open_root import LogRoot, check_log_directory, map_over_root, open_root
+from storage_core.roots.open_root import LogRoot, check_log_directory, map_over_root
 from storage_core.store import open_object_store
 from storage_core.store.managed_root import create_root
 
@@ -63,13 +63,6 @@ def test_the_error_of_a_look_is_raised_when_no_other_look_runs_any_more():
     with pytest.raises(StorageError, match="the disk failed"):
         map_over_root(root, look, range(4))
     assert sorted(ended) == [0, 2, 3]
-
-
-def test_a_mirror_on_an_object_store_is_held_by_nobody():
-    root = open_root("memory://looks/mirror", role=Role.MIRROR)
-    with pytest.raises(GuardRefusedError, match="ROLE_IS_READ_ONLY"):
-        root.hold(run_id="run", mark_clean=True)
-    assert root.newest_write_ms() == 0
 
 
 @pytest.mark.parametrize("place", ["memory://looks/managed", "folder"])

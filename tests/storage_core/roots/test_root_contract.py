@@ -1,0 +1,64 @@
+"""The kinds of roots keep the contract of all roots."""
+
+from pathlib import Path
+
+import pytest
+
+from storage_core.catalog.roles import Role
+from storage_core.filenames import TopicPartition
+from storage_core.roots.broker import BrokerRoot
+from storage_core.roots.managed import ManagedRoot
+from storage_core.roots.mirror import MirrorRoot
+from storage_core.store import ManagedStore, ObjectStore, open_object_store
+from storage_core.store.managed_root import create_root
+from tests.kit.root_contract import (
+    FILES,
+    NAME,
+    OTHER,
+    HeldRootContract,
+    ReadOnlyRootContract,
+    RootHome,
+)
+
+
+class TestBrokerRoot(HeldRootContract):
+    @pytest.fixture
+    def home(self, tmp_path: Path) -> RootHome:
+        log = tmp_path / "log"
+        for name in (NAME, OTHER):
+            (log / name).mkdir(parents=True)
+            for file, content in FILES.items():
+                (log / name / file).write_bytes(content)
+        return RootHome(root=BrokerRoot(log), role=Role.BROKER, trash=tmp_path / "trash")
+
+
+def managed_root(objects: ObjectStore) -> RootHome:
+    create_root(objects, now_ms=5)
+    for number in (0, 1):
+        store = ManagedStore(objects, TopicPartition("orders", number), is_new=True)
+        for file, content in FILES.items():
+            store.write_file(file, content)
+        store.publish(run_id="ingest")
+    return RootHome(root=ManagedRoot(objects), role=Role.MANAGED)
+
+
+class TestManagedRootOnADisk(HeldRootContract):
+    @pytest.fixture
+    def home(self, tmp_path: Path) -> RootHome:
+        return managed_root(open_object_store(str(tmp_path / "managed")))
+
+
+class TestManagedRootOnAnObjectStore(HeldRootContract):
+    @pytest.fixture
+    def home(self, tmp_path: Path) -> RootHome:
+        return managed_root(open_object_store(f"memory://contract-{tmp_path.name}/managed"))
+
+
+class TestMirrorRoot(ReadOnlyRootContract):
+    @pytest.fixture
+    def home(self, tmp_path: Path) -> RootHome:
+        objects = open_object_store(f"memory://contract-{tmp_path.name}/mirror")
+        for name in (NAME, OTHER):
+            for file, content in FILES.items():
+                objects.put(f"{name}/{file}", content)
+        return RootHome(root=MirrorRoot(objects), role=Role.MIRROR)
