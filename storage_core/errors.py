@@ -30,7 +30,7 @@ from typing import Any, ClassVar, Literal, ParamSpec, Self, TypeVar, dataclass_t
 
 from storage_core.redaction import is_secret_name, without_secrets
 
-# Of a value that was set: whoever set it knows the rest, and a terminal has no room for it.
+# So much of a configured value is shown: its owner knows the rest, and a terminal has little room.
 _MOST_SHOWN = 1000
 _TEMPLATE = "template"
 

@@ -25,9 +25,9 @@ SNAPSHOT_SUFFIX: Final = ".snapshot"
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
 DELETED_SUFFIX: Final = ".deleted"
-# Behind the name of a file that is on its way in or out.
+# Suffixes of transient files.
 TRANSIENT_SUFFIXES: Final = (CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX)
-# A KRaft snapshot that is on its way out: Kafka's log loader leaves it alone (REC-02).
+# A KRaft snapshot that is being removed: Kafka's log loader ignores it (REC-02).
 CHECKPOINT_DELETED_SUFFIX: Final = ".checkpoint.deleted"
 TEMPORARY_SUFFIX: Final = ".tmp"
 # Records as Kafka wrote them up to 0.7; no later version reads them.
@@ -50,12 +50,12 @@ TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
 SHARE_STATE_TOPIC: Final = "__share_group_state"
 # A snapshot of the cluster's metadata: its end offset and epoch, then this.
 CLUSTER_SNAPSHOT_SUFFIX: Final = ".checkpoint"
-# What a cluster began with, before there was a first snapshot; it lies beside the metadata log.
+# The snapshot that a cluster starts with, beside the metadata log.
 BOOTSTRAP_SNAPSHOT_FILE: Final = "bootstrap.checkpoint"
-# What a node last knew and voted for in the election of a leader of the metadata log.
+# A node's last knowledge and vote in elections of the metadata log's leader.
 QUORUM_STATE_FILE: Final = "quorum-state"
-# Of a managed root: itself, its lease, what its purges have seen, and of each partition the
-# manifest, those before it, and the data; see docs/managed-format.md.
+# Names in a managed root: its marker, its lease, the record of its purges; of each partition the
+# manifest, former manifests and data; see docs/managed-format.md.
 MANAGED_ROOT_FILE: Final = "pylog-root.json"
 LEASE_FILE: Final = "lease.json"
 PURGED_FILE: Final = "purged.json"
@@ -64,14 +64,14 @@ HISTORY_DIRECTORY: Final = "history"
 DATA_DIRECTORY: Final = "data"
 COMPANIONS_SUFFIX: Final = ".companions"
 
-# Scratch files of ours inside a partition directory begin with no digit and end with no suffix
-# of Kafka's, so that its loader ignores them.
+# Our scratch files in a partition directory begin with no digit and end with no Kafka suffix, so
+# that its loader ignores them.
 SCRATCH_PREFIX: Final = "pylog-scratch-"
-# The folder beside a log directory in which a write of ``df.write`` waits for its commit.
+# The folder beside a log directory for a write of ``df.write`` until its commit.
 STAGING_PREFIX: Final = "pylog-write-"
 
 SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
-# What the files of a segment, and snapshots, are called behind the offset.
+# Suffixes of a segment's files and of snapshots.
 SEGMENT_FILE_SUFFIXES: Final = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)
 INDEX_SUFFIXES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
@@ -81,7 +81,7 @@ MAX_PARTITION: Final = 2**31 - 1
 
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _NUMBER: Final = re.compile(r"[0-9]+")
-# A name is asked about several times while its directory is looked at, and many have the same.
+# Names are parsed several times while their directory is read, and many are equal.
 _PARSED_NAMES: Final = 1 << 12
 _CLUSTER_SNAPSHOT: Final = re.compile(r"(?P<offset>[0-9]{20})-(?P<epoch>[0-9]{10})\.checkpoint")
 _UNIQUE_DIRECTORY: Final = re.compile(

@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Final
 
-# Tells a Python that is started what -P tells it.
+# Environment variable with the effect of -P.
 SAFE_PATH_VARIABLE: Final = "PYTHONSAFEPATH"
 # The folder of these packages: a checkout, or one of the interpreter's own.
 PACKAGE_HOME: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120

@@ -24,14 +24,14 @@ from types import FrameType
 from typing import Final
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-# Of an exit status that tells of a signal; shells count so.
+# Base of an exit status after a signal, as in shells.
 _SIGNAL_STATUS: Final = 128
 # Service managers kill what has not ended after 90 seconds (systemd).
 _PATIENCE_SECONDS: Final = 60.0
-# Ctrl-C reaches a whole group, and whoever started this process hands it on: that is one signal.
+# Ctrl-C reaches a whole group, and the parent passes it on: both count as one signal.
 _ONE_SIGNAL_SECONDS: Final = 1.0
 _STANDARD_ERROR: Final = 2
-# Arguments: where this package is, the exit status, and what is removed.
+# Arguments: this package's folder, the exit status, and the path to remove.
 _REMOVAL: Final = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
@@ -97,7 +97,7 @@ def take_signals() -> None:
     """
     if _watch.is_on:
         for number in _SIGNALS:
-            # One that is ignored (nohup, a job in the background of a script) stays so.
+            # An ignored signal (nohup, a script's background job) stays ignored.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, _wake)
 
@@ -197,7 +197,7 @@ def _read(reader: int) -> None:
             [number for number in os.read(reader, 1) if number in _SIGNALS] if readable else []
         )
         if readable and not received:
-            continue  # a signal of somebody else's
+            continue  # a signal from another process
         if _watch.number is not None:
             if not readable or time.monotonic() - _watch.requested > _ONE_SIGNAL_SECONDS:
                 _end(_watch.number)
@@ -208,14 +208,14 @@ def _read(reader: int) -> None:
                 _watch.requested = time.monotonic()
                 _watch.number = number
                 continue
-            # Nobody begins a block any more: what it made would be left.
+            # The lock keeps new blocks from beginning: their files would be left.
             _end(number)
 
 
 def _end(number: int) -> None:
     """End the process, whatever it is at."""
     line = _watch.line("interrupted" if number == signal.SIGINT else "terminated")
-    # Nobody may read it any more, and the process would not end.
+    # Where nobody reads standard error any more, writing to it would never end.
     with suppress(OSError, ValueError):
         if select.select([], [_STANDARD_ERROR], [], 0)[1]:
             os.write(_STANDARD_ERROR, line)
@@ -240,5 +240,5 @@ def _become_removal(scratch: list[str], status: int) -> None:
             sys.executable,
             [sys.executable, "-I", "-S", "-c", _REMOVAL, package, str(status), *scratch],
         )
-    for path in scratch:  # there is no such program any more
+    for path in scratch:  # that program no longer exists
         remove_scratch(path)

@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import Any, Final
 
 MAX_JSON_DEPTH: Final = 64
-# A double has at most 309 before its point, what Kafka and we write at most 19.
+# A double has at most 309 digits before its point; Kafka's and our numbers have at most 19.
 MAX_NUMBER_DIGITS: Final = 400
 _STRUCTURE: Final = b'"[]{}'
 _OTHERS: Final = bytes(sorted(set(range(256)) - set(_STRUCTURE)))
@@ -21,7 +21,7 @@ _STEPS: Final = bytes.maketrans(b"[]{}", b"\x01\xff\x01\xff")  # one level down,
 _STEPS_AT_ONCE: Final = 1 << 16
 _STRING: Final = re.compile(rb'"[^"]*(?:"|\Z)')
 MAX_INTEGER: Final = 2**63 - 1
-# Of any: a claim on a partition of many segments. Who reads one bounds it by what it is first.
+# A bound for any text: a claim on a partition of many segments. Readers set tighter ones.
 MAX_JSON_BYTES: Final = 1 << 30
 
 
@@ -60,7 +60,7 @@ def require_shallow(data: bytes) -> None:
 def _is_deeper(data: bytes, limit: int) -> bool:
     if data.count(b"[") + data.count(b"{") <= limit:
         return False
-    # Escapes first, from the left, as a parser takes them: the quotes left begin and end strings.
+    # Escapes first, from the left, as in a parser: the remaining quotes begin and end strings.
     unescaped = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     structure = unescaped.translate(None, _OTHERS).replace(b'""', b"")
     steps = memoryview(_STRING.sub(b"", structure).translate(_STEPS)).cast("b")

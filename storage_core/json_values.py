@@ -248,7 +248,7 @@ class JsonFile(Generic[T]):
 
 def to_plain(value: Any) -> Any:
     """Return dataclasses, and what has them in it, as what JSON has."""
-    if type(value) in _PLAIN_TYPES:  # nearly all: what follows asks much more
+    if type(value) in _PLAIN_TYPES:  # nearly all values: the checks below are slower
         return value
     if is_dataclass(value):
         return _fields_as_plain(type(value), value)
@@ -347,7 +347,7 @@ def _reader(kind: Any, *, is_whole: bool) -> Reader:
     return _PLAIN_READERS[kind] if kind in _PLAIN_READERS else _enum_reader(kind)
 
 
-# A truth is a whole number in Python, and nowhere else: types are compared, not asked for.
+# In Python a bool is an int, but not in JSON: compare types exactly.
 
 
 def _read_integer(value: object) -> object:
@@ -379,7 +379,7 @@ def _read_float(value: object) -> object:
 
 
 def _read_system_text(value: object) -> str:
-    # JSON also spells halves of characters; those that stand for a byte of a path are allowed.
+    # JSON can also spell surrogates; those that stand for a byte of a path are allowed.
     if type(value) is not str or "\0" in value:
         raise _unexpected("a text", value)
     try:
@@ -456,9 +456,9 @@ def word(pattern: str = r"[\x20-\x7e]*") -> Reader:
 
 Count = Annotated[int, whole()]
 Word = Annotated[str, word()]
-# A text of any characters but NUL, as a path may be.
+# A text without NUL, as in a path.
 SystemText = Annotated[str, _read_system_text]
-# What stays what it is when it becomes the last part of a path.
+# A name that stays itself as the last part of a path.
 FileName = Annotated[str, _read_file_name]
 
 

@@ -60,7 +60,7 @@ __all__ = [
 
 COLUMNS: Final = tuple(COLUMN_TYPES)
 
-# Topics by name or by a pattern for the whole name; None for all but the cluster's own log.
+# Topics by name or by a pattern for the whole name; None for all but the cluster's metadata log.
 Topics = str | re.Pattern[str] | Iterable[str] | None
 # An offset for all partitions, one for each of them, or the first record at or after a time.
 Position = int | datetime | Mapping[TopicPartition, int] | None
@@ -68,7 +68,7 @@ Isolation = Literal["read_uncommitted", "read_committed"]
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 _READABLE: Final = frozenset({DirectoryKind.PARTITION, DirectoryKind.METADATA})
-# Columns of what was read that a write gives anew.
+# Read columns that a write sets anew.
 _GIVEN_ANEW: Final = frozenset({"offset", "timestampType"})
 _TIME: Final = pa.timestamp("ms", tz="UTC")
 PARTITION_SCHEMA: Final = pa.schema(
@@ -116,7 +116,7 @@ def open_logs(*paths: str | Path) -> "Logs":
     if not paths:
         raise ConfigError("path", None, "expected at least one path or URL")
     logs = Logs(tuple(map(str, paths)))
-    logs.topics()  # so that a wrong path is an error here
+    logs.topics()  # a wrong path is an error here
     return logs
 
 
@@ -162,7 +162,7 @@ def write(  # noqa: PLR0913  # each is a question of its own, all but the first 
         PylogError: Kafka would refuse a record; nothing was written then.
         StorageError: The disk failed; a note of the error says if the write was decided already.
     """
-    # Who only reads does not wait for these.
+    # Readers need not wait for these imports.
     from storage_core.writing import publication, request, staging  # noqa: PLC0415
 
     codecs = {codec.name.lower(): codec for codec in Codec}
@@ -199,7 +199,7 @@ def write(  # noqa: PLR0913  # each is a question of its own, all but the first 
         staged = staging.stage_records(run, batches, task_id=0)
         publication.commit_write(run, [staged])
     except BaseException:
-        publication.abort_write(run)  # which leaves alone what was decided
+        publication.abort_write(run)  # a decided write stays decided
         raise
     return staged.records
 

@@ -31,7 +31,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-# As any program gives it to a file: the rest is the umask's.
+# The usual mode of a new file, before the umask.
 PUBLIC_FILE_MODE: Final = 0o666
 ROOT_USER: Final = 0
 PRIVATE_FILE_MODE: Final = 0o600
@@ -139,7 +139,7 @@ def open_in(
     Raises:
         OSError: There is none, or it is none that may be opened.
     """
-    # A FIFO without O_NONBLOCK would be waited for until somebody opens its other end.
+    # Opening a FIFO without O_NONBLOCK would wait for another process to open its other end.
     careful = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
     try:
         descriptor = os.open(name, flags | careful, mode, dir_fd=folder)
@@ -174,7 +174,7 @@ def create_in(folder: int, name: str, *, mode: int = PRIVATE_FILE_MODE) -> int:
         OSError: A directory has the name, or it cannot be created.
     """
     with suppress(FileNotFoundError):
-        # A file or link of a write that crashed; what it leads to is nobody's to write.
+        # A file or link of a crashed write; never write through a link.
         os.unlink(name, dir_fd=folder)
     return open_in(folder, name, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode=mode)
 
@@ -308,7 +308,7 @@ def read_limited(descriptor: int, limit_bytes: int) -> bytes:
         raise OSError(errno.EFBIG, f"is longer than the {limit_bytes} bytes it may have: {size}")
     parts: list[bytes] = []
     position = 0
-    wanted = size + 1  # all at once: parts that are joined take twice the room
+    wanted = size + 1  # read at once: joining parts takes twice the memory
     while position <= limit_bytes:
         part = os.pread(descriptor, min(wanted, limit_bytes + 1 - position), position)
         if not part:

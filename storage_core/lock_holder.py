@@ -43,14 +43,14 @@ from typing import Final
 
 from storage_core.local_files import open_file, open_folder, open_in
 
-# Between another process's last unlink and our open, the file can be replaced under us. Each
-# replacement is the work of another process that took and released the lock: it does not go on.
+# Attempts: between another process's unlink and our open, the file can be replaced. Each
+# replacement needs another process that took and released the lock, so it ends.
 _ATTEMPTS: Final = 100
-# A copy of the pipe's other end may outlive the parent in one of its forks, so that no end of
-# input comes; a changed parent says the same.
+# A fork of the parent may keep the pipe's other end open, so that no end of input comes; a changed
+# parent tells the same.
 _PARENT_CHECK_MS: Final = 1000
 _FILE_MODE: Final = 0o644
-# Of the two parts of the file that are locked; 0 bytes are all up to the end.
+# Two parts of the file are locked; 0 bytes mean up to the end.
 _HOLDERS_PART: Final = (0, 1)
 _SHARED_PART: Final = (1, 0)
 _WHOLE: Final = (0, 0)
@@ -111,7 +111,7 @@ def main(arguments: list[str]) -> int:
     if arguments[1:] == ["--query"]:
         return query(Path(arguments[0]))
     parent_pid = os.getppid()
-    # The parent decides when to let go; a Ctrl-C at the terminal reaches this process as well.
+    # The parent decides about the release; a Ctrl-C at the terminal reaches this process as well.
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     path = Path(arguments[0])
@@ -159,7 +159,7 @@ def share_out(descriptor: int, listener: socket.socket, parent_pid: int) -> None
         ready = [number for number, _ in poll.poll(None if is_ending else _PARENT_CHECK_MS)]
         for number in ready:
             if number in shares:
-                # Its owner says nothing: this is its end.
+                # The owner sends nothing: this is the end of its connection.
                 poll.unregister(number)
                 shares.pop(number).close()
             elif number == listener.fileno():
@@ -178,7 +178,7 @@ def _give_share(listener: socket.socket, descriptor: int) -> socket.socket | Non
     """Send the locked file to the next peer: this user's or root's."""
     try:
         connection, _ = listener.accept()
-    except OSError:  # it is gone already
+    except OSError:  # it is already gone
         return None
     try:
         peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
@@ -218,7 +218,7 @@ def _open(path: Path) -> int:
         descriptor = open_in(folder, path.name, os.O_RDWR | os.O_CREAT, mode=_FILE_MODE)
         owner = os.fstat(folder)
     if os.geteuid() == 0 and os.fstat(descriptor).st_uid != owner.st_uid:
-        # If this machine dies now, the broker's own user has to be able to open the file.
+        # If this machine dies now, the broker's user must be able to open the file.
         os.fchown(descriptor, owner.st_uid, owner.st_gid)
     return descriptor
 
@@ -235,7 +235,7 @@ def find_holder(descriptor: int) -> int | None:
 
     The kernel answers; 0 is a process invisible to this one.
     """
-    # The first byte is some process's; the others may be an open file's, which has no process.
+    # The first byte belongs to a process; the others may belong to an open file, without a process.
     for part in (_HOLDERS_PART, _WHOLE):
         lock_type, holder_pid = _lock(descriptor, fcntl.F_GETLK, part)
         if lock_type != fcntl.F_UNLCK:

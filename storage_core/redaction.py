@@ -6,8 +6,8 @@ from typing import Final
 _MASK: Final = "***"
 # A URL ends at a blank or a quote at the latest.
 _WORD: Final = re.compile(r"""[^\s"']+""")
-# The user, then the password up to the @. An unescaped slash in it ends a URL's host for a parser,
-# but not for who reads it; a number before the slash is a port.
+# The user, then the password up to the @. For a parser an unescaped slash in it ends the host, but
+# a reader still sees a password; a number before the slash is a port.
 _PASSWORD: Final = re.compile(
     r"""(://[^\s/?\#@:"']*):(?:[^\s/?\#"']*|(?!\d+[/;?\#])[^\s@"']+)@""", re.VERBOSE
 )

@@ -23,10 +23,10 @@ def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
         OSError: It cannot be made.
     """
     with ExitStack() as stack:
-        # A signal in between would leave it, or the file by which Python tries the parent.
+        # A signal in between would leave it, or Python's test file in the parent.
         with ending_in_order():
             folder = tempfile.TemporaryDirectory(prefix=prefix, dir=parent)
-            # Until all of it is removed: that takes its time.
+            # The removal, which takes time, is still part of the block.
             stack.enter_context(removed_at_end(folder.name))
             stack.enter_context(folder)
         yield Path(folder.name)

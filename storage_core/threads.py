@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 from storage_core.turns import waiting
 
-# Calls that wait for disks: as many as the commits of a task have at one moment.
+# Calls that wait for disks: as many as a task's commits have at a time.
 _MOST_WAITING: Final = 64
 
 Item = TypeVar("Item")
@@ -36,7 +36,7 @@ def valid_at_once(threads: int) -> int:
     Args:
         threads: As it is told.
     """
-    # One for each thread, and the one whose result is in use.
+    # One for each thread, and one for the result in use.
     return threads + 1 if threads > 1 else 1
 
 

@@ -4,10 +4,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-# Points in time that a calendar of four-digit years has: 1 January of year 1 to the end of 9999.
+# Times within years 1 to 9999 of a calendar: 1 January of year 1 to the end of 9999.
 _FIRST_MS: Final = -62_135_596_800_000
 LAST_MS: Final = 253_402_300_799_999
-# Of a span that is at least so long, the smallest unit that is told.
+# For a span of at least this length, the smallest unit in its text.
 _SMALLEST_UNITS: Final = (
     (timedelta(days=1), "hours"),
     (timedelta(hours=1), "minutes"),

@@ -7,7 +7,7 @@ could have worked all the time is idle then, and the sync waits for all of it.
 import os
 from typing import Final
 
-# Below this, asking takes longer than what a sync has to wait less.
+# For fewer bytes, the request takes longer than it saves in a sync.
 _PIECE_BYTES: Final = 2 * 1024 * 1024
 
 
@@ -36,8 +36,8 @@ class WriteBehind:
         if size_bytes - self._begun < _PIECE_BYTES:
             return
         if hasattr(os, "posix_fadvise"):
-            # Linux begins to write what is to leave its memory, and does not let go of it before
-            # it is written: so it stays there.
+            # Linux begins to write pages that are to leave memory, and keeps them until they are
+            # written: so they stay cached.
             os.posix_fadvise(
                 self._descriptor, self._begun, size_bytes - self._begun, os.POSIX_FADV_DONTNEED
             )

@@ -9,7 +9,7 @@ from pylog_spark.schemas import ALLOWED_BY
 
 _RUN_OF_TOPIC: Final = ("root", "topic", "run_id")
 _LIMITS: Final = ("retention_ms", "retention_bytes")
-# Columns of the table of results that tell it.
+# Columns of the results table that the answer needs.
 COLUMNS: Final = (*_RUN_OF_TOPIC, "reason", *_LIMITS)
 
 

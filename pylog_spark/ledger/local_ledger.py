@@ -29,7 +29,7 @@ from pylog_spark.ledger.tables import (
 from pylog_spark.schemas import RUN, Action
 from storage_core.errors import ConfigError, StorageError
 
-# As Spark's half makes them.
+# Equal to the tables that Spark creates.
 _PROPERTIES: Final = {"delta.appendOnly": "true", "delta.checkpointInterval": "100"}
 
 
@@ -69,7 +69,7 @@ class LocalLedger(Ledger):
                 delta,
                 rows.cast(SCHEMAS[table]),
                 mode="append",
-                # A table that an older version made gets the columns that came since.
+                # Add columns that are newer than the table.
                 schema_mode="merge",
                 commit_properties=CommitProperties(
                     app_transactions=[Transaction(application, number)]
@@ -106,7 +106,7 @@ def last_limits(
             & pc.field("topic").isin(sorted(topics))
         )
         batches = rows.to_batches(columns=list(COLUMNS), filter=condition)
-        # Thousands of partitions of a topic say the same.
+        # Thousands of partitions of a topic have equal rows.
         parts = [pa.Table.from_batches([each]).group_by(COLUMNS).aggregate([]) for each in batches]
     limits: list[dict[str, Any]] = (
         last_enforced(pa.concat_tables(parts)).to_pylist() if parts else []

@@ -35,10 +35,10 @@ from pylog_spark.schemas import Action
 from storage_core.errors import ConfigError
 
 _log: Final = logging.getLogger(__name__)
-# What makes a path a pattern to Spark; a backslash in front takes that away.
+# These characters make a path a pattern to Spark, unless a backslash precedes them.
 _PATTERN_CHARACTER: Final = re.compile(r"[][{}*?\\]")
 
-# More names than these are not sent to Spark: it is asked for all topics.
+# With more names Spark is asked for all topics.
 _MOST_NAMED: Final = 1000
 _LIMITS_DDL: Final = (
     "root string, topic string, run_id string, retention_ms bigint, retention_bytes bigint"
@@ -125,7 +125,7 @@ class SparkLedger(Ledger):
         if self.format is LedgerFormat.DELTA:
             writer = writer.option("txnAppId", f"{self.run_id}/{table}")
             writer = writer.option("txnVersion", number)
-            # A table that an older version made gets the columns that came since.
+            # Add columns that are newer than the table.
             writer = writer.option("mergeSchema", "true")
         writer.save(table_location(self.location, table))
         self._give_back()
@@ -135,7 +135,7 @@ class SparkLedger(Ledger):
         if self.format is LedgerFormat.DELTA:
             writer = writer.option("delta.appendOnly", "true")
             writer = writer.option("delta.checkpointInterval", "100")
-        # "ignore" leaves a table that exists as it is.
+        # "ignore" does not change an existing table.
         writer.mode("ignore").save(table_location(self.location, table))
 
     def _give_back(self) -> None:
@@ -162,7 +162,7 @@ def read_table(
         ConfigError: Its tables are Delta's, and the session has no Delta.
         pyspark.errors.AnalysisException: There is no such table.
     """
-    # Files of Parquet have the columns of the version that wrote them; of some files all are asked.
+    # Parquet files have the columns of the version that wrote them; ask all of some files.
     kind, place = format_at(spark, location), table_location(location, table)
     reader = spark.read.format(kind).option("mergeSchema", "true")
     frame = reader.load(place if kind is LedgerFormat.DELTA else literal_path(place))
@@ -248,7 +248,7 @@ def format_at(spark: SparkSession, location: str) -> LedgerFormat:
             "and spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension, or name another "
             "ledger",
         )
-    # A Delta table that is made over files of Parquet has none of their rows.
+    # A Delta table created over Parquet files has none of their rows.
     is_parquet = new is LedgerFormat.DELTA and _is_there(spark.read.format("parquet"), runs)
     return LedgerFormat.PARQUET if is_parquet else new
 

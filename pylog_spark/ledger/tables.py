@@ -11,7 +11,7 @@ from pylog_spark.schemas import CLEANING, OPERATION, RECORDED_FINDING, RESULT, R
 
 # Both ways to write the URL of a file; to Hadoop they are the same.
 _FILE_SCHEME: Final = re.compile("file:(?://)?(?=/)")
-# deltalake makes a slash of a backslash, and panics at the others when it writes (1.6).
+# deltalake turns a backslash into a slash, and panics at the other characters on writing (1.6).
 _NOT_UNDERSTOOD: Final = frozenset("\\[]^|")
 
 
@@ -64,7 +64,7 @@ def why_spark(location: str) -> str | None:
     odd = sorted(set(str(folder)) & _NOT_UNDERSTOOD)
     if odd:
         return f"deltalake understands no {' '.join(odd)} in a path"
-    # A Delta table that is made over files of Parquet has none of their rows.
+    # A Delta table created over Parquet files has none of their rows.
     if parquet_files(folder, LedgerTable.RUNS):
         return "it was begun as Parquet, by a session without Delta"
     return None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from storage_core.maintenance.verification.findings import Severity
 
-# Guards that have no option of their own to say that they do not hold; by what they refuse with.
+# Guards without an override option of their own, by the code of their refusal.
 OVERRIDABLE_GUARDS: Final = (
     "CLOCK_PAST_RETENTION",
     "FILESYSTEM_UNKNOWN",
@@ -23,13 +23,13 @@ class HighWatermarkSource(enum.StrEnum):
     """
 
     CHECKPOINT = "checkpoint"  # replication-offset-checkpoint; a partition without one is skipped
-    LOG_END = "log-end"  # the log end offset: what is there counts as replicated
+    LOG_END = "log-end"  # the log end offset: all of the log counts as replicated
 
 
 class Order(enum.StrEnum):
     """The order of partitions, for a budget too small for all."""
 
-    URGENCY = "urgency"  # highest ratio of what is dirty first, as Kafka's cleaner
+    URGENCY = "urgency"  # highest dirty ratio first, as Kafka's cleaner
     LARGEST = "largest"  # most bytes to read first
     SMALLEST = "smallest"  # fewest bytes to read first
     NAME = "name"  # by topic and number
@@ -50,7 +50,7 @@ class Strategy(enum.StrEnum):
     WHOLE = "whole"  # one task makes both passes
     BROADCAST = "broadcast"  # merged by one task, a broadcast variable
     FILES = "files"  # merged by one task in scratch files, which the others map into memory
-    SHUFFLE = "shuffle"  # never in one place: keys meet by hash, survivors come back as bitmaps
+    SHUFFLE = "shuffle"  # in no one task: keys meet by hash, survivors come back as bitmaps
 
 
 class Level(enum.StrEnum):
@@ -64,7 +64,7 @@ class Level(enum.StrEnum):
 class EngineChoice(enum.StrEnum):
     """Where the tasks of a run run."""
 
-    AUTO = "auto"  # by what is asked for: jobs on Spark, looks and repairs of few partitions here
+    AUTO = "auto"  # by command: jobs on Spark, looks and repairs of few partitions in this process
     SPARK = "spark"  # a Spark session's executors
     LOCAL = "local"  # processes of this machine, no JVM
 
@@ -98,12 +98,12 @@ class BytesFormat(enum.StrEnum):
     """How keys and values are written, and keys are read."""
 
     RAW = "raw"  # as they are
-    TEXT = "text"  # UTF-8 on one line; what a terminal would act upon, or is no UTF-8, is escaped
+    TEXT = "text"  # UTF-8 on one line; control characters and invalid UTF-8 are escaped
     HEX = "hex"
     BASE64 = "base64"
     JSON = "json"  # JSON texts, on one line
     AVRO = "avro"  # Avro's binary encoding, by a schema of a file; as JSON
-    AVRO_REGISTRY = "avro-registry"  # the same behind the five bytes of a schema registry
+    AVRO_REGISTRY = "avro-registry"  # as AVRO, behind the five bytes of a schema registry
 
 
 AVRO_FORMATS: Final = (BytesFormat.AVRO, BytesFormat.AVRO_REGISTRY)
@@ -123,7 +123,7 @@ class OutputFormat(enum.StrEnum):
 
     TABLE = "table"  # for a person
     JSON = "json"  # one object a line
-    CSV = "csv"  # those of one kind, which each command has
+    CSV = "csv"  # one format, the same for each command
 
 
 class RecordOutput(enum.StrEnum):

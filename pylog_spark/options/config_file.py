@@ -19,9 +19,9 @@ from storage_core.config.values import render
 from storage_core.errors import ConfigError
 from storage_core.json_text import MAX_NUMBER_DIGITS
 
-# Far above any catalogue that a person or a tool writes; bounds what a wrong path may cost.
+# Far above any real catalogue; it bounds the cost of a wrong path.
 _MAX_FILE_BYTES: Final = 64 * 1024 * 1024
-# Of all values of a file, what aliases repeat counted each time: settings of 200,000 topics.
+# Of all values of a file, with each repetition by an alias: the settings of 200,000 topics.
 _MAX_NODES: Final = 4_000_000
 _MAX_DEPTH: Final = 32
 _TEXT_TAG: Final = "tag:yaml.org,2002:str"
@@ -139,7 +139,7 @@ class _Loader(yaml.SafeLoader):
     def __init__(self, stream: bytes) -> None:
         super().__init__(stream)
         self._level = 0
-        # By the node, which its key keeps alive: how many nodes it stands for, and how many levels.
+        # By node (its key keeps the node alive): the number of nodes it stands for, and of levels.
         self._extents: dict[yaml.Node, tuple[int, int]] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
@@ -176,7 +176,7 @@ class _Loader(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002  # PyYAML's signature
         try:
             return super().construct_object(node, deep)
-        # PyYAML leaves to Python what a value is not: !!int x, a thirteenth month.
+        # PyYAML lets Python reject values such as !!int x or a thirteenth month.
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             kind = node.tag.rpartition(":")[2]
             shown = f", found {_shortened(node.value)}" if isinstance(node.value, str) else ""

@@ -56,7 +56,7 @@ from pylog_spark.options.option import Option
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_dump import TopicDump
 
-# Headings of the help; what stands under none of them says what is done.
+# Headings of the help; options under no heading say what to do.
 CHOICE: Final = "What it works on"
 CONFIG: Final = "Config and clock"
 GUARDS: Final = "Guards, and what is kept aside"
@@ -216,7 +216,7 @@ TRASH: Final = Option[str | None](
     is_in_files=True,
     doc="folder that keeps what a run takes out of local directories, for undo; empty: none",
 )
-# Three days: what a weekend hides, a Monday can still undo.
+# Three days: an accident of the weekend can still be undone on Monday.
 PURGE_AFTER: Final = Option[int](
     name="purge_after",
     flag="--older-than",
@@ -417,7 +417,7 @@ DRY_RUN: Final = Option[bool](
     help="Show what would be done; write nothing.",
     doc="say what would be done; nothing is written",
 )
-# The program makes --dry-run=exact these two: --dry-run --exact.
+# The program turns --dry-run=exact into these two: --dry-run --exact.
 EXACT: Final = Option[bool](
     name="exact",
     flag="--exact",
@@ -493,7 +493,7 @@ FROM_START: Final = Option[bool](
     help="Read every log from its start, as if nothing said that it was closed or flushed.",
     doc="whether recovery reads every log from its start, whatever marker and recovery points say",
 )
-# More than this is not what a power cut takes from one partition.
+# A power cut takes less than this from one partition.
 MAX_TRUNCATE_BYTES: Final = Option[int](
     name="max_truncate_bytes",
     flag="--max-truncate-bytes",
@@ -562,7 +562,7 @@ FILE_LIST: Final = Option[str | None](
     help="An inventory of mirrors in place of listing: CSV, Parquet, JSON lines, S3 Inventory.",
     doc="inventory that takes the place of listing mirrors; None to list them",
 )
-# By the command line alone: a file that every run reads must not switch a guard off.
+# Only on the command line: a file that every run reads must not switch a guard off.
 OVERRIDE: Final = Option[frozenset[str]](
     name="overrides",
     flag="--override",
@@ -867,7 +867,7 @@ ROOTS: Final = Option[tuple[str, ...]](
     help="Log directories (log.dirs), or URLs of copies.",
     is_required=True,
 )
-# Where the argument is the topic: as `cat` and `export` were first written.
+# For an argument that is the topic, as `cat` and `export` had it first.
 ROOT_OF_TOPIC: Final = Option[tuple[str, ...]](
     name="root_of_topic",
     flag="--root",
@@ -948,7 +948,7 @@ PATH: Final = Option[str](
     is_required=True,
 )
 
-# What files and command lines say of a run, in the order of ``pylog config show``.
+# The values of a run from files and command lines, in the order of ``pylog config show``.
 OPTIONS: Final[tuple[Option[Any], ...]] = tuple(
     value for value in list(globals().values()) if isinstance(value, Option)
 )

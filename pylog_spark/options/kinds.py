@@ -175,7 +175,7 @@ def _read_http_url(label: str, text: str) -> str:
     if url.scheme not in {"http", "https"} or not url.hostname:
         raise ConfigError(label, text, "expected http://HOST:PORT, or https://")
     if url.username or url.password:
-        # Errors repeat it, and so does a ledger.
+        # Errors and ledgers repeat the text.
         raise ConfigError(label, text, "expected a URL without user and password")
     return text
 
@@ -229,12 +229,12 @@ def _parse_factor(text: str) -> float:
 
 
 TEXT: Final = Kind(written=str, in_file=str)
-# A list in a file takes the place of a weaker layer's list as a whole.
+# A list in a file replaces the whole list of a weaker layer.
 TEXTS: Final = Kind(written=list[str], in_file=list[str], read=lambda _, texts: tuple(texts))
 SWITCH: Final = Kind(written=bool, in_file=bool)
 # An offset, or a point in time: 63 bits.
 OFFSET: Final = whole_number(MAX_OFFSET)
-# A count of bytes, as large as an array can be.
+# A number of bytes, at most the largest size of an array.
 ARRAY_SIZE: Final = whole_number(_MAX_INT32)
 # Between 0 and 1.
 FACTOR: Final = Kind(written=float, parse=_parse_factor)

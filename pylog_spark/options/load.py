@@ -57,7 +57,7 @@ _log: Final = logging.getLogger(__name__)
 DEFAULTS_FILE: Final = "defaults.yaml"
 _MAX_PROPERTIES_BYTES: Final = 16 * 1024 * 1024
 _HIDDEN: Final = "(hidden)"
-# A broker's file sizes the offset map for the broker's heap. Here a bound is asked for explicitly.
+# A broker's file sizes the offset map for the broker's heap; here the user sets a bound explicitly.
 _NOT_FROM_BROKER: Final = frozenset(
     {
         "log.cleaner.dedupe.buffer.size",
@@ -81,13 +81,13 @@ def load_config(line: CommandLine, *, now_ms: int) -> JobConfig:
     """
     layers = Layers()
     layers.put(NOW_MS.name, now_ms, DEFAULT_ORIGIN)
-    # A zip of the packages for --py-files has no conf/; the same defaults stand in the code.
+    # A zip of the packages for --py-files has no conf/; the code has the same defaults.
     defaults = [path for path in (defaults_file(),) if path.exists()]
     for path in (*defaults, *line[CONFIG_FILES]):
         _put_file(layers, read_config_file(path), path)
     _put_command_line(layers, line)
     if line[EXACT] and not line[DRY_RUN]:
-        # Half of an option, which would be a run in earnest.
+        # Half of an option must not become a real run.
         raise ConfigError(EXACT.label, None, "expected --dry-run=exact")
     try:
         _put_server_properties(layers)
@@ -162,7 +162,7 @@ def _put_server_properties(layers: Layers) -> None:
         return
     properties = _read_server_properties(broker_file)
     if properties.unknown_keys:
-        # By name only: what a broker's file says beside its logs may be a secret.
+        # Only names: other settings in a broker's file may be secrets.
         unknown = ", ".join(properties.unknown_keys)
         _log.warning("%s: keys that mean nothing here: %s", broker_file, unknown)
     counting = {

@@ -52,7 +52,7 @@ class KafkaLogDataSource(DataSource):
         Spark does not tell whether the columns are for a stream.
         """
         options = None
-        with suppress(ConfigError):  # a stream may say what a query may not
+        with suppress(ConfigError):  # a stream may have options that a query may not
             options = self._options()
         if options is None:
             options = self._options(is_stream=True)

@@ -31,14 +31,14 @@ from storage_core.reading.request import (
     TopicChoice,
 )
 
-_MAX_JSON_BYTES: Final = 16 << 20  # an offset for each of half a million partitions
+_MAX_JSON_BYTES: Final = 16 << 20  # enough for one offset for each of half a million partitions
 _MAX_PATHS_BYTES: Final = 16 << 20
 _ISOLATION: Final = "kafka.isolation.level"
 _MAX_OFFSETS: Final = "maxOffsetsPerTrigger"
-# What Spark's Kafka source takes and what means nothing where there is no client, or no stream.
+# Options of Spark's Kafka source without a meaning where there is no client, or no stream.
 _CLIENT_PREFIXES: Final = ("kafka.", "kafkaconsumer.", "fetchoffset.")
 _CLIENT_NAMES: Final = frozenset({"groupidprefix", "minoffsetspertrigger", "maxtriggerdelay"})
-# A property of a catalog's table, which Spark hands over where one is created.
+# A property of a catalog's table; Spark passes it when it creates one.
 _TABLE_PROPERTY: Final = "provider"
 _NAMES: Final = (
     "path",
@@ -67,11 +67,11 @@ _NAMES: Final = (
     "view",
 )
 RECORDS: Final = "records"
-# What chooses records, and means nothing to other views.
+# Options that choose records have no meaning for other views.
 _OF_RECORDS: Final = ("keys", "keysBase64", "includeHeaders", "includeLogColumns", _ISOLATION)
-# What chooses offsets, and means nothing to views of files.
+# Options that choose offsets have no meaning for views of files.
 _OF_OFFSETS: Final = ("starting", "ending", "minPartitions", "maxRecords", "maxPartitionBytes")
-# Words for offsets; the first is meant where nothing is said, as in Spark's Kafka source.
+# Words for offsets; the first is the default, as in Spark's Kafka source.
 _BATCH_STARTS: Final = {"earliest": Bound()}
 _STREAM_STARTS: Final = {
     "latest": Bound(offsets=LATEST, option="startingOffsets"),

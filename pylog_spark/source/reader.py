@@ -40,7 +40,7 @@ class KafkaLogReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Return what the query's tasks read; an empty list for no records."""
-        # Only the process that plans needs it.
+        # Only the planning process needs it.
         from pylog_spark.source.task_planning import plan_parts, plan_tasks  # noqa: PLC0415
 
         warn_of_meaningless(self._options.without_meaning)

@@ -27,7 +27,7 @@ def register(spark: SparkSession) -> None:
         ConfigError: The session's ``spark.sql.files.maxPartitionBytes`` is no amount of bytes.
     """
     task_bytes = KafkaLogDataSource.max_partition_bytes
-    # A serverless session does not say.
+    # A serverless session does not tell.
     if (limit := setting(spark, _MAX_PARTITION_BYTES)) is not None:
         task_bytes = parse_spark_bytes(_MAX_PARTITION_BYTES, limit)
 

@@ -34,7 +34,7 @@ try:
         ReadMaxRows,
         SupportsTriggerAvailableNow,
     )
-except ModuleNotFoundError:  # pyspark 4.0 and 4.1: a trigger has all that is there
+except ModuleNotFoundError:  # pyspark 4.0 and 4.1: a trigger reads all available data
     HAS_LIMITS = False
 else:
     HAS_LIMITS = True
@@ -130,7 +130,8 @@ class KafkaLogStreamReader(DataSourceStreamReader):
         for partition, offset in reached.items():
             if ends.get(partition, -1) < offset:
                 raise OffsetOutOfRangeError(str(partition), offset, 0, ends.get(partition, 0))
-        # What is new to the stream begins at offset 0: whatever it lacks by now is lost, too.
+        # A partition that is new to the stream begins at offset 0: its removed records are lost,
+        # too.
         starts = {p: reached.get(p, 0) for p, offset in ends.items() if reached.get(p, 0) < offset}
         if not starts:
             return []

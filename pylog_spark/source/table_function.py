@@ -70,7 +70,7 @@ class MissingFunction:
 
 def register_function(spark: SparkSession) -> None:
     """Make the function known to a session."""
-    # A session of Spark Connect takes functions of its own kind alone.
+    # A Spark Connect session accepts only functions of its own kind.
     package = type(spark.udtf).__module__.rpartition(".")[0]
     functions = importlib.import_module(f"{package}.functions")
     columns = spark_ddl(schema_of(PLAIN_COLUMNS))

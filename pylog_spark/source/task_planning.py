@@ -18,9 +18,9 @@ from storage_core.reading.request import ReadRequest
 from storage_core.roots.root import Root
 from storage_core.store.open_objects import name_root
 
-# To open a partition takes about as long as to read this much of one.
+# Opening a partition takes about as long as reading this much of one.
 _OPEN_COST_BYTES: Final = 1 << 20
-# Each task looks at its root anew, and that costs as much as to look at some partitions.
+# Each task lists its root anew, which costs as much as reading some partitions.
 _PARTITIONS_A_TASK: Final = 64
 
 
@@ -41,7 +41,7 @@ def plan_tasks(options: SourceOptions, *, now_ms: int) -> list[tuple[ReadRange, 
     tasks = pack_ranges(ranges, task_bytes=request.range_bytes, task_offsets=request.range_offsets)
     if options.min_partitions is None or not 0 < len(tasks) < options.min_partitions:
         return tasks
-    # Smaller ones, once: it is a hint, as in Spark.
+    # Smaller ones are cut once: it is a hint, as in Spark.
     total = sum(wanted.size_bytes for wanted in ranges)
     smaller = replace(request, range_bytes=max(1, total // options.min_partitions))
     ranges = plan_ranges(smaller, now_ms=now_ms)

@@ -66,7 +66,8 @@ COLUMNS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
     "timestamp": (TimestampType, TimestampNTZType, LongType),
     "headers": (ArrayType,),
 }
-# Of ``spark.read.format("kafka-log")`` and of Spark's Kafka source; offsets are given anew.
+# Columns of ``spark.read.format("kafka-log")`` and of Spark's Kafka source that are not written:
+# offsets are assigned anew.
 READERS_OWN: Final = ("offset", "timestampType")
 
 

@@ -117,7 +117,7 @@ class MetadataFile:
                 except CorruptRecordError as error:
                     if not self._may_be_torn:
                         raise
-                    # Batches before the damage may not have been read yet: read up to there.
+                    # Batches before the damage may not have been read yet: read up to it.
                     end = error.position
             if position < reader.size_bytes:
                 self._torn_at = position

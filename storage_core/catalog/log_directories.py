@@ -31,7 +31,7 @@ from storage_core.filenames import (
 )
 from storage_core.store import LocalStore, open_store
 
-# Entries that no log directory of Kafka's has: names of files and folders, and beginnings of names.
+# Names of files and folders, and their beginnings, that Kafka never writes in a log directory.
 _NAMES: Final = {
     "redpanda": "Redpanda",
     "kafka_internal": "Redpanda",
@@ -140,8 +140,8 @@ def read_topic_id(location: str) -> str | None:
     """
     store = open_store(location)
     if isinstance(store, LocalStore):
-        # A disk is asked for the one file: a listing costs as much as the partition has files.
-        # What has the name and is no file is refused, as a broker refuses it.
+        # Ask the disk for this one file: a listing costs as much as the partition has files.
+        # Anything of that name but a file is refused, as by a broker.
         is_there = store.has(PARTITION_METADATA_FILE)
     else:
         is_there = any(file.name == PARTITION_METADATA_FILE for file in store.list_files())

@@ -98,7 +98,7 @@ def guess_role(root: str | Path) -> Role:
     directory = local_path(root)
     if directory is None:
         return Role.MANAGED if _has_object(str(root), MANAGED_ROOT_FILE) else Role.MIRROR
-    # One that may not be opened is told of by whoever lists it.
+    # Whoever lists a directory reports that it may not be opened.
     with suppress(PermissionError):
         if (directory / MANAGED_ROOT_FILE).is_file():
             return Role.MANAGED
@@ -119,7 +119,7 @@ def require_role(role: Role | None, root: str | Path) -> Role:
     """
     if role is None:
         guessed = guess_role(root)
-        # A mirror's role would be no override: it is never written.
+        # Overriding the role of a mirror is pointless: mirrors are never written.
         is_writable = not guessed.facts.is_synced
         raise GuardRefusedError(
             "ROLE_NOT_SAID",

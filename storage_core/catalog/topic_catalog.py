@@ -61,7 +61,8 @@ INTERNAL_TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
     },
 }
 
-# What decides whether records go: of an internal topic only its own name may say these.
+# Settings that decide whether records are deleted; for an internal topic only its own config may
+# set them.
 _DELETING_KEYS: Final = frozenset({"cleanup.policy", "retention.ms", "retention.bytes"})
 _GLOB_CHARACTERS: Final = frozenset("*?[")
 # Under this name a cluster keeps the settings of all its brokers.

@@ -38,9 +38,9 @@ _SHOWN: Final = 80
 _JSON: Final = re.compile(rb"\s*\{")
 _HEADING: Final = re.compile(r"(?:All|Dynamic) configs for topic (?P<topic>\S+) are:")
 _KEY: Final = re.compile(r"  (?P<key>[^\s=]+)=")
-# Behind the value; up to the end of the line, which is a brace, anything may follow.
+# After the value anything may follow, up to the brace at the line's end.
 _SYNONYMS: Final = re.compile(r" sensitive=(?:true|false) synonyms=\{")
-# What Java prints for no value: none is set, or it is kept secret.
+# Java prints this for no value: it is unset, or secret.
 _NO_VALUE: Final = "null"
 
 
@@ -95,7 +95,7 @@ def _parse_text(content: bytes, file: str) -> dict[str, dict[str, str]]:
         raise CheckpointError(file, _line_of(error), f"is no UTF-8: {error.reason}") from error
     topics: dict[str, dict[str, str]] = {}
     settings: dict[str, str] | None = None
-    # Not splitlines: a value may hold what Python, but nobody else, takes for the end of a line.
+    # Not splitlines: a value may contain characters that end a line only for Python.
     lines = (line.removesuffix("\r") for line in text.split("\n"))
     for number, line in enumerate(lines, 1):
         if not line.strip():

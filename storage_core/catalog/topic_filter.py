@@ -6,9 +6,9 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Final
 
-# No name of a topic has one of these.
+# Characters that no topic name has.
 _PATTERN_CHARACTERS: Final = frozenset("*?[")
-# How alike a name has to be to be offered for another: 1 letter in 4 may differ.
+# Minimum similarity of a suggested name: 1 letter in 4 may differ.
 _LEAST_LIKENESS: Final = 0.75
 
 

@@ -45,10 +45,10 @@ INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 # Ten times the partitions, or the leader epochs, that any broker has.
 MAX_ENTRIES: Final = 1 << 21
-# So much of a line says which one it is.
+# So much of a line identifies it.
 _QUOTED_CHARACTERS: Final = 40
 
-# The white space of Java's regular expressions, and what its readers take for the end of a line.
+# White space and line ends, as Java's regular expressions and readers define them.
 _WHITE_SPACE: Final = re.compile(r"[ \t\n\v\f\r]+")
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
 _LINE_END_BYTES: Final = re.compile(_LINE_END.pattern.encode())
@@ -56,7 +56,7 @@ _PIECE_BYTES: Final = 1 << 20
 _FIRST_ENTRY_LINE: Final = 3
 _NUMBER: Final = re.compile(r"[+-]?0*[0-9]{1,19}")
 _MAX_NUMBER_LENGTH: Final = 64
-# A million entries with the longest topic names; what is larger is no checkpoint.
+# A million entries with the longest topic names; a larger file is no checkpoint.
 MAX_OFFSET_CHECKPOINT_BYTES: Final = 1 << 28
 # Some million entries; a log has few.
 MAX_LEADER_EPOCH_BYTES: Final = 64 << 20
@@ -114,7 +114,7 @@ def parse_entries(data: bytes, *, file: str, field_count: int) -> Iterator[tuple
         count = number - _FIRST_ENTRY_LINE + 1
         if count > MAX_ENTRIES:
             raise CheckpointError(file, number, f"expected at most {MAX_ENTRIES} entries")
-        # One more than there may be, and what may be behind the last.
+        # One more than allowed, and what may follow the last.
         fields = _WHITE_SPACE.split(text, maxsplit=field_count + 1)
         if len(fields) > 1 and not fields[-1]:
             fields.pop()

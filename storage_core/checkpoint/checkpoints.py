@@ -24,16 +24,16 @@ from storage_core.filenames import (
 )
 from storage_core.json_values import Count
 
-# Each file and the offset of a partition that it keeps.
+# Each file, and the offset of a partition in it.
 CHECKPOINT_FILES: Final[Mapping[str, str]] = {
     RECOVERY_POINT_FILE: "recovery_point",
     LOG_START_FILE: "log_start_offset",
     REPLICATION_FILE: "high_watermark",
     CLEANER_FILE: "cleaner_offset",
 }
-# What a loader reads and a recovery writes.
+# Files that a loader reads and a recovery writes.
 RECOVERY_FILES: Final = (RECOVERY_POINT_FILE, LOG_START_FILE, REPLICATION_FILE)
-# What retention and compaction go by, in logs that need no recovery.
+# Files on which retention and compaction depend, in logs that need no recovery.
 UPKEEP_FILES: Final = (REPLICATION_FILE, LOG_START_FILE, CLEANER_FILE)
 
 

@@ -8,8 +8,8 @@ UUID_BYTES: Final = 16
 # Topic ids below this one, directory ids below the hundredth: reserved for special meanings.
 ZERO_UUID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 _RESERVED_DIRECTORY_IDS: Final = 100
-# Where a replica lies, in the cluster's metadata: nobody has said it since an older version had no
-# such ids; nobody has said it yet; in a directory that is gone.
+# A replica's directory in the cluster's metadata: never assigned, as an older version had no
+# directory ids; not assigned yet; in a lost directory.
 MIGRATING_DIRECTORY: Final = ZERO_UUID
 UNASSIGNED_DIRECTORY: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
 LOST_DIRECTORY: Final = "AAAAAAAAAAAAAAAAAAAAAg"

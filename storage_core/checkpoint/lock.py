@@ -36,7 +36,7 @@ from storage_core.lock_holder import is_shared_part_taken
 
 _log: Final = logging.getLogger(__name__)
 _HOLDER_MODULE: Final = "storage_core.lock_holder"
-# The holder answers in a fraction of a second; on a machine that swaps, it may need longer.
+# The holder answers in a fraction of a second; on a swapping machine it may take longer.
 _ANSWER_SECONDS: Final = 60.0
 _RELEASE_SECONDS: Final = 60.0
 _COMMAND_CHARACTERS: Final = 120
@@ -82,7 +82,7 @@ class LockShare:
         self._path = Path(proof.log_directory, LOCK_FILE)
         self._connection = connection
         self._descriptor = descriptor
-        # As long as it is open, no other file gets its number.
+        # While it is open, no other file gets its inode number.
         self._file = os.fstat(descriptor)
 
     def __enter__(self) -> Self:
@@ -101,7 +101,7 @@ class LockShare:
 
     def leave(self) -> None:
         """Close what it has open."""
-        # First: to the holder, the end of the connection is the end of the share.
+        # First: for the holder, the end of the connection is the end of the share.
         os.close(self._descriptor)
         self._connection.close()
 
@@ -312,7 +312,7 @@ class LogDirectoryLock:
                 "LOCK_LOST", f"the lock on {self.log_directory} is not held by this process"
             )
         if self._holder.poll() is not None:
-            # Nobody else has the lock while there is this share; but no task gets one any more.
+            # While this share lives, nobody else has the lock; but no task gets another share.
             raise _lost(self.proof, f"its holder, process {self._holder.pid}, is gone")
         self._share.validate()
 
@@ -355,7 +355,7 @@ class LogDirectoryLock:
     def _refusal(self, answer: dict[str, Any]) -> GuardRefusedError | StorageError:
         if answer["state"] == "failed":
             return StorageError(str(self.log_directory / LOCK_FILE), str(answer["reason"]))
-        # Of a run that was killed, a task may be left that nothing names but its open file.
+        # A task of a killed run may be left, with nothing but an open file to find it by.
         pid = answer["holder_pid"] or next(iter(find_sharers(self.log_directory)), None)
         who = "another process" if pid is None else f"process {pid}"
         return GuardRefusedError(
@@ -369,7 +369,7 @@ class LogDirectoryLock:
         try:
             _, errors = holder.communicate(timeout=_RELEASE_SECONDS)
         except subprocess.TimeoutExpired:
-            # Its end would not free the lock: a task has a share that it does not give back.
+            # Its end would not free the lock: a task has a share that it does not return.
             _log.warning(
                 "%s stays locked as long as one of these processes lives: %s",
                 self.log_directory,

@@ -83,7 +83,7 @@ from storage_core.turns import waiting
 
 _OPERATIONS: Final = "operations"
 _DONE: Final = "done"
-# What a claim's name begins with once its run has given it up; its commit has begun.
+# Beginning of the name of a claim that its run gave up after its commit had begun.
 _ASIDE: Final = f"{SCRATCH_PREFIX}aside-"
 _BOOT_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 # The small files that commits write travel in it; indexes do not.
@@ -261,14 +261,14 @@ class CommitClaim:
             if self._whole_bytes is not None:
                 os.ftruncate(self._descriptor, self._whole_bytes)
                 self._whole_bytes = None
-            # One call writes less than was asked for where there is little room, or very much.
+            # One call may write only part of a line if there is little room, or very much to write.
             while remainder:
                 remainder = remainder[os.write(self._descriptor, remainder) :]
 
     def _read(self) -> None:
         content = self._content()
-        # The last line of a killed attempt may be cut off: what it says did not happen yet, or
-        # is found to have happened. It goes when a line is written: who only looks changes nothing.
+        # The last line of a killed attempt may be cut off: its steps did not happen yet, or are
+        # recognised as done. Writing the next line removes it; a mere look changes nothing.
         whole = content[: content.rfind(b"\n") + 1]
         self._whole_bytes = len(whole)
         for line in whole.splitlines():
@@ -399,7 +399,7 @@ def resume_claim(
             raise CommitLostError(str(path), "the machine was started anew")
         with storage_errors(log_directory):
             if (log_directory / CLEAN_SHUTDOWN_FILE).exists():
-                # Every run takes the marker away before its first claim.
+                # Every run removes the marker before its first claim.
                 raise CommitLostError(str(path), "a broker has shut down cleanly")
         require_places(claim.steps, claim.location, claim=path, log_directory=log_directory)
         with ExitStack() as held:
@@ -464,7 +464,7 @@ def set_aside_claim(path: Path) -> None:
             else:
                 path.unlink(missing_ok=True)
     except GuardRefusedError:
-        return  # it was taken away already
+        return  # it was already removed
 
 
 def _made(directory: Path, step: Operation) -> FileVersion:

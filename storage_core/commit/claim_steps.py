@@ -157,9 +157,9 @@ def _is_scratch(path: Path, claim: Path, directory: Path) -> bool:
     if not path.name.startswith(SCRATCH_PREFIX):
         return False
     with storage_errors(path.parent):
-        # The killed run may have been given another name of the log directory.
+        # The killed run may have known the log directory by another name.
         is_inside = path.parent == directory or path.parent.samefile(claim.parent)
-    # The trash gives files of a partition second names; a scratch file has one.
+    # The trash gives files of a partition second names; a scratch file has only one.
     return is_inside and _is_file_or_free(path, most_names=1)
 
 

@@ -42,7 +42,7 @@ def apply_steps(operations: Iterable[Operation], store: LogStore) -> Iterator[Op
     Raises:
         StorageError: As for ``commit``.
     """
-    # Asked once: Python looks up every method of the protocol for an answer.
+    # Ask once: each check of the protocol looks up every method.
     outside = store if isinstance(store, DirectoryStore) else None
     for operation in operations:
         _apply(operation, store, outside)

@@ -166,7 +166,7 @@ def digest_versions(directory: Path, *, left_out: str) -> str:
     """
     with storage_errors(directory):
         entries = scan_folder(directory)
-    # A run asks of all files of all partitions: no object of ours is made for each.
+    # A run lists all files of all partitions: do not make an object for each.
     listed = [
         (name, facts.st_size, facts.st_mtime_ns, facts.st_ino)
         for name, facts in entries

@@ -80,7 +80,7 @@ def with_trash(plan: CommitPlan, store: LogStore, run_folder: Path, *, action: s
     first = _end_of_leftovers(plan.operations, files)
     before = _follow({file.name: file for file in files}, plan.operations[:first])
     after = _follow(before, plan.operations[first:])
-    # By identity: another version of the same bytes is another one.
+    # By identity: another version with equal bytes counts as changed.
     changed = {name for name, version in before.items() if after.get(name) is not version}
     if not changed and not after.keys() - before.keys():
         return plan
@@ -119,7 +119,7 @@ def _keep(commit: TrashedCommit, *, is_copy: bool) -> list[Operation]:
         for file in commit.former_files
     ]
     if steps:
-        # Makes the second names durable: they are entries of this folder.
+        # Make the second names, entries of this folder, durable.
         path = str(commit.kept_path(SYNCED_FILE))
         steps.append(WriteRecord(path=path, content=b"", reason="what was kept is durable"))
     record = WriteRecord(

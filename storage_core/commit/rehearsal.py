@@ -31,7 +31,7 @@ from storage_core.errors import ChangedWhileReadError
 from storage_core.store.local import LocalStore
 
 _NOTHING = "no such file"
-# Of a file that a step makes: only its length is known before.
+# For a new file only the length is known before its step.
 _NEW = -1
 
 
@@ -62,7 +62,7 @@ def verify_fit(
         if expected.get(name) != actual.get(name):
             raise ChangedWhileReadError(name, _text(expected.get(name)), _text(actual.get(name)))
     files = dict(expected)
-    # The scratch files that are there as they were written.
+    # Scratch files that still have the versions of when they were written.
     ready = {
         path: version for path, version in scratch.items() if version_of(Path(path)) == version
     }
@@ -119,7 +119,7 @@ def _is_amid(
                 moved is not None and actual.get(name) == moved and version_of(Path(path)) is None
             )
         case CopyRange(target=name, size_bytes=size_bytes):
-            # It is made anew in any case.
+            # The step creates it anew in any case.
             is_amid = name not in actual or actual[name].size_bytes <= size_bytes
         case RenameFile(source=source, target=target):
             moved = expected.get(source)

@@ -32,9 +32,9 @@ from storage_core.local_files import (
 from storage_core.store.filesystems import is_mount_point, read_mount_table
 from storage_core.store.local import LocalStore, storage_errors
 
-# What a run writes down of the marker that it takes away, in its scratch folder.
+# The note of a run, in its scratch folder, about the marker that it removed.
 REMEMBERED_MARKER: Final = "clean-shutdown-marker"
-# A name has at most 255 bytes on Linux, and that of a claim may get another beginning yet.
+# A name has at most 255 bytes on Linux; a claim's name may yet get another prefix.
 _MOST_CLAIM_NAME: Final = 255 - 32
 _CLAIM_SUFFIX: Final = ".claim"
 
@@ -79,8 +79,9 @@ def create_scratch(log_directory: Path, run_id: str) -> Path | None:
     try:
         with suppress(FileExistsError):
             home.mkdir(mode=0o700)
-        # Its folder may be the broker's user's, who could make it lead elsewhere. Anybody else may
-        # have made one where all may write: what lies in it becomes part of a log.
+        # The broker's user may own the folder, and could replace it by a link: so it is opened
+        # first. Another user may have made it where all may write: that is refused, since its
+        # files become part of a log.
         with open_folder(home) as opened:
             require_ours(os.fstat(opened), log_directory.stat().st_uid)
             os.mkdir(run_id, mode=0o700, dir_fd=opened)

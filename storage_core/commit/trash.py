@@ -63,7 +63,7 @@ UNDO_FILE: Final = "undo.json"
 RUN_FILE: Final = "run.json"
 RAISED_FILE: Final = "raised-log-starts.json"
 KEPT_FOLDER: Final = "kept"
-# Written into the folder of the kept files when all of them are there.
+# Written into the folder of kept files when all of them are there.
 SYNCED_FILE: Final = ".synced"
 _NUMBER_DIGITS: Final = 4
 _RunId = Annotated[str, word(r"[A-Za-z0-9._:-]{1,128}")]
@@ -72,7 +72,7 @@ _MOST_BYTES: Final = 256 << 20
 # The states of an undo.
 BEGUN: Final = "begun"
 DONE: Final = "done"
-# The folders, by filesystem and inode, that are held by what goes on here: by callers up the stack.
+# The folders, by filesystem and inode, that callers up the stack hold.
 _HELD: Final[ContextVar[frozenset[tuple[int, int]]]] = ContextVar(
     "trash_held_here", default=frozenset()
 )

@@ -58,11 +58,10 @@ from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 
 _NOTHING: Final = "no such file"
-# What cuts segments, and leaves the others of their files as they are.
+# Steps that cut segments and do not change their other files.
 _CUTS: Final = frozenset({"recover", "truncate"})
 _TRANSIENT: Final = (CLEANED_SUFFIX, SWAP_SUFFIX)
-# Plans what a log loader does with a swap that was killed. Loading lies above this floor, for what
-# it finds out becomes operations of this one.
+# Plans a log loader's steps for a killed swap; a parameter, since loading is built upon commits.
 PlanSettling = Callable[[LogStore], CommitPlan]
 Files = Mapping[str, FileFingerprint]
 
@@ -219,7 +218,7 @@ def _verify_left(trashed: TrashedCommit, files: Files) -> None:
         is_left = now is None if expected is None else expected.matches(now)
         if is_left:
             continue
-        # A loader that finished the swap may have taken away what the undo puts back last.
+        # A loader that finished the swap may have removed the files that the undo puts back last.
         is_back = now is None or (name in replaced and replaced[name].matches(now))
         is_back = is_back and (name in replaced or name not in before)
         if trashed.undo is None or not is_back:
@@ -262,7 +261,7 @@ def _swap_back(
 ) -> list[Operation]:
     restore, why = partial(_restore, trashed, is_copy=is_copy), _why(trashed)
     logs = {file.name for file in back if kind_of(file.name) == LOG_SUFFIX}
-    # A loader that finds the swap of a segment's records drops its other files: all are swapped.
+    # A loader that finds a swapped log drops the segment's other files: so all are swapped.
     swapped = [
         file
         for file in trashed.former_files
@@ -290,7 +289,7 @@ def _swap_back(
     steps += superseded
     if swapped:
         if superseded:
-            # A part of a segment must not be there beside the whole one.
+            # A part of a segment must not be beside the whole one.
             steps.append(SyncDirectory(reason="what they replace is gone"))
         logs_first = sorted(rising, key=lambda name: not _is_log(name))
         steps += _rename(logs_first, SWAP_SUFFIX, "", why)

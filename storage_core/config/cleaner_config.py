@@ -20,7 +20,7 @@ from storage_core.config.values import (
 )
 from storage_core.errors import ConfigError
 
-# What Kafka's cleaner takes for its offset map where nothing is configured.
+# The default size of the offset map of Kafka's cleaner.
 KAFKA_DEDUPE_BUFFER_BYTES: Final = 134_217_728
 DEDUPE_BUFFER_KEY: Final = "log.cleaner.dedupe.buffer.size"
 # One slot of Kafka's offset map: a hash of 16 bytes and an offset of 8.

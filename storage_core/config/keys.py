@@ -86,7 +86,7 @@ def setting(
     """Declare a field of a config class with its key table row."""
     key = ConfigKey(
         name=name,
-        attribute="",  # the class has it
+        attribute="",  # the class sets it
         scope=scope,
         broker_names=broker_names,
         default=render(default),

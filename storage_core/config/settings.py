@@ -43,7 +43,7 @@ def parse_java_properties(data: bytes, *, file: str) -> dict[str, str]:
     Raises:
         CheckpointError: An escape is malformed.
     """
-    # It loads a third of what a command's start does, and few commands read such a file.
+    # This import takes a third of a command's start, and few commands read such a file.
     import javaproperties  # noqa: PLC0415
 
     try:

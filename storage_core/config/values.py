@@ -24,7 +24,7 @@ _INTEGER: Final = re.compile(r"[+-]?0*[0-9]{1,19}")
 # Java takes any number of leading zeros; int() refuses texts beyond a limit of its own.
 _MAX_INTEGER_LENGTH: Final = 1100
 _DOUBLE: Final = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?)[fFdD]?")
-# Longer than any number that a double tells apart; bounds the work on a hostile value.
+# Longer than any distinct double; it bounds the work on a hostile value.
 _MAX_DOUBLE_LENGTH: Final = 1100
 _COMMA: Final = re.compile(r"[ \t\n\v\f\r]*,[ \t\n\v\f\r]*")
 _THROTTLED_REPLICA: Final = re.compile(r"[0-9]+:[0-9]+")

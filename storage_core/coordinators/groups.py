@@ -145,12 +145,12 @@ class GroupImage:
     def __init__(self) -> None:
         self._offsets: dict[CommitKey, CommittedOffset] = {}
         self._pending: dict[int, dict[CommitKey, CommittedOffset]] = {}
-        # Of each type, by group: fields of the newest record; and by group and member.
+        # For each type of record, by group, the fields of the newest; then by group and member.
         self._groups: dict[str, tuple[GroupType, Fields]] = {}
         self._members: dict[int, dict[str, dict[str, Fields]]] = {}
         self._target_epochs: dict[str, int] = {}
         self._undecoded = UndecodedRecords()
-        # What a type of record changes; the others change nothing that is shown.
+        # Effects of record types; others do not change anything that is shown.
         self._replay: dict[int, Callable[[ReplayedRecord, Fields, Fields | None], None]] = {
             records.LEGACY_OFFSET_COMMIT: self._commit,
             records.OFFSET_COMMIT: self._commit,
@@ -199,7 +199,7 @@ class GroupImage:
 
     def _group(self, name: str) -> Group:
         if name not in self._groups:
-            # Offsets that somebody committed who never joined.
+            # Offsets of consumers that committed without joining.
             return _classic_group(name, {"protocol_type": "", "members": ()}, epoch=None)
         group_type, fields = self._groups[name]
         if group_type is GroupType.CLASSIC:
@@ -222,7 +222,7 @@ class GroupImage:
         if not members:
             return GroupState.EMPTY
         if group_type is GroupType.STREAMS:
-            return None  # whether its internal topics are there is not in these records
+            return None  # these records do not tell whether its internal topics exist
         if group_type is GroupType.SHARE:
             return GroupState.STABLE
         target = self._target_epochs.get(name, 0)
@@ -291,7 +291,7 @@ _TYPE_OF_RECORD: Final = {
     records.SHARE_GROUP_METADATA: GroupType.SHARE,
     records.STREAMS_GROUP_METADATA: GroupType.STREAMS,
 }
-# The type of record that says who the members of a group are.
+# The record type that lists the members of a group.
 _MEMBERS_OF: Final = {
     GroupType.CONSUMER: records.CONSUMER_GROUP_MEMBER_METADATA,
     GroupType.SHARE: records.SHARE_GROUP_MEMBER_METADATA,
@@ -383,7 +383,7 @@ def _classic_member(fields: Fields, is_of_consumers: bool) -> GroupMember:  # no
 
 
 def _assigned(data: bytes) -> list[TopicPartition]:
-    if not data:  # the group was written down before it had an assignment
+    if not data:  # the group was written before it had an assignment
         return []
     return [
         TopicPartition(topic["topic"], number)

@@ -72,7 +72,7 @@ def observe_log(
     epochs: dict[int, int] = {}
     for name in names:
         for batches in scan_batch_tables(store, name):
-            # Only batches of transactions cost a turn each.
+            # Only transactional batches are visited one by one.
             for row in np.flatnonzero(batches.is_transactional).tolist():
                 producer_id = int(batches.producer_id[row])
                 offset = int(batches.base_offset[row])

@@ -8,7 +8,7 @@ from typing import Final
 from storage_core.coordinators.groups import CommitKey, CommittedOffset, Group, expiry_ms
 from storage_core.filenames import TopicPartition
 
-# What a coordinator answers for a partition without a commit.
+# The answer of a coordinator for a partition without a commit.
 NO_OFFSET: Final = -1
 _SIGN: Final = 1 << 31
 
@@ -17,9 +17,9 @@ class CommitFinding(enum.StrEnum):
     """What is wrong with a committed offset, or worth knowing of it."""
 
     BEYOND_LOG_END = "commit-beyond-log-end"  # the log was cut, or belongs to another topic
-    BELOW_LOG_START = "commit-below-log-start"  # the records that come next are gone
+    BELOW_LOG_START = "commit-below-log-start"  # the next records are gone
     EXPIRED = "commit-expired"  # the coordinator removes it at its next look
-    METADATA_TOO_LARGE = "commit-metadata-too-large"  # no broker would take it today
+    METADATA_TOO_LARGE = "commit-metadata-too-large"  # no broker would accept it today
     WRONG_PARTITION = "commit-in-wrong-partition"  # its coordinator never reads it
 
 

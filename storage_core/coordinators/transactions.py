@@ -50,7 +50,7 @@ def state_name(number: int) -> str | None:
     return None if state is None else state.label
 
 
-# In these the coordinator has work to do.
+# States with work left for the coordinator.
 _IN_FLIGHT: Final = frozenset(
     {
         TransactionState.ONGOING,
@@ -167,8 +167,8 @@ class TransactionEnding(enum.StrEnum):
     ONGOING = "ongoing"  # its producer, or the coordinator when it takes too long
     ENDING = "ending"  # the coordinator: its outcome is decided, the marker is on its way
     OVERDUE = "overdue"  # the coordinator, as soon as it runs: it took too long
-    HANGING = "hanging"  # nobody: no transactional id has it, a person has to abort it
-    UNKNOWN = "unknown"  # the coordinator's partition that would tell is not there
+    HANGING = "hanging"  # nobody: no transactional id has it, so a person has to abort it
+    UNKNOWN = "unknown"  # unknown: the coordinator's partition is missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

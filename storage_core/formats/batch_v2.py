@@ -57,10 +57,10 @@ PRODUCER_EPOCH_AT: Final = field_at(BATCH_HEADER, "producer_epoch")
 BASE_SEQUENCE_AT: Final = field_at(BATCH_HEADER, "base_sequence")
 RECORD_COUNT_AT: Final = field_at(BATCH_HEADER, "record_count")
 
-# Base offset and length: what a reader needs to find the end of any batch, old formats included.
+# Base offset and length: enough to find the end of any batch, old formats included.
 LENGTH_OVERHEAD: Final = BATCH_LENGTH_AT + 4
 CRC_START: Final = ATTRIBUTES_AT
-# Kafka's file iterator reads this many bytes of an entry before it believes in it: up to the magic.
+# Kafka's file iterator needs this many bytes of an entry, up to the magic.
 HEADER_UP_TO_MAGIC_BYTES: Final = MAGIC_AT + 1
 # The smallest length field any format can have (a v0 message without key and value).
 MIN_ENTRY_LENGTH: Final = 14

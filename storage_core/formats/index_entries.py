@@ -33,7 +33,7 @@ TXN_INDEX_ENTRY: Final = np.dtype(
         ("producer_id", ">i8"),
         ("first_offset", ">i8"),
         ("last_offset", ">i8"),  # of the marker, strictly increasing
-        ("last_stable_offset", ">i8"),  # as it was after this transaction ended
+        ("last_stable_offset", ">i8"),  # after the end of this transaction
     ]
 )
 TXN_INDEX_VERSION: Final = 0

@@ -25,8 +25,7 @@ import numpy as np
 
 from storage_core.formats.fields import field_at
 
-# What both formats begin with; position and length of the size field, and the place of the magic,
-# are those of a v2 batch.
+# The beginning of both formats; size and magic have the positions of a v2 batch's length and magic.
 ENTRY_HEADER: Final = np.dtype(
     [
         ("offset", ">i8"),  # of the last message inside, if compressed
@@ -43,9 +42,9 @@ ENTRY_CRC_AT: Final = field_at(ENTRY_HEADER, "crc")
 ENTRY_CRC_START: Final = field_at(ENTRY_HEADER, "magic")
 ENTRY_MAGIC_AT: Final = field_at(ENTRY_HEADER, "magic")
 ENTRY_ATTRIBUTES_AT: Final = field_at(ENTRY_HEADER, "attributes")
-# Offset and size: what stands before the message.
+# Offset and size, before the message.
 ENTRY_OVERHEAD: Final = ENTRY_CRC_AT
-# Directly behind the attributes: v1's timestamp, v0's key.
+# Directly behind the attributes: the timestamp in v1, the key in v0.
 TIMESTAMP_AT: Final = ENTRY_HEADER.itemsize
 KEY_AT_V0: Final = ENTRY_HEADER.itemsize
 KEY_AT_V1: Final = ENTRY_HEADER.itemsize + 8

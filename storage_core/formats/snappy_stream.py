@@ -19,6 +19,6 @@ LENGTH_BYTES: Final = 4
 MAX_CHUNK_BYTES: Final = 512 * 1024 * 1024  # snappy-java's
 MAX_SIZE_BYTES: Final = 5  # of the varint
 
-# The densest element, a copy, makes 64 bytes out of 3: a block that claims more than this many
-# bytes a byte lies about its size.
+# The densest element, a copy, makes 64 bytes out of 3: a block with a higher expansion lies about
+# its size.
 MAX_RATIO: Final = 22

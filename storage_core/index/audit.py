@@ -34,19 +34,19 @@ from storage_core.index.transaction_index import AbortedTxn
 class IndexFault(enum.Enum):
     """A rule that an index breaks; the value is its stable code."""
 
-    # Harmless: a broker that did not close cleanly leaves zeros, a torn copy half an entry.
+    # Harmless: an unclean shutdown leaves zeros, a torn copy half an entry.
     PADDED = "index-padded"
     RAGGED = "index-ragged"
-    # What Kafka's sanity check of an index looks at.
+    # Checks of Kafka's own sanity check of an index.
     LAST_OFFSET_BELOW_BASE = "index-last-offset-below-base"
     LAST_TIMESTAMP_BELOW_FIRST = "index-last-timestamp-below-first"
-    # What every appended index keeps.
+    # Rules that every appended index keeps.
     OFFSET_NOT_RISING = "index-offset-not-rising"
     POSITION_NOT_RISING = "index-position-not-rising"
     TIMESTAMP_NOT_RISING = "index-timestamp-not-rising"
     UNKNOWN_VERSION = "index-unknown-version"
     FIRST_OFFSET_ABOVE_LAST = "index-first-offset-above-last"
-    # What only the log can tell.
+    # Rules that need the log.
     NO_BATCH = "index-no-batch"
     WRONG_OFFSET = "index-wrong-offset"
     WRONG_TIMESTAMP = "index-wrong-timestamp"
@@ -155,7 +155,7 @@ def audit_offset_index(
         return findings
     row, is_there = _find(batches.position, position)
     check.rows(IndexFault.NO_BATCH, ~is_there, lambda: _at(batches.position, row), position)
-    # Within any batch from there on: of whatever is looked up by the entry, nothing is before.
+    # The position may be in any batch from there on: no batch before it is looked up by the entry.
     holder, is_held = _find_holder(batches, offset)
     is_right = is_held & (holder >= row)
     is_wrong = is_there & ~is_right
@@ -368,7 +368,7 @@ def _find_holder(
 
     A mask tells whether the batch contains the offset.
     """
-    # Where last offsets fall, a broken log, the first one is still what Kafka's walk comes to.
+    # In a broken log with falling last offsets, Kafka's walk still reaches the first one.
     row, _ = _find(np.maximum.accumulate(batches.last_offset), offset)
     is_held: NDArray[np.bool_] = row < len(batches.last_offset)
     is_held = is_held & (_at(batches.base_offset, row) <= offset)

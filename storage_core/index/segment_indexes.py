@@ -25,12 +25,12 @@ from storage_core.store.base import FileReader, LogStore, data_end_of
 
 WARM_BYTES: Final = 8192
 NO_SLOT: Final = -1
-# Most indexes are one piece: on an object store each is a request.
+# Most indexes are read in one piece: on an object store each piece is a request.
 _PIECE_BYTES: Final = 4 << 20
-# A longer index is read page by page, as far as a search goes. The offset index of a gibibyte is as
-# long where batches have 8 KiB.
+# A longer index is read page by page, as far as a search needs. A gibibyte of batches of 8 KiB has
+# such an offset index.
 _WHOLE_BYTES: Final = 1 << 20
-# More than the newest entries; stores of objects keep reads of this size.
+# More than the newest entries; object stores keep reads of this size.
 _PAGE_BYTES: Final = 64 << 10
 
 
@@ -341,7 +341,7 @@ def read_entries(
         while position < end:
             filled = reader.read_into(position, buffer[: end - position])
             filled -= filled % entry.itemsize
-            if not filled:  # it is shorter by now
+            if not filled:  # it has been cut since
                 return
             yield buffer[:filled].view(entry)
             position += filled
@@ -390,7 +390,7 @@ def read_used(store: LogStore, name: str, entry: np.dtype[Any], *, limit_bytes: 
         if start:
             content = np.empty(end, np.uint8)
             content = content[: reader.read_into(0, content)]
-        elif end > len(piece):  # the last entry ends in zeros of a hole
+        elif end > len(piece):  # the last entry is completed by zeros of a hole
             content = np.append(piece, np.zeros(end - len(piece), np.uint8))
         return UsedBytes(content.tobytes(), reader.size_bytes)
 

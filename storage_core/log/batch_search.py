@@ -41,7 +41,7 @@ from storage_core.store.base import FileReader, LogStore
 
 # An index file is bounded by its own 31-bit positions; real ones have 10 MiB at most by default.
 MAX_INDEX_BYTES = 1 << 30
-# What lies behind the last index entry is little, but for a segment without an index.
+# Bytes behind the last index entry are few, except without an index.
 _WINDOW_BYTES = 1 << 20
 _LIMITS = Limits(max_record_bytes=MAX_BATCH_BYTES, max_batch_bytes=MAX_BATCH_BYTES)
 
@@ -128,7 +128,7 @@ def first_batch_timestamp(reader: FileReader) -> int:
             return _number(header[MAX_TIMESTAMP_AT : MAX_TIMESTAMP_AT + 8])
     windows = scan_headers(
         reader,
-        window_bytes=1,  # it grows to the one batch
+        window_bytes=1,  # it grows to the size of the batch
     )
     first = next(windows, None)
     return NO_TIMESTAMP if first is None else int(first.batches.max_timestamp[0])
@@ -275,7 +275,7 @@ def find_start_position(store: LogStore, segment: ListedSegment, offset: int) ->
         OFFSET_INDEX_ENTRY,
         limit_bytes=MAX_INDEX_BYTES,
     )
-    # Kafka's search of a file that was not closed ends in its zeros: all of the log would be read.
+    # Kafka's search of an unclosed index ends in its zeros: all of the log would be read.
     entries.end_before_zeros()
     position = OffsetIndex(segment.base_offset, entries).look_up(offset)
     with closing(store.open_file(log_file(segment.base_offset))) as reader:
@@ -306,13 +306,13 @@ def find_cut_offsets(store: LogStore, segment: ListedSegment, *, part_bytes: int
     content, _ = read_used(store, name, OFFSET_INDEX_ENTRY, limit_bytes=MAX_INDEX_BYTES)
     count_of_entries = len(content) // OFFSET_INDEX_ENTRY.itemsize
     entries = np.frombuffer(content, OFFSET_INDEX_ENTRY, count_of_entries)
-    # In an entry of zeros no offset of a batch can be found.
+    # An offset of zero bytes is found in no batch.
     entries = entries[entries["position"] > 0]
     positions, offsets = entries["position"], entries["relative_offset"]
     count = min(count, len(positions) + 1)
     targets = np.arange(1, count, dtype=np.int64) * segment.size_bytes // count
     slots = np.searchsorted(positions, targets)
-    # Of an entry's batch it is the last offset that is named.
+    # An entry has the last offset of its batch.
     cuts = segment.base_offset + offsets[slots[slots < len(offsets)]].astype(np.int64) + 1
     is_inside = (cuts > segment.base_offset) & (cuts <= MAX_OFFSET)
     return [int(cut) for cut in np.unique(cuts[is_inside])]
@@ -339,7 +339,7 @@ def checked_start(
         reader,
         start=position,
         end=size_bytes,
-        window_bytes=1,  # it grows to the one batch
+        window_bytes=1,  # it grows to the size of the batch
         crc=CrcCheck.NOTE,
         tail=Tail.STOP,
         large=Large.HEADER,

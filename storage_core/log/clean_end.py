@@ -31,7 +31,7 @@ from storage_core.log.loading_log import parse_epochs
 from storage_core.log.producer_snapshot import MAX_SNAPSHOT_BYTES, parse_snapshot_table
 from storage_core.store.local import LocalFileReader
 
-# The entries that Kafka's search looks at first, and the one before them.
+# The entries with which Kafka's search begins, and the one before them.
 _NEWEST_ENTRY_BYTES: Final = WARM_BYTES + OFFSET_INDEX_ENTRY.itemsize
 
 
@@ -59,7 +59,7 @@ def read_clean_end(
     try:
         for name in others:
             if name.endswith(TXN_INDEX_SUFFIX):
-                # One with which a load recovers or fails is refused.
+                # Entries that make a load recover or fail are refused.
                 with _opened(folder, name) as descriptor:
                     data = read_limited(descriptor, MAX_INDEX_BYTES)
                 parse_transaction_index(name, offset_of(name) or 0, data)
@@ -92,7 +92,7 @@ def _read_newest_entries(folder: int, base_offset: int) -> OffsetIndex | None:
         wanted = min(whole, _NEWEST_ENTRY_BYTES)
         content = os.pread(descriptor, wanted, whole - wanted) if wanted else b""
     if len(content) < wanted:
-        return None  # it is shorter by now
+        return None  # it has been cut since
     index = OffsetIndex.parse(base_offset, content)
     if wanted < whole:
         offsets = index.entries["relative_offset"]
@@ -108,7 +108,7 @@ def _has_settled_producers(folder: int, snapshot: str | None, *, start: int, end
     if at is None or at > end:
         return False
     if at <= start:
-        return start == end  # it goes; what follows would be replayed
+        return start == end  # it is removed, and a replay follows
     if at < end:
         return False
     with _opened(folder, snapshot) as descriptor:

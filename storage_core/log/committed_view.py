@@ -48,8 +48,8 @@ class CommittedView:
             first_offset: At least the base offset of the segment that is read first.
             end_offset: Just past the last offset that is read.
         """
-        # A transaction's marker lies at or above the offset of interest, so its index does not
-        # lie below the segment of that offset.
+        # A transaction's marker is at or above the wanted offset, so its index entry is not below
+        # that offset's segment.
         bases = [base for base, _ in self.aborted if base <= first_offset]
         floor = max(bases, default=0)
         indexes = [transactions for base, transactions in self.aborted if base >= floor]

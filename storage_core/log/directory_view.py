@@ -70,14 +70,14 @@ class DirectoryView:
     def __init__(self, store: LogStore) -> None:
         self.store = store
         self._emitted: list[Operation] = []
-        # What the emitted operations lead to, and what it will be in the end.
+        # The directory after the emitted operations, and at the end.
         self._settled = {file.name: VirtualFile(info=file) for file in store.list_files()}
         self._files = dict(self._settled)
-        # Names of which the two may differ: a directory has far more than one step touches.
+        # Names that may differ between the two: a directory has far more than one step changes.
         self._touched: set[str] = set()
         self._reasons: dict[str, str] = {}
         self._stages = _STAGES
-        # By offset how many names of snapshots say it, and these offsets, sorted.
+        # By offset the number of snapshot names with it, and these offsets, sorted.
         self._snapshots = Counter(map(_snapshot_offset, self._files))
         self._snapshot_offsets = sorted(o for o in self._snapshots if o is not None)
 
@@ -242,14 +242,14 @@ class DirectoryView:
         steps = [step for step in map(self._step, names) if step is not None]
         first_cut = next((n for n, step in enumerate(steps) if _is_cut(step)), 0)
         if any(isinstance(step, DeleteFile) for step in steps[:first_cut]):
-            # Removals are of names, which are durable only with the directory; a cut is at once.
+            # Removals are durable only with the directory; a cut is at once.
             sync = SyncDirectory(reason="what is removed does not come back behind a cut")
             steps.insert(first_cut, sync)
         created = next((n for n, step in enumerate(steps) if _is_new_log(step)), len(steps))
         following = enumerate(steps[created:], created)
         first_removal = next((n for n, step in following if _is_of_old_segment(step)), None)
         if first_removal is not None:
-            # A filesystem may keep names in any order.
+            # A filesystem may persist names in any order.
             sync = SyncDirectory(reason="the new segment is there, whatever of the old ones goes")
             steps.insert(first_removal, sync)
         return steps
@@ -294,10 +294,10 @@ class DirectoryView:
             return self._stages.index(stage), -base, 0 if is_record_file else 1, name
         is_new = name not in self._settled
         if kind == LOG_SUFFIX:
-            # Where a cut lets the log start over, the new segment is there before the old ones go:
-            # without any the log would begin, and end, where its checkpoint says, and a second
-            # attempt at the cut find nothing to be cut. A recovery creates it after they went: it
-            # is at that checkpoint that it begins anew, and so does the next one.
+            # Where a cut lets the log start over, the new segment is created before the old ones
+            # are removed. Without any segment the log would begin and end at its checkpoint, and a
+            # second attempt would find nothing to cut. A recovery creates it afterwards: it starts
+            # over at that checkpoint, as would the next one.
             stage = _ChangeStage.CREATION if is_new else _ChangeStage.CUT
             return self._stages.index(stage), -base, 0, name
         if name == LEADER_EPOCH_FILE:

@@ -35,7 +35,7 @@ from storage_core.records.reader import find_zeros
 from storage_core.store.base import LogStore
 
 _FIRST_EPOCH_LINE = 3
-# Zeros that no batch wrote come by the block of a disk; a batch may end in some of its own.
+# Zeros of no batch come in whole disk blocks; a batch may end in zeros of its own.
 _LEAST_ZEROS = 512
 
 
@@ -217,7 +217,7 @@ class LoadingLog:
             describe_segment(
                 self.view,
                 base,
-                # Of the active one it tells when that is closed.
+                # The active segment reports it when it is closed.
                 needs_first_timestamp=self.config.is_compacted
                 and (self.config.limits_compaction_lag or base == self.base_offsets[-1]),
             )

@@ -67,7 +67,7 @@ def find_lost_logs(files: Iterable[FileInfo], removed: Collection[str]) -> list[
         base = offset_of(name)
         if kind_of(name) not in INDEX_SUFFIXES or base is None or base in deleted:
             continue
-        # Below the first segment a deletion may have been cut short.
+        # Below the first segment a deletion may have been interrupted.
         if log_file(base) not in sizes and bases and base > bases[0]:
             lost.setdefault(base, f"{log_file(base)} is missing beside its {name}")
     for base in bases[:-1]:

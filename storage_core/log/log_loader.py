@@ -289,7 +289,7 @@ class LogLoader:
         self._log.recovery_point = min(self._point_checkpoint, self._log.log_end_offset)
 
     def _recover_unflushed(self) -> None:
-        # Segments go while this walks over them.
+        # The loop removes segments.
         unflushed = tuple(segments_from(self._log.base_offsets, self._point_checkpoint))
         for base_offset in unflushed:
             try:

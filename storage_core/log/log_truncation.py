@@ -30,7 +30,7 @@ from storage_core.log.loading_log import LoadingLog
 from storage_core.log.log_segment import read_aborted
 from storage_core.records.reader import scan_headers
 
-# What lies behind the last entry of an index is little.
+# Few bytes follow the last entry of an index.
 _WINDOW_BYTES = 1 << 20
 
 
@@ -47,7 +47,7 @@ def follow_leader(log: LoadingLog, offsets: Iterable[int]) -> FollowerEnd:
         PylogError: As ``truncate_log``.
     """
     ages: dict[int, bool] = {}
-    # Kafka's cleaner begins again at the active segment after each cut below the one before.
+    # After each cut below the former one, Kafka's cleaner begins again at the active segment.
     clean_ends: list[int] = []
     for offset in offsets:
         active = log.base_offsets[-1]
@@ -136,7 +136,7 @@ def _truncate_active(log: LoadingLog, offset: int, ages: dict[int, bool], reason
     offsets = log.view.read(index_name, limit_bytes=MAX_INDEX_BYTES)
     log.view.write(index_name, truncate_offset_index(base_offset, offsets, offset), reason)
     times = log.view.read(time_name, limit_bytes=MAX_INDEX_BYTES)
-    # Kafka knows the age of a segment that it has just rebuilt or cut, else what the index says.
+    # Kafka knows the age of a segment it has just rebuilt or cut; otherwise it uses the index.
     is_age_known = ages.get(
         base_offset,
         log.is_rebuilt(base_offset) and TimeIndex.parse(base_offset, times).last_timestamp >= 0,
@@ -145,7 +145,7 @@ def _truncate_active(log: LoadingLog, offset: int, ages: dict[int, bool], reason
     if txn_name in log.view:
         aborted = read_aborted(log.view, base_offset)
         remaining = truncate_aborted(aborted, offset)
-        # Where no entry goes, a tail that is no whole entry stays too.
+        # Without a removed entry, a ragged tail stays, too.
         if len(remaining) < len(aborted):
             log.view.write(txn_name, encode_transaction_index(remaining), reason)
     if position is not None:

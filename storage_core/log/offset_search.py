@@ -68,7 +68,7 @@ def find_offset_for_time(
         is_active = number == len(segments) - 1
         if not is_active and newest is not None and newest < target_ms:
             continue
-        # All records up to the offset of the last entry that is older are older.
+        # All records up to the last older entry's offset are older.
         offset = log_start_offset
         if last_older is not None:
             offset = max(offset, segment.base_offset + last_older)
@@ -104,7 +104,7 @@ def _look_up(
     return newest, older
 
 
-def find_record_from(  # where, what and how far
+def find_record_from(  # what to search, for what, and up to where
     reader: FileReader,
     *,
     start: int,

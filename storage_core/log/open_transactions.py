@@ -22,8 +22,8 @@ from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.index.transaction_index import AbortedTxn
 from storage_core.log.producer_snapshot import ProducerEntry
 
-# Kafka's defaults: the longest that a producer may ask for, and what its coordinator gets on top
-# to end a transaction that is over.
+# Kafka's defaults: the longest timeout of a producer, and its coordinator's extra time to end a
+# transaction beyond it.
 MAX_TRANSACTION_TIMEOUT_MS: Final = 900_000
 LATE_TRANSACTION_BUFFER_MS: Final = 300_000
 
@@ -54,7 +54,7 @@ class OpenTransactions:
         self._keeps_ended = keeps_ended
         self.first_offsets: dict[int, int] = {}
         self._newest_ms: dict[int, int] = {}
-        # By first offset the producer, or the offset of the marker.
+        # By first offset: the producer, or the offset of the marker.
         self._ongoing: dict[int, int] = {}
         self._unreplicated: dict[int, int] = {}
 
@@ -95,7 +95,7 @@ class OpenTransactions:
     def complete(self, producer_id: int, first_offset: int, marker_offset: int) -> bool:
         """Take note that a transaction has ended; return whether it was open."""
         was_open = self._ongoing.pop(first_offset, None) is not None
-        # A replay takes note of what begins before it does of what ends.
+        # A replay notes beginnings before ends.
         if self.first_offsets.get(producer_id) == first_offset:
             del self.first_offsets[producer_id]
         if was_open and self._keeps_ended:

@@ -41,7 +41,7 @@ from storage_core.log.producer_snapshot import NO_OFFSET, ProducerEntry
 REMEMBERED_BATCHES: Final = 5
 # A marker of an unknown transaction version is checked as one of version 0.
 UNKNOWN_TRANSACTION_VERSION: Final = -1
-_BUMPING_VERSION: Final = 2  # from here on a marker carries an epoch of its own
+_BUMPING_VERSION: Final = 2  # later versions' markers have an epoch of their own
 _LAST_EPOCH: Final = 2**15 - 1
 
 
@@ -52,7 +52,7 @@ class AppendOrigin(enum.Enum):
     COORDINATOR = "coordinator"
     REPLICATION = "replication"
     RAFT_LEADER = "raft leader"
-    LOAD = "load"  # a log that is read again; Kafka plays it as replication
+    LOAD = "load"  # a log that is replayed; Kafka treats it as replication
 
 
 class CompletedTxn(NamedTuple):
@@ -229,7 +229,7 @@ class ProducerAppendInfo:
         if epoch > current or (epoch == current and not must_rise):
             return
         if must_rise and epoch == current:
-            # The marker of a transaction that has ended, sent again.
+            # A repeated marker of a transaction that has ended.
             is_closed = self._txn_first_offset < 0
             if is_closed or epoch == _LAST_EPOCH:
                 return
@@ -334,7 +334,7 @@ class ProducerState:
 
     def _load(self, entry: ProducerEntry) -> None:
         if entry.last_offset < 0:
-            # Kafka remembers no batch then, whatever else the entry says of one.
+            # Kafka then remembers no batch, whatever the rest of the entry says.
             entry = replace(entry, last_sequence=NO_SEQUENCE, last_offset=NO_OFFSET, offset_delta=0)
         if entry.current_txn_first_offset < NO_OFFSET:
             entry = replace(entry, current_txn_first_offset=NO_OFFSET)

@@ -86,7 +86,7 @@ class SegmentRecovery:
                 raise CorruptRecordError(scan.file, 0, reason) from error
         aborted = producers.state.recover(scan.file, scan.events)
         if scan.stop is ScanStop.OVERFLOW:
-            # Now, not at the end: a split that a crash interrupts is finished without another look.
+            # Now, not at the end: an interrupted split is finished without another scan.
             log.write_epochs()
             raise SegmentOverflowError(base_offset, scan, aborted)
         if scan.stop is ScanStop.INDEX_ORDER:

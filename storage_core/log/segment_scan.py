@@ -119,7 +119,7 @@ _NUMBERS = (
 )
 
 
-def scan_segment(  # what is read, and how
+def scan_segment(  # the file, and how it is read
     reader: FileReader,
     base_offset: int,
     *,
@@ -199,7 +199,7 @@ class _ValidPart:
             & (batches.control_type[:count] == BAD_CONTROL_RECORD)
         )
         if unreadable.size:
-            # Kafka reads a marker after it has counted the batch: the batch stays.
+            # Kafka reads a marker after counting its batch: so the batch counts.
             count = int(unreadable[0]) + 1
             self.end(
                 ScanStop.INVALID,

@@ -29,7 +29,7 @@ from storage_core.log.directory_view import DirectoryView, SliceReader
 from storage_core.log.leftovers import settle_leftovers
 from storage_core.store.base import FileInfo, FileReader, IdentifyingStore, LogStore, ReadOnlyStore
 
-# How long to wait before each attempt to see a directory that stands still, in seconds.
+# Seconds to wait before each attempt to see a directory without changes.
 _PAUSES: Final = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 
 
@@ -104,7 +104,7 @@ class SettledStore(ReadOnlyStore):
         if size_bytes == listed_bytes:
             return reader
         is_changed_log = kind_of(name) == LOG_SUFFIX and name != self.growing
-        # A roll, or a stop, cuts the preallocated indexes of the active segment to their entries.
+        # A roll, or a stop, trims preallocated indexes of the active segment.
         is_cut_to_size = (
             kind_of(name) in {OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX}
             and self.growing
@@ -122,7 +122,7 @@ class SettledStore(ReadOnlyStore):
         if not listed.identity or not _is_identifying(store):
             return store.open_file(listed.name)
         others = (name, name + SWAP_SUFFIX, name + DELETED_SUFFIX)
-        # A file that was renamed between two looks was missed under both names.
+        # A renamed file may be missed under both names.
         for candidate in (listed.name, *others, *others):
             reader = store.open_identified(candidate, listed.identity)
             if reader is not None:
@@ -175,7 +175,7 @@ def settle(store: LogStore) -> SettledStore:
     """
     problem = ""
     for pause in _PAUSES:
-        if pause:  # to sleep for no time gives the processor away
+        if pause:  # even a sleep of 0 seconds yields the processor
             time.sleep(pause)
         try:
             before = store.list_files()

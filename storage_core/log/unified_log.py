@@ -381,7 +381,7 @@ class UnifiedLog(OpenLog):
         """Append batches of our own making, each as if it were alone."""
         check_sizes(self.partition, self.config, batches)
         check_append_size(self.partition, self.config, int(batches.size.max()))
-        # Only the first can contradict the producer's state: the others follow it.
+        # Only the first batch can contradict the producer's state: the others follow it.
         if self._play(batches.rows(0, 1), AppendOrigin.CLIENT).duplicate is not None:
             raise InvalidAppendError(
                 self.partition, "a batch with these sequences was written before"

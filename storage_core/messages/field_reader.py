@@ -26,7 +26,7 @@ from storage_core.errors import MalformedMessageError
 
 _MAX_VARINT_BYTES: Final = 5
 _INT_MAX: Final = 2**31 - 1
-# Kafka's own limits of a string, an array and a set of tagged fields.
+# Kafka's limits for a string, an array and a set of tagged fields.
 _MAX_STRING_BYTES: Final = 32_767
 _MAX_ARRAY_LENGTH: Final = 1_000_000
 _MAX_TAGGED_FIELDS: Final = 10_000
@@ -37,7 +37,7 @@ _PAYLOAD_BITS: Final = 7
 _INT32_BYTES: Final = 4
 
 _T = TypeVar("_T")
-# A cluster has few directories and many partitions, each of which names some of them.
+# A cluster has few directories, and each is named by many partitions.
 _uuid_text = functools.lru_cache(maxsize=1 << 16)(encode_uuid)
 _FLOAT64: Final = struct.Struct(">d")
 

@@ -32,7 +32,7 @@ _COMMIT_KEY: Final = Message(
     fields=Struct(Field("group", STRING), Field("topic", STRING), Field("partition", INT32)),
     flexible_since=None,
 )
-# Kafka 4.4 reads version 0 behind a key of type 0; what old brokers wrote may have the others.
+# Kafka 4.4 reads version 0 after a key of type 0; old brokers may have written the others.
 _COMMIT_VALUE: Final = Message(
     newest=4,
     flexible_since=4,
@@ -360,8 +360,8 @@ GROUP_RECORDS: Final[Mapping[int, RecordType]] = {
     ),
 }
 
-# What a member of a classic group of consumers says of itself, and what it is given. Both begin
-# with an int16 version, and a version above the newest is read as that one: it only adds fields.
+# Data of a classic consumer group's member: its subscription and assignment. Both begin with an
+# int16 version, and a version above the newest is read as that one: it only adds fields.
 _OWNED_PARTITIONS: Final = Struct(Field("topic", STRING), Field("partitions", ArrayOf(INT32)))
 CONSUMER_SUBSCRIPTION: Final = Message(
     newest=3,

@@ -17,11 +17,11 @@ from typing import Any, Final, NamedTuple, Self, Union
 
 from storage_core.messages.field_reader import FieldReader
 
-# The values of a message or of a struct in it, by field; structs are such mappings, arrays tuples.
+# The values of a message or struct, by field; structs are such mappings, arrays are tuples.
 Fields = dict[str, Any]
 Read = Callable[[FieldReader], Any]
 
-# The text of an id of zeros: there is none.
+# The text of the id of zeros, which means no id.
 NO_UUID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 # Above every version.
 _NO_VERSION: Final = 1 << 15
@@ -98,7 +98,7 @@ class Struct(tuple[Field, ...]):
         return super().__new__(cls, fields)
 
 
-# Compared by identity: what reads a version of it is kept for each.
+# Compared by identity: the reader of each version is cached.
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Message:
     """A message, all versions of it from 0 on.

@@ -19,7 +19,7 @@ _TIME: Final = pa.timestamp("us", tz="UTC")
 _MICROSECONDS: Final = 1000
 _LARGEST_MS: Final = (2**63 - 1) // _MICROSECONDS
 
-# Under the names that ``pylog dump --json`` has for them.
+# Named as in ``pylog dump --json``.
 BATCH_TYPES: Final[dict[str, pa.DataType]] = {
     "file": pa.string(),
     "position": pa.int64(),
@@ -73,7 +73,7 @@ def batch_column(
             has_none = ~batches.has_delete_horizon[rows]
             column = to_time(batches.base_timestamp[rows], is_null=has_none)
         case "record_count":
-            # The header of an entry before v2 counts nothing.
+            # An entry's header before v2 has no count.
             counts = batches.record_count[rows].astype(np.int32)
             column = pa.array(counts, mask=batches.is_legacy[rows])
         case _:

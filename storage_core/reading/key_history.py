@@ -61,10 +61,10 @@ UNDECIDED: Final = "undecided"
 
 _COLUMNS: Final = ("key", "value", "offset", "timestamp")
 _MICROSECONDS: Final = 1000
-# How many versions of a key are kept in memory, and how much of their values, where nobody says so.
+# Default bounds: versions of a key in memory, and bytes of their values.
 MOST_VERSIONS: Final = 100_000
 _MOST_BYTES: Final = 256 << 20
-# Offset, timestamp and value of a version: what its copies have in common.
+# Offset, timestamp and value of a version, equal in all its copies.
 _Identity: TypeAlias = tuple[int, int | None, bytes | None]
 # Directories of a partition that Kafka has renamed.
 _RENAMED: Final = frozenset({DirectoryKind.DELETE, DirectoryKind.FUTURE, DirectoryKind.STRAY})
@@ -172,7 +172,7 @@ class PartitionHistory:
             if self.erased_from_offset in {None, start}
             else (f", none of them below {self.erased_from_offset}")
         )
-        # A batch that a recovery cut from the middle leaves the same gap as a cleaner's.
+        # A recovery that cuts a batch out of the middle leaves the same gap as a cleaner.
         why = (
             ": compaction or a cut has taken them, and"
             if self.is_compacted
@@ -235,7 +235,7 @@ class _PartitionHistory:
         return self.log_bytes + sum(file.size_bytes for file in files)
 
 
-def find_history(  # each is a question of its own, most of them by name
+def find_history(  # each argument is a question of its own, most of them by name
     path: str,
     topic: str,
     keys: Collection[bytes | None],
@@ -272,7 +272,7 @@ def find_history(  # each is a question of its own, most of them by name
         return partition.topic == topic and (not numbers or partition.partition in numbers)
 
     partitions = _look(root, names, trash, is_asked_for)
-    # After the listings: whoever removes segments raises the log start first.
+    # After the listings: a run that removes segments raises the log start first.
     files = [LOG_START_FILE, CLEANER_FILE]
     checkpoints = read_checkpoints(root, files) if partitions else Checkpoints()
     total_bytes = sum(history.size_bytes for history in partitions.values())
@@ -416,7 +416,7 @@ def _history_of(
             history = replace(history, log_start_offset=start, cleaned_to=own.cleaner_offset)
             places.insert(0, _place_of(LOG, "", settled))
     newest = _NewestVersions(sources.partition, keys, most)
-    # A bad copy beside a log hides nothing that the log does not have.
+    # Beside a log, errors in other places do not make the history incomplete.
     needed = {LOG} if sources.log is not None else {place.copy.kind for place in places}
     is_whole = not sources.errors
     for place in places:
@@ -627,7 +627,7 @@ def _read(
         is_cut=False,
         size_bytes=sum(segment.size_bytes for segment in segments),
         is_committed=is_committed,
-        # What is missing between segments is told for the whole log, not here.
+        # Records missing between segments are reported for the whole log, not here.
         cleaned_to=MAX_OFFSET,
         fail_on_data_loss=False,
         columns=_COLUMNS,
@@ -727,7 +727,7 @@ class _Erasure:
         ends = np.maximum.accumulate(np.concatenate([[self._next], last + 1]))
         before = ends[:-1]
         is_counted = first <= (MAX_OFFSET if self._newest is None else self._newest)
-        # An entry of an old format that holds others says its last offset alone.
+        # A wrapper of an old format names only its last offset.
         says_first = is_counted & ~batches.is_message_set
         between = np.where(says_first, np.maximum(first - before, 0), 0)
         inside = last - first + 1 - batches.counted_records

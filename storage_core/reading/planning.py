@@ -44,13 +44,12 @@ from storage_core.roots.root import Root
 from storage_core.store import LogStore, ManagedStore, open_store
 from storage_core.store.open_objects import is_url
 
-# More ranges of one partition are a mistake, of a person or of a log that lies about its offsets.
+# More ranges of one partition are a mistake: a user's, or a log's with wrong offsets.
 _MOST_RANGES: Final = 1_000_000
-# How long to wait before each new attempt to plan a partition whose files changed, in seconds.
+# Seconds to wait before each new attempt to plan a partition with changing files.
 _PAUSES: Final = (0.1, 0.5)
 _READABLE: Final = frozenset({DirectoryKind.PARTITION, DirectoryKind.METADATA})
-# How long after a segment the rest of the one before it may come, of a copy that brings several
-# files at a time.
+# Time for the rest of a preceding segment to arrive, by a copy of several files at a time.
 _ON_ITS_WAY_MS: Final = 15 * 60 * 1000
 
 _log: Final = logging.getLogger(__name__)
@@ -421,9 +420,9 @@ def _find_whole(log: _PlannedLog, request: ReadRequest) -> ReadRange | None:
     if not (request.is_of_whole_logs and request.is_committed) or has_snapshots(log.store):
         return None
     if log.log_start_offset != log.segments[0].base_offset:
-        return None  # what holds the end may have begun before it
+        return None  # the transaction that holds the end may have begun before it
     if any(find_lost_logs(log.store.list_files(), log.store.removed)):
-        return None  # they matter if they lie before the end
+        return None  # these matter if they are below the end
     extent = _Extent(start=log.log_start_offset, end=None)
     first = next(_split(log, extent, request), None)
     if first is None or first.end_offset is not None:
@@ -438,7 +437,7 @@ def _find_bounds(log: _PlannedLog, request: ReadRequest, now_ms: int) -> LogOffs
         stable = find_last_stable_offset(
             log.store, now_ms=now_ms, log_start_checkpoint=log.log_start_offset
         )
-        # An offset between the two is in the log; a committed read finds nothing there yet.
+        # An offset between the two is in the log, but a committed read returns nothing there yet.
         readable_end = min(stable, log_end)
     return LogOffsets(
         log_start_offset=log.log_start_offset,
@@ -453,7 +452,7 @@ def _find_hole_on_its_way(log: _PlannedLog, reached: int, now_ms: int) -> int | 
 
     A copy brought the segment before those that precede it.
     """
-    # A name may spell its number in another way than Kafka does.
+    # A name may have its number in another form than Kafka's.
     arrived = {
         offset_of(file.name): file.modified_ms
         for file in log.store.list_files()
@@ -528,7 +527,7 @@ def _check_lost_logs(log: _PlannedLog, extent: _Extent, request: ReadRequest) ->
     """Report segments of which the listing shows that their records are lost."""
     for gap in find_lost_logs(log.store.list_files(), log.store.removed):
         if gap.reaches_into(extent.start, extent.end):
-            # A sync that is under way may have brought the newest indexes and not yet their log.
+            # A sync in progress may have brought the newest indexes before their log.
             is_on_its_way = gap.end_offset is None and is_url(log.location)
             is_error = request.fail_on_data_loss and not is_on_its_way
             report_gap(gap, log.store.location, is_error=is_error)
@@ -635,6 +634,6 @@ def _find_cuts(
     """Return where a segment is cut: at offsets that it may have."""
     cuts = find_cut_offsets(store, segment, part_bytes=part_bytes)
     if cuts and next_base_offset is None:
-        # What stands behind the last whole batch, a torn one, is for the last piece alone.
+        # Bytes behind the last whole batch belong to the last piece alone.
         next_base_offset = find_end_offset(store, segment)
     return [cut for cut in cuts if next_base_offset is None or cut < next_base_offset]

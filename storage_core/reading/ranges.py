@@ -43,7 +43,7 @@ from storage_core.roots.own_catalog import read_own_catalog
 from storage_core.store import FileInfo, LogStore, open_store
 from storage_core.store.open_store import split_location
 
-# Whoever takes batches may copy them whole; a few of these are in memory at a time.
+# Readers may copy whole batches; a few of them are in memory at a time.
 _WINDOW_BYTES: Final = 4 << 20
 _ROWS_AT_A_TIME: Final = 1 << 16
 
@@ -58,7 +58,7 @@ COLUMN_TYPES: Final[dict[str, pa.DataType]] = {
     "timestampType": pa.int32(),
     "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
 }
-# Where a record stands in the files, and what its batch says; in no table unless asked for.
+# A record's place in the files, and its batch's fields; only on request.
 LOG_COLUMN: Final = "_log"
 _SEQUENCE: Final = "sequence"
 _BATCH_FIELDS: Final = (
@@ -74,7 +74,7 @@ _BATCH_FIELDS: Final = (
 _LOG_TYPE: Final = pa.struct(
     [*((name, BATCH_TYPES[name]) for name in _BATCH_FIELDS), (_SEQUENCE, pa.int32())]
 )
-# Batches as rows: where they are, then what their headers say.
+# Batches as rows: their place, then their headers' fields.
 BATCH_SCHEMA: Final = pa.schema(
     [
         ("topic", COLUMN_TYPES["topic"]),
@@ -207,7 +207,7 @@ def _read_records(wanted: ReadRange) -> Iterator[tuple[int, pa.RecordBatch]]:
                     selection = selection.select(has_key.to_numpy(zero_copy_only=False))
                 yield from _to_arrow(selection, wanted, number, schema)
             if wanted.end_offset is not None and batches.last_offset[-1] + 1 >= wanted.end_offset:
-                break  # an end that was found in this segment is not known where it is read
+                break  # the plan did not know an end found in this segment
     _check_gaps(store, watch, wanted)
 
 
@@ -238,7 +238,7 @@ def _read_headers(wanted: ReadRange) -> Iterator[pa.RecordBatch]:
             batches = window.batches
             inside = batches.last_offset >= wanted.start_offset
             if wanted.end_offset is not None:
-                # What reaches over a cut is the next piece's.
+                # A batch across a cut belongs to the next piece.
                 first = batches.last_offset if wanted.is_cut else batches.base_offset
                 inside &= first < wanted.end_offset
             rows = np.flatnonzero(inside)
@@ -300,7 +300,7 @@ def is_compacted_topic(directory: str, topic: str) -> bool:
         root, _ = split_location(directory)
         config = read_own_catalog(open_root(root)).config_for(topic)
     except PylogError:
-        return False  # it has other readers, who say what is wrong with it
+        return False  # other readers report its damage
     return config is not None and config.is_compacted
 
 
@@ -318,8 +318,8 @@ def _windows(store: LogStore, wanted: ReadRange, number: int, watch: GapWatch) -
             end=segment.size_bytes,
             window_bytes=_WINDOW_BYTES,
             crc=CrcCheck.LATER,
-            # A batch that is cut off in the middle of a log is damage; at its end, a writer died.
-            # Zeros at the end a broker puts there ahead of its batches.
+            # A batch cut off in the middle of a log is damage; at the end, its writer died. Zeros
+            # at the end come from a broker that reserved room.
             tail=Tail.ZEROS if following is None and not wanted.is_cut else Tail.RAISE,
         ):
             damage = _find_damage(scanned, lowest)
@@ -358,7 +358,7 @@ def _find_damage(window: Window, lowest: int) -> CorruptRecordError | None:
         damage = error
         window = _before(window, error.position)
     batches = window.batches
-    # An entry of an old format that holds others says its last offset alone.
+    # A wrapper of an old format names only its last offset.
     first = np.where(batches.is_legacy, batches.last_offset, batches.base_offset)
     behind = np.minimum(batches.last_offset, MAX_OFFSET - 1) + 1
     least = np.concatenate([[lowest], behind])[:-1]

@@ -9,7 +9,7 @@ from storage_core.catalog.topic_filter import nearest_name
 from storage_core.errors import ConfigError
 from storage_core.filenames import CLUSTER_METADATA_TOPIC, TopicPartition
 
-# What may stand for an offset, as in Kafka's protocol and in Spark's Kafka source.
+# Words for an offset, as in Kafka's protocol and in Spark's Kafka source.
 LATEST: Final = -1
 EARLIEST: Final = -2
 

@@ -16,7 +16,7 @@ from storage_core.store.object_store import ObjectStore
 from storage_core.store.open_objects import open_object_store
 
 _SAMPLE: Final = 1000
-# Not configured, in the words of the calls below.
+# Error codes of the calls below for a setting that is not configured.
 _NOTHING_CODES: Final = frozenset(
     {
         "NoSuchLifecycleConfiguration",

@@ -15,7 +15,7 @@ from storage_core.store.local_objects import LocalObjectStore
 from storage_core.store.object_store import ObjectStore, validate_key
 from storage_core.temporary_folder import temporary_folder
 
-# Ranged reads of this size; what is copied is never held whole.
+# The size of ranged reads; the content is never wholly in memory.
 WINDOW_BYTES: Final = 16 << 20
 _REFUSED: Final = frozenset({"412", "PreconditionFailed"})
 

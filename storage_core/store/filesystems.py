@@ -14,12 +14,12 @@ from typing import Final
 
 MOUNT_TABLE: Final = Path("/proc/self/mountinfo")
 
-# Local, and with the promises above. overlay and tmpfs keep them for as long as they live. Tests
+# Local filesystems with the promises above. overlay and tmpfs keep them for their lifetime. Tests
 # mount all but zfs, bcachefs and f2fs, whose documents promise the same.
 _SAFE: Final = frozenset(
     {"bcachefs", "btrfs", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"}
 )
-# Another machine's disk, or a program's idea of one.
+# On another machine's disk, or by a program.
 _UNSAFE: Final = frozenset(
     {
         "9p",
@@ -42,7 +42,7 @@ _UNSAFE: Final = frozenset(
     }
 )
 _FUSE_PREFIX: Final = "fuse."
-# What statfs(2) says of those above; the three ext have one number, and so have FUSE and virtiofs.
+# The numbers of those above in statfs(2); the three ext share one, as do FUSE and virtiofs.
 _MAGIC: Final = {
     0x01021994: "tmpfs",
     0x01021997: "9p",
@@ -66,7 +66,7 @@ _MAGIC: Final = {
     0xFE534D42: "smb3",
     0xFF534D42: "cifs",
 }
-# More than struct statfs has on any 64-bit Linux, whose first word is the number.
+# More than struct statfs has on any 64-bit Linux; its first word is the number.
 _STATFS_WORDS: Final = 32
 _MAGIC_MASK: Final = 0xFFFFFFFF
 _ESCAPES: Final = {"\\040": " ", "\\011": "\t", "\\012": "\n", "\\134": "\\"}

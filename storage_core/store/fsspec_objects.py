@@ -39,7 +39,7 @@ class FsspecObjectStore:
         self._url = url.rstrip("/")
         self._fs, root = url_to_fs(self._url, use_listings_cache=False)
         if _is_local(self._fs):
-            # It follows links, whoever made them.
+            # It follows links of any user.
             raise ConfigError("location", url, "name a local directory by its path")
         self._root = str(root).rstrip("/")
 

@@ -11,7 +11,7 @@ from storage_core.store.copying import is_server_side
 from storage_core.store.manifest import FileEntry
 from storage_core.store.object_store import ObjectStore
 
-# A gap saves at least one request that reads and one that writes: no more are made than without.
+# A gap saves at least one read and one write request: it costs no more than no gap.
 LEAST_GAP_BYTES: Final = 16 << 20
 
 

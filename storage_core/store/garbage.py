@@ -34,7 +34,7 @@ from storage_core.store.manifest import URL_MARK, FileEntry, Manifest, split_ado
 from storage_core.store.object_store import PROBE_FOLDER, KeepsParts, ObjectInfo, ObjectStore
 from storage_core.store.open_objects import open_object_store
 
-# What S3 deletes by one request.
+# Keys that S3 deletes by one request.
 _DELETED_AT_ONCE: Final = 1000
 _HISTORY_NAME: Final = re.compile(r"(?P<generation>[0-9]{20})\.json")
 
@@ -97,7 +97,7 @@ def kept_generations(
         try:
             manifest = read_history(objects, partition, manifest.generation - 1)
         except PartitionNotFoundError:
-            return  # purged before, with a shorter grace period
+            return  # purged earlier with a shorter grace period
         yield manifest
 
 

@@ -29,7 +29,7 @@ from storage_core.store.object_store import ObjectStore
 MAX_LEASE_BYTES: Final = 64 << 10
 DEFAULT_TTL_MS: Final = 120_000
 _RENEWALS_A_LEASE: Final = 4
-# The holder stops this part of the duration before the end: how far two clocks may differ.
+# The holder stops this part of the duration before the end, to allow for different clocks.
 _MARGIN_PARTS: Final = 10
 
 
@@ -158,7 +158,7 @@ class Lease:
         """
         with self._changing:
             now_ms = self._clock.now_ms()
-            # One that has ended may be somebody else's: taking it back would be an acquisition.
+            # An ended lease may be another run's: taking it back would be an acquisition.
             if self._is_lost or self._facts.is_free(now_ms):
                 self._is_lost = True
                 raise LeaseLostError(
@@ -250,7 +250,7 @@ def acquire_lease(
         is_released=False,
     )
     content = _LEASE.encode(facts)
-    _LEASE.parse(content, f"{objects.url}/{LEASE_FILE}")  # a holder that nobody could read back
+    _LEASE.parse(content, f"{objects.url}/{LEASE_FILE}")  # the holder is unreadable
     try:
         if former is None:
             etag = objects.put_if_absent(LEASE_FILE, content)

@@ -101,7 +101,7 @@ def listing_errors(place: str) -> Iterator[None]:
     except StorageError:
         raise
     except Exception as error:
-        # Libraries of object stores have error families of their own, without a common base.
+        # Object store libraries have error classes of their own, without a common base.
         reason = str(error) or type(error).__name__
         raise StorageError(place, f"cannot be listed: {reason}") from error
 

@@ -113,17 +113,17 @@ def plain_path(path: Path) -> Path:
     return Path(os.path.realpath(Path(*names[:last])), *names[last:])
 
 
-# Bytes asked for at once. The kernel reads ahead between calls of this size; two processes that
-# ask for 8 MiB at once got half as much from a disk of which nothing was cached. Two threads that
-# ask for a quarter of this took a fifth longer: each call waits for the interpreter's lock.
+# Bytes of one read. The kernel reads ahead between calls of this size; two processes with reads of
+# 8 MiB got half as much from a disk without a cache. Two threads with reads of a quarter took a
+# fifth longer: each call waits for the interpreter's lock.
 _READ_BYTES: Final = 1 << 20
-# From Linux 5.14: brings pages of a mapping into memory, and says where one cannot be had.
+# From Linux 5.14: loads pages of a mapping, and reports a page that cannot be loaded.
 _POPULATE_READ: Final = 22
 _libc: Final = ctypes.CDLL(None)
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 # Where freed blocks are discarded at once, a mebibyte takes about as long as a sync.
 _LARGE_BYTES: Final = 1 << 20
-# The folder in which a file is, by its name in there.
+# The name of a folder for itself.
 _ITSELF: Final = "."
 
 
@@ -164,7 +164,7 @@ class LocalFileReader(MappedReader, HoledReader):
     def version(self) -> str:
         """An opaque tag; differs for another file and after any change."""
         facts = self._facts
-        # The time of the last change cannot be set, unlike that of the last modification.
+        # Unlike the modification time, the change time cannot be set.
         times = f"{facts.st_mtime_ns}:{facts.st_ctime_ns}"
         return f"{self.identity}:{facts.st_size}:{times}"
 
@@ -197,7 +197,7 @@ class LocalFileReader(MappedReader, HoledReader):
         """
         if not self._may_map or not size_bytes:
             return None
-        if not self._has_lease:  # of a file that nobody looks into like this none is taken
+        if not self._has_lease:  # a file that is never mapped takes no lease
             self._has_lease = _take_lease(self._descriptor)
         start = position - position % mmap.ALLOCATIONGRANULARITY
         length = position + size_bytes - start
@@ -205,9 +205,9 @@ class LocalFileReader(MappedReader, HoledReader):
             if fcntl.fcntl(self._descriptor, fcntl.F_GETLEASE) != fcntl.F_RDLCK:
                 self._may_map = False
                 return None
-            # Not to be written, but of the one kind of array that kernels are compiled for.
+            # ACCESS_COPY, though nobody writes: kernels are compiled for this kind of array.
             pages = mmap.mmap(self._descriptor, length, access=mmap.ACCESS_COPY, offset=start)
-        except (OSError, ValueError):  # of mappings, or of a file that has become shorter
+        except (OSError, ValueError):  # no more mappings, or the file has become shorter
             return None
         data = np.frombuffer(pages, np.uint8)
         if _libc.madvise(data.ctypes.data, length, _POPULATE_READ) != 0:
@@ -226,7 +226,7 @@ def _take_lease(descriptor: int) -> bool:
     filesystem has no leases.
     """
     try:
-        # What tells of somebody who waits: a signal that is ignored, in place of one that ends us.
+        # An ignored signal announces a waiting writer, in place of one that would end this process.
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except OSError:
@@ -406,7 +406,7 @@ class LocalStore(UnsharedStore, OwnedFiles):
         """Create an empty file unless there is one of that name."""
         with storage_errors(self.directory, name), self._folder_to_change() as folder:
             kin = _kin_of(folder, name)
-            # What has its manners from the start is durable with its name.
+            # A file created with its final attributes is durable with its name.
             facts = os.stat(kin, dir_fd=folder, follow_symlinks=False)
             is_ours = (facts.st_uid, facts.st_gid) == (os.geteuid(), os.getegid())
             # Until the file has its owner, nobody else may open it.
@@ -425,7 +425,7 @@ class LocalStore(UnsharedStore, OwnedFiles):
             open_folder(scratch.parent) as source,
         ):
             with _Opened(open_in(source, scratch.name)) as file:
-                # What it was given before, its writer has synced.
+                # Its writer has synced its earlier content.
                 if _adopt_ownership(file, folder, _kin_of(folder, name)):
                     sync(file)
             _rename(source, scratch.name, folder, name)
@@ -492,14 +492,14 @@ class LocalStore(UnsharedStore, OwnedFiles):
         target = Path(path)
         with storage_errors(self.directory, name), self._folder_to_change() as folder:
             if not target.parent.is_dir():
-                # Its own name is made durable by who writes beside it.
+                # The trash's writer makes the name durable.
                 make_folder(target.parent.parent)
                 target.parent.mkdir(mode=_PRIVATE_FOLDER_MODE, exist_ok=True)
             with open_folder(target.parent) as target_folder:
                 try:
                     _duplicate(folder, name, target_folder, target.name, is_copy=is_copy)
                 except FileNotFoundError:
-                    # A former attempt may have kept it, and gone on.
+                    # A former attempt may have kept it already.
                     if facts_in(target_folder, target.name) is None:
                         raise
 
@@ -560,7 +560,7 @@ class LocalStore(UnsharedStore, OwnedFiles):
 
 
 def _kin_of(folder: int, name: str) -> str:
-    """Return the replaced or neighbour file for a new file's owner and mode.
+    """Return the file to copy owner and mode from: replaced or neighbour.
 
     Returns:
         The name of a regular file in the folder, or ``.`` for the folder.
@@ -582,7 +582,7 @@ def _rename(source_folder: int, source: str, target_folder: int, target: str) ->
     os.replace(source, target, src_dir_fd=source_folder, dst_dir_fd=target_folder)
 
 
-# As any program gives it to a folder: the rest is the umask's.
+# The usual mode of a new folder, before the umask.
 PUBLIC_MODE: Final = 0o777
 _PRIVATE_FOLDER_MODE: Final = 0o700
 
@@ -612,7 +612,7 @@ def make_folder(folder: Path, *, mode: int = _PRIVATE_FOLDER_MODE) -> None:
     if not above.is_dir():
         make_folder(above, mode=mode)
     elif os.access(above.parent, os.R_OK | os.W_OK) and not above.is_mount():
-        # Where we may not write, and of filesystems, we have made none.
+        # Without write permission, or at a mount point, we did not create the folder above.
         sync_folder(above.parent)
     folder.mkdir(mode=mode, exist_ok=True)
     sync_folder(above)
@@ -631,7 +631,7 @@ def write_record(path: Path, content: bytes) -> None:
         make_folder(path.parent)
         with open_folder(path.parent) as folder:
             with os.fdopen(create_in(folder, temporary), "wb") as file:
-                if content:  # of an empty file there is only the name
+                if content:  # an empty file has nothing but its name
                     file.write(content)
                     file.flush()
                     sync(file.fileno())
@@ -639,8 +639,8 @@ def write_record(path: Path, content: bytes) -> None:
             sync(folder)
 
 
-# A file gets no second name: another filesystem after all (a bind mount), another user's file
-# (fs.protected_hardlinks), too many names, or a filesystem without.
+# The kernel refuses a second name: another filesystem (a bind mount), another user's file
+# (fs.protected_hardlinks), too many names, or a filesystem without links.
 _NO_LINK: Final = frozenset(
     {errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.EOPNOTSUPP}
 )
@@ -659,7 +659,7 @@ def _duplicate(
         there = facts_in(target_folder, target)
         if there is not None and os.path.samestat(there, facts):
             return
-        # With a second name, a file that is not its folder's owner's would not be opened any more.
+        # A file with a second name would not be opened any more if it is not its folder owner's.
         is_copy = is_copy or is_foreign(facts, os.fstat(source_folder))
         if there is None and not is_copy:
             if _link(source_folder, source, target_folder, target, facts):
@@ -772,7 +772,7 @@ def _adopt_attributes(descriptor: int, path: str) -> bool:
             os.setxattr(descriptor, name, value)
             is_changed = True
         except OSError as error:
-            # Labels of a security module are its own to give; only a privileged process may.
+            # A security module sets its own labels; only a privileged process may do that.
             if error.errno not in {errno.EPERM, errno.EACCES, errno.ENOTSUP}:
                 raise
     return is_changed

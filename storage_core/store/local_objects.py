@@ -52,7 +52,8 @@ from storage_core.store.object_store import (
 )
 
 TEMPORARY_FOLDER: Final = ".pylog-tmp"
-# A folder that a deletion empties is removed; a writer that had just made it makes it again.
+# Attempts: a deletion removes the emptied folder, and a writer that has just made it makes it
+# again.
 _ATTEMPTS: Final = 10
 
 T = TypeVar("T")
@@ -144,7 +145,7 @@ class LocalObjectStore:
         with _errors(path), self._temporary(content, path) as temporary:
             try:
                 with self._folder_of(path) as folder:
-                    # Held against every other conditional replacement in it.
+                    # Held against other conditional replacements in it.
                     fcntl.flock(folder, fcntl.LOCK_EX)
                     facts = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
                     if _etag(facts) == etag and stat.S_ISREG(facts.st_mode):
@@ -183,7 +184,7 @@ class LocalObjectStore:
         """Yield the objects directly in a folder, in order of keys."""
         for entry in self._scan(validate_prefix(prefix).rstrip("/")):
             if entry.is_link and is_file_name(entry.name):
-                # Without it, the log of a partition would be another one.
+                # Without the folder's name, the log would be another partition's.
                 place = self._folder / f"{prefix}{entry.name}"
                 raise StorageError(str(place), "is a link, expected a file")
             if entry.is_file:
@@ -249,10 +250,10 @@ class LocalObjectStore:
                     open_folder(self._folder, may_be_link=True) as root,
                     open_folder_below(root, Path(folder).parts) as below,
                 ):
-                    # A key is text; what has another name is no object.
+                    # A key is text; a file with another name is no object.
                     return [entry for entry in scan_open(below) if is_text(entry.name)]
             except FileNotFoundError:
-                return []  # an object store knows no empty folders
+                return []  # object stores have no empty folders
 
     @contextmanager
     def _temporary(self, source: bytes | Path, target: Path) -> Iterator["_Temporary"]:
@@ -272,7 +273,7 @@ class LocalObjectStore:
         finally:
             with suppress(FileNotFoundError), self._folder_of(path) as folder:
                 os.unlink(path.name, dir_fd=folder)
-            with suppress(OSError):  # others are writing
+            with suppress(OSError):  # others write into it
                 path.parent.rmdir()
 
     def _owner_of(self, path: Path) -> os.stat_result | None:
@@ -293,7 +294,7 @@ class LocalObjectStore:
                 with self._folder_of(path) as folder:
                     return action(folder)
             except FileNotFoundError:
-                # Somebody removed its folder, or it itself just after it was found to be there.
+                # Another process removed its folder, or the file itself just after it was listed.
                 with suppress(FileNotFoundError, FileExistsError):
                     make_folder(path.parent, mode=PUBLIC_MODE)
         with self._folder_of(path) as folder:

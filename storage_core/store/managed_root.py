@@ -110,4 +110,4 @@ def list_partitions(objects: ObjectStore) -> Iterator[TopicPartition]:
         try:
             yield parse_partition_directory(name)
         except InvalidNameError:
-            continue  # folders of our own, as of probes, and whatever else people put there
+            continue  # our own folders, such as probes', and those of other users

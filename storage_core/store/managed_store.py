@@ -59,9 +59,9 @@ from storage_core.store.uploads import (
     waiting_timestamps,
 )
 
-# Small files wait in memory for the object that they share, up to this many bytes of them.
+# Small files wait in memory for their shared object, up to this many bytes.
 _WAITING_BYTES: Final = 64 << 20
-# A file that is promoted waits with them up to this size; logs never do.
+# A promoted file up to this size waits, too; logs never do.
 _SMALL_BYTES: Final = 16 << 20
 _UPLOADS_AT_ONCE: Final = 8
 
@@ -185,7 +185,7 @@ class ManagedStore:
             return BytesReader(name, file.content)
         return self._reader.open(name, file)
 
-    # Changing what the next generation will be.
+    # Changes for the next generation.
 
     def write_file(self, name: str, content: bytes, *, modified_ms: int | None = None) -> None:
         """Create or replace a small file."""
@@ -406,7 +406,7 @@ class ManagedStore:
         self._take(head.manifest)
         self._checkpoints = head.manifest.checkpoints
         self._topic_id = head.manifest.topic_id
-        # Last: threads that share this store for reading take it for all of the above.
+        # Last: for reading threads that share this store it stands for all of the above.
         self._loaded = head
         return head
 

@@ -35,9 +35,9 @@ from storage_core.json_values import (
 )
 from storage_core.store.object_store import validate_key
 
-# Some 70,000 segments with their companions where the topic has a long name, else twice as many.
+# Some 70,000 segments with their companions for a long topic name, else twice as many.
 MAX_MANIFEST_BYTES: Final = 128 << 20
-# One of more files has no line for each field: so it is smaller, and made in less time.
+# With more files than this, no line for each field: it is smaller, and written faster.
 MOST_SPREAD_FILES: Final = 1_000
 
 URL_MARK: Final = "://"
@@ -192,7 +192,7 @@ def _validate_place(entry: FileEntry, partition: TopicPartition, root: str) -> N
     except InvalidNameError as error:
         raise InvalidNameError(key, f"{error.name!r}: {error.reason}") from error
     if URL_MARK in key:
-        # A purge deletes what was adopted: only what may have been a partition's file is.
+        # A purge deletes adopted objects: allow only names of a partition's files.
         if folder.rpartition("/")[2] != str(partition):
             raise InvalidNameError(key, f"expected one in a folder {partition}, found {key!r}")
     elif not key.startswith(f"{partition}/{DATA_DIRECTORY}/"):

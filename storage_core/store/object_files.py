@@ -27,15 +27,15 @@ from storage_core.store.object_store import ObjectInfo, ObjectStore
 from storage_core.store.open_objects import open_object_store
 
 BLOCK_BYTES: Final = 16 << 20
-# Beside the blocks that a window touches, one or two: at most 64 MiB a reader.
+# Besides the one or two blocks that a window needs: at most 64 MiB for each reader.
 BLOCKS_AHEAD: Final = 2
 _SEQUENTIAL_BYTES: Final = 1 << 20
-# More of them do not pay: on loopback two to four gave most, and a host runs many processes.
+# More threads do not pay: on loopback two to four were fastest, and a host runs many processes.
 _THREADS: Final = 4
 _PACK_BYTES: Final = 8 << 20
-# Of one partition; a task has some of them open at once.
+# For one partition; a task has some of them open at once.
 _KEPT_BYTES: Final = 8 << 20
-# A longer stretch is not kept; a file that is no longer is read whole by the first read of it.
+# A longer range is not cached; a file up to this length is read whole by its first read.
 _KEPT_READ_BYTES: Final = 64 << 10
 # A larger file of a shared object is read by ranges: its reader may want only its end.
 _PACKED_READ_BYTES: Final = 64 << 10
@@ -98,7 +98,7 @@ class ObjectFileReader:
 
     block_bytes = BLOCK_BYTES
 
-    def __init__(  # which bytes of what
+    def __init__(  # an object, its range and version
         self,
         objects: ObjectStore,
         key: str,
@@ -241,7 +241,7 @@ class EntryReader:
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
         self._cache = KeptStretches()
-        # Up to where a shared object is used, by its key.
+        # The end of the used part of a shared object, by key.
         self._ends: dict[str, int] = {}
         self._adopted_from: dict[str, ObjectStore] = {}
 

@@ -28,7 +28,7 @@ from storage_core.errors import (
 )
 
 MAX_KEY_BYTES: Final = 1024
-# Small objects (manifests, leases, packed companions) are read whole up to this.
+# Small objects (manifests, leases, packed companions) up to this are read whole.
 DEFAULT_LIMIT_BYTES: Final = 64 << 20
 
 _PLAIN: Final = re.compile(r"[^\x00-\x1f\x7f\\]+")

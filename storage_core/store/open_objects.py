@@ -10,7 +10,7 @@ from storage_core.redaction import has_password
 from storage_core.store.local_objects import LocalObjectStore
 from storage_core.store.object_store import ObjectStore
 
-# Before the URL or path of a managed root, and of a partition of one.
+# Prefix of the URL or path of a managed root, or of its partitions.
 MANAGED_PREFIX: Final = "managed+"
 _FILE_SCHEME: Final = "file://"
 
@@ -89,7 +89,7 @@ def open_object_store(url: str) -> ObjectStore:
         return open_it(url)
     except ImportError as error:
         if error.name is None and open_it is _open_by_fsspec:
-            # fsspec's own words: which package reaches this kind of URL.
+            # fsspec's own text: it names the package for this kind of URL.
             raise ConfigError("location", url, str(error)) from error
         raise MissingDriverError(url, error.name or "s3fs", "s3") from error
     except ValueError as error:

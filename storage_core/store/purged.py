@@ -26,7 +26,7 @@ from storage_core.json_values import Count, JsonFile
 from storage_core.store.object_store import ListsStretches, ObjectInfo, ObjectStore
 
 MAX_PURGED_BYTES: Final = 64 << 10
-# Objects have the store's times, the record has ours: so far the two clocks may differ.
+# Objects have the store's time, the record has ours: the two clocks may differ by this.
 CLOCKS_APART_MS: Final = 3_600_000
 
 

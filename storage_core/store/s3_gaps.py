@@ -25,12 +25,12 @@ from storage_core.store.object_store import ObjectStore
 from storage_core.store.s3_objects import S3ObjectStore
 from storage_core.store.s3_transfer import Part, cut_into_parts, error_status, quoted
 
-# What S3 asks of every part but the last.
+# S3's minimum for every part but the last.
 LEAST_PART_BYTES: Final = 5 << 20
-# A request that copies is answered when all of it is done.
+# S3 answers a copy request when all of it is done.
 _MOST_COPIED_BYTES: Final = 128 << 20
-# What a store answers that does not know the request, or does not allow it. That an object is gone
-# or another one (404, 412) is told by looking at it.
+# Answers of a store that does not know the request, or refuses it. For a missing or changed object
+# (404, 412) a HEAD request tells.
 _REFUSALS: Final = frozenset({400, 403, 405, 501})
 
 _log: Final = logging.getLogger(__name__)

@@ -48,11 +48,12 @@ from storage_core.store.s3_transfer import (
 )
 
 DELETE_AT_ONCE: Final = 1000
-# Of botocore, per request, the first one included; the environment may say another number.
+# Attempts of botocore for each request, the first one included; the environment may set another
+# number.
 _MAX_ATTEMPTS: Final = 8
 _CONNECTIONS: Final = 64
 _CONNECT_SECONDS: Final = 10
-# Counts while a part goes up a slow line, too.
+# It also bounds the time of a part on a slow line.
 _READ_SECONDS: Final = 60
 _CONFLICT_ATTEMPTS: Final = 5
 _REFUSED_CODES: Final = frozenset({"412", "PreconditionFailed"})
@@ -266,7 +267,7 @@ class S3ObjectStore:
     def _infos(self, page: Mapping[str, Any]) -> Iterator[ObjectInfo]:
         for entry in page.get("Contents", ()):
             key = entry["Key"][len(self._prefix) :]
-            # What consoles write to show an empty folder.
+            # Consoles write this to show an empty folder.
             if key and not key.endswith("/"):
                 yield ObjectInfo(
                     key=key,
@@ -290,13 +291,13 @@ class S3ObjectStore:
                     return tag_of(answer)
             except StorageError as error:
                 code = error_code(error)
-                # Two conditional writes met; S3 obeyed neither and asks for another try.
+                # Two conditional writes met; S3 carried out neither and asks for another attempt.
                 if code in _CONFLICT_CODES and attempt < _CONFLICT_ATTEMPTS - 1:
                     continue
                 try:
                     return settle_write(self, key, content, etag)
                 except ConditionFailedError as conflict:
-                    # Nobody changed it, and it was not refused: the write did not get through.
+                    # Nobody changed it, and it was not refused: the write did not arrive.
                     if conflict.actual == etag and code not in _REFUSED_CODES:
                         raise error from error.__cause__
                     raise
@@ -347,7 +348,7 @@ def open_filesystem(process: int, environment: tuple[tuple[str, str], ...]) -> S
     filesystem = S3FileSystem(
         config_kwargs=config, use_listings_cache=False, skip_instance_cache=True
     )
-    # botocore repeats requests; once more around it would be attempts times attempts.
+    # botocore repeats requests; repeating them here would multiply the attempts.
     filesystem.retries = 1
     return filesystem
 

@@ -16,11 +16,11 @@ from s3fs import S3FileSystem
 
 from storage_core.errors import StorageError
 
-# One request up to this; beyond, parts of this size, a few at a time.
+# One request up to this size; beyond it, a few parts of this size at a time.
 PART_BYTES: Final = 16 << 20
 PARTS_AT_ONCE: Final = 4
 MAX_PARTS: Final = 10_000
-# How often a body may break off, and the first wait, which doubles.
+# How often a body may break off, and the first pause, which doubles.
 _BODY_ATTEMPTS: Final = 8
 BODY_WAIT_SECONDS = 0.1
 _BODY_CHUNK_BYTES: Final = 1 << 20
@@ -258,7 +258,7 @@ async def _upload_some(
             )
             for each in asked
         ),
-        # A part that arrives after the upload was dropped would stay, unseen and paid for.
+        # A part that arrives after the upload was dropped would stay invisible, and cost money.
         return_exceptions=True,
     )
     done = []

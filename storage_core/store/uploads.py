@@ -39,7 +39,7 @@ PARTITION_STEM: Final = "partition"
 _MAX_LOCATION_BYTES: Final = 1 << 16
 
 
-def upload_file(  # what of whom, and how it goes up
+def upload_file(  # the object, its owner, and the way to upload it
     objects: ObjectStore,
     partition: TopicPartition,
     attempt_id: str,

@@ -91,7 +91,7 @@ _MAX_RECORD_BYTES: Final = 1 << 30
 _MOST_THREADS: Final = 8
 _log: Final = logging.getLogger(__name__)
 
-# Where one extent of a partition lies: file, position, bytes.
+# The place of an extent of a partition: file, position, bytes.
 _Extent = tuple[str, int, int]
 
 
@@ -411,8 +411,8 @@ def _build_partition(
         for file in store.list_files()
         if base is None or file.name != LEADER_EPOCH_FILE
     ]
-    # A segment's log comes first: Kafka makes indexes that are missing, and removes those that have
-    # no log. Then the next segment's.
+    # A segment's log is moved first: Kafka creates missing indexes, and removes those without a
+    # log. Then the next segment follows.
     files.sort(key=lambda file: (offset_of(file.name) or 0, kind_of(file.name) != ".log"))
     return PartitionChange(
         partition=str(name),
@@ -423,7 +423,7 @@ def _build_partition(
     )
 
 
-# Into the directory, by whoever comes by.
+# Into the directory, by any process that finishes the write.
 
 
 def _publish(directory: Path, state: TargetState, staging: Path) -> TargetState:
@@ -434,14 +434,14 @@ def _publish(directory: Path, state: TargetState, staging: Path) -> TargetState:
         StorageError: The disk failed, or the record is damaged.
     """
     record = _read_record(staging)
-    # Who has shut it down, or recovered it, does not answer for what comes now.
+    # A former clean shutdown, or recovery, does not cover the new segments.
     store = LocalStore(directory, may_be_link=True)
     if store.has(CLEAN_SHUTDOWN_FILE):
         store.delete(CLEAN_SHUTDOWN_FILE)
         store.sync_directory()
     new = {change.partition for change in record.changes}
     for name in record.removed:
-        # Where a new one waits, what has the name is the former one; else it is the new one.
+        # If a new directory waits, that name is the former one's; else it is the new one's.
         if name not in new or is_there(staging / _READY / name):
             _move(directory / name, staging / _FORMER)
     for change in record.changes:

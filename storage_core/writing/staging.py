@@ -46,8 +46,8 @@ SIZE: Final = 2
 RECORDS: Final = 3
 EXTENT_COLUMNS: Final = 4
 
-# Records that are held until they become batches: the more, the larger the batches of a task that
-# has records for many partitions.
+# Records in memory until they become batches: the more, the larger the batches of a task with many
+# partitions.
 _HELD_BYTES: Final = 64 << 20
 _RECORD_COLUMNS: Final = ("key", "value", "headers", "timestamp")
 _NO_LIMIT: Final = 2**31 - 1
@@ -154,7 +154,7 @@ class RecordStager:
         partitions = self._choose(batch, topics)
         columns = [name for name in _RECORD_COLUMNS if name in batch.schema.names]
         records = self._with_times(batch.select(columns))
-        # One number for each destination, in the order of topics and partitions.
+        # One number for each destination, in order of topics and partitions.
         numbers = (topics << 32) | partitions
         if (numbers != numbers[0]).any():
             order = np.argsort(numbers, kind="stable")
@@ -286,7 +286,7 @@ class RecordStager:
             raise InvalidColumnError("timestamp", f"expected timestamp or int64, found {kind}")
         unit = kind.unit if pa.types.is_timestamp(kind) else "ms"
         times = column.cast(pa.int64()).fill_null(0).to_numpy() * (1000 if unit == "s" else 1)
-        # Down to the millisecond, before 1970 too.
+        # Rounded down to the millisecond, before 1970 too.
         times = np.floor_divide(times, _PER_MILLISECOND.get(unit, 1))
         times = np.where(column.is_null().to_numpy(zero_copy_only=False), now_ms, times)
         place = batch.schema.get_field_index("timestamp")

@@ -99,7 +99,7 @@ def read_target(directory: Path) -> TargetState:
         there = directory.exists()
         entries = scan_folder(directory, may_be_link=True) if there else []
     names = {entry.name for entry in entries}
-    # A write that was killed in its first step has left this much.
+    # Remains of a write that was killed in its first step.
     if names <= {STATE_FILE + TEMPORARY_SUFFIX, LOCK_FILE}:
         return TargetState()
     if META_PROPERTIES_FILE in names:
@@ -170,8 +170,8 @@ def remove_staging(folder: Path) -> None:
     Raises:
         StorageError: The disk failed.
     """
-    # A task that was told to end, or superseded, and has not ended yet may put a file into a folder
-    # that is being emptied, or take one out; once the folder is gone, it cannot.
+    # A task that was told to end, or was superseded, may still put a file into a folder that is
+    # being emptied, or take one out; once the folder is removed, it cannot.
     for _ in range(_REMOVALS_BESIDE_TASKS):
         if folder.is_dir():
             shutil.rmtree(folder, ignore_errors=True)  # which follows no link

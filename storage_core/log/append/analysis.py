@@ -56,10 +56,10 @@ _ERRORS: Final[Mapping[int, tuple[type[BadBytesError], str]]] = {
         "the last offset, {last_offset}, does not rise above that of the batch before",
     ),
 }
-# The smallest entry: what bounds how many batches bytes can be.
+# The smallest entry bounds the number of batches in some bytes.
 _MIN_BATCH_BYTES: Final = LENGTH_OVERHEAD + MIN_ENTRY_LENGTH
 _FEW_BATCHES: Final = 64
-# Their batches come with offsets that another log gave them.
+# Origins whose batches have offsets of another log.
 KEEPING_OFFSETS: Final = frozenset({AppendOrigin.REPLICATION, AppendOrigin.RAFT_LEADER})
 
 

@@ -100,7 +100,7 @@ class LocalLog:
         self.log_end_offset = loaded.log_end_offset
         self.recovery_point = loaded.recovery_point
         self.last_flush_ms = now_ms
-        # Of the segments before the active one.
+        # State of the segments before the active one.
         self._closed_sizes = {s.base_offset: s.size_bytes for s in loaded.segments[:-1]}
         base_offset = loaded.active_segment.base_offset
         with closing(store.open_file(log_file(base_offset))) as reader:

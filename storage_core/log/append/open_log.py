@@ -65,7 +65,7 @@ class OpenLog:
             map_end=loaded.log_end_offset,
             log_start_offset=loaded.log_start_offset,
         )
-        # Where transactions begin that were open when the log was loaded.
+        # First offsets of transactions that were open when the log was loaded.
         self._loaded_txns = frozenset(
             entry.current_txn_first_offset
             for entry in loaded.producers
@@ -154,7 +154,7 @@ class OpenLog:
         elif not self._is_closed:
             self.close()
 
-    # Where the log stands.
+    # Offsets.
 
     @property
     def log_start_offset(self) -> int:
@@ -207,7 +207,7 @@ class OpenLog:
             return None
         if first >= self._log_start_offset and first not in self._loaded_txns:
             return first
-        # Kafka looks for the batch then, which may begin elsewhere.
+        # Kafka then looks for the batch, which may begin elsewhere.
         bases = [base for base, _ in self.segments]
         base_offset = find_batch_base_offset(
             DirectoryView(self._store), bases, max(first, self._log_start_offset)

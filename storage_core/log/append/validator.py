@@ -330,7 +330,7 @@ class _Validation:
         limits = Limits(
             max_record_bytes=self._settings.max_record_bytes, max_batch_bytes=MAX_BATCH_BYTES
         )
-        # One compressed batch at most: it all comes at once.
+        # At most one compressed batch, which is decompressed as a whole.
         [records] = decode_records(window, wanted, limits)
         return records
 
@@ -403,7 +403,7 @@ class _Validation:
         if stays and magic > MAGIC_V0 and settings.to_magic > MAGIC_V0:
             has_gaps = bool((records.offset != np.arange(len(records))).any())
             if has_gaps and self._source_codec is not Codec.NONE and magic >= MAGIC_V2:
-                # Kafka has skipped keys and values by then, and cannot build the batch anew.
+                # Kafka has skipped keys and values by then, and cannot rebuild the batch.
                 raise InvalidAppendError(
                     settings.partition, "the offsets of a compressed v2 batch have gaps"
                 )

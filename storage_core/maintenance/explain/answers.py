@@ -18,8 +18,8 @@ class About(enum.StrEnum):
 class PredicateResult(enum.StrEnum):
     """The outcome of a predicate."""
 
-    PASSES = "passes"  # it does not stand in the way
-    BLOCKS = "blocks"  # it does
+    PASSES = "passes"  # it passes
+    BLOCKS = "blocks"  # it blocks
     TELLS = "tells"  # a fact that decides nothing by itself
 
 

@@ -288,7 +288,7 @@ def _not_due(
             from_ms=bound.until_ms,
             condition=bound.until,
         )
-    # Whichever comes first: enough that is dirty, or the longest that it may wait.
+    # Whichever is first: enough dirty bytes, or the maximum lag.
     from_ms = lag.until_ms if cleanable.cleanable_bytes else None
     return Answer(
         about=_ABOUT,

@@ -52,8 +52,8 @@ class LeftReason(enum.StrEnum):
     """Reasons to skip a segment of the mirror; the values are stable."""
 
     OPEN = "OPEN"  # the newest one: a broker may still write it
-    NOT_SETTLED = "NOT_SETTLED"  # it differed between the two listings, or stands behind such a one
-    ABOVE_HIGH_WATERMARK = "ABOVE_HIGH_WATERMARK"  # not all of it is known to be replicated
+    NOT_SETTLED = "NOT_SETTLED"  # the two listings differ about it or a segment before it
+    ABOVE_HIGH_WATERMARK = "ABOVE_HIGH_WATERMARK"  # part of it may not be replicated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,7 +278,7 @@ def _find_end(reader: FileReader, index: OffsetIndex, place: str) -> _End:
     start = index.look_up(index.last_offset) if len(index.entries) else 0
     end = _scan_from(reader, start) if 0 < start < reader.size_bytes else _End(0)
     if end.position != reader.size_bytes:
-        # There is no index, or it is wrong: only the batches themselves can say what the end is.
+        # Without a correct index, only the batches tell the end.
         end = _scan_from(reader, 0)
     if end.position != reader.size_bytes:
         raise CorruptRecordError(

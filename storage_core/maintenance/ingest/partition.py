@@ -34,9 +34,9 @@ from storage_core.store.listing import ListedFile
 from storage_core.store.managed_store import ManagedStore
 from storage_core.store.object_store import ObjectStore
 
-# Companions that were read for the plan are kept for the commit, up to this many bytes of them.
+# Small files that the plan has read are kept for the commit, up to this many bytes.
 _KEPT_BYTES: Final = 128 << 20
-# Longer than a sync takes between two parts of one file.
+# Longer than a sync pauses between two parts of one file.
 DEFAULT_SETTLE_MS: Final = 60_000
 
 

@@ -61,7 +61,7 @@ RAW_SUFFIX: Final = ".raw"
 CUTS_FILE: Final = "cuts.json"
 _COPY_BYTES: Final = 8 << 20
 _FORMER: Final = frozenset({LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX})
-# Of the folders on the way: who owns what was salvaged gets there, and nobody looks around.
+# Mode of the folders on the way: the owner of salvaged files gets through, and nobody lists them.
 _PASSAGE_MODE: Final = 0o711
 
 
@@ -273,7 +273,7 @@ def _copy_raw(store: LocalStore, cut: Cut, folder: int) -> int:
     name = f"cut-{cut.base_offset:020d}-{cut.position}{RAW_SUFFIX}"
     with closing(store.open_file(cut.file)) as reader, _create(store, cut, folder, name) as file:
         copied = _copy(reader, cut.position, cut.lost_bytes, file)
-        # The zeros are a hole: there may be a gigabyte of them.
+        # The zeros are a hole, of perhaps a gigabyte.
         file.truncate(cut.size_bytes)
         return copied
 
@@ -310,7 +310,7 @@ def _write_segments(store: LocalStore, cuts: tuple[Cut, ...], folder: int) -> li
     bases: list[int] = []
     next_offset = -1
     for cut in cuts:
-        # A segment a cut: what the old segments held stays apart.
+        # Each cut gets a segment of its own.
         base_offset: int | None = None
         for position, size_bytes, first, last in _runs(store, cut):
             if first < next_offset:

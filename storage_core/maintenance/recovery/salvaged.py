@@ -39,7 +39,7 @@ from storage_core.records.reader import CrcCheck, Large, Tail, scan_windows
 from storage_core.store.base import FileReader, LogStore
 from storage_core.store.local import LocalStore
 
-# What is appended at a time; Kafka takes no more than a segment.
+# Bytes that are appended at a time; Kafka takes at most a segment.
 _APPEND_BYTES: Final = 1 << 20
 
 

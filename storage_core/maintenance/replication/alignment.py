@@ -24,9 +24,9 @@ from storage_core.maintenance.replication.record_digests import (
 
 # Records of each log that are held at once, 56 bytes each.
 WINDOW_RECORDS: Final = 1 << 18
-# What is looked at first: most logs go on alike soon.
+# Records searched first: most logs soon agree again.
 _FIRST_WINDOWS: Final = (64, 4096)
-# Beyond that gaps are counted only.
+# Gaps beyond these are only counted.
 _MOST_GAPS: Final = 1 << 16
 
 
@@ -120,7 +120,7 @@ class _AlignedLog:
         self.readers = [open_at(0)]
         self.rows = no_rows()
         self.is_at_end = False
-        self.next_offset = 0  # behind the last record that was used
+        self.next_offset = 0  # behind the last record in use
 
     def read(self) -> Rows | None:
         """Return the next piece without adding it to the rows.
@@ -315,7 +315,7 @@ class Aligner:
         for size in (*_FIRST_WINDOWS, WINDOW_RECORDS):
             for side in sides:
                 side.fill(size)
-            # The last time, all that was read: it is held anyway.
+            # The last search takes all records read, which are in memory anyway.
             end = size if size < WINDOW_RECORDS else None
             one, two = (side.rows[IDENTITY, :end] for side in sides)
             row, place = Names.of(two).find(one)
@@ -336,7 +336,7 @@ class Aligner:
         sides = self.original, self.copy
         held = [side.rows for side in sides]
         names = [Names.of(rows[IDENTITY]) for rows in held]
-        # What was read beyond those that are held.
+        # Records read beyond those in memory.
         beyond: tuple[Passed, Passed] = (Passed(), Passed())
         while not all(side.is_at_end or not held[1 - n].size for n, side in enumerate(sides)):
             for number, side in enumerate(sides):

@@ -170,8 +170,8 @@ class _JudgedPartition:
             numbers = [by_broker[broker] for broker in state.replicas if broker in by_broker]
         self._is_whole = not any(replicas[number].error for number in numbers)
         self._usable = [number for number in numbers if not replicas[number].error]
-        # Copies that no file says to be a broker's, as mirrors and managed roots: they neither lead
-        # nor follow where brokers are known, and what only they have would be lost.
+        # Copies that no file assigns to a broker, such as mirrors and managed roots. Where brokers
+        # are known, copies neither lead nor follow, and records only in them would be lost.
         self._copies = [
             number
             for number, replica in enumerate(replicas)
@@ -241,7 +241,7 @@ class _JudgedPartition:
             cut = self._cut(other, follower.log, number, leader)
             start = deleted
             if self._state is not None and self._state.is_compacted:
-                # What its cleaner removed and the other's did not is not lost.
+                # Records removed by its cleaner and not by the other's are not lost.
                 start = max(deleted, cut.offset if cut.rounds else follower.log.log_end_offset)
             alone = clip(self._compared.missing[number, other], start=start)
             lost.append(alone)
@@ -389,7 +389,7 @@ def _weigh(parts: Iterable[tuple[OpenedLog, Ranges]], *, most_keys: int = 0) -> 
         done = ranges if done is None else np.concatenate([done, new])
         if not count(new):
             continue
-        # A batch may begin before the first of them.
+        # A batch may begin below the first of them.
         first = log.whole_end(int(new[0, 0]))
         span = (first, int(new[:, 1].max()) + 1)
         reader = LogReader(log.view, log.base_offsets, ReadDepth.HEADERS, ranges=[span])
@@ -406,7 +406,7 @@ def _weigh(parts: Iterable[tuple[OpenedLog, Ranges]], *, most_keys: int = 0) -> 
                 for name in ("key", "value"):
                     size_bytes += pc.sum(pc.binary_length(lost[name]), min_count=0).as_py()
                 if len(keys) < most_keys:
-                    # Of so many of them at least as many are new as are wanted.
+                    # Of so many, at least the wanted number is new.
                     some = pc.unique(lost["key"].drop_null()).slice(0, most_keys)
                     keys |= dict.fromkeys(some.to_pylist())
                 times_ms = lost["timestamp"].to_numpy()

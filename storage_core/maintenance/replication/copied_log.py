@@ -149,7 +149,7 @@ def _read_aborted(log: RestingLog) -> list[AbortedTxn]:
                     log.view.store, log.view.place(log_file(base_offset))[0]
                 )
             except BadBytesError:
-                continue  # who reads the records tells of it
+                continue  # readers of records report it
 
     aborted, _ = find_aborted(tables(), end_offset=MOST_OFFSET)
     return aborted
@@ -163,10 +163,10 @@ def _cleaned(log: RestingLog, readers: Sequence[RecordReader], is_compacted: boo
 class _State(enum.IntEnum):
     """What a record is that only the copy seems to have."""
 
-    FOREIGN = 0  # the original does not have it
-    DOUBLED = 1  # it is there twice
+    FOREIGN = 0  # the original lacks it
+    DOUBLED = 1  # it is in the copy twice
     MOVED = 2  # it should be elsewhere
-    ABORTED = 3  # it is of a transaction that aborted in the original
+    ABORTED = 3  # its transaction aborted in the original
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +257,7 @@ class _CopyComparison:
         starts = self.report.logs[1].log_start_offset, self.report.logs[0].log_start_offset
         floors = starts
         if self.report.is_mapped:
-            # Where one log began, nobody knows the offset in the other.
+            # At the start of one log, the offset in the other is unknown.
             floors = (gap.last + 1) * (starts[0] > 0), (gap.copy_last + 1) * (starts[1] > 0)
         changed = gap
         if floors[0] > gap.first:
@@ -315,11 +315,11 @@ class _CopyComparison:
         unmatched = _spans_of(gaps, 0)
         next_offset = 0
         before: tuple[int, int, int] | None = None
-        number = -1  # of the last difference that was added
+        number = -1  # of the last difference added
         for rows in _pieces(self._read(1, spans)):
             match = self._find_origin(rows, unmatched, next_offset)
-            # Records of aborted transactions may be there, as often as they were written. One that
-            # was moved and is there once more is doubled.
+            # The copy may have records of aborted transactions as often as the original has. A
+            # moved record that is there once more is doubled.
             times = _rank(rows[IDENTITY])
             is_aborted = times < match.aborted
             is_moved = match.is_unmatched & (times == match.aborted)
@@ -327,7 +327,7 @@ class _CopyComparison:
             is_moved &= ~np.isin(origin, np.concatenate(self._moved))
             self._moved.append(origin[is_moved])
             if self._unmet.size:
-                # Of a record that is there twice a map may name the other one.
+                # For a doubled record a map may name the other one.
                 at = np.searchsorted(rows[OFFSET], self._unmet[2])
                 there = rows[:, np.minimum(at, rows.shape[1] - 1)]
                 is_met = (there[OFFSET] == self._unmet[2]) & (there[IDENTITY] == self._unmet[4])
@@ -355,7 +355,7 @@ class _CopyComparison:
                     foreign.records += count
                     continue
                 if goes_on and not start and number == len(self.report.differences) - 1:
-                    # What was read before ended inside of it.
+                    # The former piece ended inside of it.
                     self.report.lengthen(
                         number, records=count, last_offset=int(origin[end]), copy_last_offset=last
                     )
@@ -383,7 +383,7 @@ class _CopyComparison:
         offset = np.full(names.size, -1, np.int64)
         is_unmatched = np.zeros(names.size, np.bool_)
         aborted = np.zeros(names.size, np.int64)
-        # All have to be looked at where one may be there again.
+        # Records of aborted transactions may come again: then all are searched.
         last = int(unmatched[-1, 1]) if len(unmatched) else -1
         last = MOST_OFFSET if self.aborted[0] else last
         is_done = False
@@ -433,7 +433,7 @@ class _CopyComparison:
         added = self._take(1, foreign.spans, np.empty(0, np.int64))
         pairs = self._pair(lacked, added, is_by_place=not any(is_cleaned), is_last=gap.is_last)
         if len(pairs[1]) < added.records and not is_cleaned[1]:
-            # The copy has other records there: nothing more is to come.
+            # The copy has other records there: no more will come.
             lacks_kind = DifferenceKind.MISSING
         self.report.add_pairs(lacked.rows, added.rows, pairs)
         for number, unlike in enumerate((lacked, added)):
@@ -451,7 +451,7 @@ class _CopyComparison:
             elif number:
                 self.report.add_rest(1, DifferenceKind.EXTRA, unlike, is_left, gap.first)
             else:
-                # Before the last record that the copy has, if in another form, nothing is to come.
+                # Up to the copy's last record, perhaps in another form, no more will come.
                 is_before = np.arange(is_left.size) < max(pairs[0], default=-1)
                 before = Unlike(unlike.rows, Passed())
                 self.report.add_rest(
@@ -486,7 +486,7 @@ class _CopyComparison:
             both = np.arange(min(one.shape[1], two.shape[1]))
             return both, both
         if is_by_place and is_last and lacked.records > added.records:
-            # The last records of the copy, with more to come.
+            # The last records of the copy, which may be followed by more.
             count = added.rows.shape[1]
             is_alike = np.zeros(count, np.bool_)
             for row in (KEY, VALUE, TIMESTAMP):

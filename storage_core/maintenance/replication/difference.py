@@ -9,7 +9,7 @@ from storage_core.filenames import OFFSET_INDEX_SUFFIX, log_file, segment_file
 from storage_core.log.batch_search import find_batch, read_offset_index
 from storage_core.maintenance.replication.resting_log import RestingLog
 
-# Differences of two logs that are listed; further ones are counted.
+# Differences of two logs in a list; further ones are counted.
 MOST_LISTED: Final = 1000
 
 
@@ -89,6 +89,6 @@ def place_of(log: RestingLog, offset: int, epoch: int | None) -> Side:
     try:
         place = find_batch(log.view, name, offset, index.look_up(offset))
     except PylogError:
-        place = None  # bytes on the way are no batches
+        place = None  # the bytes before the offset are no batches
     position = None if place is None else place.position
     return Side(log=log, epoch=epoch, file=log.view.place(name)[0], position=position)

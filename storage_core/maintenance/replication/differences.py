@@ -83,7 +83,7 @@ def find_differences(
     """
     readable = [log for log in logs if not log.error]
     leader = None if state is None else state.leader
-    # The one that most others follow: the leader, else the longest.
+    # The replica that most others follow: the leader, else the longest.
     readable.sort(key=lambda log: (log.place.broker != leader, -log.log_end_offset))
     if look is None:
         pairs = [_compare_offsets(*pair) for pair in combinations(readable, 2)]
@@ -97,7 +97,7 @@ def find_differences(
     sparse_ends = [0] * len(readable)
     read_bytes = 0
     while True:
-        # A cleaner's traces in the batches are seen only when all were read.
+        # Traces of a cleaner are complete only after reading all batches.
         cleaned = [
             cleaned_end(log, sparse, is_compacted=is_compacted)
             for log, sparse in zip(readable, sparse_ends, strict=True)

@@ -299,7 +299,7 @@ class Prediction:
         if is_changed and way in {Way.LAST_KNOWN_LEADER, Way.UNCLEAN}:
             isr, elr = (leader,), ()
         if not self._is_elr_enabled:
-            # Without an ELR its last member stays in the ISR.
+            # Without an ELR the last member stays in the ISR.
             isr, elr = isr or state.isr, ()
         last_known = state.last_known_elr
         if self._is_elr_enabled and is_changed:
@@ -339,7 +339,7 @@ class Prediction:
                 return broker, way
         last_known = state.last_known_elr
         if self._is_elr_enabled and not isr and not elr and len(last_known) == 1:
-            # Even the last leader's death as a last resort: its log may be torn, or empty.
+            # Even the last leader as a last resort: its log may be torn, or empty.
             broker = last_known[0]
             if is_eligible(broker):
                 return broker, Way.LAST_KNOWN_LEADER

@@ -49,7 +49,7 @@ from storage_core.records.reader import (
 )
 from storage_core.store.base import FileReader
 
-# Records of so many bytes of batches are held at once, of each log.
+# Bytes of batches of each log whose records are in memory at once.
 MOST_BYTES: Final = 16 << 20
 MOST_OFFSET: Final = 2**63 - 1
 RECORDS: Final = pa.schema(
@@ -63,9 +63,9 @@ RECORDS: Final = pa.schema(
         ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
     ]
 )
-# Bytes that a digest has just looked at stay in a core's own cache.
+# Bytes just digested stay in a core's own cache.
 _PIECE_BYTES: Final = 1 << 20
-# A log has a handful of epochs; bytes that lie may claim one a batch.
+# A log has a handful of epochs; hostile bytes may claim one for each batch.
 _MOST_EPOCHS: Final = 100_000
 _MOST_FALLS: Final = 100
 
@@ -296,7 +296,7 @@ class LogReader:
     ) -> Generator[tuple[Window, NDArray[np.uint64]]]:
         if self._look in {ReadDepth.DIGESTS, ReadDepth.SUMS}:
             crc = CrcCheck.NOTE if self._look is ReadDepth.DIGESTS else CrcCheck.SKIP
-            # Behind a range there is nothing to look for.
+            # There is nothing to search behind a range.
             most = MOST_HEADER_BYTES if self._ranges is None else _PIECE_BYTES
             yield from scan_digests(reader, start=start, crc=crc, most_bytes=most)
             return
@@ -460,7 +460,7 @@ def pieces(
         for reader in readers:
             reader.fill()
         ends = [
-            # Of a log whose offsets do not rise, too, a window is used at once.
+            # Even for a log with falling offsets, a window is used at once.
             int(reader.rows.batches.last_offset.max()) + 1
             for reader in readers
             if not reader.is_at_end

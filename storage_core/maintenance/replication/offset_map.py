@@ -30,7 +30,7 @@ from storage_core.messages.schema import INT32, INT64, STRING, Field, Message, S
 
 COLUMNS: Final = ("topic", "partition", "upstream_offset", "downstream_offset")
 MAX_MAP_BYTES: Final = 64 << 20
-# Whoever has a map of more pairs needs only some of them.
+# Users with a larger map need only some of its pairs.
 _MOST_PAIRS: Final = 1_000_000
 _OPTION: Final = "--offset-map"
 _WHOLE: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
@@ -45,7 +45,7 @@ OFFSET_SYNC_VALUE: Final = Message(
     fields=Struct(Field("upstream_offset", INT64), Field("offset", INT64)), flexible_since=None
 )
 
-# Of a partition int64[n, 2]: offsets in the original, rising, and in the copy.
+# Pairs of a partition, int64[n, 2]: offset in the original, rising, and in the copy.
 OffsetMap = Mapping[TopicPartition, NDArray[np.int64]]
 _Pairs = Iterable[tuple[TopicPartition, int, int]]
 

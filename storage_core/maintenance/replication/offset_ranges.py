@@ -60,7 +60,7 @@ def subtract(ranges: Ranges, others: Ranges) -> Ranges:
 
     Both sets are results of ``union``.
     """
-    # Replicas that are alike are the rule: for these, most of the time went into the sets below.
+    # Equal replicas are the rule: for these, the sets below took most of the time.
     if not len(ranges) or not len(others):
         return ranges
     if np.array_equal(ranges, others):
@@ -68,7 +68,7 @@ def subtract(ranges: Ranges, others: Ranges) -> Ranges:
     parts = [ranges[~np.isin(ranges[:, 2], others[:, 2])]]
     for epoch in np.intersect1d(ranges[:, 2], others[:, 2]).tolist():
         own, other = (rows[rows[:, 2] == epoch] for rows in (ranges, others))
-        # What is free of the second set, before, between and after its ranges.
+        # Gaps of the second set: before, between and after its ranges.
         first = np.concatenate([[_LEAST], other[:, 1] + 1])
         last = np.concatenate([other[:, 0] - 1, [_MOST]])
         begin = np.searchsorted(last, own[:, 0])

@@ -11,9 +11,10 @@ from storage_core.json_text import parse_json
 
 _CLEANUP_POLICY: Final = "cleanup.policy"
 _UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
-# Of a partition: equal names with other ids are other partitions; None where no file says the id.
+# A partition's key: equal names with other ids are other partitions; the id is None if no file has
+# it.
 TopicIdPartition = tuple[str, int, str | None]
-# Of a topic's settings, and of those of all brokers, what is asked here.
+# The settings of topics and brokers that matter here.
 _TOPIC_KEYS: Final = frozenset({_CLEANUP_POLICY, "min.insync.replicas", _UNCLEAN_ELECTION})
 _BROKER_KEYS: Final = frozenset({"log.cleanup.policy", "min.insync.replicas", _UNCLEAN_ELECTION})
 _NO_SETTINGS: Final[Mapping[str, str]] = {}

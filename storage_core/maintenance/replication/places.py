@@ -13,7 +13,7 @@ from storage_core.maintenance.replication.partition_registration import (
 from storage_core.maintenance.verification.observed_root import ObservedRoot
 
 _REPLICA_KINDS: Final = frozenset({DirectoryKind.PARTITION})
-# Directories that hold a log, but are no replica of their broker as it stands.
+# Directories with a log that is no current replica of their broker.
 _BESIDE_KINDS: Final = frozenset({DirectoryKind.FUTURE, DirectoryKind.STRAY, DirectoryKind.DELETE})
 
 

@@ -15,7 +15,7 @@ from storage_core.kernels.batch_digest import fold_digests
 from storage_core.maintenance.replication.log_batches import LogReader, ReadDepth
 from storage_core.maintenance.replication.resting_log import RestingLog
 
-# Of so many bytes of a log a sum is 1/4,096, and what is read again where it differs is little.
+# For so many bytes of a log, sums take 1/4,096 of that, and little is read again for a difference.
 _RANGE_BYTES: Final = 64 << 10
 _MOST_RANGES: Final = 1 << 16
 

@@ -26,7 +26,7 @@ from storage_core.records.columns import decode_records
 from storage_core.records.payload import DEFAULT_LIMITS
 from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_windows
 
-# Rows of a piece, int64[COLUMNS, n]: what a record is known by. Digests are bits, not numbers.
+# Rows of a piece, int64[COLUMNS, n], that identify a record. Digests are bits, not numbers.
 OFFSET: Final = 0
 TIMESTAMP: Final = 1
 KEY: Final = 2
@@ -161,7 +161,7 @@ class RecordReader:
         before = np.concatenate([[self._next - 1], last[:-1]])
         after = np.concatenate([base[1:], [end_offset]])
         is_misplaced = ~((before < base) & (base <= last) & (last < after))
-        # A neighbour of a batch with such offsets has no room between its own.
+        # Between such offsets a neighbour's batch has no room.
         is_misplaced &= (before + 1 < after) & ~batches.is_legacy
         is_bad = is_misplaced | (batches.crc_ok == 0)
         is_bad |= not window.is_whole

@@ -120,7 +120,7 @@ def open_replica(place: ReplicaPlace, now_ms: int) -> Replica:
     """
     if place.problem or place.is_missing:
         return Replica(place=place, error=place.problem)
-    # A copy on its way has no entry in the checkpoints: those of its name are another log's.
+    # A copy on its way has no checkpoint entry: one of that name is another log's.
     is_own = place.kind is DirectoryKind.PARTITION
     checkpoints = place.checkpoints if is_own else PartitionCheckpoints()
     try:

@@ -240,7 +240,8 @@ class ReplicaPair:
             self.lacked[lacking].append(clip(lacked, start=piece.start, end=piece.end))
         plain = rows.take(~is_cleaned)
         for first, last in _groups(plain):
-            # Of a batch that reaches in or out, the other part is compared with other batches.
+            # The other part of a batch that crosses the piece's ends is compared with other
+            # batches.
             base = max(int(plain.lowest[first]), piece.start)
             offset = min(int(plain.batches.last_offset[last]), piece.end - 1)
             self.add(

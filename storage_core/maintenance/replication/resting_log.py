@@ -137,7 +137,7 @@ def _find_end(view: DirectoryView, base_offset: int) -> tuple[int, int]:
                 end = max(end, int(window.batches.last_offset[-1]) + 1)
                 position = window.file_position + window.size_bytes
         except BadBytesError:
-            pass  # the log is read up to there; damage is a matter of the levels that read it
+            pass  # the log is read up to there; deeper levels report damage
     return end, position
 
 

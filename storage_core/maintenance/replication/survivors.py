@@ -22,7 +22,7 @@ from storage_core.maintenance.replication.log_batches import BatchRows, LogReade
 from storage_core.maintenance.replication.offset_ranges import Ranges, count, is_within
 from storage_core.maintenance.replication.resting_log import RestingLog
 
-# Keys that are held at once. Those of more records are looked for in several passes.
+# Keys in memory at once. More keys take several passes.
 _MOST_KEYS: Final = 1 << 22
 
 
@@ -101,7 +101,7 @@ def find_unexplained(
     is_known = names[slot] == other.halves[0] if len(names) else np.zeros(len(slot), np.bool_)
     np.maximum.at(newest, slot[is_known], other.facts[0, is_known])
     offset = wanted.facts[0]
-    # The newest record of each key that is missing.
+    # For each key, its newest missing record.
     last = np.full(len(names), -1, np.int64)
     np.maximum.at(last, of_wanted, offset)
     is_last = last[of_wanted] == offset

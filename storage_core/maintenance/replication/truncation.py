@@ -113,7 +113,7 @@ class _Follower:
         self.rounds: list[int] = []
         self.is_restart = False
         if self.epochs.latest_epoch == NO_EPOCH:
-            # Nothing can be asked for: it goes back to what is known to be replicated.
+            # It has no epoch to ask for: it goes back to its high watermark.
             self.cut(max(min(log.high_watermark, self.end), log.log_start_offset))
 
     def cut(self, offset: int) -> None:
@@ -123,7 +123,7 @@ class _Follower:
             self.rounds.append(offset)
             self.end = offset
             if offset < self._first_segment_offset:
-                # No segment is left: the log is empty, and knows no epoch.
+                # No segment is left: the log is empty, without epochs.
                 self.is_restart = True
                 self.epochs.truncate_from_end(0)
         self.epochs.truncate_from_end(offset)

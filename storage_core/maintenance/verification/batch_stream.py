@@ -31,8 +31,8 @@ from storage_core.records.reader import CrcCheck, Large, Tail, Window, find_zero
 from storage_core.store.base import FileReader
 
 _SEARCH_WINDOW_BYTES: Final = 4 << 20
-# What looks like a header is checked by its checksum, which costs as much as the batch is long:
-# neither the tries nor the lengths may be the attacker's choice.
+# A candidate header is checked by the batch's checksum, at a cost of the batch's length: an
+# attacker must not choose the number of tries, nor the lengths.
 _MAX_CANDIDATE_BYTES: Final = 128 << 20
 _MAX_CANDIDATES: Final = 256
 _MAX_GAPS: Final = 64
@@ -44,8 +44,8 @@ class TailKind(enum.StrEnum):
     NOTHING = "nothing"
     TORN = "torn"  # the start of a batch
     ZEROS = "zeros"
-    GARBAGE = "garbage"  # has been reported as a finding
-    SHRUNK = "shrunk"  # nothing any more: the file was cut while it was read
+    GARBAGE = "garbage"  # it is already reported as a finding
+    SHRUNK = "shrunk"  # nothing: the file was cut during the read
 
 
 class BatchStream:

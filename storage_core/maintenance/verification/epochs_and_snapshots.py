@@ -94,7 +94,7 @@ def _compare_epochs(
     starts = [entry.start_offset for entry in entries]
     highest = -1
     for run in runs:
-        # What an earlier leader wrote after a later one is a finding of its own.
+        # Another finding reports an earlier leader's batch after a later one's.
         if run.epoch < highest:
             continue
         highest = run.epoch
@@ -131,7 +131,7 @@ def check_snapshots(
     for offset in files.snapshots:
         name = snapshot_file(offset)
         if name not in files.names:
-            continue  # its name is not padded, which is a finding already
+            continue  # another finding reports that its name is not padded
         try:
             _read_snapshot(store, offset)
         except StorageError as error:
@@ -187,7 +187,7 @@ def check_by_replay(
             windows = scan_headers(reader, window_bytes=options.window_bytes)
             state.replay(reader.name, events_of_windows(windows))
     except BadBytesError:
-        return  # damage of the segment or of a snapshot, reported where it is looked for
+        return  # damage of a segment or snapshot is reported elsewhere
     loaded = {entry.producer_id: entry for entry in before}
     for producer_id, entry in state.producers.items():
         if producer_id in after and entry != loaded.get(producer_id):

@@ -34,7 +34,7 @@ from storage_core.store.base import FileInfo
 _KNOWN_NAMES: Final = frozenset(
     {LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, MANIFEST_FILE, QUORUM_STATE_FILE}
 )
-# Of a name that a broker does not see; see ``filenames.is_text``.
+# Description of a name that a broker does not see; see ``filenames.is_text``.
 NOT_TEXT: Final = "the name is not UTF-8: a broker does not see it"
 _OURS_OR_GOING: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, TEMPORARY_SUFFIX)
 

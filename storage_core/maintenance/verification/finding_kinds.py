@@ -18,12 +18,12 @@ from storage_core.maintenance.verification.findings import Code, Finding, Severi
 class Cure(enum.Enum):
     """What the command of a finding does."""
 
-    NONE = enum.auto()  # only a person, or another replica, can mend it
+    NONE = enum.auto()  # only a person, or another replica, can repair it
     LOOK = enum.auto()
-    REBUILD = enum.auto()  # files that are derived from the log; nothing is cut
+    REBUILD = enum.auto()  # files derived from the log; nothing is cut
     RECOVER = enum.auto()  # the log, as a broker does
-    CUT = enum.auto()  # the same, with a word that allows it
-    SET_ASIDE = enum.auto()  # a file of the directory, before everything is recovered
+    CUT = enum.auto()  # the same, with an option that permits it
+    SET_ASIDE = enum.auto()  # a file of the directory, before any recovery
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +61,7 @@ class FindingKind:
         return _CURES[self.command] if self.command else Cure.NONE
 
 
-# A directory that is marked as cleanly shut down, or a recovery point above the damage, would make
-# a recovery pass over it.
+# A clean shutdown marker, or a recovery point above the damage, would make a recovery skip it.
 _RECOVER_ALL: Final = "pylog recover {root} --role {role} --salvage {salvage}"
 _RECOVER: Final = _RECOVER_ALL + " --topics {topic} --from-start"
 _CUT: Final = _RECOVER + " --allow-truncate"
@@ -89,14 +88,14 @@ _CURES: Final = {
     _REBUILD_ALL: Cure.REBUILD,
     _REBUILD: Cure.REBUILD,
 }
-# Every start of a node reads its whole metadata log, whatever marker there is, and nobody else
+# Every start of a node reads its whole metadata log, with or without a marker, and nobody else
 # writes to it.
 _METADATA_FIX: Final = (
     "nothing that this program does: a node reads all of its metadata log at each start and builds "
     "anew what is derived from it. Are records damaged, stop the node and move {directory} away: "
     "it fetches the log from the other controllers; that of an only controller comes from a backup"
 )
-# Commands that mend work on local directories.
+# Repairing commands work on local directories.
 _COPY_FIX: Final = (
     "it is mended in a copy: take one (`pylog materialize`, or your sync's own tool), ask `pylog "
     "doctor` about that, and ingest it into a new root"
@@ -762,7 +761,7 @@ def severity_of(code: Code) -> Severity:
     return KINDS[code].severity
 
 
-def describe_fix(  # all that stands in a command
+def describe_fix(  # all parts of a command
     finding: Finding,
     *,
     root: str,
@@ -788,7 +787,7 @@ def describe_fix(  # all that stands in a command
     kind = KINDS[finding.code]
     advice = kind.advice
     if finding.code is Code.INDEX_BEYOND_LOG and finding.severity is not Severity.ERROR:
-        # The log's own tail is torn: recovery settles both.
+        # The log's own tail is torn: recovery repairs both.
         advice = KINDS[Code.TORN_TAIL].advice
     if kind.command and topic == CLUSTER_METADATA_TOPIC:
         advice = _METADATA_FIX

@@ -37,7 +37,7 @@ _HARMLESS: Final = {
     IndexFault.PADDED: Code.INDEX_PREALLOCATED,
     IndexFault.RAGGED: Code.INDEX_RAGGED,
 }
-# What a broker's own check of a transaction index looks at; then it recovers the segment.
+# The checks of a broker on a transaction index; on failure it recovers the segment.
 _BROKEN: Final = frozenset({IndexFault.LAST_OFFSET_BELOW_BASE, IndexFault.OFFSET_NOT_RISING})
 
 
@@ -83,7 +83,8 @@ class IndexedBatches:
             return
         is_named = _is_in(position, self._positions, position)
         is_named |= _is_in(base_offset, self._offsets, last_offset)
-        # A run of batches that no entry names is told by its last one, with the run's newest time.
+        # A run of batches without an entry is represented by its last one, with the run's largest
+        # timestamp.
         ends = is_named.copy()
         ends[:-1] |= is_named[1:]
         ends[-1] = True
@@ -195,7 +196,7 @@ def check_time_index(
     indexed = int(used["timestamp"].max(initial=0))
     if newest <= 0 or indexed >= newest:
         return
-    # A broker offers the last entry when it closes or rolls the segment.
+    # At a close or roll a broker offers the last entry.
     if not is_closed:
         return
     if not used["timestamp"].any():
@@ -297,7 +298,7 @@ def _report(file: str, fault: IndexFinding, code: Code, findings: FindingCollect
 
 def _distinct(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return distinct numbers, sorted, as numpy's unique; fast if nearly sorted."""
-    numbers = np.sort(numbers, kind="stable")  # merges stretches that rise
+    numbers = np.sort(numbers, kind="stable")  # a merge of rising runs
     is_new = np.append(True, numbers[1:] != numbers[:-1])[: numbers.size]
     distinct: NDArray[np.int64] = numbers[is_new]
     return distinct

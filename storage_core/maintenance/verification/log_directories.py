@@ -62,7 +62,7 @@ _LOST_PROPERTIES: Final = frozenset(
         Code.META_PROPERTIES_INCOMPLETE,
     }
 )
-# What holds a log that is worth a look.
+# Kinds of directories with a log that is verified.
 VERIFIED_KINDS: Final = frozenset(
     {DirectoryKind.PARTITION, DirectoryKind.FUTURE, DirectoryKind.METADATA}
 )
@@ -163,7 +163,7 @@ def _observe_entry(location: str, name: str) -> SubDirectory:
         try:
             topic_id = read_topic_id(location)
         except (PylogError, OSError) as error:
-            problem = str(error)  # a finding of the partition itself
+            problem = str(error)  # the partition reports it
     return SubDirectory(
         path=location,
         kind=kind,
@@ -211,7 +211,7 @@ def _read_checkpoints(
             findings.add(Code.FILE_UNREADABLE, error.reason, file=name)
             continue
         for problem in read.problems.values():
-            # The finding says whose directory it is in.
+            # The finding names the directory's owner.
             message = str(CheckpointError(name, problem.line, problem.reason))
             findings.add(Code.CHECKPOINT_BROKEN, message, file=name)
         entries |= read.entries
@@ -219,7 +219,7 @@ def _read_checkpoints(
         if unknown:
             message = f"{len(unknown)} partitions are not here, {unknown[0]} the first of them"
             findings.add(Code.CHECKPOINT_PARTITION_UNKNOWN, message, file=name)
-    # A broker makes the file without a byte, and writes it long before the first recovery point.
+    # A broker creates the file empty, long before the first recovery point.
     flushed = entries.get(RECOVERY_POINT_FILE, {})
     logs = sum(point > 0 for partition, point in flushed.items() if partition in owners)
     is_without = REPLICATION_FILE in entries and not entries[REPLICATION_FILE]
@@ -242,7 +242,7 @@ def _special_directories(root: ObservedRoot) -> Iterable[PlacedFinding]:
             continue
         code, message = _SPECIAL[entry.kind]
         if entry.name == CLEAN_SHUTDOWN_FILE and root.context.role.facts.is_owned_by_broker:
-            # A start removes the marker before it looks for logs; only one that is empty goes.
+            # A start removes the marker before it looks for logs; of folders only an empty one.
             if not entry_names(Path(entry.path)):
                 continue
             code, message = Code.FILE_IS_FOLDER, "expected a file, found a folder with files"

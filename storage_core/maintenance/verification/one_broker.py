@@ -135,7 +135,7 @@ class _Broker:
                 self.fates[entry.path] = Start.UNKNOWN
         self.metadata = metadata = self._read_metadata()
         node_id = next((r.meta_properties.node_id for r in self.roots if r.meta_properties), None)
-        # One that is broken or behind a link is there: a finding of its own.
+        # Another finding reports a broken one, or one behind a link.
         self.lacks_metadata = not any(
             entry.kind is DirectoryKind.METADATA for entry in entries
         ) and any(entry.kind in _OWN_LOGS and not _is_empty(entry.path) for entry in entries)
@@ -284,7 +284,7 @@ class _Broker:
         by_id = self._by_id
         broker = metadata.brokers.get(node_id)
         registered = () if broker is None else broker.log_directories
-        # A directory whose id is lost gets a new one, and is one of the broker's all the same.
+        # A directory with a lost id gets a new one, and still belongs to the broker.
         owned = [root for root in self.roots if root.meta_properties is not None]
         is_all = bool(registered) and len(owned) >= len(registered)
         logs = Counter(
@@ -299,7 +299,7 @@ class _Broker:
                 if node_id not in record.replicas or name in present:
                     continue
                 assigned = by_id.get(_directory(record, node_id) or "")
-                # Where it is assigned to none of them, a broker tries them one after the other.
+                # If it is assigned to no directory, a broker tries them one after the other.
                 homes = [assigned] if assigned is not None else owned
                 for home in sorted(homes, key=lambda root: logs[root.location]):
                     missing = SubDirectory(
@@ -314,7 +314,7 @@ class _Broker:
                         continue
                     if assigned is not None or is_all:
                         self.fates[missing.path] = Start.CREATED
-                        # Others are in sync and this one is not: it fetches what they have.
+                        # The others are in sync: this replica fetches their records.
                         is_copied = bool(record.isr) and node_id not in record.isr
                         severity = Severity.WARN if is_copied else None
                         self._add(Code.PARTITION_ABSENT, message, home, missing, severity)
@@ -329,7 +329,7 @@ def _stray(
     name = entry.topic_partition
     expected = None if name is None else ids.get(name.topic)
     code = Code.PARTITION_STRAYED
-    # Nobody looks behind a link here: at best the id is right.
+    # Links are not followed here: at best the id is right.
     topic_id = expected if entry.is_link else entry.topic_id
     record = None if name is None else _record(metadata, topic_id, name.partition)
     if entry.is_link and expected is None:
@@ -369,7 +369,7 @@ def _is_empty(location: str) -> bool:
     try:
         files = LocalStore(Path(location)).list_files()
     except PylogError:
-        return False  # a finding of the partition itself
+        return False  # the partition reports it
     return not any(file.size_bytes for file in files if kind_of(file.name) == LOG_SUFFIX)
 
 
@@ -445,7 +445,7 @@ def _owner(root: ObservedRoot) -> tuple[str, int] | None:
     own = root.meta_properties
     if own is None or own.version != 1 or own.cluster_id is None or own.node_id is None:
         return None
-    # Any other id could not stand in a shell's line as it is; Kafka makes none.
+    # Other characters would need quotes in a shell; Kafka's ids have none.
     is_plain = re.fullmatch(r"[\w-]+", own.cluster_id, re.ASCII) is not None
     return (own.cluster_id, own.node_id) if is_plain else None
 

@@ -213,7 +213,7 @@ def _check_gaps(
     """
     explained = max(log_start_offset, checkpoints.cleaner_offset or 0)
     for before, after in pairwise(facts):
-        # Of one that ends in bytes that are no batch nobody knows where it ended.
+        # The end of a segment is unknown if it ends in bytes that are no batch.
         if before.end_position < before.size_bytes or before.bad_batches:
             continue
         first_missing = max(before.last_offset + 1, before.base_offset)
@@ -242,7 +242,7 @@ def _check_transactions(
         listed = by_base.get(segment.base_offset)
         if listed is None:
             continue
-        # Nobody reads below the log start: what is missing there misses nobody.
+        # Nothing below the log start is read: nobody misses it.
         aborted = tuple(txn for txn in aborted if txn.last_offset >= log_start_offset)  # noqa: PLW2901
         markers = segment.transactions.abort_markers
         try:
@@ -306,7 +306,7 @@ def check_checkpoints(
             )
     point = checkpoints.cleaner_offset
     if point is not None and not start <= point <= end:
-        # Deletion overtakes the cleaner every day where a topic has both policies.
+        # With both policies, deletion regularly overtakes the cleaner.
         findings.add(
             Code.CLEANER_POINT_OUTSIDE_LOG,
             f"the checkpoint says {point}, the log is {start} to {end}",

@@ -115,8 +115,8 @@ def prescribe(
     mended = {each.place for each in bad if each.command}
     cut_places = {each.place for each in listed if each.cure is Cure.CUT and each.command}
     cut_places |= {(cut.root, cut.partition) for cut in cuts}
-    # A log of which a start cuts something is not whole: nothing is built anew from it alone. A
-    # recovery is told of topics: where one log of a topic may be cut, that is said of all.
+    # A log is not whole if a start cuts it: nothing is rebuilt from it alone. Recovery takes
+    # topics: if one log of a topic may be cut, that counts for all its logs.
     together = recovered_together(roots)
     cutting = {
         (together[root], of.topic): _OrderedLogs()

@@ -76,7 +76,7 @@ def verify_segment(
         _report_change(segment.log.name, "was cut while it was read", options, findings)
         return scan.facts(time.perf_counter() - started), findings.findings()
     if scan.size_bytes > segment.log.size_bytes:
-        # The look goes on with the length that the file had when it was opened.
+        # The verification uses the length that the file had when it was opened.
         grown = f"grew from {segment.log.size_bytes} to {scan.size_bytes} bytes since it was listed"
         _report_change(segment.log.name, grown, options, findings)
     _check_indexes(

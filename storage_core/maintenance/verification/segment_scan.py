@@ -28,12 +28,12 @@ from storage_core.records.payload import Limits
 from storage_core.records.reader import Window
 from storage_core.store.base import FileReader
 
-# Each bad batch costs another look at its window: neither may be the attacker's choice.
+# Each bad batch costs another look at its window: an attacker must not choose either number.
 _MAX_BAD_IN_A_WINDOW: Final = 20
-# A log has a handful of epochs; bytes that lie may claim one a batch.
+# A log has a handful of epochs; hostile bytes may claim one for each batch.
 _MAX_EPOCHS: Final = 100_000
 _NO_OFFSET: Final = -1
-# Rows of a table of batches of which some may have to wait for the next good one.
+# Rows of a batch table, of which some may wait for the next good batch.
 _POSITION, _BASE, _LAST, _TIME, _GOOD = range(5)
 _MAX_WAITING: Final = 100_000
 
@@ -72,7 +72,7 @@ def check_records(
                 position=window.position_of(row),
                 offset=int(window.batches.base_offset[row]),
             )
-            # Batches before it, in the block that could not be read, are read again without it.
+            # Batches of that block before the bad one are read again without it.
             wanted[row] = False
         else:
             return

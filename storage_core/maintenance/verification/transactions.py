@@ -88,7 +88,8 @@ class TransactionScan:
     def __init__(self, findings: FindingCollector) -> None:
         self._findings = findings
         self._transactions = OpenTransactions(keeps_ended=False)
-        # What stood before the first marker of a producer, which may have begun in other segments.
+        # Batches before a producer's first marker, whose transaction may have begun in other
+        # segments.
         self._before: dict[int, ProducerSpans] = {}
         self._aborted: list[AbortedTransaction] = []
         self._abort_markers: list[int] = []
@@ -152,7 +153,7 @@ class TransactionScan:
         self._abort_markers += sorted(batches.base_offset[rows][ends][is_abort].tolist())
         is_first = np.ones(starts.size, np.bool_)
         is_first[1:] = producer[starts][1:] != producer[starts][:-1]
-        # A transaction that begins and is committed inside of the window leaves no trace.
+        # A transaction that begins and commits inside of the window leaves no trace.
         tells = is_first | ~ends_marked | is_abort | (last_plain > first_data)
         for group in np.flatnonzero(tells).tolist():
             span = None

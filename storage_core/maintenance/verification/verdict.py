@@ -19,21 +19,21 @@ from storage_core.maintenance.verification.observed_root import Start
 from storage_core.maintenance.verification.prescription import recover_command
 from storage_core.wording import count_text
 
-# One thread of Kafka 4.4 checks so many bytes a second where the file cache has them all: what
-# ``make bench`` found on the machine of the design.
+# Bytes that one thread of Kafka 4.4 checks in a second, with all of them in the file cache, by
+# ``make bench`` on the design's machine.
 BROKER_BYTES_PER_SECOND: Final = 1.4e9
-# A reader whose speed was not measured: a slow network disk.
+# A reader of unmeasured speed: a slow network disk.
 ASSUMED_BYTES_PER_SECOND: Final = 200e6
-# Below this, a measured rate is that of starting, not of reading.
+# For fewer bytes, a measured rate is that of the start, not of reading.
 LEAST_MEASURED_BYTES: Final = 64 << 20
 # Opening and closing a segment's files, and its part of producer state.
 SECONDS_A_SEGMENT: Final = 0.002
 # A Spark session and its workers, and processes of this machine, before the first byte is read.
 SPARK_START_SECONDS: Final = 20.0
 LOCAL_START_SECONDS: Final = 2.0
-# Who saves less than this is better off with what he knows.
+# A shorter saving is not worth a repair.
 _WORTH_SECONDS: Final = 60.0
-# By whether other replicas are known to be, known not to be, or neither.
+# By whether other replicas exist: yes, no, unknown.
 _REPLICAS: Final = {
     True: "start the other replicas first, so that this broker does not lead",
     False: "there is no other replica: look for a backup before a start lowers the watermark",
@@ -44,7 +44,7 @@ _REPLICAS: Final = {
 }
 
 
-# What a forecast without it cannot know.
+# Missing facts of a forecast without it.
 _NO_METADATA: Final = (
     "the log directories that were named have no readable __cluster_metadata-0: whether a broker "
     "would set logs aside, or miss some, is not known; an only controller without it sets all aside"
@@ -60,7 +60,7 @@ _METADATA_FETCHED: Final = (
     "process.roles is broker: the node fetches the cluster's metadata from its controllers; "
     "whether it would then set logs aside, or miss some, is not known"
 )
-# What a start does without it hangs on what the node is, and no file of a log directory says that.
+# Without it, a start depends on the node's role, which no file of a log directory tells.
 _METADATA_ABSENT: Final = (
     (
         "a directory of log.dirs or metadata.log.dir that was not named may have "
@@ -500,7 +500,7 @@ def _losing_headline(
     planned: Mapping[str, int],
 ) -> str:
     """Return the worst effect of a start, with its number, as sentence."""
-    # A partition and the copy that a move makes of it have one name.
+    # A partition and a move's copy of it have the same name.
     cut: Counter[str] = Counter()
     low: Counter[str] = Counter()
     for entry in partitions:
