@@ -204,6 +204,13 @@ def test_a_missing_replica_would_lead_with_nothing(tmp_path):
     assert losses(audit) == {1: (0, 0, True), 2: (5, 5, False)}
 
 
+@pytest.mark.item("REP-08", "REP-13")
+def test_a_follower_cut_to_the_high_watermark_stays_eligible(tmp_path):
+    replicas = [replica(tmp_path, 1, end=6), replica(tmp_path, 2, end=8)]
+    [lead, _] = audit_partition(replicas, state(replicas=(1, 2), isr=(1, 2))).candidates
+    assert [(cut.offset, cut.stays_eligible) for cut in lead.cuts] == [(6, True)]
+
+
 @pytest.mark.item("REP-13")
 def test_what_a_replica_in_sync_has_deleted_is_not_lost(tmp_path):
     replicas = [
