@@ -204,6 +204,37 @@ def test_a_missing_replica_would_lead_with_nothing(tmp_path):
     assert losses(audit) == {1: (0, 0, True), 2: (5, 5, False)}
 
 
+@pytest.mark.item("REP-12")
+def test_the_divergence_is_the_smallest_of_all_pairs(tmp_path):
+    replicas = [
+        replica(tmp_path, 1, (0, 0), end=10),
+        replica(tmp_path, 2, (0, 0), (1, 5), end=10),
+        replica(tmp_path, 3, (0, 0), (2, 3), end=10),
+    ]
+    assert audit_partition(replicas, state()).divergence == 3
+
+
+@pytest.mark.item("REP-13")
+def test_records_that_a_leader_lacks_below_a_cut(tmp_path):
+    """The leader ends at 8 and has no offset 2; the follower has 0 to 9."""
+    batches = [
+        BatchSpec(records=(RecordSpec(key=b"k", value=b"v"),), base_offset=offset)
+        for offset in range(10)
+    ]
+    replicas = [
+        written(tmp_path, 1, [*batches[:2], *batches[3:8]]),
+        written(tmp_path, 2, batches, PartitionCheckpoints(high_watermark=10)),
+    ]
+    known = state(replicas=(1, 2), isr=(1, 2))
+    lead = audit_partition(replicas, known).candidates[0]
+    assert lead.committed.tolist() == [[2, 2, 0], [8, 9, 0]]
+    # The follower keeps offset 2: the cut does not take it.
+    assert [cut.committed.tolist() for cut in lead.cuts] == [[[8, 9, 0]]]
+    # The cleaner of the leader may have removed it.
+    known = replace(known, is_compacted=True)
+    assert audit_partition(replicas, known).candidates[0].lost.tolist() == [[8, 9, 0]]
+
+
 @pytest.mark.item("REP-08", "REP-13")
 def test_a_follower_cut_to_the_high_watermark_stays_eligible(tmp_path):
     replicas = [replica(tmp_path, 1, end=6), replica(tmp_path, 2, end=8)]
@@ -256,14 +287,19 @@ def test_nobody_is_safe_while_a_replica_cannot_be_read(tmp_path):
 @pytest.mark.item("REP-08", "REP-13")
 def test_a_cut_inside_of_a_batch_takes_all_of_the_batch(tmp_path):
     """The follower has offsets 0 to 9 in a batch; the leader's epoch ended at 5."""
-    records = tuple(RecordSpec(key=b"k", value=b"%d" % number) for number in range(10))
+    records = tuple(
+        RecordSpec(key=b"k", value=b"%d" % number, timestamp=SOME_TIME_MS + number)
+        for number in range(10)
+    )
     leader = written(tmp_path, 1, [BatchSpec(records=records[:5])])
     follower = written(tmp_path, 2, [BatchSpec(records=records)])
     [lead, _] = audit_partition([leader, follower], state(replicas=(1, 2), isr=(1, 2))).candidates
     [cut] = lead.cuts
     assert (cut.offset, cut.rounds, cut.same_until) == (5, (5,), 0)
     assert not cut.stays_eligible
-    assert lead.weight.size_bytes == 5 * 2
+    assert lead.weight == Weight(
+        size_bytes=5 * 2, first_timestamp_ms=SOME_TIME_MS + 5, last_timestamp_ms=SOME_TIME_MS + 9
+    )
     # Kafka fetches 0 to 4 anew: only what the leader lacks is lost.
     assert (count(lead.lost), lead.lost[0].tolist()) == (5, [5, 9, 0])
 
