@@ -35,7 +35,8 @@ MAX_LAG_MS: Final = 7  # LARGEST for no limit
 IS_COMPACTED: Final = 8
 REQUESTED_START: Final = 9  # NONE for Kafka's own choice
 REQUESTED_END: Final = 10
-LOG_COLUMNS: Final = 11
+LEAST_RATIO: Final = 11  # bits of a float64
+LOG_COLUMNS: Final = 12
 
 # Columns of answers.
 FIRST_DIRTY_OFFSET: Final = 0
@@ -69,7 +70,6 @@ FIRST_BATCH: Final = 4
 def walk_compaction(
     segments: NDArray[np.int64],
     logs: NDArray[np.int64],
-    least_ratios: NDArray[np.float64],
     now_ms: int,
     answers: NDArray[np.int64],
 ) -> None:
@@ -78,7 +78,6 @@ def walk_compaction(
     Args:
         segments: int64[SEGMENT_COLUMNS, m], those of all logs.
         logs: int64[LOG_COLUMNS, n]; each has a segment.
-        least_ratios: float64[n], ``min.cleanable.dirty.ratio``.
         now_ms: The clock, epoch milliseconds.
         answers: int64[ANSWER_COLUMNS, n], out.
     """
@@ -168,11 +167,12 @@ def walk_compaction(
             if timestamp > 0:
                 oldest = min(oldest, timestamp)
         answers[OLDEST_DIRTY_TIMESTAMP, log] = oldest
+        least_ratio = np.int64(logs[LEAST_RATIO, log]).view(np.float64)
         is_late = oldest < now_ms and now_ms - oldest > max_lag
         if logs[IS_COMPACTED, log] == 0:
             answers[VERDICT, log] = NOT_COMPACTED
         elif cleanable_bytes == 0:
             # A ratio of zero is above no minimum: none is negative.
             answers[VERDICT, log] = NOTHING_TO_CLEAN
-        elif not is_late and cleanable_bytes / (clean_bytes + cleanable_bytes) <= least_ratios[log]:
+        elif not is_late and cleanable_bytes / (clean_bytes + cleanable_bytes) <= least_ratio:
             answers[VERDICT, log] = RATIO_BELOW_MINIMUM

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from storage_core.config import LogConfig
 from storage_core.config.values import LONG_MAX
@@ -123,12 +122,10 @@ class CompactionFacts:
     Attributes:
         segments: int64[SEGMENT_COLUMNS, m] of the walk, those of all partitions.
         logs: int64[LOG_COLUMNS, n] of the walk.
-        least_ratios: float64[n], ``min.cleanable.dirty.ratio``.
     """
 
     segments: Numbers
     logs: Numbers
-    least_ratios: NDArray[np.float64]
 
     @classmethod
     def of_state(cls, state: PartitionState, config: LogConfig, request: CleanRequest) -> Self:
@@ -156,11 +153,11 @@ class CompactionFacts:
             walk.LARGEST
             if request.first_uncleanable_offset is None
             else request.first_uncleanable_offset,
+            np.float64(config.min_cleanable_dirty_ratio).view(np.int64),
         )
         return cls(
             segments=np.array(segments, np.int64).T.copy(),
             logs=np.array([log], np.int64).T,
-            least_ratios=np.array([config.min_cleanable_dirty_ratio]),
         )
 
     @classmethod
@@ -201,12 +198,13 @@ class CompactionFacts:
         logs[walk.REQUESTED_START] = walk.NONE
         logs[walk.REQUESTED_END] = walk.LARGEST
         least_ratios = [c.min_cleanable_dirty_ratio if c else 0.0 for c in configs]
-        return cls(segments=segments, logs=logs, least_ratios=np.array(least_ratios, np.float64))
+        logs[walk.LEAST_RATIO] = np.array(least_ratios, np.float64).view(np.int64)
+        return cls(segments=segments, logs=logs)
 
     def decide(self, *, now_ms: int) -> Numbers:
         """Return the answers of the walk: int64[ANSWER_COLUMNS, n]."""
         answers = np.empty((walk.ANSWER_COLUMNS, self.logs.shape[1]), np.int64)
-        walk.walk_compaction(self.segments, self.logs, self.least_ratios, now_ms, answers)
+        walk.walk_compaction(self.segments, self.logs, now_ms, answers)
         return answers
 
 

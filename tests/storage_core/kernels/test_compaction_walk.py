@@ -47,12 +47,12 @@ def walked(walk_compaction, cases, now_ms=NOW) -> list[list[int]]:
         table[walk.FIRST_SEGMENT, number] = sum(counts[:number])
         table[walk.SEGMENT_COUNT, number] = counts[number]
         table[list(log), number] = list(log.values())
+    table[walk.LEAST_RATIO] = np.array([ratio for *_, ratio in cases], np.float64).view(np.int64)
     segments = [segment for each, *_ in cases for segment in each]
     answers = np.full((walk.ANSWER_COLUMNS, len(cases)), 99, np.int64)
     walk_compaction(
         np.array(segments, np.int64).reshape(-1, walk.SEGMENT_COLUMNS).T.copy(),
         table,
-        np.array([ratio for *_, ratio in cases], np.float64),
         now_ms,
         answers,
     )
