@@ -163,8 +163,8 @@ class ConfigError(PylogError):
 
     Attributes:
         key: Its name.
-        value: What it was set to, None where it is not set at all.
-        reason: What was expected.
+        value: Its value, None if it is not set.
+        reason: The expected value.
     """
 
     kafka_code = 40
@@ -329,7 +329,7 @@ class ManifestError(PylogError):
     Attributes:
         file: URL or path of it.
         field: Where in it, as a dotted path; empty where the whole is meant.
-        reason: What was expected and what was found.
+        reason: The expected and the actual content.
     """
 
     template = "{file}{where}: {reason}"
@@ -350,7 +350,7 @@ class BadBytesError(PylogError):
     Attributes:
         file: Name or path of the file.
         position: Byte position in that file.
-        reason: What was expected and what was found.
+        reason: The expected and the actual content.
         offset: The batch or record that lies there, None where the bytes do not tell.
     """
 
@@ -415,7 +415,7 @@ class CheckpointError(PylogError):
     Attributes:
         file: Name or path of the file.
         line: 1-based number of the line, 0 where the file as a whole is meant.
-        reason: What was expected and what was found.
+        reason: The expected and the actual content.
     """
 
     template = "{file}{where}: {reason}"
@@ -458,7 +458,7 @@ class UnsupportedPythonError(PylogError):
 
     Attributes:
         python: Its version, and its program.
-        reason: What is not as expected.
+        reason: The unexpected fact.
     """
 
     template = (
@@ -553,8 +553,8 @@ class LeaseLostError(StoreRefusedError):
 
     Attributes:
         path: The root, or the partition that was about to be committed.
-        holder: Whose lease it was.
-        event: What became of the lease.
+        holder: The lease's former holder.
+        event: The fate of the lease.
     """
 
     code: str = derived("LEASE_LOST")
@@ -615,7 +615,7 @@ class CorruptClusterMetadataError(PylogError):
     Attributes:
         file: Name or path of the snapshot or segment.
         offset: Offset of the record, None where the file as a whole is meant.
-        reason: What was expected and what was found.
+        reason: The expected and the actual content.
     """
 
     template = "{file}{where}: {reason}"
@@ -635,7 +635,7 @@ class MalformedMessageError(PylogError):
 
     Attributes:
         position: Byte position in the key or value.
-        reason: What was expected and what was found.
+        reason: The expected and the actual content.
     """
 
     template = "byte {position}: {reason}"
@@ -737,9 +737,9 @@ class ProducerStateError(PylogError):
 
     Attributes:
         partition: The partition.
-        producer_id: Whose batch it is.
+        producer_id: The batch's producer.
         offset: The offset that the batch would get.
-        reason: What was expected and what was found.
+        reason: The expected and the actual content.
     """
 
     template = "{partition}: producer {producer_id} at offset {offset}: {reason}"

@@ -29,7 +29,7 @@ def parse_json(content: bytes | str, *, limit_bytes: int, is_strict: bool = Fals
     """Parse UTF-8 JSON in time and memory linear in its length.
 
     Args:
-        content: What was read.
+        content: The content of a file.
         limit_bytes: The most that it may have.
         is_strict: Refuse what Python takes beyond JSON, or takes twice: ``NaN``, and a field that
             stands twice in an object.

@@ -131,7 +131,7 @@ def read_value(kind: Any, value: object, where: str) -> Any:
     Args:
         kind: A plain type, an enum, a dataclass, an optional one of these, or a tuple, a frozenset
             or a mapping of them; Any for what no type describes.
-        value: As it was read.
+        value: The parsed value.
         where: Dotted path of it, for messages.
 
     Raises:
@@ -181,10 +181,10 @@ class JsonFile(Generic[T]):
     """The format of a JSON file or object for a dataclass.
 
     Attributes:
-        kind: What it holds.
-        format: What its first field ``format`` says; None where it has no such field.
-        version: What its second field ``version`` says, if it has a format.
-        layout: Of what is written.
+        kind: The type of its content.
+        format: The value of its first field ``format``; None without such a field.
+        version: The value of its second field ``version``, if it has a format.
+        layout: The layout of the written text.
         is_open: Whether fields that nobody knows are passed over.
     """
 
@@ -277,7 +277,7 @@ class _JsonField:
     """A field of a dataclass and its place in JSON.
 
     Attributes:
-        name: Of the field.
+        name: Name of the field.
         key: In JSON.
         kind: Its declared type.
         default: MISSING where it has none, or one that is made anew.

@@ -210,7 +210,7 @@ class Logs:
     Each call reads the files anew.
 
     Args:
-        paths: As ``open_logs`` takes them.
+        paths: Paths, as for ``open_logs``.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
@@ -236,8 +236,8 @@ class Logs:
         its ``error``; its other columns are null then where they could not be found out.
 
         Args:
-            topics: Of which topics; None for all but the cluster's own metadata log.
-            partitions: Of which partitions, in place of topics.
+            topics: The topics; None for all but the cluster's own metadata log.
+            partitions: The partitions, in place of topics.
 
         Returns:
             topic, partition, location, topic_id (null without one), segments, size_bytes (of the
@@ -271,8 +271,8 @@ class Logs:
         """Return a row a segment of the partitions, by offset.
 
         Args:
-            topics: Of which topics; None for all but the cluster's own metadata log.
-            partitions: Of which partitions, in place of topics.
+            topics: The topics; None for all but the cluster's own metadata log.
+            partitions: The partitions, in place of topics.
 
         Returns:
             topic, partition, base_offset (lower bound of its offsets), size_bytes (of its ``.log``
@@ -306,8 +306,8 @@ class Logs:
         """Return the records of some partitions, read on demand.
 
         Args:
-            topics: Which topics; None for all but the cluster's own metadata log.
-            partitions: Which partitions, in place of topics.
+            topics: The topics; None for all but the cluster's own metadata log.
+            partitions: The partitions, in place of topics.
             start: Where to start, inclusive: an offset for all partitions, one for each of them
                 (EARLIEST and LATEST are offsets, too), or a time, which stands for the first record
                 at or after it. None for the log start.
@@ -372,7 +372,7 @@ class Records:
     DuckDB, pandas, deltalake, ``pyarrow.table``.
 
     Attributes:
-        schema: Of the batches.
+        schema: Schema of the batches.
     """
 
     def __init__(self, ranges: Sequence[ReadRange], schema: pa.Schema) -> None:

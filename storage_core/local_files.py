@@ -54,7 +54,7 @@ class Entry(NamedTuple):
 
     Attributes:
         name: Its name.
-        facts: What it is itself: a link is not followed.
+        facts: Stat result of the entry itself: a link is not followed.
     """
 
     name: str
@@ -81,7 +81,7 @@ def open_folder(path: Path, *, may_be_link: bool = False) -> Iterator[int]:
     """Open a folder for the time of a block.
 
     Args:
-        path: Of the folder; what is above its last name may be links.
+        path: Path of the folder; above its last name there may be links.
         may_be_link: Whether the last name may be one, too: for what a person named.
 
     Raises:
@@ -99,7 +99,7 @@ def open_folder_below(folder: int, names: tuple[str, ...]) -> Iterator[int]:
     """Open a folder some levels below an open one, without links.
 
     Raises:
-        OSError: As for open_folder.
+        OSError: The errors of ``open_folder``.
     """
     descriptor = os.dup(folder)
     try:
@@ -128,10 +128,10 @@ def open_in(
     """Open a regular file of an open folder, itself and no other.
 
     Args:
-        folder: Of the file.
+        folder: The file's open folder.
         name: Its plain name.
         flags: How.
-        mode: Who may open a file that is made, less the umask; its owner where nothing is said.
+        mode: Mode of a new file, before the umask; by default its owner alone may open it.
 
     Returns:
         Its descriptor.
@@ -164,8 +164,8 @@ def create_in(folder: int, name: str, *, mode: int = PRIVATE_FILE_MODE) -> int:
 
     Args:
         folder: The folder.
-        name: Of the file.
-        mode: As for open_in.
+        name: Name of the file.
+        mode: The mode, as for ``open_in``.
 
     Returns:
         Its descriptor, for writing and reading.
@@ -183,7 +183,7 @@ def require_ours(facts: os.stat_result, *trusted: int) -> None:
     """Refuse a file or folder that somebody else owns or may write.
 
     Args:
-        facts: Of what is open: what a name leads to may be another thing a moment later.
+        facts: Stat result of the open file: its name may lead to another file a moment later.
         trusted: Users whose word counts as ours, beside root's: the owner of a log directory may do
             to it whatever a file about it can have us do.
 
@@ -229,7 +229,7 @@ def open_own_folder(path: Path) -> Iterator[int]:
     """Open our own folder for the block; refuse one writable by others.
 
     Raises:
-        OSError: As for open_folder and require_ours.
+        OSError: The errors of ``open_folder`` and ``require_ours``.
     """
     with open_folder(path) as folder:
         require_ours(os.fstat(folder))
@@ -243,7 +243,7 @@ def open_own_in(folder: int, name: str, flags: int = os.O_RDONLY) -> int:
         Its descriptor.
 
     Raises:
-        OSError: As for open_in and require_ours.
+        OSError: The errors of ``open_in`` and ``require_ours``.
     """
     descriptor = open_in(folder, name, flags)
     try:
@@ -258,8 +258,8 @@ def open_file(path: Path, flags: int = os.O_RDONLY, *, may_be_link: bool = False
     """Open a regular file by its path.
 
     Args:
-        path: Of the file.
-        flags: As for open_in.
+        path: Path of the file.
+        flags: The flags, as for ``open_in``.
         may_be_link: Whether its folder may be a link; the file may not.
     """
     with open_folder(path.parent, may_be_link=may_be_link) as folder:
@@ -282,9 +282,9 @@ def read_small(
     """Return what is in a small file.
 
     Args:
-        path: Of the file.
+        path: Path of the file.
         limit_bytes: How long it may be; a longer one is not read.
-        may_be_link: As for open_file.
+        may_be_link: Whether the path may be a link, as for ``open_file``.
         trusted: Where the file has to be ours, as for require_ours; None where anybody's will do.
 
     Raises:
@@ -362,7 +362,7 @@ def facts_of(path: Path, *, may_be_link: bool = False) -> os.stat_result | None:
     A link is not followed. A missing folder gives None, too.
 
     Args:
-        path: Of a file.
+        path: Path of a file.
         may_be_link: Whether its folder may be a link.
 
     Raises:
@@ -422,7 +422,7 @@ def list_open(folder: int, suffix: str) -> tuple[dict[str, os.stat_result], list
 
     Args:
         folder: The folder.
-        suffix: Of the names whose facts are wanted.
+        suffix: Suffix of the names whose stat results are returned.
 
     Returns:
         (facts, others, are_files): facts by name where it has the suffix, all other names, in any

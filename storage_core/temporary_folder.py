@@ -16,7 +16,7 @@ def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
     """Make a folder for the time of a block.
 
     Args:
-        prefix: What its name begins with.
+        prefix: The beginning of its name.
         parent: Where it is made; None for the system's folder for temporary files.
 
     Raises:

@@ -34,7 +34,7 @@ def valid_at_once(threads: int) -> int:
     """Return the number of ``in_order`` items valid at the same time.
 
     Args:
-        threads: As it is told.
+        threads: The number of threads.
     """
     # One for each thread, and one for the result in use.
     return threads + 1 if threads > 1 else 1
@@ -49,11 +49,11 @@ def in_order(
         items: Makes them, one after the other, each by the thread that works on it then; closed at
             the end, however that comes. The last ``valid_at_once`` items have to be valid at any
             time: an item is used until the result after its own is asked for.
-        work: What is done with an item, by any thread.
+        work: The function for each item, called by any thread.
         threads: How many work; with one, the caller's does everything when a result is asked for.
 
     Raises:
-        Exception: What making an item or the work on it raises, in its turn: never before the
+        Exception: An error of making an item or working on it, in its turn: never before the
             results ahead of it.
     """
     with closing(items):
@@ -131,7 +131,7 @@ def call_together(first: Callable[[], None], *others: Callable[[], None]) -> Non
     """Run disk-bound calls concurrently; wait for all of them.
 
     Raises:
-        Exception: What one of them raised; the others are done, too, or have failed.
+        Exception: An error of one of them; the others are done, too, or have failed.
     """
     futures = [_waiting_threads(os.getpid()).submit(call) for call in others]
     try:

@@ -48,7 +48,7 @@ def count_text(number: int, noun: str, plural: str | None = None) -> str:
 
     Args:
         number: How many.
-        noun: What, in the singular.
+        noun: The counted noun, in the singular.
         plural: The plural, where it is not the noun with an s.
     """
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

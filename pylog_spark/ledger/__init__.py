@@ -17,7 +17,7 @@ def open_ledger(place: Place, location: str, *, run_id: str) -> Ledger:
     """Create the tables that are not there yet and return the ledger.
 
     Args:
-        place: What writes it: a Spark session, or this machine.
+        place: The writer: a Spark session, or this machine.
         location: Path or URL.
         run_id: The run that writes.
 
@@ -48,7 +48,7 @@ def last_limits(
     A limit that was refused, be it in one partition, was not enforced: the one before counts.
 
     Args:
-        place: What reads the ledger.
+        place: The reader of the ledger: a Spark session, or this machine.
         location: Path or URL.
         topics: Names.
         run_id: This run.

@@ -34,7 +34,7 @@ class Ledger(ABC):
         """Append rows to a table; in Delta, a repeated number adds nothing.
 
         Args:
-            table: Which table.
+            table: The table.
             rows: Rows with the table's columns.
             number: Number of the append among the run's appends to this table, rising.
 
@@ -52,13 +52,13 @@ class Ledger(ABC):
         With Spark the rows do not pass through the driver.
 
         Args:
-            table: Which table.
-            engine: What the tasks run on: that of the ledger's own place.
+            table: The table.
+            engine: The engine of the tasks, that of the ledger's place.
             rows: Rows of the engine with the table's columns.
-            number: As for ``append``.
+            number: The number of this append, as for ``append``.
 
         Raises:
-            PylogError: As ``append``.
+            PylogError: The errors of ``append``.
             pyspark.errors.PySparkException: The same, where Spark writes.
         """
 

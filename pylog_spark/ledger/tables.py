@@ -46,7 +46,7 @@ def parquet_files(folder: Path, table: LedgerTable) -> list[Path]:
 
     Args:
         folder: The ledger's.
-        table: Which.
+        table: The table.
     """
     files = folder / table
     return [] if (files / "_delta_log").exists() else sorted(files.glob("*.parquet"))

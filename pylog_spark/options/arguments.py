@@ -16,7 +16,7 @@ def said_as(argument: str, text: object) -> Iterator[None]:
     A store only knows the location that it was asked for; a person looks for the argument.
 
     Args:
-        argument: As the help has it: ``ROOT``, ``PATH``.
+        argument: The argument's name in the help: ``ROOT``, ``PATH``.
         text: Its text.
 
     Raises:

@@ -41,7 +41,7 @@ def parse_bytes(option: str, text: str) -> int:
 
     Args:
         option: Its name, for the error.
-        text: What was written.
+        text: The value's text.
 
     Raises:
         ConfigError: It is no such amount.
@@ -54,7 +54,7 @@ def parse_duration_ms(option: str, text: str) -> int:
 
     Args:
         option: Its name, for the error.
-        text: What was written.
+        text: The value's text.
 
     Raises:
         ConfigError: It is no duration.
@@ -67,7 +67,7 @@ def parse_ratio(option: str, text: str) -> float:
 
     Args:
         option: Its name, for the error.
-        text: What was written.
+        text: The value's text.
 
     Raises:
         ConfigError: It is no such number.
@@ -86,7 +86,7 @@ def parse_position(option: str, text: str) -> int | datetime:
 
     Args:
         option: Its name, for the error.
-        text: What was written: ``4711``, ``-10``, ``2026-11-21T07:56:03Z``. A time without a zone
+        text: The value's text: ``4711``, ``-10``, ``2026-11-21T07:56:03Z``. A time without a zone
             is in UTC, as all times that this program shows.
 
     Returns:

@@ -38,7 +38,7 @@ class Layers:
         """Return an option's value, or its default without a value.
 
         Raises:
-            ConfigError: What a layer says is malformed or out of range.
+            ConfigError: A layer's value is malformed or out of range.
         """
         if option.kind.is_mapping:
             return option.read(self.entries(option.name))

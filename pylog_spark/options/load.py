@@ -72,7 +72,7 @@ def load_config(line: CommandLine, *, now_ms: int) -> JobConfig:
     """Build the options of a run.
 
     Args:
-        line: What the command line says.
+        line: The command line's values.
         now_ms: The machine's clock, epoch milliseconds; a clock that the command line says wins.
 
     Raises:
@@ -206,7 +206,7 @@ def list_entries(layers: Layers, options: JobOptions) -> Iterator[ConfigEntry]:
     Args:
         layers: Where values come from: options by name, ``settings.<key>``, ``broker.<key>``,
             ``topics.<name>`` and ``spark.<key>``.
-        options: What they became.
+        options: The resulting options.
     """
     for option in OPTIONS:
         if option.is_in_files and not option.kind.is_mapping:

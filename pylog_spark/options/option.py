@@ -64,15 +64,15 @@ class Option(Generic[T_co]):
         default: Its value where nobody says one; NO_DEFAULT where somebody has to.
         flag: On the command line; None for an argument, and for what only files may say.
         short: One letter for the flag, with its dash; None for most.
-        metavar: What stands for its value in the help.
+        metavar: The placeholder of its value in the help.
         help: In the help of commands, in Markdown.
         panel: Heading in the help; None for the options that say what is done.
-        says: Of a switch, what it stands for.
-        shown: What the help names as its default; None for nothing.
+        says: A switch's value.
+        shown: The default in the help; None to show none.
         is_required: Whether a command line without it is wrong.
         is_hidden: Whether the help leaves it out.
         is_in_files: Whether ``--config`` files may have it.
-        doc: What its value means; one line of ``pylog config show`` if files may have it.
+        doc: The meaning of its value; one line of ``pylog config show`` if files may have it.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Option(Generic[T_co]):
         """Return its value for what is written, its default for None.
 
         Raises:
-            ConfigError: What is written is malformed or out of range.
+            ConfigError: The text is malformed or out of range.
         """
         if written is None or (self.kind.may_be_empty and not written):
             value: T_co = self.default
@@ -128,7 +128,8 @@ class CommandLine:
     """What a command line has: options and arguments that somebody has written.
 
     Args:
-        written: What is written, by the option's name; None and an empty list are nothing.
+        written: The given texts, by the option's name; None and an empty list mean that none is
+            given.
     """
 
     def __init__(self, written: Mapping[str, Any]) -> None:
@@ -143,7 +144,7 @@ class CommandLine:
         """Return the value of an option, else its default.
 
         Raises:
-            ConfigError: What is written is malformed or out of range.
+            ConfigError: The text is malformed or out of range.
         """
         return option.read(self.written(option))
 

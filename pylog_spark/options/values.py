@@ -135,7 +135,7 @@ class JobOptions:
         cleaner: Settings of compaction that do not belong to a topic.
         tuning: How work is spread over tasks.
         plan_in: File with a plan that was saved: exactly it is applied; None for none.
-        limits: What the run may use and may remove.
+        limits: Bounds of the run's resources and removals.
     """
 
     now_ms: int = NOW_MS.field()

@@ -94,8 +94,8 @@ class SourceOptions:
     """What a query asks for.
 
     Attributes:
-        request: Which records.
-        view: What is shown of them: RECORDS, or one of VIEWS.
+        request: The records to read.
+        view: RECORDS, or one of VIEWS.
         columns: Names of the columns of the view, in order.
         min_partitions: How many tasks there shall be at least, as far as the files can be cut;
             None for as few as there are.
@@ -128,7 +128,7 @@ def parse_options(
     """Read the options of a query.
 
     Args:
-        options: As Spark gives them; names in any case.
+        options: Options as Spark passes them, with names in any case.
         max_partition_bytes: How much of the files a task reads where the options do not say it.
         is_stream: Whether it is a stream: it begins at the logs' end unless told, and has no end.
 
@@ -185,7 +185,7 @@ def parse_spark_bytes(option: str, text: str) -> int:
 
     Args:
         option: Its name, for the error.
-        text: What was written.
+        text: The value's text.
 
     Raises:
         ConfigError: It is no such amount, or zero.
@@ -204,8 +204,8 @@ def canonical_names(
     """Return options by documented names, and names without meaning.
 
     Args:
-        options: As Spark hands them over: in lower case.
-        names: Those that have a meaning.
+        options: Options as Spark passes them: in lower case.
+        names: The supported names.
 
     Raises:
         ConfigError: Some have no meaning, and are not those of a Kafka client either.
@@ -330,8 +330,8 @@ def _parse_bound(
 
     Args:
         texts: The options.
-        end: Which one, "starting" or "ending".
-        words: What may stand in place of offsets; the first one where nothing is said.
+        end: The end, "starting" or "ending".
+        words: Words in place of offsets; the first one is the default.
         refused: LATEST or EARLIEST, where that cannot be said of a partition.
     """
     timestamp, timestamps, offsets = f"{end}Timestamp", f"{end}OffsetsByTimestamp", f"{end}Offsets"

@@ -52,7 +52,7 @@ def next_ends(
 
     Args:
         reached: Up to where the stream has read.
-        logs: What is there.
+        logs: Offsets of the existing logs.
         fail_on_data_loss: Whether it is an error that a log is gone or ends below what was read;
             else it is waited for, with a warning: to go back would repeat records.
 
@@ -86,7 +86,8 @@ def limit_ends(
 
     Args:
         reached: Up to where the stream has read.
-        logs: What is there; a partition that is new to the stream is read from its start.
+        logs: Offsets of the existing logs; a partition that is new to the stream is read from its
+            start.
         ends: Up to where each can be read.
         most: How many offsets, at least 1.
     """

@@ -30,11 +30,11 @@ def plan_tasks(options: SourceOptions, *, now_ms: int) -> list[tuple[ReadRange, 
     The result is empty if there are no records.
 
     Args:
-        options: What the query asks for.
+        options: The query's options.
         now_ms: The query's clock, epoch milliseconds.
 
     Raises:
-        PylogError: As of ``plan_ranges``.
+        PylogError: The errors of ``plan_ranges``.
     """
     request = options.request
     ranges = plan_ranges(request, now_ms=now_ms)
@@ -54,7 +54,7 @@ def plan_parts(request: ReadRequest, *, is_of_roots: bool, now_ms: int) -> list[
     """Return each task's part of a view, in order of partitions.
 
     Args:
-        request: Of which partitions, and where.
+        request: The partitions, and where they are.
         is_of_roots: Whether the view is of roots as a whole, whatever partitions are chosen.
         now_ms: The query's clock, epoch milliseconds.
 

@@ -88,7 +88,7 @@ def parse_sink_options(options: Mapping[str, str], *, is_overwrite: bool) -> Sin
     """Read the options of a write.
 
     Args:
-        options: As Spark gives them; names in any case.
+        options: Options as Spark passes them, with names in any case.
         is_overwrite: Whether the mode is overwrite.
 
     Raises:
@@ -115,7 +115,7 @@ def record_columns(schema: StructType, *, has_topic: bool) -> tuple[str, ...]:
     """Return the columns of a DataFrame that are written.
 
     Args:
-        schema: Of the DataFrame.
+        schema: The DataFrame's schema.
         has_topic: Whether an option names the topic.
 
     Raises:

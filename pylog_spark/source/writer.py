@@ -27,7 +27,7 @@ class KafkaLogWriter(DataSourceArrowWriter):
 
     Args:
         run: The write, begun.
-        columns: Those of the DataFrame that are written.
+        columns: The DataFrame's columns to write.
     """
 
     def __init__(self, run: WriteRun, columns: tuple[str, ...]) -> None:

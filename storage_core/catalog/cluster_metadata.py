@@ -179,7 +179,7 @@ class ClusterMetadata:
             as that is what stands here.
         skipped: Numbers of records of types that concern no log, by type.
         unknown: Numbers of records of types that Kafka 4.4 does not know, by type.
-        notes: What a person should know: a torn end, an unfinished transaction.
+        notes: Notes for a person: a torn end, an unfinished transaction.
     """
 
     topics: Mapping[str, TopicMetadata]
@@ -262,7 +262,7 @@ def list_partition_versions(directory: Path) -> list[PartitionVersion]:
         directory: A ``__cluster_metadata-0``.
 
     Raises:
-        PylogError: As ``read_cluster_metadata``.
+        PylogError: The errors of ``read_cluster_metadata``.
     """
     history = _History(directory)
     _read_files(history, directory, is_recovered=True)

@@ -69,10 +69,10 @@ class SubDirectory:
 
     Attributes:
         path: Its path, or its location as ``open_store`` takes it.
-        kind: What it is.
-        topic_partition: Whose it is; None for CACHE and FOREIGN. Of DELETE and STRAY the topic
+        kind: The kind of directory.
+        topic_partition: Its partition; None for CACHE and FOREIGN. For DELETE and STRAY the topic
             may be cut.
-        topic_id: What its ``partition.metadata`` says, None if there is none.
+        topic_id: The id in its ``partition.metadata``, None without the file.
         problem: Why the topic id could not be read, or why the name does not parse; else empty.
         is_link: Whether the name is that of a link, which a broker follows and we do not.
     """
@@ -96,8 +96,8 @@ class LogDirectoryState:
 
     Attributes:
         path: Its path or URL.
-        meta_properties: What ``meta.properties`` says, None if there is none.
-        clean_shutdown: What the marker says, None if there is none.
+        meta_properties: The content of ``meta.properties``, None without the file.
+        clean_shutdown: The content of the marker, None without one.
         entries: Its sub-directories, sorted by name.
     """
 

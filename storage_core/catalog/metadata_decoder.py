@@ -36,7 +36,7 @@ class _Meaning(NamedTuple):
     """What one type of record says of logs.
 
     Attributes:
-        record: What is made of it.
+        record: The resulting record.
         fields: Attribute of the record and Kafka's name of the field; where the field is null or
             of a later version, the attribute has its default.
         preset: Attributes that stand in no field.

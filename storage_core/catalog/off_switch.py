@@ -22,7 +22,7 @@ def is_switched_off(location: str) -> bool:
     """Whether a partition has an off switch.
 
     Args:
-        location: Of its directory; only one on this machine can say so.
+        location: Location of its directory; the switch works only on this machine.
 
     Raises:
         StorageError: The file is there and cannot be read.

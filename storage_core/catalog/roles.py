@@ -42,7 +42,7 @@ class RoleFacts:
     """The facts of a role, for whoever has the role and not the root.
 
     Attributes:
-        phrase: What a root of it is called, with its article.
+        phrase: The role's name in a sentence, with its article.
         is_owned_by_broker: Whether a broker starts on it: its lock and its checkpoints count, a
             recovery may cut its logs, and what was deleted waits there for its end.
         is_synced: Whether somebody else's sync owns its files: they are only read, and may be of

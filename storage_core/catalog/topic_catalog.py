@@ -94,7 +94,7 @@ class TopicEntry:
         topic: Its name.
         topic_id: Its id as Kafka spells it, None if no source says it.
         config_overrides: Its own settings, by topic key.
-        source: Who knows the topic; explicit configs may add to what the cluster says.
+        source: The origin of the topic; explicit configs may add to the cluster's.
         taken_ms: When that was so, epoch milliseconds, if it was exported; None otherwise.
         ignored_keys: Settings that the cluster has and Kafka 4.4 does not know, sorted.
         replicas: How many replicas each partition has; empty where no source says it.
@@ -116,7 +116,7 @@ class TopicCatalog:
     A catalog is small and has only values, so Spark can send it to tasks.
 
     Attributes:
-        topics: What the cluster says, or what was exported from it, by topic.
+        topics: Configs of the cluster, or of its dump, by topic.
         explicit: Settings said explicitly, by name or glob; of several that match, globs count
             before names and earlier ones before later ones, each overriding those before.
         assume_defaults: Globs of topics that have Kafka's defaults where no source knows them.
@@ -227,7 +227,7 @@ def build_topic_catalog(
 
     Args:
         metadata: The cluster's metadata, None if there is none.
-        dump: What was exported of topics; for those that the metadata does not know.
+        dump: A dump of topics, for those missing from the metadata.
         node_id: The broker whose own settings count, None for none.
         explicit: Settings of topics said explicitly, by name or glob.
         assume_defaults: Globs of topics that may have Kafka's defaults.

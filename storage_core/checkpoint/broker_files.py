@@ -111,7 +111,8 @@ def validate_one_broker(directories: Mapping[str, MetaProperties]) -> None:
     """Check that log directories belong to one broker.
 
     Args:
-        directories: What each directory's file says, by path; directories without one left out.
+        directories: The content of each directory's file, by path; directories without one left
+            out.
 
     Raises:
         InconsistentClusterIdError: They name different clusters.
@@ -134,7 +135,8 @@ def validate_one_cluster(directories: Mapping[str, MetaProperties]) -> None:
     """Check that log directories belong to one cluster.
 
     Args:
-        directories: What each directory's file says, by path; directories without one left out.
+        directories: The content of each directory's file, by path; directories without one left
+            out.
 
     Raises:
         InconsistentClusterIdError: They name different clusters.

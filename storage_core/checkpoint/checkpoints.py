@@ -73,7 +73,7 @@ class Checkpoints:
 
     Attributes:
         entries: Offsets by file and partition; a file that was not read, or is not there, has none.
-        problems: What is wrong with a file that is malformed, by file; it has no entries either.
+        problems: The fault of each malformed file, by file; such a file has no entries.
     """
 
     entries: Mapping[str, Mapping[TopicPartition, int]] = field(default_factory=dict)
@@ -96,7 +96,7 @@ def read_checkpoints(
 
     Args:
         directory: The log directory.
-        files: Which of them.
+        files: The files to read.
         strict: Whether a malformed file is an error; else it is told as a problem, and counts as
             empty.
 

@@ -71,9 +71,9 @@ class LockShare:
     As long as it is open nobody else gets the lock, whatever becomes of the holder.
 
     Args:
-        proof: Of the lock.
+        proof: Proof of the lock.
         connection: To the holder, who waits for its end.
-        descriptor: Of the locked file.
+        descriptor: Descriptor of the locked file.
     """
 
     def __init__(self, proof: LockProof, connection: socket.socket, descriptor: int) -> None:
@@ -124,7 +124,7 @@ class LockShare:
         """Check that it is this open file that the kernel has locked.
 
         Raises:
-            GuardRefusedError: As for ``validate``; or it is not.
+            GuardRefusedError: The errors of ``validate``; or the lock is not held.
         """
         self.validate()
         try:

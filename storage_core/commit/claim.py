@@ -95,10 +95,10 @@ class _Begun:
     """The first line of a claim: the operations about to be done.
 
     Attributes:
-        operations: As ``encode_step`` returns them.
-        result: What every attempt returns once they are done.
+        operations: Results of ``encode_step``.
+        result: The result of every attempt once they are done.
         location: Path of the partition directory.
-        boot: What names the time since the machine was started, None if nothing does.
+        boot: The id of the machine's boot, None if it has none.
         files: Versions of the directory's files, by name; older versions did not say.
         scratch: Versions of the scratch files that are taken in.
     """
@@ -186,7 +186,7 @@ class CommitClaim:
 
         Args:
             plan: The operations.
-            result: What every attempt returns once they are done; plain values.
+            result: The result of every attempt once they are done; plain values.
         """
         self._operations, self._result = plan.operations, result
         self.location, self._boot = plan.location, current_boot()
@@ -382,7 +382,7 @@ def resume_claim(
         (location, result) of the partition; None where the commit had not begun.
 
     Raises:
-        CommitLostError: What was begun is not known, or not wholly.
+        CommitLostError: The steps begun are unknown, at least in part.
         GuardRefusedError: It is another user's, or is gone by now; a purge, or an undo elsewhere,
             works with the trash that the commit keeps its files in; or the lock is lost.
         ManifestError: It is no claim of a commit on this log directory.
@@ -454,7 +454,7 @@ def set_aside_claim(path: Path) -> None:
     under way.
 
     Raises:
-        ManifestError: What stands in it cannot be; it is left.
+        ManifestError: Its content is impossible; it is not changed.
         StorageError: The disk failed; it may be left.
     """
     try:

@@ -60,7 +60,7 @@ def decode_step(row: Mapping[str, Any], *, file: str, where: str) -> Operation:
     """Return the operation that ``encode_step`` encoded.
 
     Args:
-        row: What stands in a claim.
+        row: A row of a claim.
         file: The claim, for messages.
         where: Dotted path of it in there.
 
@@ -81,7 +81,7 @@ def require_places(
     """Check that steps stay within a run's places on one log directory.
 
     Args:
-        steps: What a killed run was going to do.
+        steps: The steps of a killed run.
         location: Path of the partition directory that it says it worked on.
         claim: The file that says so.
         log_directory: The directory whose lock is held.
@@ -126,7 +126,7 @@ def trash_of(steps: Iterable[Operation], location: str) -> list[Path]:
     Steps keep files in them, or write records.
 
     Args:
-        steps: Of one commit; ``require_places`` has accepted them.
+        steps: Steps of one commit, accepted by ``require_places``.
         location: Path of the partition directory.
     """
     places = (

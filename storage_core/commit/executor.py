@@ -40,7 +40,7 @@ def apply_steps(operations: Iterable[Operation], store: LogStore) -> Iterator[Op
     """Apply operations to a store, in order; yield each one after.
 
     Raises:
-        StorageError: As for ``commit``.
+        StorageError: The errors of ``commit``.
     """
     # Ask once: each check of the protocol looks up every method.
     outside = store if isinstance(store, DirectoryStore) else None

@@ -68,10 +68,10 @@ def with_trash(plan: CommitPlan, store: LogStore, run_folder: Path, *, action: s
     A plan without changes of files is returned as it is.
 
     Args:
-        plan: What is to be done to a partition.
+        plan: The plan of a commit on a partition.
         store: Its directory as it is now, on a local disk.
         run_folder: The run's folder in the trash.
-        action: What the commit does.
+        action: The action of the commit.
 
     Raises:
         StorageError: The disk failed.

@@ -114,8 +114,8 @@ class KeepFile:
     """Keep a file's present version outside of the directory, too.
 
     Attributes:
-        name: Of the file.
-        path: What it is called outside; folders on the way are made.
+        name: Name of the file.
+        path: Its path outside; missing folders are made.
         size_bytes: How long it is; -1 where that is not known before the commit.
         is_copy: Whether its bytes are copied; otherwise it gets a second name on its filesystem.
         reason: Why.
@@ -247,7 +247,7 @@ def follow_step(
 
     Args:
         step: The step.
-        files: What stands for the version of each file before it.
+        files: The version of each file before the step.
         new_version: Returns what stands for the version that the step itself makes.
     """
     match step:

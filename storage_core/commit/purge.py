@@ -60,7 +60,7 @@ class Purge:
 
     Attributes:
         location: The directory, or the run's folder in the trash.
-        plans: What removes it, folder by folder; none where nothing is old enough.
+        plans: Plans to remove it, folder by folder; none if nothing is old enough.
         files: How many files go.
         size_bytes: Their bytes; those of a file with another name elsewhere are not freed.
         wait_ms: How long the first that is too young still has to wait; None where none is.
@@ -80,7 +80,7 @@ class Purged:
     Attributes:
         files: How many files or objects.
         size_bytes: Their bytes.
-        steps: What was applied, described.
+        steps: The applied steps, described.
     """
 
     files: int
@@ -95,7 +95,7 @@ def apply_purge(purge: Purge, *, dry_run: bool, fence: Callable[[], None] | None
     time, those below others first.
 
     Args:
-        purge: What goes.
+        purge: The planned purge.
         dry_run: Whether nothing is removed.
         fence: Asked right before each change: raises where the place is not ours any more.
     """

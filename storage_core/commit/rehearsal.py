@@ -46,8 +46,7 @@ def verify_fit(
 
     Args:
         directory: The partition directory.
-        steps: What is left of a commit; of the first independent group of them it is not known
-            how many were done.
+        steps: The remaining steps of a commit; of their first independent group, some may be done.
         expected: The version of each file as the step before them left it.
         scratch: The version of each scratch file that is to be promoted, by its path.
 

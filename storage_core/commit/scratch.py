@@ -44,7 +44,7 @@ def scratch_home(log_directory: Path, prefix: str = SCRATCH_PREFIX) -> Path | No
 
     Args:
         log_directory: Its path.
-        prefix: What the folder's name begins with.
+        prefix: The beginning of the folder's name.
 
     Returns:
         None where scratch files have to lie inside the partition directories: the log directory is
@@ -119,7 +119,7 @@ def sweep_scratch(log_directory: Path, *, inside: Iterable[Path] | None = None) 
 
     Args:
         log_directory: The directory.
-        inside: What ``find_inside`` said, be it gone by now; None to ask it.
+        inside: The result of ``find_inside``, even if files are gone by now; None to call it.
 
     Returns:
         How many files and folders were there.
@@ -146,7 +146,7 @@ def find_claims(log_directory: Path, *, inside: Iterable[Path] | None = None) ->
 
     Args:
         log_directory: The directory.
-        inside: What ``find_inside`` said; None to ask it.
+        inside: The result of ``find_inside``; None to call it.
 
     Raises:
         StorageError: The disk failed.

@@ -87,7 +87,7 @@ class CommitSubject:
 
     Attributes:
         run_id: The run.
-        action: What it did: compact, retain, recover.
+        action: The action: compact, retain, recover.
         directory: Path of the partition directory.
     """
 
@@ -115,8 +115,8 @@ class TrashedCommit(CommitRecord):
 
     Attributes:
         folder: Its own folder in the trash.
-        files_after: What the commit left; None where it did not come to its end.
-        undo: What is known of an undo: None, ``begun`` or ``done``.
+        files_after: The directory's files after the commit; None if it did not end.
+        undo: The state of an undo: None, ``begun`` or ``done``.
     """
 
     folder: Path
@@ -369,7 +369,7 @@ def write_raised(run_folder: Path, raised: Mapping[str, Mapping[str, int]]) -> N
         raised: New log starts, by log directory and ``<topic>-<partition>``.
 
     Raises:
-        CheckpointError: What is there already cannot be understood.
+        CheckpointError: The existing file is malformed.
         StorageError: The disk failed.
     """
     _put_raised(run_folder, {**_read_all_raised(run_folder), **raised})
@@ -380,10 +380,10 @@ def drop_raised(run_folder: Path, locations: Collection[str]) -> None:
 
     Args:
         run_folder: The run's.
-        locations: Of these log directories.
+        locations: The log directories.
 
     Raises:
-        CheckpointError: What is there cannot be understood.
+        CheckpointError: The file is malformed.
         StorageError: The disk failed.
     """
     raised = _read_all_raised(run_folder)
@@ -519,9 +519,9 @@ class _TrashFile:
     """A small file of a trash as it was read.
 
     Attributes:
-        path: Of the file.
+        path: Path of the file.
         content: All of it.
-        facts: Of the folder it was read in, and of itself.
+        facts: Stat results of its folder, and of itself.
     """
 
     path: Path

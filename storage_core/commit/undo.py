@@ -75,7 +75,7 @@ class UndonePartition:
         bytes_after: The same afterwards.
         segments_before: How many ``.log`` files there were.
         segments_after: How many there are.
-        plans: What it takes, commit by commit.
+        plans: The plans, commit by commit.
     """
 
     bytes_before: int
@@ -129,7 +129,7 @@ def undo_partition(
         settling: Brings a swap that a killed undo left to its end, or back to its beginning.
 
     Raises:
-        PylogError: As ``check_partition``; what was undone until then stays.
+        PylogError: The errors of ``check_partition``; commits undone until then stay undone.
     """
     files = _files_of(store)
     plans = [_undo_commit(store, trashed, settling) for trashed in _to_undo(folders)]
@@ -204,7 +204,7 @@ def _verify_left(trashed: TrashedCommit, files: Files) -> None:
     After the beginning of an undo, a file may also be as it was before the run.
 
     Args:
-        trashed: What the run kept and left.
+        trashed: The run's commit, from the trash.
         files: The directory's files.
 
     Raises:
@@ -229,7 +229,7 @@ def _files_before(trashed: TrashedCommit, files: Files) -> dict[str, FileFingerp
     """Return the files of the directory as an undo leaves them.
 
     Args:
-        trashed: What the run kept and left; verified.
+        trashed: The run's commit, from the trash; verified.
         files: The directory's files.
     """
     all_files = {**files, **{file.name: file for file in trashed.former_files}}
@@ -241,7 +241,7 @@ def _plan_undo(store: LogStore, trashed: TrashedCommit, files: Files) -> CommitP
 
     Args:
         store: The partition directory.
-        trashed: What the run kept and left; verified.
+        trashed: The run's commit, from the trash; verified.
         files: The directory's files, none of them transient.
     """
     is_copy = not is_same_filesystem(Path(store.location), trashed.folder)

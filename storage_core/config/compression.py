@@ -40,7 +40,7 @@ class Recompression:
 
     Attributes:
         codec: PRODUCER for each batch's own, as Kafka's cleaner.
-        level: As Kafka's ``compression.*.level`` has it; None for the default of the codec.
+        level: The level, as in Kafka's ``compression.*.level``; None for the codec's default.
     """
 
     codec: BrokerCompressionType = BrokerCompressionType.PRODUCER

@@ -34,8 +34,8 @@ class BrokerName:
     Attributes:
         name: The broker's key.
         type: Its own type, which may differ from the topic key's.
-        factor: What one of its units is in the topic key's unit; a negative value stands for
-            itself, since it means no limit.
+        factor: One of its units in the topic key's unit; a negative value, which means no limit, is
+            not multiplied.
     """
 
     name: str
@@ -50,7 +50,7 @@ class ConfigKey:
     Attributes:
         name: Kafka's own name, or ours.
         attribute: The field of the config class.
-        scope: What it belongs to; PYLOG for a key that Kafka does not have.
+        scope: The key's owner; PYLOG for a key that Kafka does not have.
         broker_names: Broker-wide keys behind a topic key, the one that wins first.
         default: The default as text that parses to it; empty where nothing is set.
         type: How a text becomes a value.

@@ -187,7 +187,7 @@ def effective_settings(
     """Return each topic key's effective value and its origin, by key.
 
     Raises:
-        ConfigError: As ``LogConfig.from_topic_overrides``, but for contradictions.
+        ConfigError: The errors of ``LogConfig.from_topic_overrides``, except contradictions.
     """
     resolved = resolve_topic_settings(overrides, broker if broker is not None else {})
     settings = []

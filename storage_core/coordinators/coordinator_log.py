@@ -30,8 +30,8 @@ class ReplayedRecord:
     Attributes:
         offset: Its offset.
         timestamp_ms: Its timestamp, epoch milliseconds.
-        producer_id: Of the transaction that it belongs to, NO_PRODUCER_ID for none.
-        decoded: What it says.
+        producer_id: The producer of its transaction, NO_PRODUCER_ID without one.
+        decoded: The decoded record.
     """
 
     offset: int
@@ -46,7 +46,7 @@ class TransactionEnd:
 
     Attributes:
         offset: Offset of the marker.
-        producer_id: Whose transaction ends.
+        producer_id: The producer whose transaction ends.
         is_commit: Whether it is committed.
     """
 

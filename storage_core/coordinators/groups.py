@@ -58,13 +58,13 @@ class CommittedOffset:
     Attributes:
         key: Group, topic and partition.
         offset: First offset that the group has not processed.
-        leader_epoch: Of the record before it, -1 where the commit does not say.
-        metadata: What the committer wrote with it.
+        leader_epoch: Leader epoch of the record before it, -1 if the commit has none.
+        metadata: The committer's metadata.
         commit_ms: When it was committed, epoch milliseconds.
         expire_ms: When it expires, where the commit says so (version 1 alone); None elsewhere.
-        topic_id: Of the topic, None where the commit does not say.
+        topic_id: Id of the topic, None if the commit has none.
         record_offset: Offset of the record in its partition of ``__consumer_offsets``.
-        producer_id: Of the transaction that it was part of, NO_PRODUCER_ID for none.
+        producer_id: The producer of its transaction, NO_PRODUCER_ID without one.
     """
 
     key: CommitKey
@@ -84,7 +84,7 @@ class GroupMember:
 
     Attributes:
         member_id: Its id.
-        instance_id: Of a static member; None elsewhere.
+        instance_id: The id of a static member; None for others.
         client_id: Its client id.
         client_host: Its host, as the coordinator saw it.
         topics: Names that it subscribes to, sorted; None where they are not known.
@@ -107,9 +107,9 @@ class Group:
         group: Its id.
         type: Its type.
         state: The state of it, None where files do not tell (streams groups with members).
-        protocol_type: Of a classic group: ``consumer`` for consumers, empty for who commits offsets
-            and never joined; None for other types.
-        protocol: Of a classic group: the assignor that was chosen; None elsewhere.
+        protocol_type: For a classic group: ``consumer`` for consumers, empty for committers that
+            never joined; None for other types.
+        protocol: The assignor of a classic group; None for others.
         epoch: Generation of a classic group, epoch of another; None for a group of offsets alone.
         state_ms: Since when a classic group is in its state, epoch milliseconds; None where no
             record says so.

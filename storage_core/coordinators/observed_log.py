@@ -23,7 +23,7 @@ class ObservedLog:
 
     Attributes:
         bounds: Where it begins and ends.
-        open_transactions: Those that no marker has ended, the oldest first.
+        open_transactions: Transactions without an end marker, the oldest first.
     """
 
     bounds: LogBounds

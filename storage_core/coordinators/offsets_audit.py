@@ -47,12 +47,12 @@ class AuditedCommit:
         key: Group, topic and partition.
         commit: The commit, None where the group has none: a coordinator answers offset -1 and
             empty metadata.
-        bounds: Of the log, None where it is not there.
+        bounds: The log's bounds, None without the log.
         lag: Records' offsets from the commit to the log end, at least 0; None without either.
         high_watermark_lag: The same to the high watermark, which is how far consumers read.
         expires_ms: From when on the commit may be removed, epoch milliseconds; None as long as the
             group is as it is.
-        findings: What is wrong.
+        findings: Findings about the commit.
     """
 
     key: CommitKey
@@ -95,10 +95,10 @@ def audit_commits(
     topics, or of those that its members subscribe to, whose log is there.
 
     Args:
-        groups: Of one partition of ``__consumer_offsets``.
+        groups: The groups in one partition of ``__consumer_offsets``.
         offsets: The committed offsets of the same.
-        bounds: Of the logs that are there.
-        settings: What decides.
+        bounds: Bounds of the existing logs.
+        settings: The settings of the audit.
         partition: Number of that partition of ``__consumer_offsets``.
     """
     keys_of_group: dict[str, set[CommitKey]] = {}

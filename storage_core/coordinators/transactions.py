@@ -177,12 +177,12 @@ class HoldingTransaction:
 
     Attributes:
         partition: The partition.
-        open: What its log says.
-        entry: What a coordinator says of its producer, None where none does.
+        open: The transaction in its log.
+        entry: A coordinator's entry of its producer, None without one.
         holds_stable_offset: Whether it is what committed reads stop at: it began before all other
             open ones of the partition.
-        verdict: Who ends it.
-        command: What a person runs about it on the cluster; empty where nothing is to be done.
+        verdict: Who will end it.
+        command: The command against it on the cluster; empty if none is needed.
     """
 
     partition: TopicPartition
@@ -203,8 +203,8 @@ def judge_open_transactions(
     """Yield who ends each open transaction, by partition and where it began.
 
     Args:
-        open_transactions: Of each log that has some.
-        entries: What coordinators know.
+        open_transactions: The open transactions of each log with any.
+        entries: The coordinators' entries.
         now_ms: The run's clock, epoch milliseconds.
         is_complete: Whether the entries are those of all partitions of ``__transaction_state``;
             else nobody can say of a producer that no coordinator knows it.

@@ -15,10 +15,10 @@ class Undecoded:
         problem: Why.
         type_id: Number of their type, None where the key is too short for one.
         type: Kafka's name of the type, None for an unknown one.
-        version: Of their values, None where it does not get that far.
+        version: The version of their values, None if it was not reached.
         first_offset: Offset of the first of them.
         count: How many there are.
-        reason: What is wrong with the first.
+        reason: The fault of the first.
     """
 
     problem: Problem

@@ -70,8 +70,8 @@ class IndexFinding:
         entry: Number of the first entry that breaks it, from 0; the count of entries where it
             concerns the whole file.
         position: Byte position of that entry in the index file.
-        expected: What should stand there: an offset, a timestamp, a version or a byte count.
-        actual: What stands there, of the same kind.
+        expected: The right value: an offset, a timestamp, a version or a byte count.
+        actual: The actual value, of the same kind.
         count: How many entries break it.
     """
 
@@ -126,9 +126,9 @@ def audit_offset_index(
     """Check an offset index.
 
     Args:
-        base_offset: Of the segment.
+        base_offset: Base offset of the segment.
         data: The file, with or without the zeros at its end.
-        batches: Those of the segment for the deep audit, None to look at the index alone.
+        batches: The segment's batches for the deep audit, None to check the index alone.
         file_bytes: Length of the file, None for that of the data.
 
     Returns:
@@ -174,9 +174,9 @@ def audit_time_index(
     """Check a time index.
 
     Args:
-        base_offset: Of the segment.
+        base_offset: Base offset of the segment.
         data: The file, with or without the zeros at its end.
-        batches: Those of the segment for the deep audit, None to look at the index alone.
+        batches: The segment's batches for the deep audit, None to check the index alone.
         is_closed: Whether the segment's largest timestamp must be its last entry, as it is in
             every segment that was rolled, cleaned or cleanly closed.
         file_bytes: Length of the file, None for that of the data.
@@ -219,7 +219,7 @@ def audit_transaction_index(
     """Check a transaction index.
 
     Args:
-        base_offset: Of the segment.
+        base_offset: Base offset of the segment.
         data: The whole file; empty for a segment without one.
         aborted: The aborted transactions whose markers lie in the segment, as the log tells
             them, for the deep audit; None to look at the index alone.

@@ -61,7 +61,7 @@ def find_slots(column: EntryColumn, target: int, *, entry_bytes: int) -> Slots:
 
     Args:
         column: The values of all entries.
-        target: What to look for.
+        target: The value to find.
         entry_bytes: Size of an entry in the file.
     """
     count = len(column)
@@ -93,8 +93,8 @@ class PagedEntries:
 
     Args:
         open_file: Opens the file; a page is read with a call of its own.
-        path: Of the file, for messages.
-        entry: What the file is made of.
+        path: Path of the file, for messages.
+        entry: The type of the file's entries.
         limit_bytes: The most that the file may have.
 
     Raises:
@@ -175,7 +175,7 @@ class _SegmentIndex:
     """Entries of one index file, a ragged tail left out.
 
     Attributes:
-        entry: What the file is made of.
+        entry: The type of the file's entries.
         base_offset: Base offset of the segment.
         entries: entry[n], or entries that are read as they are needed.
     """
@@ -197,7 +197,7 @@ class _SegmentIndex:
         """Return the index in a file; a search reads only its part.
 
         Raises:
-            StorageError: As `PagedEntries`; so do the searches.
+            StorageError: The errors of ``PagedEntries``, also in the searches.
         """
         return cls(base_offset, PagedEntries(open_file, path, cls.entry, limit_bytes=limit_bytes))
 
@@ -319,8 +319,8 @@ def read_entries(
 
     Args:
         store: The partition directory.
-        name: Of the file.
-        entry: What it is made of.
+        name: Name of the file.
+        entry: The type of its entries.
         limit_bytes: The most that the file may have.
         with_hole: Whether the entries count that lie in a hole at the file's end: all zeros.
 
@@ -366,8 +366,8 @@ def read_used(store: LogStore, name: str, entry: np.dtype[Any], *, limit_bytes: 
 
     Args:
         store: The partition directory.
-        name: Of the file.
-        entry: What it is made of.
+        name: Name of the file.
+        entry: The type of its entries.
         limit_bytes: The most that the file may have.
 
     Raises:
@@ -400,7 +400,7 @@ def read_last_entry(reader: FileReader, entry: np.dtype[Any], *, is_closed: bool
 
     Args:
         reader: The open file.
-        entry: What it is made of.
+        entry: The type of its entries.
         is_closed: Whether a broker closed it. If not, zeros at its end are no entries: the last
             one before them is searched.
 

@@ -15,10 +15,10 @@ class AbortedTxn:
     """One aborted transaction.
 
     Attributes:
-        producer_id: Whose it was.
+        producer_id: The transaction's producer.
         first_offset: Offset of its first batch.
         last_offset: Offset of its abort marker.
-        last_stable_offset: As it was when the marker was written.
+        last_stable_offset: The last stable offset when the marker was written.
     """
 
     producer_id: int
@@ -48,7 +48,7 @@ def read_transactions(
 
     Args:
         file: Its name, for messages.
-        base_offset: Of its segment.
+        base_offset: Base offset of its segment.
         entries: TXN_INDEX_ENTRY[n].
         start: Position of the first of them in the file.
 

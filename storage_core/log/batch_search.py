@@ -92,7 +92,7 @@ def find_batch_for_offset(
 
     Args:
         reader: The open .log file.
-        offset: What to look for.
+        offset: The offset to find.
         start: Position of a batch that does not begin behind the one to be found.
         end: Where the segment ends, the end of the file if None.
 
@@ -139,7 +139,7 @@ def first_offset_of(window: Window, row: int, limits: Limits) -> int:
 
     Args:
         window: Holds the batch.
-        row: Which one it is.
+        row: The batch's row.
         limits: How large its records may become.
 
     Raises:
@@ -197,7 +197,7 @@ def next_offset_by_index(view: DirectoryView, log_name: str, index: OffsetIndex)
     """Return the offset after a segment's last batch, as `find_next_offset`.
 
     Raises:
-        CorruptRecordError: As `find_next_offset`.
+        CorruptRecordError: As in ``find_next_offset``.
     """
     with closing(view.open(log_name)) as reader:
         return next_offset_in(reader, index)
@@ -211,7 +211,7 @@ def next_offset_in(reader: FileReader, index: OffsetIndex) -> int:
         index: Its offset index, or as much of the end as a search for the last entry looks at.
 
     Raises:
-        CorruptRecordError: As `find_next_offset`.
+        CorruptRecordError: As in ``find_next_offset``.
         StorageError: The file cannot be read.
     """
     last = index.last_offset
@@ -233,7 +233,7 @@ def find_batch_base_offset(
 
     Args:
         view: The partition directory.
-        base_offsets: Of the segments, in order.
+        base_offsets: Base offsets of the segments, in order.
         offset: At or above the log start offset.
 
     Raises:
@@ -325,9 +325,9 @@ def checked_start(
 
     Args:
         reader: The open .log file.
-        base_offset: Of the segment.
-        size_bytes: Of the segment.
-        position: What the index says.
+        base_offset: Base offset of the segment.
+        size_bytes: Size of the segment.
+        position: The index's position.
         offset: A batch that begins behind it is no place to begin.
 
     Raises:

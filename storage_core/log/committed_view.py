@@ -128,7 +128,7 @@ def scan_batch_tables(
 
     Args:
         store: The partition directory.
-        name: Of the segment's file.
+        name: Name of the segment's file.
         start: Position of a batch.
         end: Where to stop; None for the end of the file.
 

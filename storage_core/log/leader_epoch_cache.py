@@ -25,8 +25,8 @@ class LeaderEpochCache:
     """Entries with strictly rising epochs and start offsets.
 
     Args:
-        entries: As they stand in a file; each goes through `assign`, so that one that is out of
-            order removes those that it contradicts.
+        entries: Entries in a file's order; each passes ``assign``, so an entry out of order removes
+            those that it contradicts.
     """
 
     def __init__(self, entries: Iterable[EpochEntry] = ()) -> None:

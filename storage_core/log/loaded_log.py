@@ -14,7 +14,7 @@ class Cut:
     """Bytes of one file that recovery removes.
 
     Attributes:
-        base_offset: Of the segment.
+        base_offset: Base offset of the segment.
         file: Name of the file that has the bytes now.
         position: Where in the file they begin.
         size_bytes: How many they are; 0 where a segment is removed that had none.
@@ -45,7 +45,7 @@ class LogRepairs:
     """What recovery had to do beyond reading.
 
     Attributes:
-        cuts: What is lost, in file order.
+        cuts: The cuts, in file order.
         rebuilt: Base offsets of the segments whose indexes were built anew.
         split: Base offsets of the segments that were split because their offsets did not fit.
         scanned_bytes: Bytes of the segments that were read from end to end.
@@ -98,11 +98,11 @@ class LoadedLog:
         recovery_point: First offset that is not known to be on the disk.
         high_watermark: First offset that is not known to be on all in-sync replicas.
         last_stable_offset: First offset that a committed read does not reach.
-        producers: Those alive, in the order in which the log met them.
+        producers: Live producers, in the order of their first appearance.
         epochs: Leader epochs.
         snapshot_offsets: Offsets of the producer snapshots, as the operations will leave them.
-        operations: What Kafka changes in the directory when it loads and cleanly closes this log.
-        repairs: What recovery did.
+        operations: Kafka's changes of the directory on loading and cleanly closing this log.
+        repairs: The recovery's repairs.
         follower_end: Where it ends after its cuts; None without any.
     """
 

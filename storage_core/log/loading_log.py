@@ -50,9 +50,9 @@ class LoadingLog:
 
     Attributes:
         view: The directory with all that is planned so far.
-        config: As given.
-        cleaner: As given.
-        base_offsets: Of the segments, ascending.
+        config: The topic's config.
+        cleaner: The cleaner's config.
+        base_offsets: Base offsets of the segments, ascending.
         epochs: The leader epochs.
         producers: The producers.
         log_start_offset: First offset that may be read.
@@ -145,8 +145,8 @@ class LoadingLog:
         """Plan to cut a segment to a length; return the bytes cut.
 
         Args:
-            base_offset: Of the segment.
-            size_bytes: What it keeps.
+            base_offset: Base offset of the segment.
+            size_bytes: Its size after the cut.
             end_offset: The first offset that the log does not have any more.
             reason: Why.
         """
@@ -197,7 +197,7 @@ class LoadingLog:
         in which that batch cannot be found.
 
         Raises:
-            PylogError: As `find_batch_base_offset`.
+            PylogError: The errors of ``find_batch_base_offset``.
         """
         first = self.producers.state.transactions.first_unstable_offset
         if first is None:

@@ -39,7 +39,7 @@ class Gap:
     Attributes:
         first_offset: The first of them.
         end_offset: Just past the last one; None where the log ends with them.
-        evidence: What shows that they are missing, for a person.
+        evidence: The evidence that they are missing, for a person.
     """
 
     first_offset: int

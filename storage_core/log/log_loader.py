@@ -73,7 +73,7 @@ def load_log(
 
     Raises:
         RecoveryRequiredError: Kafka would recover or split a segment, or begin an empty log.
-        PylogError: As `LogLoader.load`.
+        PylogError: The errors of ``LogLoader.load``.
     """
     loader = LogLoader(
         store,
@@ -101,16 +101,11 @@ def find_clean_end(
     This is the one rule that says whether such a load fails. It reads what the load reads: the tail
     of the active segment, indexes of transactions, small files. Closed segments are not read.
 
-    Args:
-        store: The partition directory.
-        config: As `load_log`, and so are all others.
-        cleaner: See there.
-        now_ms: See there.
-        log_start_checkpoint: See there.
+    The arguments are those of ``load_log``.
 
     Raises:
         RecoveryRequiredError: A broker would recover or split a segment, or begin an empty log.
-        PylogError: A broker does not load the log: as `LogLoader.load`.
+        PylogError: A broker does not load the log: the errors of ``LogLoader.load``.
     """
     loader = LogLoader(
         store,

@@ -34,7 +34,7 @@ class SegmentState:
         modified_ms: Its last modification, epoch milliseconds.
         offset_index_bytes: Length of the offset index, whole entries only.
         time_index_bytes: Length of the time index, whole entries only.
-        max_timestamp: Of the last time index entry, NO_TIMESTAMP where there is none.
+        max_timestamp: Timestamp of the last time index entry, NO_TIMESTAMP without one.
         first_batch_timestamp: Largest timestamp of the first batch, NO_TIMESTAMP where there is
             none or it was not asked for.
         aborted: Its transaction index.
@@ -63,7 +63,7 @@ def segments_from(base_offsets: Sequence[int], offset: int) -> Sequence[int]:
     """Return the segments to search for an offset, as Kafka chooses.
 
     Args:
-        base_offsets: Of all segments, ascending.
+        base_offsets: Base offsets of all segments, ascending.
         offset: Below the first segment it means all of them.
     """
     return base_offsets[max(0, bisect_right(base_offsets, offset) - 1) :]
@@ -88,11 +88,11 @@ def describe_segment(
 
     Args:
         view: The partition directory; the segment has its indexes.
-        base_offset: Of the segment.
+        base_offset: Base offset of the segment.
         needs_first_timestamp: Whether its first batch has to be read for it.
 
     Raises:
-        CorruptIndexError: As `read_aborted`.
+        CorruptIndexError: As in ``read_aborted``.
         StorageError: The store failed.
     """
     log_name = log_file(base_offset)

@@ -39,12 +39,12 @@ def follow_leader(log: LoadingLog, offsets: Iterable[int]) -> FollowerEnd:
 
     Args:
         log: The log.
-        offsets: Of the rounds, in order. One above the log's end empties the log, which begins
-            there: its leader has nothing older.
+        offsets: Offsets of the rounds, in order. One above the log's end empties the log, which
+            then begins there: its leader has nothing older.
 
     Raises:
         ValueError: An offset is negative.
-        PylogError: As ``truncate_log``.
+        PylogError: The errors of ``truncate_log``.
     """
     ages: dict[int, bool] = {}
     # After each cut below the former one, Kafka's cleaner begins again at the active segment.
@@ -77,7 +77,7 @@ def truncate_log(log: LoadingLog, offset: int) -> bool:
 
     Raises:
         ValueError: The offset is negative.
-        PylogError: As ``LogLoader.load``, for what has to be replayed.
+        PylogError: The errors of ``LogLoader.load`` for the replayed part.
     """
     ages: dict[int, bool] = {}
     is_cut = _cut(log, offset, ages)

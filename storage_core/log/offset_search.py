@@ -28,7 +28,7 @@ class TimedOffset(NamedTuple):
     Attributes:
         timestamp: Its timestamp, epoch milliseconds.
         offset: Its offset.
-        leader_epoch: Of its batch, NO_LEADER_EPOCH if that says none.
+        leader_epoch: Leader epoch of its batch, NO_LEADER_EPOCH without one.
     """
 
     timestamp: int
@@ -55,7 +55,7 @@ def find_offset_for_time(
         segments: In offset order.
         target_ms: Epoch milliseconds.
         log_start_offset: Records below it do not count.
-        limits: What a batch may expand to.
+        limits: Bounds on a batch's decompressed size.
 
     Returns:
         Its offset, or None if every record is older.
@@ -123,7 +123,7 @@ def find_record_from(  # what to search, for what, and up to where
         target_ms: Epoch milliseconds.
         first_offset: Records below it do not count.
         with_control: Whether markers count, as they do to Kafka.
-        limits: What a batch may expand to.
+        limits: Bounds on a batch's decompressed size.
 
     Raises:
         PylogError: A batch that had to be read is corrupt, or the store failed.

@@ -137,10 +137,10 @@ class OpenTransaction:
     """One open transaction of a partition.
 
     Attributes:
-        producer_id: Whose it is.
+        producer_id: The transaction's producer.
         producer_epoch: The producer's epoch.
         first_offset: Where it began: no committed read goes beyond the smallest of these.
-        last_timestamp: Of its newest batch, epoch milliseconds.
+        last_timestamp: Timestamp of its newest batch, epoch milliseconds.
         age_ms: Time since then; negative if the producer's clock is ahead.
         is_late: Whether its coordinator should have ended it by now. Such a transaction may hang:
             nobody will end it, unless a person does.
@@ -175,7 +175,7 @@ def list_open_transactions(
     """Return the open transactions of a log, the oldest first.
 
     Args:
-        producers: Of a loaded log (``LoadedLog.producers``).
+        producers: Producers of a loaded log (``LoadedLog.producers``).
         now_ms: The run's clock, epoch milliseconds.
         max_transaction_timeout_ms: The cluster's ``transaction.max.timeout.ms``.
     """

@@ -40,8 +40,8 @@ class ProducerEntry:
         last_sequence: Last sequence of its last batch, NO_SEQUENCE if none is remembered.
         last_offset: Last offset of that batch, NO_OFFSET if none is remembered.
         offset_delta: Last minus first offset of that batch.
-        last_timestamp: Of its last batch or marker, epoch milliseconds.
-        coordinator_epoch: Of the last marker's coordinator.
+        last_timestamp: Timestamp of its last batch or marker, epoch milliseconds.
+        coordinator_epoch: Epoch of the last marker's coordinator.
         current_txn_first_offset: Where its open transaction began, NO_OFFSET if none is open.
     """
 
@@ -77,7 +77,7 @@ def parse_snapshot_table(file: str, data: bytes) -> NDArray[np.void]:
     """Return a snapshot's entries as SNAPSHOT_ENTRY[n], a view of its bytes.
 
     Raises:
-        CorruptSnapshotError: As `parse_producer_snapshot`.
+        CorruptSnapshotError: As in ``parse_producer_snapshot``.
     """
     if len(data) < SNAPSHOT_HEADER.itemsize:
         raise CorruptSnapshotError(

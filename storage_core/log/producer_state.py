@@ -59,11 +59,11 @@ class CompletedTxn(NamedTuple):
     """A transaction that a marker ends.
 
     Attributes:
-        producer_id: Whose it was.
-        first_offset: Of its first batch.
-        last_offset: Of its marker.
+        producer_id: The transaction's producer.
+        first_offset: Offset of its first batch.
+        last_offset: Offset of its marker.
         is_aborted: Whether the marker aborts it.
-        position: Of the marker, in its file or in what is appended.
+        position: Position of the marker, in its file or in the appended bytes.
     """
 
     producer_id: int
@@ -79,7 +79,7 @@ class ProducerAppendInfo:
     Args:
         place: Name of the partition or of the file, for messages.
         current: The producer as it is before the append.
-        origin: Who appends.
+        origin: The origin of the append.
 
     Attributes:
         data: The data batches so far that are of the newest epoch.
@@ -141,7 +141,8 @@ class ProducerAppendInfo:
         Args:
             event: The batch. Of data, events that several batches were reduced to will do, but
                 where a client appends.
-            transaction_version: Of a marker: 0 to 2, or UNKNOWN_TRANSACTION_VERSION.
+            transaction_version: Version of a marker's transaction: 0 to 2, or
+                UNKNOWN_TRANSACTION_VERSION.
 
         Raises:
             InvalidProducerEpochError: Its epoch was fenced.
@@ -287,7 +288,7 @@ class ProducerChanges:
 
     Attributes:
         place: Name of the partition or of the file, for messages.
-        origin: Who appends.
+        origin: The origin of the append.
         infos: The producers as they will be.
         completed: The transactions that end.
         duplicate: The batch that was written before; then nothing else counts.
@@ -374,8 +375,8 @@ class ProducerState:
             The transactions that were aborted in it, for its transaction index.
 
         Raises:
-            InvalidTxnStateError: As `replay`.
-            InvalidRecordError: As `replay`.
+            InvalidTxnStateError: As in ``replay``.
+            InvalidRecordError: As in ``replay``.
         """
         aborted = []
         for event in iterate_events(events):
@@ -394,8 +395,8 @@ class ProducerState:
         Args:
             place: Name of the partition or of the file, for messages.
             events: The batches, in order.
-            origin: Who appends.
-            transaction_version: Of markers.
+            origin: The origin of the append.
+            transaction_version: Version of the markers' transactions.
 
         Raises:
             PylogError: A batch contradicts its producer's state; see ProducerAppendInfo.
@@ -438,8 +439,8 @@ class ProducerState:
         """Take over an append's changes; return entries of the transaction index.
 
         Raises:
-            InvalidAppendError: As `take`.
-            InvalidTxnStateError: As `take`.
+            InvalidAppendError: As in ``take``.
+            InvalidTxnStateError: As in ``take``.
         """
         self._update(changes)
         aborted = []

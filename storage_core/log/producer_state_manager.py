@@ -102,7 +102,7 @@ class ProducerStateManager:
         """Bring the state to an offset by newest snapshot and replay.
 
         Args:
-            base_offsets: Of the segments, ascending.
+            base_offsets: Base offsets of the segments, ascending.
             log_start_offset: Snapshots at or below it go.
             end_offset: Where the state has to be complete; snapshots above it go.
             after_clean_shutdown: Whether a log without any snapshot counts as one without

@@ -127,7 +127,7 @@ class SegmentRecovery:
 
         Raises:
             CorruptRecordError: It does not end beyond its offsets, or as ``split_segment``.
-            PylogError: As ``split_segment``.
+            PylogError: The errors of ``split_segment``.
         """
         log = self._log
         base_offset, scan = overflow.base_offset, overflow.scan

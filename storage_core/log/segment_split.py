@@ -58,7 +58,7 @@ class SegmentSplit:
     """A segment that was read for its split.
 
     Attributes:
-        base_offset: Of the segment.
+        base_offset: Base offset of the segment.
         lowest_offset: Lowest offset that a batch's header begins or ends with: a damaged batch may
             end before it begins.
         highest_offset: The highest of these.
@@ -114,7 +114,7 @@ def find_parts(
 
     Args:
         reader: The open .log file.
-        base_offset: Of the segment.
+        base_offset: Base offset of the segment.
         index_interval_bytes: ``index.interval.bytes``.
         max_index_bytes: ``segment.index.bytes``.
         limits: How large records and batches may become when they are decompressed.
@@ -180,16 +180,7 @@ def split_segment(
 ) -> list[int]:
     """Plan to split a segment into fitting parts; return their base offsets.
 
-    Args:
-        view: The partition directory.
-        base_offset: Of the segment.
-        index_interval_bytes: As `find_parts`, and so are all others.
-        max_index_bytes: See there.
-        limits: See there.
-        keeps_txn_index: As `plan_parts`.
-
-    Raises:
-        PylogError: As `find_parts`.
+    The arguments, and the errors, are those of ``find_parts`` and ``plan_parts``.
     """
     with closing(view.open(log_file(base_offset))) as reader:
         split = find_parts(

@@ -138,7 +138,7 @@ class PlannedStore(ReadOnlyStore):
     """The files of a partition once a load's plan has been applied.
 
     Args:
-        view: Of the log that was loaded, and closed.
+        view: View of the loaded and closed log.
     """
 
     def __init__(self, view: DirectoryView) -> None:

@@ -82,8 +82,8 @@ class UnifiedLog(OpenLog):
             data: One v2 or compressed batch, or any number of uncompressed legacy messages; what
                 follows the last whole batch is left out. It is not changed.
             leader_epoch: The leader's epoch.
-            origin: Who sends it. A Raft leader's batches keep their offsets.
-            transaction_version: Of a marker: 0 to 2.
+            origin: The origin of the append. A Raft leader's batches keep their offsets.
+            transaction_version: Version of a marker's transaction: 0 to 2.
             to_magic: Message format to store; Kafka 4 stores v2.
 
         Raises:
@@ -113,7 +113,7 @@ class UnifiedLog(OpenLog):
         Raises:
             UnexpectedAppendOffsetError: They begin below the log end offset.
             OffsetsOutOfOrderError: Their offsets do not rise.
-            PylogError: As for append_as_leader.
+            PylogError: The errors of ``append_as_leader``.
         """
         return self._append(data, leader_epoch=leader_epoch, origin=AppendOrigin.REPLICATION)
 
@@ -148,16 +148,16 @@ class UnifiedLog(OpenLog):
         """Append a commit or abort marker for the transaction coordinator.
 
         Args:
-            producer_id: Whose transaction ends.
+            producer_id: The producer whose transaction ends.
             producer_epoch: Its epoch; with transaction version 2 one more than its last batch had.
             is_abort: Whether it aborts; else it commits.
             leader_epoch: The leader's epoch.
-            timestamp: Of the marker; None for now.
-            coordinator_epoch: Of the coordinator.
+            timestamp: Timestamp of the marker; None for now.
+            coordinator_epoch: Epoch of the coordinator.
             transaction_version: 0 to 2.
 
         Raises:
-            PylogError: As for append_as_leader.
+            PylogError: The errors of ``append_as_leader``.
         """
         marker = end_txn_marker(
             producer_id=producer_id,
@@ -191,10 +191,10 @@ class UnifiedLog(OpenLog):
         Args:
             records: The records.
             leader_epoch: The leader's epoch.
-            codec: What the producer compresses with; the topic's own codec comes first.
+            codec: The producer's codec; the topic's own codec comes first.
             batch_bytes: Size of a batch before compression; None for max.message.bytes.
             batch_records: Records of a batch.
-            producer: Who writes, None for a producer without an id.
+            producer: The producer, None for one without an id.
 
         Raises:
             InvalidColumnError: The columns contradict themselves.

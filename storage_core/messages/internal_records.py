@@ -62,7 +62,7 @@ class DecodedRecord:
     Attributes:
         type_id: Number of its type, None where the bytes do not get that far.
         type: Kafka's name of the type, None for an unknown one.
-        version: Of its value, None for a tombstone.
+        version: Version of its value, None for a tombstone.
         key: Fields of the key, None where there is none or it is not decoded.
         value: Fields of the value, None for a tombstone or where it is not decoded.
         is_tombstone: Whether it has no value: what its key names is gone.

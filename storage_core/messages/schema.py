@@ -58,7 +58,7 @@ class ArrayOf(NamedTuple):
     """An array.
 
     Attributes:
-        element: What it is an array of: a primitive, or the fields of a struct.
+        element: The type of its elements: a primitive, or the fields of a struct.
     """
 
     element: Union[Type, "Struct"]
@@ -74,7 +74,7 @@ class Field(NamedTuple):
         until: The last one.
         is_nullable: Whether it may be null, in each version that has it.
         tag: Its tag, None for a field that every message of these versions has.
-        default: Of a tagged field, its value where the bytes do not have it.
+        default: A tagged field's value if the bytes lack it.
         is_secret: Whether it is nobody's to read.
     """
 
@@ -139,8 +139,8 @@ class RecordType(NamedTuple):
 
     Attributes:
         name: Kafka's.
-        value: What its value is; a record without a value is a tombstone.
-        key: What its key is, None where records have no key.
+        value: The message of its value; a record without a value is a tombstone.
+        key: The message of its key, None if records have no key.
     """
 
     name: str

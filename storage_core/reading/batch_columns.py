@@ -53,7 +53,7 @@ def batch_column(
         file: Name of the segment's file.
         file_position: Where in the file the positions of the batches count from.
         batches: The batches.
-        rows: Which of them, one for each element of the column.
+        rows: Their indexes, one for each element of the column.
     """
     match name:
         case "file":
@@ -86,7 +86,7 @@ def to_time(epoch_ms: NDArray[np.int64], *, is_null: NDArray[np.bool_]) -> pa.Ar
 
     Args:
         epoch_ms: Epoch milliseconds.
-        is_null: Which are null beside those.
+        is_null: Mask of further nulls.
     """
     smallest, largest = epoch_ms.min(initial=0), epoch_ms.max(initial=0)
     if not is_null.any() and smallest >= -_LARGEST_MS and largest <= _LARGEST_MS:

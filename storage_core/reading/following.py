@@ -26,12 +26,12 @@ def follow_range(
 
     Args:
         wanted: The range.
-        request: What it was planned for.
+        request: The request of its plan.
         now_ms: The reader's clock, epoch milliseconds.
 
     Raises:
         ChangedWhileReadError: The files change again and again.
-        PylogError: As of ``plan_ranges`` and ``read_range``.
+        PylogError: The errors of ``plan_ranges`` and ``read_range``.
     """
     ranges = [wanted]
     reached = wanted.start_offset

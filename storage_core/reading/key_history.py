@@ -78,7 +78,7 @@ class Copy:
     Attributes:
         kind: LOG; DELETED, a file that Kafka has renamed; DIRECTORY, one that Kafka has renamed;
             GENERATION, of a managed root; TRASH, of a run.
-        name: Of the directory, the generation, or the run; empty for the log itself.
+        name: Name of the directory, the generation, or the run; empty for the log itself.
         path: Path or URL of the segment.
     """
 
@@ -133,7 +133,7 @@ class PartitionHistory:
         cleaned_to: Entry of the cleaner's checkpoint, None without.
         is_compacted: Whether it is known that compaction worked here: by that, or by the topic's
             policy. Else offsets may be missing for another reason.
-        errors: What could not be read, each with ``error_class`` and ``error``.
+        errors: Read errors, each with ``error_class`` and ``error``.
     """
 
     partition: TopicPartition
@@ -190,8 +190,8 @@ class _SegmentFolder:
     """Segments of a partition that lie together.
 
     Attributes:
-        copy: What a version is said to be left in; its path is that of the directory.
-        location: As ``open_store`` takes it.
+        copy: The place of a version in reports, with the directory's path.
+        location: Its location, as for ``open_store``.
         files: The segments, by the names that they had in the log.
         growing: The segment that somebody may append to.
     """
@@ -219,7 +219,7 @@ class _PartitionHistory:
         log: Its log, None without.
         log_bytes: Size of the log's files.
         others: Other places.
-        errors: What could not be read.
+        errors: Read errors.
     """
 
     partition: TopicPartition
@@ -252,11 +252,11 @@ def find_history(  # each argument is a question of its own, most of them by nam
 
     Args:
         path: Path or URL of a log directory, a managed root or one partition.
-        topic: Which topic.
+        topic: The topic.
         keys: At least one.
         now_ms: The reader's clock, epoch milliseconds.
         trash: The folder in which runs keep what they take away.
-        numbers: Of which partitions; none for all of them.
+        numbers: Partition numbers; none for all.
         most: How many versions of each key, the newest ones; fewer where they are very long. At
             least 1.
         on_read: Told before and after each partition how many bytes were read, and how many there
@@ -541,7 +541,7 @@ class _NewestRecords:
 
     Attributes:
         batches: The records.
-        floor: Those below it were let go.
+        floor: Offset below which versions were dropped.
     """
 
     def __init__(self, most: int) -> None:

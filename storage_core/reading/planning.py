@@ -145,7 +145,7 @@ def plan_ranges(request: ReadRequest, *, now_ms: int) -> list[ReadRange]:
     """Return the file ranges of a read request; none without records.
 
     Args:
-        request: What is asked for.
+        request: The request.
         now_ms: The reader's clock, epoch milliseconds.
 
     Raises:
@@ -171,7 +171,7 @@ def find_offsets(
     the one before it does not reach up to it, that one's end is where a read ends for now.
 
     Args:
-        request: What is asked for; its end is that of the logs.
+        request: The request; its end is that of the logs.
         reached: Up to where a log was read before; without an entry, nothing of it was.
         now_ms: The reader's clock, epoch milliseconds.
 
@@ -179,7 +179,7 @@ def find_offsets(
         The offsets of each partition that has a log, in the order of partitions.
 
     Raises:
-        PylogError: As of ``plan_ranges``.
+        PylogError: The errors of ``plan_ranges``.
     """
     logs = _list_logs(request, now_ms)
     offsets_of_logs = _look_at_each(
@@ -239,7 +239,7 @@ class _Planner:
     log start first, so that no listing with some of them left is taken for the whole log.
 
     Attributes:
-        root: Whose partitions they are.
+        root: The partitions' root.
     """
 
     def __init__(self, root: Root, request: ReadRequest, now_ms: int) -> None:
@@ -605,7 +605,7 @@ def _parts(
 
     Args:
         store: The partition.
-        segments: Those that are read.
+        segments: The segments to read.
         following: By base offset, that of the next segment; the last one has none.
         part_bytes: How large a part may be.
     """

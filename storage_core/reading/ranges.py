@@ -97,7 +97,7 @@ class ReadRange:
         segments: Consecutive segments, in offset order.
         files: Their files by the names that they have in a settled log, as they were listed.
         growing: The log of the partition that somebody may append to.
-        next_base_offset: Of the segment that follows; None where the log ends, with a tail that
+        next_base_offset: Base offset of the next segment; None at the log's end, with a tail that
             may be torn.
         start_offset: First offset that counts.
         end_offset: Just past the last one, None for no bound but the files' ends. Where records of
@@ -112,7 +112,7 @@ class ReadRange:
         fail_on_data_loss: Whether missing offsets are an error; else a warning.
         columns: Names of the columns, in order.
         keys: Only records with one of these keys are read; None for all.
-        limits: What a batch may expand to.
+        limits: Bounds on a batch's decompressed size.
     """
 
     directory: str

@@ -24,7 +24,7 @@ class TopicChoice:
         names: Topics by name; None where another way was chosen.
         pattern: Regular expression that a topic's whole name has to match; None likewise.
         assigned: Partitions one by one; None likewise.
-        option: What the reader calls this choice, for messages.
+        option: The reader's name for this choice, for messages.
         may_be_missing: Whether it is no error that a topic or partition is not there.
     """
 
@@ -94,7 +94,7 @@ class Bound:
             for the log's own end.
         is_past_end_allowed: Whether a log without a record at or after the time is read from its
             end, which is no record, in place of an error.
-        option: What the reader calls this bound, for messages.
+        option: The reader's name for this bound, for messages.
     """
 
     timestamps_ms: Mapping[TopicPartition, int] | int | None = None
@@ -132,7 +132,7 @@ class ReadRequest:
 
     Attributes:
         paths: Paths or URLs of log directories or of single partition directories, at least one.
-        choice: Which partitions.
+        choice: The partitions.
         starting: Where to start, inclusive.
         ending: Where to end, exclusive.
         columns: Names of the columns, in order.

@@ -22,8 +22,8 @@ class FileInfo:
         name: Plain file name.
         size_bytes: Length at the time of the listing.
         modified_ms: Time of the last modification, epoch milliseconds.
-        identity: Which file it is, whatever it is called: the disk's number of it, or the version
-            of an object; empty where the store cannot tell.
+        identity: The file's identity, independent of its name: an inode number, or an object's
+            version; empty if the store cannot tell.
     """
 
     name: str
@@ -148,7 +148,7 @@ class LogStore(Protocol):
         So is all that happened to the directory's entries before.
 
         Args:
-            name: Of the file.
+            name: Name of the file.
             content: All of it.
             modified_ms: Its modification time, epoch milliseconds; None for now.
         """
@@ -224,8 +224,8 @@ class IdentifyingStore(LogStore, Protocol):
         """Open a file if it still has this identity, else return None.
 
         Args:
-            name: Of the file.
-            identity: As a listing said it.
+            name: Name of the file.
+            identity: The identity in a listing.
 
         Raises:
             StorageError: It cannot be opened, for another reason than not being there.
@@ -242,7 +242,7 @@ class OwnedFiles(ABC):
 
         Args:
             descriptor: The other one.
-            name: Of the file here, or of one that is to be here.
+            name: Name of a file here, or of a future one.
 
         Raises:
             StorageError: The disk failed.
@@ -266,8 +266,8 @@ class DirectoryStore(LogStore, Protocol):
         while its path is there was kept by one.
 
         Args:
-            name: Of the file.
-            path: What it is called outside.
+            name: Name of the file.
+            path: Its path outside.
             is_copy: Whether the bytes are copied.
 
         Raises:
@@ -280,7 +280,7 @@ class DirectoryStore(LogStore, Protocol):
         """Put a kept file into the directory, replacing its namesake.
 
         Args:
-            path: Of the file.
+            path: Path of the file.
             name: In the directory.
             is_copy: Whether the bytes are copied.
 

@@ -52,8 +52,8 @@ class BucketRemark:
     """A setting that a person should know before the first write.
 
     Attributes:
-        code: What it is about.
-        message: What was found, and what follows from it.
+        code: The subject.
+        message: The fact, and what follows from it.
     """
 
     code: RemarkCode

@@ -32,7 +32,7 @@ def copy_object(
 
     Args:
         source: Where the object is.
-        key: Of the object.
+        key: Key of the object.
         etag: Tag of the version; empty where its store gives none.
         target: Where the copy goes; may be the same store.
         target_key: Key of the copy.

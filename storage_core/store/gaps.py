@@ -41,7 +41,7 @@ class CopiesStretches(Protocol):
         """Return the location of a range; None if it cannot be copied.
 
         Args:
-            name: Of the file.
+            name: Name of the file.
             start: Where in the file the stretch begins.
             size_bytes: Its length; the file is no shorter.
         """

@@ -44,7 +44,7 @@ class PartitionGarbage:
     """The objects of one partition that a purge may delete.
 
     Attributes:
-        partition: Which one.
+        partition: The partition.
         generation: The current one; 0 where there is no manifest, and so no garbage.
         oldest_generation: The oldest one that is kept, for readers and undo.
         histories: Superseded manifests that may go; they have to go before the data that only
@@ -82,7 +82,7 @@ def kept_generations(
 
     Args:
         objects: The managed root.
-        partition: Which partition.
+        partition: The partition.
         grace_start_ms: When the grace period began, epoch milliseconds; a generation that was
             superseded before is not kept.
 
@@ -168,8 +168,8 @@ def delete_garbage(
 
     Args:
         objects: The root.
-        garbage: What may go.
-        fencing_token: Of the lease.
+        garbage: The garbage to delete.
+        fencing_token: Token of the lease.
         fence: Called before every request that changes something; raises if the lease is not held
             any more: its next holder may bring back a generation that needs what is still to go.
 

@@ -37,7 +37,7 @@ class Head:
     """A generation as it was read.
 
     Attributes:
-        manifest: What it says.
+        manifest: Its content.
         etag: Tag of the current manifest's object; empty for a generation that is not the current
             one, and for a partition that has none yet.
         content: The manifest's bytes; empty as the tag is.
@@ -79,7 +79,7 @@ def read_head(objects: ObjectStore, partition: TopicPartition) -> Head:
 
     Raises:
         PartitionNotFoundError: The partition has none.
-        ManifestError: What is there is no manifest.
+        ManifestError: The object is no manifest.
         StorageError: The store failed.
     """
     key = manifest_key(partition)
@@ -122,7 +122,7 @@ def read_generation(objects: ObjectStore, partition: TopicPartition, generation:
 
     Raises:
         PartitionNotFoundError: There is no such generation, or not any more.
-        ManifestError: What is there is no manifest.
+        ManifestError: The object is no manifest.
         StorageError: The store failed.
     """
     head = read_head(objects, partition)
@@ -149,7 +149,7 @@ def commit_generation(
 
     Args:
         objects: The managed root.
-        head: What it replaces.
+        head: The head to replace.
         manifest: The next generation.
         fence: Called right before the one PUT that counts; raises to stop it.
 
@@ -189,9 +189,9 @@ def raise_fence(
 
     Args:
         objects: The managed root.
-        partition: Which partition.
+        partition: The partition.
         head: Its current generation, as it was read under the lease.
-        token: Of the lease that is held now.
+        token: Token of the lease held now.
 
     Raises:
         ChangedWhileReadError: Another generation is the current one.

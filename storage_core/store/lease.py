@@ -38,7 +38,7 @@ class LeaseProof:
     """Identifies the lease of a run, for its tasks.
 
     Attributes:
-        holder: Who the run is, for people.
+        holder: Name of the run, for people.
         token: The fencing token, at least 1.
         nonce: 32 hexadecimal digits; tells two acquisitions apart whatever the token says.
     """
@@ -75,7 +75,7 @@ def read_lease(objects: ObjectStore) -> tuple[LeaseFacts, str] | None:
     """Return the lease and its object's tag; None without a lease.
 
     Raises:
-        ManifestError: What is there is no lease.
+        ManifestError: The object is no lease.
         StorageError: The store failed.
     """
     try:
@@ -227,13 +227,13 @@ def acquire_lease(
 
     Args:
         objects: The root.
-        holder: Who takes it, for people: at most 1,024 printable ASCII characters.
+        holder: Name of the new holder, for people: at most 1,024 printable ASCII characters.
         ttl_ms: How long it lasts unless it is renewed, milliseconds.
-        clock: Of this machine by default.
+        clock: The clock, by default this machine's.
 
     Raises:
         LeaseHeldError: Another run has it, or was quicker.
-        ManifestError: What is there is no lease, or the holder is no such text.
+        ManifestError: The object is no lease, or the holder is no such text.
         StorageError: The store failed.
     """
     clock = clock or SystemClock()

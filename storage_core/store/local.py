@@ -66,7 +66,7 @@ class storage_errors:  # noqa: N801  # reads like the context managers of contex
 
     Args:
         path: The path, or a folder.
-        name: Of a file in it; without one it is about the path itself.
+        name: Name of a file in it; without one the error is about the path itself.
     """
 
     __slots__ = ("_name", "_path")
@@ -133,8 +133,8 @@ class LocalFileReader(MappedReader, HoledReader):
     If the file shrinks, a read fails; the process does not.
 
     Args:
-        directory: Of the file, for messages.
-        name: Of the file.
+        directory: Directory of the file, for messages.
+        name: Name of the file.
         descriptor: The file, open; this object closes it.
         may_map: Whether ``map`` may have the file to itself.
 
@@ -534,8 +534,8 @@ class LocalStore(UnsharedStore, OwnedFiles):
 
         Args:
             descriptor: The other one; a folder, too.
-            name: Of the file here, or of one that is to be here; the directory itself where nothing
-                is said, to a folder.
+            name: Name of a file here, or of a future one; by default the directory itself, to a
+                folder.
         """
         with storage_errors(self.directory, name), self._folder() as folder:
             if stat.S_ISDIR(os.fstat(descriptor).st_mode):
@@ -604,7 +604,7 @@ def make_folder(folder: Path, *, mode: int = _PRIVATE_FOLDER_MODE) -> None:
 
     Args:
         folder: Nothing happens if it is there.
-        mode: Who may open it; only its owner where nothing else is said.
+        mode: Mode of a new folder; by default only its owner may open it.
     """
     if folder.is_dir():
         return

@@ -315,7 +315,7 @@ class _Temporary:
 
     Attributes:
         folder: The open folder that it is in.
-        name: What it is called there.
+        name: Its name there.
         etag: The tag that it has under any name.
     """
 

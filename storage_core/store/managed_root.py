@@ -40,7 +40,7 @@ def find_root(objects: ObjectStore) -> RootFacts | None:
     """Read the marker file of a managed root; None without one.
 
     Raises:
-        ManifestError: What is there is not what its format allows.
+        ManifestError: The object breaks its format.
         StorageError: The store failed.
     """
     try:
@@ -76,7 +76,7 @@ def record_adopted(objects: ObjectStore, mirror: str) -> None:
 
     Raises:
         ConditionFailedError: Somebody else writes the record at this moment.
-        ManifestError: What is there is not what its format allows.
+        ManifestError: The object breaks its format.
         StorageError: The store failed.
     """
     _, etag = objects.get_with_etag(MANAGED_ROOT_FILE, limit_bytes=MAX_ROOT_BYTES)

@@ -71,7 +71,7 @@ class ManagedStore:
 
     Args:
         objects: The root.
-        partition: Which partition.
+        partition: The partition.
         generation: The one to read; None for the current one when it is first needed.
         attempt_id: Names what is uploaded; None for a new name that nobody else has.
         is_new: Whether a partition without a manifest is an empty one that a publish creates.
@@ -120,7 +120,7 @@ class ManagedStore:
 
         Raises:
             PartitionNotFoundError: The partition, or that generation of it, does not exist.
-            ManifestError: What is there is no manifest.
+            ManifestError: The object is no manifest.
             StorageError: The store failed.
         """
         return self._head().manifest
@@ -329,9 +329,9 @@ class ManagedStore:
 
         Args:
             run_id: The run that commits.
-            fencing_token: Of its lease; a manifest with a higher one is not replaced.
+            fencing_token: Token of its lease; a manifest with a higher one is not replaced.
             fence: Called right before the PUT; raises if the lease is not held any more.
-            result: What the commit came to, kept in the manifest.
+            result: The commit's result, for the manifest.
 
         Returns:
             The manifest that is current now; this store reads it from here on.

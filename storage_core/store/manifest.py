@@ -73,7 +73,7 @@ class FileEntry:
     """The object and range that hold the bytes of one file.
 
     Attributes:
-        key: Of the object: relative to the root, or the URL of an adopted one.
+        key: Key of the object, relative to the root; the URL of an adopted one.
         start: Position of the file's first byte in the object.
         size_bytes: Length of the file.
         etag: Tag of the object; empty for a file without bytes, which needs no object.
@@ -95,15 +95,15 @@ class Manifest:
     """One generation of a partition.
 
     Attributes:
-        partition: Which one.
+        partition: The partition.
         topic_id: Kafka's, 22 characters; None where it is not known.
         generation: 1 for the first manifest, one more with every commit.
         run_id: The run that committed it.
         attempt_id: The attempt of that run's task; no two attempts share one.
-        fencing_token: Of the lease that the run held.
+        fencing_token: Token of the run's lease.
         committed_ms: By the run's clock, epoch milliseconds.
-        checkpoints: Of the partition.
-        result: What the commit came to, for whoever asks later; any JSON object.
+        checkpoints: Checkpoints of the partition.
+        result: The commit's result, for later questions; any JSON object.
         files: By name.
     """
 
@@ -157,7 +157,7 @@ def parse_manifest(content: bytes, partition: TopicPartition, *, root: str, file
 
     Args:
         content: The object's bytes.
-        partition: Whose it should be.
+        partition: The expected partition.
         root: URL of the managed root; an adopted object has to be in the same kind of store.
         file: Where the content is from, for messages.
 

@@ -83,16 +83,16 @@ class ObjectFileReader:
     Args:
         objects: Where the object is.
         key: Its key.
-        name: Of the file, for messages.
+        name: Name of the file, for messages.
         size_bytes: Length of the file.
         start: Where in the object it begins.
         etag: Version to read; empty for whichever there is.
         kept: Where small reads are kept; None for nowhere.
 
     Attributes:
-        name: Of the file.
+        name: Name of the file.
         size_bytes: Its length.
-        version: Which bytes of which version of which object it is.
+        version: Identity of its object, the object's version, and the range.
         block_bytes: Size of the ranges of large reads and of reads ahead.
     """
 
@@ -256,7 +256,7 @@ class EntryReader:
         """Return a file whole.
 
         Args:
-            name: Of the file, for messages.
+            name: Name of the file, for messages.
             entry: Where it is.
 
         Raises:
@@ -325,7 +325,7 @@ class ObjectDirectory(ReadOnlyStore):
     Args:
         objects: Where the folder is.
         folder: Its key, without a slash at the end; empty for the store's own top.
-        listing: What is in it, where a listing of many folders has told already.
+        listing: Its files, if known from a listing of many folders.
     """
 
     def __init__(

@@ -45,7 +45,7 @@ class ObjectInfo:
         etag: Tag of this version, without quotes.
         modified_ms: When it was written, epoch milliseconds, by the store's clock. An object
             store cannot keep a file's own time: a manifest does.
-        storage_class: As the store names it; empty where it has none.
+        storage_class: The store's name for it; empty if it has none.
     """
 
     key: str
@@ -87,7 +87,7 @@ class ObjectStore(Protocol):
         """Return a stretch of an object, shorter where the object ends before.
 
         Args:
-            key: Of the object.
+            key: Key of the object.
             start: Position of the first byte.
             size_bytes: How many to return at most.
             etag: If given, the version that has to be read.
@@ -225,8 +225,8 @@ def settle_write(store: ObjectStore, key: str, content: bytes, expected_etag: st
 
     Args:
         store: Where it is.
-        key: Of the object.
-        content: What was to be written.
+        key: Key of the object.
+        content: The content of the write.
         expected_etag: Tag of the version that was to be replaced; empty for none.
 
     Raises:

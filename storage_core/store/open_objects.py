@@ -73,7 +73,7 @@ def open_object_store(url: str) -> ObjectStore:
         ConfigError: fsspec knows no such kind of URL, or it says a password: rows, ledgers, plans
             and manifests repeat it.
         MissingDriverError: The package that reaches such a URL is not installed.
-        StorageError: What such a package itself needs is not there.
+        StorageError: A dependency of such a package is missing.
     """
     url = url.removeprefix(MANAGED_PREFIX)
     if not is_url(url):

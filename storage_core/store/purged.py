@@ -68,7 +68,7 @@ def record_purged(objects: ObjectStore, *, grace_start_ms: int, now_ms: int) -> 
 
     Args:
         objects: The root.
-        grace_start_ms: Of that purge.
+        grace_start_ms: Start of that purge's grace period.
         now_ms: By this machine's clock: what is written from now on has not been looked at,
             wherever the grace period was said to begin.
 
@@ -86,8 +86,8 @@ def may_have_garbage(
 
     Args:
         infos: All its objects.
-        partition: Whose they are.
-        seen_ms: As read_purged returns it.
+        partition: The partition.
+        seen_ms: The result of ``read_purged``.
         grace_start_ms: When the grace period began, epoch milliseconds.
     """
     history = f"{partition}/{HISTORY_DIRECTORY}/"
@@ -113,7 +113,7 @@ def find_due(
         objects: The root.
         partitions: At least one, in ``key_order``, with no other one between them that the root
             has: neighbours share the pages of a listing.
-        seen_ms: As read_purged returns it.
+        seen_ms: The result of ``read_purged``.
         grace_start_ms: When the grace period began, epoch milliseconds.
 
     Raises:

@@ -41,8 +41,8 @@ def put_with_gaps(target: ObjectStore, key: str, path: str, gaps: Sequence[Copie
 
     Args:
         target: The managed root, on S3.
-        key: Of the new object.
-        path: Of the file; gaps may be filled in it.
+        key: Key of the new object.
+        path: Path of the file; gaps may be filled in it.
         gaps: All of them, in order, each of at least ``gaps.LEAST_GAP_BYTES``.
 
     Raises:

@@ -95,7 +95,7 @@ class S3ObjectStore:
         """Call an S3 operation on this bucket by botocore's method name.
 
         Raises:
-            OSError: As s3fs translates what S3 answers; the cause has S3's own code.
+            OSError: S3's answer as s3fs translates it; the cause has S3's own code.
             StorageError: S3 was not reached, or there are no credentials.
         """
         try:
@@ -311,8 +311,8 @@ class S3ObjectStore:
         """Turn errors of s3fs and botocore into errors that name the object.
 
         Args:
-            key: Of the object.
-            etag: Of a read, the version that is wanted; empty for that of the read's beginning.
+            key: Key of the object.
+            etag: For a read, the wanted version; empty for the one at the read's beginning.
         """
         path = f"{self._url}/{key}"
         try:
@@ -335,7 +335,7 @@ def open_filesystem(process: int, environment: tuple[tuple[str, str], ...]) -> S
 
     Args:
         process: Its number: connections do not survive a fork.
-        environment: What the environment says about AWS.
+        environment: AWS settings from the environment.
     """
     del process
     config: dict[str, Any] = {

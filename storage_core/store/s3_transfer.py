@@ -41,7 +41,7 @@ class Part:
     Attributes:
         start: Position of its first byte in the object.
         size_bytes: Its length.
-        copied: What UploadPartCopy is told of where its bytes are; None where they are sent.
+        copied: The source for UploadPartCopy; None if its bytes are sent.
     """
 
     start: int

@@ -53,11 +53,11 @@ def upload_file(  # the object, its owner, and the way to upload it
 
     Args:
         objects: The managed root.
-        partition: Whose file it will be.
-        attempt_id: Of the task; the same name is never uploaded twice under one.
-        path: Of the local file; its modification time becomes the file's.
-        name: Of the file in the partition.
-        largest_timestamp: Of a segment's records, if it is known.
+        partition: The partition of the file.
+        attempt_id: Id of the task's attempt; no name is uploaded twice under one id.
+        path: Path of the local file; its modification time becomes the file's.
+        name: Name of the file in the partition.
+        largest_timestamp: Largest timestamp of a segment's records, if it is known.
         put: Makes an object of that key by the file of that path and returns its tag, as
             ``put_file``; None for that.
 
@@ -89,7 +89,7 @@ def upload_companions(
 
     Args:
         objects: The managed root.
-        key: Of the object.
+        key: Key of the object.
         contents: By name: bytes, and modification time in epoch milliseconds.
 
     Returns:

@@ -110,9 +110,9 @@ class PartitionChange:
     Attributes:
         partition: Name of its directory.
         is_new: Whether the directory is put in place as a whole; else its files one by one.
-        first_offset: Of the new records.
+        first_offset: First offset of the new records.
         end_offset: The log end offset after them.
-        files: Of the new segments, in the order in which they take their places.
+        files: Files of the new segments, in the order of their renames.
     """
 
     partition: str
@@ -127,13 +127,13 @@ class WriteDecision:
     """The decision on a write: from now on anybody may finish it.
 
     Attributes:
-        run_id: Of the write.
+        run_id: Id of the write.
         removed: Directories that go.
-        changes: What comes.
-        app_id: Of its transaction, empty without one.
-        app_version: Of its transaction.
+        changes: Changes of partitions.
+        app_id: Application id of its transaction, empty without one.
+        app_version: Version of its transaction.
         format: That it is such a record.
-        version: Of its form.
+        version: Version of its form.
     """
 
     run_id: str
@@ -151,7 +151,7 @@ def begin_write(request: WriteRequest, *, clock: Clock) -> WriteRun:
     Remains of former writes are finished or removed. It is called once.
 
     Args:
-        request: What it asks for.
+        request: The request.
         clock: The write's.
 
     Raises:
@@ -192,8 +192,8 @@ def commit_write(run: WriteRun, staged: Sequence[StagedRecords]) -> None:
 
     Args:
         run: The write.
-        staged: What one attempt of each task has left, in the order of the tasks: the order of
-            the records in each partition.
+        staged: The staged records of one attempt of each task, in the order of the tasks: the order
+            of the records in each partition.
 
     Raises:
         GuardRefusedError: A later write has begun, or there is too little room; nothing was done.

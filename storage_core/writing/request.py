@@ -18,7 +18,8 @@ class WriteTransaction:
 
     Attributes:
         app_id: Name of whoever writes.
-        version: Of the write, 0 or more. One at or below the last that was committed is done.
+        version: Version of the write, 0 or more. A version up to the last committed one is done
+            already.
     """
 
     app_id: str
@@ -37,7 +38,7 @@ class WriteRequest:
             records ask for their partitions.
         by_key: Whether the key of a record decides about its partition.
         config: The topics' configuration.
-        codec: What batches are compressed with where the configuration leaves it to the producer.
+        codec: Codec of batches if the configuration leaves it to the producer.
         batch_bytes: Size of a batch before compression; None for max.message.bytes.
         topic_ids: Ids of topics, for their ``partition.metadata``; a topic without one has no such
             file.
@@ -61,7 +62,7 @@ class WriteRun:
     """A write that has begun.
 
     Attributes:
-        request: What it asks for.
+        request: The request.
         run_id: Its name.
         staging: Path of its own folder, in which tasks leave what they made.
         now_ms: Its clock, epoch milliseconds: of records without a time, and of append times.
@@ -82,10 +83,10 @@ class StagedRecords:
     """What one task left in the staging folder.
 
     Attributes:
-        name: Of its file of batches; that of its extents follows from it.
+        name: Name of its file of batches, which gives that of its extents.
         destinations: Topic and partition of each destination that its extents name by number.
         records: How many there are.
-        size_bytes: Of its file.
+        size_bytes: Size of its file.
     """
 
     name: str

@@ -76,7 +76,7 @@ def stage_records(
 
     Raises:
         GuardRefusedError: Another write has begun since, or this host does not see the folder.
-        PylogError: As of ``RecordStager.add``.
+        PylogError: The errors of ``RecordStager.add``.
     """
     stager = RecordStager(run, task_id=task_id)
     try:
@@ -105,7 +105,7 @@ class RecordStager:
 
     Args:
         run: The write.
-        task_id: As of ``stage_records``.
+        task_id: Id of the task, as for ``stage_records``.
     """
 
     def __init__(self, run: WriteRun, *, task_id: int) -> None:

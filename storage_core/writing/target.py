@@ -46,7 +46,7 @@ class TargetState:
         run_id: The last write that was committed; empty before the first.
         transactions: Last committed version by application.
         format: That it is such a file.
-        version: Of its form.
+        version: Version of its form.
     """
 
     run_id: str = ""

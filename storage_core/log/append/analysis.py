@@ -68,9 +68,9 @@ class LogAppendInfo:
     """What became of an append.
 
     Attributes:
-        first_offset: Of its first record; of legacy entries that bring offsets, None. -1 if
+        first_offset: Offset of its first record; None for legacy entries with offsets. -1 if
             nothing was appended.
-        last_offset: Of its last record, -1 if nothing was appended.
+        last_offset: Offset of its last record, -1 if nothing was appended.
         max_timestamp: Largest timestamp, NO_TIMESTAMP for none.
         append_time_ms: The broker's time where records get it, else NO_TIMESTAMP.
         valid_bytes: Bytes of the whole batches that were found.
@@ -109,7 +109,7 @@ class AnalyzedAppend:
     Attributes:
         batches: The valid batches, one row each.
         valid_bytes: How many bytes they have together.
-        source_codec: Of the last compressed batch, NONE without one.
+        source_codec: Codec of the last compressed batch, NONE without one.
     """
 
     batches: BatchTable
@@ -151,8 +151,8 @@ def analyze_append(
     Args:
         data: uint8[], the bytes.
         partition: Its name, for messages.
-        origin: Who appends.
-        leader_epoch: Of the leader, or of the follower that appends.
+        origin: The origin of the append.
+        leader_epoch: Epoch of the leader, or of the appending follower.
         max_message_bytes: Largest batch of anybody but a follower, who takes what its leader has.
 
     Raises:

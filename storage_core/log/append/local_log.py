@@ -66,7 +66,7 @@ class LocalLog:
     Args:
         partition: Its name, for messages.
         store: The partition directory.
-        files: What opens the files that are written.
+        files: The opener of the files.
         config: The topic's configuration.
         loaded: The log as it was loaded; its operations have been committed.
         is_new: Whether its first segment was created just now.
@@ -234,7 +234,7 @@ class LocalLog:
 
         Args:
             end_offset: Segments that begin below it are synced, from the recovery point's on.
-            recovery_point: What it becomes, if it is beyond.
+            recovery_point: The new recovery point, if it is beyond the present one.
             now_ms: The clock.
         """
         if end_offset <= self.recovery_point:
@@ -343,9 +343,9 @@ class AppendSnapshots:
 
     Args:
         store: The partition directory.
-        offsets: Of the snapshots that are there.
+        offsets: Offsets of the existing snapshots.
         map_end: Up to where producers are known.
-        log_start_offset: What counts as the last snapshot where there is none.
+        log_start_offset: The last snapshot's offset if there is no snapshot.
     """
 
     def __init__(

@@ -101,7 +101,7 @@ class OpenLog:
                 was closed cleanly it does not count, for all of that is durable.
             clean_shutdown: Whether the log was closed cleanly. If not it is recovered from the
                 recovery point on, as a broker does after a crash: what is damaged is cut off.
-            files: What writes segment files.
+            files: The opener of segment files.
             dice: For the jitter of segments.
 
         Raises:

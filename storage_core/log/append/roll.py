@@ -15,7 +15,7 @@ class RollParams:
         max_segment_ms: Age at which a segment is closed.
         max_segment_bytes: Size that no segment exceeds.
         max_timestamp: Largest timestamp of the append, NO_TIMESTAMP for none.
-        last_offset: Of the append.
+        last_offset: Last offset of the append.
         append_bytes: Size of the append.
         now_ms: The clock.
     """
@@ -33,8 +33,8 @@ class SegmentAge:
     """What the active segment brings to the decision.
 
     Attributes:
-        base_offset: Of the segment.
-        size_bytes: Of its records.
+        base_offset: Base offset of the segment.
+        size_bytes: Size of its records.
         first_batch_timestamp: Largest timestamp of its first batch, NO_TIMESTAMP for none.
         created_ms: When it was created or, since, opened.
         jitter_ms: By how much its age limit is cut.

@@ -69,7 +69,7 @@ class AppendFiles(Protocol):
         """Open a file at its end, or create it.
 
         Args:
-            name: Of the file.
+            name: Name of the file.
             preallocate_bytes: Length that a new or empty file gets.
         """
         ...
@@ -83,7 +83,7 @@ class LocalAppendFile:
     """A local file that grows.
 
     Args:
-        path: Of the file, for messages.
+        path: Path of the file, for messages.
         descriptor: The file, open for writing; this object closes it.
         size_bytes: Bytes that were written.
     """
@@ -181,8 +181,8 @@ class AppendSegment:
     """A segment that takes batches.
 
     Args:
-        files: What opens its files.
-        base_offset: Of the segment.
+        files: The opener of its files.
+        base_offset: Base offset of the segment.
         config: The topic's configuration.
         created_ms: When it was created or is opened again.
         jitter_ms: By how much its age limit is cut.
@@ -300,10 +300,7 @@ class AppendSegment:
             How many were written.
 
         Raises:
-            IndexFullError: As for append, and so the following.
-            OffsetOverflowError: See above.
-            CorruptIndexError: See above.
-            StorageError: See above.
+            PylogError: The errors of ``append``.
         """
         state = self._state.copy()
         offsets = np.empty((len(batches), 2), np.int64)

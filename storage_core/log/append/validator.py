@@ -64,14 +64,14 @@ class ValidatorSettings:
         partition: Its name, for messages.
         now_ms: The broker's clock.
         target_codec: How batches are to be stored.
-        target_level: Of that codec, None for Kafka's default.
+        target_level: That codec's level, None for Kafka's default.
         is_compacted: Whether a record has to have a key.
         to_magic: Message format in which batches are stored.
-        timestamp_type: Whose clock counts.
+        timestamp_type: The clock of timestamps: producer's or broker's.
         timestamp_before_max_ms: How far a record may lie behind the clock.
         timestamp_after_max_ms: How far a record may lie ahead of the clock.
-        leader_epoch: Of the leader.
-        origin: Who appends.
+        leader_epoch: Epoch of the leader.
+        origin: The origin of the append.
         max_record_bytes: Largest record of a compressed batch.
     """
 
@@ -154,7 +154,7 @@ def validate_and_assign_offsets(
 
     Args:
         data: uint8[], writable and the caller's own: it may be changed and returned.
-        batches: What is in it; changed likewise. At least one.
+        batches: Its batches, at least one; changed likewise.
         source_codec: That of the last compressed batch, NONE without one.
         first_offset: The log end offset.
         settings: The rules.
@@ -164,7 +164,7 @@ def validate_and_assign_offsets(
         CorruptRecordError: A message inside a compressed set has a wrong CRC.
         InvalidTimestampError: A timestamp is out of range or of the wrong type.
         UnsupportedForMessageFormatError: The target format has no producers.
-        InvalidAppendError: What has to be built anew cannot be.
+        InvalidAppendError: A batch that needs a rebuild cannot be rebuilt.
     """
     return _Validation(data, batches, source_codec, first_offset, settings).run()
 

@@ -28,13 +28,13 @@ class Statement:
     """One predicate of a decision, or one part of a size.
 
     Attributes:
-        about: What it answers.
+        about: The question.
         code: Stable code of the predicate.
-        verdict: What it says.
+        verdict: The result of the predicate.
         text: The same for a person, with the numbers.
         facts: The numbers, by name.
         until_ms: When it changes by itself, epoch milliseconds; None where time does not do it.
-        until: What has to happen for it to change; empty where nothing is needed.
+        until: The event that changes it; empty if none is needed.
     """
 
     about: About
@@ -51,7 +51,7 @@ class Answer:
     """The answer that follows from the predicates of one decision.
 
     Attributes:
-        about: Which decision.
+        about: The decision.
         is_due: Whether something would be done now.
         held_by: Code of the predicate that holds it back; None where it is due.
         text: The answer in one line.
@@ -73,7 +73,7 @@ class Explanation:
     """Why one partition is as it is.
 
     Attributes:
-        answers: Of cleaning and deletion, in this order; what was asked first.
+        answers: Answers about cleaning and deletion, in this order; the asked one first.
         statements: All predicates, in the order in which Kafka asks.
         after_recovery: The answers as they would be after a recovery, where one has to come first.
     """
@@ -130,10 +130,10 @@ def held_until_recovery(after: Explanation, code: str, text: str, until: str) ->
     """Return the explanation before a recovery from the one after it.
 
     Args:
-        after: What would hold.
+        after: The explanation after a recovery.
         code: Why there has to be one, as the stable code of a predicate.
         text: The same for a person.
-        until: What has to happen.
+        until: The event that ends the wait.
     """
 
     def told(answer: Answer) -> str:
@@ -167,7 +167,7 @@ def unknowable(code: str, text: str, until: str) -> Explanation:
     Args:
         code: Why, as a stable code.
         text: The same for a person.
-        until: What has to happen for it to change.
+        until: The event that changes it.
     """
     both = (About.CLEANING, About.DELETION)
     return Explanation(

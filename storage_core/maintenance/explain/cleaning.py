@@ -33,7 +33,7 @@ class _CleaningLimit:
         code: Stable code.
         offset: Where.
         text: Why, with numbers.
-        until: What moves it.
+        until: The event that moves it.
         until_ms: When it moves by itself, None where it does not.
     """
 
@@ -58,8 +58,8 @@ def explain_cleaning(
         state: The partition, loaded.
         config: Its topic's configuration.
         request: Clock and checkpoints.
-        cleanable: What `choose_range` says of these.
-        producers: Those that the log knows.
+        cleanable: The range by ``choose_range``.
+        producers: The log's producers.
     """
     if not config.is_compacted:
         policy = ",".join(sorted(config.cleanup_policy)) or "nothing"

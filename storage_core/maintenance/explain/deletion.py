@@ -35,8 +35,8 @@ def explain_deletion(
 
     Args:
         state: The partition, as far as retention looked.
-        plan: What was decided of it.
-        rules: Of its topic.
+        plan: The decisions about it.
+        rules: Retention of its topic.
         now_ms: The run's clock, epoch milliseconds.
     """
     look = _ExplainedPlan(state=state, plan=plan, rules=rules, now_ms=now_ms)

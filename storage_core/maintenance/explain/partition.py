@@ -52,8 +52,8 @@ def explain_partition(
         config: Its topic's configuration.
         cleaner: Settings of compaction that do not belong to a topic.
         request: Clock and checkpoints.
-        max_timestamps: As `observe_retention`.
-        is_closed: See there.
+        max_timestamps: Largest timestamps, as for ``observe_retention``.
+        is_closed: Whether the log is closed, as for ``observe_retention``.
 
     Raises:
         StorageError: The store failed.
@@ -135,7 +135,7 @@ def _explain_size(
         state: The partition, loaded.
         config: Its topic's configuration.
         first_dirty_offset: Where its dirty section begins, None for a log that is not compacted.
-        removable_bytes: What retention would remove now.
+        removable_bytes: Bytes that retention would remove now.
     """
     listed = list(files)
     records = sum(file.size_bytes for file in listed if kind_of(file.name) == LOG_SUFFIX)

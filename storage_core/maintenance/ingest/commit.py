@@ -41,9 +41,9 @@ class Commitment:
 
     Attributes:
         run_id: The run.
-        fencing_token: Of its lease.
+        fencing_token: Token of its lease.
         fence: Raises where the lease is gone; called right before the commit.
-        result: What the manifest keeps about this commit.
+        result: The commit's result in the manifest.
     """
 
     run_id: str
@@ -67,8 +67,8 @@ def commit_ingest(
         planned: By ``observe_and_plan``, with the same mirror and target.
         mirror: The directory.
         target: The managed partition.
-        rules: What the owner says.
-        commitment: Who commits.
+        rules: The owner's rules.
+        commitment: The run and its lease.
         threads: How many objects to copy at the same time.
 
     Raises:

@@ -100,12 +100,12 @@ class SegmentEdges:
     """Offsets, epochs and times of a segment's first and last batches.
 
     Attributes:
-        first_offset: Of the first batch, the base offset of a segment without any.
+        first_offset: Offset of the first batch, the base offset without any.
         next_offset: After the last batch, the same of a segment without any.
         first_epoch: Leader epoch of the first batch, -1 where it is not known.
-        last_epoch: Of the last one.
-        largest_timestamp: Of the last entry of the time index, epoch milliseconds; None where it
-            has none.
+        last_epoch: Leader epoch of the last batch.
+        largest_timestamp: Timestamp of the last time index entry, epoch milliseconds; None without
+            one.
     """
 
     first_offset: int
@@ -120,11 +120,11 @@ class MirrorFacts:
     """Facts about the partition from the mirror's files; None if unknown.
 
     Attributes:
-        topic_id: Of ``partition.metadata``.
-        epochs: Of the leader epoch file; empty where there is none.
-        high_watermark: Of the mirror's checkpoint, or said by its owner.
-        log_start_offset: Of the mirror's checkpoint.
-        cleaner_offset: Of the mirror's checkpoint.
+        topic_id: The id in ``partition.metadata``.
+        epochs: Entries of the leader epoch file; empty without one.
+        high_watermark: The high watermark of the mirror's checkpoint, or by its owner.
+        log_start_offset: The log start of the mirror's checkpoint.
+        cleaner_offset: The cleaner offset of the mirror's checkpoint.
     """
 
     topic_id: str | None
@@ -140,8 +140,8 @@ class ManagedFacts:
 
     Attributes:
         end_offset: Up to where the mirror's segments were taken, None before the first.
-        topic_id: As its manifest has it.
-        epochs: Of its own leader epoch file.
+        topic_id: The id in its manifest.
+        epochs: Entries of its own leader epoch file.
     """
 
     end_offset: int | None = None

@@ -135,9 +135,9 @@ class PlannedIngest:
     """A plan with what its commit needs.
 
     Attributes:
-        plan: What is taken.
+        plan: The plan of the ingest.
         companions: Small files that were read for it.
-        cost: What it takes, planning included.
+        cost: Its cost, planning included.
         is_new: Whether the managed root does not have the partition yet.
     """
 
@@ -193,10 +193,11 @@ def observe_and_plan(
     Args:
         mirror: The directory.
         target: The managed partition; one that is new was opened so.
-        rules: What the owner says.
-        high_watermark: As attested by the mirror's checkpoint or its owner, None where by nobody.
-        log_start_offset: Of the mirror's checkpoint, None without.
-        cleaner_offset: Of the mirror's checkpoint, None without.
+        rules: The owner's rules.
+        high_watermark: The high watermark by the mirror's checkpoint or its owner, None without
+            either.
+        log_start_offset: The log start of the mirror's checkpoint, None without one.
+        cleaner_offset: The cleaner offset of the mirror's checkpoint, None without one.
 
     Raises:
         GuardRefusedError: The directory contradicts itself or what was taken before; the code

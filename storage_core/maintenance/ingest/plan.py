@@ -66,14 +66,14 @@ class IngestPlan:
     """The segments and files to take of one partition.
 
     Attributes:
-        location: Of the mirror's directory.
+        location: Location of the mirror's directory.
         segments: In order; may be empty.
         skip_reasons: Why each other new segment stays, by base offset.
         snapshot: Producer snapshot at the end of what is taken, None without one.
         end_offset: Up to where the mirror will have been taken; None if nothing ever was.
-        topic_id: Of the partition, None where nobody says.
+        topic_id: The partition's topic id, None if unknown.
         epochs: The managed partition's leader epochs afterwards.
-        high_watermark: As attested, and not above end_offset; None where nobody attests one.
+        high_watermark: The attested high watermark, at most end_offset; None without one.
         log_start_offset: Where a partition that is new begins.
         cleaner_offset: Where the cleaner of a partition that is new goes on, None without one.
     """
@@ -119,7 +119,7 @@ def choose_candidates(
 
     Args:
         first: The mirror as it was first seen.
-        second: As it is, some time later.
+        second: A later listing of the same directory.
         end_offset: Up to where segments were taken before, None for the first time.
         sync_has_stopped: Whether the owner says that nothing is written to the mirror any more:
             the newest segment is as good as the others then.
@@ -180,11 +180,11 @@ def plan_ingest(
     """Decide which candidates are taken.
 
     Args:
-        location: Of the mirror's directory, for messages.
+        location: Location of the mirror's directory, for messages.
         candidates: By listings.
-        edges: Of the candidates, in their order.
+        edges: Edges of the candidates, in their order.
         attested: By the mirror's own files.
-        ingested: What the managed partition has.
+        ingested: The managed partition's facts.
 
     Raises:
         GuardRefusedError: Segments overlap, are of several replicas, or do not continue what was
@@ -362,9 +362,9 @@ def cost_of(
     """Count a plan's and its commit's requests and bytes, if predictable.
 
     Args:
-        plan: What is taken.
-        candidates: What was read to decide that.
-        listing: Of the mirror's directory.
+        plan: The plan of the ingest.
+        candidates: The candidates that were read for it.
+        listing: Listing of the mirror's directory.
         in_place: Whether objects are adopted where they are.
         is_server_side: Whether the store copies records by itself.
     """

@@ -82,7 +82,7 @@ def plan_recovery(  # noqa: PLR0913  # the inputs of Kafka's loader
         on_bytes: Told how many bytes of segments were scanned, window by window.
 
     Raises:
-        PylogError: As ``LogLoader.load``: Kafka does not load such a log either.
+        PylogError: The errors of ``LogLoader.load``: Kafka does not load such a log either.
     """
     loader = LogLoader(
         store,

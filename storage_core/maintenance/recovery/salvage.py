@@ -121,7 +121,7 @@ def readable_batches(reader: FileReader, window: Window) -> BatchTable:
 
     Args:
         reader: The open file.
-        window: Of a scan that notes checksums.
+        window: A window of a scan that checks checksums.
 
     Raises:
         StorageError: The file cannot be read.
@@ -187,7 +187,7 @@ def salvage_cuts(
 
     Args:
         store: The partition directory, not cut yet.
-        cuts: What is going to be cut, in file order.
+        cuts: The planned cuts, in file order.
         directory: Where to; named like the partition directory, outside of every log directory.
         index_interval_bytes: ``index.interval.bytes``.
         max_index_bytes: ``segment.index.bytes``.

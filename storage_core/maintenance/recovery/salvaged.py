@@ -48,9 +48,9 @@ class SalvagedLog:
     """One partition directory's cuts, with a folder for each run.
 
     Attributes:
-        partition: Whose it is.
+        partition: The partition.
         directory: The folder with its segments and raw copies.
-        saved: What was cut, and why; None where the run did not write it down.
+        saved: The cuts with their reasons; None if the run did not write them down.
     """
 
     partition: TopicPartition
@@ -68,9 +68,9 @@ class Contents:
         segments: Segments that open.
         raw_bytes: Bytes of the raw copies.
         records: Records in the segments.
-        doubled: Those that the log has, too.
-        free: Those behind the end of the log.
-        passed: Those that the log has gone past.
+        doubled: Records that the log has, too.
+        free: Records behind the end of the log.
+        passed: Other records below the end of the log.
         kept_offsets: First and last offset of each run of records that the log does not have.
         log_end_offset: Where the log ends; None where there is none.
     """
@@ -180,7 +180,7 @@ def describe_salvaged(log: SalvagedLog, of_log: LogStore | None) -> Contents:
     """Return a salvaged log's content, and how much the log has.
 
     Args:
-        log: What was salvaged.
+        log: The salvaged log.
         of_log: The partition directory of the log; None where there is none.
 
     Raises:
@@ -232,7 +232,7 @@ def replay(logs: Iterable[SalvagedLog], log: UnifiedLog) -> int:
     The batches have their former offsets.
 
     Args:
-        logs: What was salvaged from it, by any runs.
+        logs: The log's salvaged parts, by any runs.
         log: The log, open for appends.
 
     Raises:

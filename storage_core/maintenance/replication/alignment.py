@@ -35,7 +35,7 @@ class Mismatch(NamedTuple):
 
     Attributes:
         first: Offset of the first such record of the original; of the next one where there is none.
-        last: Of the last one, below the first where there is none.
+        last: Offset of the last one, below the first if there is none.
         records: How many.
         time_ms: Timestamp of the first one.
         copy_first: The same of the copy.
@@ -65,7 +65,7 @@ class WrongOffsets:
     Attributes:
         records: How many.
         first: Offset of the first one in the original.
-        last: Of the last one.
+        last: Offset of the last one.
         copy_first: Where the first one lies in the copy.
         copy_last: The same of the last one.
         time_ms: Timestamp of the first one.
@@ -154,7 +154,7 @@ class Passed:
 
     Attributes:
         first: Offset of the first one.
-        last: Of the last one, -1 for none.
+        last: Offset of the last one, -1 without one.
         records: How many.
         time_ms: Timestamp of the first one.
     """

@@ -46,7 +46,7 @@ class Weight:
     """The size, the time and some keys of records.
 
     Attributes:
-        size_bytes: Of their keys and values.
+        size_bytes: Size of their keys and values.
         first_timestamp_ms: Smallest timestamp, epoch milliseconds; None where none has one.
         last_timestamp_ms: Largest timestamp.
         keys: The first of their keys, each once; no more than were asked for.
@@ -91,9 +91,9 @@ class Candidate:
         replica: The replica.
         cuts: The followers that would be cut, or would not agree with it.
         lost: Records that some replica has and this one has not.
-        committed: Those of them that were committed on the branch on which they are.
-        uncommitted: Those that were not, as an in-sync replica that was closed never had them. Of
-            the others nobody knows: they are younger than the last checkpoint.
+        committed: The lost records that were committed on their branch.
+        uncommitted: The lost records that were not, as a closed in-sync replica never had them. The
+            others are undecided: they are younger than the last checkpoint.
         weight: Their size and time.
         holders: The copies that have them; those that moves and deletions left, too.
         is_safe: Whether nothing committed is lost, it has no damage, and every replica was read.
@@ -117,8 +117,8 @@ class PartitionAudit:
         high_watermark: First offset not known to be on all in-sync replicas, as far as the
             directories tell; None without a replica that can be opened.
         divergence: First offset at which two replicas have other records; None without.
-        damage: Of each replica, as they were given: batches with a wrong checksum and bytes that
-            are no batch, what opening cuts off included.
+        damage: Each replica's damage, in the given order: batches with a wrong checksum and bytes
+            that are no batch, including those that opening cuts off.
         candidates: In the order of the assignment.
     """
 
@@ -139,7 +139,7 @@ def audit_partition(
 
     Args:
         replicas: One a broker; those that are missing too.
-        state: What is known of the partition, None for nothing.
+        state: The partition's registration, None if unknown.
         beside: Copies that moves and deletions left: none of them leads or follows.
         most_keys: How many keys of each loss are wanted.
 

@@ -25,10 +25,10 @@ class ComparedLogs:
     """Logs of a partition, compared with each other.
 
     Attributes:
-        damage: Of each log.
+        damage: Damage of each log.
         differences: First offset at which two differ, by their numbers, the smaller one first;
             None where they do not.
-        missing: What a log lacks of another's records, by its number and the other's.
+        missing: Records of another log that a log lacks, by its number and the other's.
     """
 
     damage: tuple[tuple[Damage, ...], ...]
@@ -89,7 +89,7 @@ def _compare(
     """Compare two logs between two offsets.
 
     Args:
-        alone: Of each log the batches that have no twin in the other.
+        alone: Each log's batches without a twin in the other.
         start: From here on.
         end: Below it.
 
@@ -125,7 +125,7 @@ class MatchedRecords:
     """Records of two logs, at the same offsets.
 
     Attributes:
-        tables: Of each log the records that were compared, of ``log_batches.RECORDS``.
+        tables: Each log's compared records, of ``log_batches.RECORDS``.
         same: int64[], offsets at which both have the same record; its epoch may be another.
         other: int64[], offsets at which anything differs, be it the epoch alone.
     """
@@ -141,7 +141,7 @@ def match_batches(
     """Read two logs' records between two offsets; match them by offset.
 
     Args:
-        rows: Of each log; those of the first say how many are held at once.
+        rows: Rows of each log; the first log's decide how many are in memory at once.
         start: From here on.
         end: Below it.
 

@@ -417,7 +417,7 @@ class _CopyComparison:
 
         Args:
             gap: The gap.
-            foreign: What of the copy's part the original does not have anywhere.
+            foreign: Records of the copy's part that the original has nowhere.
             moved: Offsets of the original's records that the copy has elsewhere.
             candidates: To be added to: records of each log that a cleaner may have removed from the
                 other, int64[n, 3], first and last offset, and where they would be in the other.
@@ -509,7 +509,7 @@ class _CopyComparison:
         No cleaner can have removed them from that log.
 
         Args:
-            number: Which log has them.
+            number: Number of the log that has them.
             wanted: int64[n, 3], first and last offset of those that the other one lacks, and where
                 they would be there.
         """

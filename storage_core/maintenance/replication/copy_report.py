@@ -33,16 +33,16 @@ class CopyDifference:
     """One difference between a log and its copy.
 
     Attributes:
-        kind: What differs.
+        kind: The kind of difference.
         records: How many records.
-        first_offset: Of the first one in the original, None where it has none.
-        last_offset: Of the last one there.
-        copy_first_offset: Of the first one in the copy, None where it has none.
-        copy_last_offset: Of the last one there.
-        timestamp_ms: Of the first one, None where nobody knows it.
+        first_offset: Offset of the first one in the original, None without one.
+        last_offset: Offset of the last one there.
+        copy_first_offset: Offset of the first one in the copy, None without one.
+        copy_last_offset: Offset of the last one there.
+        timestamp_ms: Timestamp of the first one, None if unknown.
         side: Where it lies in the copy, or would.
         other: Where it lies in the original, or would.
-        message: What more is to be said; often nothing.
+        message: Further facts; often empty.
     """
 
     kind: DifferenceKind
@@ -63,7 +63,7 @@ class Unlike:
 
     Attributes:
         rows: The first of them.
-        rest: What follows, where they are more than are held at once.
+        rest: The rest, if there are more than are in memory at once.
     """
 
     rows: Rows
@@ -83,7 +83,7 @@ class ListedDifferences:
         logs: The original, and the copy.
         has_times: Whether timestamps are compared.
         is_mapped: Whether a map says where records should be.
-        differences: Those that are listed.
+        differences: The listed differences.
         untold: How many ranges more.
     """
 
@@ -116,7 +116,7 @@ class ListedDifferences:
         Args:
             number: Its place in the list.
             records: How many follow.
-            last_offset: Of the last of them in the original.
+            last_offset: Offset of the last of them in the original.
             copy_last_offset: The same in the copy.
         """
         difference = self.differences[number]
@@ -198,10 +198,10 @@ class ListedDifferences:
         """Add records that only one log has.
 
         Args:
-            number: Which one.
-            kind: What they are.
+            number: Number of the log.
+            kind: The kind of difference.
             unlike: The records of the gap.
-            is_left: Which of the first of them.
+            is_left: Mask of the first of them.
             near: Where in the other log they would be.
         """
         rows = unlike.rows
@@ -248,14 +248,14 @@ class ListedDifferences:
         """Add a difference.
 
         Args:
-            kind: What differs.
+            kind: The kind of difference.
             records: How many records.
             original: First and last offset in the original.
             copy: The same in the copy.
             time_ms: Timestamp of the first one, -1 for none.
             sides: Where it lies in the copy and in the original; None to look for it.
             near: Where it would be in the log that has no such offset.
-            message: What more is to be said.
+            message: Further facts.
         """
         if self.is_full:
             self.untold += 1

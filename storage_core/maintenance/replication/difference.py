@@ -60,12 +60,12 @@ class Difference:
     """One difference between two replicas.
 
     Attributes:
-        kind: What differs.
+        kind: The kind of difference.
         first_offset: Where it begins.
         last_offset: The last offset of it.
         side: The replica that lacks something, or the one that is compared.
         other: The one that it is compared with.
-        message: What more is to be said; often nothing.
+        message: Further facts; often empty.
     """
 
     kind: DifferenceKind

@@ -31,7 +31,7 @@ class LogFinding:
 
     Attributes:
         log: The replica.
-        finding: What was found.
+        finding: The finding.
     """
 
     log: RestingLog
@@ -73,7 +73,7 @@ def find_differences(
     Args:
         logs: The replicas.
         topic: Name of the topic.
-        state: What is known of the partition, None for nothing.
+        state: The partition's registration, None if unknown.
         look: How much of each batch to look at; None for the offsets and epochs of the logs alone.
         ranges: Only batches that begin in one of these, first and end offset; None for all. Then
             nothing is said of single replicas.
@@ -131,7 +131,7 @@ def findings_of(
     Args:
         log: The replica.
         reader: Its reader, at the end.
-        state: What is known of the partition, None for nothing.
+        state: The partition's registration, None if unknown.
     """
     findings = FindingCollector()
     for damage in reader.damage:
@@ -172,7 +172,7 @@ class _Comparison:
         ranges: Where to look, None for everywhere.
 
     Attributes:
-        readers: Of the logs.
+        readers: Readers of the logs.
         pairs: Each with each other one.
     """
 

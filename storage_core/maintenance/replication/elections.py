@@ -84,7 +84,7 @@ class Controller:
     Attributes:
         is_elr_enabled: Whether the cluster has eligible leader replicas.
         unfenced: Node ids that are not fenced, in the order in which their sessions end.
-        stopping: Those of them that have begun a controlled shutdown: they lead nothing.
+        stopping: Brokers in a controlled shutdown: they lead nothing.
         directories: Ids of the log directories of each registered broker.
     """
 
@@ -163,7 +163,7 @@ def predict_election(
 
     Args:
         state: The partition as the controller has it; no broker runs.
-        controller: What else the controller has.
+        controller: The controller's other state.
         start: The brokers that come up, in order; others stay away.
     """
     prediction = Prediction(state, controller)
@@ -178,7 +178,7 @@ class Prediction:
 
     Args:
         state: The partition as the controller has it; no broker runs.
-        controller: What else the controller has; the sessions of all its brokers end at once.
+        controller: The controller's other state; the sessions of all its brokers end at once.
     """
 
     def __init__(self, state: PartitionRegistration, controller: Controller) -> None:
@@ -268,7 +268,7 @@ class Prediction:
 
         Args:
             event: Why.
-            broker: Whose event it is.
+            broker: The broker of the event.
             isr: Its ISR from now on, but for an election.
             away: A broker that may not be elected.
             unclean: A broker that leaves the ELR.

@@ -194,7 +194,7 @@ class EpochFall:
 
     Attributes:
         file: Name of the segment's file.
-        position: Of the batch in it.
+        position: Position of the batch in it.
         run: The batch, and those of its epoch behind it.
         before: The epoch before.
     """
@@ -210,12 +210,12 @@ class LogReader:
 
     Args:
         view: Its directory, None for a log without a record.
-        base_offsets: Of its segments, rising.
+        base_offsets: Base offsets of its segments, rising.
         look: How much to look at.
         ranges: Only batches that begin in one of these, first and end offset, rising; None for all.
 
     Attributes:
-        damage: What is damaged, as far as it has read.
+        damage: The damage in the part read so far.
         rows: Batches that were read and not yet used.
         is_at_end: Whether no batch follows them.
         read_bytes: Bytes of batches that it has looked at.

@@ -36,7 +36,8 @@ class PartitionRegistration:
         last_known_elr: Node ids of the last known ones.
         leader: Node id, -1 for none.
         leader_epoch: Number of the leader's reign.
-        min_insync_replicas: Of the topic, but no more than its first partition has replicas.
+        min_insync_replicas: The topic's minimum, at most the number of its first partition's
+            replicas.
         is_compacted: Whether the topic's cleanup policy removes records by key.
         is_unclean_election_enabled: Whether a replica may lead that is neither in ISR nor ELR.
         directories: Id of the log directory of each replica; empty where nothing says it.
@@ -68,7 +69,7 @@ def states_of(
     """Yield the partitions of a cluster.
 
     Args:
-        metadata: Of the cluster.
+        metadata: The cluster's metadata.
         broker: The brokers' own settings; those in the metadata come before them.
         overrides: Settings of topics that come before all.
 

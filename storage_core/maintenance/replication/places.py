@@ -25,9 +25,9 @@ class ReplicaPlace:
         broker: Node id, None where no file says it.
         root: The log directory.
         directory: Its path or URL; empty for a replica that is missing.
-        kind: What it is.
+        kind: The kind of directory.
         is_clean: Whether its log directory has the clean-shutdown marker.
-        checkpoints: What its log directory's checkpoints say of it.
+        checkpoints: Its entries in its log directory's checkpoints.
         problem: Why it cannot be opened, as far as its names tell; else empty.
     """
 
@@ -53,8 +53,8 @@ class PartitionPlaces:
         topic: Name of the topic.
         partition: Number of the partition.
         topic_id: Id of the topic; None where no file says it.
-        state: What is known of it; None for nothing.
-        replicas: Of each broker; those that are missing, too.
+        state: Its registration, None if unknown.
+        replicas: Replicas of each broker, also missing ones.
         beside: Copies that moves and deletions left.
         unseen: Node ids of assigned brokers whose replica may lie where nobody looked.
     """
@@ -82,7 +82,7 @@ def find_places(
 
     Args:
         roots: The log directories; several of one broker count as one.
-        states: What is known of partitions.
+        states: The partitions' registrations.
         registered: Ids of the log directories that brokers registered, by node id; None where
             nothing says it.
         are_all_read: Whether no log directory was given that cannot be read.

@@ -41,7 +41,7 @@ class OffsetRanges:
         Args:
             first_offset: Where the first log starts.
             end_offset: Where the last one ends.
-            size_bytes: Of the largest one.
+            size_bytes: Size of the largest one.
         """
         wanted = max(1, min(_MOST_RANGES, size_bytes // _RANGE_BYTES))
         length = max(1, -(-(end_offset - first_offset) // wanted))

@@ -59,7 +59,7 @@ class DamagedBatch:
         position: Where in it.
         first_offset: Its first offset, or where the segment begins.
         last_offset: Its last one.
-        reason: What is wrong.
+        reason: The fault.
     """
 
     file: str
@@ -81,7 +81,7 @@ class RecordReader:
         first: From this offset on.
 
     Attributes:
-        damage: What is damaged, as far as it has read.
+        damage: The damage in the part read so far.
         read_bytes: Bytes of batches that it has looked at.
         sparse_end: Just past the last batch with fewer records than offsets: a cleaner was there.
         has_append_times: Whether the first batch has the time of the broker that wrote it; None

@@ -26,7 +26,7 @@ class Damage:
     Attributes:
         file: The segment's file, as it is named now.
         position: Where in the file they begin.
-        reason: What is wrong.
+        reason: The fault.
         is_tail: Whether the file ends inside of a batch there.
     """
 
@@ -49,10 +49,10 @@ class OpenedLog:
         last_stable_offset_as_leader: The same once all of the log is replicated: only an open
             transaction then holds committed reads back.
         epochs: Leader epochs.
-        base_offsets: Of the segments.
-        size_bytes: Of all segments.
-        open_transactions: Those that are open, the oldest first.
-        cut: What opening cuts off.
+        base_offsets: Base offsets of the segments.
+        size_bytes: Size of all segments.
+        open_transactions: Open transactions, the oldest first.
+        cut: Bytes that opening cuts off.
     """
 
     view: DirectoryView
@@ -139,12 +139,12 @@ def open_log(
 
     Args:
         store: The partition directory.
-        checkpoints: What the checkpoints of its log directory say of it.
+        checkpoints: Its entries in its log directory's checkpoints.
         is_clean: Whether that has the clean-shutdown marker.
         now_ms: The run's clock, epoch milliseconds.
 
     Raises:
-        PylogError: As ``LogLoader.load``: the broker cannot open it either.
+        PylogError: The errors of ``LogLoader.load``: the broker cannot open it either.
     """
     loader = LogLoader(
         store,

@@ -35,7 +35,7 @@ class PairPiece:
 
     Attributes:
         parts: The batches of each.
-        behind: Of each, those behind the range that were read already.
+        behind: Batches of each that were read behind the range.
         start: Where the range begins.
         end: Just past it.
     """
@@ -65,10 +65,11 @@ class ReplicaPair:
         logs: The two.
         look: How much of their batches was read.
         cleaned: Below which offsets a cleaner was, of each.
-        differences: Those that are listed.
+        differences: The listed differences.
         untold: How many ranges more.
         undecided: Batches of which the headers do not tell whether they differ.
-        lacked: What the first lacks of the second and may have been cleaned, and the other way.
+        lacked: Records of the second that the first lacks and a cleaner may have removed, and the
+            other way.
     """
 
     logs: tuple[RestingLog, RestingLog]

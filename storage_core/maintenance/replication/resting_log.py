@@ -50,12 +50,12 @@ class RestingLog:
     Attributes:
         place: Where it lies.
         view: Its directory; None for a replica that is missing or cannot be read.
-        base_offsets: Of its segments, rising.
-        size_bytes: Of their files.
+        base_offsets: Base offsets of its segments, rising.
+        size_bytes: Size of their files.
         log_start_offset: By the checkpoint and the first segment.
         log_end_offset: Just past the last batch.
         end_position: Where in the last segment's file that ends.
-        epochs: As the epoch file says, once the rules of Kafka's cache were applied.
+        epochs: Epochs of the epoch file, by the rules of Kafka's cache.
         error: Why it cannot be read, else empty.
     """
 
@@ -163,7 +163,7 @@ def check_log(
     Args:
         log: The replica.
         runs: The epochs of its batches, in order; none where they were not read.
-        state: What is known of the partition, None for nothing.
+        state: The partition's registration, None if unknown.
     """
     if log.view is None:
         return []

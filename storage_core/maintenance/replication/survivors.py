@@ -62,7 +62,7 @@ def find_lost(has: RestingLog, lacks: RestingLog, missing: Ranges) -> tuple[Lost
     Args:
         has: The log that has them.
         lacks: The other one.
-        missing: What it lacks.
+        missing: Offsets that it lacks.
 
     Returns:
         The records, and how many bytes were read to find out.

@@ -70,7 +70,7 @@ class Leader:
         A leader refuses a fetch with these.
 
         Args:
-            epoch: Of the follower's last batch.
+            epoch: Epoch of the follower's last batch.
             fetch_offset: Where the follower goes on.
         """
         end = self._epochs.end_offset_for(epoch, self.log_end_offset)
@@ -84,7 +84,7 @@ def find_truncation(follower: LogSpan, leader: Leader) -> Truncation:
 
     Args:
         follower: The follower's log, once its broker has opened it.
-        leader: Who leads.
+        leader: The leader.
     """
     log = _Follower(follower)
     while True:

@@ -55,7 +55,7 @@ class BatchStream:
 
     Args:
         reader: The open .log file.
-        base_offset: Of the segment.
+        base_offset: Base offset of the segment.
         window_bytes: How much to hold at a time.
         keeps_records: Whether the windows have the records, too, not only what headers say.
         threads: How many threads check what is read without its records.
@@ -63,7 +63,7 @@ class BatchStream:
 
     Attributes:
         end_position: Just past the last batch that was yielded.
-        tail: What is behind it.
+        tail: The content behind it.
     """
 
     def __init__(

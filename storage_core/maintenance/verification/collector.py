@@ -31,7 +31,7 @@ class FindingCollector:
 
         Args:
             code: Its kind.
-            message: What was expected and what was found.
+            message: The expected and the actual content.
             file: Name of the file.
             position: Byte position in it.
             offset: Offset of a record.

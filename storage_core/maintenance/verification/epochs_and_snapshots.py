@@ -45,7 +45,7 @@ def check_epochs(
 
     Args:
         store: The partition directory.
-        runs: Of all segments, in order; a run may go on in the next segment.
+        runs: Runs of all segments, in order; a run may go on in the next segment.
         has_file: Whether there is an epoch file.
         log_start_offset: Below it the file says nothing.
         findings: Where to report.
@@ -121,8 +121,8 @@ def check_snapshots(
 
     Args:
         store: The partition directory.
-        files: What lies in it.
-        log_end_offset: Of the log.
+        files: Its files.
+        log_end_offset: End offset of the log.
         findings: Where to report.
     """
     bases = {segment.base_offset for segment in files.segments}
@@ -162,7 +162,7 @@ def check_by_replay(
 
     Args:
         store: The partition directory.
-        files: What lies in it.
+        files: Its files.
         segment: The segment.
         options: How to look.
         findings: Where to report.

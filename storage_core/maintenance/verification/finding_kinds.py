@@ -33,14 +33,14 @@ class FindingKind:
     Attributes:
         severity: In a broker's directory.
         meaning: One sentence.
-        fix: What to do about it. ``{root}``, ``{directory}`` (the partition's), ``{topic}``,
-            ``{role}`` and ``{file}`` stand for those of the finding. None of them stands in the
-            fix of a kind that has a command.
-        command: What a shell takes as it is printed, with the broker stopped, and what mends it;
-            empty where only a person can. ``{start}`` is the option that says where the log starts,
-            if a checkpoint does, ``{salvage}`` a folder beside the log directory.
+        fix: The repair. ``{root}``, ``{directory}`` (the partition's), ``{topic}``, ``{role}`` and
+            ``{file}`` stand for those of the finding. A kind with a command has none of them in its
+            fix.
+        command: The repairing shell command, to be run as printed with the broker stopped; empty if
+            only a person can repair it. ``{start}`` is the option for the log start, if a
+            checkpoint has one, ``{salvage}`` a folder beside the log directory.
         elsewhere: When it is of another severity; empty where it never is.
-        stops: What it stops where it is fatal.
+        stops: The part that a fatal one stops.
     """
 
     severity: Severity
@@ -778,8 +778,8 @@ def describe_fix(  # all parts of a command
         root: Path of the log directory.
         directory: Path of the partition's directory; empty where none is meant.
         topic: The topic; None where none is meant.
-        log_start_offset: What the checkpoint says of it; None where it says nothing.
-        role: What the log directory is.
+        log_start_offset: Its log start in the checkpoint, None without an entry.
+        role: The log directory's role.
         roots: All log directories that a recovery is given; without any, only ``root``.
     """
     if finding.fix:

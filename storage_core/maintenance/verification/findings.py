@@ -147,13 +147,13 @@ class Finding:
     """One finding of verification.
 
     Attributes:
-        code: What kind of thing.
+        code: The kind of finding.
         severity: How bad it is here.
-        message: What was expected, what was found.
+        message: The expected and the actual content.
         file: Name of the file, or of a directory; empty where a whole partition is meant.
         position: Byte position in that file, None where none is meant.
         offset: Offset of a record, None where none is meant.
-        fix: What to do about this one; empty for what the kind of finding says.
+        fix: The repair of this one; empty for the one of its kind.
     """
 
     code: Code

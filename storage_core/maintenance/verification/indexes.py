@@ -47,7 +47,7 @@ class IndexedBatches:
     Memory for an audit thus grows with the indexes, not with the log.
 
     Args:
-        base_offset: Of the segment.
+        base_offset: Base offset of the segment.
         offset_index: The .index, without the zeros at its end.
         time_index: The .timeindex, too.
     """
@@ -121,7 +121,7 @@ def drop_beyond_log(
 
     Args:
         name: Name of the index file.
-        index: What is in it.
+        index: Its content.
         entry: OFFSET_INDEX_ENTRY or TIME_INDEX_ENTRY.
         log_ends_at: First position (of the log), or first offset above the base offset (for a
             time index), that no batch has.
@@ -171,8 +171,8 @@ def check_time_index(
 
     Args:
         segment: The segment.
-        index: What is in the file.
-        batches: Those of the segment.
+        index: The file's content.
+        batches: The segment's batches.
         is_rising: Whether their offsets rise; an entry's batch cannot be told where they do not.
         is_closed: Whether the segment was rolled, cleaned or cleanly closed.
         findings: Where to report.

@@ -40,8 +40,8 @@ class PlacedFinding:
 
     Attributes:
         root: The log directory.
-        finding: What was found.
-        partition: Whose directory it is about, None for the log directory itself.
+        finding: The finding.
+        partition: The partition of the directory, None for the log directory itself.
     """
 
     root: str
@@ -56,12 +56,12 @@ class ObservedRoot:
     Attributes:
         location: Its path or URL.
         context: Its role, and whether it was shut down cleanly.
-        meta_properties: Whose it is, None where nothing says so.
+        meta_properties: Its cluster and node, None without the file.
         entries: Its sub-directories, sorted by name.
-        checkpoints: What its checkpoint files say; one that is broken or missing is empty.
+        checkpoints: Its checkpoint files' entries; a broken or missing file has none.
         marker: Its marker of a clean shutdown, None without one.
-        fates: What a start does with sub-directories for what the cluster's metadata says of
-            them, by path; of those that are not in it, their logs decide.
+        fates: A start's action on sub-directories by the cluster's metadata, by path; for others
+            their logs decide.
         homes: By path of a log that lies in another log directory than the metadata says, its path
             in that one: there a start makes an empty log if this directory is offline.
         has_metadata: Whether the cluster's metadata was read, here or in another directory of the

@@ -49,7 +49,7 @@ class BrokerUser:
         """Whether the user has these rights, for a group's any group.
 
         Args:
-            facts: Of a file or folder.
+            facts: Stat result of a file or folder.
             access: The bits of one digit of a file's mode.
         """
         if self.number == ROOT_USER:
@@ -64,9 +64,9 @@ class DirectoryContext:
     """The role and state of a log directory, which decide some severities.
 
     Attributes:
-        role: What the log directory is.
+        role: The log directory's role.
         is_clean: Whether it has the marker of a clean shutdown.
-        user: Whom a broker's files have to admit; None where nobody has to be asked for.
+        user: The user to whom a broker's files must be open; None to check nobody.
     """
 
     role: Role

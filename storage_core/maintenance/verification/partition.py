@@ -111,11 +111,11 @@ def fold_partition(
 
     Args:
         store: The partition directory.
-        files: What lies in it.
-        facts: Of its segments, in order.
+        files: Its files.
+        facts: Facts of its segments, in order.
         context: Where it lies.
         options: How to look.
-        checkpoints: What is said of it.
+        checkpoints: Its checkpoint entries.
     """
     findings = FindingCollector()
     check_names(files, findings)
@@ -287,7 +287,7 @@ def check_checkpoints(
     Args:
         start: Where the log starts.
         end: Where it ends.
-        checkpoints: What is said of it.
+        checkpoints: Its checkpoint entries.
         context: Where it lies.
         findings: Where to report.
     """

@@ -81,7 +81,7 @@ def check_rights(
     """Report a partition's files closed to a broker at its start.
 
     Args:
-        entries: What lies in the partition's directory.
+        entries: Entries of the partition's directory.
         user: The broker's.
         last_base: Base offset of the last segment, whose indexes take new entries.
         findings: Where findings go.

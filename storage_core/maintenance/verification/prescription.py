@@ -27,7 +27,7 @@ class Complaint:
 
     Attributes:
         root: Its log directory.
-        partition: Whose it is; None for the directory's own.
+        partition: The partition; None for the directory itself.
         severity: How bad.
         cure: The kind of its command.
         command: The command; empty where only a person can mend it.
@@ -53,7 +53,7 @@ class StartCut:
 
     Attributes:
         root: Its log directory.
-        partition: Which one.
+        partition: The partition.
         size_bytes: Bytes of records.
         is_doubtful: Whether they hold records that can be read, or that were acknowledged.
         records: Records in them that can be read.
@@ -104,8 +104,8 @@ def prescribe(
 
     Args:
         roots: The log directories, all of one broker's at best, and what they are.
-        complaints: What was found, worst first.
-        cuts: What a broker's start would cut.
+        complaints: The complaints, worst first.
+        cuts: The cuts of a broker's start.
         sizes: Bytes of the logs.
         hindered: The log directories whose recovery would not begin.
         from_start: Readable records that a recovery from the start cuts, by log.
@@ -209,7 +209,7 @@ def _as_a_start(
 
     Args:
         roots: The log directories.
-        cuts: What may be cut.
+        cuts: The possible cuts.
         set_aside: Removals that go before.
         are_all: Whether no log waits for a person's decision.
     """

@@ -37,14 +37,14 @@ class SegmentFacts:
         last_offset: Largest last offset, -1 without batches.
         size_bytes: Length of its .log file.
         end_position: Just past its last batch.
-        tail: What is behind that.
+        tail: The content behind it.
         batches: Batches that were read.
-        bad_batches: Those with a wrong checksum.
+        bad_batches: Number of batches with a wrong checksum.
         records: Records that the good ones count; legacy entries count as one.
         max_timestamp: Largest of all batches, -1 without any.
         has_producers: Whether an idempotent producer wrote here.
         epochs: Runs of batches of one leader epoch, in file order.
-        transactions: What it says of transactions.
+        transactions: Its facts about transactions.
         read_seconds: Time it took to read and check.
     """
 

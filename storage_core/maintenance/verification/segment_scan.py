@@ -49,7 +49,7 @@ def check_records(
     Args:
         window: The window.
         is_good: bool[batches], those whose checksum is right.
-        options: What a batch may expand to.
+        options: Options with the bounds on a batch's decompressed size.
         findings: Where to report.
     """
     limits = Limits(
@@ -153,7 +153,7 @@ class SegmentPass:
         indexed: The same.
         size_bytes: Length of the file.
         end_position: Just past the last batch.
-        tail: What is behind it.
+        tail: The content behind it.
         is_rising: Whether the offsets of all batches rise.
     """
 

@@ -33,9 +33,9 @@ class AbortedTransaction:
     """A transaction that was aborted.
 
     Attributes:
-        producer_id: Whose it was.
-        first_offset: Of its first batch that is still in the log.
-        last_offset: Of its marker.
+        producer_id: The transaction's producer.
+        first_offset: Offset of its first batch still in the log.
+        last_offset: Offset of its marker.
     """
 
     producer_id: int
@@ -50,7 +50,7 @@ class ProducerSpans:
     Attributes:
         producer_id: The producer.
         before: Data before the first marker, None without any.
-        marker_offset: Of the first marker, -1 without one.
+        marker_offset: Offset of the first marker, -1 without one.
         is_abort: Whether the first marker is an abort.
         after: Data after the last marker, None without any or without a marker.
     """
@@ -68,8 +68,8 @@ class SegmentTransactions:
 
     Attributes:
         spans: One a producer that has transactions here.
-        aborted: Those that began and were aborted in this segment, after another marker of the
-            same producer.
+        aborted: Transactions that began and were aborted in this segment, after another marker of
+            the same producer.
         abort_markers: Offsets of all abort markers.
     """
 
@@ -256,7 +256,7 @@ def describe_open(
     No coordinator ever ends a hanging transaction.
 
     Args:
-        transactions: Of the log.
+        transactions: The log's transactions.
         now_ms: The run's clock, epoch milliseconds.
         max_transaction_timeout_ms: The cluster's ``transaction.max.timeout.ms``.
         findings: Where to report.
@@ -286,7 +286,7 @@ def missing_and_unknown(
     may have removed all of them and left marker and entry.
 
     Args:
-        expected: What the log says.
+        expected: The log's transactions.
         abort_markers: Offsets of all abort markers of the segment.
         entries: (producer id, first offset, last offset) of each entry.
 

@@ -107,7 +107,7 @@ class PartitionForecast:
             not have afterwards.
         log_end_offset: Where the log ends afterwards; None where it is not loaded.
         error: Why a broker does not load it; empty where it does.
-        start: What the start does with the directory.
+        start: The start's action on the directory.
         gone_records: Readable records that are not cut, and that the broker no longer serves.
     """
 
@@ -137,9 +137,9 @@ class RootState:
 
     Attributes:
         location: Its path.
-        role: What it is.
+        role: Its role.
         is_clean: Whether it has the marker of a clean shutdown.
-        lock: Who holds its lock.
+        lock: The holder of its lock.
         partitions: How many it has.
         size_bytes: Bytes of their .log files.
         start: OPENED, or OFFLINE where a broker goes on without it.
@@ -163,7 +163,7 @@ class ReadRates:
         is_measured: Whether it was measured.
         broker_threads: ``num.recovery.threads.per.data.dir``.
         our_tasks: How many tasks we run at a time.
-        our_start_seconds: What they take to begin.
+        our_start_seconds: Seconds until they begin.
     """
 
     bytes_per_second: float
@@ -216,7 +216,7 @@ class Verdict:
         advice: In one word.
         headline: In one sentence.
         reasons: Why, line by line.
-        commands: What to run next, in order.
+        commands: The next commands, in order.
         cut_records: Readable records that the commands cut; they are kept.
     """
 
@@ -310,7 +310,7 @@ class Waiting:
     Attributes:
         folder: Where they are kept.
         records: How many.
-        logs: Of how many logs.
+        logs: Number of their logs.
     """
 
     folder: str
@@ -337,7 +337,7 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
 
     Args:
         roots: The directories.
-        partitions: What a broker's start would do to each partition.
+        partitions: A broker's start on each partition.
         start: The same in sum.
         fatal: How many fatal findings there are.
         errors: How many findings of severity error.
@@ -345,7 +345,7 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
         has_replicas: Whether logs that lack acknowledged records have other replicas; None where
             nobody knows.
         commands: The plan: what mends what is an error or worse, in order.
-        waiting: What was cut from the logs, and waits to go back.
+        waiting: Records that were cut from the logs, and are to go back.
         is_only_broker: Whether the node is known to be no controller.
         hindrance: Why no recovery of the broker's directories would begin; empty where one would.
         planned_cuts: Readable records that the plan cuts, by partition.
