@@ -242,7 +242,7 @@ class _JudgedPartition:
             start = deleted
             if self._state is not None and self._state.is_compacted:
                 # Records removed by its cleaner and not by the other's are not lost.
-                start = max(deleted, cut.offset if cut.rounds else follower.log.log_end_offset)
+                start = max(deleted, cut.offset)
             alone = clip(self._compared.missing[number, other], start=start)
             lost.append(alone)
             holders.append((follower, follower.log, alone))

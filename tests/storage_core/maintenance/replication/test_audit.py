@@ -214,6 +214,29 @@ def test_the_divergence_is_the_smallest_of_all_pairs(tmp_path):
     assert audit_partition(replicas, state()).divergence == 3
 
 
+@pytest.mark.item("REP-12")
+def test_records_may_differ_in_one_epoch_where_nobody_cuts(tmp_path):
+    """Offset 3 is another record; no epoch tells."""
+    one, two = (
+        [
+            BatchSpec(
+                records=(RecordSpec(key=b"k", value=odd if offset == 3 else b"v"),),
+                base_offset=offset,
+            )
+            for offset in range(6)
+        ]
+        for odd in (b"a", b"b")
+    )
+    replicas = [written(tmp_path, 1, one), written(tmp_path, 2, two)]
+    stray = written(tmp_path / "stray", 3, one[:3] + two[3:4] + one[4:])
+    audit = audit_partition(replicas, state(replicas=(1, 2), isr=(1, 2)), [stray])
+    assert audit.divergence == 3
+    [cut] = audit.candidates[0].cuts
+    assert (cut.offset, cut.rounds, cut.same_until) == (6, (), 3)
+    # A copy that was set aside is no replica.
+    assert audit_partition(replicas[:1], state(replicas=(1,), isr=(1,)), [stray]).divergence is None
+
+
 @pytest.mark.item("REP-13")
 def test_records_that_a_leader_lacks_below_a_cut(tmp_path):
     """The leader ends at 8 and has no offset 2; the follower has 0 to 9."""
