@@ -339,8 +339,11 @@ class _JudgedPartition:
         return union(parts)
 
     def _next_epoch(self) -> int:
-        epochs = [entry.epoch for replica in self._replicas for entry in _span(replica).epochs]
-        return 1 + max([-1 if self._state is None else self._state.leader_epoch, *epochs])
+        """Return an epoch above those of all logs."""
+        return 1 + max(
+            (entry.epoch for replica in self._replicas for entry in _span(replica).epochs),
+            default=-1,
+        )
 
     def _cut(self, number: int, log: OpenedLog, leading: int, leader: Leader) -> FollowerCut:
         follower = self._replicas[number]
