@@ -58,7 +58,9 @@ class Kernel:
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the machine code."""
-        flat = self._flat(arguments) if self._tuples else arguments
+        flat = arguments
+        for place in self._tuples:  # an entry takes their fields
+            flat = flat[:place] + flat[place] + flat[place + 1 :]
         for entry in self._entries.values():
             result = entry(*flat)
             if result is not NotImplemented:
@@ -94,16 +96,11 @@ class Kernel:
         result = self._try(plain)
         return self._dispatcher(*plain) if result is NotImplemented else result
 
-    def _flat(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return arguments as entries take them: of a named tuple its fields."""
-        for place in self._tuples:
-            arguments = (*arguments[:place], *arguments[place], *arguments[place + 1 :])
-        return arguments
-
     def _try(self, arguments: tuple[Any, ...]) -> Any:
-        flat = self._flat(arguments)
+        for place in self._tuples:
+            arguments = arguments[:place] + arguments[place] + arguments[place + 1 :]
         for entry in self._entries.values():
-            result = entry(*flat)
+            result = entry(*arguments)
             if result is not NotImplemented:
                 return result
         return NotImplemented

@@ -223,7 +223,8 @@ def write_records(out: NDArray[np.uint8], at: int, first: int, end: int, rows: R
 @kernel
 def describe_batches(
     batch_end: NDArray[np.int64],
-    rows: RecordRows,
+    timestamps: NDArray[np.int64],
+    offsets: NDArray[np.int64],
     first_record: int,
     header: HeaderFields,
     table: NDArray[np.int64],
@@ -232,12 +233,12 @@ def describe_batches(
 
     Args:
         batch_end: int64[m], row after the last record of each batch.
-        rows: The records.
+        timestamps: int64[n], of the records.
+        offsets: int64[n], of the records, or empty.
         first_record: The record with which the first batch begins.
         header: What all of them have.
         table: int64[batch_scan.COLUMN_COUNT, m], out.
     """
-    timestamps, offsets = rows.timestamps, rows.offsets
     first = first_record
     for row in range(batch_end.size):
         end = batch_end[row]

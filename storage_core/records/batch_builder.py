@@ -261,7 +261,14 @@ class _Builder:
         first_record = int(self._batch_end[first - 1]) if first else 0
         batch_end = self._batch_end[first:end]
         table = np.empty((batch_scan.COLUMN_COUNT, end - first), np.int64)
-        batch_build.describe_batches(batch_end, self._rows, first_record, self._header, table)
+        batch_build.describe_batches(
+            batch_end,
+            self._rows.timestamps,
+            self._rows.offsets,
+            first_record,
+            self._header,
+            table,
+        )
         if settings.codec is Codec.NONE:
             used = batch_build.write_batches(out, batch_end, first_record, table, self._rows)
             return BuiltBatches(data=out[:used], batches=BatchTable(table))

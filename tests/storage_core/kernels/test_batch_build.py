@@ -47,7 +47,7 @@ def test_batches_have_the_bytes_of_the_slow_builder(
     assert batch_end[:3].tolist() == [3, 6, 7]
     table = np.empty((batch_scan.COLUMN_COUNT, 3), np.int64)
     header = batch_build.HeaderFields(50, 4, 0, NO_TIMESTAMP, 9, 1, 7)
-    describe_batches(batch_end[:3], rows, 0, header, table)
+    describe_batches(batch_end[:3], rows.timestamps, rows.offsets, 0, header, table)
     out = np.empty(int(batch_bytes[:3].sum()), np.uint8)
     used = write_batches(out, batch_end[:3], 0, table, rows)
     gap = 3 if offsets.size else 1
