@@ -167,7 +167,7 @@ def _md5_word(data: NDArray[np.uint8], start: int, length: int, at: int, padded:
 
 @kernel
 def md5_128(
-    data: NDArray[np.uint8], start: int, length: int, words: NDArray[np.uint64]
+    data: NDArray[np.uint8], start: int, length: int, words: NDArray[np.uint32]
 ) -> tuple[int, int]:
     """Return the two little-endian 64-bit halves of the MD5 of data[start : start + length].
 
@@ -175,7 +175,7 @@ def md5_128(
         data: uint8[n].
         start: First byte of the message.
         length: Bytes of the message.
-        words: uint64[MD5_WORDS], scratch space.
+        words: uint32[MD5_WORDS], scratch space.
     """
     a0 = np.uint32(0x67452301)
     b0 = np.uint32(0xEFCDAB89)

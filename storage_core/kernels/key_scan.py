@@ -39,11 +39,10 @@ RANK: Final = 2  # of the record among those of the wanted batches
 BATCH: Final = 3  # row of its batch
 KEY_COLUMNS: Final = 4
 
-# What hashing needs, uint64[HASHER_WORDS].
+# What hashing needs, uint32[HASHER_WORDS].
 HASH_KIND: Final = 0
-HASH_KEY_LOW: Final = 1  # of SipHash
-HASH_KEY_HIGH: Final = 2
-SCRATCH: Final = 3  # room for MD5 to work in, MD5_WORDS
+HASH_KEY: Final = 1  # of SipHash, four words, the lowest first
+SCRATCH: Final = 5  # room for MD5 to work in, MD5_WORDS
 HASHER_WORDS: Final = SCRATCH + MD5_WORDS
 
 SIPHASH: Final = 0
@@ -111,7 +110,7 @@ def hash_keys(
     checks_crc: bool,  # numba takes no keyword-only arguments
     first_offset: int,
     max_body_bytes: int,
-    hasher: NDArray[np.uint64],
+    hasher: NDArray[np.uint32],
     keys: NDArray[np.uint64],
 ) -> tuple[int, int, int, int]:
     """Hash the keys of the records at or above first_offset of the wanted batches, in order.
@@ -130,7 +129,7 @@ def hash_keys(
             in the CPU's cache.
         first_offset: Where to begin.
         max_body_bytes: The largest record that was compressed.
-        hasher: uint64[HASHER_WORDS].
+        hasher: uint32[HASHER_WORDS].
         keys: uint64[KEY_COLUMNS, capacity], out.
 
     Returns:
@@ -138,6 +137,10 @@ def hash_keys(
         position of its bytes it stopped.
     """
     low, high = keys[LOW], keys[HIGH]
+    key = hasher[HASH_KEY:SCRATCH]
+    key_low = np.uint64(key[0]) | (np.uint64(key[1]) << np.uint64(32))
+    key_high = np.uint64(key[2]) | (np.uint64(key[3]) << np.uint64(32))
+    scratch = hasher[SCRATCH:]
     count = 0
     next_rank = 0
     for row in range(table.shape[1]):
@@ -163,13 +166,10 @@ def hash_keys(
             keys,
         )
         if hasher[HASH_KIND] == MD5:
-            scratch = hasher[SCRATCH:]
             for i in range(first, count):
                 low[i], high[i] = md5_128(source, np.int64(low[i]), np.int64(high[i]), scratch)
         else:
-            siphash_each(
-                source, low, high, first, count, hasher[HASH_KEY_LOW], hasher[HASH_KEY_HIGH]
-            )
+            siphash_each(source, low, high, first, count, key_low, key_high)
         if status != DONE:
             return count, status, row, position
         flags[row] = seen | OPENED | (INDEXED if table[BASE_OFFSET, row] >= first_offset else 0)

@@ -223,12 +223,11 @@ class KeyBlock:
     """
 
     def __init__(self, kind: OffsetMapHash, hash_key: bytes) -> None:
-        self._hasher = np.zeros(key_scan.HASHER_WORDS, np.uint64)
+        self._hasher = np.zeros(key_scan.HASHER_WORDS, np.uint32)
         self._hasher[key_scan.HASH_KIND] = (
             key_scan.MD5 if kind is OffsetMapHash.MD5 else key_scan.SIPHASH
         )
-        self._hasher[key_scan.HASH_KEY_LOW] = int.from_bytes(hash_key[:8], "little")
-        self._hasher[key_scan.HASH_KEY_HIGH] = int.from_bytes(hash_key[8:16], "little")
+        self._hasher[key_scan.HASH_KEY : key_scan.SCRATCH] = np.frombuffer(hash_key[:16], "<u4")
         self.count = 0
         self.flags = np.empty(0, np.uint8)
         self._reserve(1)

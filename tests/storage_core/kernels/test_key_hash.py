@@ -80,7 +80,7 @@ def test_no_more_than_the_bytes_there_are_is_read_for_the_last_lanes(siphash_eac
 
 @in_both_ways(md5=key_hash.md5_128)
 def test_md5_is_that_of_the_standard_library_for_every_length(md5):
-    words = np.empty(MD5_WORDS, np.uint64)
+    words = np.empty(MD5_WORDS, np.uint32)
     for length in range(131):
         data, start, _ = fenced(SOME_BYTES[:length])
         assert md5(data, start, length, words) == md5_128(SOME_BYTES[:length]), length
@@ -88,7 +88,7 @@ def test_md5_is_that_of_the_standard_library_for_every_length(md5):
 
 @given(data=st.binary(max_size=300))
 def test_md5_is_that_of_the_standard_library_for_any_message(data):
-    words = np.empty(MD5_WORDS, np.uint64)
+    words = np.empty(MD5_WORDS, np.uint32)
     assert key_hash.md5_128(as_array(data), 0, len(data), words) == md5_128(data)
 
 
@@ -103,7 +103,7 @@ def test_two_messages_of_one_md5_have_two_siphashes():
     second = bytearray(first)
     for position in (19, 45, 59, 83, 109, 123):
         second[position] ^= 0x80
-    words = np.empty(MD5_WORDS, np.uint64)
+    words = np.empty(MD5_WORDS, np.uint32)
     one, other = as_array(first), as_array(bytes(second))
     assert key_hash.md5_128(one, 0, 128, words) == key_hash.md5_128(other, 0, 128, words)
     siphash = key_hash.siphash_1_3_128

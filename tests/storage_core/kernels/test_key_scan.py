@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from storage_core.formats.batch_v2 import Codec
 from storage_core.kernels import batch_scan, key_scan
 from storage_core.kernels.key_scan import (
-    HASH_KEY_HIGH,
-    HASH_KEY_LOW,
+    HASH_KEY,
     HASH_KIND,
     HASHER_WORDS,
     KEY_COLUMNS,
     MD5,
+    SCRATCH,
     SIPHASH,
 )
 from storage_core.kernels.record_scan import (
@@ -34,7 +34,7 @@ from storage_core.kernels.record_scan import (
 from tests.kit.builders import BatchSpec, RecordSpec, encode_batch, segment_bytes
 from tests.kit.damage import BadRecord, bad_record, with_trailing_bytes
 from tests.kit.strategies import segments
-from tests.reference.hashes import halves_of, md5_128, siphash_1_3_128
+from tests.reference.hashes import md5_128, siphash_1_3_128
 from tests.storage_core.kernels.arguments import Opened, opened
 from tests.storage_core.kernels.twins import in_both_ways
 
@@ -68,8 +68,8 @@ def run(
     room = int(np.maximum(window.record_count[chosen], 0).sum())
     flags = chosen.astype(np.uint8)
     keys = np.empty((KEY_COLUMNS, room), np.uint64)
-    hasher = np.zeros(HASHER_WORDS, np.uint64)
-    hasher[[HASH_KIND, HASH_KEY_LOW, HASH_KEY_HIGH]] = np.array([kind, *halves_of(KEY)], np.uint64)
+    hasher = np.zeros(HASHER_WORDS, np.uint32)
+    hasher[HASH_KIND], hasher[HASH_KEY:SCRATCH] = kind, np.frombuffer(KEY, "<u4")
     table = window.table.copy()
     if crc is not None:
         table[batch_scan.CRC] = crc
