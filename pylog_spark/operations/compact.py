@@ -31,7 +31,6 @@ from pylog_spark.run.waves import Outcomes, run_waves
 from pylog_spark.schemas import Action, Reason, Status
 from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.admission import Step
-from pylog_spark.tasks.key_folder import shares_files
 from storage_core.clock import Clock
 
 _log: Final = logging.getLogger(__name__)
@@ -182,7 +181,9 @@ def _clean(run: Run, observation: Observation, logs: CleanedLogs, strategy: Stra
     left = logs.plans
     while left.num_rows:
         due = find_due_compactions(
-            left, limits, shares_files=lambda root: shares_files(run.roots[root].access)
+            left,
+            limits,
+            shares_files=lambda root: run.roots[root].access.shared_folder(root) is not None,
         )
         outcomes: Outcomes = {}
         for ended in run_waves(run, stages, due, budget=limits.of_wave):

@@ -38,7 +38,6 @@ from storage_core.log.settled_store import SettledStore, settle
 from storage_core.reading.ranges import ReadRange, report_gap
 from storage_core.reading.request import EARLIEST, LATEST, Bound, ReadRequest
 from storage_core.records.payload import DEFAULT_LIMITS
-from storage_core.roots.broker import BrokerRoot
 from storage_core.roots.open_root import find_root, map_over_root
 from storage_core.roots.root import Root
 from storage_core.store import LogStore, ManagedStore, open_store
@@ -226,7 +225,7 @@ def _look_at_each(
     On an object store several calls run at once.
     """
     roots = [planner.root for planner, _ in items]
-    slowest = next((root for root in roots if not isinstance(root, BrokerRoot)), None)
+    slowest = next((root for root in roots if root.has_requests), None)
     if slowest is None:
         return [look(planner, item) for planner, item in items]
     return map_over_root(slowest, lambda pair: look(*pair), items)

@@ -90,6 +90,11 @@ class BrokerRoot:
         """Whether its partitions have manifests: they do not."""
         return False
 
+    @property
+    def has_requests(self) -> bool:
+        """Whether looks are requests to a store: they are not."""
+        return False
+
     def directories(self) -> list[str]:
         """Return the names of its sub-directories, sorted."""
         try:
@@ -159,7 +164,11 @@ class BrokerAccess:
 
         The run's end sweeps it.
         """
-        yield scratch_folder(self.shared, Path(location))
+        yield self.shared_folder(location)
+
+    def shared_folder(self, location: str) -> Path:
+        """Return the scratch folder: all tasks run on the lock's host."""
+        return scratch_folder(self.shared, Path(location))
 
     def keep(
         self,

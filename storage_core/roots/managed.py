@@ -108,6 +108,11 @@ class ManagedRoot:
         """Whether its partitions have manifests: they do."""
         return True
 
+    @property
+    def has_requests(self) -> bool:
+        """Whether looks are requests to a store: they are."""
+        return True
+
     def directories(self) -> list[str]:
         """Return the names of its folders that are not its own, sorted."""
         return sorted(name for name in self.store.list_folders() if not name.startswith("."))
@@ -182,6 +187,10 @@ class ManagedAccess:
         """Return a folder on this executor's disks for the block."""
         del location
         return _local_scratch()
+
+    def shared_folder(self, location: str) -> None:
+        """Return None: each executor has its own disks."""
+        del location
 
     def keep(
         self,

@@ -27,6 +27,11 @@ class MirrorRoot:
         """Whether its partitions have manifests: they do not."""
         return False
 
+    @property
+    def has_requests(self) -> bool:
+        """Whether looks are requests to a store: they are."""
+        return True
+
     def directories(self) -> list[str]:
         """Return the names of its folders, sorted."""
         return sorted(self.store.list_folders())

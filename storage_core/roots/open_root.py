@@ -271,7 +271,7 @@ def map_over_root(root: Root, look: Callable[[T], R], items: Iterable[T]) -> lis
     """
     several = tuple(items)
     # In this thread, where a signal is heard, unless others can ask meanwhile.
-    if isinstance(root, BrokerRoot) or len(several) == 1:
+    if not root.has_requests or len(several) == 1:
         return [look(item) for item in several]
     asked: SimpleQueue[tuple[Future[R], T]] = SimpleQueue()
     answers: list[Future[R]] = []

@@ -65,6 +65,11 @@ class Root(SmallFiles, Protocol):
         """Whether its partitions have manifests."""
         ...
 
+    @property
+    def has_requests(self) -> bool:
+        """Whether each look is a request to a store, so that several wait at once."""
+        ...
+
     def directories(self) -> list[str]:
         """Return the names of its sub-directories, sorted.
 
@@ -138,6 +143,14 @@ class RootAccess(Protocol):
 
     def scratch(self, location: str) -> AbstractContextManager[Path]:
         """Return an attempt's scratch folder for a partition, for the block."""
+        ...
+
+    def shared_folder(self, location: str) -> Path | None:
+        """Return the folder that all tasks see; None if they share none.
+
+        Args:
+            location: The partition whose files go there, or the root to ask for any.
+        """
         ...
 
     def keep(
