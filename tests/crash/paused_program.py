@@ -7,6 +7,7 @@ file ``go`` there, or stops as by a frozen disk, as HOW says (``wait``, ``stop``
 what it is going to do by then; with ``amid`` behind HOW it has done the first steps of it.
 """
 
+import json
 import os
 import signal
 import sys
@@ -62,9 +63,9 @@ class PausingAccess(BrokerAccess):
     def _commit_amid(self, *arguments: Any) -> dict[str, Any]:
         append = CommitClaim._append
 
-        def append_and_pause(claim: CommitClaim, record: dict[str, Any]) -> None:
-            append(claim, record)
-            if "done" in record:
+        def append_and_pause(claim: CommitClaim, line: bytes) -> None:
+            append(claim, line)
+            if "done" in json.loads(line):
                 pause()
 
         CommitClaim._append = append_and_pause
