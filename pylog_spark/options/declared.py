@@ -70,7 +70,7 @@ ROLE: Final = Option[Role | None](
     kind=choice(Role),
     default=None,
     panel=CHOICE,
-    help="What the roots are. Whatever writes needs it said.",
+    help="Role of the roots; required by commands that write.",
     is_in_files=True,
     doc="what the log directories are: broker, mirror or managed; jobs that write need it said",
 )
@@ -103,7 +103,7 @@ ASSUME_DEFAULTS: Final = Option[tuple[str, ...]](
     default=(),
     panel=CONFIG,
     metavar="GLOB",
-    help="Topics of unknown config that have the default.",
+    help="Topics to take as of Kafka's default config if theirs is unknown.",
     is_in_files=True,
     doc="globs of topics that have Kafka's default config if none is known",
 )
@@ -113,7 +113,7 @@ HIGH_WATERMARK: Final = Option[HighWatermarkSource](
     kind=choice(HighWatermarkSource),
     default=HighWatermarkSource.CHECKPOINT,
     panel=CONFIG,
-    help="Its checkpoint (default), or all that is in the log is replicated.",
+    help="High watermarks: the checkpoint's (default), or each log's end.",
     is_in_files=True,
     doc="where high watermarks come from: checkpoint or log-end",
 )
@@ -124,7 +124,7 @@ LEDGER: Final = Option[str | None](
     default=None,
     panel=OUTPUT_AND_PLACE,
     metavar="URI",
-    help="Keep a record of the run in Delta tables there.",
+    help="Record the run in Delta tables at this path or URL.",
     is_in_files=True,
     doc="path or URL of the ledger; empty: none is kept",
 )
@@ -134,7 +134,7 @@ MARK_CLEAN: Final = Option[bool](
     kind=SWITCH,
     says=False,
     default=True,
-    help="Write no clean-shutdown marker at the end.",
+    help="Do not write the clean-shutdown marker at the end.",
     is_in_files=True,
     doc="mark a broker's directory as cleanly shut down again, if it was before",
 )
@@ -168,7 +168,7 @@ MAX_BYTES: Final = Option[int | None](
     default=None,
     panel=CHOICE,
     metavar="AMOUNT",
-    help="Begin with nothing more once so much was read: 64GiB.",
+    help="Begin no more partitions after reading this much: 64GiB.",
     is_in_files=True,
     doc="begin with no more partitions once so much was read; empty: no limit",
 )
@@ -179,7 +179,7 @@ MAX_DURATION: Final = Option[int | None](
     default=None,
     panel=CHOICE,
     metavar="TIME",
-    help="Begin with nothing more after so long: 90m.",
+    help="Begin no more partitions after this time: 90m.",
     is_in_files=True,
     doc="begin with no more partitions after so long; empty: no limit",
 )
@@ -190,7 +190,7 @@ MIN_FREE: Final = Option[int](
     default=0,
     panel=GUARDS,
     metavar="AMOUNT",
-    help="Leave so much of each disk free: 20GiB.",
+    help="Free space to leave on each disk: 20GiB.",
     is_in_files=True,
     doc="bytes of each disk that stay free",
 )
@@ -212,7 +212,7 @@ TRASH: Final = Option[str | None](
     default=None,
     panel=GUARDS,
     metavar="DIR",
-    help="Keep there what is replaced or removed, so that `pylog undo` can put it back.",
+    help="Keep replaced and removed files in this folder, for `pylog undo`.",
     is_in_files=True,
     doc="folder that keeps what a run takes out of local directories, for undo; empty: none",
 )
@@ -223,7 +223,7 @@ PURGE_AFTER: Final = Option[int](
     kind=DURATION,
     default=72 * 3_600_000,
     metavar="TIME",
-    help="How long what was put aside is kept. Default: 72h.",
+    help="How long the trash of former runs is kept. Default: 72h.",
     is_in_files=True,
     doc="how long what former runs put aside is kept",
 )
@@ -244,7 +244,7 @@ PER_DISK: Final = Option[int | None](
     default=None,
     panel=OUTPUT_AND_PLACE,
     metavar="N",
-    help="At most so many tasks at one local disk at once.",
+    help="Maximum number of tasks at one local disk.",
     is_in_files=True,
     doc="tasks that may be at one local disk at once; empty: no limit",
 )
@@ -262,7 +262,7 @@ UP: Final = Option[tuple[int, ...]](
     kind=NUMBER_LIST,
     default=(),
     metavar="2,3",
-    help="Node ids of brokers that start, in this order: whom the controller then elects.",
+    help="Node ids of brokers in the order of their start: shows the leaders then elected.",
 )
 ELECTION_OUT: Final = Option[Path | None](
     name="election_out",
@@ -270,14 +270,14 @@ ELECTION_OUT: Final = Option[Path | None](
     kind=FILE,
     default=None,
     metavar="DIR",
-    help="A new folder: files for Kafka's own commands, by which the best candidate leads.",
+    help="New folder for files with which Kafka's commands elect the best candidates.",
 )
 TIMELINE: Final = Option[bool](
     name="timeline",
     flag="--timeline",
     kind=SWITCH,
     default=False,
-    help="Leaders, ISR and ELR over time, by the cluster's metadata log, and no more.",
+    help="Show only leaders, ISR and ELR over time, by the cluster's metadata log.",
 )
 LOST_KEYS: Final = Option[int](
     name="lost_keys",
@@ -285,7 +285,7 @@ LOST_KEYS: Final = Option[int](
     kind=OFFSET,
     default=0,
     metavar="N",
-    help="So many keys of what each leader would lose, of each partition.",
+    help="Show this many keys of records that each leader would lose, for each partition.",
 )
 ATTEST: Final = Option[bool](
     name="attest",
@@ -300,14 +300,14 @@ LEADER_EPOCH: Final = Option[int | None](
     kind=OFFSET,
     default=None,
     metavar="EPOCH",
-    help="Epoch that the next leader is to have: a remark where that is known already.",
+    help="Epoch of the next leader: remark partitions that have that epoch already.",
 )
 LEVEL: Final = Option[Level | None](
     name="level",
     flag="--level",
     kind=choice(Level),
     default=None,
-    help="List the differences between replicas, and read so much of them to find these.",
+    help="List differences between replicas; the value tells how much is read of them.",
 )
 COPY: Final = Option[tuple[str, ...]](
     name="copy",
@@ -315,7 +315,7 @@ COPY: Final = Option[tuple[str, ...]](
     kind=TEXTS,
     default=(),
     metavar="DIR",
-    help="Log directory of the cluster that has a copy: list what it has not, or has otherwise.",
+    help="Log directory of a cluster with a copy: list records missing or different there.",
 )
 COPY_PREFIX: Final = Option[str](
     name="copy_prefix",
@@ -323,7 +323,7 @@ COPY_PREFIX: Final = Option[str](
     kind=TEXT,
     default="",
     metavar="TEXT",
-    help="What the copy's topics have in front of their names, like `source.`.",
+    help="Prefix of the copy's topic names, like `source.`.",
 )
 OFFSET_MAP: Final = Option[Path | None](
     name="offset_map",
@@ -340,7 +340,7 @@ TOPIC_DUMP: Final = Option[TopicDump | None](
     default=None,
     panel=CONFIG,
     metavar="FILE",
-    help="Exported configs of topics: what kafka-configs.sh --describe --all prints, or JSON.",
+    help="Exported configs of topics: output of kafka-configs.sh --describe --all, or JSON.",
     is_in_files=True,
     doc="configs of topics as they were exported from their cluster",
 )
@@ -371,7 +371,7 @@ SETTINGS_OF_RUN: Final = Option[tuple[str, ...]](
     metavar="KEY=VALUE",
     help="Override a key; `pylog config show`.",
     is_in_files=True,
-    doc="keys of Kafka and of ours, over what any source says of any topic",
+    doc="keys of Kafka and of ours, for all topics, over any other source",
 )
 TOPIC_CONFIGS: Final = Option[dict[str, Any]](
     name="topics",
@@ -424,15 +424,15 @@ EXACT: Final = Option[bool](
     kind=SWITCH,
     default=False,
     is_hidden=True,
-    doc="whether a dry run also reads what it would clean, so that its figures are exact",
+    doc="whether a dry run also reads the segments to clean, for exact figures",
 )
 UNTIL_CLEAN: Final = Option[bool](
     name="until_clean",
     flag="--until-clean",
     kind=SWITCH,
     default=False,
-    help="Repeat where a bounded offset map was full.",
-    doc="go on with a partition whose offset map was full, round by round",
+    help="Repeat the round where a bounded offset map was full.",
+    doc="repeat the round of a partition whose offset map was full",
 )
 STRATEGY: Final = Option[str](
     name="strategy",
@@ -449,15 +449,15 @@ RECOMPRESS: Final = Option[str | None](
     kind=TEXT,
     default=None,
     metavar="CODEC[:LEVEL]",
-    help="What is rebuilt gets this codec: fast (lz4), dense (zstd:19), kafka, or gzip:9. "
-    "Default: its own, as Kafka.",
+    help="Codec of rebuilt batches: fast (lz4), dense (zstd:19), kafka, or gzip:9. "
+    "Default: their own, as Kafka.",
 )
 RECOMPRESS_ALL: Final = Option[bool](
     name="recompress_all",
     flag="--recompress-all",
     kind=SWITCH,
     default=False,
-    help="Rebuild all batches of what is compacted, those that lose nothing too.",
+    help="Rebuild all batches of compacted segments, also those that lose nothing.",
 )
 KEY_SIDECARS: Final = Option[str | None](
     name="key_sidecars",
@@ -465,14 +465,14 @@ KEY_SIDECARS: Final = Option[str | None](
     kind=TRASH_FOLDER,
     default=None,
     metavar="DIR",
-    help="Keep there what cleaned segments hold, so that the next round reads what changed.",
+    help="Keep keys of cleaned segments in this folder; the next round reads only changes.",
 )
 KEEP_DELETED: Final = Option[bool](
     name="keep_deleted",
     flag="--keep-deleted",
     kind=SWITCH,
     default=False,
-    help="Leave removed files as .deleted, to the broker's start or pylog purge.",
+    help="Rename removed files to .deleted, for the broker's start or pylog purge to remove.",
     doc="leave removed segments under the suffix .deleted",
 )
 ALLOW_TRUNCATE: Final = Option[bool](
@@ -481,8 +481,8 @@ ALLOW_TRUNCATE: Final = Option[bool](
     kind=SWITCH,
     default=False,
     panel=GUARDS,
-    help="Cut even what was acknowledged, or may have been, or a log that is all lost.",
-    doc="whether recovery may cut what was acknowledged, or may have been, or everything",
+    help="Also cut records that were or may have been acknowledged, or a whole log.",
+    doc="whether recovery may cut records that were or may have been acknowledged, or a whole log",
 )
 FROM_START: Final = Option[bool](
     name="from_start",
@@ -490,8 +490,8 @@ FROM_START: Final = Option[bool](
     kind=SWITCH,
     default=False,
     panel=CHOICE,
-    help="Read every log from its start, as if nothing said that it was closed or flushed.",
-    doc="whether recovery reads every log from its start, whatever marker and recovery points say",
+    help="Read every log from its start, ignoring the marker and recovery points.",
+    doc="whether recovery reads every log from its start, ignoring the marker and recovery points",
 )
 # A power cut takes less than this from one partition.
 MAX_TRUNCATE_BYTES: Final = Option[int](
@@ -501,7 +501,7 @@ MAX_TRUNCATE_BYTES: Final = Option[int](
     default=64 * 1024 * 1024,
     panel=GUARDS,
     metavar="N",
-    help="Leave a partition alone that would lose more. Default: 64 MiB.",
+    help="Do not recover a partition that would lose more. Default: 64 MiB.",
     doc="how many bytes recovery may cut from one partition",
 )
 LEADER: Final = Option[int | None](
@@ -510,7 +510,7 @@ LEADER: Final = Option[int | None](
     kind=OFFSET,
     default=None,
     metavar="N",
-    help="Show the cuts that let all others follow broker N; --plan-out saves them.",
+    help="Show the cuts after which all other replicas follow broker N; --plan-out saves them.",
 )
 SALVAGE: Final = Option[str | None](
     name="salvage",
@@ -519,8 +519,8 @@ SALVAGE: Final = Option[str | None](
     default=None,
     panel=GUARDS,
     metavar="DIR",
-    help="Copy what is cut there first, as segments that open.",
-    doc="folder that receives what recovery cuts; None keeps nothing",
+    help="Copy cut records to this folder first, as segments that open.",
+    doc="folder for records that recovery cuts; None keeps nothing",
 )
 PLAN_OUT: Final = Option[str | None](
     name="plan_out",
@@ -539,7 +539,7 @@ METRICS_FILE: Final = Option[str | None](
     default=None,
     panel=OUTPUT_AND_PLACE,
     metavar="FILE.prom",
-    help="Write the run's numbers for Prometheus, whole, when it has ended.",
+    help="Write the run's numbers for Prometheus to this file at its end.",
     doc="file that receives the run's numbers in Prometheus' text format; None for none",
 )
 METRICS_PUSH: Final = Option[str | None](
@@ -549,7 +549,7 @@ METRICS_PUSH: Final = Option[str | None](
     default=None,
     panel=OUTPUT_AND_PLACE,
     metavar="URL",
-    help="Push them to a Pushgateway: http://HOST:9091.",
+    help="Push the run's numbers to a Pushgateway: http://HOST:9091.",
     doc="Pushgateway that receives the run's numbers; None for none",
 )
 FILE_LIST: Final = Option[str | None](
@@ -560,7 +560,7 @@ FILE_LIST: Final = Option[str | None](
     panel=CHOICE,
     metavar="PATH",
     help="An inventory of mirrors in place of listing: CSV, Parquet, JSON lines, S3 Inventory.",
-    doc="inventory that takes the place of listing mirrors; None to list them",
+    doc="inventory of mirrors in place of listing; None to list them",
 )
 # Only on the command line: a file that every run reads must not switch a guard off.
 OVERRIDE: Final = Option[frozenset[str]](
@@ -571,7 +571,7 @@ OVERRIDE: Final = Option[frozenset[str]](
     panel=GUARDS,
     metavar="CODE",
     help="Switch off the guard that refuses with CODE.",
-    doc=f"codes of guards that the owner switched off: {', '.join(OVERRIDABLE_GUARDS)}",
+    doc=f"codes of guards to switch off: {', '.join(OVERRIDABLE_GUARDS)}",
 )
 
 # --- How a command answers -----------------------------------------------------------------------
@@ -583,7 +583,7 @@ REPORT: Final = Option[Path | None](
     default=None,
     panel=OUTPUT_AND_PLACE,
     metavar="FILE.html",
-    help="Write a page to be read, printed or sent: pictures and tables, one file.",
+    help="Write the report as one HTML file with pictures and tables.",
 )
 OUTPUT: Final = Option[OutputFormat](
     name="output",
@@ -609,7 +609,7 @@ QUIET: Final = Option[bool](
     kind=SWITCH,
     default=False,
     panel=OUTPUT_AND_PLACE,
-    help="No progress, and no answer where it ends with 0.",
+    help="No progress, and no output with exit status 0.",
 )
 BY: Final = Option[InspectOrder | None](
     name="by",
@@ -623,7 +623,7 @@ PER_TOPIC: Final = Option[bool](
     flag="--per-topic",
     kind=SWITCH,
     default=False,
-    help="Add the partitions of each topic up.",
+    help="Sum the partitions of each topic.",
 )
 LAST: Final = Option[int](
     name="last",
@@ -632,7 +632,7 @@ LAST: Final = Option[int](
     metavar="N",
     default=20,
     shown=20,
-    help="How many runs to list.",
+    help="Number of runs to list.",
 )
 FAIL_ON: Final = Option[FailOn](
     name="fail_on",
@@ -640,7 +640,7 @@ FAIL_ON: Final = Option[FailOn](
     kind=choice(FailOn),
     default=FailOn.ERROR,
     shown=FailOn.ERROR,
-    help="Findings as bad as this make the exit status 1.",
+    help="Findings of this severity or worse make the exit status 1.",
 )
 ALL_COMMANDS: Final = Option[bool](
     name="all_commands",
@@ -655,7 +655,7 @@ SHOW: Final = Option[int | None](
     kind=count(at_least=0),
     default=None,
     metavar="N",
-    help="At most so many findings, worst first. Default: 100 in tables, else all.",
+    help="Maximum number of findings, worst first. Default: 100 in tables, else all.",
 )
 DEEP: Final = Option[bool](
     name="deep",
@@ -669,7 +669,7 @@ LIVE: Final = Option[bool](
     flag="--live",
     kind=SWITCH,
     default=False,
-    help="Somebody is writing: files may vanish or grow.",
+    help="Files are being written: they may vanish or grow.",
 )
 SEGMENTS: Final = Option[bool](
     name="segments",
@@ -703,7 +703,7 @@ NEED: Final = Option[int | None](
     kind=BYTES,
     default=None,
     metavar="AMOUNT",
-    help="How much has to be freed: 200GiB. Without it everything is listed that could go.",
+    help="Space to free: 200GiB. Default: list everything that could be removed.",
 )
 
 # --- Which records, and how they are written ------------------------------------------------------
@@ -723,7 +723,7 @@ KEYS: Final = Option[tuple[str, ...]](
     kind=TEXTS,
     default=(),
     metavar="KEY",
-    help="Only records with one of these keys, written as `--key-format` says.",
+    help="Only records with one of these keys, in the form of `--key-format`.",
 )
 FROM: Final = Option[int | datetime | None](
     name="start",
@@ -749,7 +749,7 @@ MAX_RECORDS: Final = Option[int | None](
     kind=count(at_least=1),
     default=None,
     metavar="N",
-    help="At most so many records.",
+    help="Maximum number of records.",
 )
 FULL: Final = Option[bool](
     name="full",
@@ -763,7 +763,7 @@ ALLOW_DATA_LOSS: Final = Option[bool](
     flag="--allow-data-loss",
     kind=SWITCH,
     default=False,
-    help="Where offsets or segments are missing, take what is there, with a warning.",
+    help="Read on past missing offsets or segments, with a warning.",
 )
 RECORD_FORMAT: Final = Option[str](
     name="format",
@@ -782,7 +782,7 @@ NULL: Final = Option[str](
     kind=TEXT,
     default="",
     metavar="TEXT",
-    help="What stands for a key or value that is null. Default: nothing.",
+    help="Text for a key or value that is null. Default: empty.",
 )
 KEY_FORMAT: Final = Option[BytesFormat | None](
     name="key_format",
@@ -796,7 +796,7 @@ VALUE_FORMAT: Final = Option[BytesFormat | None](
     flag="--value-format",
     kind=choice(BytesFormat),
     default=None,
-    help="How values are written, and those of headers.",
+    help="Form of values, also of headers.",
 )
 KEY_SCHEMA: Final = Option[Path | None](
     name="key_schema",
@@ -840,14 +840,14 @@ SETTLE: Final = Option[int](
     default=60_000,
     shown="60s",
     metavar="TIME",
-    help="Time between the two looks that have to agree about a segment.",
+    help="Time between two listings that must agree about a segment.",
 )
 SYNC_STOPPED: Final = Option[bool](
     name="sync_stopped",
     flag="--sync-stopped",
     kind=SWITCH,
     default=False,
-    help="Nothing is written to the mirror any more: take the newest segments, too.",
+    help="The mirror's sync has stopped: take the newest segments, too.",
 )
 IN_PLACE: Final = Option[bool](
     name="in_place",
@@ -874,13 +874,13 @@ ROOT_OF_TOPIC: Final = Option[tuple[str, ...]](
     kind=TEXTS,
     default=(),
     metavar="ROOT",
-    help="Where the first argument is the topic: a root. Several are one.",
+    help="A root, if the first argument is the topic; may be repeated.",
 )
 MIRROR: Final = Option[str](
     name="mirror",
     kind=TEXT,
     metavar="MIRROR",
-    help="What a sync writes: a path, or a URL.",
+    help="The mirror that a sync writes: a path, or a URL.",
     is_required=True,
 )
 MANAGED: Final = Option[str](
@@ -894,21 +894,21 @@ TARGET: Final = Option[str](
     name="directory",
     kind=TEXT,
     metavar="DIR",
-    help="Absent, empty, or begun by a killed run.",
+    help="New or empty folder, or one begun by a killed run.",
     is_required=True,
 )
 PLAN: Final = Option[Path](
     name="plan",
     kind=FILE,
     metavar="PLAN",
-    help="The file that --plan-out has written.",
+    help="A file written by --plan-out.",
     is_required=True,
 )
 RUN_ID: Final = Option[str](
     name="run",
     kind=TEXT,
     metavar="RUN",
-    help="The run, as its report or the ledger names it.",
+    help="The run's name in its report or the ledger.",
     is_required=True,
 )
 TOPIC: Final = Option[str](
@@ -924,13 +924,13 @@ OUT: Final = Option[Path](
     flag="--out",
     kind=FILE,
     metavar="DIR",
-    help="A folder that is not there yet. Needed, except with --root.",
+    help="A new folder. Required, except with --root.",
 )
 SALVAGED: Final = Option[Path](
     name="folder",
     kind=FILE,
     metavar="FOLDER",
-    help="What --salvage named, or a folder in it.",
+    help="The folder of --salvage, or a folder in it.",
     is_required=True,
 )
 AS_RECORDS: Final = Option[bool](

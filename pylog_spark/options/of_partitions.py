@@ -69,7 +69,7 @@ CLEANER_CHECKPOINT: Final = Option[int | None](
     kind=OFFSET,
     default=None,
     metavar="N",
-    help="The partition's cleaner checkpoint, where Kafka is to choose the range.",
+    help="The partition's cleaner checkpoint, for the range by Kafka's rule.",
 )
 FIRST_DIRTY: Final = Option[int | None](
     name="first_dirty_offset",
@@ -77,7 +77,7 @@ FIRST_DIRTY: Final = Option[int | None](
     kind=OFFSET,
     default=None,
     metavar="N",
-    help="Clean from here on, due or not.",
+    help="Clean from this offset on, due or not.",
 )
 FIRST_UNCLEANABLE: Final = Option[int | None](
     name="first_uncleanable_offset",
@@ -85,7 +85,7 @@ FIRST_UNCLEANABLE: Final = Option[int | None](
     kind=OFFSET,
     default=None,
     metavar="N",
-    help="Stop here; only with --first-dirty-offset.",
+    help="Stop at this offset; only with --first-dirty-offset.",
 )
 OFFSET_MAP_BYTES: Final = Option[int | None](
     name="offset_map_bytes",
@@ -93,7 +93,7 @@ OFFSET_MAP_BYTES: Final = Option[int | None](
     kind=OFFSET,
     default=None,
     metavar="N",
-    help="Memory of the offset map, 24 a key. Default: 128 MiB.",
+    help="Memory of the offset map, 24 bytes a key. Default: 128 MiB.",
 )
 LOAD_FACTOR: Final = Option[float | None](
     name="load_factor",
@@ -117,7 +117,7 @@ MAX_IO_BUFFER_BYTES: Final = Option[int | None](
     kind=ARRAY_SIZE,
     default=None,
     metavar="N",
-    help="What it may grow to. Default: 67108864.",
+    help="Maximum size of the buffer. Default: 67108864.",
 )
 THEN_RETAIN: Final = Option[bool](
     name="then_retain",
@@ -131,20 +131,20 @@ CLEAN_SHUTDOWN: Final = Option[bool](
     flag="--clean-shutdown",
     kind=SWITCH,
     default=False,
-    help="Load it as after a clean shutdown: nothing is verified.",
+    help="Load the log as after a clean shutdown, without verification.",
 )
 NO_TRUNCATE: Final = Option[bool](
     name="no_truncate",
     flag="--no-truncate",
     kind=SWITCH,
     default=False,
-    help="Change nothing where something would be cut.",
+    help="Change nothing if records would be cut.",
 )
 TRUNCATE_TO: Final = Option[int](
     name="to",
     flag="--to",
     kind=OFFSET,
     metavar="N",
-    help="Where the log is to end.",
+    help="New end offset of the log.",
     is_required=True,
 )
