@@ -569,48 +569,6 @@ class NewestRecordRow:
 NEWEST_RECORD: Final = schema_of(NewestRecordRow)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PurgedRow:
-    """A purge's removals in one partition of a managed root.
-
-    A dry run says what it would remove.
-    """
-
-    topic: Text = column("the topic")
-    partition: Int32 = column("the partition")
-    directory: Text = column("where it is")
-    status: Text = column("planned, done, skipped or failed")
-    reason: Text = column("stable code that says why it was left alone")
-    bytes_before: Number = column("bytes of what goes")
-    bytes_after: Number = column("what is left of them")
-    steps: Text = column("what was deleted, as JSON")
-    duration_ms: int = column("time it took")
-    failure: Failure = Failure()
-
-
-PURGED: Final = schema_of(PurgedRow)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UndoneRow:
-    """An undo of a run for one partition of a log directory.
-
-    A dry run says what it would do.
-    """
-
-    directory: str = column("path of the partition directory")
-    status: Text = column("planned, done, skipped or failed")
-    reason: Text = column("stable code that says why it was left alone")
-    bytes_before: Number = column("bytes of all .log files before the undo")
-    bytes_after: Number = column("the same afterwards")
-    segments_before: Number = column("segments before the undo")
-    segments_after: Number = column("the same afterwards")
-    steps: Text = column("the operations that were applied, as JSON")
-    duration_ms: int = column("time it took")
-    failure: Failure = Failure()
-
-
-UNDONE: Final = schema_of(UndoneRow)
 # What is behind a result row, beside the columns of ``RESULT``: steps of plans, described.
 STEPS: Final = "steps"
 

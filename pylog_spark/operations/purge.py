@@ -8,12 +8,12 @@ generations and objects that no manifest within the grace period names. No recor
 Tasks do it for managed roots; what lies on this host's disks goes from here.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,10 +28,11 @@ from pylog_spark.run.job import new_job
 from pylog_spark.run.planning import are_looked_at_here, count_look_tasks
 from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import RunReport
-from pylog_spark.schemas import PURGED, STEPS, Action, Status
+from pylog_spark.schemas import Action, Status
 from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.failures import error_of
-from pylog_spark.tasks.purge import Row, purge_in_task, purge_row, purge_stretches
+from pylog_spark.tasks.message import DirectoryResult
+from pylog_spark.tasks.purge import purge_directory, purge_stretches
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.clock import Clock
 from storage_core.commit.purge import Purged, apply_purge, find_runs, plan_purge_trash
@@ -115,7 +116,7 @@ def purge_step(
 
 def _purge_roots(
     run: Run, catalogs: Mapping[str, TopicCatalog], listed: pa.Table | None
-) -> Iterator[Row]:
+) -> Iterator[dict[str, Any]]:
     options = run.job.options
     for root in run.job.roots:
         # Where the disk has failed the run says so in its notes, and does nothing more; a sync owns
@@ -143,7 +144,7 @@ def _purge_roots(
         yield from _purge_root(run, root.location, purge)
 
 
-def _purge_root(run: Run, location: str, purge: RootPurge[PurgeT]) -> Iterator[Row]:
+def _purge_root(run: Run, location: str, purge: RootPurge[PurgeT]) -> Iterator[dict[str, Any]]:
     """Purge a root, part by part.
 
     Yields:
@@ -157,49 +158,49 @@ def _purge_root(run: Run, location: str, purge: RootPurge[PurgeT]) -> Iterator[R
     purge.begin()
     for part in purge.parts():
         if purge.is_here:
-            rows = purge_stretches(part, purge.find_due, purge.apply, is_here=True, dry_run=dry_run)
+            ended = purge_stretches(
+                part, purge.find_due, purge.apply, is_here=True, dry_run=dry_run
+            )
         else:
-            rows = _purge_in_tasks(run, location, purge, part)
-        for row in rows:
-            is_whole = is_whole and row["status"] == Status.DONE.value
-            yield {"root": location, **row}
+            ended = _purge_in_tasks(run, location, purge, part)
+        for each in ended:
+            is_whole = is_whole and each.status == Status.DONE.value
+            yield {"root": location, **each.columns()}
     purge.end(is_whole=is_whole, now_ms=run.job.clock.now_ms())
 
 
 def _purge_in_tasks(
     run: Run, location: str, purge: RootPurge[PurgeT], part: Sequence[Stretch[PurgeT]]
-) -> Iterator[Row]:
+) -> Iterator[DirectoryResult]:
     count = sum(map(len, part))
     tasks = min(count_look_tasks(count, slots=run.engine.slots), len(part))
     work = partial(
-        purge_in_task,
+        purge_stretches,
         find_due=purge.find_due,
         apply=purge.apply,
+        is_here=False,
         dry_run=run.job.options.dry_run,
     )
     # Each delete asks for the lease first, so that tasks may do it wherever they look.
-    purged = run.engine.collect(
-        run.engine.spread_batches([part[number::tasks] for number in range(tasks)], work, PURGED),
-        PURGED,
+    ended = run.engine.ask(
+        [part[number::tasks] for number in range(tasks)],
+        work,
+        DirectoryResult,
         f"{run.job.title}: purge {location}",
         is_look=are_looked_at_here(count),
     )
-    for row in purged.sort_by([("topic", "ascending"), ("partition", "ascending")]).to_pylist():
-        yield row | {STEPS: json.loads(row[STEPS])}
+    yield from sorted(ended, key=lambda each: (each.topic or "", each.partition or 0))
 
 
-def _purge_trash(run: Run) -> Iterator[Row]:
+def _purge_trash(run: Run) -> Iterator[dict[str, Any]]:
     """Purge what runs have kept; what this run keeps itself stays."""
     options = run.job.options
     for folder in () if options.trash is None else find_runs(Path(options.trash)):
         if folder.name != run.job.run_id:
-            row = purge_row(
-                {"root": str(folder)},
-                partial(_purge_run, folder, options),
-                dry_run=options.dry_run,
-            )
-            if row is not None:
-                yield row
+            work = partial(_purge_run, folder, options)
+            ended = purge_directory(DirectoryResult(), work, dry_run=options.dry_run)
+            if ended.status is not None:
+                yield {"root": str(folder), **ended.columns()}
 
 
 def _purge_run(folder: Path, options: JobOptions) -> Purged:

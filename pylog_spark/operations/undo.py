@@ -6,9 +6,9 @@ Of a local log directory everything that is needed lies in the trash of the run,
 in the root itself.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -23,11 +23,12 @@ from pylog_spark.run.job import new_job
 from pylog_spark.run.planning import are_looked_at_here, count_look_tasks
 from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import RunReport
-from pylog_spark.schemas import RESULT, STEPS, UNDONE, Action, Reason, Status
+from pylog_spark.schemas import RESULT, Action, Failure, Reason, Status
+from pylog_spark.tasks.message import DirectoryResult
 from pylog_spark.tasks.undo import undo_partitions
 from storage_core.clock import Clock
 from storage_core.commit.trash import RUN_FILE, hold_run
-from storage_core.errors import ConfigError, StorageError, describe_failure
+from storage_core.errors import ConfigError, StorageError
 from storage_core.roots.open_root import LogRoot, kept_roots
 from storage_core.roots.root import HeldRoot
 from storage_core.roots.undo import RootUndo, UndoT, UndoWork
@@ -115,27 +116,26 @@ def _undo_root(
     """
     with lock:
         for part in undo.parts(run.job.topics):
-            rows: dict[str, dict[str, Any]] = {}
+            ended: dict[str, DirectoryResult] = {}
             if run.job.options.dry_run:
-                rows = _ask(run, root, undo, part, undo.check, Status.PLANNED)
+                ended = _ask(run, root, undo, part, undo.check, Status.PLANNED)
             else:
                 try:
-                    _undo_part(run, root, undo, part, rows)
+                    _undo_part(run, root, undo, part, ended)
                 except StorageError as error:
                     root.give_up(error)
             for each in part:
-                row = rows.get(each.location)
-                if row is None and root.failure is not None:
+                result = ended.get(each.location)
+                if result is None and root.failure is not None:
                     # Of the other partitions it is known what became of them before that.
-                    row = {"status": Status.FAILED.value, **describe_failure(root.failure)}
-                if row is not None:
-                    name = {
-                        "root": root.location,
-                        "topic": each.partition.topic,
-                        "partition": each.partition.partition,
-                        "directory": each.location,
-                    }
-                    yield name | row | {STEPS: json.loads(row.get(STEPS) or "[]")}
+                    result = DirectoryResult(
+                        directory=each.location,
+                        status=Status.FAILED.value,
+                        failure=Failure.of(root.failure),
+                    )
+                if result is not None:
+                    name = {"root": root.location, **asdict(each.partition)}
+                    yield result.columns() | name
 
 
 def _undo_part(
@@ -143,28 +143,28 @@ def _undo_part(
     root: HeldRoot,
     undo: RootUndo[UndoT],
     part: Sequence[UndoT],
-    rows: dict[str, dict[str, Any]],
+    ended: dict[str, DirectoryResult],
 ) -> None:
-    """Undo a part of a root's partitions; add their rows."""
+    """Undo a part of a root's partitions; add their results."""
     if root.failure is not None:
         return
-    checked: dict[str, dict[str, Any]] = {}
+    checked: dict[str, DirectoryResult] = {}
     due = part
     if undo.moves_files:
         checked = _ask(run, root, undo, part, undo.check, Status.PLANNED)
-        planned = {place for place, row in checked.items() if row["status"] == Status.PLANNED.value}
-        rows |= {place: row for place, row in checked.items() if place not in planned}
+        planned = {place for place, each in checked.items() if each.status == Status.PLANNED.value}
+        ended |= {place: each for place, each in checked.items() if place not in planned}
         due = [each for each in part if each.location in planned]
     undo.begin(part, due)
     if not due or root.failure is not None:
         return
-    ended = _ask(run, root, undo, due, undo.apply, Status.DONE)
-    for place, row in ended.items():
-        if place in checked and row["reason"] == Reason.ALREADY_UNDONE.value:
+    applied = _ask(run, root, undo, due, undo.apply, Status.DONE)
+    for place, each in applied.items():
+        if place in checked and each.reason == Reason.ALREADY_UNDONE.value:
             # By an attempt of this run that could not say so any more.
-            ended[place] = checked[place] | {"status": Status.DONE.value}
-    rows |= ended
-    done = {place for place, row in ended.items() if row["status"] == Status.DONE.value}
+            applied[place] = replace(checked[place], status=Status.DONE.value)
+    ended |= applied
+    done = {place for place, each in applied.items() if each.status == Status.DONE.value}
     undo.settle(due, [each for each in due if each.location in done])
 
 
@@ -175,7 +175,7 @@ def _ask(
     part: Sequence[UndoT],
     work: UndoWork[UndoT],
     status: Status,
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, DirectoryResult]:
     """Return what tasks make of partitions, by directory."""
     if not part:
         return {}
@@ -184,17 +184,14 @@ def _ask(
         tasks = min(tasks, run.disks.per_disk or tasks)
     what = "compare" if status is Status.PLANNED else "put back"
     # Whoever undoes a partition holds its claim or asks for the lease, wherever that is done.
-    rows = run.engine.collect(
-        run.engine.spread_batches(
-            [part[number::tasks] for number in range(tasks)],
-            partial(undo_partitions, work=work, status=status),
-            UNDONE,
-        ),
-        UNDONE,
+    results = run.engine.ask(
+        [part[number::tasks] for number in range(tasks)],
+        partial(undo_partitions, work=work, status=status),
+        DirectoryResult,
         f"{run.job.title}: {what} {len(part)} partitions of {root.location}",
         is_look=len(part) <= _FEW if undo.moves_files else are_looked_at_here(len(part)),
     )
-    return {row["directory"]: row for row in rows.to_pylist()}
+    return {each.directory or "": each for each in results}
 
 
 def check_undo(run_id: str, options: JobOptions, roots: Sequence[str] = ()) -> tuple[LogRoot, ...]:

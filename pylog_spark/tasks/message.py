@@ -4,6 +4,7 @@ A message is a dataclass in the module of the task that makes it. The engine mak
 and messages of rows.
 """
 
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -11,8 +12,8 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from pylog_spark.rows import Number, Text, column, row_reader, row_writer
-from pylog_spark.schemas import Failure
+from pylog_spark.rows import Int32, Number, Text, column, row_reader, row_writer
+from pylog_spark.schemas import STEPS, Failure
 from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.cells import join_rows
 from pylog_spark.tasks.failures import fields_of, log_end
@@ -38,6 +39,28 @@ class PartitionCommit(TaskMessage):
     segments_after: Number = column("segments of the partition")
     operations: Text = column("the operations that were applied, as JSON")
     touched: bool = column("whether files may have been changed before the error")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryResult:
+    """The result of an undo or a purge in one directory, or its forecast."""
+
+    topic: Text = column("topic, null for none")
+    partition: Int32 = column("number of the partition, null for none")
+    directory: Text = column("where it is")
+    status: Text = column("planned, done, skipped or failed; null where there is nothing to do")
+    reason: Text = column("stable code that says why it was left alone")
+    bytes_before: Number = column("bytes of all .log files; of a purge bytes of what goes")
+    bytes_after: Number = column("the same afterwards")
+    segments_before: Number = column("segments of the partition")
+    segments_after: Number = column("the same afterwards")
+    steps: Text = column("the operations that were applied, as JSON")
+    duration_ms: int = column("time it took")
+    failure: Failure = Failure()
+
+    def columns(self) -> dict[str, Any]:
+        """Return columns of ``schemas.RESULT``, with the operations behind them."""
+        return row_writer(DirectoryResult)(self) | {STEPS: json.loads(self.steps or "[]")}
 
 
 def attempt(

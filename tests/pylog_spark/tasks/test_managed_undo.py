@@ -3,13 +3,14 @@
 import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
+from pylog_spark.rows import row_writer
 from pylog_spark.schemas import Status
+from pylog_spark.tasks.message import DirectoryResult
 from pylog_spark.tasks.undo import undo_partitions
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import ConditionFailedError
@@ -59,8 +60,8 @@ def undone(undo: ToldUndo, topics: Sequence[str] = SMALL) -> list[dict[str, Any]
     """Return the rows of a task, but for the time it took."""
     asked = ManagedUndo(root=HeldManagedRoot(undo.twin.location, run_id=UNDO), run_id=RUN)
     [part] = asked.parts(TopicFilter(topics=tuple(topics)))
-    batches = undo_partitions(pickle.loads(pickle.dumps(part)), undo.work, undo.status)
-    return pa.Table.from_batches(batches).drop_columns("duration_ms").to_pylist()
+    results = undo_partitions(pickle.loads(pickle.dumps(part)), undo.work, undo.status)
+    return [row_writer(DirectoryResult)(replace(each, duration_ms=0)) for each in results]
 
 
 def manifests(twin: ManagedTwin) -> dict[str, Any]:
