@@ -186,24 +186,6 @@ class Engine(ABC, Generic[RowsT]):
             schema: Columns of the rows.
         """
 
-    def spread_batches(
-        self,
-        units: Sequence[T],
-        work: Callable[[T], Iterator[pa.RecordBatch]],
-        schema: pa.Schema,
-    ) -> RowsT:
-        """Return the rows of ``each`` in pieces.
-
-        They are for ``collect``, or for tasks that join them.
-
-        No row of a stage is larger than Spark's row path bears (``tasks/cells.py``).
-        """
-
-        def run(unit: T) -> Iterator[pa.RecordBatch]:
-            return cut_batches(work(unit))
-
-        return self.each(units, run, with_part(schema))
-
     def spread(
         self,
         units: Sequence[T],
@@ -212,6 +194,9 @@ class Engine(ABC, Generic[RowsT]):
     ) -> RowsT:
         """Return messages of work, a task a unit, as rows in pieces.
 
+        They are for ``receive`` and ``collect``, or for tasks that join them. No row of a stage is
+        larger than Spark's row path bears (``tasks/cells.py``).
+
         Args:
             units: As for ``each``.
             work: Runs in a task; captures values only.
@@ -219,9 +204,9 @@ class Engine(ABC, Generic[RowsT]):
         """
 
         def run(unit: T) -> Iterator[pa.RecordBatch]:
-            return batches_of(kind, work(unit))
+            return cut_batches(batches_of(kind, work(unit)))
 
-        return self.spread_batches(units, run, schema_of(kind))
+        return self.each(units, run, with_part(schema_of(kind)))
 
     def map_rows(self, rows: RowsT, work: ArrowWork, schema: pa.Schema) -> RowsT:
         """Return the rows that work makes of others, in pieces as ``spread``'s.

@@ -36,9 +36,10 @@ def purge_stretches(
     """
 
     def purge_one(purge: PurgeT) -> DirectoryResult:
+        name = purge.partition
         head = DirectoryResult(
-            topic=purge.partition and purge.partition.topic,
-            partition=purge.partition and purge.partition.partition,
+            topic=None if name is None else name.topic,
+            partition=None if name is None else name.partition,
             directory=purge.location,
         )
         return purge_directory(head, partial(apply, purge), dry_run=dry_run)
