@@ -5,7 +5,8 @@ is finished by the next one with the same generations; what is whole is not writ
 """
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from pylog_spark.discovery import count_directories, discover_partitions, resolv
 from pylog_spark.engines.choice import Place
 from pylog_spark.operations.transfer import TransferReport, sort_details, transfer_results
 from pylog_spark.options import JobOptions
-from pylog_spark.rows import rows_to_batch
+from pylog_spark.rows import batches_of
 from pylog_spark.run.job import new_job
 from pylog_spark.run.planning import (
     WorkItem,
@@ -25,8 +26,8 @@ from pylog_spark.run.planning import (
     pack_units,
 )
 from pylog_spark.run.run import Run
-from pylog_spark.schemas import MATERIALIZED, Action, Status
-from pylog_spark.tasks.materialize import MaterializeContext, plan_materialize, write_partition
+from pylog_spark.schemas import MATERIALIZED, Action, MaterializedRow, Status
+from pylog_spark.tasks.materialize import MaterializeContext, plan_materialize, write_partitions
 from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES
 from storage_core.clock import Clock
 from storage_core.errors import ConfigError, GuardRefusedError
@@ -121,7 +122,7 @@ def _plan(run: Run, path: Path, state: MaterializedTarget) -> pa.Table:
     )
 
     def plan(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return plan_materialize(batches, context)
+        return batches_of(MaterializedRow, plan_materialize(batches, context))
 
     partitions = discover_partitions(engine, job.roots, job.topics)
     spread = partitions.deal_out(count_look_tasks(None, slots=engine.slots))
@@ -157,13 +158,8 @@ def _write(run: Run, path: Path, details: pa.Table) -> pa.Table:
         unit_bytes=run.unit_bytes(total),
     )
     context = MaterializeContext(root=job.roots[0].location, directory=str(path), present={})
-
-    def write(items: Sequence[tuple[str, int, int]]) -> Iterator[pa.RecordBatch]:
-        for topic, partition, generation in items:
-            made = write_partition(topic, partition, generation, context)
-            yield rows_to_batch(MATERIALIZED, [made])
-
-    frame = engine.spread_batches([unit.values for unit in units], write, MATERIALIZED)
+    write = partial(write_partitions, context=context)
+    frame = engine.spread([unit.values for unit in units], write, MaterializedRow)
     written = engine.collect(frame, MATERIALIZED, f"{job.title}: write {path}")
     others = details.filter(pc.invert(planned))
     return sort_details(pa.concat_tables([written, others]), "bytes")

@@ -1,24 +1,20 @@
 """Plan and write plain directories of managed partitions.
 
-Each has one row of ``schemas.MATERIALIZED``.
-
 The plan pins a generation: the one that a former, killed run had begun with, else the current one.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
-from pylog_spark.rows import rows_to_batches
-from pylog_spark.schemas import MATERIALIZED, Reason, Status
+from pylog_spark.schemas import Failure, MaterializedRow, PartitionName, Reason, Status
 from pylog_spark.tasks.ahead import map_ahead
-from pylog_spark.tasks.failures import attempt_row, error_of
 from pylog_spark.tasks.listing import rows_of
-from storage_core.checkpoint.checkpoints import PartitionCheckpoints
+from pylog_spark.tasks.message import attempt
 from storage_core.errors import GuardRefusedError, PartitionNotFoundError
 from storage_core.filenames import LOG_SUFFIX, TopicPartition, kind_of
 from storage_core.maintenance.materialize import materialize_partition, read_pin
@@ -45,90 +41,100 @@ class MaterializeContext:
 
 def plan_materialize(
     batches: Iterator[pa.RecordBatch], context: MaterializeContext
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[MaterializedRow]:
     """Plan the partitions to write; yield plans or reasons for none.
 
-    Rows of ``schemas.PARTITION`` become planned rows.
+    Args:
+        batches: Rows of ``schemas.PARTITION``.
+        context: What every task is told.
     """
-    planned = map_ahead(
-        lambda row: _attempt(row, context, lambda row: _plan(row, context)), rows_of(batches)
-    )
-    yield from rows_to_batches(MATERIALIZED, planned)
+
+    def plan(row: dict[str, Any]) -> MaterializedRow:
+        return _attempt(row, partial(_plan, row, context), context)
+
+    return map_ahead(plan, rows_of(batches))
 
 
-def write_partition(
-    topic: str, partition: int, generation: int, context: MaterializeContext
-) -> dict[str, Any]:
-    """Return the row of a partition whose directory has been written."""
-    row = {"topic": topic, "partition": partition, "error_class": None}
+def write_partitions(
+    items: Iterable[tuple[str, int, int]], context: MaterializeContext
+) -> Iterator[MaterializedRow]:
+    """Write the directories of partitions.
 
-    def write(_: Mapping[str, Any]) -> dict[str, Any]:
-        name = TopicPartition(topic, partition)
-        store = ManagedStore(open_object_store(context.root), name, generation=generation)
-        done = materialize_partition(store, Path(context.directory) / str(name))
-        return _describe(store) | {"status": Status.DONE.value, "generation": done.generation}
-
-    return _attempt(row, context, write)
+    Args:
+        items: Topic, partition and generation of each.
+        context: What every task is told.
+    """
+    for topic, partition, generation in items:
+        row = {"topic": topic, "partition": partition}
+        yield _attempt(row, partial(_write, generation, context), context)
 
 
 def _attempt(
     row: Mapping[str, Any],
+    work: Callable[[MaterializedRow], MaterializedRow],
     context: MaterializeContext,
-    work: Callable[[Mapping[str, Any]], dict[str, Any]],
-) -> dict[str, Any]:
-    found = {"root": context.root, "topic": row["topic"], "partition": row["partition"]}
-    return found | attempt_row(partial(work, row), _refusal_of)
+) -> MaterializedRow:
+    name = PartitionName(root=context.root, topic=row["topic"], partition=row["partition"])
+    head = MaterializedRow(name=name, status=Status.FAILED.value)
+    return attempt(head, work, refusal_of=_refusal_of)
 
 
 def _refusal_of(error: Exception) -> str | None:
     return error.code if isinstance(error, GuardRefusedError) else None
 
 
-def _plan(row: Mapping[str, Any], context: MaterializeContext) -> dict[str, Any]:
-    failed = error_of(row)
-    if failed is not None:
-        return failed
+def _write(generation: int, context: MaterializeContext, head: MaterializedRow) -> MaterializedRow:
+    name = TopicPartition(head.name.topic or "", head.name.partition or 0)
+    store = ManagedStore(open_object_store(context.root), name, generation=generation)
+    done = materialize_partition(store, Path(context.directory) / str(name))
+    row = _describe(store, head)
+    return replace(row, status=Status.DONE.value, generation=done.generation)
+
+
+def _plan(
+    row: Mapping[str, Any], context: MaterializeContext, head: MaterializedRow
+) -> MaterializedRow:
+    if row["error_class"] is not None:
+        failure = Failure(error_class=row["error_class"], error=row["error"])
+        return replace(head, failure=failure)
     name = TopicPartition(row["topic"], row["partition"])
     pinned = read_pin(Path(context.directory) / str(name))
     store = ManagedStore(open_object_store(context.root), name, generation=pinned)
+    skipped = Status.SKIPPED.value
     try:
-        found = _describe(store)
+        plan = _describe(store, head)
     except PartitionNotFoundError:
         if pinned is not None:
             raise
         require_no_remains(store.objects, name)
-        return {"status": Status.SKIPPED, "reason": Reason.NOTHING_TO_MATERIALIZE}
+        return replace(head, status=skipped, reason=Reason.NOTHING_TO_MATERIALIZE.value)
     present = context.present.get(str(name))
     if present is None:
-        return found | {"status": Status.PLANNED}
-    if present == found["generation"]:
-        return found | {"status": Status.SKIPPED, "reason": Reason.NOTHING_TO_MATERIALIZE}
-    return found | {
-        "status": Status.SKIPPED,
-        "reason": Reason.TARGET_IS_OLDER,
-        "error": f"the directory has generation {present}, the partition is at "
-        f"{found['generation']}; choose another directory",
-    }
+        return replace(plan, status=Status.PLANNED.value)
+    if present == plan.generation:
+        return replace(plan, status=skipped, reason=Reason.NOTHING_TO_MATERIALIZE.value)
+    older = (
+        f"the directory has generation {present}, the partition is at {plan.generation}; choose "
+        "another directory"
+    )
+    reason = Reason.TARGET_IS_OLDER.value
+    return replace(plan, status=skipped, reason=reason, failure=Failure(error=older))
 
 
-def _describe(store: ManagedStore) -> dict[str, Any]:
+def _describe(store: ManagedStore, head: MaterializedRow) -> MaterializedRow:
     manifest = store.manifest
+    checkpoints = manifest.checkpoints
     logs = [e.size_bytes for name, e in manifest.files.items() if kind_of(name) == LOG_SUFFIX]
     sizes = {e.key: max(e.start + e.size_bytes, 0) for e in manifest.files.values() if e.key}
-    return {
-        "generation": manifest.generation,
-        "bytes": sum(logs),
-        "segments": len(logs),
-        "all_bytes": sum(entry.size_bytes for entry in manifest.files.values()),
-        "get_requests": sum(-(-size // _WINDOW_BYTES) for size in sizes.values()),
-        **_offsets(manifest.checkpoints),
-    }
-
-
-def _offsets(checkpoints: PartitionCheckpoints) -> dict[str, int | None]:
-    return {
-        "log_start_offset": checkpoints.log_start_offset,
-        "recovery_point": checkpoints.recovery_point,
-        "high_watermark": checkpoints.high_watermark,
-        "cleaner_offset": checkpoints.cleaner_offset,
-    }
+    return replace(
+        head,
+        generation=manifest.generation,
+        bytes=sum(logs),
+        segments=len(logs),
+        all_bytes=sum(entry.size_bytes for entry in manifest.files.values()),
+        get_requests=sum(-(-size // _WINDOW_BYTES) for size in sizes.values()),
+        log_start_offset=checkpoints.log_start_offset,
+        recovery_point=checkpoints.recovery_point,
+        high_watermark=checkpoints.high_watermark,
+        cleaner_offset=checkpoints.cleaner_offset,
+    )

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from pylog_spark.rows import Int32, Number, Text, column, row_reader, row_writer
-from pylog_spark.schemas import STEPS, Failure
+from pylog_spark.schemas import STEPS, Failure, Status
 from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.cells import join_rows
 from pylog_spark.tasks.failures import fields_of, log_end
@@ -64,7 +64,11 @@ class DirectoryResult:
 
 
 def attempt(
-    head: MessageT, work: Callable[[MessageT], MessageT], of: PartitionRef | None = None
+    head: MessageT,
+    work: Callable[[MessageT], MessageT],
+    of: PartitionRef | None = None,
+    *,
+    refusal_of: Callable[[Exception], str | None] = lambda _: None,
 ) -> MessageT:
     """Return the message from work, or its error, with the duration.
 
@@ -72,6 +76,8 @@ def attempt(
         head: The message but for its content; it has ``duration_ms`` and ``failure``.
         work: Returns the whole message for its head.
         of: The partition that it is about, for log lines; None where that is not known.
+        refusal_of: Returns the reason of an error by which a partition is skipped; None for one by
+            which it fails. For messages with ``status`` and ``reason``.
     """
     started = time.perf_counter()
     message: Any = head
@@ -80,6 +86,9 @@ def attempt(
             message = work(head)
         except Exception as error:  # noqa: BLE001  # the message carries it; other partitions go on
             message = replace(message, failure=Failure.of(error))
+            reason = refusal_of(error)
+            if reason is not None:
+                message = replace(message, status=Status.SKIPPED.value, reason=reason)
             log_end(row_writer(type(head))(message), error)
         else:
             log_end(row_writer(type(head))(message))

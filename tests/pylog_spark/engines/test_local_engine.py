@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from pylog_spark.engines.engine import AnyEngine
 from pylog_spark.engines.errors import TaskFailedError
 from pylog_spark.engines.local_engine import LocalEngine, LocalPublished
 from pylog_spark.ledger.tables import LedgerTable
+from pylog_spark.rows import Binary, Int32, Number, column, schema_of
 from storage_core.errors import ConfigError
 from tests.pylog_spark.broker_roots import (
     FIRST_ROUNDS_MS,
@@ -36,7 +38,16 @@ PF_EXITING = 0x4
 
 ROWS = pa.schema([("root", pa.string()), ("number", pa.int64()), ("unit", pa.int32())])
 SEEN = pa.schema([("number", pa.int64()), ("task", pa.string()), ("place", pa.int64())])
-CELLS = pa.schema([("unit", pa.int32()), ("number", pa.int64()), ("cell", pa.binary())])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    unit: Int32 = column("a task")
+    number: Number = column("a number")
+    cell: Binary = column("bytes")
+
+
+CELLS = schema_of(Cell)
 
 
 def engine_of(slots: int = 2) -> AnyEngine:
@@ -111,25 +122,22 @@ def test_large_cells_go_in_pieces_through_files_that_are_gone_afterwards(tmp_pat
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     size = 3_000_000
 
-    def work(number: int) -> Iterator[pa.RecordBatch]:
-        cell = np.full(size, number, np.uint8).tobytes()
-        yield pa.RecordBatch.from_pylist([{"unit": 0, "number": number, "cell": cell}], CELLS)
+    def work(number: int) -> Iterator[Cell]:
+        yield Cell(unit=0, number=number, cell=np.full(size, number, np.uint8).tobytes())
 
-    def join(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pylog_spark.tasks.cells import join_rows  # noqa: PLC0415  # in the task
-
-        for row in join_rows(batches):
-            yield pa.RecordBatch.from_pylist([{**row, "cell": bytes(row["cell"])}], CELLS)
+    def join(cells: Iterator[Cell]) -> Iterator[Cell]:
+        for each in cells:
+            yield replace(each, cell=bytes(each.cell or b""))
 
     with engine_of() as engine:
-        spread = engine.spread_batches([2, 1, 0], work, CELLS)
-        joined = engine.map_rows(spread.to_units(1).sort_within("number", "part"), join, CELLS)
-        found = engine.collect(joined, CELLS, "t")
+        spread = engine.spread([2, 1, 0], work, Cell)
+        ordered = spread.to_units(1).sort_within("number", "part")
+        found = list(engine.receive(engine.map_messages(ordered, Cell, join, Cell), Cell, "t"))
         (folder,) = tmp_path.iterdir()
         assert list(folder.iterdir()) == []
-        assert found["number"].to_pylist() == [0, 1, 2]
-        assert [set(cell.as_py()) for cell in found["cell"]] == [{0}, {1}, {2}]
-        assert {len(cell.as_py()) for cell in found["cell"]} == {size}
+        assert [each.number for each in found] == [0, 1, 2]
+        assert [set(each.cell) for each in found] == [{0}, {1}, {2}]
+        assert {len(each.cell) for each in found} == {size}
     assert list(tmp_path.iterdir()) == []
 
 
@@ -182,7 +190,7 @@ def test_what_is_published_is_read_in_tasks_until_it_is_released(engine):
         number = value.value["key"] + len(again.value)
         yield pa.RecordBatch.from_pylist([{"number": number, "task": "", "place": 0}])
 
-    rows = engine.spread_batches([0], work, SEEN)
+    rows = engine.each([0], work, SEEN)
     assert engine.collect(rows, SEEN, "t")["number"].to_pylist() == [9]
     engine.release()
     with pytest.raises(TaskFailedError, match="t: task 1 of 1: FileNotFoundError"):
@@ -204,18 +212,18 @@ def dying(folder: Path, times: int):
 
 
 def test_a_task_whose_process_dies_is_done_by_another_one(engine, tmp_path):
-    rows = engine.spread_batches([0, 1, 2], dying(tmp_path, 3), SEEN)
+    rows = engine.each([0, 1, 2], dying(tmp_path, 3), SEEN)
     assert engine.collect(rows, SEEN, "t")["number"].to_pylist() == [0, 1, 2]
     assert len(list(tmp_path.iterdir())) == 9
 
 
 def test_a_task_whose_processes_die_again_and_again_fails_the_stage(engine, tmp_path):
-    rows = engine.spread_batches([0], dying(tmp_path, 99), SEEN)
+    rows = engine.each([0], dying(tmp_path, 99), SEEN)
     with pytest.raises(TaskFailedError, match=r"merge: task 1 of 1: the process died .* 4 times"):
         engine.collect(rows, SEEN, "merge")
     assert len(list(tmp_path.iterdir())) == 4
     # The others are there as before.
-    assert engine.collect(engine.spread_batches([5], process_of, SEEN), SEEN, "t").num_rows == 1
+    assert engine.collect(engine.each([5], process_of, SEEN), SEEN, "t").num_rows == 1
 
 
 def test_looks_are_made_one_after_the_other(engine):
@@ -239,7 +247,7 @@ def test_an_error_of_a_task_is_the_stages(engine, is_look):
             raise KeyError("lost")
         yield from process_of(unit)
 
-    rows = engine.spread_batches([0, 1, 2, 3], work, SEEN)
+    rows = engine.each([0, 1, 2, 3], work, SEEN)
     with pytest.raises(TaskFailedError, match="observe: task 3 of 4: KeyError: 'lost'"):
         engine.collect(rows, SEEN, "observe", is_look=is_look)
 
@@ -251,9 +259,7 @@ def test_after_an_error_no_process_works_any_more(tmp_path):
         yield from process_of(unit)
 
     def interrupted(engine: AnyEngine) -> None:
-        stage = engine.alongside(
-            lambda: engine.collect(engine.spread_batches([0, 1], work, SEEN), SEEN, "t")
-        )
+        stage = engine.alongside(lambda: engine.collect(engine.each([0, 1], work, SEEN), SEEN, "t"))
         limit = time.monotonic() + 60
         while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < limit:
             time.sleep(0.02)
@@ -295,7 +301,7 @@ def work(path):
 
 try:
     with open_engine(Local(2), tag="interrupted") as engine:
-        engine.collect(engine.spread_batches([sys.argv[1]] * 2, work, CUT), CUT, "a long one")
+        engine.collect(engine.each([sys.argv[1]] * 2, work, CUT), CUT, "a long one")
 except KeyboardInterrupt:
     sys.exit(130)
 """

@@ -3,10 +3,9 @@
 import os
 import signal
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from pylog_spark.engines import local_engine
@@ -35,26 +34,24 @@ class DyingEngine(local_engine.LocalEngine):
 
     deaths = Path()
 
-    def spread_batches(
+    def spread(
         self,
         units: Sequence[object],
-        work: Callable[[object], Iterator[pa.RecordBatch]],
-        schema: pa.Schema,
+        work: Callable[[object], Iterable[object]],
+        kind: type[object],
     ) -> local_engine.LocalRows:
         folder = str(self.deaths)
 
-        def die_once(numbered: tuple[str, object]) -> Iterator[pa.RecordBatch]:
+        def die_once(numbered: tuple[str, object]) -> Iterator[object]:
             name, unit = numbered
-            batches = list(work(unit))
+            messages = list(work(unit))
             marker = Path(folder, name)
             if not marker.exists():
                 marker.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
-            yield from batches
+            yield from messages
 
-        return super().spread_batches(
-            [(uuid.uuid4().hex, unit) for unit in units], die_once, schema
-        )
+        return super().spread([(uuid.uuid4().hex, unit) for unit in units], die_once, kind)
 
 
 @pytest.mark.item("FLT-14")

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pylog_spark.tasks.listing import rows_of
 from pylog_spark.tasks.materialize import MaterializeContext, plan_materialize
 from pylog_spark.tasks.verification import Stretch, verify_stretch
 from storage_core.catalog.roles import Role
@@ -35,7 +34,7 @@ def materialized(managed, tmp_path, topic="orders"):
     listed = pa.RecordBatch.from_pylist(
         [{"topic": topic, "partition": 0, "error_class": None, "error": None}]
     )
-    (row,) = rows_of(plan_materialize(iter([listed]), context))
+    (row,) = plan_materialize(iter([listed]), context)
     return row
 
 
@@ -50,8 +49,8 @@ def verified(managed, topic="orders"):
 
 def test_a_partition_whose_manifest_is_gone_is_not_materialized_as_none(managed, tmp_path):
     row = materialized(managed, tmp_path)
-    assert (row["status"], row["error_class"]) == ("failed", "ManifestError")
-    assert "orders-0/manifest.json: is not there, but orders-0/" in row["error"]
+    assert (row.status, row.failure.error_class) == ("failed", "ManifestError")
+    assert "orders-0/manifest.json: is not there, but orders-0/" in row.failure.error
 
 
 def test_a_partition_whose_manifest_is_gone_does_not_verify(managed):
@@ -61,5 +60,5 @@ def test_a_partition_whose_manifest_is_gone_does_not_verify(managed):
 
 
 def test_a_folder_with_nothing_in_it_is_no_partition(managed, tmp_path):
-    assert materialized(managed, tmp_path, "empty")["status"] == "skipped"
+    assert materialized(managed, tmp_path, "empty").status == "skipped"
     assert [row.row for row in verified(managed, "empty")] == ["finding", "partition"]
