@@ -8,6 +8,7 @@ time; an inventory takes the place of listing. One row is one sub-directory, wha
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -18,11 +19,13 @@ from numpy.typing import NDArray
 
 from pylog_spark.engines.engine import Engine, RowsT
 from pylog_spark.options.arguments import said_as
-from pylog_spark.schemas import LISTED_DIRECTORY, LISTING_RUN, PARTITION, SEGMENT
+from pylog_spark.rows import rows_to_batch
+from pylog_spark.schemas import LISTED_DIRECTORY, PARTITION, SEGMENT
 from pylog_spark.tasks.inventory import InventoryRoot, partition_rows, read_part
 from pylog_spark.tasks.inventory_files import OPTION, InventoryPart, find_parts
-from pylog_spark.tasks.listing import LISTING_COLUMNS, list_partitions, list_roots, list_segments
-from pylog_spark.tasks.root_listing import ListingOpener, list_run_partitions, list_runs
+from pylog_spark.tasks.listing import LISTING_COLUMNS, list_partitions, list_segments
+from pylog_spark.tasks.message import join_messages
+from pylog_spark.tasks.root_listing import ListingOpener, ListingRun, list_run_partitions, list_runs
 from storage_core.catalog.roles import Role, guess_role, local_path
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import ConfigError, StorageError
@@ -149,24 +152,24 @@ def discover_partitions(
                 OPTION, file_list, "stands for the listing of a mirror; none of the roots is one"
             )
         parts.append(_read_inventory(engine, known, topics, find_parts(file_list)))
-    others = [root for root in roots if root not in known]
-    local = [r for r in others if local_path(r.location) is not None and not with_files]
+    local: list[tuple[str, str]] = []
+    remote: list[tuple[str, str]] = []
+    for root in roots:
+        if root not in known:
+            is_local = local_path(root.location) is not None and not with_files
+            (local if is_local else remote).append((root.location, root.role.value))
     if local:
 
-        def list_local(root: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-            return list_roots(iter([root]), topics=topics)
+        def list_local(place: tuple[str, str]) -> Iterator[pa.RecordBatch]:
+            yield rows_to_batch(PARTITION, list_partitions(*place, topics))
 
-        parts.append(engine.each(_root_rows(local), list_local, PARTITION))
-    remote = [root for root in others if root not in local]
+        parts.append(engine.each(local, list_local, PARTITION))
     if remote:
 
-        def begin_runs(root: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-            return list_runs(iter([root]), topics=topics, opener=opener)
+        def list_run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return list_run_partitions(join_messages(ListingRun, batches), opener=opener)
 
-        def list_run(runs: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return list_run_partitions(runs, opener=opener)
-
-        runs = engine.each(_root_rows(remote), begin_runs, LISTING_RUN)
+        runs = engine.spread(remote, partial(list_runs, topics=topics, opener=opener), ListingRun)
         tasks = _LISTING_TASKS_PER_SLOT * engine.slots
         parts.append(runs.deal_out(tasks).map(list_run, PARTITION))
     rows = parts[0]
@@ -227,14 +230,6 @@ def are_few(roots: Sequence[LogRoot], topics: TopicFilter, *, most_bytes: int) -
             if left < 0:
                 return False
     return True
-
-
-def _root_rows(roots: Sequence[LogRoot]) -> list[pa.RecordBatch]:
-    """Return a row (root, role) for each root, one a task."""
-    return [
-        pa.RecordBatch.from_pylist([{"root": root.location, "role": root.role.value}])
-        for root in roots
-    ]
 
 
 def _read_inventory(

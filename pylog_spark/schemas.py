@@ -284,19 +284,6 @@ PARTITION: Final = schema_of(PartitionRow)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListingRunRow:
-    """A run of directories of a root that one task lists together."""
-
-    root: str = column("log directory, as the run was given it")
-    role: Text = column("broker, mirror or managed")
-    directories: Texts = column("names, in the order of keys")
-    failure: Failure = Failure()
-
-
-LISTING_RUN: Final = schema_of(ListingRunRow)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class IngestRow:
     """An ingest of one partition of a mirror, with its cost."""
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pylog_spark.rows import rows_to_batch, rows_to_batches
-from pylog_spark.schemas import PARTITION, SEGMENT, Reason, Status
+from pylog_spark.rows import rows_to_batches
+from pylog_spark.schemas import SEGMENT, Reason, Status
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
 from storage_core.catalog.roles import Role, local_path
 from storage_core.catalog.topic_filter import TopicFilter
@@ -196,13 +196,6 @@ def list_partitions(root: str, role: str, topics: TopicFilter) -> list[dict[str,
         return [{"root": root, "role": role, "directory": root, **describe_failure(error)}]
     rows = (directory_row(root, role, name) for name in names)
     return [row for row in rows if row is not None and topics.admits(row["topic"])]
-
-
-def list_roots(batches: Iterator[pa.RecordBatch], topics: TopicFilter) -> Iterator[pa.RecordBatch]:
-    """Turn rows (root, role) into rows of ``schemas.PARTITION``."""
-    for batch in batches:
-        for row in batch.to_pylist():
-            yield rows_to_batch(PARTITION, list_partitions(row["root"], row["role"], topics))
 
 
 def list_segments(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -7,19 +7,16 @@ are runs: neighbouring directories whose files one thread lists in one go. A tas
 and keeps several requests on their way at once; that is what hides the store's answering time.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
 
-from pylog_spark.rows import rows_to_batches
-from pylog_spark.schemas import LISTING_RUN, PARTITION
+from pylog_spark.rows import Texts, column, rows_to_batches
+from pylog_spark.schemas import PARTITION, Failure
 from pylog_spark.tasks.ahead import map_ahead
-from pylog_spark.tasks.listing import (
-    directory_row,
-    listing_columns,
-    rows_of,
-)
+from pylog_spark.tasks.listing import directory_row, listing_columns
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
 from storage_core.catalog.roles import Role, local_path
 from storage_core.catalog.topic_filter import TopicFilter
@@ -35,35 +32,54 @@ ListingOpener = Callable[[str], RootListing]
 _WITHOUT_FILES: Final = (DirectoryKind.FOREIGN, DirectoryKind.CACHE)
 
 
-def list_runs(
-    batches: Iterator[pa.RecordBatch], topics: TopicFilter, opener: ListingOpener = open_listing
-) -> Iterator[pa.RecordBatch]:
-    """Turn rows (root, role) into rows of ``schemas.LISTING_RUN``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListingRun:
+    """Directories of a root that one task lists together."""
 
-    A root that cannot be listed is one row with its error.
+    root: str = column("log directory, as the run was given it")
+    role: str = column("broker, mirror or managed")
+    directories: Texts = column("names, in the order of keys")
+    failure: Failure = Failure()
+
+
+def list_runs(
+    root: tuple[str, str], topics: TopicFilter, opener: ListingOpener = open_listing
+) -> Iterator[ListingRun]:
+    """Yield the runs of a root; one with an error where it cannot be listed.
+
+    Args:
+        root: Path or URL, and role.
+        topics: Which topics.
+        opener: Returns the listing of a root, be it a URL or a path.
     """
-    yield from rows_to_batches(
-        LISTING_RUN,
-        (
-            run
-            for row in rows_of(batches)
-            for run in _runs_of(row["root"], row["role"], topics, opener)
-        ),
+    location, role = root
+    try:
+        names = list(_directories(location, opener))
+    except (PylogError, OSError) as error:
+        yield ListingRun(root=location, role=role, failure=Failure.of(error))
+        return
+    rows = (directory_row(location, role, name) for name in names)
+    admitted = frozenset(
+        name
+        for name, row in zip(names, rows, strict=True)
+        if row is not None and topics.admits(row["topic"])
     )
+    for run in plan_runs(names, admitted):
+        yield ListingRun(root=location, role=role, directories=tuple(run))
 
 
 def list_run_partitions(
-    batches: Iterator[pa.RecordBatch], opener: ListingOpener = open_listing
+    runs: Iterable[ListingRun], opener: ListingOpener = open_listing
 ) -> Iterator[pa.RecordBatch]:
-    """Turn rows of ``schemas.LISTING_RUN`` into rows of ``schemas.PARTITION``, files included.
+    """Turn runs into rows of ``schemas.PARTITION``, files included.
 
     The rows of a managed root have no files: their manifests say what there is.
 
     Args:
-        batches: The runs.
-        opener: Returns the listing of a root, be it a URL or a path.
+        runs: The runs.
+        opener: As for ``list_runs``.
     """
-    ended = map_ahead(lambda run: _list_run(run, opener), rows_of(batches))
+    ended = map_ahead(lambda run: _list_run(run, opener), runs)
     yield from rows_to_batches(PARTITION, (row for rows in ended for row in rows))
 
 
@@ -89,24 +105,6 @@ def plan_runs(names: Sequence[str], admitted: frozenset[str]) -> list[list[str]]
     return runs
 
 
-def _runs_of(
-    root: str, role: str, topics: TopicFilter, opener: ListingOpener
-) -> Iterator[dict[str, Any]]:
-    try:
-        names = list(_directories(root, opener))
-    except (PylogError, OSError) as error:
-        yield {"root": root, "role": role, **describe_failure(error)}
-        return
-    rows = (directory_row(root, role, name) for name in names)
-    admitted = frozenset(
-        name
-        for name, row in zip(names, rows, strict=True)
-        if row is not None and topics.admits(row["topic"])
-    )
-    for run in plan_runs(names, admitted):
-        yield {"root": root, "role": role, "directories": run}
-
-
 def _directories(root: str, opener: ListingOpener) -> Iterator[str]:
     path = local_path(root)
     if path is None:
@@ -115,20 +113,19 @@ def _directories(root: str, opener: ListingOpener) -> Iterator[str]:
     yield from filter(is_plain_name, folder_names(path))
 
 
-def _list_run(run: dict[str, Any], opener: ListingOpener) -> list[dict[str, Any]]:
-    root, role = run["root"], run["role"]
-    if run["error_class"] is not None:
-        kept = {name: run[name] for name in ("root", "role", "error_class", "error")}
-        return [kept | {"directory": root}]
+def _list_run(run: ListingRun, opener: ListingOpener) -> list[dict[str, Any]]:
+    root, role, directories = run.root, run.role, run.directories or ()
+    if run.failure:
+        return [{"root": root, "role": role, "directory": root, **asdict(run.failure)}]
     try:
-        return list(_partitions(root, role, run["directories"], opener))
+        return list(_partitions(root, role, directories, opener))
     except (PylogError, OSError) as error:
-        if local_path(root) is not None and len(run["directories"]) > 1:
+        if local_path(root) is not None and len(directories) > 1:
             # On a disk one directory may be refused, a link above all; a store fails as a whole.
-            alone = (run | {"directories": [name]} for name in run["directories"])
+            alone = (replace(run, directories=(name,)) for name in directories)
             return [row for one in alone for row in _list_run(one, opener)]
         failure = describe_failure(error)
-        rows = (directory_row(root, role, name) for name in run["directories"])
+        rows = (directory_row(root, role, name) for name in directories)
         return [row | failure for row in rows if row is not None]
 
 

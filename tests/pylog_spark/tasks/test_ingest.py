@@ -41,8 +41,7 @@ def leased(roots):
 
 
 def listed(roots):
-    batch = pa.RecordBatch.from_pylist([{"root": str(roots[0]), "role": "mirror"}])
-    return list(list_run_partitions(list_runs(iter([batch]), TopicFilter())))
+    return list(list_run_partitions(list_runs((str(roots[0]), "mirror"), TopicFilter())))
 
 
 def compared(roots, context):

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-import pyarrow as pa
 import pytest
 
-from pylog_spark.schemas import LISTING_RUN, PARTITION
+from pylog_spark.schemas import PARTITION
 from pylog_spark.tasks.listing import listed_files, open_partition, rows_of
 from pylog_spark.tasks.root_listing import (
     RUN_DIRECTORIES,
+    ListingRun,
     list_run_partitions,
     list_runs,
     plan_runs,
@@ -42,12 +42,10 @@ def opener(root):
 
 
 def list_all(topics=EVERY_TOPIC, role="mirror", opener=opener):
-    roots = pa.RecordBatch.from_pylist([{"root": "s3://b/root", "role": role}])
-    runs = list(list_runs(iter([roots]), topics, opener))
-    assert all(run.schema.names == LISTING_RUN.names for run in runs)
-    found = list(list_run_partitions(iter(runs), opener))
+    runs = list(list_runs(("s3://b/root", role), topics, opener))
+    found = list(list_run_partitions(runs, opener))
     assert all(batch.schema.names == PARTITION.names for batch in found)
-    return list(rows_of(runs)), list(rows_of(found))
+    return runs, list(rows_of(found))
 
 
 def test_neighbouring_directories_are_one_run_and_a_gap_ends_it():
@@ -120,14 +118,11 @@ def test_a_partition_that_was_listed_is_opened_without_another_listing():
 
 @pytest.mark.parametrize("count", [0, 1, 700])
 def test_every_run_is_listed_once_however_many_there_are(count):
-    batches = pa.RecordBatch.from_pylist(
-        [
-            {"root": "s3://b/root", "role": "mirror", "directories": [f"t-{number}"]}
-            for number in range(count)
-        ],
-        schema=LISTING_RUN,
+    runs = (
+        ListingRun(root="s3://b/root", role="mirror", directories=(f"t-{number}",))
+        for number in range(count)
     )
-    rows = list(rows_of(list_run_partitions(iter([batches]), opener)))
+    rows = list(rows_of(list_run_partitions(runs, opener)))
     assert [row["partition"] for row in rows] == list(range(count))
 
 
@@ -136,8 +131,8 @@ def test_a_link_among_the_directories_of_a_disk_is_its_own_row_alone(tmp_path):
         (tmp_path / "root" / name).mkdir(parents=True)
         (tmp_path / "root" / name / f"{0:020d}.log").write_bytes(b"1")
     (tmp_path / "root" / "a-1").symlink_to(tmp_path / "root" / "a-2")
-    roots = pa.RecordBatch.from_pylist([{"root": str(tmp_path / "root"), "role": "mirror"}])
-    rows = list(rows_of(list_run_partitions(list_runs(iter([roots]), EVERY_TOPIC))))
+    runs = list_runs((str(tmp_path / "root"), "mirror"), EVERY_TOPIC)
+    rows = list(rows_of(list_run_partitions(runs)))
     assert [(row["partition"], row["error_class"]) for row in rows] == [
         (0, None),
         (1, "StorageError"),
