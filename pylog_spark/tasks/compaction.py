@@ -105,7 +105,7 @@ def _index(
     is_filed: bool,  # noqa: FBT001  # ``partial`` gives it
     head: SegmentKeyIndex,
 ) -> SegmentKeyIndex:
-    """Index a segment; say where its keys are: in the message, or in files."""
+    """Index a segment, into its message or into files."""
     plan = decode_plan(encoded)
     access = context.roots[root_of(plan.location)]
     if is_filed:
@@ -166,7 +166,7 @@ def _merge(
     context: WriteContext,
     head: PartitionKeyIndex,
 ) -> PartitionKeyIndex:
-    """Merge partial indexes where they are: in messages, or in files without a limit."""
+    """Merge the indexes of messages, or of files where no limit is."""
     plan = decode_plan(encoded)
     if limit is None:
         access = context.roots[root_of(plan.location)]

@@ -213,12 +213,14 @@ def _compare_digests(
             return [replace(name, kind=COMPARED, failure=digest.failure)]
     logs = list(map(observe_log, places.replicas))
     sums, read_bytes = [], 0
-    found: list[DifferenceRow] = []
+    findings: list[DifferenceRow] = []
     for digest in digests:
         if digest.sums is not None:
             sums.append(np.frombuffer(digest.sums, "<u8").reshape(-1, 2))
             read_bytes += digest.read_bytes
-            found += [replace(name, **columns) for columns in json.loads(digest.findings or "[]")]
+            findings += [
+                replace(name, **columns) for columns in json.loads(digest.findings or "[]")
+            ]
     unequal = ranges.bounds(find_unequal(sums)) if sums else []
 
     def compare() -> Differences:
@@ -230,7 +232,7 @@ def _compare_digests(
         crossed_bytes=sum(each.nbytes for each in sums),
         read_bytes=(compared.read_bytes or 0) + read_bytes,
     )
-    return [*rows, compared, *found]
+    return [*rows, compared, *findings]
 
 
 def _compare(

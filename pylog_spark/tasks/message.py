@@ -43,7 +43,7 @@ class PartitionCommit(TaskMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryResult:
-    """The result of an undo or a purge in one directory, or its forecast."""
+    """The result or forecast of an undo or purge in a directory."""
 
     topic: Text = column("topic, null for none")
     partition: Int32 = column("number of the partition, null for none")

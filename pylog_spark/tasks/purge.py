@@ -25,7 +25,7 @@ def purge_stretches(
     is_here: bool,
     dry_run: bool,
 ) -> Iterator[DirectoryResult]:
-    """Purge directories, several at once; yield the results of those with something to purge.
+    """Purge directories, several at once; pass over those without remains.
 
     Args:
         stretches: The directories.

@@ -45,7 +45,7 @@ class ListingRun:
 def list_runs(
     root: tuple[str, str], topics: TopicFilter, opener: ListingOpener = open_listing
 ) -> Iterator[ListingRun]:
-    """Yield the runs of a root; one with an error where it cannot be listed.
+    """Yield the runs of a root, or one run with its error.
 
     Args:
         root: Path or URL, and role.

@@ -194,7 +194,7 @@ def verify_stretch(stretch: Stretch, options: VerifyOptions) -> list[VerifiedRow
 def _attempt(
     head: VerifiedRow, work: Callable[[list[VerifiedRow], VerifiedRow], VerifiedRow]
 ) -> list[VerifiedRow]:
-    """Return the findings and the row of work; after an error no findings."""
+    """Return the findings of work and its row; none after an error."""
     findings: list[VerifiedRow] = []
     row = attempt(head, partial(work, findings))
     return [row] if row.failure else [*findings, row]
@@ -341,10 +341,10 @@ def _fold(
     options: VerifyOptions,
     findings: list[VerifiedRow],
 ) -> VerifiedRow:
-    whole, found = fold_partition(
+    whole, own = fold_partition(
         store, files, facts, target.context, options, _checkpoints(store, target)
     )
-    findings += finding_rows(target, found)
+    findings += finding_rows(target, own)
     return replace(
         _partition_row(target),
         segments=whole.segments,
