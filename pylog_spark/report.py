@@ -7,7 +7,7 @@ line, with every column.
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 import humanize
 
@@ -116,11 +116,11 @@ def json_line(kind: str, row: Row) -> str:
 
     To an error that Kafka has, too, Kafka's number and name of it are added.
     """
-    told = {"type": kind, **row}
+    line = {"type": kind, **row}
     code = kafka_code_of(str(row.get("error_class")))
     if code is not None:
-        told |= {"kafka_code": code, "kafka_error": kafka_error_name(code)}
-    return to_json(told, separators=(",", ":"), default=str)
+        line |= {"kafka_code": code, "kafka_error": kafka_error_name(code)}
+    return to_json(line, separators=(",", ":"), default=str)
 
 
 def error_text(row: Row) -> str:
@@ -163,28 +163,45 @@ def _change(before: int | None, after: int | None) -> str:
     return f"{number_text(before)} to {number_text(after)}"
 
 
-def _bytes(name: str) -> Callable[[Row], str]:
-    return lambda row: size_text(row.get(name))
+# The name of a row's value, or what makes it of the row.
+_Of = str | Callable[[Row], float | None]
 
 
-def _number(name: str) -> Callable[[Row], str]:
-    return lambda row: number_text(row.get(name))
+def _value_of(of: _Of) -> Callable[[Row], Any]:
+    return of if callable(of) else lambda row: row.get(of)
 
 
-def _value(name: str) -> Callable[[Row], float | None]:
-    return lambda row: row.get(name)
-
-
-def number_column(heading: str, name: str, *, rank: int) -> Column:
-    """Return a column of counts or offsets."""
+def text_column(
+    heading: str, name: str, *, rank: int = 0, folds: bool = False, empty: str = ""
+) -> Column:
+    """Return a column of texts."""
     return Column(
-        heading=heading, cell=_number(name), value=_value(name), rank=rank, is_number=True
+        heading=heading, cell=lambda row: str(row.get(name) or empty), rank=rank, folds=folds
     )
 
 
-def size_column(heading: str, name: str, *, rank: int) -> Column:
+def number_column(heading: str, of: _Of, *, rank: int) -> Column:
+    """Return a column of counts or offsets."""
+    value = _value_of(of)
+    return Column(
+        heading=heading,
+        cell=lambda row: number_text(value(row)),
+        value=value,
+        rank=rank,
+        is_number=True,
+    )
+
+
+def size_column(heading: str, of: _Of, *, rank: int) -> Column:
     """Return a column of bytes."""
-    return Column(heading=heading, cell=_bytes(name), value=_value(name), rank=rank, is_number=True)
+    value = _value_of(of)
+    return Column(
+        heading=heading,
+        cell=lambda row: size_text(value(row)),
+        value=value,
+        rank=rank,
+        is_number=True,
+    )
 
 
 def time_column(heading: str, name: str, *, rank: int) -> Column:
@@ -194,15 +211,11 @@ def time_column(heading: str, name: str, *, rank: int) -> Column:
         at = row.get(name)
         return NOTHING if at is None else time_text(at)[:19]
 
-    return Column(heading=heading, cell=cell, value=_value(name), rank=rank)
+    return Column(heading=heading, cell=cell, value=_value_of(name), rank=rank)
 
 
 def _status_style(row: Row) -> str:
     return _STATUS_STYLES.get(row["status"], "")
-
-
-def _reason(row: Row) -> str:
-    return row["reason"] or row.get("error_class") or ""
 
 
 def _bytes_after(row: Row) -> int | None:
@@ -220,28 +233,24 @@ def _bytes_after(row: Row) -> int | None:
 
 PARTITION: Final = Column(heading="partition", cell=partition_name, folds=True)
 STATUS: Final = Column(heading="status", cell=lambda row: row["status"], style=_status_style)
-REASON: Final = Column(heading="reason", cell=_reason, rank=1)
+REASON: Final = Column(
+    heading="reason", cell=lambda row: row["reason"] or row.get("error_class") or "", rank=1
+)
 
 # What happened to each partition, before and after: rows of ``schemas.RESULT``.
 RESULT_TABLE: Final = TableKind(
     columns=(
         PARTITION,
-        Column(heading="action", cell=lambda row: row["action"], rank=6),
+        text_column("action", "action", rank=6),
         STATUS,
         size_column("bytes", "bytes_before", rank=2),
-        Column(
-            heading="bytes after",
-            cell=lambda row: size_text(_bytes_after(row)),
-            value=_bytes_after,
-            rank=3,
-            is_number=True,
-        ),
+        size_column("bytes after", _bytes_after, rank=3),
         number_column("records", "records_before", rank=7),
         number_column("records after", "records_after", rank=8),
         Column(
             heading="segments",
             cell=lambda row: _change(row["segments_before"], row["segments_after"]),
-            value=_value("segments_before"),
+            value=_value_of("segments_before"),
             rank=5,
             is_number=True,
         ),
@@ -264,18 +273,12 @@ PLAN_TABLE: Final = TableKind(
         Column(
             heading="ratio",
             cell=lambda row: f"{row['cleanable_ratio']:.2f}",
-            value=_value("cleanable_ratio"),
+            value=_value_of("cleanable_ratio"),
             rank=2,
             is_number=True,
         ),
         number_column("groups", "groups", rank=8),
-        Column(
-            heading="after, at most",
-            cell=lambda row: size_text(min(row["bytes"], row["bytes_after"])),
-            value=lambda row: min(row["bytes"], row["bytes_after"]),
-            rank=3,
-            is_number=True,
-        ),
+        size_column("after, at most", lambda row: min(row["bytes"], row["bytes_after"]), rank=3),
         size_column("disk meanwhile", "peak_extra_bytes", rank=5),
     ),
 )
@@ -285,7 +288,7 @@ CUT_TABLE: Final = TableKind(
     columns=(
         PARTITION,
         STATUS,
-        Column(heading="file", cell=lambda row: row["file"], rank=2),
+        text_column("file", "file", rank=2),
         number_column("position", "position", rank=5),
         size_column("bytes", "size_bytes", rank=1),
         number_column("readable records", "records", rank=3),
@@ -307,12 +310,12 @@ RETENTION_TABLE: Final = TableKind(
         Column(
             heading="log start",
             cell=lambda row: _change(row["old_log_start_offset"], row["log_start_offset"]),
-            value=_value("log_start_offset"),
+            value=_value_of("log_start_offset"),
             rank=4,
             is_number=True,
         ),
         number_column("percent", "percent", rank=9),
-        Column(heading="kept by", cell=lambda row: row["blocked_by"] or "", rank=2),
-        Column(heading="for still", cell=_kept_for, value=_value("wait_ms"), rank=5),
+        text_column("kept by", "blocked_by", rank=2),
+        Column(heading="for still", cell=_kept_for, value=_value_of("wait_ms"), rank=5),
     ),
 )

@@ -182,26 +182,18 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pylog_spark.cli.runner import Call, Tasks, Work, load_options
-from pylog_spark.discovery import resolve_roots
+from pylog_spark.cli.runner import Call, Tasks, Work, prepare_roots
 from pylog_spark.operations.tally import TALLY, tally
 from pylog_spark.options.declared import ROOTS
-from pylog_spark.options.option import CommandLine
 from pylog_spark.report import number_column
 from pylog_spark.view import Column, Table, TableKind, View, lines_of
 
 
-def _prepare(line: CommandLine) -> Call[None]:
-    options = load_options(line)
-    roots = resolve_roots(line[ROOTS], said=options.role)
-    return Call(line=line, options=options, subject=None, roots=roots)
-
-
-def _operate(call: Call[None], place: Any) -> pa.Table:
+def _operate(call: Call, place: Any) -> pa.Table:
     return tally(place, call.line[ROOTS], call.options)
 
 
-def _view(call: Call[None], table: pa.Table) -> View:
+def _view(call: Call, table: pa.Table) -> View:
     rows = table.to_pylist()
     kind = TableKind(
         columns=(
@@ -218,7 +210,7 @@ def _view(call: Call[None], table: pa.Table) -> View:
 
 
 TALLY_WORK: Final = Work(
-    name="tally", prepare=_prepare, operate=_operate, view=_view, tasks=Tasks.HERE_IF_FEW
+    name="tally", prepare=prepare_roots, operate=_operate, view=_view, tasks=Tasks.HERE_IF_FEW
 )
 ''',
     },

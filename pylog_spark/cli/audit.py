@@ -11,8 +11,7 @@ from shlex import quote
 from typing import Any, Final
 
 from pylog_spark.cli.chosen_topics import topic_notes
-from pylog_spark.cli.copies import view_copies
-from pylog_spark.cli.differences import view_differences
+from pylog_spark.cli.differences import view_copies, view_differences
 from pylog_spark.cli.jobs import role_notes, view_run
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
@@ -45,7 +44,7 @@ from pylog_spark.options.declared import (
     UP,
 )
 from pylog_spark.options.option import CommandLine, Option
-from pylog_spark.report import number_column, partition_name, size_text
+from pylog_spark.report import PARTITION, number_column, size_text
 from pylog_spark.run.run_report import RunReport
 from pylog_spark.text import readable_bytes
 from pylog_spark.view import (
@@ -203,7 +202,7 @@ def _loss_text(lost: Row) -> str:
 
 _TABLE: Final = TableKind(
     columns=(
-        Column(heading="partition", cell=partition_name, folds=True),
+        PARTITION,
         number_column("replicas", "replicas", rank=3),
         number_column("high watermark", "high_watermark", rank=2),
         number_column("differ from", "divergence", rank=1),
@@ -218,7 +217,7 @@ _TABLE: Final = TableKind(
 )
 
 
-def _prepare(line: CommandLine) -> Call[None]:
+def _prepare(line: CommandLine) -> Call:
     options = load_options(line)
     if line[LEADER] is None and any(option in line for option in _OF_CUTS):
         reason = "is needed beside --plan-out, --salvage and --allow-committed-loss"
@@ -246,7 +245,7 @@ def _prepare(line: CommandLine) -> Call[None]:
         _refuse_beside(line, ATTEST, options_of_looks, "writes markers and shows no more")
     roots = resolve_roots(line[ROOTS], said=options.role, must_open=False)
     notes = topic_notes(options, roots)
-    return Call(line=line, options=options, subject=None, roots=roots, notes=notes)
+    return Call(line=line, options=options, roots=roots, notes=notes)
 
 
 def _refuse_beside(
@@ -261,7 +260,7 @@ def _refuse_beside(
 _Report = Audit | Attestation | CopyReport | DifferenceReport | RunReport | Timeline
 
 
-def _audit(call: Call[None], place: Any) -> _Report:
+def _audit(call: Call, place: Any) -> _Report:
     roots = [root.location for root in call.roots]
     if call.line[ATTEST]:
         return attest(place, roots, call.options)
@@ -299,7 +298,7 @@ def _audit(call: Call[None], place: Any) -> _Report:
     return report.with_notes([*call.notes, *unsaid])
 
 
-def _view(call: Call[None], report: _Report) -> View:
+def _view(call: Call, report: _Report) -> View:
     match report:
         case Attestation():
             return _view_attestation(report)
@@ -347,7 +346,7 @@ def _view_attestation(report: Attestation) -> View:
     )
 
 
-def _view_timeline(call: Call[None], timeline: Timeline) -> View:
+def _view_timeline(call: Call, timeline: Timeline) -> View:
     """Return the view of leaders, ISR and ELR of partitions over time."""
 
     def lines() -> Iterator[Line | str]:
@@ -370,7 +369,7 @@ def _view_timeline(call: Call[None], timeline: Timeline) -> View:
 
 _TIMELINE_TABLE: Final = TableKind(
     columns=(
-        Column(heading="partition", cell=partition_name, folds=True),
+        PARTITION,
         Column(
             heading="time",
             cell=lambda row: (
@@ -390,7 +389,7 @@ _TIMELINE_TABLE: Final = TableKind(
 )
 
 
-def _blocks(call: Call[None], report: Audit) -> Iterator[Block]:
+def _blocks(call: Call, report: Audit) -> Iterator[Block]:
     details = details_of(report)
     starts = report.starts
     if report.unread:

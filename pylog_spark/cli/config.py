@@ -16,9 +16,9 @@ from pylog_spark.options.arguments import said_as
 from pylog_spark.options.declared import EXCLUDE, ORIGIN, ROOTS, TOPICS
 from pylog_spark.options.load import load_config
 from pylog_spark.options.option import CommandLine
-from pylog_spark.report import size_text
+from pylog_spark.report import size_text, text_column
 from pylog_spark.text import printable
-from pylog_spark.view import Column, Row, Table, TableKind, View, lines_of
+from pylog_spark.view import Row, Table, TableKind, View, lines_of
 from storage_core.catalog.topic_catalog import INTERNAL_TOPICS
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.clock import SystemClock
@@ -30,10 +30,10 @@ _NO_CLOCK = 0
 _WEEK_MS: Final = 7 * 24 * 3_600_000
 _SETTING_TABLE: Final = TableKind(
     columns=(
-        Column(heading="key", cell=lambda row: row["key"]),
-        Column(heading="value", cell=lambda row: row["value"], folds=True),
-        Column(heading="origin", cell=lambda row: row.get("origin", ""), folds=True),
-        Column(heading="unit", cell=lambda row: row["unit"], rank=2),
+        text_column("key", "key"),
+        text_column("value", "value", folds=True),
+        text_column("origin", "origin", folds=True),
+        text_column("unit", "unit", rank=2),
     ),
     note=lambda row: row["doc"],
     note_heading="doc",

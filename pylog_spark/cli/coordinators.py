@@ -13,9 +13,11 @@ from pylog_spark.options.broker import broker_config
 from pylog_spark.options.declared import ROOTS
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import (
+    PARTITION,
     number_column,
     number_text,
     partition_name,
+    text_column,
     time_column,
 )
 from pylog_spark.tasks.coordinators import (
@@ -55,11 +57,11 @@ _COORDINATORS: Final[Mapping[_Observe, tuple[str, str]]] = {
 }
 
 
-def _prepare(line: CommandLine) -> Call[None]:
-    return Call(line=line, options=load_options(line), subject=None)
+def _prepare(line: CommandLine) -> Call:
+    return Call(line=line, options=load_options(line))
 
 
-def _observe(call: Call[None], observe: _Observe) -> Iterator[Line | str]:
+def _observe(call: Call, observe: _Observe) -> Iterator[Line | str]:
     """Yield what coordinators left, and notes on what is not there."""
     options = call.options
     settings = CoordinatorSettings(
@@ -181,38 +183,26 @@ def _group_lag(row: Row) -> str:
     return f"at least {number_text(row['lag'])}" if is_part else number_text(row["lag"])
 
 
-def _text_column(heading: str, name: str, *, rank: int = 0, folds: bool = False) -> Column:
-    return Column(heading=heading, cell=lambda row: row[name] or NOTHING, rank=rank, folds=folds)
-
-
 def _id_column(heading: str, name: str, *, rank: int) -> Column:
     return Column(heading=heading, cell=lambda row: str(row[name]), rank=rank, is_number=True)
 
 
 _GROUP_TABLE: Final = TableKind(
     columns=(
-        _text_column("group", "group", folds=True),
-        _text_column("type", "group_type", rank=3),
-        _text_column("state", "state", rank=1),
-        Column(
-            heading="members",
-            cell=lambda row: number_text(len(row["members"])),
-            rank=2,
-            is_number=True,
-        ),
+        text_column("group", "group", folds=True, empty=NOTHING),
+        text_column("type", "group_type", rank=3, empty=NOTHING),
+        text_column("state", "state", rank=1, empty=NOTHING),
+        number_column("members", lambda row: len(row["members"]), rank=2),
         number_column("commits", "commits", rank=2),
         Column(heading="lag", cell=_group_lag, value=lambda row: row["lag"], is_number=True),
     )
 )
 _COMMIT_TABLE: Final = TableKind(
     columns=(
-        _text_column("group", "group", folds=True),
-        Column(heading="partition", cell=partition_name, folds=True),
-        Column(
-            heading="offset",
-            cell=lambda row: number_text(None if row["commit_ms"] is None else row["offset"]),
-            rank=1,
-            is_number=True,
+        text_column("group", "group", folds=True, empty=NOTHING),
+        PARTITION,
+        number_column(
+            "offset", lambda row: None if row["commit_ms"] is None else row["offset"], rank=1
         ),
         number_column("start", "log_start_offset", rank=4),
         number_column("end", "log_end_offset", rank=3),
@@ -226,7 +216,7 @@ _COMMIT_TABLE: Final = TableKind(
 )
 _HOLDING_TABLE: Final = TableKind(
     columns=(
-        Column(heading="partition", cell=partition_name, folds=True),
+        PARTITION,
         Column(
             heading="verdict",
             cell=lambda row: row["verdict"],
@@ -237,13 +227,13 @@ _HOLDING_TABLE: Final = TableKind(
         _id_column("producer", "producer_id", rank=3),
         _id_column("epoch", "producer_epoch", rank=6),
         time_column("last write", "last_timestamp", rank=2),
-        _text_column("transactional id", "transactional_id", rank=5, folds=True),
-        _text_column("state", "state", rank=7),
+        text_column("transactional id", "transactional_id", rank=5, folds=True, empty=NOTHING),
+        text_column("state", "state", rank=7, empty=NOTHING),
     )
 )
 _TRANSACTION_TABLE: Final = TableKind(
     columns=(
-        _text_column("transactional id", "transactional_id", folds=True),
+        text_column("transactional id", "transactional_id", folds=True, empty=NOTHING),
         Column(
             heading="state",
             cell=lambda row: row["state"] + (", overdue" if row["is_overdue"] else ""),

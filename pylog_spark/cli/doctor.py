@@ -9,9 +9,14 @@ from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from pylog_spark.cli.chosen_topics import topic_notes
-from pylog_spark.cli.finding_tables import FINDING_TABLE, count_blocks
-from pylog_spark.cli.page_parts import finding_sections, picture_notes, table_section
 from pylog_spark.cli.runner import Call, Tasks, Work, engine_text, load_options
+from pylog_spark.cli.view_parts import (
+    FINDING_TABLE,
+    count_blocks,
+    finding_sections,
+    picture_notes,
+    table_section,
+)
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.doctor import diagnose
@@ -123,7 +128,7 @@ _FORECAST_TABLE: Final = TableKind(
 )
 
 
-def _prepare(line: CommandLine) -> Call[_Brokers]:
+def _prepare(line: CommandLine) -> Call:
     options = load_options(line)
     _refuse_no_brokers(line[ROOTS], options.role)
     roots = resolve_roots(line[ROOTS], said=options.role, must_open=False)
@@ -144,7 +149,7 @@ def _prepare(line: CommandLine) -> Call[_Brokers]:
     return Call(line=line, options=options, subject=subject, roots=roots, notes=notes)
 
 
-def _diagnose(call: Call[_Brokers], place: Any) -> "Diagnosis | ClusterDiagnosis":
+def _diagnose(call: Call, place: Any) -> "Diagnosis | ClusterDiagnosis":
     def diagnose_one(broker: int | None, roots: Sequence[str]) -> Diagnosis:
         spool = call.subject.spools[broker]
         return diagnose(
@@ -169,12 +174,12 @@ def _spool(spool: IO[str], findings: Iterable[Row]) -> None:
         spool.write(f"{to_json(finding, separators=(',', ':'), default=str)}\n")
 
 
-def _shown(call: Call[_Brokers]) -> int:
+def _shown(call: Call) -> int:
     shown = call.line[SHOW]
     return _SHOWN_FINDINGS if shown is None else shown
 
 
-def _view(call: Call[_Brokers], report: "Diagnosis | ClusterDiagnosis") -> View:
+def _view(call: Call, report: "Diagnosis | ClusterDiagnosis") -> View:
     cluster = None if isinstance(report, Diagnosis) else report
     diagnoses: list[tuple[int | None, Diagnosis]] = (
         [(None, report)] if isinstance(report, Diagnosis) else [*report.brokers.items()]
@@ -194,7 +199,7 @@ def _view(call: Call[_Brokers], report: "Diagnosis | ClusterDiagnosis") -> View:
 
 
 def _lines(
-    call: Call[_Brokers],
+    call: Call,
     diagnoses: Sequence[tuple[int | None, Diagnosis]],
     cluster: "ClusterDiagnosis | None",
 ) -> Iterator[Line | str]:
@@ -321,7 +326,7 @@ def _describe(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def _cluster_blocks(
-    call: Call[_Brokers],
+    call: Call,
     diagnoses: Sequence[tuple[int | None, Diagnosis]],
     cluster: "ClusterDiagnosis",
 ) -> Iterator[Block]:
@@ -338,7 +343,7 @@ def _cluster_blocks(
     yield from _last_words(cluster.verdict)
 
 
-def _verdict_blocks(call: Call[_Brokers], verdict: Verdict) -> Iterator[Block]:
+def _verdict_blocks(call: Call, verdict: Verdict) -> Iterator[Block]:
     yield Sentence(verdict.headline, _STYLES[verdict.advice])
     yield from (f"  - {each}" for each in verdict.reasons)
     commands = verdict.commands
@@ -360,7 +365,7 @@ def _last_words(verdict: Verdict) -> Iterator[Block]:
         yield Sentence(f"next: {verdict.commands[0]}", "bold")
 
 
-def _blocks(call: Call[_Brokers], diagnosis: Diagnosis) -> Iterator[Block]:
+def _blocks(call: Call, diagnosis: Diagnosis) -> Iterator[Block]:
     verdict = diagnosis.verdict
     yield from _verdict_blocks(call, verdict)
     yield from map(_root_line, diagnosis.roots)

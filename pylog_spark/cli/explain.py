@@ -11,16 +11,14 @@ from typing import Final
 
 import typer
 
-from pylog_spark.cli.chosen_topics import topic_notes
-from pylog_spark.cli.runner import Call, Work, load_options, show
-from pylog_spark.discovery import resolve_roots
+from pylog_spark.cli.runner import Call, Work, prepare_roots, show
 from pylog_spark.exit_code import MEANINGS, ExitCode, is_failed_look
 from pylog_spark.operations.explain import explain
 from pylog_spark.options.choices import OutputFormat
 from pylog_spark.options.declared import CONFIG_FILES, ROOTS, WIDE
 from pylog_spark.options.option import CommandLine
 from pylog_spark.refusals import GUARDS, PREDICATES, REASONS, predicate_of
-from pylog_spark.report import partition_name
+from pylog_spark.report import partition_name, text_column
 from pylog_spark.run.catalogs import dump_notes
 from pylog_spark.run.run_report import unknown_config_notes
 from pylog_spark.text import printable
@@ -70,7 +68,7 @@ def _predicate(code: str) -> str:
 # The predicates of a partition, in the order in which Kafka asks.
 _STATEMENT_TABLE: Final = TableKind(
     columns=(
-        Column(heading="about", cell=lambda row: row["about"]),
+        text_column("about", "about"),
         Column(heading="predicate", cell=lambda row: _predicate(row["code"])),
         Column(
             heading="says",
@@ -96,19 +94,13 @@ class _Explain:
         return _PARTITIONS(line)
 
 
-def _prepare(line: CommandLine) -> Call[None]:
-    options = load_options(line)
-    notes = topic_notes(options, resolve_roots(line[ROOTS], said=options.role))
-    return Call(line=line, options=options, subject=None, notes=notes)
-
-
-def _explain(call: Call[None], _session: None) -> Iterable[Row]:
+def _explain(call: Call, _session: None) -> Iterable[Row]:
     for note in dump_notes(call.options):
         typer.echo(printable(note), err=True)
     return explain(call.line[ROOTS], call.options)
 
 
-def _view(call: Call[None], rows: Iterable[Row]) -> View:
+def _view(call: Call, rows: Iterable[Row]) -> View:
     """Return the explanation of every partition that is asked for."""
     failed: list[Row] = []
 
@@ -247,5 +239,5 @@ def explain_codes(line: CommandLine) -> int:
     return ExitCode.DONE
 
 
-_PARTITIONS: Final = Work(name="explain", prepare=_prepare, operate=_explain, view=_view)
+_PARTITIONS: Final = Work(name="explain", prepare=prepare_roots, operate=_explain, view=_view)
 EXPLAIN: Final = _Explain()

@@ -46,7 +46,7 @@ _UNSAID = {
 }
 
 
-def _prepare(line: CommandLine) -> Call[ExportRequest]:
+def _prepare(line: CommandLine) -> Call:
     line = with_topic_and_roots(line, needs_out=True)
     options = load_options(line)
     to = line[EXPORT_FORMAT]
@@ -72,7 +72,7 @@ def _prepare(line: CommandLine) -> Call[ExportRequest]:
     return Call(line=line, options=options, subject=request)
 
 
-def _operate(call: Call[ExportRequest], place: Any) -> Exported:
+def _operate(call: Call, place: Any) -> Exported:
     request = call.subject
     names = NAMES if is_json(request.keys) or is_json(request.values) else ()
     read = partial(read_chosen, call.line, dict.fromkeys([*request.columns, *names]))
@@ -80,7 +80,7 @@ def _operate(call: Call[ExportRequest], place: Any) -> Exported:
         return export(place, read, call.line[OUT], request, on_progress=progress.on_progress)
 
 
-def _view(call: Call[ExportRequest], exported: Exported) -> View:
+def _view(call: Call, exported: Exported) -> View:
     topic, to = call.line[TOPIC], call.subject.to
     if exported.failures:
         for failure in exported.failures:

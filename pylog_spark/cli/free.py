@@ -8,10 +8,8 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
-from pylog_spark.cli.chosen_topics import topic_notes
 from pylog_spark.cli.progress_line import ProgressLine
-from pylog_spark.cli.runner import Call, Tasks, Work, engine_text, load_options
-from pylog_spark.discovery import resolve_roots
+from pylog_spark.cli.runner import Call, Tasks, Work, engine_text, prepare_roots
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.free_space import FreePlan, FreeStep, Source, plan_free_space
 from pylog_spark.options.declared import (
@@ -28,7 +26,7 @@ from pylog_spark.options.declared import (
     TRASH,
 )
 from pylog_spark.options.option import CommandLine, Option
-from pylog_spark.report import number_text, size_column, size_text
+from pylog_spark.report import number_column, size_column, size_text, text_column
 from pylog_spark.view import (
     NOTHING,
     Block,
@@ -64,22 +62,14 @@ _NOTES: Final = {
 }
 
 
-def _prepare(line: CommandLine) -> Call[dict[str, str]]:
-    options = load_options(line.with_switch(DRY_RUN))
-    roots = resolve_roots(line[ROOTS], said=options.role)
-    roles = {root.location: root.role.value for root in roots}
-    notes = topic_notes(options, roots)
-    return Call(line=line, options=options, subject=roles, roots=roots, notes=notes)
-
-
-def _operate(call: Call[dict[str, str]], place: Any) -> FreePlan:
+def _operate(call: Call, place: Any) -> FreePlan:
     with ProgressLine(is_shown=call.has_progress) as progress:
         return plan_free_space(
             place, call.line[ROOTS], call.options, on_progress=progress.on_progress
         )
 
 
-def _view(call: Call[dict[str, str]], plan: FreePlan) -> View:
+def _view(call: Call, plan: FreePlan) -> View:
     need = call.line[NEED]
     # A recovery is no step that frees: it has no number of its own.
     first = 1 - sum(step.source is Source.RECOVERY for step in plan.steps[:1])
@@ -147,15 +137,15 @@ def _what(row: Row) -> str:
     )
 
 
-def _command(call: Call[dict[str, str]], plan: FreePlan, step: FreeStep) -> str:
+def _command(call: Call, plan: FreePlan, step: FreeStep) -> str:
     """Return the command that does a step, as a person types it."""
     if step.source is Source.TRASH:
         again = [*_options_again(call.line, [CONFIG_FILES, NOW_MS])]
         trash = ["--trash", str(call.options.trash), "--older-than", "0s"]
         return shlex.join(["pylog", "purge", *trash, *again])
-    roles = {root: Role(role) for root, role in call.subject.items()}
+    roles = {root.location: root.role for root in call.roots}
     together = recovered_together(roles)[step.root]
-    where = [*together, "--role", call.subject[step.root]]
+    where = [*together, "--role", roles[step.root].value]
     if step.source in {Source.LEFTOVERS, Source.GENERATIONS}:
         # A broker's own delay is of its topics; generations wait for this.
         wait = ["--older-than", "0s"] if step.source is Source.GENERATIONS else []
@@ -174,15 +164,14 @@ def _command(call: Call[dict[str, str]], plan: FreePlan, step: FreeStep) -> str:
     return shlex.join(["pylog", job, *where, "--topics", str(step.topic), *look, *again])
 
 
-def _trash_again(
-    call: Call[dict[str, str]], plan: FreePlan, roots: Collection[str]
-) -> Sequence[str]:
+def _trash_again(call: Call, plan: FreePlan, roots: Collection[str]) -> Sequence[str]:
     """Return a job's trash option as typed; none on its roots' disk.
 
     The trash would fill that disk.
     """
     trash = call.options.trash
-    if trash is None or any(Role(call.subject[root]).facts.keeps_generations for root in roots):
+    managed = {root.location for root in call.roots if root.role.facts.keeps_generations}
+    if trash is None or not managed.isdisjoint(roots):
         return []
     if plan.beside_trash.isdisjoint(roots):
         return [TRASH.label, trash]
@@ -199,11 +188,9 @@ def _options_again(line: CommandLine, options: Sequence[Option[Any]]) -> Iterato
                 yield from (option.label, str(value))
 
 
-def _blocks(
-    call: Call[dict[str, str]], plan: FreePlan, rows: Sequence[Row], *, is_enough: bool
-) -> Iterator[Block]:
+def _blocks(call: Call, plan: FreePlan, rows: Sequence[Row], *, is_enough: bool) -> Iterator[Block]:
     # A trash is no second root where there is one log directory.
-    only = next(iter(call.subject)) if len(call.subject) == 1 else None
+    only = call.locations[0] if len(call.roots) == 1 else None
     yield Table(
         kind=_STEP_TABLE,
         rows=[{**row, "place": row["root"], "root": only or row["root"]} for row in rows],
@@ -222,10 +209,10 @@ def _blocks(
     if not is_enough and plan.largest:
         topics = ", ".join(f"{topic} ({size_text(size)})" for topic, size in plan.largest)
         yield f"retention leaves most of {topics}; what a shorter one would free:"
-        role = next(iter(call.subject.values()))
+        role = call.roots[0].role.value
         words = ["pylog", "retain", *call.line[ROOTS], "--role", role]
         words += ["--topics", plan.largest[0][0], "--set", "retention.ms=86400000", "--dry-run"]
-        words += _trash_again(call, plan, call.subject)
+        words += _trash_again(call, plan, call.locations)
         yield f"  {shlex.join([*words, *_options_again(call.line, _TOLD_TO_JOB)])}"
     for row in plan.failures:
         yield Sentence(f"{row['root']}: {row['error']}", "bold red")
@@ -252,15 +239,15 @@ def _verdict(need: int | None, rows: Sequence[Row], sure: int, most: int) -> Ite
         )
 
 
-def _trash_notes(call: Call[dict[str, str]], plan: FreePlan) -> Iterator[str]:
+def _trash_notes(call: Call, plan: FreePlan) -> Iterator[str]:
     """Yield a warning if commands leave out the trash.
 
     The commands cannot be undone then.
     """
     beside = [
-        root
-        for root, role in call.subject.items()
-        if root in plan.beside_trash and not Role(role).facts.keeps_generations
+        root.location
+        for root in call.roots
+        if root.location in plan.beside_trash and not root.role.facts.keeps_generations
     ]
     jobs = {Source.RECOVERY, Source.EXPIRED, Source.COMPACTION}
     if beside and any(step.source in jobs for step in plan.steps):
@@ -308,30 +295,26 @@ def _note(row: Row) -> str:
 _STEP_TABLE: Final = TableKind(
     columns=(
         Column(heading="step", cell=lambda row: str(row["step"]), is_number=True),
-        Column(heading="what", cell=lambda row: row["source"]),
+        text_column("what", "source"),
         Column(heading="topic or run", cell=_what, folds=True),
-        Column(
-            heading="partitions",
-            cell=lambda row: number_text(row["partitions"]),
-            rank=3,
-            is_number=True,
-        ),
+        number_column("partitions", "partitions", rank=3),
         Column(
             heading="frees",
             cell=lambda row: _between(row["frees_bytes"], row["frees_at_most_bytes"]),
             is_number=True,
         ),
         size_column("sum for sure", "total_bytes", rank=1),
-        Column(
-            heading="groups",
-            cell=lambda row: number_text(len({loss["group"] for loss in row["losses"]}) or None),
-            rank=2,
-            is_number=True,
+        number_column(
+            "groups", lambda row: len({loss["group"] for loss in row["losses"]}) or None, rank=2
         ),
     ),
     note=_note,
 )
 
 FREE: Final = Work(
-    name="free", prepare=_prepare, operate=_operate, view=_view, tasks=Tasks.HERE_IF_FEW
+    name="free",
+    prepare=lambda line: prepare_roots(line.with_switch(DRY_RUN)),
+    operate=_operate,
+    view=_view,
+    tasks=Tasks.HERE_IF_FEW,
 )

@@ -28,6 +28,7 @@ from pylog_spark.report import (
     partition_name,
     size_column,
     size_text,
+    text_column,
     time_column,
 )
 from pylog_spark.view import (
@@ -143,7 +144,7 @@ def _page(looks: Sequence[Look], *, now_ms: int) -> Page:
         now_ms: The command's clock, epoch milliseconds.
     """
     # Whoever wants no page needs none of these.
-    from pylog_spark.cli.page_parts import (  # noqa: PLC0415
+    from pylog_spark.cli.view_parts import (  # noqa: PLC0415
         figures,
         picture_notes,
         segment_section,
@@ -426,7 +427,7 @@ PARTITION_TABLE: Final = TableKind(
 )
 TOPIC_TABLE: Final = TableKind(
     columns=(
-        Column(heading="topic", cell=lambda row: row["topic"], folds=True),
+        text_column("topic", "topic", folds=True),
         number_column("partitions", "partitions", rank=3),
         *_COMMON_COLUMNS,
         number_column("failed", "failed", rank=7),

@@ -2,19 +2,17 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
-from pylog_spark.cli.chosen_topics import topic_notes
-from pylog_spark.cli.page_parts import (
+from pylog_spark.cli.progress_line import ProgressLine
+from pylog_spark.cli.runner import Call, Tasks, Work, engine_text, prepare_roots
+from pylog_spark.cli.view_parts import (
     figures,
     history_section,
     picture_notes,
     segment_section,
     table_section,
 )
-from pylog_spark.cli.progress_line import ProgressLine
-from pylog_spark.cli.runner import Call, Tasks, Work, engine_text, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.apply import ApplyOptions, apply_saved, options_of
 from pylog_spark.operations.biggest_segments import segments_after_run
@@ -54,7 +52,7 @@ from pylog_spark.report import (
     summary_line,
 )
 from pylog_spark.run.guards import check_outside, check_recovery, check_roots, check_truncation
-from pylog_spark.run.plan_file import SavedPlan, read_plan_file
+from pylog_spark.run.plan_file import read_plan_file
 from pylog_spark.run.plan_table import RowKey, row_key
 from pylog_spark.run.run_report import RunReport
 from pylog_spark.schemas import ALLOWED_BY, Action, Reason, Status
@@ -64,59 +62,50 @@ from storage_core.errors import GuardRefusedError
 from storage_core.roots.open_root import LogRoot
 
 
-def _prepare(line: CommandLine) -> Call[list[str]]:
-    return _prepare_roots(line, check_roots)
+def _job(
+    name: str,
+    operation: Callable[..., RunReport],
+    check: Callable[..., object] = check_roots,
+    *,
+    recovers: bool = False,
+) -> Work:
+    """Return the work of a job.
 
+    Args:
+        name: Of the command.
+        operation: What it does to the roots of a call.
+        check: Refuses roots and options.
+        recovers: Whether the operation reads so much that it shows progress, and cuts logs, so that
+            ``--fail-on`` is about it.
+    """
 
-def _prepare_recovery(line: CommandLine) -> Call[list[str]]:
-    return _prepare_roots(line, check_recovery)
+    def operate(call: Call, place: Any) -> RunReport:
+        line, options = call.line, call.options
+        if recovers:
+            with ProgressLine(is_shown=call.has_progress) as progress:
+                report = operation(
+                    place,
+                    line[ROOTS],
+                    options,
+                    on_progress=progress.on_progress,
+                    fail_on=line[FAIL_ON].severity,
+                )
+        else:
+            report = operation(place, line[ROOTS], options)
+        report = report.with_empty_roots(call.locations, are_topics_chosen=call.are_topics_chosen)
+        report = report.with_unknown_configs(line[CONFIG_FILES]).with_notes(call.notes)
+        refusals = role_notes(call.roots, "without --dry-run this is refused")
+        return report.with_notes(refusals if options.dry_run else ())
 
-
-def _prepare_roots(line: CommandLine, check: Callable[..., object]) -> Call[list[str]]:
-    options = load_options(line)
-    roots = resolve_roots(line[ROOTS], said=options.role)
-    check_outside(REPORT.label, line[REPORT], roots)
-    check(roots, options)
-    notes = topic_notes(options, roots)
-    locations = [root.location for root in roots]
-    return Call(line=line, options=options, subject=locations, roots=roots, notes=notes)
-
-
-def _recover(call: Call[list[str]], place: Any) -> RunReport:
-    return _recover_by(recover, call, place)
-
-
-def _run(call: Call[list[str]], place: Any) -> RunReport:
-    return _recover_by(run_nightly, call, place)
-
-
-def _recover_by(
-    operation: Callable[..., RunReport], call: Call[list[str]], place: Any
-) -> RunReport:
-    with ProgressLine(is_shown=call.has_progress) as progress:
-        report = operation(
-            place,
-            call.line[ROOTS],
-            call.options,
-            on_progress=progress.on_progress,
-            fail_on=call.line[FAIL_ON].severity,
-        )
-    return _with_notes(report, call)
-
-
-def _retain(call: Call[list[str]], place: Any) -> RunReport:
-    return _with_notes(retain(place, call.line[ROOTS], call.options), call)
-
-
-def _compact(call: Call[list[str]], place: Any) -> RunReport:
-    return _with_notes(compact(place, call.line[ROOTS], call.options), call)
-
-
-def _with_notes(report: RunReport, call: Call[list[str]]) -> RunReport:
-    report = report.with_empty_roots(call.subject, are_topics_chosen=call.are_topics_chosen)
-    report = report.with_unknown_configs(call.line[CONFIG_FILES]).with_notes(call.notes)
-    refused = role_notes(call.roots, "without --dry-run this is refused")
-    return report.with_notes(refused if call.options.dry_run else ())
+    return Work(
+        name=name,
+        prepare=lambda line: prepare_roots(line, check),
+        operate=operate,
+        view=view_run,
+        tasks=Tasks.HERE_IF_FEW,
+        # A dry run writes no ledger, but asks it what retention the topics had.
+        asks_ledger=True,
+    )
 
 
 def role_notes(roots: Iterable[LogRoot], what: str) -> Iterator[str]:
@@ -136,7 +125,7 @@ def role_notes(roots: Iterable[LogRoot], what: str) -> Iterator[str]:
                 yield f"{what}: {refused}"
 
 
-def _prepare_plan(line: CommandLine) -> Call[SavedPlan]:
+def _prepare_plan(line: CommandLine) -> Call:
     anew = ApplyOptions(
         dry_run=line[DRY_RUN],
         ledger=line[LEDGER],
@@ -159,11 +148,7 @@ def _prepare_plan(line: CommandLine) -> Call[SavedPlan]:
     return Call(line=line, options=options, subject=plan, roots=plan.roots)
 
 
-def _apply(call: Call[SavedPlan], place: Any) -> RunReport:
-    return apply_saved(place, call.subject, call.options)
-
-
-def view_run(call: Call[Any], report: RunReport) -> View:
+def view_run(call: Call, report: RunReport) -> View:
     """Return the view of a run, real or planned."""
     rows = report.results.to_pylist()
     return View(
@@ -245,7 +230,7 @@ def _lines(report: RunReport, rows: list[dict[str, Any]]) -> Iterator[Line]:
     yield Line("run", run)
 
 
-def _blocks(call: Call[Any], report: RunReport, rows: list[dict[str, Any]]) -> Iterator[Block]:
+def _blocks(call: Call, report: RunReport, rows: list[dict[str, Any]]) -> Iterator[Block]:
     planned = report.planned_rows() if report.dry_run else []
     if planned:
         yield Table(kind=PLAN_TABLE, rows=planned)
@@ -269,22 +254,14 @@ def _blocks(call: Call[Any], report: RunReport, rows: list[dict[str, Any]]) -> I
     yield from report.notes
 
 
-# A dry run writes no ledger, but asks it what retention the topics had.
-RUN: Final = Work(
-    name="run",
-    prepare=_prepare,
-    operate=_run,
-    view=view_run,
-    tasks=Tasks.HERE_IF_FEW,
-    asks_ledger=True,
-)
-RECOVER: Final = replace(RUN, name="recover", prepare=_prepare_recovery, operate=_recover)
-RETAIN: Final = replace(RUN, name="retain", operate=_retain)
-COMPACT: Final = replace(RUN, name="compact", operate=_compact)
+RUN: Final = _job("run", run_nightly, recovers=True)
+RECOVER: Final = _job("recover", recover, check_recovery, recovers=True)
+RETAIN: Final = _job("retain", retain)
+COMPACT: Final = _job("compact", compact)
 APPLY: Final = Work(
     name="apply",
     prepare=_prepare_plan,
-    operate=_apply,
+    operate=lambda call, place: apply_saved(place, call.subject, call.options),
     view=view_run,
     tasks=Tasks.HERE_IF_FEW,
     asks_ledger=True,

@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 
 from pylog_spark.cli.error_text import write_line
 from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.options.choices import EngineChoice, OutputFormat
-from pylog_spark.options.declared import METRICS_FILE, OUTPUT, PLAN_OUT, QUIET, REPORT, WIDE
+from pylog_spark.options.declared import METRICS_FILE, OUTPUT, PLAN_OUT, QUIET, REPORT, ROOTS, WIDE
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report_page import write_page
 from pylog_spark.text_table import write_blocks
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from pylog_spark.engines.choice import Place
     from pylog_spark.options import JobOptions
     from storage_core.roots.open_root import LogRoot
-
-SubjectT = TypeVar("SubjectT")
-ReportT = TypeVar("ReportT")
 
 
 # Up to so much needs no cluster, and no memory to speak of: Spark would do it with the same
@@ -56,14 +53,14 @@ class Tasks(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call(Generic[SubjectT]):
+class Call:
     """One call of a command.
 
     Attributes:
         line: What the command line has.
         options: Of the run.
-        subject: What it is about: locations of its roots, a plan.
         roots: The log directories of tasks that this machine can do as well.
+        subject: What it is about beside roots: a plan, a request; None for most.
         notes: What its answer says besides, line by line.
         writer: Writes lines for a program before there is a view; None where nothing does.
         engine_note: Why its tasks are done where they are, and what takes the other engine; empty
@@ -72,11 +69,16 @@ class Call(Generic[SubjectT]):
 
     line: CommandLine
     options: "JobOptions"
-    subject: SubjectT
     roots: "Sequence[LogRoot]" = ()
+    subject: Any = None
     notes: tuple[str, ...] = ()
     writer: RowLines | None = None
     engine_note: str = ""
+
+    @property
+    def locations(self) -> list[str]:
+        """Where its roots are."""
+        return [root.location for root in self.roots]
 
     @property
     def output(self) -> OutputFormat:
@@ -105,7 +107,7 @@ class Call(Generic[SubjectT]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work(Generic[SubjectT, ReportT]):
+class Work:
     """What a command does in each step of a run.
 
     Attributes:
@@ -119,9 +121,9 @@ class Work(Generic[SubjectT, ReportT]):
     """
 
     name: str
-    prepare: Callable[[CommandLine], Call[SubjectT]]
-    operate: Callable[[Call[SubjectT], Any], ReportT]
-    view: Callable[[Call[SubjectT], ReportT], View]
+    prepare: Callable[[CommandLine], Call]
+    operate: Callable[[Call, Any], Any]
+    view: Callable[[Call, Any], View]
     tasks: Tasks = Tasks.NONE
     asks_ledger: bool = False
 
@@ -148,7 +150,7 @@ class Work(Generic[SubjectT, ReportT]):
         call = replace(call, engine_note=note)
         return show(self.view(call, self.operate(call, place)), line, call.writer)
 
-    def _place(self, call: Call[SubjectT]) -> "tuple[Place | None, str]":
+    def _place(self, call: Call) -> "tuple[Place | None, str]":
         """Return the place of tasks, and a note about the choice."""
         options = call.options
         has_ledger = options.ledger is not None
@@ -167,7 +169,7 @@ class Work(Generic[SubjectT, ReportT]):
         delta = has_ledger if self.asks_ledger else writes_ledger
         return start_session(self.name, options, delta=delta), note
 
-    def _choose(self, call: Call[SubjectT]) -> tuple[bool, str]:
+    def _choose(self, call: Call) -> tuple[bool, str]:
         """Return whether this machine does the tasks, with a note.
 
         They are done without Spark then.
@@ -187,7 +189,7 @@ class Work(Generic[SubjectT, ReportT]):
             return True, f"up to {_BOUND} here; --engine spark takes Spark"
         return False, f"beyond {_BOUND}, or not on this machine; --engine local takes this machine"
 
-    def _is_little(self, call: Call[SubjectT]) -> bool:
+    def _is_little(self, call: Call) -> bool:
         """Whether a command's data lies here, and is not much."""
         from pylog_spark.discovery import are_few, count_directories  # noqa: PLC0415  # Arrow
 
@@ -221,7 +223,7 @@ def show(view: View, line: CommandLine, writer: RowLines | None = None) -> int:
     return view.status if isinstance(view.status, int) else view.status()
 
 
-def engine_text(engine: str, call: Call[Any]) -> str:
+def engine_text(engine: str, call: Call) -> str:
     """Return a run's engine and its reason, for the closing line."""
     why = f" ({call.engine_note})" if call.engine_note else ""
     return f"engine {engine}{why}"
@@ -243,6 +245,31 @@ def load_options(line: CommandLine) -> "JobOptions":
     from pylog_spark.options.load import load_config  # noqa: PLC0415  # pydantic, YAML
 
     return load_config(line, now_ms=SystemClock().now_ms()).options
+
+
+def prepare_roots(
+    line: CommandLine, *checks: "Callable[[Sequence[LogRoot], JobOptions], object]"
+) -> Call:
+    """Return the call of a command about log directories.
+
+    Args:
+        line: Of the command, with ``ROOTS``.
+        checks: What else refuses roots and options.
+
+    Raises:
+        ConfigError: An option is malformed, a root is not there, a page would lie in one, or there
+            is no such topic.
+    """
+    from pylog_spark.cli.chosen_topics import topic_notes  # noqa: PLC0415  # as those below
+    from pylog_spark.discovery import resolve_roots  # noqa: PLC0415  # Arrow
+    from pylog_spark.run.guards import check_outside  # noqa: PLC0415  # Arrow
+
+    options = load_options(line)
+    roots = resolve_roots(line[ROOTS], said=options.role)
+    check_outside(REPORT.label, line[REPORT], roots)
+    for check in checks:
+        check(roots, options)
+    return Call(line=line, options=options, roots=roots, notes=topic_notes(options, roots))
 
 
 def start_session(command: str, options: "JobOptions", *, delta: bool) -> "SparkSession":

@@ -11,12 +11,7 @@ from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.past_runs import PastRun, Undo, list_past_runs
 from pylog_spark.options.declared import LAST, QUIET
 from pylog_spark.options.option import CommandLine
-from pylog_spark.report import (
-    number_column,
-    size_column,
-    size_text,
-    time_column,
-)
+from pylog_spark.report import number_column, size_column, size_text, text_column, time_column
 from pylog_spark.view import NOTHING, Column, Row, Table, TableKind, Verbatim, View, lines_of
 from storage_core.wording import count_text
 
@@ -88,8 +83,8 @@ def _note(row: Row) -> str:
 
 RUN_TABLE: Final = TableKind(
     columns=(
-        Column(heading="run", cell=lambda row: row["run_id"]),
-        Column(heading="action", cell=lambda row: row["action"]),
+        text_column("run", "run_id"),
+        text_column("action", "action"),
         Column(heading="exit", cell=_exit, rank=2),
         number_column("done", "partitions_done", rank=3),
         number_column("failed", "partitions_failed", rank=4),

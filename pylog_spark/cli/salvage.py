@@ -32,9 +32,9 @@ from pylog_spark.options.declared import (
     TOPICS,
 )
 from pylog_spark.options.option import CommandLine
-from pylog_spark.report import PARTITION, error_text, number_column, size_column
+from pylog_spark.report import PARTITION, error_text, number_column, size_column, text_column
 from pylog_spark.schemas import Status
-from pylog_spark.view import Column, Row, Table, TableKind, View, lines_of
+from pylog_spark.view import Row, Table, TableKind, View, lines_of
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.kafka_log import open_logs
 from storage_core.maintenance.recovery.salvaged import find_salvaged
@@ -67,7 +67,7 @@ _SALVAGE_TABLE: Final = TableKind(
 _REPLAY_TABLE: Final = TableKind(
     columns=(
         PARTITION,
-        Column(heading="status", cell=lambda row: row["status"]),
+        text_column("status", "status"),
         number_column("appended", "appended_records", rank=0),
         number_column("in the log", "doubled_records", rank=0),
         number_column("passed", "passed_records", rank=0),

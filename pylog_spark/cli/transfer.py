@@ -10,9 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pylog_spark.cli.chosen_topics import topic_notes
-from pylog_spark.cli.page_parts import figures, picture_notes, table_section
-from pylog_spark.cli.runner import Call, Tasks, Work, engine_text, load_options
-from pylog_spark.discovery import resolve_roots
+from pylog_spark.cli.runner import Call, Tasks, Work, engine_text, load_options, prepare_roots
+from pylog_spark.cli.view_parts import figures, picture_notes, table_section
 from pylog_spark.operations.ingest import check_places, ingest
 from pylog_spark.operations.materialize import check_target, materialize
 from pylog_spark.operations.survey import survey
@@ -24,7 +23,6 @@ from pylog_spark.options.declared import (
     IN_PLACE,
     MANAGED,
     MIRROR,
-    REPORT,
     ROOTS,
     SETTLE,
     SYNC_STOPPED,
@@ -41,7 +39,6 @@ from pylog_spark.report import (
     size_column,
     summary_line,
 )
-from pylog_spark.run.guards import check_outside
 from pylog_spark.schemas import Action, Reason, Status
 from pylog_spark.text_table import SHOWN_ROWS
 from pylog_spark.view import (
@@ -97,53 +94,44 @@ _TABLES: Final[Mapping[str, TableKind]] = {
 }
 
 
-def _prepare_ingest(line: CommandLine) -> Call[IngestRules]:
+def _prepare_ingest(line: CommandLine) -> Call:
     rules = IngestRules(
         sync_has_stopped=line[SYNC_STOPPED], in_place=line[IN_PLACE], settle_ms=line[SETTLE]
     )
     options = load_options(line)
     roots = check_places(line[MIRROR], line[MANAGED], rules, dry_run=options.dry_run)
     notes = topic_notes(options, roots[:1])
-    return Call(line=line, options=options, subject=rules, roots=roots, notes=notes)
+    return Call(line=line, options=options, roots=roots, subject=rules, notes=notes)
 
 
-def _ingest(call: Call[IngestRules], place: Any) -> TransferReport:
+def _ingest(call: Call, place: Any) -> TransferReport:
     mirror = call.line[MIRROR]
     report = ingest(place, mirror, call.line[MANAGED], call.options, rules=call.subject)
-    report = report.with_notes(call.notes)
-    if report.results.num_rows:
-        return report
-    return report.with_empty_roots([mirror], are_topics_chosen=call.are_topics_chosen)
+    return _with_notes(report, call, mirror)
 
 
-def _prepare_materialize(line: CommandLine) -> Call[None]:
+def _prepare_materialize(line: CommandLine) -> Call:
     options = load_options(line)
     root = check_target(line[MANAGED], line[TARGET])
-    notes = topic_notes(options, [root])
-    return Call(line=line, options=options, subject=None, roots=[root], notes=notes)
+    return Call(line=line, options=options, roots=[root], notes=topic_notes(options, [root]))
 
 
-def _materialize(call: Call[None], place: Any) -> TransferReport:
+def _materialize(call: Call, place: Any) -> TransferReport:
     managed = call.line[MANAGED]
     report = materialize(place, managed, call.line[TARGET], call.options)
+    return _with_notes(report, call, managed)
+
+
+def _with_notes(report: TransferReport, call: Call, source: str) -> TransferReport:
     report = report.with_notes(call.notes)
     if report.results.num_rows:
         return report
-    return report.with_empty_roots([managed], are_topics_chosen=call.are_topics_chosen)
+    return report.with_empty_roots([source], are_topics_chosen=call.are_topics_chosen)
 
 
-def _prepare_survey(line: CommandLine) -> Call[list[str]]:
-    options = load_options(line.with_switch(DRY_RUN))
-    roots = resolve_roots(line[ROOTS], said=options.role)
-    check_outside(REPORT.label, line[REPORT], roots)
-    notes = topic_notes(options, roots)
-    locations = [root.location for root in roots]
-    return Call(line=line, options=options, subject=locations, roots=roots, notes=notes)
-
-
-def _survey(call: Call[list[str]], place: Any) -> TransferReport:
+def _survey(call: Call, place: Any) -> TransferReport:
     report = survey(place, call.line[ROOTS], call.options)
-    report = report.with_empty_roots(call.subject, are_topics_chosen=call.are_topics_chosen)
+    report = report.with_empty_roots(call.locations, are_topics_chosen=call.are_topics_chosen)
     return report.with_unknown_configs(call.line[CONFIG_FILES]).with_notes(call.notes)
 
 
@@ -177,7 +165,7 @@ def _bytes_by_state(row: Row) -> dict[str, int]:
     return {"expired": expired, "dirty": dirty, "clean": clean, "kept": left - dirty - clean}
 
 
-def _view(call: Call[Any], report: TransferReport) -> View:
+def _view(call: Call, report: TransferReport) -> View:
     return View(
         lines=transfer_lines(report, is_csv=call.output is OutputFormat.CSV),
         csv=(report.action, report.details.schema.names),
@@ -200,7 +188,7 @@ def transfer_lines(report: TransferReport, *, is_csv: bool) -> Iterator[Line]:
     yield Line("run", report.run_row())
 
 
-def _blocks(call: Call[Any], report: TransferReport) -> Iterator[Block]:
+def _blocks(call: Call, report: TransferReport) -> Iterator[Block]:
     what = "dry run, nothing was written" if report.dry_run else f"run {report.run_id}"
     seconds = report.summary.duration_ms / 1000
     counts = summary_line(
@@ -239,7 +227,7 @@ MATERIALIZE: Final = Work(
 )
 SURVEY: Final = Work(
     name="survey",
-    prepare=_prepare_survey,
+    prepare=lambda line: prepare_roots(line.with_switch(DRY_RUN)),
     operate=_survey,
     view=_view,
     tasks=Tasks.HERE_IF_FEW,

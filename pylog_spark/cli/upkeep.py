@@ -26,42 +26,35 @@ from storage_core.store import open_object_store
 from storage_core.store.managed_root import list_partitions as list_managed
 
 
-def _prepare_undo(line: CommandLine) -> Call[list[str]]:
+def _prepare_undo(line: CommandLine) -> Call:
     options = load_options(line)
-    touched = check_undo(line[RUN_ID], options, line[ROOTS])
-    notes = topic_notes(options, touched)
-    locations = [root.location for root in touched]
-    return Call(line=line, options=options, subject=locations, notes=notes)
+    roots = check_undo(line[RUN_ID], options, line[ROOTS])
+    return Call(line=line, options=options, roots=roots, notes=topic_notes(options, roots))
 
 
-def _undo(call: Call[list[str]], place: Any) -> RunReport:
+def _undo(call: Call, place: Any) -> RunReport:
     report = undo(call.line[RUN_ID], call.options, roots=call.line[ROOTS], place=place)
-    notes = _notes_of_nothing_to_undo(report, call)
+    present = set(pc.unique(report.results["root"]).to_pylist())
+    of_what = " of a topic that --topics and --exclude ask for" if call.are_topics_chosen else ""
+    notes = (
+        f"{root}: the run left nothing to undo there{of_what}"
+        for root in call.locations
+        if root not in present
+    )
     return report.with_notes((*notes, *call.notes))
 
 
-def _prepare_purge(line: CommandLine) -> Call[None]:
+def _prepare_purge(line: CommandLine) -> Call:
     options = load_options(line)
     roots = resolve_roots(line[ROOTS], said=options.role) if line[ROOTS] else []
     check_roots(roots, options)
     notes = (*topic_notes(options, roots), *_notes_of_empty_roots(roots, options))
-    return Call(line=line, options=options, subject=None, notes=notes)
+    return Call(line=line, options=options, notes=notes)
 
 
-def _purge(call: Call[None], place: Any) -> RunReport:
+def _purge(call: Call, place: Any) -> RunReport:
     report = purge(call.line[ROOTS], call.options, place=place)
     return report.with_notes(call.notes)
-
-
-def _notes_of_nothing_to_undo(report: RunReport, call: Call[list[str]]) -> tuple[str, ...]:
-    """Return a line for each root without an undo or refusal."""
-    seen = set(pc.unique(report.results["root"]).to_pylist())
-    of_what = " of a topic that --topics and --exclude ask for" if call.are_topics_chosen else ""
-    return tuple(
-        f"{root}: the run left nothing to undo there{of_what}"
-        for root in call.subject
-        if root not in seen
-    )
 
 
 def _notes_of_empty_roots(roots: Sequence[LogRoot], options: JobOptions) -> tuple[str, ...]:

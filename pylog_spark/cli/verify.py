@@ -1,20 +1,19 @@
 """``pylog verify``: is what lies in log directories whole?"""
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
-from pylog_spark.cli.chosen_topics import topic_notes
-from pylog_spark.cli.finding_tables import FINDING_TABLE, count_blocks
-from pylog_spark.cli.page_parts import (
+from pylog_spark.cli.row_lines import RowLines
+from pylog_spark.cli.runner import Call, Tasks, Work, engine_text, prepare_roots
+from pylog_spark.cli.view_parts import (
+    FINDING_TABLE,
+    count_blocks,
     finding_sections,
     history_section,
     picture_notes,
     table_section,
 )
-from pylog_spark.cli.row_lines import RowLines
-from pylog_spark.cli.runner import Call, Tasks, Work, engine_text, load_options
-from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.verify import verify
 from pylog_spark.operations.verify_report import (
     ORDERED_FINDINGS,
@@ -28,7 +27,6 @@ from pylog_spark.options.declared import (
     LIVE,
     METRICS_FILE,
     OUTPUT,
-    REPORT,
     ROOTS,
     SHOW,
 )
@@ -53,23 +51,18 @@ from storage_core.wording import count_text
 _SHOWN_FINDINGS: Final = 100
 
 
-def _prepare(line: CommandLine) -> Call[list[str]]:
-    options = load_options(line)
-    roots = resolve_roots(line[ROOTS], said=options.role)
-    check_outside(REPORT.label, line[REPORT], roots)
-    check_ledger(roots, options.ledger)
-    check_outside(METRICS_FILE.label, options.metrics_file, roots)
-    notes = topic_notes(options, roots)
-    writer = None
-    if line[OUTPUT] is not OutputFormat.TABLE:
-        writer = RowLines(line[OUTPUT], "finding", RECORDED_FINDING.names)
-    subject = [root.location for root in roots]
-    return Call(
-        line=line, options=options, subject=subject, roots=roots, notes=notes, writer=writer
+def _prepare(line: CommandLine) -> Call:
+    call = prepare_roots(
+        line,
+        lambda roots, options: check_ledger(roots, options.ledger),
+        lambda roots, options: check_outside(METRICS_FILE.label, options.metrics_file, roots),
     )
+    if line[OUTPUT] is OutputFormat.TABLE:
+        return call
+    return replace(call, writer=RowLines(line[OUTPUT], "finding", RECORDED_FINDING.names))
 
 
-def _verify(call: Call[list[str]], place: Any) -> VerifyReport:
+def _verify(call: Call, place: Any) -> VerifyReport:
     shown = call.line[SHOW]
     if shown is None:
         shown = _SHOWN_FINDINGS if call.is_for_person else ORDERED_FINDINGS
@@ -90,11 +83,11 @@ def _verify(call: Call[list[str]], place: Any) -> VerifyReport:
             None if writer is None else lambda rows: writer.write(lines_of("finding", rows))
         ),
     )
-    report = report.with_empty_roots(call.subject, are_topics_chosen=call.are_topics_chosen)
+    report = report.with_empty_roots(call.locations, are_topics_chosen=call.are_topics_chosen)
     return report.with_notes(call.notes)
 
 
-def _view(call: Call[list[str]], report: VerifyReport) -> View:
+def _view(call: Call, report: VerifyReport) -> View:
     def lines() -> Iterator[Line]:
         if SHOW in call.line:
             yield from lines_of("finding", report.findings)
@@ -143,7 +136,7 @@ def verify_page(report: VerifyReport, *, ledger: str | None) -> Page:
     )
 
 
-def _blocks(call: Call[list[str]], report: VerifyReport) -> Iterator[Block]:
+def _blocks(call: Call, report: VerifyReport) -> Iterator[Block]:
     rows = report.results.to_pylist()
     are_several = has_several_roots(rows)
     for row in (row for row in rows if row["error"] is not None):

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from pylog_spark.cli.error_text import escape_log_lines
-from pylog_spark.cli.finding_tables import FINDING_TABLE, count_blocks
+from pylog_spark.cli.view_parts import FINDING_TABLE, count_blocks
 from pylog_spark.report import (
     CUT_TABLE,
     PLAN_TABLE,

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from pylog_spark import report_page
-from pylog_spark.cli.finding_tables import COUNT_TABLE, FINDING_TABLE
-from pylog_spark.cli.page_parts import figures, finding_sections
+from pylog_spark.cli.view_parts import COUNT_TABLE, FINDING_TABLE, figures, finding_sections
 from pylog_spark.pictures import (
     before_and_after,
     bytes_by_state,

@@ -205,7 +205,7 @@ def test_the_page_of_a_plan_does_not_lie_in_a_log_directory_of_it(pylog, tmp_pat
 
 
 def test_without_what_draws_a_page_has_tables_and_says_so(pylog, monkeypatch, tmp_path, broker_dir):
-    monkeypatch.setattr("pylog_spark.cli.page_parts.can_draw", lambda: False)
+    monkeypatch.setattr("pylog_spark.cli.view_parts.can_draw", lambda: False)
     page = tmp_path / "page.html"
     assert pylog("inspect", broker_dir, "--report", page).exit_code == 0
     text = page.read_text()

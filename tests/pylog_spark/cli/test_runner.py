@@ -58,7 +58,7 @@ def place_of(
     monkeypatch.setattr("pylog_spark.session.build_session", build)
     monkeypatch.setattr("pylog_spark.session.has_session", lambda: has_session)
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    call: Call = Call(line=CommandLine({}), options=options, subject=None, roots=roots)
+    call: Call = Call(line=CommandLine({}), options=options, roots=roots)
     whole = replace(
         work,
         prepare=lambda _: call,
@@ -172,7 +172,7 @@ def test_the_closing_line_names_the_other_engine_whichever_auto_takes(
     bound = f"{most} partitions and 100 GiB of logs"
     monkeypatch.setattr("pylog_spark.cli.runner._BOUND", bound)
     options = JobOptions(now_ms=1)
-    call: Call = Call(line=CommandLine({}), options=options, subject=None, roots=[few])
+    call: Call = Call(line=CommandLine({}), options=options, roots=[few])
     is_here, note = WITH_TASKS[0]._choose(call)
     assert is_here is (engine == "local")
     line = engine_text(engine, replace(call, engine_note=note))
