@@ -1,17 +1,17 @@
 """``pylog dump``: which files, in which order, and where the lines go."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from pylog_spark.cli.dump_bounds import DumpBounds
 from pylog_spark.cli.dump_entries import parser_of
 from pylog_spark.cli.dump_internal import internal_topic_of
 from pylog_spark.cli.dump_json import JsonLines
-from pylog_spark.cli.dump_segment import DecodedBatches, TornTail, dump_segment
+from pylog_spark.cli.dump_segment import DecodedBatches, FileContent, dump_segment
 from pylog_spark.cli.dump_text import TextLines
 from pylog_spark.cli.value_formats import key_format, value_format
 from pylog_spark.exit_code import ExitCode
@@ -67,23 +67,11 @@ _ALL_COMMITTED: Final = CommittedView(aborted=(), last_stable_offset=MAX_OFFSET)
 _CHUNK_CHARACTERS: Final = 1 << 16
 
 
-class LineWriter(Protocol):
+class FileLines(Protocol):
     """Formats the content of one file as lines with line ends."""
 
-    def batches(self, decoded: DecodedBatches) -> Iterator[str]:
-        """Yield the lines of some batches and their records."""
-        ...
-
-    def tail(self, tail: TornTail) -> str:
-        """Return the line of a torn tail."""
-        ...
-
-    def error(self, error: BadBytesError) -> str:
-        """Return the line for unreadable bytes, mostly at the file's end."""
-        ...
-
-    def entry(self, kind: str, fields: dict[str, Any]) -> str:
-        """Return the line of an entry of another kind of file."""
+    def lines(self, content: FileContent) -> Iterator[str]:
+        """Yield the lines of some batches with their records, of an entry, or of an error."""
         ...
 
 
@@ -111,16 +99,15 @@ class DumpRequest:
     keys: ValueFormat | None = None
     values: ValueFormat | None = None
 
-    def lines(self, file: str, topic: str | None) -> LineWriter:
-        """Return the line writer for a file.
+    def lines_of(self, file: str, topic: str | None) -> FileLines:
+        """Return what formats a file.
 
         The topic is an internal one, or None.
         """
+        default = BytesFormat.BASE64 if self.as_json else BytesFormat.TEXT
+        keys, values = self.keys or default, self.values or default
         if self.as_json:
-            unsaid = BytesFormat.BASE64
-            keys, values = self.keys or unsaid, self.values or unsaid
             return JsonLines(file, topic, keys=keys, values=values)
-        keys, values = self.keys or BytesFormat.TEXT, self.values or BytesFormat.TEXT
         return TextLines(file, topic, keys=keys, values=values, is_full=self.is_full)
 
 
@@ -183,23 +170,74 @@ def dump_path(path: str | Path, request: DumpRequest) -> bool:
         raise ConfigError("--from, --until", path, "holds no records to begin or to end with")
     if segments and (bounds.is_range or request.most is not None):
         names = _within(bounds, segments)
-    done = _Dump(store, committed, bounds)
-    output, problems = done.output, done.problems
+    problems = _Problems()
+    parts: list[str] = []
+    characters = 0
+    for text in _texts(store, names, request, committed, bounds, problems):
+        parts.append(text)
+        characters += len(text)
+        if characters >= _CHUNK_CHARACTERS:
+            sys.stdout.write("".join(parts))
+            parts.clear()
+            characters = 0
+    sys.stdout.write("".join(parts))
+    problems.tell()
+    return not problems.count
+
+
+def _texts(
+    store: LogStore,
+    names: Iterable[str],
+    request: DumpRequest,
+    committed: CommittedView | None,
+    bounds: DumpBounds,
+    problems: "_Problems",
+) -> Iterator[str]:
+    """Yield the lines of files, and note their faults."""
     for name in names:
         if bounds.is_over:
-            break
-        lines = request.lines(name, internal_topic_of(store.location, name))
+            return
+        lines = request.lines_of(name, internal_topic_of(store.location, name))
         try:
-            done.add(name, lines)
+            for content in _contents(store, name, committed, bounds, problems):
+                yield from lines.lines(content)
         except (ChangedWhileReadError, ObjectNotFoundError) as error:
             if not isinstance(store, SettledStore):
                 raise
             gone = BadBytesError(name, 0, f"gone, or another file, since the listing: {error}")
             problems.add(gone.file, gone.position, gone.reason)
-            output.write(lines.error(gone))
-    output.flush()
-    problems.tell()
-    return not problems.count
+            yield from lines.lines(gone)
+
+
+def _contents(
+    store: LogStore,
+    name: str,
+    committed: CommittedView | None,
+    bounds: DumpBounds,
+    problems: "_Problems",
+) -> Iterator[FileContent]:
+    """Yield what a file holds until something cannot be read, and that error."""
+    if committed is not None and offset_of(name) is None:
+        committed = _ALL_COMMITTED
+    try:
+        if is_segment(name):
+            for content in dump_segment(store, name, committed, bounds):
+                if isinstance(content, DecodedBatches):
+                    for position, reason in content.wrong_checksums:
+                        problems.add(name, position, reason)
+                yield content
+        parser = parser_of(settled_name(name))
+        for entry in parser(store, name) if parser is not None else ():
+            if not bounds.take_entry():
+                break
+            yield entry
+    except BadBytesError as error:
+        problems.add(error.file, error.position, error.reason)
+        yield error
+    except CheckpointError as error:
+        reason = f"line {error.line}: {error.reason}" if error.line else error.reason
+        problems.add(error.file, 0, reason)
+        yield BadBytesError(error.file, 0, reason)
 
 
 def _bounds(request: DumpRequest, store: LogStore, segments: Sequence[str]) -> DumpBounds:
@@ -264,36 +302,17 @@ class _Problems:
         self.count = 0
         self._first = ""
 
-    def add(self, file: str, position: int, what: str, *, count: int = 1) -> None:
-        """Take note of some, of which the first is described."""
+    def add(self, file: str, position: int, what: str) -> None:
+        """Take note of one; the first is described."""
         if not self.count:
             self._first = f"{file}: position {position}: {what}"
-        self.count += count
+        self.count += 1
 
     def tell(self) -> None:
         """Say how many there were, and where the first of them is."""
         if self.count:
             places = "1 place is" if self.count == 1 else f"{self.count} places are"
             sys.stderr.write(f"pylog: {places} bad; the first: {printable(self._first)}\n")
-
-
-class _Output:
-    """Standard output, in large writes."""
-
-    def __init__(self) -> None:
-        self._parts: list[str] = []
-        self._characters = 0
-
-    def write(self, text: str) -> None:
-        self._parts.append(text)
-        self._characters += len(text)
-        if self._characters >= _CHUNK_CHARACTERS:
-            self.flush()
-
-    def flush(self) -> None:
-        sys.stdout.write("".join(self._parts))
-        self._parts.clear()
-        self._characters = 0
 
 
 def _choose_files(path: str) -> tuple[LogStore, list[str]]:
@@ -358,50 +377,3 @@ def _choose_one(directory: str, name: str) -> tuple[LogStore, list[str]]:
 
 def _is_kafkas(name: str) -> bool:
     return is_segment(name) or parser_of(settled_name(name)) is not None
-
-
-class _Dump:
-    """The dump of the files of a directory, one after the other."""
-
-    def __init__(
-        self, store: LogStore, committed: CommittedView | None, bounds: DumpBounds
-    ) -> None:
-        self._store = store
-        self._committed = committed
-        self._bounds = bounds
-        self.output = _Output()
-        self.problems = _Problems()
-
-    def add(self, name: str, lines: LineWriter) -> None:
-        """Write the lines of one file, and note its faults."""
-        try:
-            if is_segment(name):
-                self._add_segment(name, lines)
-            parser = parser_of(settled_name(name))
-            for kind, fields in parser(self._store, name) if parser is not None else ():
-                if not self._bounds.take_entry():
-                    break
-                self.output.write(lines.entry(kind, fields))
-        except BadBytesError as error:
-            self.problems.add(error.file, error.position, error.reason)
-            self.output.write(lines.error(error))
-        except CheckpointError as error:
-            reason = f"line {error.line}: {error.reason}" if error.line else error.reason
-            self.problems.add(error.file, 0, reason)
-            self.output.write(lines.error(BadBytesError(error.file, 0, reason)))
-
-    def _add_segment(self, name: str, lines: LineWriter) -> None:
-        committed = self._committed
-        if committed is not None and offset_of(name) is None:
-            committed = _ALL_COMMITTED
-        for block in dump_segment(self._store, name, committed, self._bounds):
-            if isinstance(block, TornTail):
-                self.output.write(lines.tail(block))
-                continue
-            if isinstance(block, BadBytesError):
-                self.output.write(lines.error(block))
-                continue
-            for position, reason in block.wrong_checksums:
-                self.problems.add(name, position, reason)
-            for text in lines.batches(block):
-                self.output.write(text)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pylog_spark.cli.dump_internal import meaning_of
 from pylog_spark.cli.dump_records import HEADERS, KEY, OFFSET, VALUE, RecordRow, record_rows
-from pylog_spark.cli.dump_segment import DecodedBatches, TornTail
+from pylog_spark.cli.dump_segment import DecodedBatches, FileContent, TornTail
 from pylog_spark.options.choices import BytesFormat
 from pylog_spark.record_text import (
     NotInFormatError,
@@ -79,8 +79,21 @@ class JsonLines:
         self._json_file = to_json(file)
         self._is_plain = topic is None and keys is values is BytesFormat.BASE64
 
-    def batches(self, decoded: DecodedBatches) -> Iterator[str]:
-        """Yield each batch's line, followed by the lines of its records."""
+    def lines(self, content: FileContent) -> Iterator[str]:
+        """Yield the lines of batches and their records, of a tail, an error or an entry."""
+        match content:
+            case DecodedBatches():
+                yield from self._batches(content)
+            case TornTail():
+                fields = {"type": "tail", "file": content.file, "position": content.position}
+                yield _line(fields | {"size": content.size_bytes, "is_zeros": content.is_zeros})
+            case BadBytesError():
+                fields = {"type": "error", "file": self._file, "position": content.position}
+                yield _line(fields | {"message": content.reason})
+            case (kind, entry):
+                yield _line({"type": kind, "file": self._file, **entry})
+
+    def _batches(self, decoded: DecodedBatches) -> Iterator[str]:
         rows = decoded.batches.rows(decoded.first_row, decoded.end_row)
         heads = self._heads(rows, decoded.window.file_position)
         start = 0
@@ -99,20 +112,6 @@ class JsonLines:
                 yield "".join(map(line, record_rows(decoded.records, start, stop)))
                 start = stop
 
-    def tail(self, tail: TornTail) -> str:
-        """Return the line of a file's torn tail."""
-        fields = {"type": "tail", "file": tail.file, "position": tail.position}
-        return _line(fields | {"size": tail.size_bytes, "is_zeros": tail.is_zeros})
-
-    def error(self, error: BadBytesError) -> str:
-        """Return the line that says where and why something cannot be read."""
-        fields = {"type": "error", "file": self._file, "position": error.position}
-        return _line(fields | {"message": error.reason})
-
-    def entry(self, kind: str, fields: dict[str, Any]) -> str:
-        """Return the line of an index, snapshot or checkpoint entry."""
-        return _line({"type": kind, "file": self._file, **fields})
-
     def _record_line(self, row: RecordRow) -> str:
         try:
             key, value = self._keys(row[KEY]), self._values(row[VALUE])
@@ -130,77 +129,33 @@ class JsonLines:
         return _RECORD % (*row[:KEY], key, value, headers, more)
 
     def _heads(self, rows: BatchTable, file_position: int) -> Iterator[str]:
-        columns = zip(
+        horizons = zip(rows.has_delete_horizon.tolist(), rows.base_timestamp.tolist(), strict=True)
+        counts = zip(rows.is_legacy.tolist(), rows.record_count.tolist(), strict=True)
+        controls = map(control_name, rows.control_type.tolist())
+        columns = (
+            [self._json_file] * len(rows),
             (rows.position + file_position).tolist(),
             rows.base_offset.tolist(),
             rows.last_offset.tolist(),
             rows.magic.tolist(),
             rows.size.tolist(),
-            rows.codec.tolist(),
-            rows.timestamp_type_id.tolist(),
+            map(codec_name, rows.codec.tolist()),
+            map(TIMESTAMP_TYPES.__getitem__, rows.timestamp_type_id.tolist()),
             rows.max_timestamp.tolist(),
             rows.producer_id.tolist(),
             rows.producer_epoch.tolist(),
             rows.base_sequence.tolist(),
-            rows.is_transactional.tolist(),
-            rows.is_control.tolist(),
+            map(_BOOLEANS.__getitem__, rows.is_transactional.tolist()),
+            map(_BOOLEANS.__getitem__, rows.is_control.tolist()),
             rows.leader_epoch.tolist(),
-            rows.has_delete_horizon.tolist(),
-            rows.base_timestamp.tolist(),
-            rows.crc_ok.tolist(),
-            rows.record_count.tolist(),
-            rows.is_legacy.tolist(),
+            [base_timestamp if is_set else "null" for is_set, base_timestamp in horizons],
+            map(_BOOLEANS.__getitem__, (rows.crc_ok == 1).tolist()),
+            # The header of a legacy entry counts nothing.
+            ["null" if is_legacy else count for is_legacy, count in counts],
             rows.last_sequence.tolist(),
-            rows.control_type.tolist(),
-            strict=True,
+            ["null" if control is None else f'"{control}"' for control in controls],
         )
-        for (
-            position,
-            base_offset,
-            last_offset,
-            magic,
-            size,
-            codec,
-            timestamp_type,
-            max_timestamp,
-            producer_id,
-            producer_epoch,
-            base_sequence,
-            is_transactional,
-            is_control,
-            leader_epoch,
-            has_horizon,
-            base_timestamp,
-            crc_ok,
-            record_count,
-            is_legacy,
-            last_sequence,
-            control_type,
-        ) in columns:
-            control = control_name(control_type)
-            yield _BATCH % (
-                self._json_file,
-                position,
-                base_offset,
-                last_offset,
-                magic,
-                size,
-                codec_name(codec),
-                TIMESTAMP_TYPES[timestamp_type],
-                max_timestamp,
-                producer_id,
-                producer_epoch,
-                base_sequence,
-                _BOOLEANS[is_transactional],
-                _BOOLEANS[is_control],
-                leader_epoch,
-                base_timestamp if has_horizon else "null",
-                _BOOLEANS[crc_ok == 1],
-                # The header of a legacy entry counts nothing.
-                "null" if is_legacy else record_count,
-                last_sequence,
-                "null" if control is None else f'"{control}"',
-            )
+        return map(_BATCH.__mod__, zip(*columns, strict=True))
 
 
 def _text_of(how: ValueFormat) -> Callable[[memoryview | None], str]:

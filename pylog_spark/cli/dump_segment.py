@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pylog_spark.cli.dump_bounds import DumpBounds
+from pylog_spark.cli.dump_entries import Entry
 from storage_core.errors import (
     BadBytesError,
     CorruptRecordError,
@@ -92,6 +93,10 @@ class TornTail:
     position: int
     size_bytes: int
     is_zeros: bool
+
+
+# What a file holds, piece by piece.
+FileContent = DecodedBatches | TornTail | BadBytesError | Entry
 
 
 def dump_segment(

@@ -1,14 +1,14 @@
 """Dumped batches and records as a person reads them."""
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pylog_spark.cli.dump_internal import meaning_text
 from pylog_spark.cli.dump_records import HEADERS, KEY, OFFSET, VALUE, record_rows
-from pylog_spark.cli.dump_segment import DecodedBatches, TornTail
+from pylog_spark.cli.dump_segment import DecodedBatches, FileContent, TornTail
 from pylog_spark.options.choices import BytesFormat
 from pylog_spark.record_text import (
     NotInFormatError,
@@ -62,9 +62,29 @@ class TextLines:
         self._limit = None if is_full else _SHOWN_BYTES
         self._heading = f"{escaped(file)}\n"
 
-    def batches(self, decoded: DecodedBatches) -> Iterator[str]:
-        """Yield each batch's line, followed by the lines of its records."""
-        yield self._take_heading()
+    def lines(self, content: FileContent) -> Iterator[str]:
+        """Yield the lines of batches and their records, of a tail, an error or an entry."""
+        yield self._heading
+        self._heading = ""
+        match content:
+            case DecodedBatches():
+                yield from self._batches(content)
+            case TornTail():
+                what = "no whole batch: the end of the log"
+                if content.is_zeros:
+                    what = (
+                        "zeros: the end of the log; a broker put them there ahead, or a crash left "
+                        "them"
+                    )
+                size, position = content.size_bytes, content.position
+                yield f"  {size} bytes from position {position} on are {what}\n"
+            case BadBytesError():
+                yield f"  ERROR at position {content.position}: {escaped(content.reason)}\n"
+            case (_, entry):
+                facts = (f"{name} {escaped(str(value))}" for name, value in entry.items())
+                yield f"  {'  '.join(facts)}\n"
+
+    def _batches(self, decoded: DecodedBatches) -> Iterator[str]:
         rows = decoded.batches.rows(decoded.first_row, decoded.end_row)
         start = 0
         control_lines = _OF_QUORUM if self._topic == CLUSTER_METADATA_TOPIC else _OF_CONTROL
@@ -75,28 +95,6 @@ class TextLines:
                 lines = control_lines if rows.is_control[row] else self
                 yield from lines._record_lines(decoded.records, start, stop)  # noqa: SLF001  # of this class
                 start = stop
-
-    def tail(self, tail: TornTail) -> str:
-        """Return the line of a file's torn tail."""
-        what = "no whole batch: the end of the log"
-        if tail.is_zeros:
-            what = "zeros: the end of the log; a broker put them there ahead, or a crash left them"
-        return (
-            f"{self._take_heading()}  {tail.size_bytes} bytes from position {tail.position} on are "
-            f"{what}\n"
-        )
-
-    def error(self, error: BadBytesError) -> str:
-        """Return the line that says where and why something cannot be read."""
-        return (
-            f"{self._take_heading()}  ERROR at position {error.position}: {escaped(error.reason)}\n"
-        )
-
-    def entry(self, kind: str, fields: dict[str, Any]) -> str:
-        """Return the line of an index, snapshot or checkpoint entry."""
-        del kind
-        text = "  ".join(f"{name} {escaped(str(value))}" for name, value in fields.items())
-        return f"{self._take_heading()}  {text}\n"
 
     def _record_lines(self, records: RecordColumns, start: int, stop: int) -> Iterator[str]:
         times = _times_text(records.timestamp[start:stop])
@@ -124,10 +122,6 @@ class TextLines:
             text = escaped(text if self._limit is None else text[:limit])
             text += "..." if self._limit is not None and len(whole) > limit else ""
         return text + (f" ({len(data)} bytes)" if len(data) > limit else "")
-
-    def _take_heading(self) -> str:
-        heading, self._heading = self._heading, ""
-        return heading
 
 
 def _batch_line(rows: BatchTable, row: int, file_position: int) -> str:

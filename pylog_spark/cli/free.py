@@ -39,7 +39,6 @@ from pylog_spark.view import (
     View,
     lines_of,
 )
-from storage_core.catalog.roles import Role
 from storage_core.maintenance.verification.prescription import recover_command, recovered_together
 from storage_core.store.open_store import split_location
 from storage_core.wording import count_text

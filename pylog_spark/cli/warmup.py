@@ -13,7 +13,7 @@ import pyarrow as pa
 import typer
 
 from pylog_spark.cli.dump_json import JsonLines
-from pylog_spark.cli.dump_segment import DecodedBatches, dump_segment
+from pylog_spark.cli.dump_segment import dump_segment
 from pylog_spark.cli.warmup_java import keep_java_classes
 from pylog_spark.cli.warmup_log import write_sample
 from pylog_spark.exit_code import ExitCode
@@ -117,9 +117,8 @@ def all_kernels() -> dict[str, Any]:
 def _read(directory: Path) -> None:
     store = LocalStore(directory)
     view = load_committed_view(store, now_ms=_NOW_MS)
-    for block in dump_segment(store, log_file(0), view):
-        if isinstance(block, DecodedBatches):
-            list(JsonLines(log_file(0)).batches(block))
+    for content in dump_segment(store, log_file(0), view):
+        list(JsonLines(log_file(0)).lines(content))
     kafka_log.open_logs(directory).read().to_table()
 
 
