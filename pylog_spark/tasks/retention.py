@@ -35,7 +35,11 @@ from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import Checkpoints, PartitionCheckpoints
 from storage_core.config.log_config import UNLIMITED
 from storage_core.errors import ChangedWhileReadError
-from storage_core.maintenance.retention.observe import newest_record_ms, newest_timestamp
+from storage_core.maintenance.retention.observe import (
+    SweepRequest,
+    newest_record_ms,
+    newest_timestamp,
+)
 from storage_core.maintenance.retention.partition import Sweep, plan_sweep
 from storage_core.maintenance.retention.plan import Predicate, RetentionRules
 from storage_core.roots.root import Prepared
@@ -123,10 +127,7 @@ def _observe(
     store, config, checkpoints = admitted.store, admitted.config, admitted.checkpoints
     log_start = checkpoints.log_start_offset
     facts = Role(row["role"]).facts
-    sweep = plan_sweep(
-        store,
-        config=config,
-        cleaner=run.cleaner,
+    request = SweepRequest(
         now_ms=run.now_ms,
         log_start_checkpoint=log_start or 0,
         high_watermark=admitted.high_watermark,
@@ -134,8 +135,9 @@ def _observe(
         is_closed=facts.has_closed_logs,
         # Of what a broker does not load a look says the same, be something due or not.
         always_loads=facts.is_owned_by_broker,
-        unlink=_unlinks(context, row["directory"]),
     )
+    unlink = _unlinks(context, row["directory"])
+    sweep = plan_sweep(store, config, run.cleaner, request, unlink=unlink)
     start, checkpointed = sweep.decision.log_start_offset, checkpoints.high_watermark
     found = _describe(store, sweep, context) | {
         "log_start_checkpoint": log_start,
@@ -236,16 +238,14 @@ def _commit(
         raise KeyError(f"{work.ref.partition}: the catalogue had a config when the plan was made")
 
     def prepare(store: LogStore) -> Prepared:
-        sweep = plan_sweep(
-            store,
-            config=config,
-            cleaner=run.cleaner,
+        request = SweepRequest(
             now_ms=run.now_ms,
             log_start_checkpoint=work.log_start_checkpoint or 0,
             high_watermark=work.high_watermark,
             max_timestamps=manifest_timestamps(store),
-            unlink=_unlinks(context, work.ref.directory),
         )
+        unlink = _unlinks(context, work.ref.directory)
+        sweep = plan_sweep(store, config, run.cleaner, request, unlink=unlink)
         _verify(store, work, sweep)
         return Prepared(
             plan=sweep.steps,

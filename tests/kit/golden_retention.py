@@ -5,14 +5,14 @@ from typing import Any
 
 from storage_core.commit import commit
 from storage_core.log.log_loader import LogLoader
-from storage_core.maintenance.retention.partition import RetainResult, Sweep, plan_sweep, retain_log
+from storage_core.maintenance.retention.partition import RetainResult, Sweep, retain_log
 from storage_core.maintenance.retention.plan import RetentionRules
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 from tests.kit.golden_cleaning import cleaning_of
 from tests.kit.golden_data import Golden
 from tests.kit.golden_loading import settings_of
-from tests.kit.one_partition import clean_partition, retain_partition
+from tests.kit.one_partition import clean_partition, retain_partition, sweep_at_rest
 
 
 def offsets_of(golden: Golden) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def retain_golden_and_keep(golden: Golden, directory: Path) -> int:
 def sweep_golden(golden: Golden, store: LogStore, **changes: Any) -> Sweep:
     """Plan the same pass over the log at rest, the log start from its checkpoint."""
     offsets = offsets_of(golden)
-    return plan_sweep(
+    return sweep_at_rest(
         store,
         **settings_of(golden),
         **{

@@ -10,7 +10,13 @@ from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import located
 from storage_core.maintenance.compaction.partition import CleanResult, clean_and_load
 from storage_core.maintenance.recovery.partition import RecoverResult, plan_recovery
-from storage_core.maintenance.retention.partition import RetainResult, plan_retain
+from storage_core.maintenance.retention.observe import SweepRequest
+from storage_core.maintenance.retention.partition import (
+    RetainResult,
+    Sweep,
+    plan_retain,
+    plan_sweep,
+)
 from storage_core.maintenance.truncation import TruncateResult, plan_truncation
 from storage_core.maintenance.verification.files import sort_files
 from storage_core.maintenance.verification.findings import Finding
@@ -79,6 +85,18 @@ def recover_partition(  # the inputs of Kafka's loader
 def clean_partition(directory: Path, **settings: Any) -> CleanResult:
     """Clean a partition once and close it again; as `clean_and_load`."""
     return clean_and_load(directory, **settings)[0]
+
+
+def sweep_at_rest(
+    store: LogStore,
+    *,
+    config: LogConfig,
+    cleaner: CleanerConfig,
+    unlink: bool = True,
+    **request: Any,
+) -> Sweep:
+    """Plan retention of a partition at rest; as `plan_sweep`, with the fields of its request."""
+    return plan_sweep(store, config, cleaner, SweepRequest(**request), unlink=unlink)
 
 
 @located

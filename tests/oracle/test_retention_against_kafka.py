@@ -16,10 +16,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from storage_core.commit import commit
 from storage_core.config import LogConfig
 from storage_core.errors import PylogError
-from storage_core.maintenance.retention.partition import plan_sweep
 from storage_core.store.local import LocalStore
 from tests.kit.compare import Exactness, compare_partitions, read_tree
-from tests.kit.one_partition import retain_partition
+from tests.kit.one_partition import retain_partition, sweep_at_rest
 from tests.oracle.jvm import KafkaFailure
 from tests.oracle.kafka import Kafka
 from tests.oracle.known_differences import has_bad_legacy_set, is_loaded_otherwise
@@ -134,7 +133,7 @@ def test_kafka_opens_a_log_swept_at_rest_as_the_one_that_it_swept_itself(
         # The broker closes it, with the log start that it has, before it is at rest.
         reopen(played.before, played, played.task.log_start_checkpoint)
         store = LocalStore(played.before)
-        sweep = plan_sweep(
+        sweep = sweep_at_rest(
             store,
             config=config_of(played),
             cleaner=CLEANER,

@@ -30,7 +30,7 @@ from storage_core.maintenance.explain.answers import (
 from storage_core.maintenance.explain.cleaning import explain_cleaning
 from storage_core.maintenance.explain.deletion import explain_deletion
 from storage_core.maintenance.partition_state import PartitionState
-from storage_core.maintenance.retention.observe import observe_retention
+from storage_core.maintenance.retention.observe import SweepRequest, observe_retention
 from storage_core.maintenance.retention.plan import RetentionRules, plan_retention
 from storage_core.store.base import FileInfo, LogStore
 from storage_core.wording import count_text
@@ -52,8 +52,8 @@ def explain_partition(
         config: Its topic's configuration.
         cleaner: Settings of compaction that do not belong to a topic.
         request: Clock and checkpoints.
-        max_timestamps: Largest timestamps, as for ``observe_retention``.
-        is_closed: Whether the log is closed, as for ``observe_retention``.
+        max_timestamps: Largest timestamps, as for `SweepRequest`.
+        is_closed: Whether the log is closed, as for `SweepRequest`.
 
     Raises:
         StorageError: The store failed.
@@ -98,16 +98,14 @@ def explain_partition(
         )
         cleaning, statements = held_back(off), [off, *statements]
     rules = RetentionRules.of(config)
-    state = observe_retention(
-        store,
-        config=config,
-        cleaner=cleaner,
+    sweep = SweepRequest(
         now_ms=request.now_ms,
         log_start_checkpoint=request.log_start_offset or 0,
         high_watermark=request.high_watermark,
         max_timestamps=max_timestamps,
         is_closed=is_closed,
     )
+    state = observe_retention(store, config, cleaner, sweep)
     plan = plan_retention(state, rules, now_ms=request.now_ms)
     deletion, more = explain_deletion(state, plan, rules, now_ms=request.now_ms)
     sizes = _explain_size(

@@ -8,7 +8,7 @@ broker loads it: nothing is taken from one that a broker refuses.
 
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -38,24 +38,11 @@ from storage_core.store.base import FileInfo, LogStore
 _UNFINISHED: Final = (CLEANED_SUFFIX, SWAP_SUFFIX)
 
 
-def observe_retention(  # noqa: PLR0913  # the inputs of Kafka's deletion pass
-    store: LogStore,
-    *,
-    config: LogConfig,
-    cleaner: CleanerConfig,
-    now_ms: int,
-    log_start_checkpoint: int = 0,
-    high_watermark: int | None = None,
-    max_timestamps: Mapping[int, int] | None = None,
-    is_closed: bool = True,
-    always_loads: bool = False,
-) -> PartitionState:
-    """Return what `plan_retention` needs to decide about a partition that was closed cleanly.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepRequest:
+    """Clock, checkpoints and kind of a partition at rest.
 
-    Args:
-        store: The partition.
-        config: Its topic's configuration.
-        cleaner: For the load of the log.
+    Attributes:
         now_ms: The run's clock, epoch milliseconds.
         log_start_checkpoint: The partition's entry in the log-start checkpoint, 0 without one.
         high_watermark: As the checkpoint has it; None for the log's end.
@@ -65,6 +52,26 @@ def observe_retention(  # noqa: PLR0913  # the inputs of Kafka's deletion pass
             loaded cleanly by anybody: its active segment counts as far as it has batches, and the
             zeros at the end of its indexes are no entries.
         always_loads: Whether a closed log is loaded even where nothing goes.
+    """
+
+    now_ms: int
+    log_start_checkpoint: int = 0
+    high_watermark: int | None = None
+    max_timestamps: Mapping[int, int] | None = None
+    is_closed: bool = True
+    always_loads: bool = False
+
+
+def observe_retention(
+    store: LogStore, config: LogConfig, cleaner: CleanerConfig, request: SweepRequest
+) -> PartitionState:
+    """Return what `plan_retention` needs to decide about a partition at rest.
+
+    Args:
+        store: The partition.
+        config: Its topic's configuration.
+        cleaner: For the load of the log.
+        request: Clock and checkpoints.
 
     Raises:
         RecoveryRequiredError: Loading the log would first repair it: a swap is unfinished, an
@@ -78,31 +85,31 @@ def observe_retention(  # noqa: PLR0913  # the inputs of Kafka's deletion pass
     state = PartitionState.of_listing(
         store.location,
         files,
-        log_start_checkpoint=log_start_checkpoint,
-        high_watermark=high_watermark,
-        max_timestamps=max_timestamps,
+        log_start_checkpoint=request.log_start_checkpoint,
+        high_watermark=request.high_watermark,
+        max_timestamps=request.max_timestamps,
     )
     load = partial(
         find_clean_end,
         store,
         config=config,
         cleaner=cleaner,
-        now_ms=now_ms,
-        log_start_checkpoint=log_start_checkpoint,
+        now_ms=request.now_ms,
+        log_start_checkpoint=request.log_start_checkpoint,
     )
-    if always_loads and is_closed:
+    if request.always_loads and request.is_closed:
         state = replace(state, log_end=load())
     while True:
         facts = RetentionFacts.of_state(state, rules)
         segments = list(state.segments)
         # Ages are read oldest first, up to the first segment that stays.
         while True:
-            answers = facts.decide(now_ms=now_ms)[:, 0]
+            answers = facts.decide(now_ms=request.now_ms)[:, 0]
             if answers[walk.MISSING] != walk.TIMESTAMP:
                 break
             number = int(answers[walk.MISSING_OF])
             segments[number] = _with_timestamp(
-                store, state.names, segments[number], is_closed=is_closed
+                store, state.names, segments[number], is_closed=request.is_closed
             )
             facts.segments[walk.LARGEST_TIMESTAMP, number] = segments[number].largest_timestamp
         state = replace(state, segments=tuple(segments))
@@ -110,7 +117,10 @@ def observe_retention(  # noqa: PLR0913  # the inputs of Kafka's deletion pass
         if not is_due or state.log_end is not None:
             return state
         # Something goes: is this a log that a broker would delete from?
-        state = replace(state, log_end=load()) if is_closed else with_recovered_end(store, state)
+        if request.is_closed:
+            state = replace(state, log_end=load())
+        else:
+            state = with_recovered_end(store, state)
 
 
 def refuse_repairs(location: str, files: Iterable[FileInfo]) -> None:
@@ -203,7 +213,7 @@ def newest_timestamp(
     Args:
         store: The partition.
         state: As it was listed.
-        is_closed: As `observe_retention`.
+        is_closed: As `SweepRequest`.
 
     Raises:
         StorageError: The store failed.
@@ -224,7 +234,7 @@ def newest_record_ms(
 
     Args:
         store: The partition.
-        max_timestamps: As `observe_retention`.
+        max_timestamps: As `SweepRequest`.
 
     Raises:
         StorageError: The store failed.

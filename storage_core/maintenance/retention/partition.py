@@ -1,6 +1,5 @@
 """Apply retention to one partition, at rest or loaded."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from storage_core.commit import (
@@ -21,7 +20,7 @@ from storage_core.log.loading_log import LoadingLog
 from storage_core.log.log_loader import LogLoader, load_log
 from storage_core.log.log_segment import describe_segment
 from storage_core.maintenance.partition_state import ObservedSegment, PartitionState
-from storage_core.maintenance.retention.observe import observe_retention
+from storage_core.maintenance.retention.observe import SweepRequest, observe_retention
 from storage_core.maintenance.retention.plan import RetentionPlan, RetentionRules, plan_retention
 from storage_core.maintenance.retention.steps import plan_epochs, plan_steps
 from storage_core.store.base import LogStore
@@ -60,36 +59,24 @@ class Sweep:
         return max(1, len(self.state.segments) - len(self.decision.removals))
 
 
-def plan_sweep(  # noqa: PLR0913  # the inputs of Kafka's deletion pass
+def plan_sweep(
     store: LogStore,
-    *,
     config: LogConfig,
     cleaner: CleanerConfig,
-    now_ms: int,
-    log_start_checkpoint: int = 0,
-    high_watermark: int | None = None,
-    max_timestamps: Mapping[int, int] | None = None,
-    is_closed: bool = True,
-    always_loads: bool = False,
+    request: SweepRequest,
+    *,
     unlink: bool = True,
 ) -> Sweep:
     """Observe a partition at rest and plan its retention.
-
-    It was closed cleanly.
 
     Nothing is written, and nothing but tails of indexes is read, unless something goes: then what a
     broker's load reads.
 
     Args:
-        store: The partition.
+        store: The partition; it was closed cleanly.
         config: The topic's configuration.
         cleaner: For the expiry of producers, where they have to be written down.
-        now_ms: The run's clock, epoch milliseconds.
-        log_start_checkpoint: The partition's entry in the log-start checkpoint, 0 without one.
-        high_watermark: As the checkpoint has it; None for the log's end.
-        max_timestamps: As `observe_retention`.
-        is_closed: See there.
-        always_loads: See there.
+        request: Clock and checkpoints.
         unlink: As `plan_steps`.
 
     Raises:
@@ -97,18 +84,8 @@ def plan_sweep(  # noqa: PLR0913  # the inputs of Kafka's deletion pass
         PylogError: As `observe_retention`, `plan_steps` and `plan_epochs`.
     """
     rules = RetentionRules.of(config)
-    state = observe_retention(
-        store,
-        config=config,
-        cleaner=cleaner,
-        now_ms=now_ms,
-        log_start_checkpoint=log_start_checkpoint,
-        high_watermark=high_watermark,
-        max_timestamps=max_timestamps,
-        is_closed=is_closed,
-        always_loads=always_loads,
-    )
-    decision = plan_retention(state, rules, now_ms=now_ms)
+    state = observe_retention(store, config, cleaner, request)
+    decision = plan_retention(state, rules, now_ms=request.now_ms)
     steps = plan_steps(state, decision, unlink=unlink)
     before: tuple[Operation, ...] = ()
     if decision.removals and LEADER_EPOCH_FILE in state.names:
@@ -116,14 +93,7 @@ def plan_sweep(  # noqa: PLR0913  # the inputs of Kafka's deletion pass
     roll = decision.roll_offset
     if roll is not None and snapshot_file(roll) not in state.names:
         # The records that the producers would be known from are about to go.
-        before += _plan_snapshot(
-            store,
-            config=config,
-            cleaner=cleaner,
-            now_ms=now_ms,
-            log_start_checkpoint=log_start_checkpoint,
-            end_offset=roll,
-        )
+        before += _plan_snapshot(store, config, cleaner, request, end_offset=roll)
     return Sweep(
         state=state,
         decision=decision,
@@ -133,11 +103,10 @@ def plan_sweep(  # noqa: PLR0913  # the inputs of Kafka's deletion pass
 
 def _plan_snapshot(
     store: LogStore,
-    *,
     config: LogConfig,
     cleaner: CleanerConfig,
-    now_ms: int,
-    log_start_checkpoint: int,
+    request: SweepRequest,
+    *,
     end_offset: int,
 ) -> tuple[Operation, ...]:
     """Load the log; return what writes a producer snapshot at its end."""
@@ -145,8 +114,8 @@ def _plan_snapshot(
         store,
         config=config,
         cleaner=cleaner,
-        now_ms=now_ms,
-        log_start_checkpoint=log_start_checkpoint,
+        now_ms=request.now_ms,
+        log_start_checkpoint=request.log_start_checkpoint,
     )
     if not log.producers:
         # A snapshot of nobody has nothing to keep; whether there is one, Kafka's next load decides.

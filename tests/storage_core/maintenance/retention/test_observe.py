@@ -18,13 +18,14 @@ from storage_core.errors import (
 from storage_core.filenames import segment_file
 from storage_core.log.log_loader import find_clean_end
 from storage_core.maintenance.retention.observe import newest_record_ms, newest_timestamp
-from storage_core.maintenance.retention.partition import Sweep, plan_sweep
+from storage_core.maintenance.retention.partition import Sweep
 from storage_core.store.base import FileReader
 from storage_core.store.local import LocalStore
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec
 from tests.kit.directories import SegmentSpec, write_partition
 from tests.kit.golden_data import Side, goldens
 from tests.kit.golden_loading import loading_of, settings_of
+from tests.kit.one_partition import sweep_at_rest
 
 DAY = 86_400_000
 NOW = SOME_TIME_MS + 10 * DAY
@@ -80,7 +81,7 @@ def write_log(directory: Path, *, active: bool = True) -> Path:
 def sweep(store: LocalStore, *, now_ms: int = NOW, **changes) -> Sweep:
     settings = {"retention.ms": str(changes.pop("retention_ms", -1))}
     settings["retention.bytes"] = str(changes.pop("retention_bytes", -1))
-    return plan_sweep(
+    return sweep_at_rest(
         store,
         config=LogConfig.from_topic_overrides(settings),
         cleaner=CleanerConfig(),
@@ -221,7 +222,7 @@ def test_nothing_goes_from_a_log_that_kafka_does_not_load(tmp_path, golden):
     # Nothing but the oldest segment would go.
     config = replace(asked.pop("config"), retention_bytes=sum(sizes[1:]))
     with pytest.raises(PylogError):
-        plan_sweep(store, config=config, **asked)
+        sweep_at_rest(store, config=config, **asked)
 
 
 def test_the_zeros_of_a_copy_count_for_nothing(tmp_path):

@@ -12,7 +12,7 @@ from storage_core.errors import (
 )
 from storage_core.filenames import log_file, snapshot_file
 from storage_core.log.log_loader import load_log
-from storage_core.maintenance.retention.partition import plan_retain, plan_sweep
+from storage_core.maintenance.retention.partition import plan_retain
 from storage_core.maintenance.retention.plan import plan_retention
 from storage_core.maintenance.retention.steps import plan_steps
 from storage_core.store.local import LocalStore
@@ -21,7 +21,7 @@ from tests.kit.golden_data import Golden
 from tests.kit.golden_loading import settings_of
 from tests.kit.golden_retention import sweep_golden
 from tests.kit.log_reader import LogReader
-from tests.kit.one_partition import retain_partition
+from tests.kit.one_partition import retain_partition, sweep_at_rest
 from tests.storage_core.maintenance.retention.states import NOW, log_of, rules, segment
 
 MID = Golden("retain-logstart-mid-s501")
@@ -60,7 +60,7 @@ def test_a_log_start_rises_to_the_high_watermark_and_no_further(tmp_path):
 @pytest.mark.item("RET-15")
 def test_a_tiered_topic_is_refused_before_anything_is_read(tmp_path):
     config = LogConfig.from_topic_overrides({"remote.storage.enable": "true"})
-    for refuse in (plan_sweep, plan_retain):
+    for refuse in (sweep_at_rest, plan_retain):
         with pytest.raises(ConfigError, match=r"remote\.storage\.enable"):
             refuse(LocalStore(tmp_path / "t-0"), config=config, cleaner=CleanerConfig(), now_ms=NOW)
 
