@@ -130,18 +130,23 @@ class CompactionFacts:
     @classmethod
     def of_state(cls, state: PartitionState, config: LogConfig, request: CleanRequest) -> Self:
         """Return the facts of one partition, as far as it was observed."""
-        segments = [
-            (
-                segment.base_offset,
-                segment.size_bytes,
-                walk.NONE if segment.max_timestamp is None else segment.largest_timestamp,
-                walk.NONE if segment.first_timestamp is None else segment.first_timestamp,
-            )
-            for segment in state.segments
-        ]
+        listed = state.segments
+        segments = np.full((walk.SEGMENT_COLUMNS, len(listed)), walk.NONE)
+        segments[walk.BASE_OFFSET] = [segment.base_offset for segment in listed]
+        segments[walk.SIZE_BYTES] = [segment.size_bytes for segment in listed]
+        if config.min_compaction_lag_ms > 0:
+            segments[walk.LARGEST_TIMESTAMP] = [
+                walk.NONE if segment.max_timestamp is None else segment.largest_timestamp
+                for segment in listed
+            ]
+        if config.limits_compaction_lag:
+            segments[walk.FIRST_TIMESTAMP] = [
+                walk.NONE if segment.first_timestamp is None else segment.first_timestamp
+                for segment in listed
+            ]
         log = (
             0,
-            len(segments),
+            len(listed),
             state.log_start_offset,
             walk.NONE if state.log_end is None else state.log_end,
             walk.NONE if state.stable_end is None else state.stable_end,
@@ -156,7 +161,7 @@ class CompactionFacts:
             np.float64(config.min_cleanable_dirty_ratio).view(np.int64),
         )
         return cls(
-            segments=np.array(segments, np.int64).T.copy(),
+            segments=segments,
             logs=np.array([log], np.int64).T,
         )
 
