@@ -58,6 +58,7 @@ ALLOWED = {
     "storage_core/interruption.py": "temporary folders of this process's own",
     "storage_core/kernels/_code_files.py": "the user's cache, a folder that others cannot write",
     "storage_core/maintenance/compaction/key_files.py": "np.memmap of files that the door opened",
+    "storage_core/maintenance/compaction/partition.py": "glob: its scratch files, to unlink them",
     "storage_core/maintenance/compaction/rewrite.py": "/dev/null",
     "storage_core/maintenance/materialize.py": "os.open of a directory, to lock it",
     "storage_core/store/copying.py": "a temporary file of this process's own",
