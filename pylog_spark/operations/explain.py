@@ -18,7 +18,7 @@ from pylog_spark.run.catalogs import build_catalogs
 from pylog_spark.run.job import unclean_roots
 from pylog_spark.run.run_report import config_init_command
 from pylog_spark.schemas import Reason
-from pylog_spark.tasks.managed_view import clean_request, manifest_timestamps
+from pylog_spark.tasks.managed_view import clean_request
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
 from storage_core.catalog.off_switch import is_switched_off
 from storage_core.catalog.topic_catalog import TopicCatalog
@@ -35,7 +35,8 @@ from storage_core.maintenance.explain.answers import (
 )
 from storage_core.maintenance.explain.partition import explain_after_recovery, explain_partition
 from storage_core.maintenance.inspection import RootView, inspect_root
-from storage_core.roots.open_root import LogRoot, partition_checkpoints, root_checkpoints
+from storage_core.roots.open_root import LogRoot, root_checkpoints
+from storage_core.roots.partition_facts import manifest_timestamps, partition_checkpoints
 from storage_core.store import open_store
 from storage_core.store.open_objects import name_root
 from storage_core.wording import span_text

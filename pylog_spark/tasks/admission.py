@@ -18,14 +18,13 @@ from pylog_spark.tasks.listing import (
     OpenStore,
     reason_to_leave,
 )
-from pylog_spark.tasks.managed_view import has_expected_topic_id
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.off_switch import is_switched_off
 from storage_core.catalog.topic_catalog import TopicConfigSource
 from storage_core.checkpoint.checkpoints import Checkpoints, PartitionCheckpoints
 from storage_core.config import LogConfig
 from storage_core.filenames import TopicPartition
-from storage_core.roots.open_root import partition_checkpoints
+from storage_core.roots.partition_facts import has_expected_topic_id, partition_checkpoints
 from storage_core.store import LogStore
 
 _REMOTE_KEY: Final = "remote.storage.enable"

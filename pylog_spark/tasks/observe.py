@@ -18,12 +18,7 @@ from pylog_spark.schemas import Reason, Status
 from pylog_spark.tasks.admission import Step, admit_partition
 from pylog_spark.tasks.failures import attempt_directory, needs_recovery
 from pylog_spark.tasks.listing import OpenStore, left_alone, open_partition
-from pylog_spark.tasks.managed_view import (
-    clean_request,
-    commits_checkpoints,
-    manifest_recovery_point,
-    manifest_state,
-)
+from pylog_spark.tasks.managed_view import clean_request, manifest_state
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.checkpoint.checkpoints import Checkpoints
 from storage_core.config import LogConfig
@@ -42,6 +37,7 @@ from storage_core.maintenance.compaction.negative_timestamps import refuse_negat
 from storage_core.maintenance.compaction.partition import load_for_round
 from storage_core.maintenance.compaction.plan import CompactionPlan, group_segments, plan_compaction
 from storage_core.maintenance.partition_state import PartitionState
+from storage_core.roots.partition_facts import manifest_checkpoints, manifest_recovery_point
 from storage_core.store import LogStore
 
 # Length, attributes, two deltas, key length, value length, count of headers: a byte each.
@@ -122,7 +118,7 @@ def _plan(
         hash_key=context.hash_key,
     )
     refuse_negative_timestamps(store, plan)
-    if commits_checkpoints(store):
+    if manifest_checkpoints(store) is not None:
         observed["checkpoint_reset"] = False  # the round's own commit says where the next begins
     return observed | _describe_plan(store, plan, log.size_bytes)
 

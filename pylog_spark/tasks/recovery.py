@@ -34,7 +34,6 @@ from pylog_spark.tasks.listing import (
     reason_to_leave,
     rows_of,
 )
-from pylog_spark.tasks.managed_view import has_expected_topic_id
 from pylog_spark.tasks.message import TaskMessage, attempt, fill
 from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.run_context import RunContext, WriteContext
@@ -57,7 +56,8 @@ from storage_core.log.log_segment import segments_from
 from storage_core.log.segment_scan import SegmentScan, scan_segment
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.recovery.salvage import count_lost_records, salvage_cuts
-from storage_core.roots.open_root import partition_checkpoints, root_checkpoints
+from storage_core.roots.open_root import root_checkpoints
+from storage_core.roots.partition_facts import has_expected_topic_id, partition_checkpoints
 from storage_core.roots.root import TOUCHED, Prepared
 from storage_core.store import LocalStore, LogStore, open_store
 from storage_core.wording import count_text

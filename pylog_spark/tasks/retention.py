@@ -27,7 +27,6 @@ from pylog_spark.tasks.listing import (
     reason_to_leave,
     rows_of,
 )
-from pylog_spark.tasks.managed_view import manifest_timestamps
 from pylog_spark.tasks.message import PartitionCommit, attempt, fill
 from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.run_context import RunContext, WriteContext
@@ -42,6 +41,7 @@ from storage_core.maintenance.retention.observe import (
 )
 from storage_core.maintenance.retention.partition import Sweep, plan_sweep
 from storage_core.maintenance.retention.plan import Predicate, RetentionRules
+from storage_core.roots.partition_facts import manifest_timestamps
 from storage_core.roots.root import Prepared
 from storage_core.store import LogStore
 from storage_core.store.open_objects import names_manifest

@@ -37,7 +37,8 @@ from storage_core.maintenance.compaction.candidates import CleanRequest
 from storage_core.maintenance.partition_state import PartitionState
 from storage_core.maintenance.retention.observe import refuse_repairs, with_recovered_end
 from storage_core.maintenance.survey import Survey, survey_partition
-from storage_core.roots.open_root import partition_checkpoints, root_checkpoints
+from storage_core.roots.open_root import root_checkpoints
+from storage_core.roots.partition_facts import partition_checkpoints
 from storage_core.store import FileInfo, LogStore
 
 CheckpointReader = Callable[[str], Checkpoints]

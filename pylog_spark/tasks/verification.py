@@ -34,6 +34,7 @@ from storage_core.maintenance.verification.partition import (
     verify_segments,
 )
 from storage_core.maintenance.verification.segment_facts import SegmentFacts
+from storage_core.roots.partition_facts import manifest_checkpoints
 from storage_core.store import LogStore, ManagedStore, open_store
 from storage_core.store.generations import require_no_remains, unpinned
 from storage_core.store.open_store import join_location
@@ -341,9 +342,8 @@ def _fold(
     options: VerifyOptions,
     findings: list[VerifiedRow],
 ) -> VerifiedRow:
-    whole, own = fold_partition(
-        store, files, facts, target.context, options, _checkpoints(store, target)
-    )
+    checkpoints = manifest_checkpoints(store) or target.checkpoints
+    whole, own = fold_partition(store, files, facts, target.context, options, checkpoints)
     findings += finding_rows(target, own)
     return replace(
         _partition_row(target),
@@ -355,14 +355,6 @@ def _fold(
         read_bytes=whole.read_bytes,
         read_ms=round(whole.read_seconds * 1000),
     )
-
-
-def _checkpoints(store: LogStore, target: Target) -> PartitionCheckpoints:
-    """Return a partition's checkpoint entries; a manifest has its own."""
-    if not isinstance(store, ManagedStore):
-        return target.checkpoints
-    # Its recovery point says how far it was ingested, not how far it was written to a disk.
-    return replace(store.manifest.checkpoints, recovery_point=None)
 
 
 def _fold_stretches(

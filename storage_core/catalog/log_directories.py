@@ -29,7 +29,7 @@ from storage_core.filenames import (
     parse_partition_directory,
     parse_renamed_directory,
 )
-from storage_core.store import LocalStore, open_store
+from storage_core.store import LocalStore, LogStore, open_store
 
 # Names of files and folders, and their beginnings, that Kafka never writes in a log directory.
 _NAMES: Final = {
@@ -138,7 +138,11 @@ def read_topic_id(location: str) -> str | None:
         CheckpointError: The file is malformed.
         StorageError: The partition cannot be read.
     """
-    store = open_store(location)
+    return topic_id_of(open_store(location))
+
+
+def topic_id_of(store: LogStore) -> str | None:
+    """Return the topic id in ``partition.metadata``; as ``read_topic_id``."""
     if isinstance(store, LocalStore):
         # Ask the disk for this one file: a listing costs as much as the partition has files.
         # Anything of that name but a file is refused, as by a broker.
@@ -148,7 +152,7 @@ def read_topic_id(location: str) -> str | None:
     if not is_there:
         return None
     content = store.read_file(PARTITION_METADATA_FILE, limit_bytes=MAX_PARTITION_METADATA_BYTES)
-    file = f"{location}/{PARTITION_METADATA_FILE}"
+    file = f"{store.location}/{PARTITION_METADATA_FILE}"
     return parse_partition_metadata(content, file=file).topic_id
 
 

@@ -59,8 +59,9 @@ from storage_core.records.columns import decode_records
 from storage_core.records.payload import DEFAULT_LIMITS
 from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_headers, scan_windows
 from storage_core.roots.observation import observe_root
-from storage_core.roots.open_root import find_root, partition_checkpoints
+from storage_core.roots.open_root import find_root
 from storage_core.roots.own_catalog import read_own_catalog
+from storage_core.roots.partition_facts import partition_checkpoints
 from storage_core.roots.root import Root
 from storage_core.store import FileInfo, LogStore, open_store
 from storage_core.store.local import LocalStore

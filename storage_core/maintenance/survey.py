@@ -25,7 +25,7 @@ from storage_core.maintenance.compaction.candidates import (
 from storage_core.maintenance.inspection import RootView, inspect_segments
 from storage_core.maintenance.partition_state import ObservedSegment, PartitionState
 from storage_core.maintenance.retention.plan import RetentionPlan, RetentionRules, plan_retention
-from storage_core.roots.open_root import partition_checkpoints
+from storage_core.roots.partition_facts import partition_checkpoints
 from storage_core.store import FileInfo, open_store
 
 Row = dict[str, Any]

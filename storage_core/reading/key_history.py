@@ -43,7 +43,8 @@ from storage_core.log.settled_store import SettledStore, settle
 from storage_core.reading.ranges import ReadRange, is_compacted_topic, read_range
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.payload import DEFAULT_LIMITS
-from storage_core.roots.open_root import find_root, partition_checkpoints
+from storage_core.roots.open_root import find_root
+from storage_core.roots.partition_facts import partition_checkpoints
 from storage_core.roots.root import Root
 from storage_core.store import FileInfo, LogStore, ManagedStore, open_store
 from storage_core.store.garbage import kept_generations

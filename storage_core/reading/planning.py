@@ -39,8 +39,9 @@ from storage_core.reading.ranges import ReadRange, report_gap
 from storage_core.reading.request import EARLIEST, LATEST, Bound, ReadRequest
 from storage_core.records.payload import DEFAULT_LIMITS
 from storage_core.roots.open_root import find_root, map_over_root
+from storage_core.roots.partition_facts import manifest_checkpoints
 from storage_core.roots.root import Root
-from storage_core.store import LogStore, ManagedStore, open_store
+from storage_core.store import LogStore, open_store
 from storage_core.store.open_objects import is_url
 
 # More ranges of one partition are a mistake: a user's, or a log's with wrong offsets.
@@ -378,7 +379,7 @@ def _validate_coverage(
 
 def _list_log(partition: TopicPartition, location: str) -> _PlannedLog | None:
     store = open_store(location)
-    checkpoints = store.checkpoints if isinstance(store, ManagedStore) else None
+    checkpoints = manifest_checkpoints(store)
     settled = settle(store)
     segments = []
     for file in settled.list_files():

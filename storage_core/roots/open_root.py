@@ -6,7 +6,7 @@ A person names it.
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from shlex import quote
@@ -17,7 +17,6 @@ from storage_core.catalog.roles import Role, guess_role, local_path
 from storage_core.checkpoint.checkpoints import (
     UPKEEP_FILES,
     Checkpoints,
-    PartitionCheckpoints,
     read_checkpoints,
 )
 from storage_core.commit.trash import read_run
@@ -39,7 +38,7 @@ from storage_core.roots.broker import BrokerRoot
 from storage_core.roots.managed import ManagedRoot
 from storage_core.roots.mirror import MirrorRoot
 from storage_core.roots.root import Root
-from storage_core.store import LogStore, ManagedStore, open_object_store
+from storage_core.store import open_object_store
 from storage_core.store.generations import unpinned
 from storage_core.store.local import storage_errors
 from storage_core.store.open_objects import MANAGED_PREFIX, names_manifest
@@ -121,28 +120,6 @@ def root_checkpoints(
         strict: Whether a malformed file is an error.
     """
     return read_checkpoints(open_root(location), files, strict=strict)
-
-
-def partition_checkpoints(
-    store: LogStore, partition: TopicPartition, root: Callable[[], Checkpoints]
-) -> PartitionCheckpoints:
-    """Return the checkpointed offsets of a partition.
-
-    The recovery point of a managed root says how far the partition was taken, not how much of it
-    was ever verified: it is left out.
-
-    Args:
-        store: The partition.
-        partition: Its name.
-        root: Returns what the files of its root say; not called for a managed one, which has none.
-
-    Raises:
-        ManifestError: What is there is no manifest.
-        StorageError: The store failed.
-    """
-    if isinstance(store, ManagedStore):
-        return replace(store.manifest.checkpoints, recovery_point=None)
-    return root().of(partition)
 
 
 def find_root(path: str | Path) -> tuple[Root, list[str]]:

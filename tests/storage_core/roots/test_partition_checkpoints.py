@@ -8,7 +8,7 @@ from storage_core.filenames import (
     REPLICATION_FILE,
     TopicPartition,
 )
-from storage_core.roots.open_root import partition_checkpoints
+from storage_core.roots.partition_facts import partition_checkpoints
 from storage_core.store import LocalStore, ManagedStore
 from tests.pylog_spark.broker_roots import broker_directory
 from tests.pylog_spark.managed_roots import managed_twin
