@@ -110,7 +110,7 @@ KINDS: Final[dict[Code, FindingKind]] = {
     ),
     Code.BATCH_LENGTH_IMPOSSIBLE: FindingKind(
         severity=Severity.ERROR,
-        meaning="Where a batch should begin, the bytes are none; what follows is out of reach.",
+        meaning="The bytes at a batch's start are no batch; batches behind them are unreachable.",
         fix=_FROM_ANOTHER,
         command=_CUT,
     ),
@@ -143,8 +143,8 @@ KINDS: Final[dict[Code, FindingKind]] = {
     Code.MAGIC_UNKNOWN: FindingKind(
         severity=Severity.ERROR,
         meaning=(
-            "A batch says that it is of a format that Kafka does not have. Recovery lets it pass, "
-            "consumers stop at it: one flipped byte outside of the checksum."
+            "A batch's magic is unknown to Kafka. Recovery accepts it, consumers stop at it: the "
+            "checksum does not cover the magic, so one flipped byte is enough."
         ),
         fix=_FETCH,
     ),
@@ -161,7 +161,7 @@ KINDS: Final[dict[Code, FindingKind]] = {
     ),
     Code.RECORD_COUNT_NEGATIVE: FindingKind(
         severity=Severity.ERROR,
-        meaning="A batch says that it has fewer than no records; consumers stop at it.",
+        meaning="The record count of a batch is negative; consumers stop at it.",
         fix=_FETCH,
     ),
     Code.RECORDS_MALFORMED: FindingKind(
@@ -170,43 +170,46 @@ KINDS: Final[dict[Code, FindingKind]] = {
             "The checksum of a batch is right, but its records contradict their own lengths or "
             "its count, or cannot be decompressed (--deep)."
         ),
-        fix="take this replica from a healthy one; no recovery sees it",
+        fix="fetch this replica from a healthy one; no recovery notices it",
     ),
     Code.CODEC_UNKNOWN: FindingKind(
         severity=Severity.ERROR,
         meaning="A batch names a codec that does not exist (--deep).",
-        fix="take this replica from a healthy one; no recovery sees it",
+        fix="fetch this replica from a healthy one; no recovery notices it",
     ),
     Code.RECORD_OFFSET_OUTSIDE_BATCH: FindingKind(
         severity=Severity.ERROR,
         meaning="Offsets of records do not rise, or lie outside of their batch (--deep).",
-        fix="take this replica from a healthy one; no recovery sees it",
+        fix="fetch this replica from a healthy one; no recovery notices it",
     ),
     Code.RECORD_NEWER_THAN_BATCH: FindingKind(
         severity=Severity.WARN,
-        meaning="A record is newer than its batch says: look-ups by time miss it (--deep).",
-        fix="nothing; a producer wrote it so",
+        meaning=(
+            "A record is newer than its batch's largest timestamp: look-ups by time miss it "
+            "(--deep)."
+        ),
+        fix="nothing; its producer wrote it in this way",
     ),
     Code.NEGATIVE_TIMESTAMP: FindingKind(
         severity=Severity.WARN,
         meaning=(
-            "A record has a timestamp below -1; a broker takes it, and Kafka's cleaner gives up a "
-            "log where it would write such a record anew (in each batch with --deep)."
+            "A record has a timestamp below -1. A broker accepts it, but Kafka's cleaner fails on "
+            "a log if it must rewrite such a record (in each batch with --deep)."
         ),
         fix=(
-            "mend the producer; where a compacted topic is skipped for it (NEGATIVE_TIMESTAMP), "
-            "`--set keep.negative.timestamps=true` compacts it"
+            "repair the producer; if a compacted topic is skipped because of it "
+            "(NEGATIVE_TIMESTAMP), `--set keep.negative.timestamps=true` compacts the topic"
         ),
     ),
     Code.OFFSETS_NOT_RISING: FindingKind(
         severity=Severity.ERROR,
         meaning="A batch begins at or below the last offset before it, or ends before it begins.",
-        fix="take this replica from a healthy one; recovery may empty the segment, or pass over it",
+        fix="fetch this replica from a healthy one; recovery may empty the segment, or accept it",
     ),
     Code.OFFSET_BELOW_BASE: FindingKind(
         severity=Severity.ERROR,
-        meaning="A batch lies below the base offset that names its segment.",
-        fix="take this replica from a healthy one",
+        meaning="A batch has offsets below its segment's base offset.",
+        fix="fetch this replica from a healthy one",
     ),
     Code.OFFSET_OVERFLOW: FindingKind(
         severity=Severity.WARN,
@@ -216,18 +219,18 @@ KINDS: Final[dict[Code, FindingKind]] = {
     ),
     Code.SEGMENTS_OVERLAP: FindingKind(
         severity=Severity.ERROR,
-        meaning="A segment reaches into the next one: some offsets are there twice.",
-        fix="look which copy is right",
+        meaning="A segment overlaps the next one: both have some of the offsets.",
+        fix="find out which copy is right",
         command=_DUMP,
     ),
     Code.OFFSETS_MISSING: FindingKind(
         severity=Severity.WARN,
         meaning=(
             "Offsets are missing between two segments, and no compaction of this log explains it: "
-            "a .log was deleted by hand. Reads jump over the gap. Where the leader had compacted "
-            "what this replica fetched, nothing is wrong."
+            "a .log was deleted by hand. Reads skip the gap. Nothing is wrong if this replica "
+            "fetched compacted records from its leader."
         ),
-        fix="compare it with the other replicas; one that has the offsets can be fetched from",
+        fix="compare it with the other replicas; fetch from one that has the offsets",
         elsewhere="info in copies (role mirror): the checkpoint may be older than the copy",
     ),
     Code.SEGMENT_TOO_LARGE: FindingKind(
@@ -262,7 +265,7 @@ KINDS: Final[dict[Code, FindingKind]] = {
     ),
     Code.EPOCH_FILE_WRONG: FindingKind(
         severity=Severity.ERROR,
-        meaning="leader-epoch-checkpoint does not say what the batches say.",
+        meaning="leader-epoch-checkpoint contradicts the batches.",
         fix="rebuild it",
         command=_REBUILD,
     ),
@@ -306,7 +309,7 @@ KINDS: Final[dict[Code, FindingKind]] = {
     ),
     Code.INDEX_RAGGED: FindingKind(
         severity=Severity.HARMLESS,
-        meaning="An index ends inside of an entry; the rest of it counts.",
+        meaning="An index ends inside of an entry; the entries before it count.",
         fix="nothing",
     ),
     Code.INDEX_BEYOND_LOG: FindingKind(
@@ -327,13 +330,15 @@ KINDS: Final[dict[Code, FindingKind]] = {
     ),
     Code.TIME_INDEX_WRONG: FindingKind(
         severity=Severity.ERROR,
-        meaning="Entries of a time index do not fit its log: look-ups by time go wrong.",
+        meaning=(
+            "Entries of a time index do not fit its log: look-ups by time return wrong offsets."
+        ),
         fix="rebuild it",
         command=_REBUILD_ALL,
     ),
     Code.TIME_INDEX_UNFINISHED: FindingKind(
         severity=Severity.WARN,
-        meaning="A closed segment's time index does not end with its newest record: it looks old.",
+        meaning="A closed segment's time index lacks its newest record: the segment looks older.",
         fix="rebuild it",
         command=_REBUILD_ALL,
     ),
@@ -362,8 +367,8 @@ KINDS: Final[dict[Code, FindingKind]] = {
     Code.TXN_INDEX_WRONG: FindingKind(
         severity=Severity.ERROR,
         meaning=(
-            "A transaction index has entries that the log does not know: consumers that read "
-            "committed records may miss some."
+            "A transaction index has entries without a transaction in the log: consumers that "
+            "read committed records may miss some."
         ),
         fix="rebuild it",
         command=_REBUILD,
@@ -377,8 +382,8 @@ KINDS: Final[dict[Code, FindingKind]] = {
     Code.SNAPSHOT_MISSING: FindingKind(
         severity=Severity.WARN,
         meaning=(
-            "A log that was closed cleanly has producers and no producer snapshot: a broker "
-            "forgets them, duplicates and open transactions pass unseen."
+            "A cleanly closed log has producers, but no producer snapshot: a broker forgets the "
+            "producers, and does not notice duplicates and open transactions."
         ),
         fix="rebuild it",
         command=_REBUILD_ALL,
@@ -390,7 +395,7 @@ KINDS: Final[dict[Code, FindingKind]] = {
     ),
     Code.SNAPSHOT_WRONG: FindingKind(
         severity=Severity.WARN,
-        meaning="A producer snapshot does not say what a replay of the log says (--deep).",
+        meaning="A producer snapshot differs from a replay of the log (--deep).",
         fix="rebuild it",
         command=_REBUILD,
     ),
@@ -410,8 +415,8 @@ KINDS: Final[dict[Code, FindingKind]] = {
     Code.TRANSACTION_STATE_INVALID: FindingKind(
         severity=Severity.FATAL,
         meaning=(
-            "A producer writes outside of the transaction that it has open; a broker that "
-            "replays it does not start."
+            "A producer with an open transaction has a batch outside of it; a broker that replays "
+            "the log does not start."
         ),
         fix=_FETCH,
         stops=Stops.BROKER,
@@ -428,25 +433,25 @@ KINDS: Final[dict[Code, FindingKind]] = {
     ),
     Code.LEFTOVER: FindingKind(
         severity=Severity.HARMLESS,
-        meaning="A file that only waits for its deletion, or that a crash left half made.",
+        meaning="A file that is to be deleted, or an unfinished file of a crash.",
         fix="nothing, the next start removes it",
     ),
     Code.SWAP_UNFINISHED: FindingKind(
         severity=Severity.WARN,
-        meaning="A crash left a swap of segments half done; the next start ends or undoes it.",
-        fix="nothing, the broker settles it; or",
+        meaning="A crash interrupted a swap of segments; the next start completes or undoes it.",
+        fix="nothing, the broker completes or undoes it; or",
         command=_RECOVER,
     ),
     Code.FILE_UNKNOWN: FindingKind(
         severity=Severity.INFO,
-        meaning="A file is none of Kafka's; it is left alone.",
+        meaning="A file is not Kafka's; Kafka ignores it.",
         fix="nothing",
     ),
     Code.FILE_ANCIENT: FindingKind(
         severity=Severity.ERROR,
         meaning=(
-            "A directory has no segment, but records of Kafka 0.7 or older, whose format no later "
-            "version reads; no empty log is begun beside them."
+            "A directory has no segment, but records of Kafka 0.7 or older in a format unreadable "
+            "to later versions; no empty log is created beside them."
         ),
         fix="move {file} out of the directory, if the log may begin anew",
     ),
@@ -475,7 +480,7 @@ KINDS: Final[dict[Code, FindingKind]] = {
             "A folder has the name of a file that a broker opens at its start; it takes the log "
             "directory offline."
         ),
-        fix="move {file} away, and ask again what the start does without it",
+        fix="move {file} away, and run the forecast again",
         elsewhere="error where only look-ups open it",
         stops=Stops.DIRECTORY,
     ),
@@ -486,15 +491,17 @@ KINDS: Final[dict[Code, FindingKind]] = {
             "does at its start; the broker takes the log directory offline."
         ),
         fix=(
-            "is the broker that user, give {file} back (chown), with the rights of what lies "
-            "beside it (chmod)"
+            "if the broker runs as that user, give {file} to them (chown), with the mode of its "
+            "neighbours (chmod)"
         ),
         stops=Stops.DIRECTORY,
     ),
     Code.CHANGED_WHILE_READ: FindingKind(
         severity=Severity.WARN,
-        meaning="A file vanished, shrank or grew while it was looked at: somebody writes here.",
-        fix="stop the writer and look again, or look with pylog verify --live",
+        meaning=(
+            "A file vanished, shrank or grew during the verification: another process writes here."
+        ),
+        fix="stop the writer and verify again, or use pylog verify --live",
         elsewhere="info with --live",
     ),
     Code.PARTITION_METADATA_MISSING: FindingKind(
@@ -516,7 +523,7 @@ KINDS: Final[dict[Code, FindingKind]] = {
     ),
     Code.PARTITION_METADATA_EMPTY: FindingKind(
         severity=Severity.FATAL,
-        meaning="partition.metadata has no byte: a power cut; a broker does not start with it.",
+        meaning="partition.metadata is empty after a power cut; a broker does not start with it.",
         fix=(
             "write the topic's id into {file} (a dump of __cluster_metadata-0 has it); without "
             "the file a broker sets the log aside"
@@ -525,7 +532,7 @@ KINDS: Final[dict[Code, FindingKind]] = {
     ),
     Code.TOPIC_ID_INCONSISTENT: FindingKind(
         severity=Severity.ERROR,
-        meaning="The directory is of another topic of the same name than the others.",
+        meaning="The directory's topic id differs from the other directories' for the same name.",
         fix=(
             "compare its id with the topic's (kafka-topics.sh --describe); if it is another, the "
             "topic was deleted and created again: move {file} out of the log directory"
@@ -534,7 +541,7 @@ KINDS: Final[dict[Code, FindingKind]] = {
     Code.CHECKPOINT_BROKEN: FindingKind(
         severity=Severity.FATAL,
         meaning="A checkpoint cannot be parsed; a broker takes the log directory offline.",
-        fix="a broker begins it anew where it is missing; set it aside",
+        fix="a broker creates a missing one; set this one aside",
         command=_SET_ASIDE,
         stops=Stops.DIRECTORY,
     ),
@@ -546,18 +553,18 @@ KINDS: Final[dict[Code, FindingKind]] = {
     Code.HIGH_WATERMARKS_UNKNOWN: FindingKind(
         severity=Severity.WARN,
         meaning=(
-            "replication-offset-checkpoint has 0 bytes, but logs were flushed: nobody knows what "
-            "was acknowledged."
+            "replication-offset-checkpoint has 0 bytes, but logs were flushed: it is unknown "
+            "which records were acknowledged."
         ),
         fix=(
-            "a broker begins it anew when it starts; until then no cut is compared with what was "
-            "acknowledged: start the brokers with other replicas first"
+            "a broker creates it anew at its start; until then cuts cannot be compared with "
+            "acknowledged records: start the brokers with other replicas first"
         ),
     ),
     Code.RECOVERY_POINT_BEYOND_END: FindingKind(
         severity=Severity.ERROR,
         meaning="Records that were on disk are gone: the log ends below its recovery point.",
-        fix="do not let this replica lead before it has caught up; the checkpoint is set right by",
+        fix="do not let this replica lead before it has caught up; to correct the checkpoint, run",
         command=_RECOVER,
         elsewhere="warn in copies (role mirror): the checkpoint may be newer than the copy",
     ),
@@ -570,8 +577,8 @@ KINDS: Final[dict[Code, FindingKind]] = {
     Code.HIGH_WATERMARK_BEYOND_END: FindingKind(
         severity=Severity.ERROR,
         meaning=(
-            "Acknowledged records are missing: the tail of the log is gone, it ends below its high "
-            "watermark. What is there can be read."
+            "Acknowledged records are missing: the log has lost its tail, it ends below its high "
+            "watermark. The rest is readable."
         ),
         fix=(
             "start the other replicas first, so that this one does not lead; where there is none, "
@@ -594,18 +601,18 @@ KINDS: Final[dict[Code, FindingKind]] = {
         severity=Severity.FATAL,
         meaning="A sub-directory is none of Kafka's; a broker does not start.",
         fix="move {file} out of the log directory",
-        elsewhere="info in copies (role mirror), and where the name is not UTF-8",
+        elsewhere="info in copies (role mirror), and if the name is not UTF-8",
         stops=Stops.BROKER,
     ),
     Code.DIRECTORY_DELETED: FindingKind(
         severity=Severity.INFO,
-        meaning="A partition waits for its deletion; nothing in it is checked.",
+        meaning="A partition is to be deleted; nothing in it is checked.",
         fix="nothing, a broker removes it",
     ),
     Code.DIRECTORY_STRAY: FindingKind(
         severity=Severity.WARN,
         meaning="A partition that its broker did not own was set aside; nothing in it is checked.",
-        fix="look whether anybody misses it, then delete {file}",
+        fix="delete {file} if nobody misses it",
     ),
     Code.DIRECTORY_FUTURE: FindingKind(
         severity=Severity.INFO,
