@@ -90,8 +90,8 @@ def log_fields(**fields: object) -> Iterator[None]:
     Args:
         **fields: What they say, by key; None is left out.
     """
-    said = {name: value for name, value in fields.items() if value is not None}
-    token = _fields.set({**_fields.get(), **said})
+    values = {name: value for name, value in fields.items() if value is not None}
+    token = _fields.set({**_fields.get(), **values})
     try:
         yield
     finally:

@@ -144,7 +144,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class OutputLine:
     """A row for a program: a line of JSON, or of CSV.
 
     Attributes:
@@ -161,9 +161,9 @@ class Line:
     items: tuple[str, Iterable[str]] | None = None
 
 
-def lines_of(kind: str, rows: Iterable[Row]) -> Iterable[Line]:
+def lines_of(kind: str, rows: Iterable[Row]) -> Iterable[OutputLine]:
     """Yield rows of one kind as lines."""
-    return (Line(kind, row) for row in rows)
+    return (OutputLine(kind, row) for row in rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +180,7 @@ class View:
         status: The exit status; a function where it depends on all that was written.
     """
 
-    lines: Iterable[Line | str]
+    lines: Iterable[OutputLine | str]
     csv: tuple[str, Iterable[str]] = ("", ())
     blocks: Iterable[Block]
     notes: Iterable[str] = ()

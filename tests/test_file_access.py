@@ -27,7 +27,7 @@ ALLOWED = {
     "pylog_spark/cli/start.py": "os.open: /dev/null",
     "pylog_spark/cli/program.py": "os.open: /dev/null",
     "pylog_spark/cli/warmup_java.py": "glob: names in the user's cache",
-    "pylog_spark/cli/warmup_log.py": "a folder of this process's own",
+    "pylog_spark/cli/warmup.py": "a folder of this process's own",
     "pylog_spark/engines/local_engine.py": "a temporary folder of this process's own",
     "pylog_spark/engines/local_tasks.py": "the same folder",
     "pylog_spark/ledger/tables.py": "glob: what the tables of a ledger are made of",

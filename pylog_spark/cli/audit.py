@@ -51,7 +51,7 @@ from pylog_spark.view import (
     NOTHING,
     Block,
     Column,
-    Line,
+    OutputLine,
     Row,
     Sentence,
     Table,
@@ -312,7 +312,7 @@ def _view(call: Call, report: _Report) -> View:
             return view_copies(call, report)
     rows = report.rows.to_pylist()
 
-    def lines() -> Iterator[Line | str]:
+    def lines() -> Iterator[OutputLine | str]:
         yield from lines_of("partition", report.answers())
         yield from report.notes
 
@@ -349,7 +349,7 @@ def _view_attestation(report: Attestation) -> View:
 def _view_timeline(call: Call, timeline: Timeline) -> View:
     """Return the view of leaders, ISR and ELR of partitions over time."""
 
-    def lines() -> Iterator[Line | str]:
+    def lines() -> Iterator[OutputLine | str]:
         yield from lines_of("change", timeline.rows())
         yield from timeline.notes
 

@@ -32,7 +32,7 @@ from pylog_spark.view import (
     NOTHING,
     Block,
     Column,
-    Line,
+    OutputLine,
     Row,
     Sentence,
     Table,
@@ -61,7 +61,7 @@ def _prepare(line: CommandLine) -> Call:
     return Call(line=line, options=load_options(line))
 
 
-def _observe(call: Call, observe: _Observe) -> Iterator[Line | str]:
+def _observe(call: Call, observe: _Observe) -> Iterator[OutputLine | str]:
     """Yield what coordinators left, and notes on what is not there."""
     options = call.options
     settings = CoordinatorSettings(
@@ -81,7 +81,7 @@ def _observe(call: Call, observe: _Observe) -> Iterator[Line | str]:
         with said_as("ROOT", root):
             views.append(inspect_root(root))
         for error in views[-1].row["errors"]:
-            yield Line("log_directory", {"root": views[-1].row["root"], "error": error})
+            yield OutputLine("log_directory", {"root": views[-1].row["root"], "error": error})
     there |= topics_of(entry.name for view in views for entry in view.entries)
     topic, what = _COORDINATORS[observe]
     if topic not in there:
@@ -91,19 +91,19 @@ def _observe(call: Call, observe: _Observe) -> Iterator[Line | str]:
         )
     for of_broker in group_by_broker(views):
         for kind, row in observe(of_broker, settings, is_asked_for=is_asked_for):
-            yield Line(kind, row)
+            yield OutputLine(kind, row)
     yield from check_topics(topics.topics, topics.exclude, there, call.line[ROOTS])
 
 
 def _view(
-    answer: Iterable[Line | str],
+    answer: Iterable[OutputLine | str],
     blocks_of: Callable[[dict[str, list[Row]]], Iterator[Block]],
     csv: tuple[str, pa.Schema],
 ) -> View:
     notes: list[str] = []
     failed: list[Row] = []
 
-    def lines() -> Iterator[Line]:
+    def lines() -> Iterator[OutputLine]:
         for each in answer:
             if isinstance(each, str):
                 notes.append(each)  # the last to be said

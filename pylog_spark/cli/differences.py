@@ -17,7 +17,7 @@ from pylog_spark.view import (
     NOTHING,
     Block,
     Column,
-    Line,
+    OutputLine,
     Row,
     Sentence,
     Table,
@@ -233,10 +233,10 @@ def _view(
     of_rows, of_failures = kinds
     failed = [row for row in report.compared.to_pylist() if row["error"] is not None]
 
-    def lines() -> Iterator[Line | str]:
+    def lines() -> Iterator[OutputLine | str]:
         for row in (*rows, *failed):
-            yield Line("difference", {name: row[name] for name in DIFFERENCE_KEYS})
-        yield Line("compared", summary)
+            yield OutputLine("difference", {name: row[name] for name in DIFFERENCE_KEYS})
+        yield OutputLine("compared", summary)
         yield from report.notes
 
     def blocks() -> Iterator[Block]:

@@ -50,7 +50,7 @@ from pylog_spark.tasks.diagnosis import Diagnosis
 from pylog_spark.text import to_json
 from pylog_spark.view import (
     Block,
-    Line,
+    OutputLine,
     Page,
     Row,
     Section,
@@ -202,7 +202,7 @@ def _lines(
     call: Call,
     diagnoses: Sequence[tuple[int | None, Diagnosis]],
     cluster: "ClusterDiagnosis | None",
-) -> Iterator[Line | str]:
+) -> Iterator[OutputLine | str]:
     """Yield each diagnosis as one JSON object, or its findings as CSV."""
     is_csv = call.output is OutputFormat.CSV
     for broker, diagnosis in diagnoses:
@@ -218,7 +218,7 @@ def _lines(
             yield from lines_of("failed", diagnosis.failed)
         else:
             row = ({} if broker is None else {"broker": broker}) | _describe(diagnosis)
-            yield Line("diagnosis", row, items=("findings", findings))
+            yield OutputLine("diagnosis", row, items=("findings", findings))
     for spool in filter(None, call.subject.spools.values()):
         spool.close()
     if cluster is None:
@@ -234,7 +234,7 @@ def _lines(
             "engine": cluster.audit.engine,
         }
         answers = (to_json(each, default=str) for each in cluster.audit.answers())
-        yield Line("cluster", row, items=("partitions", answers))
+        yield OutputLine("cluster", row, items=("partitions", answers))
     yield from (each.error for each in cluster.unread)
 
 

@@ -87,29 +87,29 @@ class DumpBounds:
         Returns:
             None for nothing.
         """
-        chosen: NDArray[np.bool_] = np.ones(len(records), np.bool_)
+        is_shown: NDArray[np.bool_] = np.ones(len(records), np.bool_)
         if self._is_range:
-            chosen = (records.offset >= self._start) & (records.offset < self._end)
+            is_shown = (records.offset >= self._start) & (records.offset < self._end)
         if self._start_ms is not None:
-            chosen &= np.logical_or.accumulate(chosen & (records.timestamp >= self._start_ms))
-            if not chosen.any():
+            is_shown &= np.logical_or.accumulate(is_shown & (records.timestamp >= self._start_ms))
+            if not is_shown.any():
                 return None
             self._start_ms = None
-            first_row = int(records.batch[np.argmax(chosen)])
+            first_row = int(records.batch[np.argmax(is_shown)])
         if self._end_ms is not None:
-            is_late = np.logical_or.accumulate(chosen & (records.timestamp >= self._end_ms))
+            is_late = np.logical_or.accumulate(is_shown & (records.timestamp >= self._end_ms))
             if is_late.any():
-                end_row = self._end_at(records, chosen & ~is_late, first_row)
-                chosen &= ~is_late
+                end_row = self._end_at(records, is_shown & ~is_late, first_row)
+                is_shown &= ~is_late
         if self._left is not None:
-            kept = np.cumsum(chosen) <= self._left
-            self._left -= int((chosen & kept).sum())
-            chosen &= kept
+            is_counted = np.cumsum(is_shown) <= self._left
+            self._left -= int((is_shown & is_counted).sum())
+            is_shown &= is_counted
             if not self._left:
-                end_row = self._end_at(records, chosen, first_row)
+                end_row = self._end_at(records, is_shown, first_row)
         if end_row <= first_row:
             return None
-        return records.select(chosen), first_row, end_row
+        return records.select(is_shown), first_row, end_row
 
     def take_entry(self) -> bool:
         """Count an entry, and return whether it is shown.
@@ -122,8 +122,8 @@ class DumpBounds:
             self._left -= 1
         return True
 
-    def _end_at(self, records: RecordColumns, chosen: NDArray[np.bool_], first_row: int) -> int:
+    def _end_at(self, records: RecordColumns, is_shown: NDArray[np.bool_], first_row: int) -> int:
         """Mark the end; return the row behind the last shown batch."""
         self.is_over = True
-        (kept,) = np.nonzero(chosen)
-        return int(records.batch[kept[-1]]) + 1 if kept.size else first_row
+        (rows,) = np.nonzero(is_shown)
+        return int(records.batch[rows[-1]]) + 1 if rows.size else first_row

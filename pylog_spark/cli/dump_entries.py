@@ -1,6 +1,6 @@
 """Entries of a log's small files: indexes, producer snapshots, checkpoints."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -49,7 +49,6 @@ from storage_core.store.base import LogStore
 Entry = tuple[str, dict[str, Any]]
 EntryParser = Callable[[LogStore, str], Iterator[Entry]]
 
-_CHECKPOINT: Final = "checkpoint"
 # Of an index, as Python's objects: those take many times the room of the file.
 _ENTRIES_AT_A_TIME: Final = 1 << 12
 
@@ -81,42 +80,22 @@ def _transaction_index(store: LogStore, name: str) -> Iterator[Entry]:
         position += entries.nbytes
 
 
-def _snapshot(store: LogStore, name: str) -> Iterator[Entry]:
-    data = store.read_file(name, limit_bytes=MAX_SNAPSHOT_BYTES)
-    for entry in parse_producer_snapshot(name, data):
-        yield "snapshot", asdict(entry)
+def _small_file(
+    limit_bytes: int, rows_of: Callable[[bytes, str], Iterable[dict[str, Any]]]
+) -> EntryParser:
+    """Return the parser of a file that is read whole.
 
+    Args:
+        limit_bytes: Of how many bytes it may be.
+        rows_of: Returns the fields of each entry; it gets the content, and the name for errors.
+    """
 
-def _offset_checkpoint(store: LogStore, name: str) -> Iterator[Entry]:
-    data = store.read_file(name, limit_bytes=MAX_OFFSET_CHECKPOINT_BYTES)
-    for partition, offset in parse_offset_checkpoint(data, file=name).items():
-        yield _CHECKPOINT, asdict(partition) | {"offset": offset}
+    def parse(store: LogStore, name: str) -> Iterator[Entry]:
+        kind = "snapshot" if kind_of(name) == SNAPSHOT_SUFFIX else "checkpoint"
+        for fields in rows_of(store.read_file(name, limit_bytes=limit_bytes), name):
+            yield kind, fields
 
-
-def _leader_epochs(store: LogStore, name: str) -> Iterator[Entry]:
-    data = store.read_file(name, limit_bytes=MAX_OFFSET_CHECKPOINT_BYTES)
-    for entry in parse_leader_epochs(data, file=name):
-        yield _CHECKPOINT, {"epoch": entry.epoch, "start_offset": entry.start_offset}
-
-
-def _partition_metadata(store: LogStore, name: str) -> Iterator[Entry]:
-    data = store.read_file(name, limit_bytes=MAX_PARTITION_METADATA_BYTES)
-    yield _CHECKPOINT, asdict(parse_partition_metadata(data, file=name))
-
-
-def _meta_properties(store: LogStore, name: str) -> Iterator[Entry]:
-    data = store.read_file(name, limit_bytes=MAX_META_PROPERTIES_BYTES)
-    yield _CHECKPOINT, asdict(parse_meta_properties(data, file=name))
-
-
-def _clean_shutdown(store: LogStore, name: str) -> Iterator[Entry]:
-    data = store.read_file(name, limit_bytes=MAX_META_PROPERTIES_BYTES)
-    yield _CHECKPOINT, asdict(parse_clean_shutdown(data))
-
-
-def _quorum_state(store: LogStore, name: str) -> Iterator[Entry]:
-    data = store.read_file(name, limit_bytes=MAX_QUORUM_STATE_BYTES)
-    yield _CHECKPOINT, parse_quorum_state(data, file=name)
+    return parse
 
 
 def _pairs(store: LogStore, name: str, entry: np.dtype[Any]) -> Iterator[tuple[int, int]]:
@@ -139,20 +118,46 @@ def _is_padding(row: int, relative_offset: int) -> bool:
     return row > 0 and relative_offset == 0
 
 
+_OFFSET_CHECKPOINT: Final = _small_file(
+    MAX_OFFSET_CHECKPOINT_BYTES,
+    lambda data, file: (
+        asdict(partition) | {"offset": offset}
+        for partition, offset in parse_offset_checkpoint(data, file=file).items()
+    ),
+)
 _BY_SUFFIX: Final[dict[str, EntryParser]] = {
     OFFSET_INDEX_SUFFIX: _offset_index,
     TIME_INDEX_SUFFIX: _time_index,
     TXN_INDEX_SUFFIX: _transaction_index,
-    SNAPSHOT_SUFFIX: _snapshot,
+    SNAPSHOT_SUFFIX: _small_file(
+        MAX_SNAPSHOT_BYTES,
+        lambda data, file: map(asdict, parse_producer_snapshot(file, data)),
+    ),
 }
 _BY_NAME: Final[dict[str, EntryParser]] = {
-    LEADER_EPOCH_FILE: _leader_epochs,
-    PARTITION_METADATA_FILE: _partition_metadata,
-    RECOVERY_POINT_FILE: _offset_checkpoint,
-    LOG_START_FILE: _offset_checkpoint,
-    CLEANER_FILE: _offset_checkpoint,
-    REPLICATION_FILE: _offset_checkpoint,
-    CLEAN_SHUTDOWN_FILE: _clean_shutdown,
-    META_PROPERTIES_FILE: _meta_properties,
-    QUORUM_STATE_FILE: _quorum_state,
+    LEADER_EPOCH_FILE: _small_file(
+        MAX_OFFSET_CHECKPOINT_BYTES,
+        lambda data, file: (
+            {"epoch": entry.epoch, "start_offset": entry.start_offset}
+            for entry in parse_leader_epochs(data, file=file)
+        ),
+    ),
+    PARTITION_METADATA_FILE: _small_file(
+        MAX_PARTITION_METADATA_BYTES,
+        lambda data, file: [asdict(parse_partition_metadata(data, file=file))],
+    ),
+    RECOVERY_POINT_FILE: _OFFSET_CHECKPOINT,
+    LOG_START_FILE: _OFFSET_CHECKPOINT,
+    CLEANER_FILE: _OFFSET_CHECKPOINT,
+    REPLICATION_FILE: _OFFSET_CHECKPOINT,
+    CLEAN_SHUTDOWN_FILE: _small_file(
+        MAX_META_PROPERTIES_BYTES, lambda data, _: [asdict(parse_clean_shutdown(data))]
+    ),
+    META_PROPERTIES_FILE: _small_file(
+        MAX_META_PROPERTIES_BYTES,
+        lambda data, file: [asdict(parse_meta_properties(data, file=file))],
+    ),
+    QUORUM_STATE_FILE: _small_file(
+        MAX_QUORUM_STATE_BYTES, lambda data, file: [parse_quorum_state(data, file=file)]
+    ),
 }

@@ -27,7 +27,7 @@ from storage_core.records.batch_table import BatchTable
 from storage_core.records.columns import RecordColumns
 from storage_core.records.payload import DEFAULT_LIMITS, Payload, open_batches
 from storage_core.records.reader import CrcCheck, Large, Tail, Window, find_zeros, scan_windows
-from storage_core.store.base import FileReader, LogStore
+from storage_core.store.base import LogStore
 
 # A line of text for each record is made of many small Python objects, so that a small window
 # already takes a hundred times its size.
@@ -119,19 +119,32 @@ def dump_segment(
     bounds = bounds or DumpBounds()
     with closing(store.open_file(name)) as reader:
         position = 0
-        chooser = _Chooser(name, committed)
-        for window in _scan(reader):
-            chosen = chooser.choose(window)
+        end_offset, transactions = None, None
+        if committed is not None:
+            end_offset = committed.last_stable_offset
+            base = offset_of(name) or 0
+            transactions = TransactionTracker(committed.aborted_between(base, end_offset))
+        for window in scan_windows(
+            reader,
+            window_bytes=_WINDOW_BYTES,
+            crc=CrcCheck.NOTE,
+            tail=Tail.ZEROS,
+            large=Large.VALID,
+        ):
             first, end = bounds.rows(window.batches)
-            rows = np.arange(len(chosen))
-            chosen = chosen & (rows >= first) & (rows < end)
-            for decoded in _decode(
-                window, chosen & window.is_whole, chooser.end_offset, first, end
-            ):
-                yield from _within(decoded, bounds)
+            rows = np.arange(len(window.batches))
+            is_wanted = (rows >= first) & (rows < end)
+            if transactions is not None and end_offset is not None:
+                is_wanted &= transactions.visible(window.batches)
+                is_wanted &= window.batches.may_reach_below(end_offset)
+            for decoded in _decode(window, is_wanted & window.is_whole, end_offset, first, end):
+                part = bounds.cut(decoded.records, decoded.first_row, decoded.end_row)
+                if part is not None:
+                    records, first_row, end_row = part
+                    yield replace(decoded, records=records, first_row=first_row, end_row=end_row)
                 if bounds.is_over:
                     return
-            if not window.is_whole and chosen[0]:
+            if not window.is_whole and is_wanted[0]:
                 yield _not_shown(window)
             if bounds.is_over:
                 return
@@ -144,24 +157,6 @@ def dump_segment(
                 size_bytes=size_bytes - position,
                 is_zeros=find_zeros(reader, position, size_bytes) == position,
             )
-
-
-def _within(decoded: DecodedBatches, bounds: DumpBounds) -> Iterator[DecodedBatches]:
-    """Yield what is shown of some batches, if anything is."""
-    shown = bounds.cut(decoded.records, decoded.first_row, decoded.end_row)
-    if shown is not None:
-        records, first_row, end_row = shown
-        yield replace(decoded, records=records, first_row=first_row, end_row=end_row)
-
-
-def _scan(reader: FileReader) -> Iterator[Window]:
-    return scan_windows(
-        reader,
-        window_bytes=_WINDOW_BYTES,
-        crc=CrcCheck.NOTE,
-        tail=Tail.ZEROS,
-        large=Large.VALID,
-    )
 
 
 def _not_shown(window: Window) -> CorruptRecordError:
@@ -177,26 +172,6 @@ def _not_shown(window: Window) -> CorruptRecordError:
         "CRC: its records are not shown",
         offset=int(batches.base_offset[0]),
     )
-
-
-class _Chooser:
-    """Which batches' records are shown."""
-
-    def __init__(self, name: str, committed: CommittedView | None) -> None:
-        self.end_offset: int | None = None
-        self._filter: TransactionTracker | None = None
-        if committed is not None:
-            self.end_offset = committed.last_stable_offset
-            base = offset_of(name) or 0
-            self._filter = TransactionTracker(committed.aborted_between(base, self.end_offset))
-
-    def choose(self, window: Window) -> NDArray[np.bool_]:
-        """Return which batches of the next window to open."""
-        if self._filter is None or self.end_offset is None:
-            return np.ones(len(window.batches), np.bool_)
-        visible = self._filter.visible(window.batches)
-        chosen: NDArray[np.bool_] = visible & window.batches.may_reach_below(self.end_offset)
-        return chosen
 
 
 def _decode(

@@ -25,7 +25,7 @@ from pylog_spark.text import printable
 from pylog_spark.view import (
     Block,
     Column,
-    Line,
+    OutputLine,
     Row,
     Table,
     TableKind,
@@ -110,9 +110,9 @@ def _view(call: Call, rows: Iterable[Row]) -> View:
                 failed.append(row)
             yield row
 
-    def lines() -> Iterator[Line]:
+    def lines() -> Iterator[OutputLine]:
         for row in explained():
-            yield Line("explanation", row)
+            yield OutputLine("explanation", row)
             if call.output is OutputFormat.CSV:
                 place = {name: row[name] for name in _PLACE}
                 yield from lines_of("statement", ({**place, **each} for each in row["statements"]))

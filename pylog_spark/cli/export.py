@@ -28,7 +28,7 @@ from pylog_spark.report import size_text
 from pylog_spark.run.guards import check_outside
 from pylog_spark.tasks.export import ExportRequest
 from pylog_spark.text import printable
-from pylog_spark.view import Line, Verbatim, View
+from pylog_spark.view import OutputLine, Verbatim, View
 from storage_core import kafka_log
 from storage_core.catalog.roles import guess_role, local_path
 from storage_core.errors import ConfigError
@@ -119,7 +119,9 @@ def _view(call: Call, exported: Exported) -> View:
             "cluster's metadata knows the topic: give all log directories of the broker "
             "(log.dirs), and those of brokers that have the others"
         )
-    return View(lines=[Line("export", row)], blocks=map(Verbatim, sentences), status=ExitCode.DONE)
+    return View(
+        lines=[OutputLine("export", row)], blocks=map(Verbatim, sentences), status=ExitCode.DONE
+    )
 
 
 EXPORT = Work(

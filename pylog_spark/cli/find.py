@@ -38,7 +38,17 @@ from pylog_spark.record_text import (
 from pylog_spark.report import number_column, partition_name, time_column
 from pylog_spark.run.progress import Progress
 from pylog_spark.text import escaped, readable_bytes
-from pylog_spark.view import NOTHING, Block, Column, Line, Row, Sentence, Table, TableKind, View
+from pylog_spark.view import (
+    NOTHING,
+    Block,
+    Column,
+    OutputLine,
+    Row,
+    Sentence,
+    Table,
+    TableKind,
+    View,
+)
 from storage_core.catalog.topic_filter import nearest_name
 from storage_core.clock import SystemClock
 from storage_core.errors import ConfigError
@@ -147,7 +157,7 @@ class _Search:
             reason = f"no such topic or partition in {', '.join(line[ROOTS])}{meant}"
             raise ConfigError("--topic", line[TOPIC], reason)
 
-    def lines(self) -> Iterator[Line]:
+    def lines(self) -> Iterator[OutputLine]:
         """Yield versions, partition by partition, with each partition's history."""
         default = BytesFormat.BASE64
         if self._line[OUTPUT] is OutputFormat.CSV:
@@ -159,7 +169,7 @@ class _Search:
                 data = {
                     name: _format(row, name, how or default) for name, how in self._formats.items()
                 }
-                yield Line("version", facts, data)
+                yield OutputLine("version", facts, data)
             place = {
                 "root": root,
                 "topic": history.partition.topic,
@@ -177,8 +187,8 @@ class _Search:
                 "cleaned_to": history.cleaned_to,
                 "sentence": history.sentence,
             }
-            yield Line("history", facts)
-            yield from (Line("partition", {**place, **error}) for error in history.errors)
+            yield OutputLine("history", facts)
+            yield from (OutputLine("partition", {**place, **error}) for error in history.errors)
 
     def blocks(self) -> Iterator[Block]:
         """Yield a table of all versions, and facts about each partition."""

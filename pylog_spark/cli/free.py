@@ -31,7 +31,7 @@ from pylog_spark.view import (
     NOTHING,
     Block,
     Column,
-    Line,
+    OutputLine,
     Row,
     Sentence,
     Table,
@@ -93,7 +93,7 @@ def _view(call: Call, plan: FreePlan) -> View:
         lines=[
             *lines_of("free_step", rows),
             *lines_of("failure", plan.failures),
-            Line("free", whole),
+            OutputLine("free", whole),
         ],
         csv=("free_step", _STEP_COLUMNS),
         blocks=_blocks(call, plan, rows, is_enough=is_enough),

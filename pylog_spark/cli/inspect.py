@@ -35,7 +35,7 @@ from pylog_spark.view import (
     NOTHING,
     Block,
     Column,
-    Line,
+    OutputLine,
     Page,
     Row,
     Section,
@@ -261,13 +261,13 @@ def _segments(entry: SubDirectory) -> list[Row]:
         return []  # the partition's own row carries the error
 
 
-def _lines(line: CommandLine, looks: Iterable[Look]) -> Iterator[Line]:
+def _lines(line: CommandLine, looks: Iterable[Look]) -> Iterator[OutputLine]:
     rows: list[Row] = []
     for look in looks:
         rows += look.rows
-        yield Line("log_directory", look.view.row)
+        yield OutputLine("log_directory", look.view.row)
         for row, segments in zip(look.rows, look.segments, strict=True):
-            yield Line("partition", row)
+            yield OutputLine("partition", row)
             # In JSON a segment follows its partition.
             is_alone = line[OUTPUT] is OutputFormat.CSV
             place = {name: row[name] for name in _PLACE} if is_alone else {}
@@ -352,21 +352,6 @@ def headline(view: RootView) -> str:
     return f"{row['root']}: {', '.join(facts)}"
 
 
-def _name(row: Row) -> str:
-    return partition_name(row) if row.get("file") is None else f"  {row['file']}"
-
-
-def _policy(row: Row) -> str:
-    if row.get("file") is not None:
-        return "active" if row["is_active"] else ""
-    return row["cleanup_policy"] or NOTHING
-
-
-def _ratio(row: Row) -> str:
-    ratio = row["dirty_ratio"]
-    return NOTHING if ratio is None else f"{ratio:.0%}"
-
-
 def _remarks(row: Row) -> str:
     if row.get("file") is not None:
         return ""
@@ -380,6 +365,12 @@ def _remarks(row: Row) -> str:
     if row["error"]:
         remarks.append(row["error"])
     return "; ".join(remarks)
+
+
+def _policy(row: Row) -> str:
+    if row.get("file") is not None:
+        return "active" if row["is_active"] else ""
+    return row["cleanup_policy"] or NOTHING
 
 
 # What names the partition of a segment that stands alone.
@@ -400,7 +391,7 @@ _COMMON_COLUMNS: Final = (
     size_column("size", "size_bytes", rank=1),
     Column(
         heading="dirty",
-        cell=_ratio,
+        cell=lambda row: NOTHING if row["dirty_ratio"] is None else f"{row['dirty_ratio']:.0%}",
         value=lambda row: row["dirty_ratio"],
         rank=2,
         is_number=True,
@@ -413,7 +404,11 @@ _COMMON_COLUMNS: Final = (
 )
 PARTITION_TABLE: Final = TableKind(
     columns=(
-        Column(heading="partition", cell=_name, folds=True),
+        Column(
+            heading="partition",
+            cell=lambda row: partition_name(row) if row.get("file") is None else f"  {row['file']}",
+            folds=True,
+        ),
         Column(heading="policy", cell=_policy, rank=3),
         *_COMMON_COLUMNS,
         number_column("start", "log_start_offset", rank=8),

@@ -56,7 +56,7 @@ from pylog_spark.run.plan_file import read_plan_file
 from pylog_spark.run.plan_table import RowKey, row_key
 from pylog_spark.run.run_report import RunReport
 from pylog_spark.schemas import ALLOWED_BY, Action, Reason, Status
-from pylog_spark.view import Block, Line, Page, Section, Table, View, lines_of
+from pylog_spark.view import Block, OutputLine, Page, Section, Table, View, lines_of
 from storage_core.catalog.roles import require_role
 from storage_core.errors import GuardRefusedError
 from storage_core.roots.open_root import LogRoot
@@ -206,7 +206,7 @@ def run_page(report: RunReport, roots: Sequence[LogRoot], options: JobOptions) -
     )
 
 
-def _lines(report: RunReport, rows: list[dict[str, Any]]) -> Iterator[Line]:
+def _lines(report: RunReport, rows: list[dict[str, Any]]) -> Iterator[OutputLine]:
     """Yield a run for a program: partition rows, then its own."""
     plans: dict[RowKey, dict[str, Any]] = {}
     if report.dry_run:
@@ -215,10 +215,10 @@ def _lines(report: RunReport, rows: list[dict[str, Any]]) -> Iterator[Line]:
             plans[row_key(row)] = row | {"operations": json.loads(row["operations"] or "[]")}
     for row in rows:
         plan = plans.get(row_key(row))
-        yield Line("result", row if plan is None else {**row, "plan": plan})
+        yield OutputLine("result", row if plan is None else {**row, "plan": plan})
     yield from lines_of("cut", report.cuts.to_pylist())
     for row in report.retentions.to_pylist():
-        yield Line("retention", row | {"operations": json.loads(row["operations"] or "[]")})
+        yield OutputLine("retention", row | {"operations": json.loads(row["operations"] or "[]")})
     run = {
         **report.run_row(),
         "cleaner": dict(report.cleaner),
@@ -227,7 +227,7 @@ def _lines(report: RunReport, rows: list[dict[str, Any]]) -> Iterator[Line]:
             for reason, count in refused_deletions(rows).items()
         ],
     }
-    yield Line("run", run)
+    yield OutputLine("run", run)
 
 
 def _blocks(call: Call, report: RunReport, rows: list[dict[str, Any]]) -> Iterator[Block]:

@@ -126,14 +126,14 @@ def missing_partitions(roots: Sequence[str], topic: str) -> list[int]:
         topic: Its name.
     """
     views = [inspect_root(root) for root in roots]
-    known: set[int] = set()
+    numbers: set[int] = set()
     for view in views:
         if view.metadata is not None:
             with suppress(PylogError):  # what is wrong with it is no matter of these records
-                found = read_cluster_metadata(view.metadata).topics_by_name().get(topic)
-                known |= set() if found is None else set(found.partitions)
+                topics = read_cluster_metadata(view.metadata).topics_by_name()
+                numbers |= set(topics[topic].partitions) if topic in topics else set()
     present = {partition.partition for partition in find_places(roots) if partition.topic == topic}
-    return sorted(known - present)
+    return sorted(numbers - present)
 
 
 def keys_of(line: CommandLine) -> list[bytes] | None:
@@ -153,14 +153,14 @@ def first_rows(batches: Iterable[pa.RecordBatch], most: int | None) -> Iterator[
         batches: None of them is empty.
         most: How many rows; at least one, or None for all.
     """
-    left = most
+    remaining = most
     for batch in batches:
-        if left is None:
+        if remaining is None:
             yield batch
             continue
-        yield batch.slice(0, left)
-        left -= batch.num_rows
-        if left <= 0:
+        yield batch.slice(0, remaining)
+        remaining -= batch.num_rows
+        if remaining <= 0:
             return
 
 

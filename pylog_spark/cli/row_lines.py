@@ -22,7 +22,7 @@ from pylog_spark.cli.error_text import write_line
 from pylog_spark.options.choices import OutputFormat
 from pylog_spark.report import error_text, json_line
 from pylog_spark.text import escaped, printable, to_json
-from pylog_spark.view import Line, Row
+from pylog_spark.view import OutputLine, Row
 
 # And as Chinese and Japanese keyboards write them, which spreadsheets take as well.
 _FORMULA_STARTS: Final = (*"=+-@", *"\uff1d\uff0b\uff0d\uff20")
@@ -58,7 +58,7 @@ class RowLines:
         if self.is_csv:
             self._csv.writerow(self._columns)
 
-    def write(self, lines: Iterable[Line | str]) -> None:
+    def write(self, lines: Iterable[OutputLine | str]) -> None:
         """Write lines, and remarks between them to standard error.
 
         CSV leaves out lines of another kind; their errors are remarks.
@@ -76,7 +76,7 @@ class RowLines:
                 for text in _remarks(line.row):
                     typer.echo(printable(f"pylog: {text}"), err=True)
 
-    def _write_json(self, line: Line) -> None:
+    def _write_json(self, line: OutputLine) -> None:
         text = json_line(line.kind, line.row)
         if line.items is None:
             more = "".join(f',"{name}":{value}' for name, value in line.data.items())

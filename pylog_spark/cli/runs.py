@@ -68,10 +68,10 @@ def _duration(row: Row) -> str:
 def _undo(row: Row) -> str:
     if row["undo"] is None:
         return NOTHING
-    kept = row["kept_partitions"]
+    partitions = row["kept_partitions"]
     return (
-        f"{row['undo']}: {count_text(kept, 'partition')}, {size_text(row['kept_bytes'])}"
-        if kept
+        f"{row['undo']}: {count_text(partitions, 'partition')}, {size_text(row['kept_bytes'])}"
+        if partitions
         else row["undo"]
     )
 

@@ -44,7 +44,7 @@ from pylog_spark.text_table import SHOWN_ROWS
 from pylog_spark.view import (
     Block,
     Column,
-    Line,
+    OutputLine,
     Page,
     Row,
     Section,
@@ -159,10 +159,10 @@ def survey_page(report: TransferReport) -> Page:
 def _bytes_by_state(row: Row) -> dict[str, int]:
     expired = row["removable_bytes"] or 0
     # What is clean or dirty may expire, too: that counts once.
-    left = (row["bytes"] or 0) - expired
-    dirty = min(row["cleanable_bytes"] or 0, left)
-    clean = min(row["clean_bytes"] or 0, left - dirty)
-    return {"expired": expired, "dirty": dirty, "clean": clean, "kept": left - dirty - clean}
+    rest = (row["bytes"] or 0) - expired
+    dirty = min(row["cleanable_bytes"] or 0, rest)
+    clean = min(row["clean_bytes"] or 0, rest - dirty)
+    return {"expired": expired, "dirty": dirty, "clean": clean, "kept": rest - dirty - clean}
 
 
 def _view(call: Call, report: TransferReport) -> View:
@@ -175,7 +175,7 @@ def _view(call: Call, report: TransferReport) -> View:
     )
 
 
-def transfer_lines(report: TransferReport, *, is_csv: bool) -> Iterator[Line]:
+def transfer_lines(report: TransferReport, *, is_csv: bool) -> Iterator[OutputLine]:
     """Yield results for a program: partitions' rows, then the run's.
 
     Args:
@@ -185,7 +185,7 @@ def transfer_lines(report: TransferReport, *, is_csv: bool) -> Iterator[Line]:
     if not is_csv:
         yield from lines_of("result", _rows(report.results))
     yield from lines_of(report.action, _rows(report.details))
-    yield Line("run", report.run_row())
+    yield OutputLine("run", report.run_row())
 
 
 def _blocks(call: Call, report: TransferReport) -> Iterator[Block]:

@@ -27,14 +27,16 @@ def value_format(line: CommandLine) -> ValueFormat | None:
 def _format(
     line: CommandLine, how: Option[BytesFormat | None], schema: Option[Path | None]
 ) -> ValueFormat | None:
-    said, file = line[how], line[schema]
-    if said not in AVRO_FORMATS:
+    written, file = line[how], line[schema]
+    if written not in AVRO_FORMATS:
         if file is not None:
             raise ConfigError(schema.label, file, f"is for {how.label} {' or '.join(AVRO_FORMATS)}")
-        return said
+        return written
     if file is None:
-        raise ConfigError(how.label, said, f"needs {schema.label} FILE: Avro does not say its own")
+        raise ConfigError(
+            how.label, written, f"needs {schema.label} FILE: Avro does not say its own"
+        )
     return AvroFormat(
         schema=read_schema(schema.label, file),
-        has_registry_header=said is BytesFormat.AVRO_REGISTRY,
+        has_registry_header=written is BytesFormat.AVRO_REGISTRY,
     )

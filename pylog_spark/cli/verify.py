@@ -36,7 +36,7 @@ from pylog_spark.run.guards import check_ledger, check_outside
 from pylog_spark.schemas import RECORDED_FINDING
 from pylog_spark.view import (
     Block,
-    Line,
+    OutputLine,
     Page,
     Table,
     Verbatim,
@@ -88,7 +88,7 @@ def _verify(call: Call, place: Any) -> VerifyReport:
 
 
 def _view(call: Call, report: VerifyReport) -> View:
-    def lines() -> Iterator[Line]:
+    def lines() -> Iterator[OutputLine]:
         if SHOW in call.line:
             yield from lines_of("finding", report.findings)
         yield from lines_of("result", report.results.to_pylist())
@@ -97,7 +97,7 @@ def _view(call: Call, report: VerifyReport) -> View:
             "read_bytes": report.read_bytes,
             "findings": [asdict(count) for count in report.counts],
         }
-        yield Line("run", run)
+        yield OutputLine("run", run)
 
     def status() -> int:
         report.release()

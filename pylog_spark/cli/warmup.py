@@ -5,6 +5,7 @@ The kernels run on a log of fourteen records.
 
 import pkgutil
 import time
+from base64 import b64decode
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +16,6 @@ import typer
 from pylog_spark.cli.dump_json import JsonLines
 from pylog_spark.cli.dump_segment import dump_segment
 from pylog_spark.cli.warmup_java import keep_java_classes
-from pylog_spark.cli.warmup_log import write_sample
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.option import CommandLine
 from storage_core import kafka_log, kernels
@@ -64,6 +64,40 @@ _MORE_KEYS_THAN_FIT: Final = 1 << 13
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _CONFIG: Final = LogConfig(cleanup_policy=frozenset({CleanupPolicy.COMPACT}))
 
+# A log of three segments and fourteen records, small enough for code. It has what makes compaction
+# take each of its ways: messages of the formats before v2, keys, a record without one, headers,
+# tombstones, an aborted and a committed transaction. ``tests/pylog_spark/cli/warmup_sample.py`` has
+# built it; its test holds the two together.
+_SAMPLE: Final = {
+    "00000000000000000000.index": "AAAAAgAAABwAAAAFAAAAiQAAAAcAAADnAAAACAAAATY=",
+    "00000000000000000000.log": (
+        "AAAAAAAAAAAAAAAQIcgQyQAAAAAAAWEAAAABMAAAAAAAAAACAAAAYSp2s1cBAgAAAYvP5WgA/////wAAAEuCU0"
+        "5BUFBZAAAAAAEAAAABAAAAN0YAABkBNBelwnWUAQAAAAGLz+VoARgEAWYBBg0BARoQF1BC01QBCTgBi8/laAAA"
+        "AAABYgAAAAAAAAAAAAAAAwAAAFIAAAAAAtxmT5wAAAAAAAIAAAGLz+VoAAAAAYvP5WgA//////////////////"
+        "8AAAADHgAAAAJhAjEEAmgCeAJuARAAAAICYgIyAA4AAAQBAjMAAAAAAAAAAAYAAABDAAAAAAKDSf0IABAAAAAB"
+        "AAABi8/laAAAAAGLz+VoAAAAAAAAAAABAAAAAAAAAAAAAhAAAAACYwI2ABAAAAICYwI3AAAAAAAAAAAIAAAAQg"
+        "AAAAAC26H0RAAwAAAAAAAAAYvP5WgAAAABi8/laAAAAAAAAAAAAQAA/////wAAAAEgAAAACAAAAAAMAAAAAAAA"
+        "AA=="
+    ),
+    "00000000000000000000.timeindex": "AAABi8/laAAAAAAC",
+    "00000000000000000000.txnindex": "AAAAAAAAAAAAAQAAAAAAAAAGAAAAAAAAAAgAAAAAAAAACQ==",
+    "00000000000000000009.index": "AAAAAgAAAE8AAAAEAAAAnQ==",
+    "00000000000000000009.log": (
+        "AAAAAAAAAAkAAABDAAAAAALj0AyJABAAAAABAAABi8/laAAAAAGLz+VoAAAAAAAAAAABAAAAAAACAAAAAhAAAA"
+        "ACZAI2ABAAAAICZAI3AAAAAAAAAAALAAAAQgAAAAACL58iDAAwAAAAAAAAAYvP5WgAAAABi8/laAAAAAAAAAAA"
+        "AQAA/////wAAAAEgAAAACAAAAAEMAAAAAAAAAAAAAAAAAAAMAAAAQgAAAAACRt+pawAAAAAAAQAAAYvP5WgAAA"
+        "ABi8/laAD//////////////////wAAAAIOAAAAAmEBABAAAAICZQI0AA=="
+    ),
+    "00000000000000000009.timeindex": "AAABi8/laAAAAAAB",
+    "00000000000000000014.index": "",
+    "00000000000000000014.log": (
+        "AAAAAAAAAA4AAAA6AAAAAAIJaiobAAAAAAAAAAABi8/laAAAAAGLz+VoAP//////////////////AAAAARAAAA"
+        "ACYgI1AA=="
+    ),
+    "00000000000000000014.timeindex": "AAABi8/laAAAAAAA",
+    "leader-epoch-checkpoint": "MAoxCjAgMwo=",
+}
+
 
 def warmup(_line: CommandLine) -> int:
     """Compile all kernels, archive Spark's classes; return the exit status.
@@ -71,9 +105,9 @@ def warmup(_line: CommandLine) -> int:
     The command says so.
     """
     typer.echo(warm_up())
-    kept = keep_java_classes()
-    if kept is not None:
-        typer.echo(kept)
+    classes = keep_java_classes()
+    if classes is not None:
+        typer.echo(classes)
     return ExitCode.DONE
 
 
@@ -97,21 +131,21 @@ def warm_up() -> str:
     _grow_map()
     seconds = time.perf_counter() - started
     where = cache_folder()
-    kept = f"kept in {where}" if where else "kept nowhere: no cache folder can be written"
+    place = f"kept in {where}" if where else "kept nowhere: no cache folder can be written"
     ready = f"{len(all_kernels())} kernels are ready after {seconds:.1f} s"
-    return f"{ready}; what had to be compiled is {kept}"
+    return f"{ready}; what had to be compiled is {place}"
 
 
 def all_kernels() -> dict[str, Any]:
     """Return every compiled function of the kernels, by module and name."""
-    found = {}
+    by_name = {}
     for module in pkgutil.iter_modules(kernels.__path__):
         if module.name.startswith("_"):
             continue  # how kernels are compiled
         full_name = f"{kernels.__name__}.{module.name}"
         for name, kernel in kernels_of(full_name).items():
-            found[f"{module.name}.{name}"] = kernel
-    return found
+            by_name[f"{module.name}.{name}"] = kernel
+    return by_name
 
 
 def _read(directory: Path) -> None:
@@ -262,3 +296,10 @@ def _grow_map() -> None:
     """Fill an offset map beyond the size that it begins with."""
     keys = np.arange(_MORE_KEYS_THAN_FIT, dtype=np.uint64)
     OffsetMap().put(keys, keys, keys.astype(np.int64), len(keys))
+
+
+def write_sample(directory: Path) -> None:
+    """Write the partition into a new directory."""
+    directory.mkdir()
+    for name, content in _SAMPLE.items():
+        (directory / name).write_bytes(b64decode(content))

@@ -16,7 +16,7 @@ from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.choices import OutputFormat, RecordOutput
 from pylog_spark.options.declared import OUTPUT
-from pylog_spark.view import Line
+from pylog_spark.view import OutputLine
 from tests.kit.golden_broker import broker_origin, unpack_broker
 from tests.kit.golden_data import Golden
 
@@ -202,7 +202,7 @@ def test_a_partition_that_cannot_be_read_is_told(pylog, folder, tmp_path):
 def written(*rows: dict[str, Any], **data: str) -> str:
     parts: list[str] = []
     lines = RowLines(OutputFormat.CSV, "row", [*rows[0], *data], write=parts.append)
-    lines.write(Line("row", row, data) for row in rows)
+    lines.write(OutputLine("row", row, data) for row in rows)
     return "".join(parts)
 
 

@@ -14,7 +14,7 @@ import pytest
 from pylog_spark.cli import error_text
 from pylog_spark.cli.commands import COMMANDS as COMMAND_TABLE
 from pylog_spark.cli.commands import Command
-from pylog_spark.cli.warmup_log import write_sample
+from pylog_spark.cli.warmup import write_sample
 from pylog_spark.exit_code import ExitCode, TerminatedError, exit_code_of
 from pylog_spark.java import JavaNotFoundError
 from storage_core import __version__

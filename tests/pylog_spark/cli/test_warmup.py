@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pylog_spark.cli import warmup_log
+from pylog_spark.cli import warmup
 from storage_core.kernels.crc32c import crc32c
 from tests.kit.compare import read_tree
 from tests.pylog_spark.cli.warmup_sample import write_sample
@@ -13,7 +13,7 @@ from tests.pylog_spark.cli.warmup_sample import write_sample
 
 def test_the_log_in_the_code_is_what_the_builders_build(tmp_path: Path):
     built = write_sample(tmp_path / "built" / "warmup-0")
-    warmup_log.write_sample(tmp_path / "carried")
+    warmup.write_sample(tmp_path / "carried")
     assert read_tree(tmp_path / "carried") == read_tree(built)
 
 
