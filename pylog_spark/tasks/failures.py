@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from pylog_spark.schemas import Reason, Status
 from pylog_spark.structured_logs import log_fields
-from pylog_spark.tasks.partition_ref import PartitionRef
 from storage_core.errors import NegativeTimestampError, RecoveryRequiredError, describe_failure
 
 _log: Final = logging.getLogger(__name__)
@@ -37,29 +36,24 @@ def error_of(row: Mapping[str, Any]) -> dict[str, Any] | None:
 def attempt_row(
     work: Callable[[], dict[str, Any]],
     refusal_of: Callable[[Exception], str | None] = lambda _: None,
-    of: PartitionRef | None = None,
 ) -> dict[str, Any]:
-    """Return columns with a status from work, or its error.
-
-    Time and log lines are as in ``attempt``.
+    """Return columns with a status from work, or its error, and the duration.
 
     Args:
         work: Returns the columns.
         refusal_of: Returns the reason of an error by which a partition is skipped; None for one by
             which it fails.
-        of: As for ``attempt``.
     """
     started = time.perf_counter()
-    with log_fields(**fields_of(of)):
-        try:
-            row = work()
-        except Exception as error:  # noqa: BLE001  # the row carries it; other partitions go on
-            reason = refusal_of(error)
-            status = Status.FAILED if reason is None else Status.SKIPPED
-            row = {"status": status, "reason": reason, **describe_failure(error)}
-            log_end(row, error)
-        else:
-            log_end(row)
+    try:
+        row = work()
+    except Exception as error:  # noqa: BLE001  # the row carries it; other partitions go on
+        reason = refusal_of(error)
+        status = Status.FAILED if reason is None else Status.SKIPPED
+        row = {"status": status, "reason": reason, **describe_failure(error)}
+        log_end(row, error)
+    else:
+        log_end(row)
     return row | {"duration_ms": round((time.perf_counter() - started) * 1000)}
 
 
@@ -88,13 +82,6 @@ def needs_recovery(error: Exception) -> Reason | None:
     if isinstance(error, NegativeTimestampError):
         return Reason.NEGATIVE_TIMESTAMP
     return Reason.RECOVERY_REQUIRED if isinstance(error, RecoveryRequiredError) else None
-
-
-def fields_of(of: PartitionRef | None) -> dict[str, Any]:
-    """Return the fields of log lines about a partition."""
-    if of is None:
-        return {}
-    return {"root": of.root, "topic": of.partition.topic, "partition": of.partition.partition}
 
 
 def log_end(row: Mapping[str, Any], error: Exception | None = None) -> None:

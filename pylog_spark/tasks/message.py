@@ -7,7 +7,7 @@ and messages of rows.
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from pylog_spark.rows import Int32, Number, Text, column, row_reader, row_writer
 from pylog_spark.schemas import STEPS, Failure, Status
 from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.cells import join_rows
-from pylog_spark.tasks.failures import fields_of, log_end
+from pylog_spark.tasks.failures import log_end
 from pylog_spark.tasks.partition_ref import PartitionRef
 
 MessageT = TypeVar("MessageT")
@@ -81,7 +81,8 @@ def attempt(
     """
     started = time.perf_counter()
     message: Any = head
-    with log_fields(**fields_of(of)):
+    place = {} if of is None else {"root": of.root, **asdict(of.partition)}
+    with log_fields(**place):
         try:
             message = work(head)
         except Exception as error:  # noqa: BLE001  # the message carries it; other partitions go on

@@ -11,6 +11,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import redirect_stderr
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import pytest
 from pylog_spark.engines.engine import AnyEngine
 from pylog_spark.engines.local_engine import LocalEngine
 from pylog_spark.engines.spark_engine import SparkEngine
+from pylog_spark.schemas import Failure
 from pylog_spark.structured_logs import (
     LogFormat,
     TaskLogs,
@@ -29,7 +31,7 @@ from pylog_spark.structured_logs import (
     use_log_format,
 )
 from pylog_spark.tasks.ahead import map_ahead
-from pylog_spark.tasks.failures import attempt
+from pylog_spark.tasks.message import PartitionCommit, TaskMessage, attempt
 from pylog_spark.tasks.partition_ref import PartitionRef
 from storage_core.errors import CorruptRecordError
 from storage_core.filenames import TopicPartition
@@ -109,17 +111,19 @@ def test_text_stays_as_it_is(capsys):
 
 @pytest.mark.usefixtures("as_json")
 def test_what_a_task_says_of_a_failure_names_the_partition_and_the_place_in_the_code(capsys):
-    def fail() -> dict[str, Any]:
+    head = PartitionCommit(ordinal=0, touched=False)
+
+    def fail(_head: PartitionCommit) -> PartitionCommit:
         error = CorruptRecordError("0.log", 17, "CRC 1, expected 2")
         error.directory = "/log/a-b-7"
         raise error
 
     with log_fields(step="compact"):
-        row = attempt(fail, REF)
-        attempt(lambda: {"operations": json.dumps([{}, {}])}, REF)
-        attempt(lambda: {"operations": None}, REF)
+        commit = attempt(head, fail, REF)
+        attempt(head, lambda _: replace(head, operations=json.dumps([{}, {}])), REF)
+        attempt(head, lambda _: head, REF)
     failed, committed = parsed(capsys.readouterr().err)
-    assert failed["message"] == row["error"]
+    assert failed["message"] == commit.failure.error
     assert (failed["topic"], failed["partition"], failed["root"]) == ("a-b", 7, "/log")
     assert (failed["error_class"], failed["directory"]) == ("CorruptRecordError", "/log/a-b-7")
     assert "in fail" in failed["exception"]
@@ -142,7 +146,8 @@ def warn_in_task(unit: int) -> Iterator[pa.RecordBatch]:
     """Yield the process, and what it writes to standard error."""
     said = StringIO()
     with redirect_stderr(said):
-        attempt(lambda: {"error_class": "E", "error": f"unit {unit}"}, REF)
+        failure = Failure(error_class="E", error=f"unit {unit}")
+        attempt(TaskMessage(ordinal=unit), lambda head: replace(head, failure=failure), REF)
         logging.getLogger("storage_core.x").warning("unit %d", unit)
     yield pa.RecordBatch.from_pylist([{"pid": os.getpid(), "line": said.getvalue()}], LINE)
 

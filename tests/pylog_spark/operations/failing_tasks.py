@@ -6,10 +6,8 @@ Started as a program by test_retries.py: only a session of its own can have retr
 import json
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-
-import pyarrow as pa
 
 from pylog_spark.engines import spark_engine
 from pylog_spark.operations.compact import compact
@@ -29,21 +27,21 @@ class FailingEngine(spark_engine.SparkEngine):
     def spread(
         self,
         units: Sequence[object],
-        work: Callable[[object], Iterator[pa.RecordBatch]],
-        schema: pa.Schema,
+        work: Callable[[object], Iterable[object]],
+        kind: type[object],
     ) -> spark_engine.SparkRows:
         folder = str(self.failures)
 
-        def fail_once(numbered: tuple[str, object]) -> Iterator[pa.RecordBatch]:
+        def fail_once(numbered: tuple[str, object]) -> Iterator[object]:
             name, unit = numbered
-            batches = list(work(unit))
+            messages = list(work(unit))
             marker = Path(folder, name)
             if not marker.exists():
                 marker.touch()
                 raise RuntimeError("killed after its work was done")
-            yield from batches
+            yield from messages
 
-        return super().spread([(uuid.uuid4().hex, unit) for unit in units], fail_once, schema)
+        return super().spread([(uuid.uuid4().hex, unit) for unit in units], fail_once, kind)
 
 
 def main(folder: Path, names: list[str]) -> None:

@@ -10,10 +10,8 @@ import json
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-
-import pyarrow as pa
 
 from pylog_spark.engines import spark_engine
 from pylog_spark.operations.compact import compact
@@ -43,14 +41,14 @@ class SpeculatingEngine(spark_engine.SparkEngine):
     def spread(
         self,
         units: Sequence[object],
-        work: Callable[[object], Iterator[pa.RecordBatch]],
-        schema: pa.Schema,
+        work: Callable[[object], Iterable[object]],
+        kind: type[object],
     ) -> spark_engine.SparkRows:
         folder = str(self.attempts)
 
-        def dawdle_once(numbered: tuple[int, str, object]) -> Iterator[pa.RecordBatch]:
+        def dawdle_once(numbered: tuple[int, str, object]) -> Iterator[object]:
             number, name, unit = numbered
-            batches = list(work(unit))
+            messages = list(work(unit))
             attempt = Path(folder, f"{name}-{uuid.uuid4().hex}")
             is_first = not list(Path(folder).glob(f"{name}-*"))
             attempt.touch()
@@ -58,10 +56,10 @@ class SpeculatingEngine(spark_engine.SparkEngine):
                 raise RuntimeError("killed after its work was done")
             if is_first and number % 3 == 1:
                 time.sleep(DAWDLE_SECONDS)
-            yield from batches
+            yield from messages
 
         named = [(number, uuid.uuid4().hex, unit) for number, unit in enumerate(units)]
-        return super().spread(named, dawdle_once, schema)
+        return super().spread(named, dawdle_once, kind)
 
 
 def main(folder: Path, master: str, names: list[str]) -> None:
