@@ -61,14 +61,14 @@ def in_order(
             for item in items:
                 yield work(item)
             return
-        line = _Line(items, work, threads)
+        queue = _WorkQueue(items, work, threads)
         try:
-            yield from line.results()
+            yield from queue.results()
         finally:
-            line.end()
+            queue.end()
 
 
-class _Line(Generic[Item, Made]):
+class _WorkQueue(Generic[Item, Made]):
     """Threads to make items in turn and process them concurrently."""
 
     def __init__(self, items: Generator[Item], work: Callable[[Item], Made], threads: int) -> None:

@@ -39,7 +39,7 @@ class Role(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleFacts:
-    """The facts of a role, for whoever has the role and not the root.
+    """The facts of a role, without an opened root.
 
     Attributes:
         phrase: The role's name in a sentence, with its article.

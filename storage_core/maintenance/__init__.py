@@ -1,1 +1,1 @@
-"""Observe and plan: what is to be done to a partition, decided before anything is touched."""
+"""Observe and plan work on a partition before changing anything."""

@@ -1,4 +1,4 @@
-"""Log directories at a glance: what listings, small files and a few headers say.
+"""Inspect log directories by listings, small files and a few headers.
 
 Nothing is written, and damage is a fact like any other: what can be read is reported, beside the
 error that stopped the rest. A partition costs a listing, its small files, and the headers behind
@@ -148,7 +148,7 @@ class RootView:
 
     @property
     def metadata_note(self) -> str:
-        """Why the policies of its topics are not known; empty where they are, or have no home."""
+        """Reason for unknown topic policies; empty if known or without a home."""
         # Brokers of ZooKeeper's time, whose file has version 0, have none at all.
         is_of_kraft = self.properties is not None and self.properties.version > 0
         if not is_of_kraft or self.metadata is not None:
@@ -160,7 +160,7 @@ class RootView:
 
 
 def group_by_broker(views: Sequence[RootView]) -> list[list[RootView]]:
-    """Return roots broker by broker, each with the catalog that any root of its broker has.
+    """Return roots broker by broker, each with its broker's catalog.
 
     The disks of one broker share the cluster's metadata, the groups' offsets and the logs.
     """
@@ -190,7 +190,7 @@ def _with_shared_catalog(group: list[RootView]) -> list[RootView]:
 
 
 def inspect_root(path: str | Path) -> RootView:
-    """Observe a root, or one partition directory as the only one of its root.
+    """Observe a root, or one partition directory as its only one.
 
     Args:
         path: Path or URL; behind ``managed+`` that of a managed root.
@@ -245,7 +245,7 @@ def inspect_root(path: str | Path) -> RootView:
 
 
 def inspect_partition(view: RootView, entry: SubDirectory, *, now_ms: int) -> Row:
-    """Return what is known of one sub-directory; an error is one of its columns.
+    """Return the facts of one sub-directory, with any error as a column.
 
     Args:
         view: Its log directory.
@@ -292,7 +292,7 @@ def inspect_partition(view: RootView, entry: SubDirectory, *, now_ms: int) -> Ro
 
 
 def inspect_segments(entry: SubDirectory) -> Iterator[Row]:
-    """Yield a row for each segment of a partition: sizes, and the time of its newest record.
+    """Yield each segment's sizes and newest timestamp, a row a segment.
 
     Raises:
         PylogError: The directory cannot be read.
@@ -358,7 +358,7 @@ def _describe_checkpoints(
 
 
 def _describe_recovery(view: RootView, entry: SubDirectory, files: Sequence[FileInfo]) -> Row:
-    """Say what a recovery would read: the segments from the one of the recovery point on."""
+    """Describe a recovery's reads: segments from the recovery point's one on."""
     partition = entry.topic_partition
     if partition is None or view.recovery_points is None:
         return {}
@@ -380,7 +380,7 @@ def _log_start(entry: SubDirectory, checkpoints: PartitionCheckpoints) -> int:
 
 
 def _describe_times(store: LogStore, log_start: int) -> Row:
-    """Say how old the oldest and the newest record are, and where the log ends."""
+    """Describe the oldest and newest records' ages, and the log's end."""
     files = store.list_files()
     logs = _logs(files)
     if not logs:
@@ -408,7 +408,7 @@ def _describe_log(
     *,
     now_ms: int,
 ) -> Row:
-    """Load the log as a broker would after a clean stop, and weigh what is not compacted."""
+    """Load the log as after a clean stop; weigh its dirty bytes."""
     partition = entry.topic_partition
     config = None
     if partition is not None and entry.kind is DirectoryKind.PARTITION:
@@ -447,7 +447,7 @@ def _logs(files: Sequence[FileInfo]) -> list[FileInfo]:
 
 
 def _newest_indexed(store: LogStore, sizes: dict[str, int], stem: str) -> int | None:
-    """Return the last timestamp of a time index, None where it has none."""
+    """Return the last timestamp of a time index, None without one."""
     name = stem + TIME_INDEX_SUFFIX
     if not sizes.get(name):
         return None
@@ -458,7 +458,7 @@ def _newest_indexed(store: LogStore, sizes: dict[str, int], stem: str) -> int | 
 
 
 def _read_tail(store: LogStore, log: FileInfo, sizes: dict[str, int]) -> tuple[int, int]:
-    """Return (next offset, newest timestamp) of what lies behind the last offset index entry."""
+    """Return next offset and newest timestamp behind the last index entry."""
     base_offset = offset_of(log.name) or 0
     index_name = log.name.removesuffix(LOG_SUFFIX) + OFFSET_INDEX_SUFFIX
     last = b""
@@ -478,7 +478,7 @@ def _read_tail(store: LogStore, log: FileInfo, sizes: dict[str, int]) -> tuple[i
 
 
 def _oldest(store: LogStore, log: FileInfo, log_start: int) -> int:
-    """Return the timestamp of a segment's first record at or above the log start.
+    """Return the timestamp of a segment's first readable record.
 
     NO_TIMESTAMP where it has none, where there is no such record, and where it cannot be read: what
     is wrong there is for others to say.
@@ -501,7 +501,10 @@ def _oldest(store: LogStore, log: FileInfo, log_start: int) -> int:
 
 
 def _first_timestamp(window: Window, first_offset: int) -> int | None:
-    """Return the timestamp of a window's first data record from an offset on, None without one."""
+    """Return the timestamp of a window's first data record from an offset.
+
+    None without such a record.
+    """
     batches = window.batches
     may_hold = ~batches.is_control & (batches.last_offset >= first_offset)
     for row in np.flatnonzero(may_hold & (batches.record_count != 0)).tolist():

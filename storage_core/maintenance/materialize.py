@@ -1,4 +1,4 @@
-"""Writes generations of managed partitions as plain directories; safe to kill and to repeat.
+"""Write generations of managed partitions as plain directories, killable and repeatable.
 
 A file of ours in the target, which Kafka ignores, says which managed root the target is from and
 what is in it; only an absent, an empty or such a directory is written. It stays when all is done: a
@@ -92,7 +92,7 @@ class MaterializedTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pin:
-    """The generation that a directory is to hold, and the location of its partition."""
+    """The generation for a directory, and its partition's location."""
 
     generation: _Generation
     source: SystemText
@@ -106,7 +106,7 @@ _PIN: Final = JsonFile(_Pin, layout=ONE_LINE, is_open=True)
 
 @contextmanager
 def hold_target(directory: Path, *, root: str, root_id: str) -> Iterator[MaterializedTarget]:
-    """Hold a target directory for the time of the block; no other run may write it.
+    """Hold a target directory for the block, against other runs.
 
     Raises:
         GuardRefusedError: It has somebody else's files, is from another root, or another run
@@ -134,7 +134,7 @@ def hold_target(directory: Path, *, root: str, root_id: str) -> Iterator[Materia
 
 
 def read_target(directory: Path, *, root: str, root_id: str) -> MaterializedTarget:
-    """Return the state of a target directory; that of an absent or empty one is new.
+    """Return a target directory's state; an absent or empty one is new.
 
     Raises:
         GuardRefusedError: It has somebody else's files, or is from another root.
@@ -218,7 +218,7 @@ class MaterializeResult:
 
 
 def read_pin(directory: Path) -> int | None:
-    """Return the generation that a directory was begun with, None where it was not begun.
+    """Return a begun directory's generation, None for others.
 
     Raises:
         StorageError: The file that says so is damaged, or cannot be read.
@@ -286,7 +286,7 @@ def release_partition(directory: Path) -> None:
 
 
 def _refuse_foreign(target: LocalStore, files: list[FileInfo]) -> None:
-    """Refuse a directory that has more than a former call may have left."""
+    """Refuse a directory with more than a former call's files."""
     own_names: set[str] = set()
     if read_pin(target.directory) is not None:
         own_names = {file.name for file in files} | {PARTITION_METADATA_FILE}

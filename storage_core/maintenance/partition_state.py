@@ -1,4 +1,4 @@
-"""What was observed of one partition, and how far: the state from which it is decided what to do.
+"""The observed state of one partition, for decisions about it.
 
 Observation has levels, each of them dearer than the one before. A state has what was observed and
 nothing else: a question above that is an error, so that whoever decides either looks further or
@@ -16,7 +16,7 @@ from storage_core.store.base import FileInfo
 
 
 class FactLevel(enum.IntEnum):
-    """How far one looked; records are read by passes over a log, and kept in no state."""
+    """Depth of an observation, without reading records."""
 
     LISTING = 0  # names, sizes and times of files: a listing, or a manifest
     INDEX_TAILS = 1  # last entries of time indexes, twelve bytes each; manifests have them, too
@@ -24,7 +24,7 @@ class FactLevel(enum.IntEnum):
 
 
 class Fact(enum.Enum):
-    """What may not have been observed, and the level on which it is."""
+    """Facts that an observation may lack, with their levels."""
 
     NAMES = ("the names of its files", FactLevel.LISTING)
     TIMESTAMP = ("the largest timestamp", FactLevel.INDEX_TAILS)
@@ -71,7 +71,7 @@ class ObservedSegment:
 
     @property
     def largest_timestamp(self) -> int:
-        """Age of the segment's newest record: by the time index, else by the file.
+        """Age of the newest record by the time index, else the file.
 
         Raises:
             UnobservedError: The time index was not asked.
@@ -125,7 +125,7 @@ class PartitionState:
         high_watermark: int | None,
         max_timestamps: Mapping[int, int] | None = None,
     ) -> "PartitionState":
-        """Return what a listing or a manifest shows; it may have no segment at all.
+        """Return the state by a listing or manifest, perhaps without a segment.
 
         Args:
             location: Path or URL of the partition directory.

@@ -81,7 +81,7 @@ def survey_partition(state: PartitionState, config: LogConfig, request: CleanReq
 
 
 def _with_age_of_file(segment: ObservedSegment) -> ObservedSegment:
-    """Let the time of the file count where no other is known, as Kafka does without timestamps."""
+    """Use the file's time if no other is known, as Kafka."""
     if segment.max_timestamp is not None:
         return segment
     return replace(segment, max_timestamp=NO_TIMESTAMP)
@@ -95,7 +95,7 @@ def observe_segments(
     config: LogConfig | None,
     now_ms: int,
 ) -> list[Row]:
-    """Return the segments of a partition as ``inspect_segments`` does, each with its ``state``.
+    """Return the segments of ``inspect_segments``, each with its ``state``.
 
     Args:
         view: Its log directory.

@@ -18,7 +18,7 @@ _KEY: Final = "log.cleaner.io.max.bytes.per.second"
 
 
 class ForwardClock(Protocol):
-    """A clock that only runs forward, and a way to let it run."""
+    """A monotonic clock, and its sleep."""
 
     def monotonic_ns(self) -> int:
         """Return nanoseconds since some moment."""
@@ -62,7 +62,7 @@ class Throttler:
         self._observed = 0
 
     def use(self, size_bytes: int) -> None:
-        """Count bytes read or written, and sleep if they were too many for the time."""
+        """Count bytes read or written, and sleep to keep the rate."""
         if self._rate == UNLIMITED:
             return
         self._observed += size_bytes
@@ -79,5 +79,5 @@ class Throttler:
 
 
 def share_of(bytes_per_second: float, *, tasks: int) -> float:
-    """Return the rate of each of some tasks that keep a rate together."""
+    """Return each task's share of a common rate."""
     return bytes_per_second / max(1, tasks)
