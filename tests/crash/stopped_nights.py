@@ -24,7 +24,7 @@ from storage_core.clock import ManualClock, SystemClock
 from storage_core.roots import managed
 from tests.crash.stopping import CONTROL, Stopping, crash
 from tests.kit.faulty_store import SimulatedCrash
-from tests.kit.spark_classes import FEW_ROWS
+from tests.kit.spark_classes import FEW_ROWS, spark_options
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS
 
 # A lease of a dead run has ended then.
@@ -83,7 +83,10 @@ def main(options: dict[str, Any]) -> None:
     """
     stopping = Stopping(Path(os.environ[CONTROL]))
     stopping.begin(stopping.control / "nothing yet")
-    settings = FEW_ROWS | {"spark.python.daemon.module": "tests.crash.stopping"}
+    settings = FEW_ROWS | {
+        "spark.python.daemon.module": "tests.crash.stopping",
+        "spark.driver.extraJavaOptions": spark_options(),
+    }
     spark = build_session("local[2]", settings, delta=False)
     stopping.watch(crash)
     nights = Nights(

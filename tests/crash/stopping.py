@@ -139,7 +139,8 @@ def kill(_: str) -> None:
 
 
 if __name__ == "__main__":
-    from pyspark.daemon import manager
-
     Stopping(Path(os.environ[CONTROL])).watch(kill)
-    manager()
+    # Only now: what these modules take from ``os`` is watched, too.
+    from tests.kit.spark_workers import fork_workers
+
+    fork_workers()

@@ -15,7 +15,13 @@ from pyspark.daemon import manager
 
 from pylog_spark import tasks
 
-if __name__ == "__main__":
+
+def fork_workers() -> None:
+    """Import what tasks need, then fork workers as Spark asks for them."""
     for module in pkgutil.iter_modules(tasks.__path__, f"{tasks.__name__}."):
         importlib.import_module(module.name)
     manager()
+
+
+if __name__ == "__main__":
+    fork_workers()
