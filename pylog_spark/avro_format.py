@@ -81,15 +81,15 @@ class AvroFormat:
         return True
 
     def _value(self, data: bytes, *, has_registry_header: bool) -> Any:
-        taken = _Bytes(data)
+        reader = _Bytes(data)
         if has_registry_header:
-            header = taken.take(_REGISTRY_HEADER.size)
+            header = reader.take(_REGISTRY_HEADER.size)
             if header[0]:
                 raise ValueError(f"position 0: expected 0, as a registry has it, found {header[0]}")
-        value = _reader_of(self.schema)(taken)
-        if taken.left:
+        value = _reader_of(self.schema)(reader)
+        if reader.left:
             raise ValueError(
-                f"position {taken.position}: expected the end, found {taken.left} more bytes"
+                f"position {reader.position}: expected the end, found {reader.left} more bytes"
             )
         return value
 

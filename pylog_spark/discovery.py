@@ -59,11 +59,13 @@ def resolve_roots(
         StorageError: One of them cannot be listed.
         PylogError: A URL was given without a role, and its store cannot be asked.
     """
-    found: dict[str, LogRoot] = {}
+    by_identity: dict[str, LogRoot] = {}
     for root in roots:
         location, identity = _locate(root, must_open=must_open)
-        if identity in found:
-            raise ConfigError("ROOT", root, f"is the same directory as {found[identity].location}")
+        if identity in by_identity:
+            raise ConfigError(
+                "ROOT", root, f"is the same directory as {by_identity[identity].location}"
+            )
         says_itself = names_manifest(str(root))
         role = said or (Role.MANAGED if says_itself else guess_role(location))
         path = local_path(location)
@@ -73,12 +75,12 @@ def resolve_roots(
         elif path is not None and os.path.lexists(path / META_PROPERTIES_FILE):
             reason = f"{META_PROPERTIES_FILE} lies there: it is a broker's, say --role broker"
             raise ConfigError("ROOT", root, reason)
-        found[identity] = LogRoot(
+        by_identity[identity] = LogRoot(
             location=location, role=role, is_said=said is not None or says_itself
         )
-    if not found:
+    if not by_identity:
         raise ConfigError("ROOT", None, "expected at least one log directory")
-    return list(found.values())
+    return list(by_identity.values())
 
 
 def resolve_managed(roots: Sequence[str]) -> list[LogRoot]:
@@ -145,17 +147,17 @@ def discover_partitions(
         StorageError: The inventory cannot be read.
     """
     parts: list[RowsT] = []
-    known = [root for root in roots if file_list is not None and root.role.facts.takes_inventory]
+    mirrors = [root for root in roots if file_list is not None and root.role.facts.takes_inventory]
     if file_list is not None:
-        if not known:
+        if not mirrors:
             raise ConfigError(
                 OPTION, file_list, "stands for the listing of a mirror; none of the roots is one"
             )
-        parts.append(_read_inventory(engine, known, topics, find_parts(file_list)))
+        parts.append(_read_inventory(engine, mirrors, topics, find_parts(file_list)))
     local: list[tuple[str, str]] = []
     remote: list[tuple[str, str]] = []
     for root in roots:
-        if root not in known:
+        if root not in mirrors:
             is_local = local_path(root.location) is not None and not with_files
             (local if is_local else remote).append((root.location, root.role.value))
     if local:
@@ -215,7 +217,7 @@ def are_few(roots: Sequence[LogRoot], topics: TopicFilter, *, most_bytes: int) -
         topics: Which topics count.
         most_bytes: How many bytes.
     """
-    left = most_bytes
+    remaining = most_bytes
     for root in roots:
         path = local_path(root.location)
         if path is None or not os.path.exists(path):  # noqa: PTH110 - the other one raises errors
@@ -224,10 +226,10 @@ def are_few(roots: Sequence[LogRoot], topics: TopicFilter, *, most_bytes: int) -
             # What cannot be listed is an error of its row later.
             with suppress(OSError):
                 entries = scan_folder(path / row["directory"].rpartition("/")[2], may_be_link=True)
-                left -= sum(
+                remaining -= sum(
                     entry.facts.st_size for entry in entries if entry.name.endswith(LOG_SUFFIX)
                 )
-            if left < 0:
+            if remaining < 0:
                 return False
     return True
 

@@ -126,10 +126,10 @@ class Plan:
         Raises:
             PylogError: As the operation that made the plan.
         """
-        said = ApplyOptions(
+        options = ApplyOptions(
             dry_run=dry_run, ledger=self.ledger, trash=trash, overrides=frozenset(overrides)
         )
-        return apply_saved(self._place, self.saved, options_of(self.saved, None, said))
+        return apply_saved(self._place, self.saved, options_of(self.saved, None, options))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,10 +171,10 @@ class LogDirectory:
         Raises:
             ConfigError: There is no such directory.
         """
-        chosen = options or JobOptions(now_ms=SystemClock().now_ms())
-        chosen = replace(chosen, role=role or chosen.role)
-        resolve_roots([path], said=chosen.role)
-        return cls(path=str(path), options=chosen, _place=place)
+        settings = options or JobOptions(now_ms=SystemClock().now_ms())
+        settings = replace(settings, role=role or settings.role)
+        resolve_roots([path], said=settings.role)
+        return cls(path=str(path), options=settings, _place=place)
 
     def _require_session(self) -> "SparkSession":
         return _session_of(self._place)

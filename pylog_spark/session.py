@@ -180,12 +180,14 @@ def build_session(
         is_submitted = _SUBMITTED in os.environ
         settings = {**(_SAFE_WORKERS if is_submitted else {}), **(conf or {})}
     else:
-        chosen = master or DEFAULT_MASTER
-        java = _prepare_environment(chosen)
-        builder = builder.master(chosen).appName(app_name)
-        settings = session_conf(chosen, conf or {}, delta=delta, is_of_job=is_of_job, java=java)
+        spark_master = master or DEFAULT_MASTER
+        java = _prepare_environment(spark_master)
+        builder = builder.master(spark_master).appName(app_name)
+        settings = session_conf(
+            spark_master, conf or {}, delta=delta, is_of_job=is_of_job, java=java
+        )
         with held_signals(), _safe_workers():
-            _start_spark({"spark.master": chosen, "spark.app.name": app_name, **settings})
+            _start_spark({"spark.master": spark_master, "spark.app.name": app_name, **settings})
     for key, value in settings.items():
         builder = builder.config(key, value)
     with held_signals():
@@ -205,22 +207,22 @@ def _start_spark(settings: Mapping[str, str]) -> None:
         return
     gateway = SparkContext._gateway  # noqa: SLF001  # a JVM outlives the sessions in it
     if gateway is None:
-        said = os.environ.get(_SUBMIT_ARGUMENTS)
+        arguments_before = os.environ.get(_SUBMIT_ARGUMENTS)
         with (
             tempfile.NamedTemporaryFile(prefix="pylog-spark-", suffix=".conf") as file,
             removed_at_end(file.name),
         ):
-            arguments, properties = submit_arguments(said, file.name, settings)
+            arguments, properties = submit_arguments(arguments_before, file.name, settings)
             file.write(properties)
             file.flush()
             os.environ[_SUBMIT_ARGUMENTS] = arguments
             try:
                 gateway = launch_gateway()  # type: ignore[no-untyped-call]
             finally:
-                if said is None:
+                if arguments_before is None:
                     del os.environ[_SUBMIT_ARGUMENTS]
                 else:
-                    os.environ[_SUBMIT_ARGUMENTS] = said
+                    os.environ[_SUBMIT_ARGUMENTS] = arguments_before
     SparkContext(conf=SparkConf().setAll(list(settings.items())), gateway=gateway)
 
 
@@ -243,18 +245,18 @@ def submit_arguments(said: str | None, file: str, settings: Mapping[str, str]) -
             argument.split("=", 1) if argument.startswith(f"{_PROPERTIES}=") else [argument]
         )
     ]
-    found: dict[str, str] = {}
+    properties: dict[str, str] = {}
     place = next((n for n, argument in enumerate(arguments) if argument == _PROPERTIES), None)
     if place is not None and place + 1 < len(arguments):
         theirs = Path(arguments[place + 1])
         try:
-            found = dict(javaproperties.loads(theirs.read_text(encoding="utf-8")))
+            properties = dict(javaproperties.loads(theirs.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
             raise ConfigError(_SUBMIT_ARGUMENTS, theirs, f"cannot be read: {error}") from error
         arguments[place + 1] = file
     else:
         arguments = [_PROPERTIES, file, "--load-spark-defaults", *arguments]
-    text = javaproperties.dumps({**found, **settings}, timestamp=False)
+    text = javaproperties.dumps({**properties, **settings}, timestamp=False)
     return shlex.join(arguments), text.encode("ascii")
 
 
@@ -350,8 +352,8 @@ def _delta_library() -> Library:
     from pyspark.sql import SparkSession  # noqa: PLC0415 - pyspark is an extra
 
     # Which library goes with which Spark is known to Delta alone, and it tells only a builder.
-    told = configure_spark_with_delta_pip(SparkSession.Builder())
-    group, artifact, version = told._options["spark.jars.packages"].split(":")  # noqa: SLF001
+    builder = configure_spark_with_delta_pip(SparkSession.Builder())
+    group, artifact, version = builder._options["spark.jars.packages"].split(":")  # noqa: SLF001
     return Library(group=group, artifact=artifact, version=version)
 
 
@@ -363,15 +365,15 @@ def _class_path(master: str, jars: Sequence[Path]) -> dict[str, str]:
     return {key: _SEPARATORS[key].join(map(str, jars)) for key in keys}
 
 
-def _shared_classes(java: Java, jars: Sequence[Path], said: str) -> tuple[str, ...]:
+def _shared_classes(java: Java, jars: Sequence[Path], options: str) -> tuple[str, ...]:
     """Return JVM options for Spark's class archive, if it exists.
 
     Args:
         java: What runs it.
         jars: Of its class path, before Spark's own.
-        said: The caller's options for it: whoever names an archive wants that one.
+        options: The caller's options for it: whoever names an archive wants that one.
     """
-    if any(option in said for option in _OF_ARCHIVES):
+    if any(option in options for option in _OF_ARCHIVES):
         return ()
     try:
         archive = class_archive(java, jars)

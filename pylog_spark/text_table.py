@@ -209,26 +209,28 @@ def _fit(columns: Sequence[_Filled], room: int) -> tuple[list[_Filled], list[str
     A single long name folds before it costs all rows a column.
     """
     most = max(room // (sum(one.column.folds for one in columns) + 1), _LEAST_WIDTH)
-    kept = [
+    fitted = [
         replace(one, width=min(one.width, most)) if one.column.folds else one for one in columns
     ]
-    spare = room - _width(kept)
+    spare = room - _width(fitted)
     gone: set[int] = set()
-    for number in sorted(range(len(kept)), key=lambda n: (kept[n].column.rank, n), reverse=True):
-        if spare >= 0 or not kept[number].column.rank:
+    for number in sorted(
+        range(len(fitted)), key=lambda n: (fitted[n].column.rank, n), reverse=True
+    ):
+        if spare >= 0 or not fitted[number].column.rank:
             break
         gone.add(number)
-        spare += kept[number].width + len(_BETWEEN)
+        spare += fitted[number].width + len(_BETWEEN)
     # What is left over goes to the names, from left to right; what is missing, they give first.
-    for number in sorted(range(len(kept)), key=lambda n: not kept[n].column.folds):
-        one, whole = kept[number], columns[number].width
+    for number in sorted(range(len(fitted)), key=lambda n: not fitted[n].column.folds):
+        one, whole = fitted[number], columns[number].width
         if number not in gone and (one.column.folds or spare < 0):
             width = max(min(whole, one.width + spare), min(_LEAST_WIDTH, one.width))
             spare -= width - one.width
-            kept[number] = replace(one, width=width)
+            fitted[number] = replace(one, width=width)
     return (
-        [one for number, one in enumerate(kept) if number not in gone],
-        [one.column.heading for number, one in enumerate(kept) if number in gone],
+        [one for number, one in enumerate(fitted) if number not in gone],
+        [one.column.heading for number, one in enumerate(fitted) if number in gone],
     )
 
 

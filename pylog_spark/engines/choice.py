@@ -32,11 +32,11 @@ class Local:
         """
         if master is None:
             return cls()
-        found = _LOCAL_MASTER.fullmatch(master)
-        if found is None:
+        match = _LOCAL_MASTER.fullmatch(master)
+        if match is None:
             reason = "--engine local works on this machine: expected local[N] or no master"
             raise ConfigError("--master", master, reason)
-        count = found["count"]
+        count = match["count"]
         return cls(int(count) if count and count != "*" else None)
 
 

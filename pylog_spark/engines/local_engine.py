@@ -209,9 +209,9 @@ class LocalEngine(Engine[LocalRows]):
         return LocalRows((_Branch(units=list(units), begin=work),), schema.remove_metadata())
 
     def _compute(self, rows: LocalRows, *, is_look: bool) -> pa.Table:
-        made = self._run(rows, to_driver, is_look=is_look)
-        batches = [piece.read(rows.schema) for pieces in made for piece in pieces]
-        _remove_files(made)  # what was read of them stays readable
+        results = self._run(rows, to_driver, is_look=is_look)
+        batches = [piece.read(rows.schema) for pieces in results for piece in pieces]
+        _remove_files(results)  # what was read of them stays readable
         return pa.Table.from_batches(batches, rows.schema)
 
     def stream(
@@ -219,19 +219,19 @@ class LocalEngine(Engine[LocalRows]):
     ) -> Iterator[pa.RecordBatch]:
         """Run stages, and yield the rows from their tasks' files."""
         self.describe(description)
-        made = self._run(rows, to_driver, is_look=True)
+        results = self._run(rows, to_driver, is_look=True)
         try:
-            for pieces in made:
+            for pieces in results:
                 for piece in pieces:
                     yield piece.read(rows.schema).cast(schema)
         finally:
-            _remove_files(made)
+            _remove_files(results)
 
     def _keep(self, rows: LocalRows, *, is_look: bool) -> LocalRows:
         """Return the same rows, which are computed once, until ``release``."""
-        made = self._run(rows, to_driver, is_look=is_look)
-        self._kept += made
-        return LocalRows((_Branch(units=made, begin=read_pieces(rows.schema)),), rows.schema)
+        results = self._run(rows, to_driver, is_look=is_look)
+        self._kept += results
+        return LocalRows((_Branch(units=results, begin=read_pieces(rows.schema)),), rows.schema)
 
     def hand_over(self, rows: LocalRows) -> None:
         """Return None: rows lie in files of the run.
@@ -254,7 +254,7 @@ class LocalEngine(Engine[LocalRows]):
     def _run_branch(
         self, branch: _Branch, schema: pa.Schema, sink: Sink, *, is_look: bool
     ) -> list[list[Piece]]:
-        given: Sequence[Any] = branch.units or ()
+        inputs: Sequence[Any] = branch.units or ()
         dealt: list[list[Piece]] = []
         if branch.dealt is not None:
             dealt = self._run(branch.dealt, branch.sink, is_look=is_look)
@@ -262,7 +262,7 @@ class LocalEngine(Engine[LocalRows]):
             for pieces in dealt:
                 for piece in pieces:
                     by_task[piece.target].append(piece)
-            given = by_task
+            inputs = by_task
         stage = Stage(
             begin=branch.begin,
             steps=branch.steps,
@@ -271,16 +271,16 @@ class LocalEngine(Engine[LocalRows]):
             folder=str(self._scratch()),
             logs=TaskLogs.of_driver(),
         )
-        made = self._do(stage, given, is_look=is_look)
+        results = self._do(stage, inputs, is_look=is_look)
         _remove_files(dealt)
-        return made
+        return results
 
-    def _do(self, stage: Stage, given: Sequence[Any], *, is_look: bool) -> list[list[Piece]]:
+    def _do(self, stage: Stage, inputs: Sequence[Any], *, is_look: bool) -> list[list[Piece]]:
         """Do the tasks of a stage."""
-        if not given:
+        if not inputs:
             return []
         file = None if is_look else self._new_file("stage", stage)
-        running = RunningStage(stage, given, self._title, file)
+        running = RunningStage(stage, inputs, self._title, file)
         with self._lock:
             self._running.append(running)
         try:
@@ -305,7 +305,7 @@ class LocalEngine(Engine[LocalRows]):
         The stage is found by its number of tasks.
         """
         with self._lock:
-            counts = [each.completed for each in self._running if len(each.given) == tasks]
+            counts = [each.completed for each in self._running if len(each.inputs) == tasks]
         return counts[0] if counts else 0
 
     def _scratch(self) -> Path:
@@ -325,6 +325,6 @@ class LocalEngine(Engine[LocalRows]):
         return file
 
 
-def _remove_files(made: Sequence[Sequence[Piece]]) -> None:
-    for file in {piece.file for pieces in made for piece in pieces if piece.file is not None}:
+def _remove_files(results: Sequence[Sequence[Piece]]) -> None:
+    for file in {piece.file for pieces in results for piece in pieces if piece.file is not None}:
         Path(file).unlink(missing_ok=True)

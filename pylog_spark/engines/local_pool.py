@@ -45,16 +45,16 @@ class RunningStage:
     """
 
     def __init__(
-        self, stage: Stage, given: Sequence[Any], title: str, file: Path | None = None
+        self, stage: Stage, inputs: Sequence[Any], title: str, file: Path | None = None
     ) -> None:
         self.stage = stage
-        self.given = given
+        self.inputs = inputs
         self.title = title
         self.file = file
         self.outcome: Future[list[list[Piece]]] = Future()
         self.completed = 0
-        self._made: list[list[Piece]] = [[] for _ in given]
-        self._deaths = [0] * len(given)
+        self._made: list[list[Piece]] = [[] for _ in inputs]
+        self._deaths = [0] * len(inputs)
         self._lock = threading.Lock()
 
     def done(self, task: int, pieces: list[Piece]) -> None:
@@ -62,13 +62,13 @@ class RunningStage:
         with self._lock:
             self._made[task] = pieces
             self.completed += 1
-            is_last = self.completed == len(self.given)
+            is_last = self.completed == len(self.inputs)
         if is_last and not self.outcome.done():
             self.outcome.set_result(self._made)
 
     def fail(self, task: int, text: str, trace: str = "") -> None:
         """Give up: a task failed."""
-        error = TaskFailedError(f"{self.title}: task {task + 1} of {len(self.given)}: {text}")
+        error = TaskFailedError(f"{self.title}: task {task + 1} of {len(self.inputs)}: {text}")
         if trace:
             error.add_note(trace)
         with self._lock:
@@ -101,11 +101,11 @@ class Lanes(ABC):
     def begin(self, running: RunningStage) -> None:
         """Begin a stage; its outcome tells when it has ended."""
         number = next(self._numbers)
-        for task in range(len(running.given)):
+        for task in range(len(running.inputs)):
             self._queue.put((number, task, id(running), running))
         with self._lock:
             # A lane that had nothing to do yet has no process either.
-            self._begun += len(running.given)
+            self._begun += len(running.inputs)
             while len(self._threads) < min(self._most, self._begun):
                 thread = threading.Thread(target=self._lane, name="lane", daemon=True)
                 self._threads.append(thread)
@@ -184,7 +184,7 @@ class OwnLane(Lanes):
 
 class _OwnHand(Hand):
     def do(self, running: RunningStage, task: int) -> None:
-        running.done(task, running.stage.run_here(running.given[task], task))
+        running.done(task, running.stage.run_here(running.inputs[task], task))
 
     def close(self) -> None:
         """Nothing is held."""
@@ -285,11 +285,11 @@ class _ProcessHand(Hand):
         self._worker: Connection | None = None
 
     def do(self, running: RunningStage, task: int) -> None:
-        given = cloudpickle.dumps(running.given[task])
+        content = cloudpickle.dumps(running.inputs[task])
         try:
             if self._worker is None:
                 self._worker = self._lanes.fork()
-            self._worker.send_bytes(pickle.dumps((str(running.file), given, task)))
+            self._worker.send_bytes(pickle.dumps((str(running.file), content, task)))
             pieces, failure = pickle.loads(self._worker.recv_bytes())  # noqa: S301  # our own fork's
         except (EOFError, OSError) as error:
             raise ProcessDiedError from error

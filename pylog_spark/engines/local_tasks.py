@@ -105,13 +105,13 @@ def _by_keys(
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     others = range(max((lane.stop for lane in lanes.values()), default=0), tasks)
     columns = [batch.column(key).to_pylist() for key in keys]
-    chosen = [others] * batch.num_rows
+    lanes_of_rows = [others] * batch.num_rows
     if lanes:
-        chosen = [lanes.get(root, others) for root in batch.column("root").to_pylist()]
+        lanes_of_rows = [lanes.get(root, others) for root in batch.column("root").to_pylist()]
     # Python's own hash is another one in each process.
     targets = [
         lane[zlib.crc32(repr(values).encode("utf-8", "surrogatepass")) % len(lane)]
-        for lane, values in zip(chosen, zip(*columns, strict=True), strict=True)
+        for lane, values in zip(lanes_of_rows, zip(*columns, strict=True), strict=True)
     ]
     return _dealt(batch, np.array(targets, np.int64))
 
@@ -175,25 +175,25 @@ class Stage:
     folder: str
     logs: TaskLogs
 
-    def run(self, given: Any, task: int) -> list[Piece]:
+    def run(self, source: Any, task: int) -> list[Piece]:
         """Do a task in a worker; return what it made.
 
         Args:
-            given: A unit, or pieces.
+            source: A unit, or pieces.
             task: Number of the task.
         """
         with _PieceWriter(self.folder) as writer:
-            for target, rows in self._rows(given, task):
+            for target, rows in self._rows(source, task):
                 writer.add(target, rows)
         return writer.pieces
 
-    def run_here(self, given: Any, task: int) -> list[Piece]:
+    def run_here(self, source: Any, task: int) -> list[Piece]:
         """Do a task in the driver's process; return its rows in memory."""
-        return [Piece(target, rows) for target, rows in self._rows(given, task)]
+        return [Piece(target, rows) for target, rows in self._rows(source, task)]
 
-    def _rows(self, given: Any, task: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def _rows(self, source: Any, task: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         self.logs.begin()
-        batches = self.begin(given)
+        batches = self.begin(source)
         for step in self.steps:
             batches = step(batches)
         for batch in batches:

@@ -88,10 +88,10 @@ def _work(descriptor: int) -> None:
 def _answer(message: bytes) -> bytes:
     """Do a task; return what it made, or how it failed."""
     try:
-        file, given, task = pickle.loads(message)  # noqa: S301  # the driver's own
+        file, source, task = pickle.loads(message)  # noqa: S301  # the driver's own
         with kept_shares():
-            made: Any = load(file).run(cloudpickle.loads(given), task)
-        return pickle.dumps((made, None))
+            result: Any = load(file).run(cloudpickle.loads(source), task)
+        return pickle.dumps((result, None))
     except Exception as error:  # noqa: BLE001  # the driver raises it
         text = f"{type(error).__name__}: {error}"
         return pickle.dumps((None, (text, traceback.format_exc())))

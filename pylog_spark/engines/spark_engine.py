@@ -186,10 +186,10 @@ class SparkEngine(Engine[SparkRows]):
 
     def hand_over(self, rows: SparkRows) -> HandedOver[SparkRows]:
         """Let rows outlive the run, with everything published and kept."""
-        kept, broadcasts = tuple(self._kept), tuple(self._broadcasts)
+        frames, broadcasts = tuple(self._kept), tuple(self._broadcasts)
         self._kept.clear()
         self._broadcasts.clear()
-        return HandedOver(rows, lambda: _free(kept, broadcasts))
+        return HandedOver(rows, lambda: _free(frames, broadcasts))
 
     def release(self) -> None:
         """Free everything published and kept so far.
@@ -232,8 +232,8 @@ class SparkEngine(Engine[SparkRows]):
         The driver has those of one task at a time.
         """
         self.describe(description)
-        told = rows.frame.toLocalIterator()
-        while several := list(islice(told, _STREAMED_ROWS)):
+        iterator = rows.frame.toLocalIterator()
+        while several := list(islice(iterator, _STREAMED_ROWS)):
             yield pa.RecordBatch.from_pylist([row.asDict() for row in several], schema)
 
     def _keep(self, rows: SparkRows, *, is_look: bool) -> SparkRows:
@@ -277,8 +277,8 @@ class SparkEngine(Engine[SparkRows]):
         return 0
 
 
-def _free(kept: Iterable[DataFrame], broadcasts: Iterable[Any]) -> None:
-    for frame in kept:
+def _free(frames: Iterable[DataFrame], broadcasts: Iterable[Any]) -> None:
+    for frame in frames:
         frame.unpersist()
     for broadcast in broadcasts:
         broadcast.destroy()

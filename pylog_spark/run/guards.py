@@ -187,12 +187,14 @@ def check_outside(
     """
     if place is None:
         return
-    known = {path.resolve() for root in roots if (path := local_path(root.location)) is not None}
-    known |= {path.resolve() for path in log_directories}
+    directories = {
+        path.resolve() for root in roots if (path := local_path(root.location)) is not None
+    }
+    directories |= {path.resolve() for path in log_directories}
     for path in dict.fromkeys((plain_path(Path(place)), Path(os.path.realpath(place)))):
         for folder in (path, *path.parents):
             is_marked = any(os.path.lexists(folder / name) for name in _LOG_DIRECTORY_MARKS)
-            if is_marked or folder in known:
+            if is_marked or folder in directories:
                 reason = f"lies inside the log directory {folder}"
                 raise ConfigError(option, said or place, reason)
 
@@ -223,7 +225,7 @@ def check_key_sidecars(
 def _check_one_broker(roots: Sequence[LogRoot]) -> None:
     properties = {root.location: read_meta_properties(root.location) for root in roots}
     try:
-        validate_one_broker({path: known for path, known in properties.items() if known})
+        validate_one_broker({path: meta for path, meta in properties.items() if meta})
     except PylogError as error:
         raise GuardRefusedError("MIXED_DIRECTORIES", str(error)) from error
 

@@ -176,8 +176,8 @@ def brokers_of(roots: Sequence[LogRoot]) -> dict[str, object]:
     """
     brokers: dict[str, object] = {}
     for root in roots:
-        known = read_meta_properties(root.location)
-        brokers[root.location] = (known.cluster_id, known.node_id) if known else root.location
+        meta = read_meta_properties(root.location)
+        brokers[root.location] = (meta.cluster_id, meta.node_id) if meta else root.location
     return brokers
 
 
@@ -210,15 +210,15 @@ def open_recorder(place: Place, job: Job) -> Recorder:
         ledger = open_ledger(place, options.ledger, run_id=job.run_id)
     # Settings of the session may hold passwords; nothing that is done depends on them, or on who
     # is told of it.
-    said = {
+    request = {
         name: value
         for name, value in asdict(replace(options, topic_dump=None)).items()
         if name not in _NOT_RECORDED
     }
     if options.topic_dump is not None:
         # Of what was exported only where it stands: a cluster has many topics.
-        said["topic_dump"] = [options.topic_dump.file, options.topic_dump.taken_ms]
-    said |= job.request
+        request["topic_dump"] = [options.topic_dump.file, options.topic_dump.taken_ms]
+    request |= job.request
     return Recorder(
         ledger=ledger,
         clock=job.clock,
@@ -230,7 +230,7 @@ def open_recorder(place: Place, job: Job) -> Recorder:
             "action": job.action,
             "roots": list(roots),
             "now_ms": options.now_ms,
-            "options": without_secrets(json.dumps(said, default=_plain, sort_keys=True)),
+            "options": without_secrets(json.dumps(request, default=_plain, sort_keys=True)),
         },
     )
 

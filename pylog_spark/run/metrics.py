@@ -151,8 +151,8 @@ def _samples(state: RunState, root: str) -> Iterator[_Sample]:
     for status in (Status.DONE, Status.SKIPPED, Status.FAILED):
         count = getattr(summary, status.value)
         yield _Sample("run_partitions", count, "status", status.value)
-    left = rows.filter(pc.equal(rows["status"], Status.SKIPPED.value))["reason"]
-    for counted in pc.value_counts(left).to_pylist():
+    reasons = rows.filter(pc.equal(rows["status"], Status.SKIPPED.value))["reason"]
+    for counted in pc.value_counts(reasons).to_pylist():
         reason = counted["values"] or ""
         yield _Sample("run_skipped_partitions", counted["counts"], "reason", reason)
     yield _Sample("run_bytes_before", summary.bytes_before)

@@ -50,8 +50,8 @@ def find_missing_directories(roots: Sequence[LogRoot], options: JobOptions) -> d
     """
     properties = {root.location: read_meta_properties(root.location) for root in roots}
     metadata = read_metadata(roots)
-    given = {Path(root.location).resolve() for root in roots}
-    by_file = [path for path in _paths_of(options) if Path(path).resolve() not in given]
+    present = {Path(root.location).resolve() for root in roots}
+    by_file = [path for path in _paths_of(options) if Path(path).resolve() not in present]
     missing: dict[str, list[str]] = {}
     for root in roots:
         own = properties[root.location]
@@ -70,7 +70,7 @@ def find_missing_directories(roots: Sequence[LogRoot], options: JobOptions) -> d
                 ids = () if registered is None else registered.log_directories
                 absent = sorted(set(ids) - here)
                 if absent:
-                    beside = _find_beside(given, own, absent)
+                    beside = _find_beside(present, own, absent)
                     places = [
                         f"{each} (directory.id), which is {beside[each]}"
                         if each in beside

@@ -87,8 +87,8 @@ class Observation:
         """
         if self._seen is None:
             what = f"look what is due in {self._run.job.places}"
-            found = self._look(self._steps, what)
-            self._seen = {each: decode_steps(found, each) for each in self._steps}
+            messages = self._look(self._steps, what)
+            self._seen = {each: decode_steps(messages, each) for each in self._steps}
         table = self._seen[step]
         if among is not None:
             asked = pa.array([unpinned(each) for each in among], pa.string())
@@ -108,16 +108,16 @@ class Observation:
             is_again = pc.and_not(is_again, pc.is_in(table["reason"], elsewhere))
             # A row of a log directory that cannot be listed is of no partition.
             is_again = pc.and_(is_again, pc.is_valid(table["topic"]))
-            chosen = table.filter(is_again)
-            roots = chosen["root"].to_pylist()
-            places = dict(zip(_locations(chosen).to_pylist(), roots, strict=True))
+            stale = table.filter(is_again)
+            roots = stale["root"].to_pylist()
+            places = dict(zip(_locations(stale).to_pylist(), roots, strict=True))
         if not places:
             return table
         what = f"look again at {len(places)} partitions of {self._run.job.places}"
         rows = [self._listed(root, location) for location, root in places.items()]
         partitions = rows_to_batch(PARTITION, rows)
-        found = self._look({step}, what, partitions=partitions, excluded=excluded)
-        return pa.concat_tables([table.filter(pc.invert(is_again)), decode_steps(found, step)])
+        messages = self._look({step}, what, partitions=partitions, excluded=excluded)
+        return pa.concat_tables([table.filter(pc.invert(is_again)), decode_steps(messages, step)])
 
     def _listed(self, root: str, location: str) -> dict[str, Any]:
         """Return the ``schemas.PARTITION`` row of a partition to look at again."""

@@ -149,9 +149,9 @@ def decode_options(values: Mapping[str, Any]) -> JobOptions:
         )
     for keys, config in ((TUNING_KEYS, options.tuning), (CLEANER_KEYS, options.cleaner)):
         for key in keys.values():
-            said = getattr(config, key.attribute)
-            if said is not None:
-                key.type.parse(key.name, render(said))
+            setting = getattr(config, key.attribute)
+            if setting is not None:
+                key.type.parse(key.name, render(setting))
     limits = options.limits
     amounts = (
         options.now_ms,
@@ -232,9 +232,9 @@ def _parse_header(content: bytes) -> dict[str, Any]:
     header = _parse(content)
     if not isinstance(header, dict):
         raise TypeError(f"expected an object, found {type(header).__name__}")
-    found = (header.get("format"), header.get("version"))
-    if found != (FORMAT, VERSION):
-        raise ValueError(f"expected {FORMAT} {VERSION}, found {found[0]} {found[1]}")
+    actual = (header.get("format"), header.get("version"))
+    if actual != (FORMAT, VERSION):
+        raise ValueError(f"expected {FORMAT} {VERSION}, found {actual[0]} {actual[1]}")
     return header
 
 
@@ -341,8 +341,8 @@ def _decode(header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Sav
 def _partition(row: Mapping[str, Any], number: int) -> PlannedPartition:
     where = f"partitions[{number}]"
     files = tuple(map(_file, row["files"]))
-    found: PlannedPartition = read_value(PlannedPartition, {**row, "files": []}, where)
-    return replace(found, files=files)
+    partition: PlannedPartition = read_value(PlannedPartition, {**row, "files": []}, where)
+    return replace(partition, files=files)
 
 
 def _file(facts: Sequence[Any]) -> FileFacts:

@@ -132,8 +132,8 @@ def _named_twice(plans: pa.Table) -> list[int]:
     several = counts.filter(pc.greater(counts["number_count"], 1)).select(names)
     if not several.num_rows:
         return []
-    found: list[int] = keyed.join(several, names, join_type="left semi")["number"].to_pylist()
-    return sorted(found)
+    numbers: list[int] = keyed.join(several, names, join_type="left semi")["number"].to_pylist()
+    return sorted(numbers)
 
 
 def _refused_rows(
@@ -172,8 +172,8 @@ def result_rows(
         only: The rows that are asked for, None for all.
     """
     numbers = np.arange(plans.num_rows) if only is None else np.array(sorted(only), np.int64)
-    chosen = plans if only is None else _take(plans, numbers)
-    rows = _observed_results(chosen, run_id=run_id, action=action)
+    selection = plans if only is None else _take(plans, numbers)
+    rows = _observed_results(selection, run_id=run_id, action=action)
     ended = {
         place: outcomes[number]
         for place, number in enumerate(numbers.tolist())
@@ -185,7 +185,7 @@ def result_rows(
         _result(row, bytes_before, outcome)
         for row, bytes_before, outcome in zip(
             _take(rows, ended).to_pylist(),
-            _take(chosen, ended)["bytes"].to_pylist(),
+            _take(selection, ended)["bytes"].to_pylist(),
             ended.values(),
             strict=True,
         )

@@ -45,8 +45,8 @@ class Progress:
     @property
     def seconds_left(self) -> float | None:
         """The remaining time at the rate so far; None without a rate."""
-        left = self.total_bytes - self.done_bytes
-        return left / self.bytes_per_second if self.done_bytes else None
+        remaining = self.total_bytes - self.done_bytes
+        return remaining / self.bytes_per_second if self.done_bytes else None
 
 
 OnProgress = Callable[[Progress], None]
@@ -54,10 +54,10 @@ OnProgress = Callable[[Progress], None]
 
 def progress_text(progress: Progress) -> str:
     """Return progress as text: remaining bytes, rate and remaining time."""
-    left = progress.total_bytes - progress.done_bytes
+    remaining = progress.total_bytes - progress.done_bytes
     segments = progress.total_segments - progress.done_segments
     where = f" in {count_text(segments, 'segment')}" if progress.total_segments else ""
-    text = f"about {size_text(left)}{where} left"
+    text = f"about {size_text(remaining)}{where} left"
     if progress.seconds_left is None:
         return text
     rate = size_text(round(progress.bytes_per_second))

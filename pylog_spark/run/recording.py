@@ -139,8 +139,8 @@ class Recorder:
 
     def results(self, rows: pa.Table) -> None:
         """Write result rows."""
-        said = pc.invert(pc.is_in(rows["reason"], pa.array(sorted(self.unsaid), pa.string())))
-        self._append(LedgerTable.RESULTS, rows.filter(said))
+        mask = pc.invert(pc.is_in(rows["reason"], pa.array(sorted(self.unsaid), pa.string())))
+        self._append(LedgerTable.RESULTS, rows.filter(mask))
 
     def each_result(self, rows: Iterable[Mapping[str, Any]], *, action: str) -> pa.Table:
         """Write result rows and their operations as they come; return the rows.

@@ -214,14 +214,14 @@ class Run:
             pyspark.errors.PySparkException: Spark failed.
         """
         job = self.job
-        chosen = job.roots if roots is None else tuple(roots)
-        count = count_directories(chosen) if partitions is None else partitions.num_rows
+        listed_roots = job.roots if roots is None else tuple(roots)
+        count = count_directories(listed_roots) if partitions is None else partitions.num_rows
         is_look = are_looked_at_here(count)
         engine = self._look_engine if is_look else self.engine
         if partitions is None:
             # Of several steps one is about brokers' directories alone, which no inventory lists.
-            file_list = job.options.file_list if chosen == job.roots else None
-            listed = discover_partitions(engine, chosen, job.topics, file_list=file_list)
+            file_list = job.options.file_list if listed_roots == job.roots else None
+            listed = discover_partitions(engine, listed_roots, job.topics, file_list=file_list)
         else:
             listed = engine.each([partitions], lambda batch: iter([batch]), PARTITION)
         spread = self.disks.deal_out(engine, listed, count=count)

@@ -122,11 +122,11 @@ class Report:
             roots: Locations of all roots of the run.
             are_topics_chosen: Whether the run was asked for some topics only.
         """
-        seen = set(pc.unique(self.results["root"]).to_pylist())
+        reported = set(pc.unique(self.results["root"]).to_pylist())
         return self.with_notes(
             note_of_empty_root(root, are_topics_chosen=are_topics_chosen)
             for root in roots
-            if root not in seen
+            if root not in reported
         )
 
     def with_unknown_configs(self, files: Sequence[Path]) -> Self:
@@ -231,14 +231,14 @@ def summarise(results: pa.Table, *, duration_ms: int) -> RunSummary:
         row["values"]: row["counts"] for row in pc.value_counts(results["status"]).to_pylist()
     }
     worked_on = pc.is_in(results["status"], pa.array([Status.DONE.value, Status.PLANNED.value]))
-    chosen = results.filter(worked_on)
+    counted = results.filter(worked_on)
     return RunSummary(
         planned=counts.get(Status.PLANNED.value, 0),
         done=counts.get(Status.DONE.value, 0),
         skipped=counts.get(Status.SKIPPED.value, 0),
         failed=counts.get(Status.FAILED.value, 0),
-        bytes_before=pc.sum(chosen["bytes_before"]).as_py() or 0,
-        bytes_after=pc.sum(chosen["bytes_after"]).as_py() or 0,
+        bytes_before=pc.sum(counted["bytes_before"]).as_py() or 0,
+        bytes_after=pc.sum(counted["bytes_after"]).as_py() or 0,
         duration_ms=duration_ms,
     )
 

@@ -62,8 +62,8 @@ class RunState:
         """The run's log directories, with others from its report's rows."""
         roots: list[str] = list(self.row["roots"])
         if self.report is not None:
-            found = pc.unique(self.report.results["root"]).to_pylist()
-            roots += [root for root in found if root not in roots]
+            reported = pc.unique(self.report.results["root"]).to_pylist()
+            roots += [root for root in reported if root not in roots]
         return roots
 
     def results_of(self, root: str) -> pa.Table:

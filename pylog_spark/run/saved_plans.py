@@ -137,8 +137,8 @@ def settle_plans(
         }
         run.refused |= {listed[number]["directory"] for number in refusals}
         rows = _refused(rows, refusals)
-        found = {noted.key for noted in planned}
-        gone = [noted for key, noted in before.items() if key not in found]
+        keys = {noted.key for noted in planned}
+        gone = [noted for key, noted in before.items() if key not in keys]
         rows = _with_missing(rows, gone)
     run.planned += planned
     return rows
@@ -234,11 +234,11 @@ def _only(
 ) -> pa.Table:
     """Return the rows of the partitions that a saved plan works on."""
     keys = zip(*(rows[name].to_pylist() for name in _NAMES[:4]), strict=True)
-    chosen = [
+    mask = [
         (action, *name, place.partition(GENERATION_MARK)[0]) in before or place in compacted
         for *name, place in keys
     ]
-    return rows.filter(pa.array(chosen, pa.bool_()))
+    return rows.filter(pa.array(mask, pa.bool_()))
 
 
 def _refuse(now: PlannedPartition, saved: PlannedPartition) -> str | None:
@@ -256,11 +256,11 @@ def _different_file(saved: Sequence[FileFacts], now: Sequence[FileFacts]) -> str
     before = {name: (size, time) for name, size, time in saved}
     after = {name: (size, time) for name, size, time in now}
     for name in sorted(before.keys() | after.keys()):
-        expected, found = before.get(name), after.get(name)
-        if expected != found:
+        expected, actual = before.get(name), after.get(name)
+        if expected != actual:
             return (
                 f"{name}: changed since the plan was made: expected {_facts(expected)}, "
-                f"found {_facts(found)}"
+                f"found {_facts(actual)}"
             )
     return None
 
@@ -276,8 +276,8 @@ def _different_plan(saved: PlannedPartition, now: PlannedPartition) -> str | Non
     """
     for name in sorted(now.plan):
         if saved.plan.get(name) != now.plan[name]:
-            expected, found = json.dumps(saved.plan.get(name)), json.dumps(now.plan[name])
-            return f"{name} of the plan: expected {expected[:200]}, found {found[:200]}"
+            expected, actual = json.dumps(saved.plan.get(name)), json.dumps(now.plan[name])
+            return f"{name} of the plan: expected {expected[:200]}, found {actual[:200]}"
     return None
 
 

@@ -112,9 +112,9 @@ def _replicas(root: LogRoot) -> set[TopicPartition]:
     path = local_path(root.location)
     if path is None:
         return set()
-    found = map(classify_directory, open_root(Path(path), role=root.role).directories())
+    kinds = map(classify_directory, open_root(Path(path), role=root.role).directories())
     return {
         partition
-        for kind, partition in found
+        for kind, partition in kinds
         if kind is DirectoryKind.PARTITION and partition is not None
     }

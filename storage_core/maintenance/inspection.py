@@ -492,9 +492,9 @@ def _oldest(store: LogStore, log: FileInfo, log_start: int) -> int:
                 tail=Tail.STOP,
                 large=Large.VALID,
             ):
-                found = _first_timestamp(window, log_start)
-                if found is not None:
-                    return found
+                timestamp = _first_timestamp(window, log_start)
+                if timestamp is not None:
+                    return timestamp
     except (BadBytesError, DecompressionError):
         pass
     return NO_TIMESTAMP

@@ -221,25 +221,25 @@ class Listings:
     @classmethod
     def of_looks(cls, looks: Sequence[DirectoryLook | None]) -> "Listings":
         """Return the plain ones among some partitions."""
-        seen = [(n, k) for n, k in enumerate(looks) if k is not None and k.are_files and k.logs]
-        counts = np.array([len(look.logs) for _, look in seen], np.int64)
-        owners = np.repeat(np.arange(len(seen)), counts)
-        facts = [fact for _, look in seen for fact in look.logs.values()]
+        numbered = [(n, k) for n, k in enumerate(looks) if k is not None and k.are_files and k.logs]
+        counts = np.array([len(look.logs) for _, look in numbered], np.int64)
+        owners = np.repeat(np.arange(len(numbered)), counts)
+        facts = [fact for _, look in numbered for fact in look.logs.values()]
         sizes, times = np.array(facts, np.int64).reshape(-1, 2).T
-        bases, kinds = parse_file_names([name for _, look in seen for name in look.logs])
-        is_plain = _none_of(owners, (kinds != _LOG) | (sizes > MAX_LOG_BYTES), len(seen))
+        bases, kinds = parse_file_names([name for _, look in numbered for name in look.logs])
+        is_plain = _none_of(owners, (kinds != _LOG) | (sizes > MAX_LOG_BYTES), len(numbered))
         order = np.lexsort((bases, owners))
         bases, sizes, times = bases[order], sizes[order], times[order]
-        is_plain &= _have_companions([look.others for _, look in seen], owners, bases)
-        kept = is_plain[owners]
+        is_plain &= _have_companions([look.others for _, look in numbered], owners, bases)
+        is_of_plain = is_plain[owners]
         counts = counts[is_plain]
-        plain = [seen[n][1] for n in np.flatnonzero(is_plain)]
+        plain = [numbered[n][1] for n in np.flatnonzero(is_plain)]
         return cls(
-            places=np.array([place for place, _ in seen], np.int64)[is_plain],
+            places=np.array([place for place, _ in numbered], np.int64)[is_plain],
             starts=np.cumsum(counts) - counts,
-            base_offsets=bases[kept],
-            sizes=sizes[kept],
-            times_ms=times[kept],
+            base_offsets=bases[is_of_plain],
+            sizes=sizes[is_of_plain],
+            times_ms=times[is_of_plain],
             oldest_timestamps=np.array(
                 [_timestamp_of(look.oldest_entry) for look in plain], np.int64
             ),
@@ -347,5 +347,5 @@ def _have_companions(names: Sequence[Sequence[str]], owners: Numbers, bases: Num
 def _timestamp_of(entry: bytes | None) -> int:
     if not entry:
         return NO_TIMESTAMP
-    found = np.frombuffer(entry, TIME_INDEX_ENTRY, 1)["timestamp"][0]
-    return max(int(found), NO_TIMESTAMP)
+    timestamp = np.frombuffer(entry, TIME_INDEX_ENTRY, 1)["timestamp"][0]
+    return max(int(timestamp), NO_TIMESTAMP)
