@@ -39,7 +39,7 @@ class RunningStage:
 
     Args:
         stage: What they do.
-        given: What each of them is given, in the order in which they are begun.
+        inputs: The input of each task, in the order of their beginning.
         title: What the stage is for.
         file: Where workers find the stage; None where no other process does its tasks.
     """
