@@ -1,6 +1,6 @@
 """Decode Avro keys and values to JSON, by a user's schema.
 
-The schema is a person's own; the bytes are anybody's.
+The user provides the schema; the bytes may be hostile.
 
 The binary encoding is that of Avro 1.12 (https://avro.apache.org/docs/1.12.0/specification/); the
 five bytes that clients of a schema registry write before a value are a zero and the number of a
@@ -54,9 +54,7 @@ class AvroFormat:
         return "avro-registry" if self.has_registry_header else "avro"
 
     def to_json(self, data: bytes) -> str:
-        """Return a value as one line of JSON, safe for a terminal.
-
-        It has no characters that a terminal acts upon.
+        """Return a value as one line of JSON, without terminal control characters.
 
         Raises:
             ValueError: The bytes are no value of the schema, hold more than that, or are nested
@@ -177,10 +175,7 @@ class _Bytes:
         return index
 
     def take_items(self) -> Iterator[None]:
-        """Take the blocks of an array or a map.
-
-        The caller takes each of their items.
-        """
+        """Take the blocks of an array or map; callers take the items."""
         while True:
             start = self.position
             count = self.take_number()

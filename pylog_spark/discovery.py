@@ -95,7 +95,7 @@ def resolve_managed(roots: Sequence[str]) -> list[LogRoot]:
 def _locate(root: str | Path, *, must_open: bool) -> tuple[str, str]:
     """Return location and identity of a root.
 
-    Two roots of one identity are the same.
+    Two roots with one identity are the same.
     """
     text = str(root).removeprefix(MANAGED_PREFIX)
     path = local_path(Path(text) if isinstance(root, Path) and "://" not in text else text)
@@ -131,8 +131,7 @@ def discover_partitions(
 ) -> RowsT:
     """Return a row of ``schemas.PARTITION`` for each sub-directory of the roots.
 
-    Rows of mirrors on object stores, and of all mirrors where there is an inventory, have their
-    files with them.
+    Rows of mirrors on object stores, and of mirrors with an inventory, include their files.
 
     Args:
         engine: Runs the tasks that list.
@@ -210,7 +209,7 @@ def count_directories(roots: Sequence[LogRoot]) -> int | None:
 def are_few(roots: Sequence[LogRoot], topics: TopicFilter, *, most_bytes: int) -> bool:
     """Whether the partitions of local roots hold at most ``most_bytes``.
 
-    Names and lengths are asked for, and not beyond the first too many bytes.
+    Only names and lengths are read, and none beyond the limit.
 
     Args:
         roots: Local ones; one that is to be made counts as empty.
@@ -242,7 +241,7 @@ def _read_inventory(
 ) -> RowsT:
     """Return the directories of an inventory, each with all its files.
 
-    Several files of the inventory may have parts of one directory.
+    One directory may be spread over several files of the inventory.
     """
     places = [InventoryRoot(location=root.location, role=root.role.value) for root in roots]
 
@@ -263,10 +262,7 @@ def _directory_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatc
 
 
 def _whole_directories(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Join sorted rows into one for each directory.
-
-    It has everything that is listed of the directory.
-    """
+    """Join sorted rows into one for each directory, with all its files."""
     waiting: list[pa.RecordBatch] = []  # of one directory, which the next batch may go on with
     for batch in batches:
         begins = _find_begins(batch, waiting[-1] if waiting else None)

@@ -1,7 +1,6 @@
 """The exit statuses of ``pylog``, and the status for each error.
 
-A scheduler reads these numbers; they are stable. What the rows of a run end it with says
-``run.exit_rule``.
+Schedulers read these stable numbers. ``run.exit_rule`` derives them from the rows of a run.
 """
 
 import enum

@@ -1,6 +1,4 @@
-"""Hold Ctrl-C and SIGTERM during a short step.
-
-The step must not be left half started.
+"""Hold Ctrl-C and SIGTERM during a step that must not be interrupted.
 
 While a session starts, pyspark waits for a file that its JVM writes into a folder. An exception in
 that wait removes the folder, the JVM fails to write, and a process without an owner stays for ever
@@ -23,8 +21,8 @@ _HELD: Final = (signal.SIGINT, signal.SIGTERM)
 def held_signals() -> Iterator[None]:
     """Deliver signals when the block ends; a second does not wait.
 
-    Outside of the main thread, where no handlers run, nothing is held; nor is it in the program,
-    whose handlers raise nothing.
+    Nothing is held outside of the main thread, where no handlers run, nor in the program, whose
+    handlers raise nothing.
     """
     if interruption.is_watched() or threading.current_thread() is not threading.main_thread():
         with interruption.ending_in_order():

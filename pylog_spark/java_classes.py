@@ -1,6 +1,6 @@
 """An archive of Spark's Java classes, for a fast JVM start.
 
-They are read and checked once; the JVM of a job begins with them in memory.
+Classes are read and checked once; the JVM of a job maps them into memory.
 
 A JVM with Spark loads some twenty thousand classes before its first query has ended, for which it
 needs ten seconds of a core; from an archive (class data sharing, of every HotSpot) it needs half.
@@ -36,9 +36,7 @@ def class_archive(java: Java, jars: Sequence[Path]) -> Path:
 
 
 def classes_digest(java: Java, jars: Sequence[Path]) -> str:
-    """Return a digest of an archive's Java and jars.
-
-    The archive has to fit them as they are.
+    """Return a digest of an archive's Java and jars, which must match.
 
     Raises:
         OSError: One of them cannot be looked at.

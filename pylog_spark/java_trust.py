@@ -33,10 +33,7 @@ def write_trust_store(target: Path) -> int:
 
 
 def _authorities() -> Iterator[bytes]:
-    """Yield the certificates (DER) of Python's trust store.
-
-    Some come more than once.
-    """
+    """Yield the certificates (DER) of Python's trust store, some repeatedly."""
     yield from ssl.create_default_context().get_ca_certs(binary_form=True)
     paths = ssl.get_default_verify_paths()
     if paths.capath is None:

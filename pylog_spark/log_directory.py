@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 class Inspection:
     """A log directory's listed partitions and segments, with unfinished swaps.
 
-    It is what listings tell, and the ends of unfinished swaps.
+    The facts come from listings, and from the ends of unfinished swaps.
 
     Attributes:
         partitions: A row of ``schemas.PARTITION`` for each sub-directory.
@@ -69,7 +69,7 @@ class Inspection:
 class Plan:
     """An operation's plan for a log directory, to be applied exactly.
 
-    It does nothing until it is applied.
+    It changes nothing before ``apply``.
 
     Attributes:
         report: Of the dry run that made it.
@@ -86,7 +86,7 @@ class Plan:
     def df(self) -> "DataFrame":
         """A row of ``schemas.RESULT`` for each partition.
 
-        It says what would be done, or why nothing.
+        Each tells the planned change, or why there is none.
 
         Raises:
             ConfigError: The plan was made on this machine, without Spark.
@@ -98,9 +98,7 @@ class Plan:
         return self.report.summary
 
     def save(self, path: str | Path) -> None:
-        """Write the plan for ``pylog apply``, as Parquet or JSON.
-
-        It is Parquet if the file is named so.
+        """Write the plan for ``pylog apply``: Parquet by its name, else JSON.
 
         Raises:
             StorageError: The disk failed.
@@ -116,7 +114,7 @@ class Plan:
     ) -> RunReport:
         """Apply the plan, except to partitions with changed files.
 
-        Those are refused, and the file is named.
+        Such a partition is refused, with the file's name.
 
         Args:
             dry_run: Only look which partitions are still as planned.
@@ -206,7 +204,7 @@ class LogDirectory:
     def verify(self, *, deep: bool = False, live: bool = False) -> "DataFrame":
         """Check every partition and return the findings, of ``schemas.FINDING``; none is best.
 
-        Spark keeps the rows as long as the session lives; ``verify_with_report`` can let them go.
+        Spark keeps the rows as long as the session lives; ``verify_with_report`` can free them.
 
         Args:
             deep: Also open every batch: its records, and snapshots against a replay.
@@ -221,7 +219,7 @@ class LogDirectory:
     def verify_with_report(self, *, deep: bool = False, live: bool = False) -> VerifyReport:
         """Verify, and return the full report of the run.
 
-        Otherwise as ``verify``.
+        The rest is as in ``verify``.
         """
         request = VerifyRequest(is_deep=deep, is_live=live)
         return verify(self._place, [self.path], self.options, request)
@@ -336,7 +334,7 @@ class LogDirectory:
     def explain(self) -> "DataFrame":
         """Return why partitions are cleaned or deleted from, now, later or never.
 
-        A row an answer, of ``schemas.EXPLANATION``; a partition has two, of cleaning and of
+        Rows of ``schemas.EXPLANATION``: for each partition one about cleaning and one about
         deletion.
 
         Raises:
@@ -347,9 +345,7 @@ class LogDirectory:
         return spark_frame(session, pa.Table.from_pylist(rows, schema=EXPLANATION))
 
     def plan(self, action: Action | str) -> Plan:
-        """Return the plan of an operation, to inspect, save or apply.
-
-        It is applied as it is.
+        """Return the plan of an operation, to inspect, save or apply unchanged.
 
         Args:
             action: ``compact``, ``retain``, ``recover`` or ``run``, all that a night does.
@@ -386,9 +382,7 @@ class LogDirectory:
         return Plan(report=report, saved=saved, ledger=self.options.ledger, _place=self._place)
 
     def run(self, *, dry_run: bool = False) -> "DataFrame":
-        """Recover, retain, compact and purge; return the result rows.
-
-        That is a night's work.
+        """Recover, retain, compact and purge, as nightly; return the result rows.
 
         Args:
             dry_run: Only say what would be done; nothing is written.
@@ -408,7 +402,7 @@ class LogDirectory:
     def recover(self, *, dry_run: bool = False) -> "DataFrame":
         """Recover every partition as a broker does after a crash.
 
-        Otherwise as ``run``.
+        The rest is as in ``run``.
 
         A dry run reads everything, too.
         """
@@ -423,7 +417,7 @@ class LogDirectory:
     def purge(self, *, dry_run: bool = False) -> "DataFrame":
         """Remove a broker's startup leftovers and empty the trash.
 
-        A broker would remove them at its start. Otherwise as ``run``.
+        A broker would remove them at its start. The rest is as in ``run``.
         """
         session = self._require_session()
         return self.purge_with_report(dry_run=dry_run).results_frame(session)
@@ -431,7 +425,7 @@ class LogDirectory:
     def undo(self, run_id: str, *, dry_run: bool = False) -> "DataFrame":
         """Restore each partition to its state before a run.
 
-        Otherwise as ``run``.
+        The rest is as in ``run``.
 
         Args:
             run_id: The run, as its report and the ledger name it.
@@ -443,7 +437,7 @@ class LogDirectory:
     def survey(self) -> "DataFrame":
         """Return what retention and compaction would do, by listings alone.
 
-        Rows of ``schemas.SURVEY``.
+        The rows are of ``schemas.SURVEY``.
 
         Raises:
             PylogError: The directory's own files, or an inventory, cannot be read.
@@ -474,7 +468,7 @@ class LogDirectory:
     def materialize(self, directory: str | Path, *, dry_run: bool = False) -> "DataFrame":
         """Write partitions of this managed root as a directory that Kafka opens.
 
-        Rows of ``schemas.MATERIALIZED``.
+        The result has rows of ``schemas.MATERIALIZED``.
 
         Args:
             directory: Absent, empty, or begun by a former run from the same root.
@@ -488,9 +482,7 @@ class LogDirectory:
         return self.materialize_with_report(directory, dry_run=dry_run).details_frame(session)
 
     def past_runs(self, *, last: int = 20) -> "DataFrame":
-        """Return the last runs of the ledger and the trash, newest first.
-
-        The options name both.
+        """Return the last runs of the options' ledger and trash, newest first.
 
         Rows of ``PastRun``.
 
@@ -511,35 +503,35 @@ class LogDirectory:
     def compact_with_report(self, *, dry_run: bool = False) -> RunReport:
         """Compact, and return the full report of the run.
 
-        Otherwise as ``compact``.
+        The rest is as in ``compact``.
         """
         return compact(self._place, [self.path], self._options(dry_run=dry_run))
 
     def recover_with_report(self, *, dry_run: bool = False) -> RunReport:
         """Recover, and return the full report with all cuts.
 
-        Otherwise as ``recover``.
+        The rest is as in ``recover``.
         """
         return recover(self._place, [self.path], self._options(dry_run=dry_run))
 
     def retain_with_report(self, *, dry_run: bool = False) -> RunReport:
         """Retain, and return the full report with deletions and their limits.
 
-        Otherwise as ``retain``.
+        The rest is as in ``retain``.
         """
         return retain(self._place, [self.path], self._options(dry_run=dry_run))
 
     def purge_with_report(self, *, dry_run: bool = False) -> RunReport:
         """Purge, and return the full report of the run.
 
-        Otherwise as ``purge``.
+        The rest is as in ``purge``.
         """
         return purge([self.path], self._options(dry_run=dry_run), place=self._place)
 
     def undo_with_report(self, run_id: str, *, dry_run: bool = False) -> RunReport:
         """Undo a run, and return the full report.
 
-        Otherwise as ``undo``.
+        The rest is as in ``undo``.
         """
         role = self.options.role
         return undo(
@@ -553,7 +545,7 @@ class LogDirectory:
     def survey_with_report(self) -> TransferReport:
         """Survey, and return the full report of the run.
 
-        Otherwise as ``survey``.
+        The rest is as in ``survey``.
         """
         return survey(self._place, [self.path], self.options)
 
@@ -562,7 +554,7 @@ class LogDirectory:
     ) -> TransferReport:
         """Ingest, and return the full report of the run.
 
-        Otherwise as ``ingest``.
+        The rest is as in ``ingest``.
         """
         options = self._options(dry_run=dry_run)
         return ingest(self._place, self.path, managed, options, rules=rules)
@@ -572,7 +564,7 @@ class LogDirectory:
     ) -> TransferReport:
         """Materialize, and return the full report of the run.
 
-        Otherwise as ``materialize``.
+        The rest is as in ``materialize``.
         """
         return materialize(self._place, self.path, directory, self._options(dry_run=dry_run))
 

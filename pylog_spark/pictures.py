@@ -470,9 +470,9 @@ def _sum(rows: Iterable[Row], name: str) -> int:
 
 
 def _unit(most: int) -> tuple[str, int]:
-    """Return the largest unit for a number of bytes, and its bytes.
+    """Return the largest unit not above a number of bytes.
 
-    The number is at least one of it.
+    The unit comes with its bytes.
     """
     power = min(max(most.bit_length() - 1, 0) // 10, len(_UNITS) - 1)
     return _UNITS[power], 1024**power

@@ -1,7 +1,6 @@
 """Columns of keys and values: raw, text, hexadecimal, Base64 or JSON.
 
-Where Python has to look at each value (text that is not printable, Base64, JSON, Avro), that is
-said.
+Python is used only for values that need a look each: unprintable text, Base64, JSON, Avro.
 """
 
 from typing import Any, Final
@@ -53,9 +52,7 @@ def format_column(values: pa.Array, how: ValueFormat) -> pa.Array:
 
 
 def text_column(values: pa.Array, how: ValueFormat) -> pa.Array:
-    """Return a column of bytes as lossless text; null stays null.
-
-    All characters are kept.
+    """Return a column of bytes as text without loss; null stays null.
 
     Args:
         values: binary.

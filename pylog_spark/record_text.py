@@ -1,6 +1,6 @@
 """Records as text one by one: text, hexadecimal, Base64, JSON or Avro.
 
-``record_columns`` does whole columns.
+``record_columns`` converts whole columns.
 """
 
 import json
@@ -89,7 +89,7 @@ def batch_not_in_format(batch: "pa.RecordBatch", error: NotInFormatError) -> Con
 def is_json(how: ValueFormat) -> bool:
     """Whether a format writes values as JSON.
 
-    Values may not be in their format then.
+    A value may then be malformed, which is an error (``not_in_format``).
     """
     return how is BytesFormat.JSON or isinstance(how, AvroFormat)
 
@@ -97,7 +97,7 @@ def is_json(how: ValueFormat) -> bool:
 def format_of_headers(how: ValueFormat) -> BytesFormat:
     """Return the format of header values for records in a format.
 
-    Few headers are JSON, or Avro, where records are.
+    Few headers are JSON, or Avro, even where records are.
     """
     return BytesFormat.TEXT if how is BytesFormat.JSON or isinstance(how, AvroFormat) else how
 
@@ -171,7 +171,7 @@ def header_pairs(headers: Iterable[Mapping[str, Any]], how: BytesFormat) -> str:
 def json_of(value: bytes, how: ValueFormat) -> str:
     """Return JSON, or what is Avro as JSON, on one line.
 
-    JSON is otherwise as it is: its numbers keep all their digits.
+    JSON is otherwise unchanged: its numbers keep all their digits.
 
     Args:
         value: The bytes.

@@ -1,6 +1,6 @@
 """The table of refusals: the meaning of each guard's code.
 
-A partition that is left alone has such a code, too.
+A partition that is skipped has such a code, too.
 
 ``docs/refusals.md`` shows this table, ``pylog explain CODE`` a row of it, and runs a line of it
 below their own tables, for what a person can do something about.

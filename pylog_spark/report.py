@@ -1,7 +1,7 @@
 """Rows as a person reads them, and as a program does.
 
-The tables of runs are declared here, ``text_table`` fits them to a terminal; JSON is one object a
-line, with every column.
+Tables of runs are declared here; ``text_table`` fits them to a terminal. JSON is one object a line,
+with every column.
 """
 
 from collections import Counter
@@ -34,7 +34,7 @@ _HELD_BACK: Final = frozenset({"FUTURE_TIMESTAMP", "HIGH_WATERMARK"})
 def is_notable_retention(row: Row) -> bool:
     """Whether retention deletes something, or a deletion is held back.
 
-    A person wants to hear of such a row.
+    Such a row matters to a person.
     """
     return bool(row["deleted_segments"]) or row["blocked_by"] in _HELD_BACK
 
@@ -54,10 +54,7 @@ def _kept_for(row: Row) -> str:
 
 
 def summary_line(rows: Sequence[Row]) -> str:
-    """Return a run's one-line summary: counts by status, and bytes.
-
-    The bytes are those of the partitions done, before and after.
-    """
+    """Return a run's one-line summary: counts by status, bytes before and after."""
     counts = Counter(str(row["status"]) for row in rows)
     parts = [f"{counts[status]} {status}" for status in Status if counts[status]]
     text = ", ".join(parts) if parts else "no partitions"
@@ -78,7 +75,7 @@ def summary_line(rows: Sequence[Row]) -> str:
 def growth_note(planned: Iterable[Row]) -> list[str]:
     """Return a line about compaction's growth, where its plans bound it.
 
-    Growth is the bytes that compaction may add.
+    Growth means bytes that compaction may add.
 
     Args:
         planned: Rows of ``RunReport.planned_rows``.
@@ -96,7 +93,7 @@ def growth_note(planned: Iterable[Row]) -> list[str]:
 def refusal_text(rows: Iterable[Row]) -> str:
     """Return the count of refused deletions and their permissions, or nothing.
 
-    It ends a line.
+    The text ends a line.
     """
     parts = [
         f"; {count} refused to delete: {reason}, {ALLOWED_BY[reason]} allows it"
@@ -114,7 +111,7 @@ def refused_deletions(rows: Iterable[Row]) -> dict[str, int]:
 def json_line(kind: str, row: Row) -> str:
     """Return a row as one line of JSON, its kind first.
 
-    To an error that Kafka has, too, Kafka's number and name of it are added.
+    An error that Kafka has, too, gets Kafka's number and name.
     """
     line = {"type": kind, **row}
     code = kafka_code_of(str(row.get("error_class")))
@@ -133,7 +130,7 @@ def error_text(row: Row) -> str:
 def partition_name(row: Row) -> str:
     """Return a row's topic and partition, or its directory without a name.
 
-    Of what is on its way in or out beside a partition it is the directory's own name.
+    A transient directory beside a partition has its own name.
     """
     if row.get("topic") is None:
         return printable(str(row.get("directory") or row.get("root") or "?"))
@@ -219,10 +216,7 @@ def _status_style(row: Row) -> str:
 
 
 def _bytes_after(row: Row) -> int | None:
-    """Return the size after a run.
-
-    Of what would be compacted it is at most the size before.
-    """
+    """Return the size after a run; of planned compactions, the size before."""
     before: int | None = row["bytes_before"]
     after: int | None = row["bytes_after"]
     is_bound = row["status"] == Status.PLANNED and row["action"] == Action.COMPACT

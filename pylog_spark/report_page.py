@@ -1,6 +1,6 @@
 """Write pages to read, print or send: one HTML file each.
 
-A page fetches nothing and trusts nobody.
+A page loads nothing, and escapes all content.
 
 Tables are those of a terminal (``text_table``), with all columns and rows; a click on a heading
 sorts by it. Whatever a row says is escaped. A policy in the page itself lets a browser run and

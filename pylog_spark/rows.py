@@ -1,6 +1,6 @@
 """Dataclasses as rows of tables: Arrow schemas, objects and rows.
 
-All three follow from the dataclass.
+The dataclass defines all three.
 
 A field is a column: its annotation says the type, ``column`` what it means. A field whose type is a
 dataclass itself stands for the columns of that one, in its place. All columns may be null to Arrow.
@@ -76,10 +76,7 @@ _BATCH_BYTES: Final = 4 * 1024 * 1024
 
 
 def column(comment: str) -> Any:
-    """Return a row's nullable field; the comment says its meaning.
-
-    It is null unless it is named.
-    """
+    """Return a row's nullable field, by default null, with its comment."""
     return field(default=None, metadata={"comment": comment})
 
 
@@ -100,7 +97,7 @@ def table_of(kind: type[T], values: Iterable[T]) -> pa.Table:
 def batches_of(kind: type[T], values: Iterable[T]) -> Iterator[pa.RecordBatch]:
     """Yield objects of a dataclass as batches of rows.
 
-    A batch has a few hundred rows, as ``rows_to_batches`` says, or a few megabytes of bytes.
+    A batch has a few hundred rows, as in ``rows_to_batches``, or a few megabytes.
     """
     schema, to_row = schema_of(kind), row_writer(kind)
     rows: list[dict[str, Any]] = []
@@ -207,7 +204,7 @@ _paths: Final[Callable[[Any], tuple[str, ...]]] = functools.cache(_list_paths)
 def rows_to_batch(schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
     """Return rows as one record batch; missing columns are null.
 
-    Texts that are no UTF-8, such as names of files that Kafka did not write, are spelled out.
+    Texts that are no UTF-8, such as foreign file names, are escaped.
 
     Raises:
         KeyError: A row names a column that the table does not have.
@@ -227,7 +224,7 @@ def rows_to_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows in batches of a few hundred.
 
-    One batch a row costs Spark more than the row itself.
+    A batch for each row would cost Spark more than the row.
 
     Raises:
         KeyError: A row names a column that the table does not have.

@@ -1,6 +1,6 @@
 """The columns of every table, declared once as dataclasses.
 
-A row is a dataclass, and the table's schema follows.
+The dataclass gives rows and schema.
 
 The schema is what executors and readers without a JVM use; ``rows.spark_ddl`` gives the same table
 to Spark. Nothing here imports pyspark. Each column carries what it means as its comment, which
@@ -35,7 +35,7 @@ from storage_core.errors import describe_failure
 class Action(enum.StrEnum):
     """The action of a run or of a result row.
 
-    RUN is a night of several steps; a row is of one step.
+    RUN is a nightly of several steps; a row is of one step.
     """
 
     RUN = "run"
@@ -320,10 +320,7 @@ INGEST: Final = schema_of(IngestRow)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurveyRow:
-    """Expected retention and compaction of a partition, by its listing.
-
-    The listing does not tell everything.
-    """
+    """Expected retention and compaction of a partition, as listings tell."""
 
     name: PartitionName
     directory: Text = column("path of the partition directory")
@@ -353,7 +350,7 @@ SURVEY: Final = schema_of(SurveyRow)
 class ExplanationRow:
     """A partition's explanation: when and why it is cleaned or deleted.
 
-    It is cleaned, or deletes its oldest segments, now, later or never.
+    The answer may be now, later or never.
     """
 
     name: PartitionName
@@ -539,10 +536,7 @@ OBSERVED: Final = schema_of(ObservedRow)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewestRecordRow:
-    """The time of a partition's newest record.
-
-    It is there whatever is to be done with the partition.
-    """
+    """The time of a partition's newest record, due or not."""
 
     name: PartitionName
     directory: Text = column("path of the partition directory")
@@ -564,7 +558,7 @@ STEPS: Final = "steps"
 class RetentionRow:
     """Retention's deletions of one partition, and the rest's reasons to stay.
 
-    It is for people and programs.
+    Reports show it to people and programs.
     """
 
     name: PartitionName
@@ -581,7 +575,7 @@ RETENTION: Final = schema_of(RetentionRow)
 class CleaningRow:
     """One round of compaction: bytes and records read and written.
 
-    The names are those of Kafka's cleaner.
+    The columns have the names of Kafka's cleaner.
     """
 
     run_id: str = column("the run")
@@ -639,7 +633,7 @@ RECOVERY_WORK: Final = schema_of(RecoveryWorkRow)
 class RecoveryRow:
     """The outcome of recovery for one partition, real or planned.
 
-    It is for people and programs.
+    Reports show it to people and programs.
     """
 
     name: PartitionName

@@ -323,9 +323,7 @@ def session_conf(
 
 
 def delta_jars(ivy_settings: Path | None = None) -> list[Path]:
-    """Return Delta's jars for this Python, fetched on first use.
-
-    They fit its pyspark and delta-spark.
+    """Return Delta's jars for this Python's pyspark, fetched on first use.
 
     Args:
         ivy_settings: Ivy's settings, for repositories of one's own.
@@ -385,7 +383,7 @@ def _shared_classes(java: Java, jars: Sequence[Path], options: str) -> tuple[str
 def _prepare_environment(master: str) -> Java:
     """Set the environment variables for Spark; keep the user's.
 
-    Spark takes some settings only from there.
+    Spark reads some settings only there.
     """
     java = find_java()
     os.environ["JAVA_HOME"] = str(java.home)
@@ -399,9 +397,7 @@ def _prepare_environment(master: str) -> Java:
 
 @contextmanager
 def _safe_workers() -> Iterator[None]:
-    """Keep JVM-started Pythons out of their working directory.
-
-    They would look into it for packages.
+    """Keep JVM-started Pythons from importing out of their working directory.
 
     Some of its Pythons it tells nothing but what it was told itself. What they find there by chance
     otherwise, our own packages in a checkout, they are told where to find.
@@ -428,7 +424,7 @@ def _is_on_this_host(master: str) -> bool:
 def _log_options() -> str:
     """Return the JVM's options for a quiet log.
 
-    Its settings lie in the package or the checkout.
+    The package or the checkout has its settings.
     """
     package = Path(__file__).parent
     for conf in (package / "conf", package.parent / "conf"):

@@ -34,7 +34,7 @@ _traces: Final = logging.Formatter()
 
 
 class _JsonHandler(logging.Handler):
-    """Writes each record as one line of JSON, in one piece.
+    """Writes each record at once as one line of JSON.
 
     Several processes share the stream.
     """
@@ -83,9 +83,9 @@ def is_json_logged() -> bool:
 
 @contextmanager
 def log_fields(**fields: object) -> Iterator[None]:
-    """Let log lines that are written within say more; also a decorator.
+    """Add fields to log lines within a block; also a decorator.
 
-    Not for the inside of a generator, which shares its context with who asks for the next value.
+    Not for the inside of a generator, which shares its context with its consumer.
 
     Args:
         **fields: What they say, by key; None is left out.

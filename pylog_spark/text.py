@@ -33,9 +33,7 @@ def valid_texts(value: Any) -> Any:
 
 
 def to_json(value: Any, **options: Any) -> str:
-    """Return JSON in valid UTF-8, for any names or texts.
-
-    What it says of places is without their passwords.
+    """Return JSON in valid UTF-8, for any names, without passwords in places.
 
     Args:
         value: What ``json.dumps`` takes.
@@ -53,7 +51,7 @@ def printable(text: str) -> str:
 def escaped(text: str) -> str:
     r"""Return text with all unsafe or unprintable characters escaped.
 
-    A terminal would act upon them, or could not show them.
+    A terminal would obey them, or could not show them.
 
     A topic name, a key or an error text may hold control characters, colour sequences or halves
     of characters; these become ``\xNN`` and the like. Line ends and tabs are escaped too.

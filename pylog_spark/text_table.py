@@ -148,10 +148,7 @@ def _write_table(console: Console, table: Table, *, is_wide: bool) -> None:
 
 
 def _root_column(rows: Sequence[Row], *, is_wide: bool) -> tuple[tuple[Column, ...], str]:
-    """Return the column of roots and their shared folder.
-
-    There is no column for a single root.
-    """
+    """Return the column of several roots, and their shared folder."""
     if not has_several_roots(rows):
         return (), ""
     parent = "" if is_wide else _shared_folder({str(row.get("root")) for row in rows})
@@ -172,7 +169,7 @@ def _shared_folder(roots: Iterable[str]) -> str:
 def _note_column(kind: TableKind, rows: Sequence[Row], *, parent: str) -> _Filled | None:
     """Return the notes of rows as a column; None without notes.
 
-    A root is named by the table or above it, and is not repeated.
+    The root's name, shown by the table or above it, is not repeated.
     """
     if kind.note is None:
         return None
@@ -190,9 +187,9 @@ def _note_column(kind: TableKind, rows: Sequence[Row], *, parent: str) -> _Fille
 
 
 def _without_folder(text: str, folder: str) -> str:
-    """Return a sentence whose paths in a folder begin behind it.
+    """Return a sentence with paths in a folder shortened to their rest.
 
-    A salvage or a trash repeats the whole path of a root inside of its own: there it stays.
+    In a salvage or a trash the path of a root inside stays whole.
     """
     return re.sub(rf"(?<![\w.~-]){re.escape(folder)}", "", text)
 
@@ -202,9 +199,7 @@ def _width(columns: Sequence[_Filled]) -> int:
 
 
 def _fit(columns: Sequence[_Filled], room: int) -> tuple[list[_Filled], list[str]]:
-    """Return the fitting columns, and the headings of the others.
-
-    The columns are as wide as they may be.
+    """Return the fitting columns, as wide as possible, and other headings.
 
     A single long name folds before it costs all rows a column.
     """
@@ -279,9 +274,9 @@ def _line(cells: Sequence[_Drawn], style_of: Callable[[Column], Style | None]) -
 
 
 def _rest(cells: Sequence[_Drawn]) -> list[_Drawn]:
-    """Return the overflow of a row's cells; nothing without any.
+    """Return the overflow of a row's cells for a further line.
 
-    It goes to a further line.
+    It is empty without any.
     """
     if all(
         len(cell.text) <= cell.of.width and cell_len(cell.text) <= cell.of.width for cell in cells

@@ -1,6 +1,6 @@
 """This user's cache folder, private and safe to delete.
 
-Its files can be made again.
+Its files can be created anew.
 
 Programs are started from these folders and jars loaded, so a folder that others can write to, or
 put another one in the place of, is never used.
@@ -52,7 +52,7 @@ def _candidate_roots() -> list[Path]:
 def _make_private(folder: Path) -> Path:
     """Make the folder private; raise OSError if it cannot be.
 
-    It may be somebody else's, open to others, or read-only.
+    It may be another user's, open to others, or read-only.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     for level in (folder.parent, folder):

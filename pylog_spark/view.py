@@ -81,7 +81,7 @@ class Table:
 class Sentence:
     """A sentence with a style; plain text is a sentence without one.
 
-    A terminal breaks it between words, unless it holds a long command.
+    A terminal breaks it between words, except a long command.
 
     Attributes:
         text: The sentence.

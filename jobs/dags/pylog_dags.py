@@ -1,4 +1,4 @@
-"""A nightly, a retention in between, and a verification a week, of one archive.
+"""DAGs for one archive: a nightly, a retention between, a weekly verification.
 
 To be copied into Airflow's folder of DAGs beside ``pylog_operator.py``; what is yours stands in
 ``PARAMS``, and can be said anew at each trigger.

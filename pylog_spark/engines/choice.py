@@ -61,9 +61,7 @@ def open_engine(place: Place, *, tag: str) -> AnyEngine:
 
 
 def open_look_engine(place: Place, engine: AnyEngine) -> AnyEngine:
-    """Return the engine for a run's small looks.
-
-    Otherwise it is like ``open_engine``.
+    """Return the engine for a run's small looks, like ``open_engine`` otherwise.
 
     Where the slots of a session lie in this machine, its driver has looked before the session has
     planned a job: those are the driver's own. Elsewhere only executors may see the disks.

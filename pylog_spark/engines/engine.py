@@ -1,6 +1,6 @@
 """The interface of engines: units become tasks, tasks make Arrow rows.
 
-It is the one way to run the stages of an operation.
+All stages of operations run through it.
 
 An operation says what each task does and how rows go from the tasks of one stage to those of the
 next. Where the tasks run is the engine's matter: Spark's executors (``spark_engine``), or processes
@@ -77,9 +77,7 @@ class Rows(Protocol):
     def deal_by(
         self, keys: Sequence[str], tasks: int, *, lanes: Mapping[str, range] | None = None
     ) -> Self:
-        """Return the rows dealt out by keys.
-
-        Rows with equal values are in one task.
+        """Return the rows dealt out to tasks by keys; equal values meet.
 
         Args:
             keys: Columns.
@@ -121,7 +119,7 @@ class HandedOver(Generic[RowsT]):
 class Engine(ABC, Generic[RowsT]):
     """Runs the stages of one run; a context manager.
 
-    It frees what it published and kept.
+    At its end it frees everything published and kept.
 
     After an error no task works any more when the block is left: whoever holds locks gives them
     back after that.
@@ -166,7 +164,7 @@ class Engine(ABC, Generic[RowsT]):
     def release(self) -> None:
         """Free everything published and kept so far.
 
-        What reads it must have been collected before.
+        Collect all rows that depend on it before.
         """
 
     @abstractmethod
@@ -176,9 +174,9 @@ class Engine(ABC, Generic[RowsT]):
         work: Callable[[T], Iterator[pa.RecordBatch]],
         schema: pa.Schema,
     ) -> RowsT:
-        """Return the rows of work on the units, one task a unit.
+        """Return the rows of work on the units, in their order.
 
-        They are in the units' order.
+        Each unit is a task.
 
         Args:
             units: At least one; values that pickle.
@@ -279,9 +277,7 @@ class Engine(ABC, Generic[RowsT]):
 
     @abstractmethod
     def stream(self, rows: RowsT, schema: pa.Schema, description: str) -> Iterator[pa.RecordBatch]:
-        """Run small stages once, and yield the rows.
-
-        They read little. Never all rows are held.
+        """Run small stages once, and yield the rows, never all in memory.
 
         Args:
             rows: What to run.
@@ -294,9 +290,7 @@ class Engine(ABC, Generic[RowsT]):
         """Run stages and return the rows, as they are."""
 
     def keep(self, rows: RowsT, description: str, *, is_look: bool = False) -> RowsT:
-        """Return the same rows for several readers, computed once.
-
-        The tasks do not run again for each of them.
+        """Return the same rows for several readers, computed only once.
 
         They run now, or when somebody reads the first time; their rows stay where tasks are.
 
@@ -345,7 +339,7 @@ class Engine(ABC, Generic[RowsT]):
     def wait_for(self, outcome: Future[T]) -> T:
         """Return what ``alongside`` started, when it has ended, or raise its error.
 
-        It is waited for in small steps: between them it is noticed that this program has to end.
+        The wait is in small steps, between which a request to end this program is noticed.
         """
         interruption.check()
         while not outcome.done():
@@ -361,7 +355,7 @@ class Engine(ABC, Generic[RowsT]):
     def completed_tasks(self, tasks: int) -> int:
         """Return the number of completed tasks of a running stage.
 
-        The stage is found by its number of tasks.
+        Their number of tasks identifies the stage.
         """
 
 

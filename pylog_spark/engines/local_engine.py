@@ -107,10 +107,7 @@ class LocalRows:
     def deal_by(
         self, keys: Sequence[str], tasks: int, *, lanes: Mapping[str, range] | None = None
     ) -> "LocalRows":
-        """Return the rows dealt out by keys.
-
-        Rows with equal values are in one task.
-        """
+        """Return the rows dealt out to tasks by keys; equal values meet."""
         return self._dealt(by_keys(keys, tasks, dict(lanes or {})), tasks)
 
     def to_units(self, units: int) -> "LocalRows":
@@ -170,7 +167,7 @@ class LocalEngine(Engine[LocalRows]):
     def threads_of(self, tasks: int) -> int:
         """Return the number of threads for each of some tasks.
 
-        The slots lie in one machine.
+        All slots are of one machine.
         """
         return max(1, self._slots // max(1, tasks))
 
@@ -188,7 +185,7 @@ class LocalEngine(Engine[LocalRows]):
     def release(self) -> None:
         """Free everything published and kept so far.
 
-        What reads it must have been collected before.
+        Collect all rows that depend on it before.
         """
         for file in self._published:
             file.unlink(missing_ok=True)
@@ -202,9 +199,9 @@ class LocalEngine(Engine[LocalRows]):
         work: Callable[[T], Iterator[pa.RecordBatch]],
         schema: pa.Schema,
     ) -> LocalRows:
-        """Return the rows of work on the units, one task a unit.
+        """Return the rows of work on the units, in their order.
 
-        They are in the units' order.
+        Each unit is a task.
         """
         return LocalRows((_Branch(units=list(units), begin=work),), schema.remove_metadata())
 
@@ -234,17 +231,11 @@ class LocalEngine(Engine[LocalRows]):
         return LocalRows((_Branch(units=results, begin=read_pieces(rows.schema)),), rows.schema)
 
     def hand_over(self, rows: LocalRows) -> None:
-        """Return None: rows lie in files of the run.
-
-        Those go with it.
-        """
+        """Return None: rows lie in files that end with the run."""
         del rows
 
     def _run(self, rows: LocalRows, sink: Sink, *, is_look: bool) -> list[list[Piece]]:
-        """Return the results of all tasks; branches do not wait.
-
-        The tasks of a branch wait for no other branch.
-        """
+        """Return the results of all tasks; no branch waits for another."""
         branches = [
             self.alongside(partial(self._run_branch, branch, rows.schema, sink, is_look=is_look))
             for branch in rows.branches
@@ -302,7 +293,7 @@ class LocalEngine(Engine[LocalRows]):
     def completed_tasks(self, tasks: int) -> int:
         """Return the number of completed tasks of a running stage.
 
-        The stage is found by its number of tasks.
+        Their number of tasks identifies the stage.
         """
         with self._lock:
             counts = [each.completed for each in self._running if len(each.inputs) == tasks]

@@ -1,6 +1,6 @@
 """The driver's side of the local engine's processes.
 
-It says who does which task, and what happens if a process dies.
+It assigns tasks to processes, and replaces a process that dies.
 
 Each lane, a thread, has a process of its own and hands it one task after the other. A process that
 dies is replaced, and its task given to another: tasks may be done twice.
@@ -222,10 +222,7 @@ def modules_of_tasks() -> list[str]:
 
 
 class ProcessLanes(Lanes):
-    """Lanes with a process each, forked from one with all imports.
-
-    It has imported what tasks need.
-    """
+    """Lanes with a process each, forked from one with all imports."""
 
     def __init__(self, most: int) -> None:
         super().__init__(most)

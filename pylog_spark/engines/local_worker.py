@@ -1,6 +1,4 @@
-"""The local engine's processes: one with all imports, and its forks.
-
-The one imports what tasks need; the forks do the work.
+"""The local engine's processes: one with all imports, and its working forks.
 
 The first one has no threads, so that it may fork; the driver has some. It ends when the driver
 does, however that ends, and takes its forks with it. Should it be killed itself, the kernel kills
@@ -63,10 +61,7 @@ def serve_forks(descriptor: int) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends.
-
-    The parent may have ended already.
-    """
+    """Have the kernel kill this process at, or after, its parent's end."""
     if _libc.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != parent:

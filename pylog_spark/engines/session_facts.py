@@ -22,10 +22,7 @@ _PROBE_ROWS: Final = 1 << 16
 
 
 def is_connect(spark: "SparkSession") -> bool:
-    """Whether a session is one of Spark Connect.
-
-    Such a session has no JVM and no broadcast variables.
-    """
+    """Whether a session is one of Spark Connect, without JVM and broadcasts."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
@@ -66,7 +63,7 @@ def is_local(spark: "SparkSession") -> bool:
 def heap_bytes(spark: "SparkSession") -> int:
     """Return the smaller heap of a session's driver and executors.
 
-    Of a driver in another process (Spark Connect) nobody tells: Spark's default is taken.
+    A driver in another process (Spark Connect) does not tell: Spark's default counts.
     """
     if is_connect(spark):
         return _DEFAULT_HEAP_BYTES
@@ -83,7 +80,7 @@ def heap_bytes(spark: "SparkSession") -> int:
 def has_files_of_driver(spark: "SparkSession") -> bool:
     """Whether a session takes a path without scheme as a local one.
 
-    To Python it is one of this machine.
+    Python then takes the path as one of this machine.
 
     To a session of Spark Connect it is one of the server's; to one that is told so it is one of
     HDFS or of an object store. A session that does not say counts as one of these.
@@ -100,7 +97,7 @@ def has_files_of_driver(spark: "SparkSession") -> bool:
 def has_delta(spark: "SparkSession") -> bool:
     """Whether a session reads and writes Delta tables.
 
-    Where its settings do not say, it is asked to read one: it knows what Delta is, or it does not.
+    If its settings do not tell, it is asked to read one.
     """
     if _DELTA_EXTENSION in (setting(spark, "spark.sql.extensions") or ""):
         return True

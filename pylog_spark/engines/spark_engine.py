@@ -88,10 +88,7 @@ class SparkRows:
     def deal_by(
         self, keys: Sequence[str], tasks: int, *, lanes: Mapping[str, range] | None = None
     ) -> "SparkRows":
-        """Return the rows dealt out by keys.
-
-        Rows with equal values are in one task.
-        """
+        """Return the rows dealt out to tasks by keys; equal values meet."""
         if not lanes:
             return SparkRows(self.frame.repartition(tasks, *keys))
         first = max(lane.stop for lane in lanes.values())
@@ -194,7 +191,7 @@ class SparkEngine(Engine[SparkRows]):
     def release(self) -> None:
         """Free everything published and kept so far.
 
-        What reads it must have been collected before.
+        Collect all rows that depend on it before.
         """
         _free(self._kept, self._broadcasts)
         self._kept.clear()
@@ -206,9 +203,9 @@ class SparkEngine(Engine[SparkRows]):
         work: Callable[[T], Iterator[pa.RecordBatch]],
         schema: pa.Schema,
     ) -> SparkRows:
-        """Return the rows of work on the units, one task a unit.
+        """Return the rows of work on the units, in their order.
 
-        They are in the units' order.
+        Each unit is a task.
         """
         published = self.publish(list(units))
 
@@ -227,10 +224,7 @@ class SparkEngine(Engine[SparkRows]):
     def stream(
         self, rows: SparkRows, schema: pa.Schema, description: str
     ) -> Iterator[pa.RecordBatch]:
-        """Run stages, and yield the rows.
-
-        The driver has those of one task at a time.
-        """
+        """Run stages and yield the rows, one task's at a time."""
         self.describe(description)
         iterator = rows.frame.toLocalIterator()
         while several := list(islice(iterator, _STREAMED_ROWS)):
@@ -263,7 +257,7 @@ class SparkEngine(Engine[SparkRows]):
     def completed_tasks(self, tasks: int) -> int:
         """Return the number of completed tasks of a running stage.
 
-        The stage is found by its number of tasks.
+        Their number of tasks identifies the stage.
 
         A session of Spark Connect tells only when a stage has ended.
         """

@@ -1,6 +1,4 @@
-"""The budgets of a run: bytes, time, and disk space.
-
-They limit what it may still begin with.
+"""The budgets of a run for new work: bytes, time, disk space.
 
 A budget is asked between waves, never within one: what was begun is finished, and what finished
 waves committed stays.

@@ -1,7 +1,4 @@
-"""Build each log directory's topic catalogue, from metadata and options.
-
-The metadata are the cluster's own.
-"""
+"""Build each log directory's topic catalogue, from cluster metadata and options."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -96,9 +93,7 @@ def read_metadata(roots: Sequence[LogRoot]) -> dict[str, ClusterMetadata]:
 
 
 def read_meta_properties(location: str) -> MetaProperties | None:
-    """Return a log directory's ``meta.properties``, or None without one.
-
-    It says which broker the directory belongs to.
+    """Return a log directory's ``meta.properties``, its broker's identity, or None.
 
     Raises:
         CheckpointError: ``meta.properties`` is malformed.

@@ -116,6 +116,6 @@ def _is_refused(results: pa.Table, for_a_person: Collection[str]) -> bool:
 def is_as_bad(worst: Severity | None, fail_on: Severity | None) -> bool:
     """Return whether the worst finding is as bad as ``--fail-on``.
 
-    None stands for nothing.
+    The option's value None means that no finding is bad.
     """
     return worst is not None and fail_on is not None and worst.rank >= fail_on.rank

@@ -96,7 +96,7 @@ def check_roots(
 def _check_clock(root: LogRoot, options: JobOptions) -> None:
     """Refuse the machine's clock if it is wrong for sure.
 
-    A clock that was said is taken as it is.
+    A clock from an option is not checked.
     """
     if options.now_is_said:
         return
@@ -111,9 +111,7 @@ def _check_clock(root: LogRoot, options: JobOptions) -> None:
 
 
 def check_ledger(roots: Sequence[LogRoot], ledger: str | None) -> None:
-    """Refuse a ledger in a log directory.
-
-    A broker stops at a folder that is no partition.
+    """Refuse a ledger in a log directory: its folder stops a broker.
 
     Raises:
         ConfigError: It lies in one of these, or in any other of this machine.
@@ -135,10 +133,7 @@ def check_ledger(roots: Sequence[LogRoot], ledger: str | None) -> None:
 
 
 def _split_url(place: str) -> tuple[str, str]:
-    """Return scheme and path of a URL as Hadoop understands it.
-
-    ``file:/a`` is one, too.
-    """
+    """Return scheme and path of a URL, also ``file:/a``, as Hadoop."""
     parts = urlsplit(place)
     if parts.scheme == "file" or "://" in place:
         return parts.scheme, parts.path
@@ -155,7 +150,7 @@ def _is_below(url: str, root: str) -> bool:
 def _check_trash(roots: Sequence[LogRoot], trash: str | None) -> None:
     """Refuse a trash in a log directory, as with the ledger.
 
-    Managed roots put nothing there.
+    Managed roots do not use a trash.
     """
     if not roots or any(not root.role.facts.keeps_generations for root in roots):
         check_outside("--trash", trash, roots)
@@ -231,9 +226,7 @@ def _check_one_broker(roots: Sequence[LogRoot]) -> None:
 
 
 def check_salvage(roots: Sequence[LogRoot], options: JobOptions) -> None:
-    """Refuse a salvage folder in a log directory.
-
-    There it would keep a broker from starting.
+    """Refuse a salvage folder in a log directory: it stops a broker.
 
     Raises:
         ConfigError: It lies in one.
@@ -246,7 +239,7 @@ def check_recovery(
 ) -> tuple[JobOptions, tuple[str, ...]]:
     """Check that a recovery may be made; only report on copies.
 
-    A copy is only cut where that is said.
+    A copy is only cut on explicit demand.
 
     Returns:
         (options, notes): those to go on with, and what a reader should know of the run.
@@ -299,7 +292,7 @@ def check_of_brokers(roots: Sequence[LogRoot], reason: str) -> None:
 def _refuse_to_cut_objects(roots: Iterable[LogRoot]) -> None:
     """Refuse to cut logs on object stores and in managed roots.
 
-    There this version only reports.
+    This version only reports there.
     """
     for root in roots:
         if root.role.facts.has_manifests or local_path(root.location) is None:

@@ -1,6 +1,6 @@
 """The job of a run: its name, its roots, its options.
 
-All steps know it, whatever the operation.
+All steps of any operation use it.
 """
 
 import json
@@ -91,9 +91,7 @@ def new_job(  # what all runs have, and what some have
     request: Mapping[str, object] | None = None,
     outputs: tuple[str, ...] | None = None,
 ) -> Job:
-    """Return a new run with a unique name.
-
-    Names sort by time.
+    """Return a new run with a unique name; names sort by time.
 
     Args:
         action: The command that asked for it.
@@ -153,7 +151,7 @@ def run_context(job: Job, unclean: frozenset[str]) -> RunContext:
 def run_trash(job: Job) -> Path | None:
     """Return the run's folder in the trash, if any.
 
-    The run keeps there what it takes out of local directories.
+    The folder keeps files that the run removes from local directories.
     """
     trash = job.options.trash
     return None if trash is None else plain_path(Path(trash)) / job.run_id
@@ -162,7 +160,7 @@ def run_trash(job: Job) -> Path | None:
 def _remote_roots(job: Job) -> frozenset[str]:
     """Return the roots with segments in remote storage, unless overridden.
 
-    It is their broker that kept segments there.
+    Their broker has moved segments there.
     """
     if "REMOTE_STORAGE" in job.options.limits.overrides:
         return frozenset()
@@ -172,7 +170,7 @@ def _remote_roots(job: Job) -> frozenset[str]:
 def brokers_of(roots: Sequence[LogRoot]) -> dict[str, object]:
     """Return a value per root, equal for roots of one broker.
 
-    A root that does not say its broker stands for itself.
+    A root without a broker id stands for itself.
     """
     brokers: dict[str, object] = {}
     for root in roots:

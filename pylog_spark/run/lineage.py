@@ -1,6 +1,6 @@
 """Tell OpenLineage of a run's begin, end, inputs and outputs.
 
-These are the roots that it reads and writes.
+Inputs and outputs are its roots.
 
 The client of OpenLineage is configured as everywhere, by its own environment and files.
 """
@@ -151,10 +151,7 @@ def _output(state: RunState, root: str) -> OutputDataset:
 
 
 def _dataset(root: str) -> Dataset:
-    """Return a place in OpenLineage's naming.
-
-    ``file`` and a path, or bucket and key.
-    """
+    """Return a place in OpenLineage's naming: ``file`` and path, or bucket, key."""
     path = local_path(root)
     if path is not None:
         place: LocalFileSystem | S3 | GCS = LocalFileSystem(valid_text(str(path)))

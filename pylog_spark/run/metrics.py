@@ -1,6 +1,4 @@
-"""Export a run's numbers to Prometheus, by file or by push.
-
-The file is for node_exporter, the push goes to a Pushgateway.
+"""Export a run's numbers to Prometheus, by node_exporter's file or Pushgateway.
 
 They are those of the run's own report; names are Kafka's gauges' where Kafka has one. A run that
 has ended replaces the numbers of the one before, and nothing is written when it begins: whoever
@@ -64,9 +62,7 @@ class _Sample(NamedTuple):
 
 
 class MetricsFile:
-    """A writer of a run's numbers into a text-format file.
-
-    The file is always written whole.
+    """A writer of a run's numbers into a whole text-format file.
 
     Args:
         path: Where to; node_exporter's textfile collector reads ``*.prom``.
@@ -87,9 +83,7 @@ class MetricsFile:
 
 
 class MetricsPush:
-    """A sender of a run's numbers to a Pushgateway.
-
-    Each root has a group there.
+    """A sender of a run's numbers to a Pushgateway, grouped by root.
 
     A path is one of this host: its group has the host's name as well.
 

@@ -23,7 +23,7 @@ _LOG_DIR_KEYS: Final = ("log.dirs", "log.dir")
 def check_configured(location: str, options: JobOptions) -> None:
     """Refuse a broker's log directory missing from the broker's own file.
 
-    Without that file, or where it names no directories, any directory may be the broker's.
+    Without that file, or directories in it, any directory may be the broker's.
 
     Raises:
         LogDirectoryNotFoundError: ``log.dirs`` names others only.
@@ -40,7 +40,7 @@ def check_configured(location: str, options: JobOptions) -> None:
 def find_missing_directories(roots: Sequence[LogRoot], options: JobOptions) -> dict[str, list[str]]:
     """Return, by root, evidence of further log directories of its broker.
 
-    The run was not given these.
+    These directories are missing from the run.
 
     Two sources are asked: the registration of the broker in the cluster's metadata, by the ids of
     directories, and the broker's own file, by their paths.

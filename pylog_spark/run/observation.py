@@ -1,6 +1,4 @@
-"""Observe a run's partitions once, and changed ones again.
-
-All steps of the run share one look.
+"""Observe a run's partitions once for all steps, and changed ones again.
 
 A step is planned from what was seen when the first one asked. A partition of which files were
 changed since is looked at again; and whatever is changed is held against the directory right
@@ -53,9 +51,7 @@ class Observation:
         self._changed: dict[str, str] = {}
 
     def note_changes(self, plans: pa.Table, ordinals: Iterable[int]) -> None:
-        """Note that work on partitions has begun.
-
-        What was seen of them holds no more.
+        """Note the begin of work on partitions, which outdates observations.
 
         Args:
             plans: A table with root and directory.
@@ -72,9 +68,7 @@ class Observation:
         excluded: frozenset[str] = frozenset(),
         among: Collection[str] | None = None,
     ) -> pa.Table:
-        """Return a step's rows; refuse partitions held twice.
-
-        The rows are of the step's own schema.
+        """Return a step's rows, in its schema; refuse partitions held twice.
 
         Args:
             step: One of the steps of this run.

@@ -119,10 +119,7 @@ class SavedPlan:
 
 
 def encode_options(options: JobOptions) -> dict[str, Any]:
-    """Return options as plain values, for a plan.
-
-    Options that are no part of a plan are left out.
-    """
+    """Return the options that belong to a plan, as plain values."""
     # A guard is switched off on the command line alone, each time anew.
     options = replace(options, limits=replace(options.limits, overrides=frozenset()))
     values = {name: value for name, value in asdict(options).items() if name not in _LEFT_OUT}
@@ -248,9 +245,7 @@ def _check_size(size_bytes: int) -> None:
 
 
 def saved_plan(options: JobOptions) -> SavedPlan | None:
-    """Read the plan to apply, whole; None for none.
-
-    The options name its file.
+    """Read the whole plan to apply, named by options; None for none.
 
     Raises:
         ConfigError: The file cannot be read, or is no plan of this version.
@@ -259,10 +254,7 @@ def saved_plan(options: JobOptions) -> SavedPlan | None:
 
 
 def expected_operations(saved: SavedPlan, actions: Collection[str]) -> dict[str, str]:
-    """Return digests of a saved plan's operations, by directory.
-
-    They are those of some actions.
-    """
+    """Return digests of a saved plan's operations, by directory, for some actions."""
     return {
         partition.directory: digest_operations(json.dumps(partition.plan["operations"]))
         for partition in saved.partitions
@@ -348,7 +340,7 @@ def _partition(row: Mapping[str, Any], number: int) -> PlannedPartition:
 def _file(facts: Sequence[Any]) -> FileFacts:
     """Check a file's facts: name, size and time.
 
-    A plan has so many of them that they are read by themselves.
+    A plan has very many files: so these are read apart.
     """
     name, size, time = facts
     if type(name) is not str or type(size) is not int or type(time) is not int:

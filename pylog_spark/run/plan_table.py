@@ -1,7 +1,4 @@
-"""The driver's table of plans: sort, check and report its rows.
-
-They are checked across directories.
-"""
+"""The driver's table of plans: sort, check across directories and report."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -75,9 +72,7 @@ def only_planned(plans: pa.Table, keys: Collection[RowKey]) -> pa.Table:
 
 
 def sort_plans(plans: pa.Table, order: Order = Order.URGENCY) -> pa.Table:
-    """Return the rows in report order: due ones, then the others.
-
-    What is due is sorted as asked for.
+    """Return the rows in report order: due ones as requested, then others.
 
     Kafka cleans the filthiest log first; equal ones follow by name. Whole columns are compared: of
     a hundred thousand rows no object is made.
@@ -96,7 +91,7 @@ def sort_plans(plans: pa.Table, order: Order = Order.URGENCY) -> pa.Table:
 def refuse_duplicates(plans: pa.Table, brokers: Mapping[str, object]) -> pa.Table:
     """Fail every partition held in two directories of one broker.
 
-    Which of them is right is unknown.
+    It is unknown which one is right.
 
     Args:
         plans: Rows of ``schemas.PLAN``, or of another table of partition directories.
@@ -228,9 +223,7 @@ def _take(table: pa.Table, numbers: Iterable[int]) -> pa.Table:
 
 
 def read_planned(kind: type[T], plans: pa.Table) -> Iterator[T]:
-    """Yield the planned rows as objects, some rows at a time.
-
-    Each has a list of segments.
+    """Yield planned rows, with their segments, as objects, some at once.
 
     Args:
         kind: A dataclass; its columns are some of the table's, and ``ordinal``, a row's number.

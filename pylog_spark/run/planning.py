@@ -1,6 +1,6 @@
 """Plan the work units of tasks and the maps published together.
 
-Units say which task does what, and in which order.
+A unit is the work of one task, in order.
 
 Pure functions over sizes; nothing here knows Spark or a file. An *item* is the smallest piece that
 one task can do (a segment in pass one, a group in pass two, a whole partition), a *unit* is what
@@ -164,7 +164,7 @@ def broadcast_budget(most_bytes: int, *, heap_bytes: int) -> int:
 def count_look_tasks(rows: int | None, *, slots: int) -> int:
     """Return the number of tasks to look at partitions.
 
-    It goes by the number of partitions, and is never more than the slots need.
+    It depends on the number of partitions, up to what the slots need.
 
     Args:
         rows: How many partitions there may be, None where that is not known before they are listed.
@@ -177,7 +177,7 @@ def count_look_tasks(rows: int | None, *, slots: int) -> int:
 def are_looked_at_here(partitions: int | None) -> bool:
     """Return whether to look at partitions in this process.
 
-    That takes about as long as processes that could do it need to start.
+    It takes about as long as starting processes for it.
 
     Args:
         partitions: How many there are at most; None where that is not known.
@@ -188,15 +188,15 @@ def are_looked_at_here(partitions: int | None) -> bool:
 def are_read_here(items: Iterable[WorkItem[T]]) -> bool:
     """Return whether to read items in this process.
 
-    That takes about as long as processes that could do it need to start.
+    It takes about as long as starting processes for it.
     """
     return sum(item.size_bytes + ITEM_OVERHEAD_BYTES for item in items) <= MOST_READ_HERE
 
 
 def choose_buckets(*, entry_bytes: int, bucket_bytes: int, slots: int) -> int:
-    """Return into how many buckets keys are dealt out.
+    """Return the number of buckets for dealing out keys.
 
-    Enough that each fits its task, and one for each slot unless they are hardly worth a task.
+    Each bucket fits a task; there is one for each slot unless that is too small for a task.
 
     Args:
         entry_bytes: Upper bound of the bytes of all entries.
@@ -210,7 +210,7 @@ def choose_buckets(*, entry_bytes: int, bucket_bytes: int, slots: int) -> int:
 def estimate_map_bytes(*, offset_span: int, dirty_bytes: int, capacity: int | None) -> int:
     """Return an upper bound of a merged map's size.
 
-    It is made of its keys, and a bit for each record.
+    The map has its keys, and a bit for each record.
 
     Args:
         offset_span: Offsets that the dirty section spans, gaps included.
@@ -225,7 +225,7 @@ def estimate_map_bytes(*, offset_span: int, dirty_bytes: int, capacity: int | No
 def count_records_at_most(*, offset_span: int, size_bytes: int) -> int:
     """Return an upper bound of the records in some segments.
 
-    It follows from their offsets and bytes.
+    Offsets and bytes give the bound.
     """
     return min(offset_span, size_bytes // LEAST_RECORD_BYTES)
 
@@ -243,9 +243,7 @@ def choose_unit_bytes(total_bytes: int, *, slots: int, least_bytes: int, most_by
 
 
 def cut_beside(sizes: Sequence[int], *, slots: int) -> list[int]:
-    """Cut small partitions into jobs of about equal cost.
-
-    The jobs run beside the stages of big partitions.
+    """Cut small partitions into equally dear jobs beside big partitions' stages.
 
     Spark serves jobs in the order in which they were started: what a big partition needs next
     waits for the jobs beside it that were started before, so these have to be short.
@@ -297,9 +295,7 @@ def pack_units(
 
 
 def count_busy(units: Sequence[WorkUnit[Any]]) -> int:
-    """Return how many units are mostly at work at the same time.
-
-    That is meant as if there were slots for all.
+    """Return the usual number of busy units, with slots for all.
 
     Small ones are done long before the largest is: they keep no processor from it.
     """

@@ -95,7 +95,7 @@ class ProgressMeter:
     def stage(self, units: Sequence[tuple[int, int]]) -> "StageWatch":
         """Return a context manager for a stage with one task a unit.
 
-        Tasks are in the order of the units.
+        Tasks have the order of the units.
 
         Args:
             units: Of each, how many bytes and how many segments it reads (0 where nobody counts).
@@ -129,7 +129,7 @@ class ProgressMeter:
     def completed_tasks(self, tasks: int) -> int:
         """Return how many tasks of the running stage have ended.
 
-        The stage is known by its number of tasks.
+        Their number of tasks identifies the stage.
         """
         return self._engine.completed_tasks(tasks)
 

@@ -1,7 +1,4 @@
-"""Record a run in the ledger as it goes; tell listeners.
-
-These are told when the run begins and ends.
-"""
+"""Record a run in the ledger; tell listeners its begin and end."""
 
 import json
 import logging
@@ -121,7 +118,7 @@ class Recorder:
     def _tell_end(self, state: RunState) -> None:
         """Tell listeners how the run ended.
 
-        What goes wrong after that is another story.
+        Errors after that do not belong to the run.
         """
         if not self._has_ended:
             self._has_ended = True
@@ -145,7 +142,7 @@ class Recorder:
     def each_result(self, rows: Iterable[Mapping[str, Any]], *, action: str) -> pa.Table:
         """Write result rows and their operations as they come; return the rows.
 
-        What was done is on record when whoever yields the rows raises.
+        Finished work is recorded even if the source of rows raises.
 
         Args:
             rows: Columns of ``schemas.RESULT`` but for the run and the action; under ``STEPS`` what
@@ -205,7 +202,7 @@ class Recorder:
     def operations(self, partitions: pa.Table, texts: Mapping[int, str | None]) -> None:
         """Write the operations of commits, some at a time.
 
-        A row takes twice its text.
+        A row takes twice the memory of its text.
 
         Args:
             partitions: A row a partition, with its root, topic and number.

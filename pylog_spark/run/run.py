@@ -50,7 +50,7 @@ ReportT = TypeVar("ReportT", bound=Report)
 class Run:
     """A run of one job; a context manager that gives everything back.
 
-    A dry run holds no locks, and its record is kept nowhere.
+    A dry run holds no locks, and keeps no record.
 
     Args:
         place: Where its tasks run: a Spark session, or this machine.
@@ -150,9 +150,7 @@ class Run:
         return root
 
     def hold_roots(self, *, trash: Path | None = None) -> None:
-        """Take the locks and leases of all roots.
-
-        A dry run takes none.
+        """Take the locks and leases of all roots, unless dry run.
 
         Args:
             trash: The run's folder in the trash, which keeps what tasks take out of partitions;
@@ -297,7 +295,7 @@ class Run:
     def readers_of(self, units: Sequence[WorkUnit[Any]]) -> int:
         """Return at how many places a task may read one segment.
 
-        It is the task of each of some units, and it reads at these places at once.
+        The task of each unit reads at these places at once.
 
         A disk that takes so many tasks at once is read at so many places. The threads of a
         compaction are not bounded by it, as one of them reads: ``engine.threads_of`` says those.
@@ -314,8 +312,5 @@ class Run:
 
     @property
     def failures(self) -> Mapping[str, StorageError]:
-        """The disk failures of the run, by log directory.
-
-        The run then went on without the directory.
-        """
+        """The disk failures of the run, by log directory then left out."""
         return failures_of(self.roots)

@@ -114,9 +114,7 @@ class Report:
         return replace(self, notes=(*self.notes, *notes))
 
     def with_empty_roots(self, roots: Iterable[str], *, are_topics_chosen: bool) -> Self:
-        """Return the report with a note for each root without rows.
-
-        A wrong glob should not pass unseen.
+        """Return the report with a note, against wrong globs, for empty roots.
 
         Args:
             roots: Locations of all roots of the run.
@@ -130,9 +128,7 @@ class Report:
         )
 
     def with_unknown_configs(self, files: Sequence[Path]) -> Self:
-        """Return the report with notes on topics of unknown config.
-
-        There is a line for each root that has any.
+        """Return the report with a note a root on unknown topic configs.
 
         Args:
             files: What was said with ``--config``.
@@ -147,7 +143,7 @@ class Report:
 class RunReport(Report):
     """The outcome of a run with changes to logs.
 
-    A table of a step that there was not is empty.
+    The table of a missing step is empty.
 
     Attributes:
         plans: Rows of ``schemas.PLAN``, in the order of the results; of compaction only.
@@ -191,9 +187,7 @@ def note_of_empty_root(root: str, *, are_topics_chosen: bool) -> str:
 
 
 def unknown_config_notes(partitions: Iterable[tuple[str, str]], files: Sequence[Path]) -> list[str]:
-    """Return a note for each root with topics of unknown config.
-
-    It is about the partitions of these topics.
+    """Return a note for each root on partitions of unknown topic config.
 
     Args:
         partitions: Root and topic of each.
@@ -218,10 +212,7 @@ def _way_to_say(root: str, files: Sequence[Path]) -> str:
 
 
 def config_init_command(root: str) -> str:
-    """Return the command to write a root's topic configs.
-
-    They are to be filled in.
-    """
+    """Return the command to write a root's topic configs, for completion."""
     return f"pylog config init {shlex.quote(root)}"
 
 
@@ -246,7 +237,7 @@ def summarise(results: pa.Table, *, duration_ms: int) -> RunSummary:
 def merge_steps(tables: Iterable[pa.Table]) -> pa.Table:
     """Merge the rows of all steps: failed ones first, then done.
 
-    Only steps that say something count.
+    Steps without rows do not count.
 
     A step that left a partition to another one says nothing of it, unless nobody else does; two
     steps that left it alone for one reason say it once. Whole columns are compared: a night has
@@ -283,10 +274,7 @@ def _locations(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def _codes(*columns: pa.ChunkedArray | pa.Array) -> NDArray[np.int64]:
-    """Return a number for each row, equal for equal columns.
-
-    Null is a value of its own.
-    """
+    """Return a number for each row, equal for equal columns, also null."""
     codes = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

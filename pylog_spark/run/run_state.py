@@ -1,6 +1,6 @@
 """The state of a run, and its listeners besides the ledger.
 
-The log, metrics and lineage say what is in here. None of them may change how a run ends.
+Log, metrics and lineage are listeners; none of them may change how a run ends.
 """
 
 import logging
@@ -86,10 +86,7 @@ class RunListener(Protocol):
         ...
 
     def tell(self, state: RunState) -> None:
-        """Pass on the state of a run.
-
-        What this raises is a warning, and no more.
-        """
+        """Pass on the state of a run; errors only cause a warning."""
         ...
 
 
@@ -134,10 +131,7 @@ class RunLog:
     failure = "what became of the run was not logged"
 
     def tell(self, state: RunState) -> None:
-        """Log the begin of a run, its end and failed partitions.
-
-        Each failed partition has a line, and so has the end.
-        """
+        """Log the begin and end of a run, and each failed partition."""
         with log_fields(action=state.row["action"]):
             if state.is_start:
                 with log_fields(roots=state.roots):

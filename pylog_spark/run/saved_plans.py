@@ -1,6 +1,4 @@
-"""Save plans, and check runs against saved plans.
-
-It is the one hook that every operation has.
+"""Save plans, and check runs against saved plans, for every operation.
 
 Each operation calls ``settle_plans`` when it knows what is to be done and has done none of it. With
 ``--plan-out`` the plan is noted, to be written when the run ends. Within ``pylog apply`` it is held
@@ -95,7 +93,7 @@ def settle_plans(
 ) -> pa.Table:
     """Note the planned rows, or hold them against a saved plan.
 
-    Of a saved plan its partitions are returned, those that changed as refused.
+    With a saved plan its partitions are returned, changed ones as refused.
 
     Without ``--plan-out`` and outside of ``pylog apply`` the rows stay as they are.
 
@@ -175,7 +173,7 @@ def write_planned(run: Run) -> None:
 def note_operations(run: Run, action: str, texts: Mapping[str, str | None]) -> None:
     """Add operations to the noted plan.
 
-    Those of a recovery are known when its tasks have read.
+    A recovery's are known only after its tasks have read.
 
     Args:
         run: The run.
@@ -244,7 +242,7 @@ def _only(
 def _refuse(now: PlannedPartition, saved: PlannedPartition) -> str | None:
     """Return why a partition differs from its saved plan, or None.
 
-    A partition that differs is not worked on.
+    A partition that differs is skipped.
     """
     difference = _different_file(saved.files, now.files)
     if difference is None and now.status != Status.PLANNED.value:
@@ -272,7 +270,7 @@ def _facts(facts: tuple[int, int] | None) -> str:
 def _different_plan(saved: PlannedPartition, now: PlannedPartition) -> str | None:
     """Return how a plan differs with equal files, or None.
 
-    It may be by a checkpoint, or another program.
+    A checkpoint or another program may differ.
     """
     for name in sorted(now.plan):
         if saved.plan.get(name) != now.plan[name]:
@@ -319,10 +317,7 @@ def _with_missing(rows: pa.Table, gone: Sequence[PlannedPartition]) -> pa.Table:
 
 
 def _compaction_plan_of(row: Row) -> dict[str, Any]:
-    """Return the decisions of a ``schemas.PLAN`` row, for a saved plan.
-
-    They are the round, without its secret key.
-    """
+    """Return a ``schemas.PLAN`` row's decisions, without secret key, for a saved plan."""
     plan: dict[str, Any] = json.loads(to_json(decode_plan(row["plan"])))
     del plan["hash_key"]
     return plan | {"log_start_checkpoint": row["log_start_checkpoint"]}
@@ -359,10 +354,7 @@ def _retention_figures_of(row: Row) -> dict[str, Any]:
 
 
 def _recovery_plan_of(row: Row) -> dict[str, Any]:
-    """Return the decisions of a recovery's ``schemas.RECOVERY_WORK`` row.
-
-    They are what has to be read.
-    """
+    """Return a recovery's decisions, its reads, of ``schemas.RECOVERY_WORK``."""
     return {name: row[name] for name in _RECOVERY_NAMES}
 
 

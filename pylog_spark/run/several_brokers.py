@@ -85,10 +85,7 @@ def split_by_broker(
 
 
 def _count_registered(roots: Sequence[LogRoot]) -> dict[int, int]:
-    """Return each broker's number of log directories, by node id.
-
-    It is the number in the newest metadata.
-    """
+    """Return each broker's number of log directories by the newest metadata."""
     copies = []
     for root in roots:
         directory = Path(root.location) / CLUSTER_METADATA_DIRECTORY

@@ -1,6 +1,6 @@
-"""Tell the cost of work on managed roots at object stores.
+"""Tell the cost of work on managed roots before anything is written.
 
-It is said before anything is written.
+The roots are on object stores.
 
 Requests are what such a store charges for, beside bytes. They follow from the plan: how many
 segments are read, how many groups become new ones. A retry, a second attempt of a task or a
@@ -53,8 +53,6 @@ class StoreCost:
 
 def bucket_notes(roots: Sequence[LogRoot]) -> tuple[str, ...]:
     """Return notes on costs and write rules of managed roots' buckets.
-
-    They say what costs money, or changes what a write means.
 
     Uploads that stay are left out: `pylog ingest`, which fills a managed root, says it of each.
 

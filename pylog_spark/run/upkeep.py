@@ -1,7 +1,4 @@
-"""Run changes to logs under locks, with an undo and a plan.
-
-The locks are those of all its roots.
-"""
+"""Run changes to logs under all roots' locks, with undo and plan."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -52,7 +49,7 @@ def open_upkeep(place: Place, job: Job) -> Iterator[Run]:
 def begin_trash(job: Job, held: ExitStack) -> None:
     """Write down the roots' state for an undo; nothing without a trash.
 
-    To be called under the locks of its log directories, before the first file is touched.
+    It is called under the locks of its log directories, before any file changes.
 
     Args:
         job: The run.
@@ -76,9 +73,7 @@ def begin_trash(job: Job, held: ExitStack) -> None:
 
 
 def trash_notes(job: Job) -> Iterator[str]:
-    """Yield notes on the trash, for readers of the report.
-
-    They say what it copies, and what it fills.
+    """Yield notes on what the trash copies and fills, for report readers.
 
     Raises:
         StorageError: A root, or the trash, cannot be looked at.
@@ -106,7 +101,7 @@ def trash_notes(job: Job) -> Iterator[str]:
 def roots_beside_trash(roots: Iterable[LogRoot], trash: Path) -> frozenset[str]:
     """Return the local roots on the same filesystem as a trash.
 
-    What the trash keeps has their space.
+    The files in the trash occupy their space.
 
     Raises:
         StorageError: One of them, or the trash, cannot be looked at.

@@ -57,10 +57,7 @@ class WaveStages(Protocol[D_contra]):
         ...
 
     def prepare(self, root: HeldRoot, due: Sequence[D_contra]) -> None:
-        """Prepare a root for commits to its partitions.
-
-        What has to stand in the root is written before any of them may be committed.
-        """
+        """Prepare a root, by its own files, for commits to its partitions."""
         ...
 
     def work(self, due: Sequence[D_contra], title: str) -> Outcomes:
@@ -136,7 +133,7 @@ def _not_begun(
 ) -> Outcomes:
     """Return the outcomes of partitions not begun any more.
 
-    Their disk has failed or is full, or the budget is spent.
+    Their disk failed or is full, or the budget is spent.
 
     Somebody else may write there, and what former waves put into the trash is not free yet.
     """
@@ -160,7 +157,7 @@ def _not_begun(
 def _disks(run: Run, due: Iterable[D]) -> dict[str, str]:
     """Return a name for the disk of each root.
 
-    A root that cannot be looked at is taken for a disk of its own.
+    A root that cannot be read counts as a disk of its own.
 
     What lies at a URL is, too.
     """
@@ -177,10 +174,7 @@ def _disks(run: Run, due: Iterable[D]) -> dict[str, str]:
 def _room(
     run: Run, due: Iterable[D], demands: Mapping[int, Demand], disks: Mapping[str, str]
 ) -> dict[str, int]:
-    """Return the usable space of each disk with space needs.
-
-    The disks are those on which partitions need space.
-    """
+    """Return the usable space of each disk with space needs of partitions."""
     room: dict[str, int] = {}
     for place in sorted({each.ref.root for each in due if demands[each.ref.ordinal].disk_bytes}):
         usable = run.budget.usable_of(run.roots[place].free_bytes())
@@ -190,10 +184,7 @@ def _room(
 
 
 def _failed(run: Run, due: Iterable[D]) -> Outcomes:
-    """Return the outcomes of partitions in failed log directories.
-
-    Such a directory is out of the run: its disk has failed.
-    """
+    """Return the outcomes of partitions in log directories with failed disks."""
     failures = run.failures
     return {
         each.ref.ordinal: Outcome.failed(failures[each.ref.root])

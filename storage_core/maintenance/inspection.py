@@ -162,7 +162,7 @@ class RootView:
 def group_by_broker(views: Sequence[RootView]) -> list[list[RootView]]:
     """Return roots broker by broker, each with its broker's catalog.
 
-    The disks of one broker share the cluster's metadata, the groups' offsets and the logs.
+    One broker's disks share the cluster's metadata, the groups' offsets and the logs.
     """
     groups: list[list[RootView]] = []
     for view in views:

@@ -58,8 +58,8 @@ Mask = NDArray[np.bool_]
 def parse_file_names(names: Sequence[str]) -> tuple[Numbers, NDArray[np.int8]]:
     """Return offsets and kinds of very many file names, all at once.
 
-    Only names that ``segment_file`` spells count: 20 digits and a suffix. ``offset_of`` and
-    ``kind_of`` read some more, as Kafka does.
+    Only the names of ``segment_file`` count: 20 digits and a suffix. ``offset_of`` and ``kind_of``
+    accept more, as Kafka does.
 
     Args:
         names: Plain file names.
@@ -193,9 +193,7 @@ def _read_metadata(folder: int) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listings:
-    """The segments of plain partitions, ordered by base offset.
-
-    Each partition has at least one.
+    """The segments, at least one each, of plain partitions by base offset.
 
     Attributes:
         places: Which of the looks each partition is.

@@ -1,4 +1,4 @@
-"""The budget of bytes a second that compaction may read and write, as Kafka's cleaner keeps it.
+"""Limit compaction's bytes a second, as Kafka's cleaner does.
 
 What was read or written is counted over a window. Once more than 300 ms of it have passed, the
 caller sleeps for as long as makes the window's bytes keep the rate, and a new window begins.

@@ -31,7 +31,7 @@ class TruncateResult:
 def truncated_cleaner_point(point: int, *, to: int, active_before: int, active_after: int) -> int:
     """Return where compaction has to begin again after a truncation.
 
-    What is written above the cut may hold keys of which nothing was cleaned.
+    Keys above the cut may have uncleaned records.
 
     Args:
         point: Entry of the cleaner checkpoint.
@@ -54,9 +54,7 @@ def plan_truncation(
     log_start_offset: int = 0,
     cleaner_checkpoint: int | None = None,
 ) -> tuple[TruncateResult, LoadedLog]:
-    """Load a log and cut it; nothing is written.
-
-    It was closed cleanly.
+    """Load a cleanly closed log and cut it, without writing.
 
     Args:
         store: The partition directory.
