@@ -162,27 +162,17 @@ def directory_row(root: str, role: str, name: str) -> dict[str, Any] | None:
     kind, partition = classify_directory(name)
     if kind is DirectoryKind.CACHE:
         return None
-    if Role(role).facts.has_manifests and kind is DirectoryKind.FOREIGN:
+    has_manifests = Role(role).facts.has_manifests
+    if has_manifests and kind is DirectoryKind.FOREIGN:
         return None  # what else a store of ours keeps beside its partitions
     return {
         "root": root,
         "topic": partition.topic if partition else None,
         "partition": partition.partition if partition else None,
         "role": role,
-        "directory": directory_location(root, role, name),
+        "directory": f"{name_root(root.rstrip('/'), has_manifests=has_manifests)}/{name}",
         "kind": kind.value,
     }
-
-
-def directory_location(root: str, role: str, name: str) -> str:
-    """Return where a store opens a sub-directory of a root.
-
-    Args:
-        root: Path or URL of the log directory.
-        role: What it is.
-        name: Of the sub-directory.
-    """
-    return f"{name_root(root.rstrip('/'), has_manifests=Role(role).facts.has_manifests)}/{name}"
 
 
 def list_partitions(root: str, role: str, topics: TopicFilter) -> list[dict[str, Any]]:

@@ -244,7 +244,7 @@ class BrokerUndo:
         for partition in starts:
             commits.setdefault(Path(location, str(partition)), [])
         problems = self._read(self._before.checkpoints).problems
-        chosen = []
+        undos = []
         for directory, oldest_first in commits.items():
             partition = parse_partition_directory(directory.name)
             undo = BrokerPartitionUndo(
@@ -258,8 +258,8 @@ class BrokerUndo:
             if malformed:
                 undo = replace(undo, malformed=problems[malformed[0]])
             if topics.admits(partition.topic):
-                chosen.append(undo)
-        yield sorted(chosen, key=lambda undo: undo.partition)
+                undos.append(undo)
+        yield sorted(undos, key=lambda undo: undo.partition)
 
     def begin(
         self, part: Sequence[BrokerPartitionUndo], due: Sequence[BrokerPartitionUndo]

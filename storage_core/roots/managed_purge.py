@@ -40,8 +40,8 @@ class ManagedPartitionPurge(PartitionPurge):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Told:
-    """What tasks are told.
+class _TaskFacts:
+    """The facts that tasks need.
 
     Attributes:
         root: Path or URL of the managed root.
@@ -73,7 +73,7 @@ class ManagedPurge:
         self._held = held
         self._objects = open_object_store(location)
         self._are_all_asked = False
-        self._told = _Told(
+        self._facts = _TaskFacts(
             root=location,
             grace_start_ms=request.now_ms - request.grace_ms,
             seen_ms=read_purged(self._objects),
@@ -90,12 +90,12 @@ class ManagedPurge:
         self,
     ) -> Callable[[Stretch[ManagedPartitionPurge]], Stretch[ManagedPartitionPurge]]:
         """Returns those of a stretch with objects that may go."""
-        return partial(_find_due, told=self._told)
+        return partial(_find_due, facts=self._facts)
 
     @property
     def apply(self) -> Callable[[ManagedPartitionPurge], Purged]:
         """Deletes objects of a partition; each delete asks for the lease first."""
-        return partial(_purge, told=self._told)
+        return partial(_purge, facts=self._facts)
 
     def begin(self) -> None:
         """Forget what the last purge has seen: this one may not come to its end."""
@@ -106,18 +106,18 @@ class ManagedPurge:
     def parts(self) -> Iterator[Sequence[Stretch[ManagedPartitionPurge]]]:
         """Yield stretches of neighbours, between which the root has no other partition."""
         listed = list(list_partitions(self._objects))
-        chosen = {each for each in listed if self._request.topics.admits(each.topic)}
-        self._are_all_asked = len(chosen) == len(listed)
+        partitions = {each for each in listed if self._request.topics.admits(each.topic)}
+        self._are_all_asked = len(partitions) == len(listed)
         in_order = sorted(listed, key=lambda partition: key_order(str(partition)))
         stretches = []
-        for is_chosen, some in groupby(in_order, key=chosen.__contains__):
+        for is_meant, some in groupby(in_order, key=partitions.__contains__):
             neighbours = [
                 ManagedPartitionPurge(
                     location=MANAGED_PREFIX + join_location(self._location, str(partition)),
                     partition=partition,
                 )
                 for partition in some
-                if is_chosen
+                if is_meant
             ]
             stretches += [
                 neighbours[first : first + _IN_A_STRETCH]
@@ -130,27 +130,27 @@ class ManagedPurge:
         """Delete what attempts have left; remember what was seen."""
         if self._held is not None:
             self._held.begin_writing()
-            grace_start_ms = self._told.grace_start_ms
+            grace_start_ms = self._facts.grace_start_ms
             delete_leftovers(self._objects, grace_start_ms=grace_start_ms)
             if is_whole and self._are_all_asked:
                 record_purged(self._objects, grace_start_ms=grace_start_ms, now_ms=now_ms)
 
 
 def _find_due(
-    stretch: Stretch[ManagedPartitionPurge], told: _Told
+    stretch: Stretch[ManagedPartitionPurge], facts: _TaskFacts
 ) -> Stretch[ManagedPartitionPurge]:
     by_partition = {each.partition: each for each in stretch}
-    times = {"seen_ms": told.seen_ms, "grace_start_ms": told.grace_start_ms}
+    times = {"seen_ms": facts.seen_ms, "grace_start_ms": facts.grace_start_ms}
     try:
-        due = find_due(open_object_store(told.root), list(by_partition), **times)
+        due = find_due(open_object_store(facts.root), list(by_partition), **times)
         return [by_partition[partition] for partition in due]
     except StorageError:
         return stretch  # each is asked for by itself, and its own row says what is wrong
 
 
-def _purge(purge: ManagedPartitionPurge, told: _Told) -> Purged:
-    objects, access = open_object_store(told.root), told.access
-    garbage = find_garbage(objects, purge.partition, grace_start_ms=told.grace_start_ms)
+def _purge(purge: ManagedPartitionPurge, facts: _TaskFacts) -> Purged:
+    objects, access = open_object_store(facts.root), facts.access
+    garbage = find_garbage(objects, purge.partition, grace_start_ms=facts.grace_start_ms)
     keys = garbage.keys()
     if access is not None:
         delete_garbage(objects, garbage, fencing_token=access.lease.token, fence=access.validate)

@@ -86,8 +86,8 @@ class ManagedUndo:
         """Yield all partitions of the topics, by thousands."""
         location, began_ms = self.root.location, _began_ms(self.run_id)
         listed = list_partitions(open_object_store(location))
-        chosen = sorted(partition for partition in listed if topics.admits(partition.topic))
-        for first in range(0, len(chosen), _AT_ONCE):
+        partitions = sorted(partition for partition in listed if topics.admits(partition.topic))
+        for first in range(0, len(partitions), _AT_ONCE):
             yield [
                 ManagedPartitionUndo(
                     location=MANAGED_PREFIX + join_location(location, str(partition)),
@@ -96,7 +96,7 @@ class ManagedUndo:
                     run_id=self.run_id,
                     began_ms=began_ms,
                 )
-                for partition in chosen[first : first + _AT_ONCE]
+                for partition in partitions[first : first + _AT_ONCE]
             ]
 
     def begin(
@@ -140,19 +140,19 @@ def _undo(undo: ManagedPartitionUndo, access: "ManagedAccess | None" = None) -> 
     objects = open_object_store(undo.root)
     try:
         head = read_head(objects, undo.partition)
-        left = head.manifest
-        is_done = access is not None and left.run_id == access.run_id and undo.is_in(left)
+        newest = head.manifest
+        is_done = access is not None and newest.run_id == access.run_id and undo.is_in(newest)
         if is_done:
             # By an attempt that could not say so any more: this is what it found.
-            left = read_history(objects, undo.partition, left.generation - 1)
+            newest = read_history(objects, undo.partition, newest.generation - 1)
     except PartitionNotFoundError:
         return None
-    if undo.is_in(left) and not is_done:
+    if undo.is_in(newest) and not is_done:
         return Undone(is_needed=False)
-    if left.run_id != undo.run_id:
-        _check_unchanged(objects, undo, left)
+    if newest.run_id != undo.run_id:
+        _check_unchanged(objects, undo, newest)
         return None
-    before = left
+    before = newest
     try:
         while before.run_id == undo.run_id and before.generation > 1:
             before = read_history(objects, undo.partition, before.generation - 1)
@@ -169,7 +169,7 @@ def _undo(undo: ManagedPartitionUndo, access: "ManagedAccess | None" = None) -> 
         "name": str(before.generation),
         "reason": f"as it was before run {undo.run_id}",
     }
-    sizes_before, sizes_after = _log_sizes(left), _log_sizes(before)
+    sizes_before, sizes_after = _log_sizes(newest), _log_sizes(before)
     return Undone(
         is_needed=True,
         steps=(restored,),
