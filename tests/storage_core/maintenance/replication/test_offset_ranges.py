@@ -10,6 +10,7 @@ from storage_core.maintenance.replication.offset_ranges import (
     contain,
     count,
     intersect,
+    is_within,
     no_ranges,
     of_offsets,
     subtract,
@@ -66,3 +67,10 @@ def test_offsets_become_ranges():
     offsets, epochs = np.array([5, 3, 4]), np.array([1, 1, 2])
     assert union([of_offsets(offsets, epochs)]).tolist() == [[3, 3, 1], [4, 4, 2], [5, 5, 1]]
     assert count(no_ranges()) == 0
+
+
+def test_spans_hold_their_first_and_last_offset():
+    spans = np.array([(2, 4, 0), (6, 6, 0)])
+    inside = np.flatnonzero(is_within(np.arange(9), spans))
+    assert inside.tolist() == [2, 3, 4, 6]
+    assert not is_within(np.arange(9), spans[:0]).any()
