@@ -120,8 +120,8 @@ def prescribe(
     together = recovered_together(roots)
     cutting = {
         (together[root], of.topic): _OrderedLogs()
-        for root, of in mended & cut_places
-        if of is not None
+        for root, of in (each.place for each in listed)
+        if of is not None and (root, of) in mended & cut_places
     }
     recovering: dict[tuple[tuple[str, ...], str], _OrderedLogs] = {}
     rebuilt: dict[str, dict[str, None]] = {}

@@ -2,21 +2,26 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from pylog_spark.engines.choice import Local, open_engine, open_look_engine
 from pylog_spark.engines.local_engine import LocalEngine
 
-SEEN = pa.schema([("process", pa.int64())])
+
+@dataclass(frozen=True)
+class Seen:
+    """Which process looked."""
+
+    process: int
 
 
-def see(number: int) -> Iterator[pa.RecordBatch]:
-    """Yield a row that says which process looked."""
+def see(number: int) -> Iterator[Seen]:
+    """Yield which process looks."""
     del number
-    yield pa.RecordBatch.from_pylist([{"process": os.getpid()}], SEEN)
+    yield Seen(os.getpid())
 
 
 def test_where_the_slots_are_here_the_driver_looks(spark: Any):
@@ -24,9 +29,9 @@ def test_where_the_slots_are_here_the_driver_looks(spark: Any):
         looks = open_look_engine(spark, engine)
         assert looks.slots == engine.slots
         with looks:
-            rows = looks.spread([0, 1], see, SEEN)
-            seen = looks.collect(rows, SEEN, "look", is_look=True)
-    assert set(seen["process"].to_pylist()) == {os.getpid()}
+            rows = looks.spread([0, 1], see, Seen)
+            seen = list(looks.receive(rows, Seen, "look", is_look=True))
+    assert seen == [Seen(os.getpid())] * 2
 
 
 @pytest.mark.parametrize("master", ["spark://far:7077", "yarn", "local-cluster[2,1,1024]"])
