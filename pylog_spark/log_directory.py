@@ -13,25 +13,26 @@ from pylog_spark.discovery import discover_partitions, discover_segments, resolv
 from pylog_spark.engines.choice import Local, Place
 from pylog_spark.operations.apply import OPERATIONS, ApplyOptions, apply_saved, options_of
 from pylog_spark.operations.attest import Attestation, attest
-from pylog_spark.operations.audit import Audit, audit
-from pylog_spark.operations.compact import compact
-from pylog_spark.operations.copies import CopyReport, list_copy_differences
-from pylog_spark.operations.differences import DifferenceReport, list_differences
-from pylog_spark.operations.doctor import diagnose
+from pylog_spark.operations.audit.driver import Audit, audit
+from pylog_spark.operations.compact.driver import compact
+from pylog_spark.operations.copies.driver import CopyReport, list_copy_differences
+from pylog_spark.operations.differences.driver import DifferenceReport, list_differences
+from pylog_spark.operations.doctor.diagnosis import Diagnosis
+from pylog_spark.operations.doctor.driver import diagnose
 from pylog_spark.operations.explain import explain
-from pylog_spark.operations.ingest import ingest
-from pylog_spark.operations.materialize import materialize
+from pylog_spark.operations.ingest.driver import ingest
+from pylog_spark.operations.materialize.driver import materialize
 from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.past_runs import PastRun, list_past_runs
-from pylog_spark.operations.purge import purge
-from pylog_spark.operations.recover import recover
-from pylog_spark.operations.retain import retain
-from pylog_spark.operations.survey import survey
+from pylog_spark.operations.purge.driver import purge
+from pylog_spark.operations.recover.driver import recover
+from pylog_spark.operations.retain.driver import retain
+from pylog_spark.operations.survey.driver import survey
 from pylog_spark.operations.transfer import TransferReport
 from pylog_spark.operations.truncate import plan_followers
-from pylog_spark.operations.undo import undo
-from pylog_spark.operations.verify import verify
-from pylog_spark.operations.verify_report import VerifyReport, VerifyRequest
+from pylog_spark.operations.undo.driver import undo
+from pylog_spark.operations.verify.driver import verify
+from pylog_spark.operations.verify.report import VerifyReport, VerifyRequest
 from pylog_spark.options import JobOptions
 from pylog_spark.options.broker import broker_config
 from pylog_spark.options.choices import Level
@@ -39,7 +40,6 @@ from pylog_spark.rows import spark_frame, table_of
 from pylog_spark.run.plan_file import SavedPlan, read_plan_file, write_plan_file
 from pylog_spark.run.run_report import RunReport, RunSummary
 from pylog_spark.schemas import EXPLANATION, Action
-from pylog_spark.tasks.diagnosis import Diagnosis
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.clock import SystemClock

@@ -17,13 +17,17 @@ from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.attest import ATTESTED_KEYS, Attestation, attest
-from pylog_spark.operations.audit import ANSWER_KEYS, Audit, audit
-from pylog_spark.operations.audit_remarks import Remark, own_replicas
-from pylog_spark.operations.copies import CopyReport, list_copy_differences
-from pylog_spark.operations.differences import DifferenceReport, list_differences
-from pylog_spark.operations.election_files import ELECTION_FILE, REASSIGNMENT_FILE, RESTORE_FILE
-from pylog_spark.operations.elections import Starts, describe_start, rank_of
-from pylog_spark.operations.timeline import TIMELINE_KEYS, Timeline, read_timeline
+from pylog_spark.operations.audit.driver import ANSWER_KEYS, Audit, audit
+from pylog_spark.operations.audit.election_files import (
+    ELECTION_FILE,
+    REASSIGNMENT_FILE,
+    RESTORE_FILE,
+)
+from pylog_spark.operations.audit.elections import Starts, describe_start, rank_of
+from pylog_spark.operations.audit.remarks import Remark, own_replicas
+from pylog_spark.operations.audit.timeline import TIMELINE_KEYS, Timeline, read_timeline
+from pylog_spark.operations.copies.driver import CopyReport, list_copy_differences
+from pylog_spark.operations.differences.driver import DifferenceReport, list_differences
 from pylog_spark.operations.truncate import plan_followers
 from pylog_spark.options.declared import (
     ALLOW_TRUNCATE,

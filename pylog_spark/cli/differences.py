@@ -5,14 +5,14 @@ from typing import Any, Final
 
 from pylog_spark.cli.runner import Call
 from pylog_spark.exit_code import ExitCode
-from pylog_spark.operations.copies import CopyReport
-from pylog_spark.operations.differences import (
+from pylog_spark.operations.copies.driver import CopyReport
+from pylog_spark.operations.differences.driver import (
     DIFFERENCE_KEYS,
     ComparisonReport,
     DifferenceReport,
 )
+from pylog_spark.operations.differences.task import FINDING, UNREADABLE
 from pylog_spark.report import PARTITION, error_text, number_column, size_text, text_column
-from pylog_spark.tasks.differences import FINDING, UNREADABLE
 from pylog_spark.view import (
     NOTHING,
     Block,

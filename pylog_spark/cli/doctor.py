@@ -19,8 +19,9 @@ from pylog_spark.cli.view_parts import (
 )
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
-from pylog_spark.operations.doctor import diagnose
-from pylog_spark.operations.verify_report import VerifyRequest
+from pylog_spark.operations.doctor.diagnosis import Diagnosis
+from pylog_spark.operations.doctor.driver import diagnose
+from pylog_spark.operations.verify.report import VerifyRequest
 from pylog_spark.options.broker import broker_config
 from pylog_spark.options.choices import FailOn, OutputFormat
 from pylog_spark.options.declared import (
@@ -46,7 +47,6 @@ from pylog_spark.report import (
 from pylog_spark.run.guards import check_outside
 from pylog_spark.run.several_brokers import UnreadBroker, split_by_broker
 from pylog_spark.schemas import FINDING
-from pylog_spark.tasks.diagnosis import Diagnosis
 from pylog_spark.text import to_json
 from pylog_spark.view import (
     Block,
@@ -72,7 +72,7 @@ from storage_core.store.open_objects import MANAGED_PREFIX, names_manifest
 from storage_core.wording import count_text
 
 if TYPE_CHECKING:
-    from pylog_spark.operations.cluster_doctor import ClusterDiagnosis
+    from pylog_spark.operations.doctor.cluster import ClusterDiagnosis
 
 # Findings for a program, a line each, until the whole of the answer is known; None for a person.
 _Spool = IO[str] | None
@@ -164,7 +164,7 @@ def _diagnose(call: Call, place: Any) -> "Diagnosis | ClusterDiagnosis":
     brokers = call.subject.roots
     if not brokers:
         return diagnose_one(None, [root.location for root in call.roots])
-    from pylog_spark.operations.cluster_doctor import diagnose_cluster  # noqa: PLC0415 - takes its time
+    from pylog_spark.operations.doctor.cluster import diagnose_cluster  # noqa: PLC0415 - takes its time
 
     return diagnose_cluster(place, brokers, call.subject.unread, call.options, diagnose_one)
 

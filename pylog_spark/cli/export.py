@@ -10,7 +10,8 @@ from pylog_spark.cli.record_choice import missing_partitions, read_chosen, with_
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.cli.value_formats import key_format, value_format
 from pylog_spark.exit_code import ExitCode
-from pylog_spark.operations.export import Exported, check_out, export
+from pylog_spark.operations.export.driver import Exported, check_out, export
+from pylog_spark.operations.export.task import ExportRequest
 from pylog_spark.options.arguments import refuse_raw
 from pylog_spark.options.choices import BytesFormat, ExportFormat, Isolation
 from pylog_spark.options.declared import (
@@ -26,7 +27,6 @@ from pylog_spark.options.option import CommandLine
 from pylog_spark.record_text import NAMES, is_json
 from pylog_spark.report import size_text
 from pylog_spark.run.guards import check_outside
-from pylog_spark.tasks.export import ExportRequest
 from pylog_spark.text import printable
 from pylog_spark.view import OutputLine, Verbatim, View
 from storage_core import kafka_log

@@ -11,7 +11,7 @@ from typing import Any, Final
 from pylog_spark.cli.progress_line import ProgressLine
 from pylog_spark.cli.runner import Call, Tasks, Work, engine_text, prepare_roots
 from pylog_spark.exit_code import ExitCode
-from pylog_spark.operations.free_space import FreePlan, FreeStep, Source, plan_free_space
+from pylog_spark.operations.free_space.driver import FreePlan, FreeStep, Source, plan_free_space
 from pylog_spark.options.declared import (
     ASSUME_DEFAULTS,
     CONFIG_FILES,

@@ -172,7 +172,7 @@ def _page(looks: Sequence[Look], *, now_ms: int) -> Page:
 
 
 def _biggest_segments(looks: Sequence[Look], now_ms: int) -> list[Row]:
-    from pylog_spark.operations.biggest_segments import segments_of  # noqa: PLC0415  # for a page
+    from pylog_spark.operations.free_space.biggest_segments import segments_of  # noqa: PLC0415  # for a page
     from pylog_spark.pictures import MOST_ROWS  # noqa: PLC0415  # for a page
 
     sized = [

@@ -15,11 +15,11 @@ from pylog_spark.cli.view_parts import (
 )
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.apply import ApplyOptions, apply_saved, options_of
-from pylog_spark.operations.biggest_segments import segments_after_run
-from pylog_spark.operations.compact import compact
+from pylog_spark.operations.compact.driver import compact
+from pylog_spark.operations.free_space.biggest_segments import segments_after_run
 from pylog_spark.operations.nightly import run_nightly
-from pylog_spark.operations.recover import recover
-from pylog_spark.operations.retain import retain
+from pylog_spark.operations.recover.driver import recover
+from pylog_spark.operations.retain.driver import retain
 from pylog_spark.options import JobOptions
 from pylog_spark.options.declared import (
     CONFIG_FILES,

@@ -12,8 +12,8 @@ from pylog_spark.cli.chosen_topics import topic_notes
 from pylog_spark.cli.jobs import view_run
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
-from pylog_spark.operations.purge import purge
-from pylog_spark.operations.undo import check_undo, undo
+from pylog_spark.operations.purge.driver import purge
+from pylog_spark.operations.undo.driver import check_undo, undo
 from pylog_spark.options import JobOptions
 from pylog_spark.options.declared import ROOTS, RUN_ID
 from pylog_spark.options.option import CommandLine

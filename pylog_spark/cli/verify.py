@@ -14,8 +14,8 @@ from pylog_spark.cli.view_parts import (
     picture_notes,
     table_section,
 )
-from pylog_spark.operations.verify import verify
-from pylog_spark.operations.verify_report import (
+from pylog_spark.operations.verify.driver import verify
+from pylog_spark.operations.verify.report import (
     ORDERED_FINDINGS,
     VerifyReport,
     VerifyRequest,

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from pylog_spark.engines.choice import Place
-from pylog_spark.operations.compact import compact
+from pylog_spark.operations.compact.driver import compact
 from pylog_spark.operations.nightly import run_nightly
-from pylog_spark.operations.recover import recover
-from pylog_spark.operations.retain import retain
+from pylog_spark.operations.recover.driver import recover
+from pylog_spark.operations.retain.driver import retain
 from pylog_spark.operations.truncate import truncate
 from pylog_spark.options import JobOptions
 from pylog_spark.options.choices import EngineChoice

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
-from pylog_spark.operations.audit import Audit, RootMarker, audit
-from pylog_spark.operations.audit_remarks import Remark, own_replicas
+from pylog_spark.operations.audit.driver import Audit, RootMarker, audit
+from pylog_spark.operations.audit.remarks import Remark, own_replicas
 from pylog_spark.options import JobOptions
 from pylog_spark.options.declared import ATTEST
 from pylog_spark.run.guards import check_of_brokers, check_roots

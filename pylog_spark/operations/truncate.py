@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
-from pylog_spark.operations.audit import Audit, audit
-from pylog_spark.operations.recovered_logs import RecoveredLogs
-from pylog_spark.operations.recovery_waves import TruncationStages, find_due_logs
+from pylog_spark.operations.audit.driver import Audit, audit
+from pylog_spark.operations.recover.recovered_logs import RecoveredLogs
+from pylog_spark.operations.recover.task import observe_recovery
+from pylog_spark.operations.recover.waves import TruncationStages, find_due_logs
 from pylog_spark.options import JobOptions
 from pylog_spark.options.declared import LEADER
 from pylog_spark.run.guards import check_truncation
@@ -28,7 +29,6 @@ from pylog_spark.run.several_brokers import owner_of
 from pylog_spark.run.upkeep import open_upkeep
 from pylog_spark.run.waves import NO_LIMIT, run_waves
 from pylog_spark.schemas import RECOVERY_WORK, Action
-from pylog_spark.tasks.recovery import observe_recovery
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES
 from storage_core.clock import Clock

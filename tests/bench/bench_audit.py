@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pylog_spark.engines.choice import Local
-from pylog_spark.operations.differences import DifferenceReport, list_differences
+from pylog_spark.operations.differences.driver import DifferenceReport, list_differences
 from pylog_spark.options import JobOptions
 from pylog_spark.options.choices import Level
 from storage_core.catalog.log_directories import DirectoryKind

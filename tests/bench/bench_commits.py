@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 from unittest.mock import patch
 
+from pylog_spark.operations.compact.task import CompactionWork, clean_partitions
+from pylog_spark.operations.retain.task import RetentionContext, SweepWork, commit_sweeps
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.rows import row_reader
 from pylog_spark.run.plan_table import read_planned
 from pylog_spark.tasks.admission import Step
-from pylog_spark.tasks.commit import CompactionWork, clean_partitions
 from pylog_spark.tasks.listing import directory_row, list_partitions
 from pylog_spark.tasks.observe import observe_partition
-from pylog_spark.tasks.retention import RetentionContext, SweepWork, commit_sweeps
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog

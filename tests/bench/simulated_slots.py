@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pylog_spark.operations.compaction_waves import COMMIT_BYTES
+from pylog_spark.operations.compact.waves import COMMIT_BYTES
 from pylog_spark.options import Tuning
 from pylog_spark.run.planning import (
     MANY_SLOTS,

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from pylog_spark.operations.compact import compact
+from pylog_spark.operations.compact.driver import compact
 from pylog_spark.options import JobOptions, Strategy, Tuning
 from pylog_spark.session import build_session
 from storage_core.catalog.roles import Role

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pylog_spark.engines.choice import Local
-from pylog_spark.operations.recover import recover
+from pylog_spark.operations.recover.driver import recover
 from pylog_spark.operations.salvage import replay_salvage
 from pylog_spark.options import JobOptions
 from pylog_spark.schemas import Status

@@ -17,8 +17,12 @@ import pytest
 
 from pylog_spark.engines.choice import Local
 from pylog_spark.java import find_java
-from pylog_spark.operations.audit import Audit, audit
-from pylog_spark.operations.election_files import ELECTION_FILE, REASSIGNMENT_FILE, RESTORE_FILE
+from pylog_spark.operations.audit.driver import Audit, audit
+from pylog_spark.operations.audit.election_files import (
+    ELECTION_FILE,
+    REASSIGNMENT_FILE,
+    RESTORE_FILE,
+)
 from pylog_spark.options import JobOptions
 from storage_core.checkpoint.broker_files import encode_clean_shutdown
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from pylog_spark.operations.recover import recover
-from pylog_spark.operations.recovery_waves import RecoveryStages
+from pylog_spark.operations.recover.driver import recover
+from pylog_spark.operations.recover.waves import RecoveryStages
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE
 from tests.oracle.broker import UNTOUCHED, Broker, BrokerFailure

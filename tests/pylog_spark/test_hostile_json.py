@@ -222,20 +222,20 @@ def test_every_reader_is_named_above():
         "pylog_spark/cli/doctor.py",  # findings of this run, from a file of its own
         "pylog_spark/cli/jobs.py",  # rows of this run
         "pylog_spark/cli/row_lines.py",  # a text that was just written
-        "pylog_spark/operations/audit.py",  # from task to driver
-        "pylog_spark/operations/cleaned_logs.py",
-        "pylog_spark/operations/purge.py",  # from task to driver
-        "pylog_spark/operations/undo.py",  # from task to driver
+        "pylog_spark/operations/audit/driver.py",  # from task to driver
+        "pylog_spark/operations/compact/cleaned_logs.py",
+        "pylog_spark/operations/purge/driver.py",  # from task to driver
+        "pylog_spark/operations/undo/driver.py",  # from task to driver
         "pylog_spark/run/plan_file.py",  # its own values, made plain
         "pylog_spark/run/recording.py",
-        "pylog_spark/operations/recovered_logs.py",
+        "pylog_spark/operations/recover/recovered_logs.py",
         "pylog_spark/run/saved_plans.py",
-        "pylog_spark/tasks/compaction.py",  # from task to task
-        "pylog_spark/tasks/differences.py",  # from task to task
-        "pylog_spark/tasks/exchange.py",
+        "pylog_spark/operations/compact/pass_task.py",  # from task to task
+        "pylog_spark/operations/differences/task.py",  # from task to task
+        "pylog_spark/operations/compact/exchange_task.py",
         "pylog_spark/tasks/failures.py",  # the task's own row
         "pylog_spark/tasks/fingerprints.py",
-        "pylog_spark/tasks/verification.py",
+        "pylog_spark/operations/verify/task.py",
         "storage_core/checkpoint/lock.py",  # a process of this one's
         "storage_core/json_text.py",
         "storage_core/json_values.py",  # from task to task

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.operations.purge import purge
-from pylog_spark.operations.undo import undo
+from pylog_spark.operations.purge.driver import purge
+from pylog_spark.operations.undo.driver import undo
 from pylog_spark.run.run_report import RunReport
 from storage_core.clock import SystemClock
 from storage_core.filenames import LEASE_FILE

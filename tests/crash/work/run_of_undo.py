@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pylog_spark.operations.undo import undo
+from pylog_spark.operations.undo.driver import undo
 from pylog_spark.options import JobOptions
 from pylog_spark.run.upkeep import observe_root
 from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pylog_spark.exit_code import ExitCode
-from pylog_spark.tasks.verification import Stretch, verify_stretch
-from pylog_spark.tasks.verified_roots import observe_roots
+from pylog_spark.operations.verify.task import Stretch, verify_stretch
+from pylog_spark.operations.verify.verified_roots import observe_roots
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.maintenance.verification.options import VerifyOptions

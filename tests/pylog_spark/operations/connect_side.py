@@ -11,9 +11,9 @@ from typing import Any
 
 from pyspark.sql.connect.dataframe import DataFrame
 
-from pylog_spark.operations.compact import compact
+from pylog_spark.operations.compact.driver import compact
 from pylog_spark.operations.nightly import run_nightly
-from pylog_spark.operations.verify import verify
+from pylog_spark.operations.verify.driver import verify
 from pylog_spark.options import JobOptions, RunLimits, Strategy, Tuning
 from tests.kit.connect import connect_session
 from tests.kit.spark_classes import FEW_ROWS

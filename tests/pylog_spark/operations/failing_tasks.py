@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from pylog_spark.engines import spark_engine
-from pylog_spark.operations.compact import compact
+from pylog_spark.operations.compact.driver import compact
 from pylog_spark.options import Strategy
 from pylog_spark.session import build_session
 from tests.kit.spark_classes import FEW_ROWS

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pylog_spark.operations import recovery_waves as waves
-from pylog_spark.operations.recover import recover
+from pylog_spark.operations.recover import waves
+from pylog_spark.operations.recover.driver import recover
 from pylog_spark.options import Tuning
 from pylog_spark.session import build_session
 from storage_core.commit.claim import CommitClaim

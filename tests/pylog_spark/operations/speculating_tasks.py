@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from pylog_spark.engines import spark_engine
-from pylog_spark.operations.compact import compact
+from pylog_spark.operations.compact.driver import compact
 from pylog_spark.options import Strategy, Tuning
 from pylog_spark.session import build_session
 from tests.jobs.spark_programs import REPOSITORY, executor_settings

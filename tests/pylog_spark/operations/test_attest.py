@@ -10,7 +10,7 @@ import pytest
 
 from pylog_spark.engines.choice import Local
 from pylog_spark.operations.attest import attest
-from pylog_spark.operations.recover import recover
+from pylog_spark.operations.recover.driver import recover
 from pylog_spark.options import JobOptions
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.lock import LogDirectoryLock

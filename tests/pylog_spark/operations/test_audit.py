@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pylog_spark.engines.choice import Local
-from pylog_spark.operations.audit import audit
+from pylog_spark.operations.audit.driver import audit
+from pylog_spark.operations.audit.task import audit_partitions
 from pylog_spark.options import JobOptions
-from pylog_spark.tasks.audit import audit_partitions
 from storage_core.catalog.roles import Role
 from storage_core.errors import ConfigError, InconsistentClusterIdError
 from storage_core.maintenance.replication.partition_registration import parse_states

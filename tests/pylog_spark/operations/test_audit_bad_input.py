@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pylog_spark.engines.choice import Local
-from pylog_spark.operations import audit as audits
-from pylog_spark.operations.audit import Audit, audit
-from pylog_spark.operations.differences import list_differences
+from pylog_spark.operations.audit import driver as audits
+from pylog_spark.operations.audit.driver import Audit, audit
+from pylog_spark.operations.differences.driver import list_differences
 from pylog_spark.operations.truncate import plan_followers
 from pylog_spark.options import JobOptions
 from storage_core.catalog.roles import Role

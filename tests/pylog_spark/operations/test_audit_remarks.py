@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pylog_spark.engines.choice import Local
-from pylog_spark.operations.audit import audit
+from pylog_spark.operations.audit.driver import audit
 from pylog_spark.options import JobOptions
 from tests.kit.cluster_truth import Cluster
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pylog_spark.engines.spark_engine import SparkEngine
-from pylog_spark.operations.compact import compact
+from pylog_spark.operations.compact.driver import compact
 from pylog_spark.options import RunLimits, Strategy, Tuning
 from pylog_spark.run import planning, upkeep
 from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint

@@ -13,8 +13,8 @@ import pytest
 from pylog_spark.cli.program import main
 from pylog_spark.engines.choice import Local
 from pylog_spark.log_directory import LogDirectory
-from pylog_spark.operations.copies import CopyReport, list_copy_differences
-from pylog_spark.operations.differences import DIFFERENCE_KEYS
+from pylog_spark.operations.copies.driver import CopyReport, list_copy_differences
+from pylog_spark.operations.differences.driver import DIFFERENCE_KEYS
 from pylog_spark.options import JobOptions
 from storage_core import kafka_log
 from storage_core.errors import ConfigError, InconsistentClusterIdError

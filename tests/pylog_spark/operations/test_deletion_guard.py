@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from pylog_spark.operations import retain
-from pylog_spark.operations.deletion_guard import FormerLimits, refuse_deletions
+from pylog_spark.operations.retain import driver as retain
+from pylog_spark.operations.retain.deletion_guard import FormerLimits, refuse_deletions
 from pylog_spark.options import JobOptions, RunLimits
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.run.outcome import Outcome

@@ -11,7 +11,7 @@ import pytest
 from pylog_spark.cli.program import main
 from pylog_spark.engines.choice import Local
 from pylog_spark.log_directory import LogDirectory
-from pylog_spark.operations.differences import (
+from pylog_spark.operations.differences.driver import (
     DIFFERENCE_KEYS,
     DifferenceReport,
     list_differences,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pylog_spark.engines.choice import Local
-from pylog_spark.operations.audit import Audit, audit, find_known
-from pylog_spark.operations.elections import controller_of, find_starting
+from pylog_spark.operations.audit.driver import Audit, audit, find_known
+from pylog_spark.operations.audit.elections import controller_of, find_starting
 from pylog_spark.options import JobOptions
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.broker_files import CleanShutdown

@@ -15,17 +15,17 @@ import pytest
 from pylog_spark.engines.choice import Local, Place
 from pylog_spark.ledger import LedgerTable
 from pylog_spark.operations.apply import ApplyOptions, apply_plan
-from pylog_spark.operations.compact import compact
-from pylog_spark.operations.ingest import ingest
-from pylog_spark.operations.materialize import materialize
+from pylog_spark.operations.compact.driver import compact
+from pylog_spark.operations.ingest.driver import ingest
+from pylog_spark.operations.materialize.driver import materialize
 from pylog_spark.operations.nightly import run_nightly
-from pylog_spark.operations.purge import purge
-from pylog_spark.operations.recover import recover
-from pylog_spark.operations.retain import retain
-from pylog_spark.operations.survey import survey
-from pylog_spark.operations.undo import undo
-from pylog_spark.operations.verify import verify
-from pylog_spark.operations.verify_report import VerifyRequest
+from pylog_spark.operations.purge.driver import purge
+from pylog_spark.operations.recover.driver import recover
+from pylog_spark.operations.retain.driver import retain
+from pylog_spark.operations.survey.driver import survey
+from pylog_spark.operations.undo.driver import undo
+from pylog_spark.operations.verify.driver import verify
+from pylog_spark.operations.verify.report import VerifyRequest
 from pylog_spark.options import JobOptions, RunLimits, Strategy, Tuning
 from pylog_spark.run.run_report import Report
 from storage_core.catalog.roles import Role

@@ -17,11 +17,11 @@ from deltalake import DeltaTable
 
 from pylog_spark.engines.choice import Local
 from pylog_spark.exit_code import ExitCode
-from pylog_spark.operations import export as export_operation
-from pylog_spark.operations.export import choose_range_bytes, export
+from pylog_spark.operations.export import driver as export_operation
+from pylog_spark.operations.export.driver import choose_range_bytes, export
+from pylog_spark.operations.export.task import ExportRequest, export_parts
 from pylog_spark.options.choices import BytesFormat, ExportFormat
 from pylog_spark.run.progress import Progress, progress_text
-from pylog_spark.tasks.export import ExportRequest, export_parts
 from storage_core import kafka_log
 from storage_core.reading.request import DEFAULT_RANGE_BYTES
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec
@@ -276,7 +276,7 @@ KILLED = """
 import os, sys
 from pathlib import Path
 from pylog_spark.engines.choice import Local
-from pylog_spark.operations import export as operation
+from pylog_spark.operations.export import driver as operation
 from tests.pylog_spark.operations.test_export import parquet_request, reader_of
 
 write = operation._write_parts

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.operations.compact import compact
+from pylog_spark.operations.compact.driver import compact
 from pylog_spark.operations.nightly import run_nightly
-from pylog_spark.operations.recover import recover
+from pylog_spark.operations.recover.driver import recover
 from storage_core.errors import StorageError
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from pylog_spark.operations.ingest import ingest
-from pylog_spark.operations.materialize import materialize
+from pylog_spark.operations.ingest.driver import ingest
+from pylog_spark.operations.materialize.driver import materialize
 from pylog_spark.options import HighWatermarkSource, JobOptions
 from storage_core.clock import SystemClock
 from storage_core.errors import ConfigError, GuardRefusedError, LeaseHeldError, StorageError

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from pylog_spark.operations.compact import compact
-from pylog_spark.operations.ingest import ingest
+from pylog_spark.operations.compact.driver import compact
+from pylog_spark.operations.ingest.driver import ingest
 from pylog_spark.operations.nightly import run_nightly
-from pylog_spark.operations.recover import recover
-from pylog_spark.operations.retain import retain
-from pylog_spark.operations.verify import verify
+from pylog_spark.operations.recover.driver import recover
+from pylog_spark.operations.retain.driver import retain
+from pylog_spark.operations.verify.driver import verify
 from pylog_spark.options import HighWatermarkSource, JobOptions, RunLimits, Strategy, Tuning
 from pylog_spark.run.guards import check_roots
 from storage_core.catalog.roles import Role

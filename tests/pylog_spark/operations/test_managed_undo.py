@@ -6,10 +6,10 @@ import pytest
 
 from pylog_spark.engines.choice import Local
 from pylog_spark.engines.local_engine import LocalEngine
-from pylog_spark.operations import purge as purge_module
-from pylog_spark.operations import undo as undo_module
-from pylog_spark.operations.purge import purge
-from pylog_spark.operations.undo import undo
+from pylog_spark.operations.purge import driver as purge_module
+from pylog_spark.operations.purge.driver import purge
+from pylog_spark.operations.undo import driver as undo_module
+from pylog_spark.operations.undo.driver import undo
 from pylog_spark.options import JobOptions
 from storage_core.catalog.roles import Role
 from storage_core.clock import SystemClock

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pylog_spark.operations.compact import compact
-from pylog_spark.operations.recover import recover
-from pylog_spark.operations.verify import verify
+from pylog_spark.operations.compact.driver import compact
+from pylog_spark.operations.recover.driver import recover
+from pylog_spark.operations.verify.driver import verify
 from pylog_spark.options import Strategy, Tuning
 from pylog_spark.tasks.cells import MOST_CELL_BYTES
 from tests.kit.compare import read_tree

@@ -11,8 +11,8 @@ import pytest
 from pylog_spark.engines.choice import Local
 from pylog_spark.engines.spark_engine import SparkEngine
 from pylog_spark.log_directory import LogDirectory
-from pylog_spark.operations.recover import recover
-from pylog_spark.operations.recovery_waves import RecoveryStages
+from pylog_spark.operations.recover.driver import recover
+from pylog_spark.operations.recover.waves import RecoveryStages
 from pylog_spark.options import Tuning
 from pylog_spark.run.progress import Progress, progress_text
 from storage_core.catalog.off_switch import OFF_SWITCH_FILE

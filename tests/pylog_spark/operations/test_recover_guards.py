@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 
 from pylog_spark.engines.choice import Local
-from pylog_spark.operations.recover import recover
-from pylog_spark.operations.recovery_waves import RecoveryStages
+from pylog_spark.operations.recover.driver import recover
+from pylog_spark.operations.recover.waves import RecoveryStages
 from pylog_spark.options import Tuning
 from pylog_spark.run.budgets import RunBudget
 from pylog_spark.schemas import Reason

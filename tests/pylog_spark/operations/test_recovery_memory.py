@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pylog_spark.operations.recovered_logs import RecoveredLogs
-from pylog_spark.operations.recovery_waves import find_due_logs
+from pylog_spark.operations.recover.recovered_logs import RecoveredLogs
+from pylog_spark.operations.recover.waves import find_due_logs
 from pylog_spark.options import JobOptions
 from pylog_spark.run import plan_table
 from pylog_spark.run.job import Job

@@ -10,7 +10,7 @@ import pytest
 from pylog_spark.engines.choice import Local
 from pylog_spark.log_directory import LogDirectory
 from pylog_spark.operations.nightly import run_nightly
-from pylog_spark.operations.retain import retain
+from pylog_spark.operations.retain.driver import retain
 from pylog_spark.options import HighWatermarkSource, JobOptions, RunLimits
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.errors import GuardRefusedError

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from pylog_spark.engines.spark_engine import SparkEngine
-from pylog_spark.operations.compact import compact
+from pylog_spark.operations.compact.driver import compact
 from pylog_spark.options import Strategy
 from tests.jobs.spark_programs import REPOSITORY, environment, standalone_cluster
 from tests.pylog_spark.broker_roots import (

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from pylog_spark.log_directory import LogDirectory
-from pylog_spark.operations.survey import survey
+from pylog_spark.operations.survey.driver import survey
 from pylog_spark.options import JobOptions
 from storage_core.catalog.roles import Role
 from tests.bench.bench_scale import plan_once

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.operations.timeline import read_timeline
+from pylog_spark.operations.audit.timeline import read_timeline
 from pylog_spark.options import JobOptions
 from storage_core.errors import ConfigError
 from tests.kit.cluster_truth import Cluster

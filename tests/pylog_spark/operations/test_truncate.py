@@ -12,10 +12,10 @@ import pytest
 from pylog_spark.engines.choice import Local
 from pylog_spark.log_directory import LogDirectory
 from pylog_spark.operations.apply import ApplyOptions, apply_plan
-from pylog_spark.operations.audit import audit
+from pylog_spark.operations.audit.driver import audit
 from pylog_spark.operations.salvage import look_at_salvage
 from pylog_spark.operations.truncate import plan_followers, truncate
-from pylog_spark.operations.undo import undo
+from pylog_spark.operations.undo.driver import undo
 from pylog_spark.options import JobOptions
 from pylog_spark.options.choices import EngineChoice
 from pylog_spark.run.guards import check_truncation

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.operations.undo import undo
+from pylog_spark.operations.undo.driver import undo
 from pylog_spark.run.upkeep import observe_root
 from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
 from storage_core.checkpoint.lock import LogDirectoryLock

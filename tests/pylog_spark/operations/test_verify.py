@@ -12,16 +12,11 @@ from pylog_spark.engines.choice import Local, Place
 from pylog_spark.ledger import LedgerTable
 from pylog_spark.ledger.spark_ledger import read_table
 from pylog_spark.log_directory import LogDirectory
-from pylog_spark.operations.doctor import diagnose
-from pylog_spark.operations.verify import verify
-from pylog_spark.operations.verify_report import VerifyReport, VerifyRequest
-from pylog_spark.operations.verify_stages import cut_partition
-from pylog_spark.options import JobOptions, Tuning
-from pylog_spark.rows import rows_to_batch
-from pylog_spark.run.exit_rule import exit_code_of, is_as_bad
-from pylog_spark.run.planning import ITEM_OVERHEAD_BYTES
-from pylog_spark.schemas import FINDING, RECORDED_FINDING, RESULT
-from pylog_spark.tasks.verification import (
+from pylog_spark.operations.doctor.driver import diagnose
+from pylog_spark.operations.verify.driver import verify
+from pylog_spark.operations.verify.report import VerifyReport, VerifyRequest
+from pylog_spark.operations.verify.stages import cut_partition
+from pylog_spark.operations.verify.task import (
     Stretch,
     Target,
     finding_rows,
@@ -29,7 +24,12 @@ from pylog_spark.tasks.verification import (
     verify_stretch,
     verify_stretches,
 )
-from pylog_spark.tasks.verified_roots import observe_roots
+from pylog_spark.operations.verify.verified_roots import observe_roots
+from pylog_spark.options import JobOptions, Tuning
+from pylog_spark.rows import rows_to_batch
+from pylog_spark.run.exit_rule import exit_code_of, is_as_bad
+from pylog_spark.run.planning import ITEM_OVERHEAD_BYTES
+from pylog_spark.schemas import FINDING, RECORDED_FINDING, RESULT
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_dump import TopicDump
 from storage_core.catalog.topic_filter import TopicFilter
@@ -142,7 +142,7 @@ def test_a_partition_that_vanished_is_a_row_and_a_finding(tmp_path):
 def test_an_error_of_the_program_fails_its_partition_only(tmp_path, monkeypatch):
     root = log_root(tmp_path / "log")
     roots = observe_roots([(str(root.path), Role.BROKER)], TopicFilter(), is_live=False)
-    module = "pylog_spark.tasks.verification.verify_segments"
+    module = "pylog_spark.operations.verify.task.verify_segments"
 
     def fail(*_args):
         raise ZeroDivisionError

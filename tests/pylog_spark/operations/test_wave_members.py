@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.operations import compaction_waves
-from pylog_spark.operations.compaction_waves import CompactionStages
-from pylog_spark.operations.due_compactions import CompactionLimits, DueCompaction
-from pylog_spark.operations.recovery_waves import DueRecovery, RecoveryStages
-from pylog_spark.operations.retain import SweepStages
+from pylog_spark.operations.compact import waves as compaction_waves
+from pylog_spark.operations.compact.due_compactions import CompactionLimits, DueCompaction
+from pylog_spark.operations.compact.waves import CompactionStages
+from pylog_spark.operations.recover.task import RecoveryWork
+from pylog_spark.operations.recover.waves import DueRecovery, RecoveryStages
+from pylog_spark.operations.retain.driver import SweepStages
+from pylog_spark.operations.retain.task import SweepWork
 from pylog_spark.options import RunLimits, Strategy, Tuning
 from pylog_spark.run import waves as run_waves_module
 from pylog_spark.run.budgets import RunBudget
@@ -28,8 +30,6 @@ from pylog_spark.schemas import PLAN
 from pylog_spark.tasks.cells import MOST_CELL_BYTES
 from pylog_spark.tasks.message import PartitionCommit
 from pylog_spark.tasks.partition_ref import PartitionRef
-from pylog_spark.tasks.recovery import RecoveryWork
-from pylog_spark.tasks.retention import SweepWork
 from pylog_spark.tasks.run_context import WriteContext
 from storage_core.errors import StorageError
 from storage_core.filenames import TopicPartition

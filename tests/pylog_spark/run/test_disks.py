@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from pylog_spark.engines.spark_engine import SparkEngine, SparkRows
-from pylog_spark.operations.compact import compact
-from pylog_spark.operations.recover import recover
-from pylog_spark.operations.retain import retain
-from pylog_spark.operations.verify import verify
-from pylog_spark.operations.verify_report import VerifyRequest
+from pylog_spark.operations.compact.driver import compact
+from pylog_spark.operations.recover.driver import recover
+from pylog_spark.operations.retain.driver import retain
+from pylog_spark.operations.verify.driver import verify
+from pylog_spark.operations.verify.report import VerifyRequest
 from pylog_spark.options import JobOptions, RunLimits, Strategy, Tuning
 from pylog_spark.run import disks, planning
 from pylog_spark.run.disks import Disks, find_disks

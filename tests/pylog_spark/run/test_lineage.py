@@ -12,10 +12,10 @@ import pytest
 
 from pylog_spark.engines.choice import Local
 from pylog_spark.exit_code import TerminatedError
-from pylog_spark.operations.ingest import ingest
-from pylog_spark.operations.materialize import materialize
-from pylog_spark.operations.retain import retain
-from pylog_spark.operations.verify import verify
+from pylog_spark.operations.ingest.driver import ingest
+from pylog_spark.operations.materialize.driver import materialize
+from pylog_spark.operations.retain.driver import retain
+from pylog_spark.operations.verify.driver import verify
 from pylog_spark.options import JobOptions
 from pylog_spark.run.lineage import event_of, lineage_id
 from pylog_spark.run.run_state import RunState, open_listeners

@@ -21,11 +21,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pylog_spark.engines.choice import Local
 from pylog_spark.operations.apply import ApplyOptions, apply_plan
-from pylog_spark.operations.compact import compact
+from pylog_spark.operations.compact.driver import compact
 from pylog_spark.operations.nightly import run_nightly
-from pylog_spark.operations.recover import recover
-from pylog_spark.operations.retain import retain
-from pylog_spark.operations.verify import verify
+from pylog_spark.operations.recover.driver import recover
+from pylog_spark.operations.retain.driver import retain
+from pylog_spark.operations.verify.driver import verify
 from pylog_spark.options import JobOptions, RunLimits
 from pylog_spark.run.metrics import METRICS, MetricsFile, MetricsPush
 from pylog_spark.run.run_report import Report

@@ -9,8 +9,11 @@ import pyarrow as pa
 import pytest
 
 from pylog_spark.cli import jobs
-from pylog_spark.operations import apply, compact, nightly, recover, retain
+from pylog_spark.operations import apply, nightly
 from pylog_spark.operations.apply import ApplyOptions, apply_plan
+from pylog_spark.operations.compact import driver as compact
+from pylog_spark.operations.recover import driver as recover
+from pylog_spark.operations.retain import driver as retain
 from pylog_spark.options import JobOptions
 from pylog_spark.options.choices import EngineChoice
 from pylog_spark.options.option import CommandLine

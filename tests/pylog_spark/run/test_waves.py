@@ -3,7 +3,7 @@
 import pytest
 
 from pylog_spark.engines.spark_engine import SparkEngine
-from pylog_spark.operations.compact import compact
+from pylog_spark.operations.compact.driver import compact
 from pylog_spark.options import RunLimits, Strategy, Tuning
 from pylog_spark.run import waves
 from storage_core.roots.broker import HeldBrokerRoot

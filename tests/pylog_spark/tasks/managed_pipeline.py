@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.options import HighWatermarkSource
-from pylog_spark.rows import row_reader, row_writer
-from pylog_spark.run.plan_table import read_planned
-from pylog_spark.tasks.admission import Step
-from pylog_spark.tasks.commit import CompactionCommit, CompactionWork, clean_partitions
-from pylog_spark.tasks.message import PartitionCommit
-from pylog_spark.tasks.observe import observe_partition
-from pylog_spark.tasks.retention import (
+from pylog_spark.operations.compact.task import CompactionCommit, CompactionWork, clean_partitions
+from pylog_spark.operations.retain.task import (
     RetentionContext,
     SweepWork,
     commit_sweeps,
 )
+from pylog_spark.options import HighWatermarkSource
+from pylog_spark.rows import row_reader, row_writer
+from pylog_spark.run.plan_table import read_planned
+from pylog_spark.tasks.admission import Step
+from pylog_spark.tasks.message import PartitionCommit
+from pylog_spark.tasks.observe import observe_partition
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.config import CleanerConfig

@@ -9,16 +9,14 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from pylog_spark.options import HighWatermarkSource
-from pylog_spark.rows import batches_of, row_reader, row_writer, schema_of, table_of
-from pylog_spark.tasks.cells import PART, cut_batches, with_part
-from pylog_spark.tasks.commit import (
-    CompactionCommit,
-    CompactionWork,
-    clean_partitions,
-    commit_partitions,
+from pylog_spark.operations.compact.exchange_task import (
+    ExchangeMessage,
+    Route,
+    answer_keys,
+    rewrite_exchanged,
+    send_keys,
 )
-from pylog_spark.tasks.compaction import (
+from pylog_spark.operations.compact.pass_task import (
     PartitionKeyIndex,
     RewrittenGroup,
     SegmentKeyIndex,
@@ -26,13 +24,15 @@ from pylog_spark.tasks.compaction import (
     merge_partitions,
     rewrite_groups,
 )
-from pylog_spark.tasks.exchange import (
-    ExchangeMessage,
-    Route,
-    answer_keys,
-    rewrite_exchanged,
-    send_keys,
+from pylog_spark.operations.compact.task import (
+    CompactionCommit,
+    CompactionWork,
+    clean_partitions,
+    commit_partitions,
 )
+from pylog_spark.options import HighWatermarkSource
+from pylog_spark.rows import batches_of, row_reader, row_writer, schema_of, table_of
+from pylog_spark.tasks.cells import PART, cut_batches, with_part
 from pylog_spark.tasks.listing import list_partitions
 from pylog_spark.tasks.message import join_messages
 from pylog_spark.tasks.observe import observe_partition

@@ -3,6 +3,8 @@
 import pyarrow as pa
 import pytest
 
+from pylog_spark.operations.compact.pass_task import SegmentKeyIndex, index_segments
+from pylog_spark.operations.recover.task import ScannedSegment
 from pylog_spark.rows import batches_of, schema_of
 from pylog_spark.tasks.cells import (
     MOST_CELL_BYTES,
@@ -14,8 +16,6 @@ from pylog_spark.tasks.cells import (
     slice_table,
     with_part,
 )
-from pylog_spark.tasks.compaction import SegmentKeyIndex, index_segments
-from pylog_spark.tasks.recovery import ScannedSegment
 from storage_core.log.segment_scan import scan_segment
 from storage_core.store import LocalStore
 from tests.kit.compare import read_tree

@@ -10,20 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.options import HighWatermarkSource
-from pylog_spark.rows import rows_to_batch
-from pylog_spark.run.plan_table import read_planned
-from pylog_spark.schemas import INGEST
-from pylog_spark.tasks import commit, ingest, recovery, verification
-from pylog_spark.tasks.admission import Step
-from pylog_spark.tasks.ahead import BYTES_AT_ONCE
-from pylog_spark.tasks.ingest import IngestContext, ingest_partitions
-from pylog_spark.tasks.listing import list_partitions
-from pylog_spark.tasks.partition_ref import PartitionRef
-from pylog_spark.tasks.recovery import RecoveryContext, RecoveryLimits, RecoveryWork, recover_whole
-from pylog_spark.tasks.retention import RetentionContext, SweepWork, commit_sweeps
-from pylog_spark.tasks.run_context import RunContext, WriteContext
-from pylog_spark.tasks.verification import (
+from pylog_spark.operations.compact import task as commit
+from pylog_spark.operations.ingest import task as ingest
+from pylog_spark.operations.ingest.task import IngestContext, ingest_partitions
+from pylog_spark.operations.recover import task as recovery
+from pylog_spark.operations.recover.task import (
+    RecoveryContext,
+    RecoveryLimits,
+    RecoveryWork,
+    recover_whole,
+)
+from pylog_spark.operations.retain.task import RetentionContext, SweepWork, commit_sweeps
+from pylog_spark.operations.verify import task as verification
+from pylog_spark.operations.verify.task import (
     ListedPartition,
     Stretch,
     Target,
@@ -31,6 +30,15 @@ from pylog_spark.tasks.verification import (
     measure_segments,
     verify_stretches,
 )
+from pylog_spark.options import HighWatermarkSource
+from pylog_spark.rows import rows_to_batch
+from pylog_spark.run.plan_table import read_planned
+from pylog_spark.schemas import INGEST
+from pylog_spark.tasks.admission import Step
+from pylog_spark.tasks.ahead import BYTES_AT_ONCE
+from pylog_spark.tasks.listing import list_partitions
+from pylog_spark.tasks.partition_ref import PartitionRef
+from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.catalog.topic_filter import TopicFilter

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from pylog_spark.operations.compact.exchange_task import Route, send_keys
+from pylog_spark.operations.compact.key_folder import remove_wave
+from pylog_spark.operations.compact.pass_task import index_segments, rewrite_groups
 from pylog_spark.tasks import observe
-from pylog_spark.tasks.compaction import index_segments, rewrite_groups
-from pylog_spark.tasks.exchange import Route, send_keys
-from pylog_spark.tasks.key_folder import remove_wave
 from pylog_spark.tasks.observe import decode_plan
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.commit.claim import revoke_claim
@@ -170,10 +170,10 @@ def test_an_error_of_a_bucket_is_the_partitions_however_large_the_start_of_a_gro
     def fail(*_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("pylog_spark.tasks.exchange.KeyBucket.survivors", fail)
+    monkeypatch.setattr("pylog_spark.operations.compact.exchange_task.KeyBucket.survivors", fail)
     # Longer than a piece: the tracker of a log with very many open transactions.
     monkeypatch.setattr(
-        "pylog_spark.tasks.exchange.encode_start",
+        "pylog_spark.operations.compact.exchange_task.encode_start",
         lambda start: encode_start(start) + b" " * 3_000_000,
     )
     rows = Pipeline(root, FIRST_ROUNDS_MS).exchange(buckets=2)

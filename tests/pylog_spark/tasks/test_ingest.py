@@ -3,9 +3,13 @@
 import pyarrow as pa
 import pytest
 
+from pylog_spark.operations.ingest.task import (
+    IngestContext,
+    compare_with_manifests,
+    ingest_partitions,
+)
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.schemas import INGEST
-from pylog_spark.tasks.ingest import IngestContext, compare_with_manifests, ingest_partitions
 from pylog_spark.tasks.listing import rows_of
 from pylog_spark.tasks.root_listing import list_run_partitions, list_runs
 from storage_core.catalog.topic_filter import TopicFilter

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pylog_spark.tasks.materialize import MaterializeContext, plan_materialize
-from pylog_spark.tasks.verification import Stretch, verify_stretch
+from pylog_spark.operations.materialize.task import MaterializeContext, plan_materialize
+from pylog_spark.operations.verify.task import Stretch, verify_stretch
 from storage_core.catalog.roles import Role
 from storage_core.filenames import MANIFEST_FILE
 from storage_core.maintenance.ingest.partition import IngestRules

@@ -12,15 +12,20 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from pylog_spark.operations.observation import task as observation
+from pylog_spark.operations.observation.task import (
+    SCHEMAS,
+    ObservationContext,
+    decode_steps,
+    observe_steps,
+)
+from pylog_spark.operations.retain.task import observe_sweep
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.schemas import OBSERVED, PARTITION
-from pylog_spark.tasks import observation
 from pylog_spark.tasks.admission import Step
 from pylog_spark.tasks.listing import list_partitions
-from pylog_spark.tasks.observation import SCHEMAS, ObservationContext, decode_steps, observe_steps
 from pylog_spark.tasks.observe import observe_partition
-from pylog_spark.tasks.retention import observe_sweep
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.topic_catalog import TopicCatalog, TopicConfigSource, TopicEntry
 from storage_core.catalog.topic_filter import TopicFilter

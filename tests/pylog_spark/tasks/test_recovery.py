@@ -8,14 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pylog_spark.options import HighWatermarkSource
-from pylog_spark.rows import batches_of, row_writer, schema_of
-from pylog_spark.tasks import recovery
-from pylog_spark.tasks.ahead import BYTES_AT_ONCE
-from pylog_spark.tasks.cells import PART, cut_batches, with_part
-from pylog_spark.tasks.message import join_messages
-from pylog_spark.tasks.partition_ref import PartitionRef
-from pylog_spark.tasks.recovery import (
+from pylog_spark.operations.recover import task as recovery
+from pylog_spark.operations.recover.task import (
     RecoveredLog,
     RecoveryContext,
     RecoveryLimits,
@@ -25,6 +19,12 @@ from pylog_spark.tasks.recovery import (
     recover_whole,
     scan_segments,
 )
+from pylog_spark.options import HighWatermarkSource
+from pylog_spark.rows import batches_of, row_writer, schema_of
+from pylog_spark.tasks.ahead import BYTES_AT_ONCE
+from pylog_spark.tasks.cells import PART, cut_batches, with_part
+from pylog_spark.tasks.message import join_messages
+from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.commit.claim import create_claim

@@ -5,10 +5,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pylog_spark.options import HighWatermarkSource
-from pylog_spark.rows import batches_of, row_reader
-from pylog_spark.tasks.admission import Step
-from pylog_spark.tasks.recovery import (
+from pylog_spark.operations.recover.task import (
     RecoveredLog,
     RecoveryContext,
     RecoveryLimits,
@@ -16,6 +13,9 @@ from pylog_spark.tasks.recovery import (
     observe_recovery,
     recover_whole,
 )
+from pylog_spark.options import HighWatermarkSource
+from pylog_spark.rows import batches_of, row_reader
+from pylog_spark.tasks.admission import Step
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.config import CleanerConfig

@@ -3,11 +3,11 @@
 import pyarrow as pa
 import pytest
 
+from pylog_spark.operations.survey.task import survey_partitions
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.schemas import PARTITION
 from pylog_spark.tasks.run_context import RunContext
-from pylog_spark.tasks.survey import survey_partitions
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.checkpoint.checkpoints import Checkpoints
 from storage_core.config import CleanerConfig

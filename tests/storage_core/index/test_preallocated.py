@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from pylog_spark.operations.doctor.task import ForecastRow, forecast_partition
+from pylog_spark.operations.verify.task import Target
 from pylog_spark.rows import row_writer
-from pylog_spark.tasks.forecast import ForecastRow, forecast_partition
-from pylog_spark.tasks.verification import Target
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.config import CleanerConfig, LogConfig

@@ -1,0 +1,1 @@
+"""Compare replicas of several brokers; predict elections and losses."""

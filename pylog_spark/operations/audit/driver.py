@@ -1,0 +1,484 @@
+"""Compare the replicas of several brokers.
+
+It says what differs, who may lead, and what would be lost.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from pylog_spark.discovery import resolve_roots
+from pylog_spark.engines.choice import Place
+from pylog_spark.operations.audit.election_files import find_manual_leaders, write_election_files
+from pylog_spark.operations.audit.elections import (
+    Starts,
+    add_elections,
+    controller_of,
+    find_starting,
+)
+from pylog_spark.operations.audit.remarks import Surroundings, find_remarks, own_replicas
+from pylog_spark.operations.audit.task import audit_partitions
+from pylog_spark.operations.differences.task import PlacesSize, measure_places
+from pylog_spark.options import JobOptions
+from pylog_spark.rows import spark_frame
+from pylog_spark.run.guards import check_outside
+from pylog_spark.run.job import Job, new_job
+from pylog_spark.run.planning import (
+    LOOK_TASKS_PER_SLOT,
+    WorkItem,
+    are_looked_at_here,
+    are_read_here,
+)
+from pylog_spark.run.run import Run
+from pylog_spark.schemas import AUDIT, Action, AuditRow
+from storage_core.catalog.cluster_metadata import ClusterMetadata, read_cluster_metadata
+from storage_core.catalog.log_directories import DirectoryKind
+from storage_core.catalog.roles import local_path
+from storage_core.checkpoint.broker_files import CleanShutdown, validate_one_cluster
+from storage_core.checkpoint.lock import query_lock
+from storage_core.config import merge_broker_layers
+from storage_core.errors import ConfigError, PylogError, StorageError
+from storage_core.maintenance.replication.partition_registration import (
+    MAX_STATE_BYTES,
+    PartitionRegistration,
+    TopicIdPartition,
+    parse_states,
+    states_of,
+)
+from storage_core.maintenance.replication.places import PartitionPlaces, find_places
+from storage_core.maintenance.verification.log_directories import observe_each
+from storage_core.maintenance.verification.observed_root import ObservedRoot
+from storage_core.wording import count_text, time_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_TITLE: Final = "pylog audit"
+# Of a row for programs. The last lists are null where a partition could not be compared.
+ANSWER_KEYS: Final = (
+    *("topic", "partition", "topic_id", "high_watermark", "divergence", "unseen", "safe"),
+    *("lost_records", "lost_committed", "error_class", "error", "replicas", "candidates"),
+    *("remarks", "elections", "assignment"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootMarker:
+    """One log directory's clean-shutdown marker, and the controller's view of it.
+
+    Attributes:
+        root: The log directory.
+        broker: Node id, None where no file says it.
+        is_there: Whether it has a marker of a clean shutdown.
+        broker_epoch: What that names; UNKNOWN_BROKER_EPOCH for nothing.
+        registered_epoch: What the broker got when it last registered, None where nothing says it.
+        registered_directories: How many log directories it then had.
+    """
+
+    root: str
+    broker: int | None
+    is_there: bool
+    broker_epoch: int
+    registered_epoch: int | None
+    registered_directories: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """The answer about partitions.
+
+    Attributes:
+        rows: Of ``schemas.AUDIT``, by topic, partition and topic id.
+        belief: Whose word on ISR, epochs and assignment was taken, and how old it is.
+        notes: What else a person should know of the log directories.
+        unread: The reason, by location, of each log directory that cannot be read.
+        markers: Of the log directories of brokers that can be read.
+        engine: What did the tasks: ``spark`` or ``local``, which is this machine.
+        starts: What the brokers lose that start, None where no start was asked about.
+        leaders: Node id of the leader that files for Kafka's commands choose, by partition.
+        brokers: Node ids of which it can be asked whom the controller elects; none where nothing
+            is known of partitions.
+        election_files: Names of these files.
+    """
+
+    rows: pa.Table
+    belief: str
+    engine: str
+    notes: Sequence[str] = ()
+    unread: Mapping[str, str] = field(default_factory=dict)
+    markers: Sequence[RootMarker] = ()
+    starts: Starts | None = None
+    leaders: Mapping[TopicIdPartition, int] = field(default_factory=dict)
+    brokers: Sequence[int] = ()
+    election_files: Sequence[str] = ()
+
+    def answers(self) -> Iterator[dict[str, Any]]:
+        """Yield all that is known of each partition, under ``ANSWER_KEYS``."""
+        for row in self.rows.to_pylist():
+            answer = json.loads(row["answer"] or "{}")
+            yield {name: answer.get(name, row.get(name)) for name in ANSWER_KEYS}
+
+    def frame(self, spark: "SparkSession") -> "DataFrame":
+        """Return the rows as a DataFrame."""
+        return spark_frame(spark, self.rows)
+
+
+def audit(  # noqa: PLR0913 - each is a word of the command line
+    place: Place,
+    roots: Sequence[str | Path],
+    options: JobOptions,
+    *,
+    state: Path | None = None,
+    up: Sequence[int] = (),
+    leader_epoch: int | None = None,
+    election_out: Path | None = None,
+    most_keys: int = 0,
+    holds_roots: bool = False,
+) -> Audit:
+    """Compare the replicas of several brokers; write nothing to their directories.
+
+    A log directory that cannot be read counts as one that was not given; the answer names it.
+
+    Args:
+        place: Where it runs: a Spark session, or this machine (``Local``).
+        roots: Paths of log directories; several of one broker count as one.
+        options: Which topics, which role.
+        state: A file that says ISR, epochs and assignment; None for the newest metadata of the
+            cluster that lies in the roots.
+        up: Node ids of brokers that start, in this order; empty for no elections, or for all
+            brokers whose directories are there where files for elections are asked for.
+        leader_epoch: Epoch that the next leader is to have; one that is known already is a remark.
+        election_out: A folder that is not there yet: files for Kafka's commands, by which the best
+            candidate leads that no start makes the leader. Not made where there is none.
+        most_keys: How many keys of what each leader loses the answers have, of each partition.
+        holds_roots: Whether this process holds the locks of the roots.
+
+    Raises:
+        ConfigError: A root is none, is there twice, the file of states is none, or the folder is
+            there.
+        InconsistentClusterIdError: The roots are of several clusters.
+        StorageError: No root can be read.
+        pyspark.errors.PySparkException: Spark failed.
+    """
+    job, places, observed, known = open_places(roots, options, state, holds_roots=holds_roots)
+    if election_out is not None:
+        check_outside("--election-out", election_out, job.roots)
+        if election_out.exists():
+            raise ConfigError("--election-out", election_out, "expected a folder that is not there")
+    starts = None
+    with Run(place, job) as run:
+        rows = _judge(run, places, most_keys)
+        texts = rows["answer"].to_pylist()
+        answers = [None if text is None else json.loads(text) for text in texts]
+        found = [answer for answer in answers if answer is not None]
+        beside = _beside(observed, places, known, leader_epoch)
+        for answer in found:
+            answer["remarks"] = find_remarks(answer, beside)
+        if election_out is not None and known.states and not up:
+            up = _node_ids(observed)
+        if up:
+            controller = controller_of(known.metadata, known.states, is_by_file=state is not None)
+            starting, notes = find_starting(up, observed, known.metadata)
+            starts = add_elections(found, known.states, controller, starting, notes)
+        leaders, files = {}, list[str]()
+        if election_out is not None and starts is not None and starts.manual is not None:
+            leaders = find_manual_leaders(found)
+            live = starts.manual.start.brokers
+            files = write_election_files(election_out, leaders, beside.states, live)
+        texts = [None if answer is None else json.dumps(answer) for answer in answers]
+        column = rows.schema.get_field_index("answer")
+        rows = rows.set_column(column, rows.schema.field(column), pa.array(texts, pa.string()))
+        return Audit(
+            rows=rows,
+            belief=known.belief,
+            notes=[*known.notes, *_uncounted(found, beside.states)],
+            unread=known.unread,
+            markers=[
+                _marker_of(root, known.metadata)
+                for root in observed
+                if root.context.role.facts.is_owned_by_broker
+            ],
+            engine=run.engine.name,
+            starts=starts,
+            leaders=leaders,
+            brokers=_node_ids(observed) if known.states else (),
+            election_files=files,
+        )
+
+
+def open_places(
+    roots: Sequence[str | Path],
+    options: JobOptions,
+    state: Path | None,
+    *,
+    holds_roots: bool = False,
+) -> "tuple[Job, list[PartitionPlaces], Sequence[ObservedRoot], Known]":
+    """Return a read-only job, its partitions, its roots, and their states.
+
+    Arguments and errors as of ``audit``.
+    """
+    log_roots = resolve_roots(roots, said=options.role, must_open=False)
+    observed, unread = observe_each([(root.location, root.role) for root in log_roots])
+    if not observed:
+        raise StorageError(", ".join(unread), f"cannot be read: {'; '.join(unread.values())}")
+    log_roots = [root for root in log_roots if root.location not in unread]
+    job = new_job(Action.VERIFY.value, log_roots, replace(options, dry_run=True))
+    validate_one_cluster(
+        {root.location: root.meta_properties for root in observed if root.meta_properties}
+    )
+    known = find_known(observed, state, options, unread, holds_roots=holds_roots)
+    metadata = known.metadata
+    places = find_places(
+        observed,
+        known.states,
+        registered=None
+        if metadata is None
+        else {broker.broker_id: broker.log_directories for broker in metadata.brokers.values()},
+        are_all_read=not unread,
+    )
+    places = [each for each in places if job.topics.admits(each.topic)]
+    return job, places, observed, known
+
+
+def _beside(
+    observed: Sequence[ObservedRoot],
+    places: Sequence[PartitionPlaces],
+    known: "Known",
+    leader_epoch: int | None,
+) -> Surroundings:
+    states: dict[TopicIdPartition, PartitionRegistration] = {
+        each.key: each for each in known.states
+    }
+    topics = {} if known.metadata is None else known.metadata.topics
+    ids_of: dict[tuple[str, int], set[str]] = {}
+    found = [(each.topic, each.partition, each.topic_id) for each in places if each.replicas]
+    for topic, partition, topic_id in (*states, *found):
+        if topic_id is not None:
+            ids_of.setdefault((topic, partition), set()).add(topic_id)
+    starting, _ = find_starting(_node_ids(observed), observed, known.metadata)
+    return Surroundings(
+        states=states,
+        topic_ids=frozenset((*topics, *(state.topic_id for state in known.states))),
+        ids_of=ids_of,
+        unclean=frozenset(each.broker for each in starting if not each.is_clean),
+        leader_epoch=leader_epoch,
+        unread=known.unread,
+        in_use=known.in_use,
+    )
+
+
+def _node_ids(observed: Sequence[ObservedRoot]) -> list[int]:
+    """Return the brokers of which there is a log directory, rising."""
+    owners = [root.meta_properties for root in observed if root.meta_properties]
+    return sorted({owner.node_id for owner in owners if owner.node_id is not None})
+
+
+def _uncounted(
+    answers: Sequence[dict[str, Any]],
+    states: Mapping[TopicIdPartition, PartitionRegistration],
+) -> Iterator[str]:
+    """Yield notes about in-sync brokers without a log here.
+
+    Nobody else was in sync of those partitions: what only these brokers had is not counted.
+    """
+    counts = Counter[tuple[int, ...]]()
+    for answer in answers:
+        state = states.get((answer["topic"], answer["partition"], answer["topic_id"]))
+        in_sync = state and (state.isr or state.elr or state.last_known_elr)
+        here = {
+            each["broker"]
+            for each in own_replicas(answer)
+            if "log_end" in each and not each.get("missing")
+        }
+        if in_sync and here.isdisjoint(in_sync):
+            counts[in_sync] += 1
+    for brokers, partitions in sorted(counts.items()):
+        names = " and ".join(map(str, brokers))
+        yield (
+            f"only broker {names} was in sync of {count_text(partitions, 'partition')}, and has no "
+            "log here: what nobody else had is not counted"
+        )
+
+
+def _judge(run: Run, places: Sequence[PartitionPlaces], most_keys: int) -> pa.Table:
+    if not places:
+        return AUDIT.empty_table()
+    engine, options = run.engine, run.job.options
+    items = [
+        WorkItem(value=each, size_bytes=size.bytes)
+        for each, size in zip(places, measure(run, places), strict=True)
+    ]
+    work = partial(audit_partitions, now_ms=options.now_ms, most_keys=most_keys)
+    units = [unit.values for unit in run.pack(items)]
+    rows = engine.collect(
+        engine.spread(units, work, AuditRow),
+        AUDIT,
+        f"{_TITLE}: {len(places):,} partitions",
+        is_look=are_read_here(items),
+    )
+    return rows.sort_by([(name, "ascending") for name in ("topic", "partition", "topic_id")])
+
+
+def measure(run: Run, places: Sequence[PartitionPlaces]) -> list[PlacesSize]:
+    """Return how large partitions are, in their order."""
+    items = list(enumerate(places))
+    tasks = max(1, min(len(items), LOOK_TASKS_PER_SLOT * run.engine.slots))
+    units = [items[number::tasks] for number in range(tasks)]
+    sizes = run.engine.ask(
+        units,
+        measure_places,
+        PlacesSize,
+        f"{_TITLE}: measure {len(places):,} partitions",
+        is_look=are_looked_at_here(sum(len(each.replicas) for each in places)),
+    )
+    return sorted(sizes, key=lambda size: size.ordinal)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known of the cluster.
+
+    Attributes:
+        states: Its partitions.
+        metadata: The newest of its metadata that lie in the roots.
+        directory: Where these lie; empty without them.
+        belief: Who says what is known of partitions.
+        notes: What else a person should know of the log directories.
+        unread: The reason, by location, of each log directory that cannot be read.
+        in_use: Log directories whose lock somebody holds.
+    """
+
+    states: Sequence[PartitionRegistration]
+    metadata: ClusterMetadata | None
+    directory: str
+    belief: str
+    notes: Sequence[str] = ()
+    unread: Mapping[str, str] = field(default_factory=dict)
+    in_use: frozenset[str] = frozenset()
+
+
+def _marker_of(root: ObservedRoot, metadata: ClusterMetadata | None) -> RootMarker:
+    node = None if root.meta_properties is None else root.meta_properties.node_id
+    registered = None if metadata is None or node is None else metadata.brokers.get(node)
+    return RootMarker(
+        root=root.location,
+        broker=node,
+        is_there=root.marker is not None,
+        broker_epoch=(root.marker or CleanShutdown()).broker_epoch,
+        registered_epoch=None if registered is None else registered.broker_epoch,
+        registered_directories=0 if registered is None else len(registered.log_directories),
+    )
+
+
+def find_known(
+    roots: Sequence[ObservedRoot],
+    file: Path | None,
+    options: JobOptions,
+    unread: Mapping[str, str],
+    *,
+    holds_roots: bool,
+) -> Known:
+    """Return partition states from a file, or from the newest metadata.
+
+    The metadata are those that lie in the roots.
+
+    Args:
+        roots: The log directories.
+        file: Of whoever asks; None for the metadata.
+        options: Settings that the metadata lack, and those that come before them.
+        unread: The reason, by location, of each log directory that cannot be read.
+        holds_roots: Whether this process holds their locks.
+
+    Raises:
+        ConfigError: The file says no states.
+    """
+    newest, broken = _find_metadata(roots, options)
+    states: Sequence[PartitionRegistration] = ()
+    in_use = {root.location for root in roots if not holds_roots and _is_in_use(root)}
+    notes = [f"{reason}: nothing of it was compared" for reason in unread.values()]
+    notes += [f"{each} is in use: what is written meanwhile may be missing" for each in in_use]
+    notes += broken
+    if newest is not None:
+        notes += [f"{newest.directory}: {note}" for note in newest.metadata.notes]
+    if file is not None:
+        try:
+            with file.open("rb") as reader:
+                content = reader.read(MAX_STATE_BYTES + 1)
+        except OSError as error:
+            raise ConfigError("--state", str(file), error.strerror or str(error)) from error
+        states = parse_states(content, str(file), options.topic_settings)
+        belief = f"ISR, epochs and assignment by {file}"
+    elif newest is not None:
+        states = newest.states
+        at = newest.metadata.last_timestamp_ms
+        belief = f"ISR, epochs and assignment by {newest.directory}, "
+        belief += f"offset {newest.metadata.end_offset}"
+        belief += f", of {time_text(at)}" if at >= 0 else ""
+    else:
+        belief = "nothing says ISR, epochs and assignment: every replica is a candidate"
+    return Known(
+        states=states,
+        metadata=None if newest is None else newest.metadata,
+        directory="" if newest is None else newest.directory,
+        belief=belief,
+        notes=notes,
+        unread=unread,
+        in_use=frozenset(in_use),
+    )
+
+
+def _is_in_use(root: ObservedRoot) -> bool:
+    path = local_path(root.location)
+    if not root.context.role.facts.is_owned_by_broker or path is None:
+        return False
+    try:
+        return query_lock(path).is_held
+    except StorageError:
+        return False  # who may not look at the lock file is told what else it may not
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _MetadataCopy:
+    """A copy of the cluster's metadata.
+
+    Attributes:
+        directory: Where it lies.
+        metadata: What it says.
+        states: The partitions.
+    """
+
+    directory: str
+    metadata: ClusterMetadata
+    states: Sequence[PartitionRegistration]
+
+
+def _find_metadata(
+    roots: Sequence[ObservedRoot], options: JobOptions
+) -> tuple[_MetadataCopy | None, list[str]]:
+    """Return the newest metadata of the cluster, and why copies say nothing."""
+    broker = merge_broker_layers(options.broker_settings, options.broker_overrides)
+    copies: list[_MetadataCopy] = []
+    broken: list[str] = []
+    for root in roots:
+        for entry in root.entries:
+            path = local_path(entry.path)
+            if entry.kind is not DirectoryKind.METADATA or entry.is_link or path is None:
+                continue
+            try:
+                metadata = read_cluster_metadata(path, is_recovered=True)
+                states = list(states_of(metadata, broker, options.topic_settings))
+            except PylogError as error:
+                broken.append(f"{entry.path}: {error}")
+                continue
+            if metadata.end_offset:
+                copies.append(_MetadataCopy(directory=entry.path, metadata=metadata, states=states))
+            else:
+                notes = metadata.notes or ("it has no record",)
+                broken += [f"{entry.path}: {note}" for note in notes]
+    return max(copies, key=lambda copy: copy.metadata.end_offset, default=None), broken

@@ -1,0 +1,1 @@
+"""Compact partitions as Kafka's log cleaner does."""

@@ -1,0 +1,348 @@
+"""Run both compaction passes of a wave, spread over tasks.
+
+Partitions whose offset map is merged by one task go through two collections: pass one and merge,
+then pass two. Those whose keys are exchanged by hash go through one.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeVar
+
+import pyarrow as pa
+
+from pylog_spark.engines.engine import AnyEngine, Published
+from pylog_spark.operations.compact.due_compactions import CompactionLimits, DueCompaction
+from pylog_spark.operations.compact.exchange_task import (
+    ExchangeMessage,
+    Route,
+    answer_keys,
+    rewrite_exchanged,
+    send_keys,
+)
+from pylog_spark.operations.compact.pass_task import (
+    Item,
+    PartitionKeyIndex,
+    RewrittenGroup,
+    SegmentKeyIndex,
+    index_segments,
+    merge_partitions,
+    rewrite_groups,
+)
+from pylog_spark.options import Strategy
+from pylog_spark.rows import read_rows, schema_of
+from pylog_spark.run.planning import WorkItem, pack_units
+from pylog_spark.run.waves import Outcomes
+from pylog_spark.tasks.cells import PART
+from pylog_spark.tasks.observe import decode_plan
+from pylog_spark.tasks.run_context import WriteContext
+from storage_core.errors import OffsetOverflowError
+from storage_core.json_values import from_json
+from storage_core.maintenance.compaction.index import IndexStats
+from storage_core.maintenance.compaction.merged import MergedIndex
+from storage_core.maintenance.compaction.passes import CleanedPartition
+from storage_core.maintenance.compaction.plan import group_segments
+from storage_core.maintenance.compaction.rewrite import CleanedGroup
+
+# Partitions are dealt out to the tasks that merge; with some for each slot a long one is no tail.
+MERGE_TASKS_PER_SLOT: Final = 4
+
+Plans = Published[dict[int, bytes]]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapPlace:
+    """A partition's merged index, as tasks find it.
+
+    It is published, or lies in scratch files.
+
+    Attributes:
+        published: The index, None where it is in a file.
+        path: Its file.
+        table_path: That of the offset map, None where pass two needs none.
+    """
+
+    published: Published[bytes] | None = None
+    path: str | None = None
+    table_path: str | None = None
+
+    def open(self) -> MergedIndex:
+        """Return the index, in a task."""
+        if self.published is not None:
+            return MergedIndex.from_bytes(self.published.value)
+        table = None if self.table_path is None else Path(self.table_path)
+        return MergedIndex.from_file(Path(self.path or ""), table)
+
+
+@dataclass(slots=True, kw_only=True)
+class Between:
+    """A partition between the passes, with its groups from pass two.
+
+    Attributes:
+        group_bytes: Source bytes of each group.
+        end_offset: Its cleaner point after the round.
+        index: What pass one read and found.
+        index_ms: Time that tasks spent on it.
+        disk: The disk that it lies on, where only so many tasks may be at one.
+        place: Where its merged index is; None where keys are exchanged.
+    """
+
+    group_bytes: tuple[int, ...]
+    end_offset: int
+    index: IndexStats
+    index_ms: int | None
+    disk: int | None
+    place: MapPlace | None
+    _groups: list[CleanedGroup] = field(default_factory=list)
+    _spent_ms: int = 0
+
+    def add(self, row: RewrittenGroup) -> None:
+        """Take a group that was cleaned."""
+        self._groups.append(from_json(CleanedGroup, row.manifest))
+        self._spent_ms += row.duration_ms
+        if row.numbers is not None:
+            self.index = from_json(IndexStats, row.numbers)
+
+    def cleaned(self) -> CleanedPartition:
+        """Return the partition as both passes left it."""
+        return CleanedPartition(
+            end_offset=self.end_offset,
+            groups=tuple(self._groups),
+            index=self.index,
+            spent_secs=(self._spent_ms + (self.index_ms or 0)) / 1000,
+            index_secs=None if self.index_ms is None else self.index_ms / 1000,
+        )
+
+
+class PassStages:
+    """The stages of both passes, for partitions spread over tasks.
+
+    The partitions are those of one wave.
+
+    Args:
+        engine: Runs the stages.
+        limits: How much one task is given.
+        context: What tasks need to write.
+        title: Names the wave where stages are shown.
+    """
+
+    def __init__(
+        self, engine: AnyEngine, limits: CompactionLimits, context: WriteContext, title: str
+    ) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._context = context
+        self._title = title
+
+    def clean(
+        self, due: Sequence[DueCompaction], outcomes: Outcomes
+    ) -> dict[int, CleanedPartition]:
+        """Run both passes.
+
+        Args:
+            due: Partitions of any strategy but WHOLE.
+            outcomes: Of all of them; gets errors and the time that was spent.
+
+        Returns:
+            What can be committed, by ordinal. A partition that is neither here nor ended has a
+            merged index above its bound, or a segment to be split: it is to be cleaned otherwise.
+        """
+        merged = [p for p in due if p.strategy is not Strategy.SHUFFLE]
+        exchanged = [p for p in due if p.strategy is Strategy.SHUFFLE]
+        cleaned: dict[int, CleanedPartition] = {}
+        if merged:
+            plans = self._engine.publish({p.ref.ordinal: p.work.plan for p in merged})
+            between = self._index(merged, plans, outcomes)
+            cleaned |= self._rewrite(between, plans, outcomes)
+        if exchanged:
+            plans = self._engine.publish({p.ref.ordinal: p.work.plan for p in exchanged})
+            cleaned |= self._exchange(exchanged, plans, outcomes)
+        return cleaned
+
+    def pack(self, items: Iterable[WorkItem[T]]) -> list[list[T]]:
+        """Return what each task does, the longest first."""
+        listed = list(items)
+        unit_bytes = self._limits.unit_bytes(sum(item.size_bytes for item in listed))
+        units = pack_units(listed, unit_bytes=unit_bytes, per_disk=self._limits.disks.per_disk)
+        return [unit.values for unit in units]
+
+    def _disk(self, partition: DueCompaction) -> int | None:
+        return self._limits.disks.of(partition.ref.root)
+
+    def _segments(self, due: Sequence[DueCompaction]) -> list[list[Item]]:
+        return self.pack(
+            WorkItem(value=(p.ref.ordinal, number), size_bytes=size, disk=self._disk(p))
+            for p in due
+            for number, size in enumerate(p.segment_bytes)
+        )
+
+    def _index(
+        self, due: Sequence[DueCompaction], plans: Plans, outcomes: Outcomes
+    ) -> dict[int, Between]:
+        """Run pass one and the merge; return what fits into the budget."""
+        context = self._context
+        filed = frozenset(p.ref.ordinal for p in due if p.strategy is Strategy.FILES)
+        # Below this an index is not worth a limit; a partition's own bound is a few per cent off.
+        limits = {
+            p.ref.ordinal: None
+            if p.ref.ordinal in filed
+            else p.map_bytes + p.map_bytes // 4 + 65536
+            for p in due
+        }
+
+        engine = self._engine
+        tasks = min(len(due), MERGE_TASKS_PER_SLOT * engine.slots)
+        merged_by = {p.ref.ordinal: number % tasks for number, p in enumerate(due)}
+
+        def index(items: Sequence[Item]) -> Iterator[SegmentKeyIndex]:
+            return index_segments(items, plans.value, merged_by, context, filed=filed)
+
+        def merge(indexes: Iterator[SegmentKeyIndex]) -> Iterator[PartitionKeyIndex]:
+            return merge_partitions(indexes, plans.value, limits, context)
+
+        partials = engine.spread(self._segments(due), index, SegmentKeyIndex)
+        ordered = partials.to_units(tasks).sort_within("ordinal", "segment", PART)
+        merged = engine.map_messages(ordered, SegmentKeyIndex, merge, PartitionKeyIndex)
+        title = f"{self._title}: pass one and merge"
+        between = {}
+        disks = {p.ref.ordinal: self._disk(p) for p in due}
+        for row in engine.receive(merged, PartitionKeyIndex, title):
+            outcome = outcomes[row.ordinal]
+            outcome.duration_ms += row.duration_ms
+            if row.failure:
+                outcome.fail(row.failure)
+            elif row.index is not None or row.path is not None:
+                between[row.ordinal] = Between(
+                    group_bytes=row.group_bytes,
+                    end_offset=row.end_offset,
+                    index=from_json(IndexStats, row.numbers),
+                    index_ms=row.duration_ms,
+                    disk=disks[row.ordinal],
+                    place=self._place(row),
+                )
+        return between
+
+    def _place(self, row: PartitionKeyIndex) -> MapPlace:
+        if row.index is None:
+            return MapPlace(path=row.path, table_path=row.table_path)
+        return MapPlace(published=self._engine.publish(row.index))
+
+    def _rewrite(
+        self, between: Mapping[int, Between], plans: Plans, outcomes: Outcomes
+    ) -> dict[int, CleanedPartition]:
+        """Run pass two; return the partitions whose groups are all there."""
+        units = self._groups(between)
+        if not units:
+            return _complete(between, schema_of(RewrittenGroup).empty_table(), outcomes)
+        context = self._context
+        places = {ordinal: known.place for ordinal, known in between.items() if known.place}
+
+        def rewrite(items: Sequence[Item]) -> Iterator[RewrittenGroup]:
+            return rewrite_groups(
+                items, plans.value, lambda ordinal: places[ordinal].open(), context
+            )
+
+        groups = self._engine.spread(units, rewrite, RewrittenGroup)
+        columns = schema_of(RewrittenGroup)
+        table = self._engine.collect(groups, columns, f"{self._title}: pass two")
+        return _complete(between, table, outcomes)
+
+    def _groups(self, between: Mapping[int, Between]) -> list[list[Item]]:
+        return self.pack(
+            WorkItem(value=(ordinal, number), size_bytes=size, disk=known.disk)
+            for ordinal, known in between.items()
+            for number, size in enumerate(known.group_bytes)
+        )
+
+    def _exchange(
+        self, due: Sequence[DueCompaction], plans: Plans, outcomes: Outcomes
+    ) -> dict[int, CleanedPartition]:
+        """Run both passes of partitions whose keys are exchanged, in one collection."""
+        between = {p.ref.ordinal: _before_exchange(p, self._disk(p)) for p in due}
+        units = self._groups(between)
+        routes = _routes(due, units)
+        published = self._engine.publish(routes)
+        context = self._context
+
+        def send(items: Sequence[Item]) -> Iterator[ExchangeMessage]:
+            return send_keys(items, plans.value, published.value, context)
+
+        def answer(messages: Iterator[ExchangeMessage]) -> Iterator[ExchangeMessage]:
+            return answer_keys(messages, plans.value, published.value)
+
+        def rewrite(messages: Iterator[ExchangeMessage]) -> Iterator[RewrittenGroup]:
+            return rewrite_exchanged(messages, plans.value, context)
+
+        engine = self._engine
+        sent = engine.spread(self._segments(due), send, ExchangeMessage)
+        buckets = sum(route.buckets + 1 for route in routes.values())
+        heard = sent.to_units(buckets).sort_within("unit", "kind", "segment", PART)
+        answered = engine.map_messages(heard, ExchangeMessage, answer, ExchangeMessage)
+        told = answered.to_units(len(units)).sort_within(
+            "ordinal", "group", "kind", "segment", PART
+        )
+        groups = engine.map_messages(told, ExchangeMessage, rewrite, RewrittenGroup)
+        title = f"{self._title}: both passes, {buckets} buckets"
+        table = engine.collect(groups, schema_of(RewrittenGroup), title)
+        return _complete(between, table, outcomes)
+
+
+def _before_exchange(partition: DueCompaction, disk: int | None) -> Between:
+    plan = decode_plan(partition.work.plan)
+    end_offset = plan.end_offset
+    groups = group_segments(plan, end_offset)
+    return Between(
+        group_bytes=tuple(sum(segment.size_bytes for segment in group) for group in groups),
+        end_offset=end_offset,
+        index=IndexStats(bytes_read=0, messages_read=0, keys=0),
+        index_ms=None,
+        disk=disk,
+        place=None,
+    )
+
+
+def _routes(due: Sequence[DueCompaction], units: Sequence[Sequence[Item]]) -> dict[int, Route]:
+    """Return which tasks work for each partition.
+
+    Args:
+        due: The partitions.
+        units: The groups that each task of pass two gets.
+    """
+    unit_of = {item: number for number, unit in enumerate(units) for item in unit}
+    counts = Counter(ordinal for ordinal, _ in unit_of)
+    routes: dict[int, Route] = {}
+    first_unit = 0
+    for partition in due:
+        groups = counts[partition.ref.ordinal]
+        routes[partition.ref.ordinal] = Route(
+            first_unit=first_unit,
+            buckets=partition.buckets,
+            group_units=tuple(unit_of[partition.ref.ordinal, group] for group in range(groups)),
+        )
+        first_unit += partition.buckets + 1
+    return routes
+
+
+def _complete(
+    between: Mapping[int, Between], groups: pa.Table, outcomes: Outcomes
+) -> dict[int, CleanedPartition]:
+    """Join the groups of pass two; leave out partitions with errors."""
+    overflowing = set()
+    ordered = groups.sort_by([("ordinal", "ascending"), ("group", "ascending")])
+    for row in read_rows(RewrittenGroup, ordered):
+        outcome = outcomes[row.ordinal]
+        outcome.duration_ms += row.duration_ms
+        if not row.failure:
+            between[row.ordinal].add(row)
+        elif row.failure.error_class == OffsetOverflowError.__name__:
+            # One task alone may split the segment.
+            overflowing.add(row.ordinal)
+        elif not outcome.has_ended:
+            outcome.fail(row.failure)
+    return {
+        ordinal: known.cleaned()
+        for ordinal, known in between.items()
+        if not outcomes[ordinal].has_ended and ordinal not in overflowing
+    }

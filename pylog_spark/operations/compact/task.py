@@ -1,0 +1,213 @@
+"""Commit a partition's cleaned groups, once per run.
+
+This holds however often the task runs.
+
+Two ways lead here. Groups that were cleaned by other tasks come as manifests; a partition that is
+not worth spreading, or too large to, is cleaned whole inside this task, by the same functions.
+
+A small partition costs little but waiting for syncs or for an object store, so a task works on
+several at once. Big ones are cleaned alone, since memory is for one of them.
+"""
+
+import json
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from pylog_spark.operations.compact.measure_task import count_if_readable
+from pylog_spark.operations.compact.pass_task import keep_group
+from pylog_spark.rows import Number, Text, Truth, column
+from pylog_spark.schemas import Action
+from pylog_spark.tasks.ahead import BYTES_AT_ONCE, Room
+from pylog_spark.tasks.message import PartitionCommit, attempt, fill
+from pylog_spark.tasks.observe import decode_plan
+from pylog_spark.tasks.partition_ref import PartitionRef
+from pylog_spark.tasks.run_context import WriteContext
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
+from storage_core.commit import CommitPlan
+from storage_core.commit.scratch import keep_scratch
+from storage_core.errors import OffsetOverflowError, describe_failure
+from storage_core.log.loaded_log import LoadedLog
+from storage_core.log.log_loader import load_log
+from storage_core.maintenance.compaction.commit import plan_commit, plan_split, verify_inputs
+from storage_core.maintenance.compaction.passes import CleanedPartition, run_passes
+from storage_core.maintenance.compaction.plan import CompactionPlan, map_slots
+from storage_core.maintenance.compaction.statistics import CleanerStats
+from storage_core.roots.root import Prepared, RootAccess
+from storage_core.store import LogStore
+from storage_core.store.generations import current_location
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionWork:
+    """A partition to be cleaned, as the plan stage left it.
+
+    Attributes:
+        ref: Which one it is.
+        log_start_checkpoint: Its entry in the log-start checkpoint, 0 without one.
+        plan: The round, as ``encode_plan`` wrote it.
+    """
+
+    ref: PartitionRef
+    log_start_checkpoint: int
+    plan: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionCommit(PartitionCommit):
+    """A partition's commit after a round, or its clean in one task."""
+
+    next_offset: Number = column("the cleaner point: first offset that is still dirty")
+    records_before: Number = column("records of the partition")
+    records_after: Number = column("the same afterwards")
+    was_split: Truth = column("whether a segment was split, and nothing cleaned")
+    statistics: Text = column("numbers of the round by Kafka's names, as JSON")
+
+
+# Cleans a partition, or knows where the cleaned groups are; replaces nothing in the directory yet.
+Clean = Callable[[LogStore, CompactionPlan, RootAccess], CleanedPartition]
+
+
+def commit_partitions(
+    items: Iterable[tuple[CompactionWork, CleanedPartition]], context: WriteContext
+) -> Iterator[CompactionCommit]:
+    """Commit groups cleaned by other tasks."""
+
+    def commit(item: tuple[CompactionWork, CleanedPartition]) -> CompactionCommit:
+        work, cleaned = item
+        return _attempt(work, context, lambda *_: cleaned)
+
+    return context.map_commits(commit, items)
+
+
+def clean_partitions(
+    items: Iterable[CompactionWork], context: WriteContext
+) -> Iterator[CompactionCommit]:
+    """Clean partitions whole, small ones side by side."""
+    room = Room(BYTES_AT_ONCE)
+
+    def clean(store: LogStore, plan: CompactionPlan, access: RootAccess) -> CleanedPartition:
+        size_bytes = sum(s.size_bytes for s in plan.segments_below(plan.first_uncleanable_offset))
+        if context.has_rate:
+            # The rate is of one partition at a time.
+            size_bytes = BYTES_AT_ONCE
+        # Others are cleaned beside a small one.
+        threads = 1 if size_bytes < BYTES_AT_ONCE else context.threads
+        with room.take(size_bytes):
+            return clean_whole(store, plan, access, replace(context, threads=threads))
+
+    return context.map_commits(lambda work: _attempt(work, context, clean), items)
+
+
+def clean_whole(
+    store: LogStore, plan: CompactionPlan, access: RootAccess, context: WriteContext
+) -> CleanedPartition:
+    """Run both passes over a partition in this process."""
+    attempt_name = f"{context.run.run_id}-{uuid.uuid4().hex}"
+    return run_passes(
+        store,
+        plan,
+        sidecar_folder=context.run.cleaner.key_sidecars,
+        scratch=partial(access.scratch, plan.location),
+        attempt=attempt_name,
+        keep=partial(keep_group, access, plan.location, attempt_name),
+        throttler=context.throttler(),
+        threads=context.threads,
+    )
+
+
+def _attempt(work: CompactionWork, context: WriteContext, clean: Clean) -> CompactionCommit:
+    head = CompactionCommit(ordinal=work.ref.ordinal, touched=False)
+    return attempt(head, partial(_commit, work, context, clean), work.ref)
+
+
+def _commit(
+    work: CompactionWork, context: WriteContext, clean: Clean, head: CompactionCommit
+) -> CompactionCommit:
+    """Commit a partition, or find that another attempt did."""
+    plan = decode_plan(work.plan)
+    access = context.roots[work.ref.root]
+    done: list[CleanedPartition] = []
+
+    def prepare(store: LogStore) -> Prepared:
+        try:
+            cleaned = clean(store, plan, access)
+        except OffsetOverflowError as error:
+            return _split(store, plan, error)
+        verify_inputs(store, plan)
+        log = _load(store, work, plan, context)
+        steps = plan_commit(log, plan, cleaned.groups)
+        done.append(cleaned)
+        return Prepared(
+            plan=steps,
+            result=_describe(store, plan, cleaned, steps)
+            | {"statistics": _statistics(cleaned, context)},
+            checkpoints=PartitionCheckpoints(cleaner_offset=cleaned.end_offset),
+        )
+
+    commit = fill(head, access.commit(plan.location, Action.COMPACT.value, prepare))
+    for cleaned in done:
+        if cleaned.sidecars is not None and not commit.failure:
+            # Not the generation that was cleaned, but what became of it.
+            cleaned.publish_sidecars(access.open(current_location(plan.location)), plan)
+    return commit
+
+
+def _split(store: LogStore, plan: CompactionPlan, error: OffsetOverflowError) -> Prepared:
+    """Split the segment with overflowing offsets.
+
+    Another round cleans the partition.
+    """
+    steps = plan_split(store, plan, error.file)
+    operations = json.dumps(list(steps.describe()))
+    result = describe_failure(error) | {"was_split": True, "operations": operations}
+    return Prepared(plan=steps, result=result)
+
+
+def _load(
+    store: LogStore, work: CompactionWork, plan: CompactionPlan, context: WriteContext
+) -> LoadedLog:
+    """Load the log again, for repairs due before the first swap."""
+    run = context.run
+    config = run.catalogs[work.ref.root].config_for(work.ref.partition.topic)
+    if config is None:
+        raise KeyError(f"{work.ref.partition}: the catalogue had a config when the plan was made")
+    log = load_log(
+        store,
+        config=config,
+        cleaner=run.cleaner,
+        now_ms=run.now_ms,
+        log_start_checkpoint=work.log_start_checkpoint,
+        high_watermark=plan.high_watermark,
+    )
+    return replace(log, operations=keep_scratch(log.operations, run.run_id))
+
+
+def _describe(
+    store: LogStore, plan: CompactionPlan, cleaned: CleanedPartition, steps: CommitPlan
+) -> dict[str, Any]:
+    """Return the partition's row as of after the steps."""
+    stats = cleaned.stats
+    untouched = [s for s in plan.segments if s.base_offset >= cleaned.end_offset]
+    others = count_if_readable(store, [segment.log_file for segment in untouched])
+    return {
+        "next_offset": cleaned.end_offset,
+        "bytes_after": stats.bytes_written + sum(s.size_bytes for s in untouched),
+        "segments_after": len(cleaned.groups) + len(untouched),
+        "records_before": None if others is None else stats.source_records + others,
+        "records_after": None if others is None else stats.messages_written + others,
+        "operations": json.dumps(list(steps.describe())),
+    }
+
+
+def _statistics(cleaned: CleanedPartition, context: WriteContext) -> str:
+    """Return the numbers of the round as JSON."""
+    return CleanerStats.of(
+        cleaned.index,
+        cleaned.stats,
+        slots=map_slots(context.run.cleaner),
+        elapsed_secs=round(cleaned.spent_secs, 3),
+        elapsed_index_secs=None if cleaned.index_secs is None else round(cleaned.index_secs, 3),
+    ).to_json()

@@ -1,0 +1,1 @@
+"""Compare a cluster with its copy at other offsets."""

@@ -1,0 +1,1 @@
+"""Compare two log directories record by record."""

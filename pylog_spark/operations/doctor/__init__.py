@@ -1,0 +1,1 @@
+"""Say whether brokers may start, and what to do first."""

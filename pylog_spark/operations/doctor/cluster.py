@@ -1,0 +1,185 @@
+"""Diagnose several brokers, then foretell their losses at a start."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from shlex import quote
+from typing import Final
+
+from pylog_spark.discovery import resolve_roots
+from pylog_spark.engines.choice import Place
+from pylog_spark.operations.audit.driver import Audit, audit
+from pylog_spark.operations.audit.elections import Starts, describe_start
+from pylog_spark.operations.doctor.diagnosis import Diagnosis
+from pylog_spark.options import JobOptions
+from pylog_spark.run.several_brokers import UnreadBroker
+from storage_core.errors import ConfigError, PylogError
+from storage_core.maintenance.verification.verdict import Advice, Verdict
+from storage_core.roots.open_root import LogRoot
+
+# Of a broker's own verdict: what keeps all from starting, the worst first.
+_WORST_FIRST: Final = (
+    Advice.IN_USE,
+    Advice.DO_NOT_START,
+    Advice.COPY_DAMAGED,
+    Advice.LOOK_BEFORE_START,
+    Advice.RECOVER,
+    Advice.START_BROKER,
+    Advice.COPY_WHOLE,
+)
+_ELECTION_FOLDER: Final = "elections"
+_STARTS: Final = frozenset({Advice.START_BROKER, Advice.COPY_WHOLE})
+_BLOCKS: Final = frozenset({Advice.IN_USE, Advice.DO_NOT_START, Advice.COPY_DAMAGED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterDiagnosis:
+    """What the doctor says of several brokers.
+
+    Attributes:
+        verdict: What to do with all of them.
+        brokers: The diagnosis of each, by node id.
+        audit: Their replicas compared, and what is lost if all of them start.
+        unread: The log directories that got no diagnosis.
+    """
+
+    verdict: Verdict
+    brokers: Mapping[int, Diagnosis]
+    audit: Audit
+    unread: Sequence[UnreadBroker]
+
+
+def diagnose_cluster(
+    place: Place,
+    brokers: Mapping[int, Sequence[LogRoot]],
+    unread: Sequence[UnreadBroker],
+    options: JobOptions,
+    diagnose_one: Callable[[int, Sequence[str]], Diagnosis],
+) -> ClusterDiagnosis:
+    """Diagnose brokers one after another, and compare their replicas; nothing is written.
+
+    A broker of which something cannot be read gets no diagnosis and does not start in the
+    comparison; what can be read of it is compared with the others.
+
+    Args:
+        place: Where it runs: a Spark session, or this machine (``Local``).
+        brokers: Their log directories, by node id.
+        unread: Log directories that get no diagnosis.
+        options: Which topics, which role.
+        diagnose_one: Diagnoses the log directories of one broker, by its node id.
+
+    Raises:
+        PylogError: No broker can be diagnosed; the comparison fails.
+        pyspark.errors.PySparkException: Spark failed.
+    """
+    diagnoses: dict[int, Diagnosis] = {}
+    failures: dict[int, Exception] = {}
+    for broker, roots in brokers.items():
+        try:
+            diagnoses[broker] = diagnose_one(broker, [root.location for root in roots])
+        except (PylogError, OSError) as failure:
+            failures[broker] = failure
+    owners: dict[str, int | None] = {
+        root.location: broker for broker, roots in brokers.items() for root in roots
+    }
+    owners |= {location: None for each in unread for location in each.roots}
+    places = []
+    for location, owner in owners.items():
+        try:
+            # A disk may have gone away since.
+            resolve_roots([location], said=options.role, must_open=False)
+            places.append(location)
+        except ConfigError as failure:
+            if owner is not None:
+                failures[owner] = failure
+    diagnoses = {broker: each for broker, each in diagnoses.items() if broker not in failures}
+    if not diagnoses:
+        raise next(iter(failures.values()))
+    all_unread = (
+        *unread,
+        *(
+            UnreadBroker(
+                broker=broker,
+                roots=tuple(root.location for root in brokers[broker]),
+                error=str(failure),
+            )
+            for broker, failure in failures.items()
+        ),
+    )
+    compared = audit(place, places, options, up=list(diagnoses))
+    assert compared.starts is not None  # noqa: S101  # brokers start
+    notes = [*compared.notes, compared.belief]
+    verdict = decide_for_all(list(owners), diagnoses, compared.starts, notes, all_unread)
+    return ClusterDiagnosis(verdict=verdict, brokers=diagnoses, audit=compared, unread=all_unread)
+
+
+def decide_for_all(
+    places: Sequence[str],
+    diagnoses: Mapping[int, Diagnosis],
+    starts: Starts,
+    notes: Sequence[str],
+    unread: Sequence[UnreadBroker] = (),
+) -> Verdict:
+    """Return the verdict on several brokers.
+
+    Args:
+        places: All their log directories.
+        diagnoses: What is to be said of each, by node id.
+        starts: What they lose if they start, and the best order.
+        notes: Whose word on ISR and epochs was taken, and what else there is to know.
+        unread: Log directories that got no diagnosis: of these nothing is promised.
+    """
+    # Nobody is elected by hand over what was not read.
+    least, manual = starts.least, None if unread else starts.manual
+    best, others = describe_start(least), []
+    if manual is not None:
+        by_hand = describe_start(manual.start, manual)
+        if manual.loses_less_than(least):
+            best, others = by_hand, [f"without elections by hand: {best}"]
+        else:
+            others = [f"if nobody else can come: {by_hand}"]
+    order = [*least.brokers, *(broker for broker in diagnoses if broker not in least.brokers)]
+    advice = min((each.verdict.advice for each in diagnoses.values()), key=_WORST_FIRST.index)
+    if (unread or any(least.loss)) and advice not in _BLOCKS:
+        advice = Advice.LOOK_BEFORE_START
+    blocked = [broker for broker in order if diagnoses[broker].verdict.advice in _BLOCKS]
+    if unread:
+        best = f"counting only what can be read, {best}"
+    if blocked:
+        names = " or ".join(map(str, blocked))
+        headline = f"Do not start broker {names} as it is. Afterwards {best}."
+    elif unread:
+        names = " and ".join(
+            each.roots[0] if each.broker is None else f"broker {each.broker}" for each in unread
+        )
+        headline = f"Do not start yet: {names} cannot be read. {best[0].upper()}{best[1:]}."
+    elif least.lost_committed:
+        headline = f"Do not start yet. What loses least: {best}."
+    else:
+        headline = f"{best[0].upper()}{best[1:]}."
+    commands = [command for broker in order for command in diagnoses[broker].verdict.commands]
+    if unread:
+        commands.append(f"pylog doctor {' '.join(map(quote, places))}")
+    elif any(least.loss):
+        brokers = least.brokers if manual is None else (*manual.start.brokers, *manual.later)
+        command = f"pylog audit {' '.join(map(quote, places))} --up {','.join(map(str, brokers))}"
+        commands.append(
+            command if manual is None else f"{command} --election-out {_ELECTION_FOLDER}"
+        )
+    return Verdict(
+        advice=advice,
+        headline=headline,
+        reasons=(
+            *(each.error for each in unread),
+            *others,
+            # That one alone would just start says nothing here.
+            *(
+                f"broker {broker}: {diagnoses[broker].verdict.headline}"
+                for broker in order
+                if diagnoses[broker].verdict.advice not in _STARTS
+            ),
+            *starts.notes,
+            *notes,
+        ),
+        commands=tuple(commands),
+        cut_records=sum(each.verdict.cut_records for each in diagnoses.values()),
+    )

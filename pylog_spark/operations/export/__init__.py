@@ -1,0 +1,1 @@
+"""Write records of partitions to Parquet files."""

@@ -1,0 +1,1 @@
+"""Find what can be deleted from a full disk, the safest first."""

@@ -1,0 +1,1 @@
+"""Copy closed segments into a managed root."""

@@ -1,0 +1,1 @@
+"""Write a managed root as a broker's log directory."""

@@ -1,0 +1,1 @@
+"""Look at all partitions of a run once, for all its steps."""

@@ -1,0 +1,1 @@
+"""Delete what runs have set aside."""

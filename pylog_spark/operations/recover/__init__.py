@@ -1,0 +1,1 @@
+"""Recover partitions as a broker's start does."""

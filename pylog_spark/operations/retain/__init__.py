@@ -1,0 +1,1 @@
+"""Delete segments that retention no longer keeps."""

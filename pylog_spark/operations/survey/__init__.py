@@ -1,0 +1,1 @@
+"""List the work that each step of a night would have."""

@@ -1,0 +1,1 @@
+"""Check every byte of log directories, and report findings."""
