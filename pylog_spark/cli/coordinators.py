@@ -23,8 +23,8 @@ from pylog_spark.report import (
 from pylog_spark.tasks.coordinators import (
     COMMIT_SCHEMA,
     HOLDING_SCHEMA,
+    CoordinatorRow,
     CoordinatorSettings,
-    Told,
     observe_groups,
     observe_transactions,
 )
@@ -46,7 +46,7 @@ from storage_core.maintenance.inspection import RootView, group_by_broker, inspe
 from storage_core.wording import count_text
 
 _BAD: Final = "bold red"
-_Observe = Callable[..., Iterator[Told]]
+_Observe = Callable[..., Iterator[CoordinatorRow]]
 # The topic of the coordinators that an observer reads, and what only that tells.
 _COORDINATORS: Final[Mapping[_Observe, tuple[str, str]]] = {
     observe_groups: (CONSUMER_OFFSETS_TOPIC, "which has the groups"),

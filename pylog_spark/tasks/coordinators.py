@@ -48,7 +48,7 @@ from storage_core.roots.partition_facts import partition_checkpoints
 from storage_core.store import open_store
 
 # A row and its kind.
-Told = tuple[str, dict[str, Any]]
+CoordinatorRow = tuple[str, dict[str, Any]]
 _MS_OF_MINUTE: Final = 60_000
 
 # The rows as tables; a row with an error has nothing else but its root.
@@ -164,15 +164,15 @@ class CoordinatorSettings:
 
 def observe_groups(
     views: Sequence[RootView], settings: CoordinatorSettings, *, is_asked_for: Callable[[str], bool]
-) -> Iterator[Told]:
+) -> Iterator[CoordinatorRow]:
     """Yield a broker's groups, their places in logs, and read errors.
 
     Args:
         views: Its roots: a place is looked up in the logs of all of them.
         settings: Clock and settings.
-        is_asked_for: Of a topic's name; of other topics no places are told.
+        is_asked_for: Of a topic's name; of other topics no places are wanted.
     """
-    logs = _Logs(views, settings)
+    logs = _ObservedLogs(views, settings)
     count = _partition_count(views, settings, CONSUMER_OFFSETS_TOPIC)
     for view, entry in _partitions(views, CONSUMER_OFFSETS_TOPIC):
         image = GroupImage()
@@ -212,16 +212,16 @@ def observe_groups(
 
 def observe_transactions(
     views: Sequence[RootView], settings: CoordinatorSettings, *, is_asked_for: Callable[[str], bool]
-) -> Iterator[Told]:
+) -> Iterator[CoordinatorRow]:
     """Yield open transactions of a broker's logs, then its coordinators' transactions.
 
     Args:
         views: Its roots.
         settings: Clock and settings.
-        is_asked_for: Of a topic's name; of other topics' logs nothing is told.
+        is_asked_for: Of a topic's name; of other topics' logs nothing is wanted.
     """
     entries: list[TransactionEntry] = []
-    of_coordinators: list[Told] = []
+    of_coordinators: list[CoordinatorRow] = []
     is_complete = True
     found: set[int] = set()
     for view, entry in _partitions(views, TRANSACTION_STATE_TOPIC):
@@ -240,7 +240,7 @@ def observe_transactions(
         of_coordinators += _undecoded_rows(view, entry, image.undecoded)
     count = _partition_count(views, settings, TRANSACTION_STATE_TOPIC)
     is_complete &= count is not None and found >= set(range(count))
-    logs = _Logs(views, settings)
+    logs = _ObservedLogs(views, settings)
     observed = logs.observe_all(is_asked_for)
     judged = judge_open_transactions(
         {place: log.open_transactions for place, log in observed.items() if log.open_transactions},
@@ -256,7 +256,7 @@ def observe_transactions(
     yield from logs.errors
 
 
-class _Logs:
+class _ObservedLogs:
     """The logs of a broker's roots, each observed once on demand.
 
     Attributes:
@@ -270,7 +270,7 @@ class _Logs:
         self._observed: dict[TopicPartition, ObservedLog] = {}
         self._tried: set[TopicPartition] = set()
         self.holders: dict[TopicPartition, RootView] = {}
-        self.errors: list[Told] = []
+        self.errors: list[CoordinatorRow] = []
 
     def bounds_of(self, topics: set[str]) -> dict[TopicPartition, Any]:
         """Return where the logs of some topics begin and end."""
@@ -330,7 +330,7 @@ def _number(entry: SubDirectory) -> int:
 
 def _replay(
     view: RootView, entry: SubDirectory, apply: Callable[[ReplayedRecord | TransactionEnd], None]
-) -> Told | None:
+) -> CoordinatorRow | None:
     """Feed a coordinator's partition to its image; return an error row.
 
     It is the row of what stopped the reading, None where nothing did.
@@ -484,7 +484,7 @@ def _entry_row(
 
 def _undecoded_rows(
     view: RootView, entry: SubDirectory, undecoded: tuple[Undecoded, ...]
-) -> list[Told]:
+) -> list[CoordinatorRow]:
     place = {"root": view.row["root"], "directory": entry.name}
     return [
         (
@@ -504,7 +504,7 @@ def _undecoded_rows(
     ]
 
 
-def _error_row(view: RootView, entry: SubDirectory, error: PylogError) -> Told:
+def _error_row(view: RootView, entry: SubDirectory, error: PylogError) -> CoordinatorRow:
     place = entry.topic_partition
     return "partition", {
         "root": view.row["root"],

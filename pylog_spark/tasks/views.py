@@ -17,8 +17,8 @@ from pylog_spark.tasks.coordinators import (
     GROUP_SCHEMA,
     HOLDING_SCHEMA,
     TRANSACTION_SCHEMA,
+    CoordinatorRow,
     CoordinatorSettings,
-    Told,
     observe_groups,
     observe_transactions,
 )
@@ -198,7 +198,7 @@ def _show_open_transactions(part: ViewPart) -> Iterator[pa.RecordBatch]:
 
 
 def _show_told(
-    part: ViewPart, observe: Callable[..., Iterator[Told]], kind: str, schema: pa.Schema
+    part: ViewPart, observe: Callable[..., Iterator[CoordinatorRow]], kind: str, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one kind, and errors as rows.
 
@@ -216,7 +216,7 @@ def _show_told(
 
 
 def _rows_of(
-    kind: str, views: Iterable[RootView], told: Iterable[Told]
+    kind: str, views: Iterable[RootView], told: Iterable[CoordinatorRow]
 ) -> Iterator[Mapping[str, Any]]:
     for view in views:
         for error in view.row["errors"]:

@@ -264,8 +264,8 @@ class _Noted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Told:
-    """A segment with a sidecar, and its dependencies on earlier batches.
+class _SegmentSummary:
+    """What a sidecar tells of a segment, and what earlier batches decide in it.
 
     Attributes:
         segment: The segment.
@@ -382,9 +382,9 @@ class _Segment:
 
 # What is read of groups: windows, segments with a sidecar, and None where a group ends.
 _LEAST_LONG = -(2**63)
-_Piece = _Noted | _Told | None
+_Piece = _Noted | _SegmentSummary | None
 # The same, what is left of windows in place of them.
-_Made = _Filtered | _Told | None
+_Made = _Filtered | _SegmentSummary | None
 
 
 class _Filtering:
@@ -435,7 +435,7 @@ class _Filtering:
                     else:
                         check_batches(known.window())
                         discard, ended = self._decide(known.window())
-                        yield _Told(
+                        yield _SegmentSummary(
                             segment=segment,
                             version=version_of(reader),
                             known=known,
@@ -495,25 +495,25 @@ class _Filtering:
             )
 
     def _read_stretch(
-        self, told: _Told, stretch: BatchRun, reader: FileReader
+        self, summary: _SegmentSummary, stretch: BatchRun, reader: FileReader
     ) -> Generator[_Noted]:
         """Read a stretch of a segment with a sidecar.
 
         The tracker has seen all batches of the segment.
         """
         pool = self._told_pool
-        batches, last = told.known.sidecar.batches, stretch.end_row - 1
+        batches, last = summary.known.sidecar.batches, stretch.end_row - 1
         start = int(batches.position[stretch.first_row])
         end = int(batches.position[last] + batches.size[last])
-        for window in self._windows(told.segment, reader, pool, start, end):
+        for window in self._windows(summary.segment, reader, pool, start, end):
             buffers = pool.next()
             notes = buffers.notes(len(window.batches))
-            told.segment.judge.note(window, notes)
+            summary.segment.judge.note(window, notes)
             yield _Noted(
-                segment=told.segment,
+                segment=summary.segment,
                 window=window,
                 notes=notes,
-                discard=told.discard[told.known.rows_of(window)],
+                discard=summary.discard[summary.known.rows_of(window)],
                 ended=[],
                 buffers=buffers,
             )
@@ -556,27 +556,29 @@ class _Filtering:
         for piece in pieces:
             if piece is None:
                 break
-            if isinstance(piece, _Told):
-                stays = self._write_told(piece, writer, throttler)
+            if isinstance(piece, _SegmentSummary):
+                stays = self._write_by_summary(piece, writer, throttler)
             else:
                 _write_window(piece, writer, throttler)
         return stays
 
-    def _write_told(self, told: _Told, writer: "_GroupWriter", throttler: Throttler) -> bool:
+    def _write_by_summary(
+        self, summary: _SegmentSummary, writer: "_GroupWriter", throttler: Throttler
+    ) -> bool:
         """Write a segment with a sidecar, filtered; like `write`."""
-        known, segment = told.known, told.segment
-        writer.aborted.extend(told.ended)
-        foreseen = segment.judge.foresee(known, told.discard)
+        known, segment = summary.known, summary.segment
+        writer.aborted.extend(summary.ended)
+        foreseen = segment.judge.foresee(known, summary.discard)
         if writer.is_same(self._store, segment.source, known, foreseen):
             writer.pass_over(known.sidecar.batches, foreseen)
             return True
         with closing(self._store.open_file(segment.source.log_file)) as reader:
-            if version_of(reader) != told.version:
+            if version_of(reader) != summary.version:
                 expected = "the file that its key sidecar is of"
                 raise ChangedWhileReadError(segment.source.log_file, expected, "another one")
             for stretch in find_stretches(known.sidecar.batches.size, foreseen):
                 if stretch.is_read:
-                    read = self._read_stretch(told, stretch, reader)
+                    read = self._read_stretch(summary, stretch, reader)
                     made = in_order(read, segment.filter, threads=self._pace.threads)
                     with closing(made) as windows:
                         for window in windows:
