@@ -11,6 +11,7 @@ from typing import Any
 from pylog_spark.schemas import AuditRow
 from pylog_spark.tasks.message import attempt
 from storage_core.catalog.log_directories import DirectoryKind
+from storage_core.config import UNKNOWN_TOPIC
 from storage_core.maintenance.replication.audit import (
     Candidate,
     PartitionAudit,
@@ -39,8 +40,10 @@ def audit_partitions(
 
 
 def _audit(places: PartitionPlaces, now_ms: int, most_keys: int, head: AuditRow) -> AuditRow:
-    replicas = [open_replica(place, now_ms) for place in places.replicas]
-    beside = [open_replica(place, now_ms) for place in places.beside]
+    topic = UNKNOWN_TOPIC if places.state is None else places.state
+    most = topic.segment_index_bytes
+    replicas = [open_replica(place, now_ms, most) for place in places.replicas]
+    beside = [open_replica(place, now_ms, most) for place in places.beside]
     audit = audit_partition(replicas, places.state, beside, most_keys=most_keys)
     best = min(audit.candidates, key=_loss, default=None)
     return replace(

@@ -4,7 +4,7 @@ First comes a verification, then a forecast of the start for every partition.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -84,7 +84,8 @@ def diagnose(
         observed = observe_targets(run, request)
         _check_readable(observed.targets)
         verification = verify_step(run, request, observed)
-        forecasts = _foretell(run, observed, verification)
+        catalogs = _catalogs(log_roots, options)
+        forecasts = _foretell(run, observed, verification, catalogs)
         if on_findings is not None:
             tell_findings(run, verification, on_findings)
     return put_together(
@@ -95,7 +96,7 @@ def diagnose(
         forecasts=forecasts,
         threads=Threads(of_broker=broker_threads, ours=run.engine.slots),
         engine=run.engine.name,
-        catalogs=_catalogs(log_roots, options),
+        catalogs=catalogs,
         waiting=_waiting(log_roots, options),
         is_only_broker=broker_config(options).process_roles == ("broker",),
         hindrance=_hindrance(log_roots, options),
@@ -142,7 +143,7 @@ def _catalogs(roots: Sequence[LogRoot], options: JobOptions) -> dict[str, TopicC
     try:
         return build_catalogs(roots, options)
     except PylogError:
-        # Which is a finding, or will be one; here it only means that nobody knows of replicas.
+        # Which is a finding, or will be one; here it only means that nobody knows of the topics.
         return {}
 
 
@@ -183,7 +184,10 @@ def _require_access(path: str) -> None:
 
 
 def _foretell(
-    run: Run, observed: VerifiedRoots, verification: Verification
+    run: Run,
+    observed: VerifiedRoots,
+    verification: Verification,
+    catalogs: Mapping[str, TopicCatalog],
 ) -> list[dict[str, Any]]:
     """Forecast the broker's start; return one row per loaded partition.
 
@@ -205,7 +209,7 @@ def _foretell(
         for target in targets
         if (target.root, target.partition.topic, target.partition.partition) in cut
     )
-    work = partial(forecast_partitions, now_ms=options.now_ms, damaged=damaged)
+    work = partial(forecast_partitions, now_ms=options.now_ms, catalogs=catalogs, damaged=damaged)
     units = [unit.values for unit in run.pack(items)]
     forecasts = engine.collect(
         engine.spread(units, work, ForecastRow),

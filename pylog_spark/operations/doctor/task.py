@@ -4,7 +4,7 @@ Kafka's own loading is planned and not done.
 """
 
 import json
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,8 +14,9 @@ from pylog_spark.operations.verify.task import NOT_VERIFIED, Target
 from pylog_spark.rows import Number, Text, column
 from pylog_spark.schemas import Failure, PartitionName
 from pylog_spark.tasks.message import attempt
-from storage_core.config import CleanerConfig, LogConfig
-from storage_core.errors import InvalidNameError
+from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.config import UNKNOWN_TOPIC, CleanerConfig, LogConfig
+from storage_core.errors import ConfigError, InvalidNameError
 from storage_core.filenames import LOG_SUFFIX, is_file_name, kind_of, log_file, offset_of
 from storage_core.local_files import scan_folder
 from storage_core.maintenance.recovery.partition import plan_recovery
@@ -53,34 +54,51 @@ class ForecastRow:
 
 
 def forecast_partitions(
-    targets: Sequence[Target], now_ms: int, damaged: Set[str] = frozenset()
+    targets: Sequence[Target],
+    now_ms: int,
+    catalogs: Mapping[str, TopicCatalog],
+    damaged: Set[str] = frozenset(),
 ) -> Iterator[ForecastRow]:
     """Yield the forecast of each partition.
 
     Args:
         targets: The partitions.
         now_ms: The run's clock, epoch milliseconds.
+        catalogs: Configs of topics, by root; none of a root whose catalog cannot be read.
         damaged: Directories of those that may have to be recovered from their start.
     """
     for each in targets:
-        yield forecast_partition(each, now_ms, is_damaged=each.directory in damaged)
+        is_damaged = each.directory in damaged
+        yield forecast_partition(each, now_ms, _config_of(each, catalogs), is_damaged=is_damaged)
 
 
-def forecast_partition(target: Target, now_ms: int, *, is_damaged: bool = False) -> ForecastRow:
+def _config_of(target: Target, catalogs: Mapping[str, TopicCatalog]) -> LogConfig:
+    """Return the config of a topic, ``UNKNOWN_TOPIC`` where no source has one that is valid."""
+    catalog = catalogs.get(target.root)
+    try:
+        config = None if catalog is None else catalog.config_for(target.partition.topic)
+    except ConfigError:
+        config = None
+    return config or UNKNOWN_TOPIC
+
+
+def forecast_partition(
+    target: Target, now_ms: int, config: LogConfig = UNKNOWN_TOPIC, *, is_damaged: bool = False
+) -> ForecastRow:
     """Return the forecast of one partition, whatever is wrong with it.
-
-    Nothing of what is foretold depends on a topic's config but which entries rebuilt indexes get.
 
     Args:
         target: The partition.
         now_ms: The run's clock, epoch milliseconds.
+        config: Its topic's: by it a broker refuses an index of the active segment that is too
+            large, and rebuilt indexes get their entries.
         is_damaged: Whether it may have to be recovered from its start.
     """
     name = PartitionName(
         root=target.root, topic=target.partition.topic, partition=target.partition.partition
     )
     head = ForecastRow(name=name, directory=target.directory)
-    row = attempt(head, partial(_forecast, target, now_ms, is_damaged))
+    row = attempt(head, partial(_forecast, target, now_ms, config, is_damaged))
     if not row.failure:
         return row
     if _is_beyond_us(Path(target.directory)):
@@ -135,6 +153,7 @@ def to_forecast(row: dict[str, Any]) -> PartitionForecast:
 def _forecast(
     target: Target,
     now_ms: int,
+    config: LogConfig,
     is_damaged: bool,  # noqa: FBT001  # ``partial`` gives it
     head: ForecastRow,
 ) -> ForecastRow:
@@ -148,7 +167,7 @@ def _forecast(
     said = target.checkpoints
     log = plan_recovery(
         store,
-        config=LogConfig(),
+        config=config,
         cleaner=CleanerConfig(),
         now_ms=now_ms,
         recovery_point=said.recovery_point or 0,
@@ -159,7 +178,7 @@ def _forecast(
     if is_damaged:
         from_start = plan_recovery(
             store,
-            config=LogConfig(),
+            config=config,
             cleaner=CleanerConfig(),
             now_ms=now_ms,
             log_start_offset=said.log_start_offset or 0,

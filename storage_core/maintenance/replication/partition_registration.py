@@ -5,18 +5,23 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from storage_core.catalog.cluster_metadata import ClusterMetadata
-from storage_core.config import LogConfig
+from storage_core.config import UNKNOWN_TOPIC, LogConfig
 from storage_core.errors import ConfigError
 from storage_core.json_text import parse_json
 
 _CLEANUP_POLICY: Final = "cleanup.policy"
 _UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
+_INDEX_BYTES: Final = "segment.index.bytes"
 # A partition's key: equal names with other ids are other partitions; the id is None if no file has
 # it.
 TopicIdPartition = tuple[str, int, str | None]
 # The settings of topics and brokers that matter here.
-_TOPIC_KEYS: Final = frozenset({_CLEANUP_POLICY, "min.insync.replicas", _UNCLEAN_ELECTION})
-_BROKER_KEYS: Final = frozenset({"log.cleanup.policy", "min.insync.replicas", _UNCLEAN_ELECTION})
+_TOPIC_KEYS: Final = frozenset(
+    {_CLEANUP_POLICY, "min.insync.replicas", _UNCLEAN_ELECTION, _INDEX_BYTES}
+)
+_BROKER_KEYS: Final = frozenset(
+    {"log.cleanup.policy", "min.insync.replicas", _UNCLEAN_ELECTION, "log.index.size.max.bytes"}
+)
 _NO_SETTINGS: Final[Mapping[str, str]] = {}
 # A script wrote it for some hundred thousand partitions, or a person for one.
 MAX_STATE_BYTES: Final = 1 << 27
@@ -40,6 +45,7 @@ class PartitionRegistration:
             replicas.
         is_compacted: Whether the topic's cleanup policy removes records by key.
         is_unclean_election_enabled: Whether a replica may lead that is neither in ISR nor ELR.
+        segment_index_bytes: Largest index with which a broker opens its log.
         directories: Id of the log directory of each replica; empty where nothing says it.
     """
 
@@ -55,6 +61,7 @@ class PartitionRegistration:
     min_insync_replicas: int = 1
     is_compacted: bool = False
     is_unclean_election_enabled: bool = False
+    segment_index_bytes: int = UNKNOWN_TOPIC.segment_index_bytes
     directories: tuple[str, ...] = ()
 
     @property
@@ -98,6 +105,7 @@ def states_of(
                 min_insync_replicas=least,
                 is_compacted=config.is_compacted,
                 is_unclean_election_enabled=config.unclean_leader_election_enable,
+                segment_index_bytes=config.segment_index_bytes,
                 directories=record.directories,
             )
 
@@ -132,9 +140,10 @@ def _parse(row: Mapping[str, Any], overrides: Mapping[str, str]) -> PartitionReg
     settings = {
         key: _text(value)
         for key, value in {**row.get("config", {}), **overrides}.items()
-        if key in {_CLEANUP_POLICY, _UNCLEAN_ELECTION}
+        if key in {_CLEANUP_POLICY, _UNCLEAN_ELECTION, _INDEX_BYTES}
     }
     config = LogConfig.from_topic_overrides(settings)
+    index_bytes = (config if _INDEX_BYTES in settings else UNKNOWN_TOPIC).segment_index_bytes
     return PartitionRegistration(
         topic=_text(row["topic"]),
         partition=_number(row["partition"]),
@@ -148,6 +157,7 @@ def _parse(row: Mapping[str, Any], overrides: Mapping[str, str]) -> PartitionReg
         min_insync_replicas=min(_number(row.get("min_insync_replicas", 1)), len(replicas)),
         is_compacted=config.is_compacted,
         is_unclean_election_enabled=config.unclean_leader_election_enable,
+        segment_index_bytes=index_bytes,
     )
 
 

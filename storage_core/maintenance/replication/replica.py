@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.checkpoint.checkpoint_files import EpochEntry
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
-from storage_core.config import CleanerConfig, LogConfig
+from storage_core.config import UNKNOWN_TOPIC, CleanerConfig, LogConfig
 from storage_core.errors import PylogError, located
 from storage_core.log.batch_search import find_batch_base_offset
 from storage_core.log.directory_view import DirectoryView
@@ -109,7 +109,9 @@ class Replica:
         return self.place.broker
 
 
-def open_replica(place: ReplicaPlace, now_ms: int) -> Replica:
+def open_replica(
+    place: ReplicaPlace, now_ms: int, most_index_bytes: int = UNKNOWN_TOPIC.segment_index_bytes
+) -> Replica:
     """Open a replica as its broker does.
 
     An error tells why the broker cannot open it.
@@ -117,6 +119,7 @@ def open_replica(place: ReplicaPlace, now_ms: int) -> Replica:
     Args:
         place: Where it lies.
         now_ms: The run's clock, epoch milliseconds.
+        most_index_bytes: ``segment.index.bytes`` of its topic.
     """
     if place.problem or place.is_missing:
         return Replica(place=place, error=place.problem)
@@ -125,7 +128,13 @@ def open_replica(place: ReplicaPlace, now_ms: int) -> Replica:
     checkpoints = place.checkpoints if is_own else PartitionCheckpoints()
     try:
         store = open_store(place.directory)
-        log = open_log(store, checkpoints=checkpoints, is_clean=place.is_clean, now_ms=now_ms)
+        log = open_log(
+            store,
+            checkpoints=checkpoints,
+            is_clean=place.is_clean,
+            now_ms=now_ms,
+            most_index_bytes=most_index_bytes,
+        )
     except PylogError as error:
         return Replica(place=place, error=str(error))
     return Replica(place=place, log=log)
@@ -133,7 +142,12 @@ def open_replica(place: ReplicaPlace, now_ms: int) -> Replica:
 
 @located
 def open_log(
-    store: LogStore, *, checkpoints: PartitionCheckpoints, is_clean: bool, now_ms: int
+    store: LogStore,
+    *,
+    checkpoints: PartitionCheckpoints,
+    is_clean: bool,
+    now_ms: int,
+    most_index_bytes: int = UNKNOWN_TOPIC.segment_index_bytes,
 ) -> OpenedLog:
     """Open a replica's log as its broker's start does, without writing.
 
@@ -142,13 +156,14 @@ def open_log(
         checkpoints: Its entries in its log directory's checkpoints.
         is_clean: Whether that has the clean-shutdown marker.
         now_ms: The run's clock, epoch milliseconds.
+        most_index_bytes: ``segment.index.bytes`` of its topic.
 
     Raises:
         PylogError: The errors of ``LogLoader.load``: the broker cannot open it either.
     """
     loader = LogLoader(
         store,
-        config=LogConfig(),
+        config=LogConfig(segment_index_bytes=most_index_bytes),
         cleaner=CleanerConfig(),
         now_ms=now_ms,
         log_start_checkpoint=checkpoints.log_start_offset or 0,
