@@ -83,6 +83,8 @@ class RecoveredLogs:
         self.partitions = partitions
         self.outcomes: Outcomes = {}
         self._recorded: set[int] = set()
+        # Of those that were loaded first, and then put in order.
+        self._load_ms: dict[int, int] = {}
 
     def leave_idle(self, loaded: Outcomes) -> frozenset[int]:
         """Leave alone the logs without need of repair; return these.
@@ -99,6 +101,11 @@ class RecoveredLogs:
             skipped = {"status": Status.SKIPPED, "reason": Reason.NOTHING_TO_RECOVER}
             outcome.columns |= skipped
         self.outcomes |= idle
+        self._load_ms = {
+            ordinal: outcome.duration_ms
+            for ordinal, outcome in loaded.items()
+            if ordinal not in idle
+        }
         return frozenset(idle)
 
     def end(self, ended: Outcomes) -> None:
@@ -106,6 +113,8 @@ class RecoveredLogs:
 
         The run's record gets them, and a plan that is to be saved.
         """
+        for ordinal, outcome in ended.items():
+            outcome.duration_ms += self._load_ms.pop(ordinal, 0)
         self.outcomes |= ended
         directories = self.partitions["directory"]
         texts = {

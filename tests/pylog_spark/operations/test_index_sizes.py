@@ -61,7 +61,9 @@ def test_the_doctor_goes_by_the_config_of_the_topic(
     assert ("segment.index.bytes" in (row.failure.error or "")) is (start == "refused")
 
 
-@pytest.mark.parametrize(("most", "is_opened"), [(None, True), (SIZE_BYTES, True), (1 << 20, False)])
+@pytest.mark.parametrize(
+    ("most", "is_opened"), [(None, True), (SIZE_BYTES, True), (1 << 20, False)]
+)
 def test_an_audit_goes_by_the_state_of_the_partition(
     directory: Path, most: int | None, is_opened: bool
 ):
