@@ -277,7 +277,7 @@ TIMELINE: Final = Option[bool](
     flag="--timeline",
     kind=SWITCH,
     default=False,
-    help="Show only leaders, ISR and ELR over time, by the cluster's metadata log.",
+    help="Show only how leader, ISR and ELR changed over time, as the metadata log has it.",
 )
 LOST_KEYS: Final = Option[int](
     name="lost_keys",
@@ -740,7 +740,7 @@ UNTIL: Final = Option[int | datetime | None](
     kind=POSITION,
     default=None,
     metavar="PLACE",
-    help="End before it: likewise.",
+    help="Stop before this place; written as for --from.",
 )
 MAX_RECORDS: Final = Option[int | None](
     name="max_records",

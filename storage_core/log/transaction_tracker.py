@@ -1,7 +1,7 @@
 """Which batches belong to aborted transactions: Kafka's CleanedTransactionMetadata.
 
-A round of compaction asks this, and a read of committed records. Which transactions aborted is told
-beforehand, by transaction indexes or by who read the markers (``open_transactions``).
+A round of compaction and a read of committed records both use this. They say beforehand which
+transactions aborted, by transaction indexes or by markers (``open_transactions``).
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,14 +1,13 @@
 """Finish or drop the commits of killed runs in a log directory.
 
-The next run on the directory does it.
+The next run on the directory does it. A commit that the killed run had begun is finished from its
+claim and counts as done: its cleaner point goes into the checkpoint. The killed run also took the
+marker of a clean shutdown away. It is put back if nobody else has changed a partition since: then
+nothing has to be recovered.
 
-Its commits that had begun are finished from their claims, and count as made: cleaner points go into
-the checkpoint. If then every partition is in a state that is known, as it was or done, the marker
-of a clean shutdown that the killed run took away is put back: nothing has to be recovered.
-
-Known is what nobody else has changed since. A broker may have been there that leaves no sign of it
-in the log directory itself, and somebody may have recovered a partition by hand; so with the marker
-a run writes down what every partition looks like.
+A broker may have been there without a sign in the log directory itself, and somebody may have
+recovered a partition by hand. So a run writes down what every partition looks like when it takes
+the marker.
 """
 
 import logging

@@ -104,7 +104,7 @@ class ManagedPurge:
             forget_purged(self._objects)
 
     def parts(self) -> Iterator[Sequence[Stretch[ManagedPartitionPurge]]]:
-        """Yield stretches of neighbours, between which the root has no other partition."""
+        """Yield runs of partitions that follow each other in the root's listing."""
         listed = list(list_partitions(self._objects))
         partitions = {each for each in listed if self._request.topics.admits(each.topic)}
         self._are_all_asked = len(partitions) == len(listed)
