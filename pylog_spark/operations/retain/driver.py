@@ -4,32 +4,30 @@ Log starts rise in the checkpoint of a directory before its first file goes. A p
 compacted is not swept here, but after its compaction, by the same function for another step.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
-from pylog_spark.ledger import last_limits
 from pylog_spark.operations.observation.driver import Observation
-from pylog_spark.operations.retain.deletion_guard import FormerLimits, TopicPlace, refuse_deletions
+from pylog_spark.operations.retain.deletion_guard import refuse_deletions
+from pylog_spark.operations.retain.evidence import RunEvidence
 from pylog_spark.operations.retain.task import (
     RetentionContext,
     SweepWork,
-    commit_sweeps,
-    observe_newest,
 )
+from pylog_spark.operations.retain.waves import SweepStages, drop_stale_log_starts
 from pylog_spark.options import JobOptions
 from pylog_spark.run.guards import check_roots
 from pylog_spark.run.job import new_job, run_context
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.plan_file import SavedPlan
 from pylog_spark.run.plan_table import read_planned, result_rows
-from pylog_spark.run.planning import Demand, WorkItem, pack_units
 from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import RunReport
 from pylog_spark.run.saved_plans import SWEEP, settle_plans
@@ -37,7 +35,6 @@ from pylog_spark.run.upkeep import open_upkeep
 from pylog_spark.run.waves import Outcomes, run_waves
 from pylog_spark.schemas import (
     ALLOWED_BY,
-    NEWEST_RECORD,
     RETENTION,
     Action,
     Reason,
@@ -45,17 +42,8 @@ from pylog_spark.schemas import (
 )
 from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.admission import Step
-from pylog_spark.tasks.message import PartitionCommit
-from pylog_spark.tasks.run_context import RunContext
-from storage_core.catalog.topic_catalog import TopicCatalog, TopicConfigSource
-from storage_core.checkpoint.checkpoints import log_start_entry
 from storage_core.clock import Clock
-from storage_core.config.log_config import TOPIC_KEYS
-from storage_core.filenames import LOG_START_FILE, TopicPartition
-from storage_core.roots.root import HeldRoot
 
-# Some renames and a sync: about as long as reading this much.
-_SEGMENT_BYTES: Final = 256 * 1024
 # What the pass over compacted partitions has nothing to say of.
 _OUT_OF_SCOPE: Final = frozenset(
     {
@@ -223,215 +211,3 @@ def _retentions(plans: pa.Table, outcomes: Mapping[int, Outcome]) -> pa.Table:
     settled = plans.set_column(place, plans.schema.field("status"), pa.array(statuses, pa.string()))
     looked = settled.filter(pc.is_valid(settled["old_log_start_offset"]))
     return looked.select(RETENTION.names).cast(RETENTION)
-
-
-class RunEvidence:
-    """The evidence of one run, gathered on demand.
-
-    What costs a stage is looked for once.
-
-    Args:
-        run: The run.
-        context: What its tasks share.
-    """
-
-    def __init__(self, run: Run, context: RunContext) -> None:
-        self._run = run
-        self._context = context
-        self._doubts: dict[tuple[str, str, str], str | None] = {}
-        self._newest: dict[TopicPlace, int] | None = None
-
-    @property
-    def now_ms(self) -> int:
-        """The run's clock."""
-        return self._context.now_ms
-
-    def doubt(self, root: str, topic: str, key: str) -> str | None:
-        """Return why a setting may not be the cluster's own, or None."""
-        place = (root, topic, key)
-        if place not in self._doubts:
-            found = self._doubt(root, topic, key)
-            self._doubts[place] = None if found is None else f"its {key} {found}"
-        return self._doubts[place]
-
-    def _doubt(self, root: str, topic: str, key: str) -> str | None:
-        options, catalog = self._run.job.options, self._context.catalogs[root]
-        entry = catalog.find(topic)
-        if entry is None or entry.source is TopicConfigSource.ASSUMED:
-            return "is an assumed default (--assume-defaults)"
-        if key in catalog.explicit_settings(topic):
-            return "is what --set or a --config file says"
-        if entry.source is TopicConfigSource.EXPLICIT:
-            return "is a default of a topic that only a --config file knows"
-        if entry.source is TopicConfigSource.IMPORTED_DUMP and self._is_old(entry.taken_ms):
-            return "is of a --topic-dump that is older than topic_dump_max_age"
-        return None if key in entry.config_overrides else _doubt_default(key, catalog, options)
-
-    def _is_old(self, taken_ms: int | None) -> bool:
-        """Whether an export was made too long ago, or nobody knows when."""
-        max_age_ms = self._run.job.options.topic_dump_max_age_ms
-        return taken_ms is None or self.now_ms - taken_ms > max_age_ms
-
-    def newest_records(self) -> Mapping[TopicPlace, int]:
-        """Return the time of each topic's newest record.
-
-        The topics are all that the run is about.
-        """
-        if self._newest is None:
-            what = f"find the newest records in {self._run.job.places}"
-            found = self._run.observe(observe_newest, NEWEST_RECORD, what)
-            names = ["root", "topic", "newest_timestamp"]
-            self._newest = {}
-            for row in found.select(names).to_pylist():
-                place, at = (row["root"], row["topic"]), row["newest_timestamp"]
-                if at is not None:
-                    self._newest[place] = max(at, self._newest.get(place, at))
-        return self._newest
-
-    def checkpoint_ms(self, root: str) -> int | None:
-        """Return the time of the broker's last checkpoint write.
-
-        None where that tells nothing.
-
-        It is the time of a file by the machine's clock: no measure of a clock that somebody said.
-        """
-        return None if self._run.job.options.now_is_said else self._run.checkpoint_times.get(root)
-
-    def former_limits(self, topics: Collection[TopicPlace]) -> Mapping[TopicPlace, FormerLimits]:
-        """Return what the ledger knows of these topics.
-
-        Raises:
-            PylogError: The ledger cannot be read.
-            pyspark.errors.PySparkException: The same, where Spark reads.
-        """
-        job, engine = self._run.job, self._run.engine
-        ledger, names = job.options.ledger, {topic for _, topic in topics}
-        if ledger is None:
-            return {}
-
-        def ask() -> list[dict[str, Any]]:
-            return last_limits(
-                self._run.place,
-                ledger,
-                names,
-                run_id=job.run_id,
-                # Nobody has made the ledger yet, and a dry run does not.
-                may_be_missing=job.options.dry_run,
-            )
-
-        engine.describe(f"{job.title}: what retention topics had")
-        found = engine.wait_for(engine.alongside(ask))
-        return {
-            (row["root"], row["topic"]): FormerLimits(
-                row["run_id"], row["retention_ms"], row["retention_bytes"]
-            )
-            for row in found
-        }
-
-
-def _doubt_default(key: str, catalog: TopicCatalog, options: JobOptions) -> str | None:
-    """Return why a broker-wide value may not be the broker's own.
-
-    None if it is.
-    """
-    names = {name.name for name in TOPIC_KEYS[key].broker_names}
-    if names & options.broker_overrides.keys():
-        return "is what --set says of the broker"
-    if names & catalog.broker.keys() or options.broker_settings:
-        return None
-    return "is Kafka's default: the broker's own is in no --server-properties"
-
-
-class SweepStages:
-    """Sweeps the partitions of a wave.
-
-    Args:
-        run: The run; it holds the roots.
-        context: What its tasks share.
-    """
-
-    def __init__(self, run: Run, context: RetentionContext) -> None:
-        self._run = run
-        self._context = context
-
-    def demand(self, _each: SweepWork) -> Demand:
-        """Return what a sweep needs: no space, and nothing is read."""
-        return Demand()
-
-    def title(self, due: Sequence[SweepWork]) -> str:
-        """Return what the wave does."""
-        segments = sum(len(work.removed) for work in due)
-        return f"{self._run.job.title}: remove {segments} segments of {len(due)} partitions"
-
-    def prepare(self, root: HeldRoot, due: Sequence[SweepWork]) -> None:
-        """Raise log starts, before the first segment goes."""
-        root.raise_log_starts({work.ref.partition: work.log_start_offset for work in due})
-        if not all(work.is_replicated for work in due):
-            root.disown_marker()
-
-    def work(self, due: Sequence[SweepWork], title: str) -> Outcomes:
-        """Remove the segments."""
-        context, write = self._context, self._run.write_context(self._context.run)
-
-        def commit(items: Sequence[SweepWork]) -> Iterator[PartitionCommit]:
-            return commit_sweeps(items, context, write)
-
-        ended = self._run.engine.ask(self._units(due), commit, PartitionCommit, title)
-        return {each.ordinal: Outcome.of(each) for each in ended}
-
-    def _units(self, due: Sequence[SweepWork]) -> list[list[SweepWork]]:
-        """Return what each task is given."""
-        disks = self._run.disks
-        items = [
-            WorkItem(
-                value=work,
-                size_bytes=(len(work.removed) + 1) * _SEGMENT_BYTES,
-                disk=disks.of(work.ref.root),
-            )
-            for work in due
-        ]
-        unit_bytes = self._run.unit_bytes(sum(item.size_bytes for item in items))
-        units = pack_units(items, unit_bytes=unit_bytes, per_disk=disks.per_disk)
-        return [unit.values for unit in units]
-
-    def settle(
-        self, root: HeldRoot, due: Sequence[SweepWork], outcomes: Mapping[int, Outcome]
-    ) -> None:
-        """Write the log starts of a wave's partitions in one root.
-
-        A partition that did not lose a file has its old log start back.
-        """
-        entries: dict[TopicPartition, int | None] = {}
-        for work in due:
-            outcome = outcomes[work.ref.ordinal]
-            if outcome.columns["status"] == Status.DONE:
-                entry = log_start_entry(work.log_start_offset, work.first_base_offset)
-                entries[work.ref.partition] = entry
-            elif not outcome.was_touched:
-                entries[work.ref.partition] = work.log_start_checkpoint or None
-        touched = any(outcomes[work.ref.ordinal].was_touched for work in due)
-        root.settle_commits({}, is_whole=not touched)
-        root.settle_log_starts(entries)
-
-
-def drop_stale_log_starts(run: Run, plans: pa.Table) -> None:
-    """Drop needless log-start entries, as Kafka does.
-
-    An entry is needless where the log's first segment begins there.
-
-    A run that was killed after its commits has left them.
-
-    Args:
-        run: The run; it holds the roots.
-        plans: Rows of ``schemas.RETENTION_PLAN``, of logs that keep everything, too.
-    """
-    names = ["root", "topic", "partition"]
-    stale: dict[str, dict[TopicPartition, int | None]] = {}
-    # Of a row that a guard refused, the first segment is the one that was planned.
-    is_idle = pc.equal(plans["reason"], Reason.NOTHING_TO_RETAIN.value)
-    is_stale = pc.less_equal(plans["log_start_checkpoint"], plans["first_base_offset"])
-    for row in plans.filter(pc.and_kleene(is_idle, is_stale)).select(names).to_pylist():
-        name = TopicPartition(row["topic"], row["partition"])
-        stale.setdefault(row["root"], {})[name] = None
-    for location, entries in stale.items():
-        run.roots[location].write_checkpoints({LOG_START_FILE: entries})

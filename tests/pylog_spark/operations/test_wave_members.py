@@ -16,8 +16,8 @@ from pylog_spark.operations.compact.due_compactions import CompactionLimits, Due
 from pylog_spark.operations.compact.waves import CompactionStages
 from pylog_spark.operations.recover.task import RecoveryWork
 from pylog_spark.operations.recover.waves import DueRecovery, RecoveryStages
-from pylog_spark.operations.retain.driver import SweepStages
 from pylog_spark.operations.retain.task import SweepWork
+from pylog_spark.operations.retain.waves import SweepStages
 from pylog_spark.options import RunLimits, Strategy, Tuning
 from pylog_spark.run import waves as run_waves_module
 from pylog_spark.run.budgets import RunBudget
