@@ -224,8 +224,7 @@ def test_every_reader_is_named_above():
         "pylog_spark/cli/row_lines.py",  # a text that was just written
         "pylog_spark/operations/audit/driver.py",  # from task to driver
         "pylog_spark/operations/compact/cleaned_logs.py",
-        "pylog_spark/operations/purge/driver.py",  # from task to driver
-        "pylog_spark/operations/undo/driver.py",  # from task to driver
+        "pylog_spark/tasks/message.py",  # from task to driver
         "pylog_spark/run/plan_file.py",  # its own values, made plain
         "pylog_spark/run/recording.py",
         "pylog_spark/operations/recover/recovered_logs.py",

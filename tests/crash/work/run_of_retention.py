@@ -21,6 +21,7 @@ from pylog_spark.run.disks import Disks
 from pylog_spark.run.plan_table import read_planned
 from pylog_spark.run.waves import run_waves
 from pylog_spark.schemas import RETENTION_PLAN
+from pylog_spark.tasks.message import PartitionCommit
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
@@ -59,13 +60,15 @@ class InProcess:
 
     slots = 2
 
-    def spread(
-        self, units: list[Any], work: Callable[[Any], Iterator[pa.RecordBatch]], schema: pa.Schema
-    ) -> pa.Table:
-        return pa.Table.from_batches([b for unit in units for b in work(unit)], schema)
-
-    def collect(self, frame: pa.Table, _schema: pa.Schema, _title: str) -> pa.Table:
-        return frame
+    def ask(
+        self,
+        units: list[Any],
+        work: Callable[[Any], Iterator[PartitionCommit]],
+        _kind: type[PartitionCommit],
+        _title: str,
+    ) -> Iterator[PartitionCommit]:
+        for unit in units:
+            yield from work(unit)
 
     def release(self) -> None:
         """Nothing was published."""

@@ -19,22 +19,20 @@ SCRIPT = """
 import signal, sys, time
 from pathlib import Path
 from pylog_spark.engines.spark_engine import SparkEngine
-from pylog_spark.rows import rows_to_batch
-from pylog_spark.schemas import CUT
+from pylog_spark.schemas import CutRow
 from pylog_spark.session import build_session
 from tests.kit.spark_classes import FEW_ROWS
 
 def work(path):
     Path(path).touch()
     time.sleep(600)
-    yield rows_to_batch(CUT, [])
+    yield from ()
 
 session = build_session("local[1]", FEW_ROWS, delta=False)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     with SparkEngine(session, tag="interrupted") as engine:
-        rows = engine.spread([sys.argv[1]], work, CUT)
-        engine.collect(rows, CUT, "a long one")
+        list(engine.ask([sys.argv[1]], work, CutRow, "a long one"))
 except KeyboardInterrupt:
     sys.exit(130)
 """

@@ -162,7 +162,7 @@ def test_partitions_of_an_object_store_are_planned_several_at_once(mirror, monke
     """An answer takes its time there: both are asked for before either has come."""
     expected = records(ranges(mirror))
     both = threading.Barrier(len(NAMES), timeout=60)
-    for name in ("_list_log", "_find_extent"):
+    for name in ("_list_log", "_find_bounds"):
         look = getattr(planning, name)
 
         def wait_and_look(*arguments, look=look):
