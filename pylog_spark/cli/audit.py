@@ -477,7 +477,14 @@ def _next_commands(report: Audit, folder: Path) -> Iterator[str]:
     file = quote(str(folder / ELECTION_FILE))
     yield f"    kafka-leader-election.sh --election-type UNCLEAN --path-to-json-file {file}"
     if manual.later:
-        yield f"Then start {', then '.join(map(str, manual.later))}, and not before."
+        later = ", then ".join(map(str, manual.later))
+        if REASSIGNMENT_FILE in report.election_files:
+            yield (
+                f"Then start {later}, only when the first command, with --verify in place of "
+                "--execute, says that it is complete. Before that, Kafka deletes its directory."
+            )
+        else:
+            yield f"Then start {later}, and not before."
     if RESTORE_FILE in report.election_files:
         yield "The first file leaves out brokers that are away. Once all are back, add them again:"
         yield f"{reassign} {quote(str(folder / RESTORE_FILE))}"

@@ -97,7 +97,7 @@ def come_back(
     metadata = cluster.controller.log_directory / METADATA_DIRECTORY
     logged = {node: len(cluster.node(node).log_lines()) for node in NODE_IDS}
     cluster.controller.start()
-    _wait_for("the brokers' sessions end", lambda: _fenced(cluster) == set(NODE_IDS))
+    wait_for("the brokers' sessions end", lambda: _fenced(cluster) == set(NODE_IDS))
     begin = cluster.metadata().end_offset
     for node in order:
         _start(cluster, node)
@@ -108,7 +108,7 @@ def come_back(
     if at_last is not None:
         at_last()
     up = {*order, *last}
-    _wait_for("followers are in sync", lambda: _are_in_sync(cluster, up))
+    wait_for("followers are in sync", lambda: _are_in_sync(cluster, up))
     for node in up:
         cluster.node(node).kill()
     cluster.controller.kill()
@@ -141,10 +141,10 @@ def come_back(
 def _start(cluster: Cluster, node: int) -> None:
     """Start a broker, and wait until the controller lets it lead."""
     cluster.node(node).start()
-    _wait_for(f"broker {node} may lead", lambda: node not in _fenced(cluster))
+    wait_for(f"broker {node} may lead", lambda: node not in _fenced(cluster))
     # A broker says after its start that a partition has another log directory now; till then an
     # unclean election passes it over.
-    _wait_for("unclean elections", lambda: _have_leaders(cluster))
+    wait_for("unclean elections", lambda: _have_leaders(cluster))
 
 
 def _name(place: Partition) -> str:
@@ -208,7 +208,12 @@ def _are_in_sync(cluster: Cluster, up: set[int]) -> bool:
     )
 
 
-def _wait_for(what: str, is_so: Callable[[], bool]) -> None:
+def wait_for(what: str, is_so: Callable[[], bool]) -> None:
+    """Wait until something is so.
+
+    Raises:
+        BrokerFailure: It is not so in time.
+    """
     deadline = time.monotonic() + _TIMEOUT_S
     while not is_so():
         if time.monotonic() > deadline:

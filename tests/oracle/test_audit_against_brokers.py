@@ -40,6 +40,7 @@ from tests.oracle.returns import (
     copy_state,
     records_of,
     restore_state,
+    wait_for,
 )
 
 ROUNDS: Final = int(os.environ.get("PYLOG_CLUSTER_ROUNDS", "0"))
@@ -136,6 +137,17 @@ def run_tool(name: str, *arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def has_left(cluster: Cluster, broker: int, partitions: Collection[tuple[str, int, Any]]) -> bool:
+    """Whether the controller has a broker as replica of none of these partitions."""
+    names = {(topic, number) for topic, number, _ in partitions}
+    return not any(
+        broker in partition.replicas
+        for topic in cluster.metadata().topics.values()
+        for number, partition in topic.partitions.items()
+        if (topic.name, number) in names
+    )
+
+
 @pytest.mark.item("REP-02", "REP-08", "REP-13")
 def test_brokers_of_a_bad_night_do_what_an_audit_says(tmp_path: Path) -> None:
     state, files = tmp_path / "state", tmp_path / "files"
@@ -166,6 +178,8 @@ def test_brokers_of_a_bad_night_do_what_an_audit_says(tmp_path: Path) -> None:
             reassign(REASSIGNMENT_FILE)
             file = ("--path-to-json-file", str(files / ELECTION_FILE))
             run_tool("LeaderElectionCommand", *server, "--election-type", "UNCLEAN", *file)
+            # Of a broker that comes back before, Kafka deletes the directory.
+            wait_for("broker 3 is no replica", lambda: has_left(cluster, 3, report.leaders))
 
         outcomes = come_back(
             cluster, [1, 2], then=choose, last=[3], at_last=lambda: reassign(RESTORE_FILE)
