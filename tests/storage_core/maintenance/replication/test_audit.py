@@ -204,6 +204,19 @@ def test_a_missing_replica_would_lead_with_nothing(tmp_path):
     assert losses(audit) == {1: (0, 0, True), 2: (5, 5, False)}
 
 
+@pytest.mark.item("REP-13")
+def test_the_first_millisecond_is_a_time_and_none_is_not(tmp_path):
+    def batches(*times_ms: int) -> list[BatchSpec]:
+        return [
+            BatchSpec(records=(RecordSpec(value=b"v", timestamp=at),), base_offset=offset)
+            for offset, at in enumerate(times_ms)
+        ]
+
+    replicas = [written(tmp_path, 1, batches(5)), written(tmp_path, 2, batches(5, -1, 0, 7))]
+    lead = audit_partition(replicas, state(replicas=(1, 2), isr=(1, 2))).candidates[0]
+    assert (lead.weight.first_timestamp_ms, lead.weight.last_timestamp_ms) == (0, 7)
+
+
 @pytest.mark.item("REP-12")
 def test_the_divergence_is_the_smallest_of_all_pairs(tmp_path):
     replicas = [
