@@ -1,1 +1,4 @@
-"""Hot loops over arrays, compiled by Numba; the only package that imports it."""
+"""Hot loops over arrays, compiled by Numba.
+
+No other package imports Numba.
+"""

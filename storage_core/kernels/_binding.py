@@ -1,4 +1,4 @@
-"""The one function by which Python calls machine code, as text for LLVM.
+"""LLVM text of the one function between Python and machine code.
 
 A kernel is a plain C function, ``int64 kernel(const int64 *values, int64 *results)``; it returns 0,
 or 1 if it left the range of an array. This function reads the arguments of a call into ``values``,
@@ -361,7 +361,10 @@ define i64 @$echo(ptr %values, ptr %results) {
 
 
 def binding_text(echo_arguments: int) -> str:
-    """Return the module; its kernel for a check answers all values of so many arguments."""
+    """Return the LLVM text of the binding and of its test kernel.
+
+    The test kernel returns all values of ``echo_arguments`` arguments.
+    """
     return _TEXT.substitute(
         call=CALL,
         echo=ECHO,

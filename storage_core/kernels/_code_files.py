@@ -1,4 +1,4 @@
-r"""Where machine code is kept: in the user's cache, and ready-made in the wheel.
+r"""Machine code on disk: in the user's cache, ready-made in the wheel.
 
 Numba's own disk cache is keyed by the file that defines a function: it misses an edited callee or
 constant in another file, fails to import on a read-only install, and recompiles for every
@@ -75,7 +75,10 @@ def source_digest() -> str:
 
 
 def _own_digest() -> str:
-    """Return a digest of all that code compiled here depends on: sources, CPU, numba, settings."""
+    """Return a digest of sources, CPU, numba and settings.
+
+    Code compiled here depends on all of them, and on nothing else.
+    """
     cpu = target_cpu()
     said = [f"{name}={os.environ.get(name)}" for name in _SETTINGS]
     text = f"{source_digest()} {cpu.name} {sorted(cpu.features)} {said}"
@@ -111,7 +114,10 @@ def _user_cache() -> Path | None:
 
 
 def _is_usable(folder: Path) -> bool:
-    """Whether folder is ours alone and can be written: it holds code that will be run."""
+    """Whether folder is ours alone and can be written.
+
+    The code in it will be run: nobody else may change it.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         require_fixed_place(folder)
@@ -123,7 +129,7 @@ def _is_usable(folder: Path) -> bool:
 
 @cache
 def cache_folder() -> Path | None:
-    """Return the folder that holds the compiled kernels, or None where nothing can be written."""
+    """Return the folder of compiled kernels, None where nothing can be written."""
     for root in _candidate_roots():
         folder = root / _own_digest()
         if _is_usable(folder):
@@ -133,8 +139,9 @@ def cache_folder() -> Path | None:
 
 @cache
 def layer_folder() -> str | None:
-    """Return the folder of ready-made code beside the package, None where it is not for here.
+    """Return the folder of ready-made code, None where it is unusable.
 
+    The folder lies beside the package; its code may not be for this machine or these settings.
     Whether the wheel has such a folder is seen when a file of it is read.
     """
     cpu = common_cpu()
@@ -151,18 +158,24 @@ def layer_folder() -> str | None:
 
 
 def layer_name() -> str:
-    """Return the name of the folder of ready-made code that belongs to these sources."""
+    """Return the folder name of ready-made code for these sources."""
     cpu = common_cpu()
     return f"{_LAYER}/{source_digest()}-{platform.machine()}-{cpu.name if cpu else None}"
 
 
 def read_code(kernel: str) -> dict[str, bytes]:
-    """Return the code of a kernel that is there, by entry: the user's, and then the wheel's."""
+    """Return a kernel's machine code on disk, by entry.
+
+    Code in the user's cache goes before that in the wheel.
+    """
     return _layer_code(kernel) | _own_code(kernel)
 
 
 def _own_code(kernel: str) -> dict[str, bytes]:
-    """Return what the user's cache has; nothing that somebody else may have put there is run."""
+    """Return a kernel's machine code in the user's cache, by entry.
+
+    Code that somebody else may have put there is left out, so it is never run.
+    """
     folder = cache_folder()
     if folder is not None:
         with suppress(OSError), open_own_folder(folder) as opened:
@@ -182,7 +195,10 @@ def _layer_code(kernel: str) -> dict[str, bytes]:
 
 
 def keep_code(kernel: str, entry: str, code: bytes) -> None:
-    """Write the code of an entry into the user's cache, beside what is there; may not succeed."""
+    """Add the code of an entry to the user's cache.
+
+    Entries that are there stay. An error of the file system is ignored.
+    """
     folder = cache_folder()
     if folder is None:
         return
@@ -200,9 +216,10 @@ def keep_code(kernel: str, entry: str, code: bytes) -> None:
 
 @contextmanager
 def only_here(kernel: str) -> Iterator[None]:
-    """Let one process of this host compile a kernel, while others wait for what it keeps.
+    """Let one process of this host compile a kernel; others wait.
 
-    Where locks do not work, or the other process takes very long, both compile it.
+    The others wait for the code that it writes. Where locks do not work, or the other process takes
+    very long, both compile it.
     """
     folder = cache_folder()
     if folder is None:
@@ -238,7 +255,10 @@ def _block(entry: str, code: bytes) -> bytes:
 
 
 def _parse(data: bytes, file: str) -> dict[str, bytes]:
-    """Return the code in a file by entry: what is whole, up to the first that is not."""
+    """Return the code in a file, by entry.
+
+    Entries are read up to the first that is not whole.
+    """
     found: dict[str, bytes] = {}
     position = 0
     while position < len(data):

@@ -46,16 +46,19 @@ _OPTIONS: Final[dict[str, Any]] = {"_nrt": False}
 
 
 class NoEntryError(Exception):
-    """A kernel of this signature is for other kernels to call: Python reaches it by numba."""
+    """No entry exists for this signature of a kernel.
+
+    A kernel of such a signature is for other kernels to call: Python reaches it by numba.
+    """
 
 
 def dispatcher_of(function: Callable[..., Any], *, inline: bool) -> Any:
-    """Return numba's own form of a kernel, by which other kernels call it."""
+    """Return numba's dispatcher of a kernel, for calls by other kernels."""
     return numba.njit(nogil=True, error_model="numpy", forceinline=inline, **_OPTIONS)(function)
 
 
 def compile_entry(dispatcher: Any, arguments: Sequence[Any], name: str) -> bytes:
-    """Compile a kernel for arguments of certain types; return an object file with its entry.
+    """Compile a kernel for argument types; return its entry's object file.
 
     Args:
         dispatcher: As of ``dispatcher_of``.
@@ -84,7 +87,7 @@ def compile_entry(dispatcher: Any, arguments: Sequence[Any], name: str) -> bytes
 
 
 def _object_of(module: Any, name: str, codegen: Any) -> bytes:
-    """Return the machine code of a module, of which only the entry is seen from outside.
+    """Return a module's machine code, with its entry as the only export.
 
     Raises:
         NoEntryError: The code needs something that a process may not have.
@@ -109,7 +112,7 @@ def _object_of(module: Any, name: str, codegen: Any) -> bytes:
 
 
 def _flat(signature: Sequence[Any]) -> list[Any]:
-    """Return the types that an entry takes: of a named tuple those of its fields."""
+    """Return the argument types of an entry, named tuples split into fields."""
     return [part for kind in signature for part in _parts_of(kind)]
 
 
@@ -135,7 +138,7 @@ def _results_of(kind: Any) -> list[Any]:
 
 
 def _write_entry(context: Any, module: ir.Module, kernel: Any, name: str) -> None:
-    """Write the C function that unpacks arguments, calls the kernel, and packs its results."""
+    """Write the C entry: unpack arguments, call the kernel, pack its results."""
     function = ir.Function(module, ir.FunctionType(_INT64, [_WORDS, _WORDS]), name=name)
     values, results = function.args
     build = ir.IRBuilder(function.append_basic_block())
@@ -167,7 +170,7 @@ def _write_entry(context: Any, module: ir.Module, kernel: Any, name: str) -> Non
 
 
 def _argument_of(context: Any, build: ir.IRBuilder, value: ir.Value, kind: Any) -> ir.Value:
-    """Return an argument as the kernel takes it, from the words that the binding wrote."""
+    """Return a kernel's argument, made from the words of the binding."""
     if kind == types.boolean:
         return build.icmp_unsigned("!=", build.load(value), _INT64(0))
     if not isinstance(kind, types.Array):

@@ -1,6 +1,6 @@
-"""Which CPU machine code is compiled for: this one, another one that numba is told of, or any.
+"""The target CPU of machine code.
 
-Nothing here imports numba.
+The target is this CPU, another one by numba's settings, or any. Nothing here imports numba.
 """
 
 import os
@@ -45,7 +45,7 @@ _ARM_64: Final = Cpu(name="generic", features=frozenset({"crc", "fp-armv8", "neo
 
 
 def common_cpu() -> Cpu | None:
-    """Return the CPU of ready-made code for machines of this kind; None where there is none."""
+    """Return the CPU of ready-made code for this machine type, or None."""
     if sys.platform != "linux":
         return None
     machine = platform.machine().lower()
@@ -75,7 +75,7 @@ def target_cpu() -> Cpu:
 
 
 def crc_instruction() -> str | None:
-    """Return the LLVM name of the target's CRC-32C instruction for 8 bytes, or None."""
+    """Return the LLVM name of the target's 8-byte CRC-32C instruction, or None."""
     machine, features = platform.machine().lower(), target_cpu().features
     if machine in _X86 and "sse4.2" in features:
         return "llvm.x86.sse42.crc32.64.64"

@@ -18,7 +18,7 @@ HAS_CRC_INSTRUCTION: Final = crc_instruction() is not None
 
 
 def crc32c_word(crc: int, word: int) -> int:
-    """Return the CRC-32C register after 8 more bytes, given as a little-endian word."""
+    """Return the CRC-32C register after 8 bytes, a little-endian word."""
     for _ in range(8):
         crc ^= word & 0xFF
         word >>= 8
@@ -28,7 +28,10 @@ def crc32c_word(crc: int, word: int) -> int:
 
 
 def load_word(buffer: NDArray[np.uint8], position: int) -> int:
-    """Return the 8 bytes at position as a little-endian word; the caller has checked the bounds."""
+    """Return the 8 bytes at position as a little-endian word.
+
+    The caller has checked the bounds.
+    """
     return int.from_bytes(buffer[position : position + 8].tobytes(), "little")
 
 
@@ -39,18 +42,27 @@ def copy_bytes(
     source_position: int,
     length: int,
 ) -> None:
-    """Copy length bytes between two buffers; the caller has checked the bounds of both."""
+    """Copy length bytes between two buffers.
+
+    The caller has checked the bounds of both.
+    """
     target[target_position : target_position + length] = source[
         source_position : source_position + length
     ]
 
 
 def prefetch_row(table: NDArray[np.uint64], row: int) -> None:
-    """Ask for a row of a table that will be wanted soon; changes nothing but speed."""
+    """Prefetch a row of a table into the CPU's cache.
+
+    The row will be wanted soon. A prefetch changes nothing but speed.
+    """
 
 
 def prefetch_byte(buffer: NDArray[np.uint8], position: int) -> None:
-    """As prefetch_row, for a byte that is going to be read; it may lie outside of the buffer."""
+    """Prefetch the byte at a position into the CPU's cache.
+
+    The byte is going to be read. A position outside of the buffer is allowed.
+    """
 
 
 # Here the first integers and pointers travel in a register of 64 bits each, and a function looks at
@@ -61,9 +73,10 @@ CAN_CALL: Final = platform.machine().lower() in {"x86_64", "amd64", "aarch64", "
 def call_function(
     address: int, first: int, second: int, third: int, fourth: int, fifth: int
 ) -> int:
-    """Call a C function of at most five integers and pointers; the caller answers for all of them.
+    """Call a C function of at most five integers and pointers.
 
-    Of a function that returns less than 64 bits the upper ones of the result mean nothing.
+    The caller answers for all of them. Of a function that returns less than 64 bits the upper ones
+    of the result mean nothing.
     """
     word = ctypes.c_int64
     function = ctypes.CFUNCTYPE(word, word, word, word, word, word)(int(address))

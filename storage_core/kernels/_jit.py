@@ -1,4 +1,4 @@
-"""What a kernel is: a function over arrays that runs as machine code.
+"""Kernels: functions over arrays, run as machine code.
 
 The code comes from the user's cache or the wheel (`_code_files`) and is loaded by LLVM (`_native`),
 which takes milliseconds. Numba is imported only where there is none for the types of the arguments
@@ -35,7 +35,9 @@ _lock = threading.RLock()
 
 
 class Kernel:
-    """A function that is compiled, or whose code is loaded, for the arguments it is called with.
+    """A function with machine code for the types of its arguments.
+
+    The machine code is loaded, or else compiled, when the function is called.
 
     Attributes:
         py_func: The function as it is written.
@@ -69,7 +71,10 @@ class Kernel:
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is machine code of it in this process, called by Python or by kernels."""
+        """Whether this process has machine code of the kernel.
+
+        That is an entry for Python, or a signature for other kernels.
+        """
         dispatcher = self.__dict__.get("_dispatcher")
         return bool(self._entries or (dispatcher is not None and dispatcher.signatures))
 
@@ -81,11 +86,17 @@ class Kernel:
 
     @property
     def _numba_type_(self) -> Any:
-        """What numba asks a value for that it finds in a kernel: this one is called there."""
+        """The numba type of this kernel, for calls by another kernel.
+
+        Numba asks every value inside a kernel for this attribute.
+        """
         return self._dispatcher._numba_type_
 
     def _call_first(self, arguments: tuple[Any, ...]) -> Any:
-        """Run the kernel for arguments that no entry took: of the first time, or of other types."""
+        """Run the kernel for arguments without an entry.
+
+        Such a call is the first one, or has other types than those before it.
+        """
         plain = tuple(map(_plain, arguments))
         for provide in (self._load, self._compile):
             result = self._try(plain)
@@ -116,7 +127,10 @@ class Kernel:
         self._entries = self._entries | {name: load_entry(codes[name], name) for name in new}
 
     def _compile(self, arguments: tuple[Any, ...]) -> None:
-        """Compile an entry, unless there is none for such types or another process does it."""
+        """Compile an entry for the types of arguments.
+
+        Nothing is compiled where such types have no entry, or another process does it.
+        """
         kinds = ",".join(map(_kind_of, arguments))
         name = f"{self._name}.{hashlib.sha256(kinds.encode()).hexdigest()[:16]}"
         if name in self._without_entry:
@@ -156,7 +170,10 @@ def _plain(argument: Any) -> Any:
 
 
 def _kind_of(argument: Any) -> str:
-    """Return what an entry is compiled for, as a word: numba's types without numba."""
+    """Return a word for an argument's numba type, without importing numba.
+
+    An entry is compiled for arguments of such types.
+    """
     if isinstance(argument, tuple):
         return f"{type(argument).__name__}({','.join(map(_kind_of, argument))})"
     if not isinstance(argument, np.ndarray):
@@ -168,15 +185,18 @@ def _kind_of(argument: Any) -> str:
 
 
 def kernel(function: _Function) -> _Function:
-    """Compile a function on its first call, without the interpreter lock, cached on disk."""
+    """Compile a function on its first call; cache it on disk.
+
+    The machine code runs without the interpreter lock.
+    """
     return cast("_Function", function if _IS_PLAIN else Kernel(function, inline=False))
 
 
 def inlined_kernel(function: _Function) -> _Function:
-    """As kernel, for what is called for every record: its callers take its code in.
+    """Compile a function as `kernel` does, inlined into its callers.
 
-    LLVM alone leaves calls of functions with several results; a record then costs half as much
-    again (``make bench``).
+    Such a function is called for every record. LLVM alone leaves calls of functions with several
+    results; a record then costs half as much again (``make bench``).
     """
     return cast("_Function", function if _IS_PLAIN else Kernel(function, inline=True))
 

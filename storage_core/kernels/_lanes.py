@@ -1,4 +1,4 @@
-"""SipHash-1-3 of several messages at once, one in each lane of a vector.
+"""SipHash-1-3 of several messages at once, one per vector lane.
 
 Called from Python `hash_lanes` runs as written; called from a kernel it becomes vector instructions
 (`_overloads`), of whatever width the CPU has: its rounds are additions, rotations and xor, which a
@@ -36,9 +36,10 @@ def hash_lanes(  # arrays side by side
     key_low: int,
     key_high: int,
 ) -> None:
-    """Hash messages first to first + LANES of data; the halves of a hash replace start and length.
+    """Hash ``LANES`` messages of data at once, from first on.
 
-    The caller has checked the bounds: behind the last whole word of each, 8 more bytes can be read.
+    The halves of each hash replace its start and length. The caller has checked the bounds: behind
+    the last whole word of each, 8 more bytes can be read.
 
     Args:
         data: uint8[n].

@@ -85,7 +85,10 @@ def load_entry(code: bytes, name: str) -> Any:
 
 
 def signature_name(entry: str) -> str:
-    """Return the name of the words that describe an entry's arguments and results."""
+    """Return the name of an entry's signature words.
+
+    The words describe the arguments and results of the entry.
+    """
     return f"{entry}.signature"
 
 
@@ -104,7 +107,9 @@ def signature_words(
 
 
 def check_python() -> None:
-    """Refuse a Python that does not call machine code as it should, before there is work to do.
+    """Refuse a Python unable to call machine code correctly.
+
+    The check runs before there is work to do.
 
     Raises:
         UnsupportedPythonError: It is not CPython, has no lock, is of another word size, or its
@@ -133,7 +138,10 @@ def _checked_engine() -> Any:
 
 
 def _check_kind() -> None:
-    """Refuse what is known not to work; a missing function would end the process."""
+    """Refuse an unsupported kind of Python.
+
+    Calling a missing function would end the process.
+    """
     if sys.implementation.name != "cpython":
         raise _unsupported(f"it is {platform.python_implementation()}")
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
@@ -157,7 +165,7 @@ def _echo_kinds() -> list[tuple[int, ...]]:
 
 
 def _check_calls(echo: Any) -> None:
-    """Compare what a kernel gets with what Python says of the same objects."""
+    """Compare a kernel's view of arguments with Python's."""
     arguments = (_WIDE, _LOCKED, _NEGATIVE, _UNSIGNED, True)
     expected = {
         "address": (0, _WIDE.ctypes.data),

@@ -1,4 +1,7 @@
-"""The machine code of `_intrinsics`, for numba; imported where something has to be compiled."""
+"""Machine code of `_intrinsics` for numba.
+
+This module is imported only where something has to be compiled.
+"""
 
 from typing import Any, Final
 
@@ -91,7 +94,7 @@ def _copy(
 
 
 def _ask_for(builder: Any, pointer: Any, *, to_write: bool) -> None:
-    """Have the CPU bring the bytes at a pointer into its nearest cache."""
+    """Prefetch the bytes at a pointer into the CPU's nearest cache."""
     number = ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [pointer.type, number, number, number])
     function = builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind)

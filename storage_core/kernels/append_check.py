@@ -1,4 +1,7 @@
-"""The checks of an append: of its batches, and of the records of a batch that stays as it is."""
+"""Check the batches of an append and their records.
+
+Records are checked where their batch stays as it is.
+"""
 
 from typing import Final
 
@@ -120,7 +123,9 @@ def check_records(
     after_max_ms: int,
     max_body_bytes: int,
 ) -> tuple[int, int]:
-    """Walk once over the records of a v2 batch that does not claim append time.
+    """Check the records of a v2 batch in one walk.
+
+    The batch does not claim append time.
 
     Args:
         source: uint8[], the records, not compressed.

@@ -1,4 +1,7 @@
-"""How many batches, each an append of its own, go into a segment before it has to be rolled."""
+"""Count the batches of a segment up to its roll.
+
+Each batch is an append of its own.
+"""
 
 from typing import Final
 
@@ -36,7 +39,9 @@ def add_until_roll(
     offset_entries: NDArray[np.int64],
     time_entries: NDArray[np.int64],
 ) -> tuple[int, int]:
-    """Count batches into a segment, one append after the other, until one asks for a roll.
+    """Count batches into a segment until one asks for a roll.
+
+    Each batch is an append of its own.
 
     Args:
         state: int64[index_build.STATE_SIZE].

@@ -1,4 +1,7 @@
-"""What a leader writes into batches that it stores as they came: offsets, epoch, timestamps."""
+"""Write a leader's offsets, epoch and timestamps into batches.
+
+The leader stores the rest of such a batch as it came.
+"""
 
 import numpy as np
 from numpy.typing import NDArray

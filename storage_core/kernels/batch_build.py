@@ -1,4 +1,7 @@
-"""Build batches of message format v2 out of columns: cut them, then write them."""
+"""Build batches of message format v2 from columns of records.
+
+The batches are cut first and then written.
+"""
 
 from typing import Final, NamedTuple
 
@@ -123,7 +126,9 @@ def cut_batches(
     batch_end: NDArray[np.int64],
     batch_bytes: NDArray[np.int64],
 ) -> tuple[int, int, int]:
-    """Decide which records share a batch: as many as fit, as a producer fills its batches.
+    """Cut records into batches as a producer does.
+
+    Each batch gets as many records as fit.
 
     Args:
         rows: The records; gets body_bytes.
@@ -194,7 +199,7 @@ def _write_headers(out: NDArray[np.uint8], at: int, first: int, end: int, rows: 
 
 @kernel
 def write_records(out: NDArray[np.uint8], at: int, first: int, end: int, rows: RecordRows) -> int:
-    """Write the records [first, end) of one batch at out[at:]; return the position after them."""
+    """Write records [first, end) of a batch at out[at:]; return the end."""
     timestamps, offsets, header_first = rows.timestamps, rows.offsets, rows.header_first
     base_timestamp = timestamps[first]
     for i in range(first, end):
@@ -229,7 +234,9 @@ def describe_batches(
     header: HeaderFields,
     table: NDArray[np.int64],
 ) -> None:
-    """Fill a batch table with the header fields of new batches, all but POSITION, SIZE and CRC.
+    """Fill a batch table with the header fields of new batches.
+
+    POSITION, SIZE and CRC are left out.
 
     Args:
         batch_end: int64[m], row after the last record of each batch.
@@ -276,7 +283,10 @@ def describe_batches(
 def seal_batch(
     out: NDArray[np.uint8], at: int, size: int, table: NDArray[np.int64], row: int
 ) -> None:
-    """Write the header of a batch whose records are in place, and note POSITION, SIZE and CRC."""
+    """Write the header of a batch with its records in place.
+
+    The row of the batch gets POSITION, SIZE and CRC.
+    """
     write_i64(out, at + BASE_OFFSET_AT, table[BASE_OFFSET, row])
     write_i32(out, at + BATCH_LENGTH_AT, size - LENGTH_OVERHEAD)
     write_i32(out, at + LEADER_EPOCH_AT, table[LEADER_EPOCH, row])
@@ -304,7 +314,7 @@ def write_batches(
     table: NDArray[np.int64],
     rows: RecordRows,
 ) -> int:
-    """Write uncompressed batches end to end from out[0] on; return how many bytes they have.
+    """Write uncompressed batches end to end from out[0] on; return their size.
 
     Args:
         out: uint8[], with room for what cut_batches said.

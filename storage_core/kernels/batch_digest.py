@@ -109,7 +109,9 @@ def digest_bytes(data: NDArray[np.uint8], start: int, end: int) -> tuple[int, in
 def digest_batches(
     data: NDArray[np.uint8], table: NDArray[np.int64], digests: NDArray[np.uint64]
 ) -> None:
-    """Fill the digests of the batches of a window, leader epoch and base offset left out.
+    """Compute the digests of the batches of a window.
+
+    Leader epoch and base offset are left out.
 
     Args:
         data: uint8[n], the window.
@@ -131,9 +133,10 @@ def fold_digests(
     shift: int,
     sums: NDArray[np.uint64],
 ) -> None:
-    """Add batches, with base offset and leader epoch, to the sums of their ranges of offsets.
+    """Add the digests of batches to the sums of offset ranges.
 
-    The order of batches does not matter, nor in which file they are.
+    Each digest is added with the base offset and leader epoch of its batch. The order of batches
+    does not matter, nor in which file they are.
 
     Args:
         table: int64[COLUMN_COUNT, count], the batches.

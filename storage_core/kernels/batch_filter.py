@@ -95,7 +95,9 @@ def preview_batches(
     latest_offset: int,
     words: NDArray[np.uint64],
 ) -> None:
-    """Set SURVIVORS and STEP by ACTION and the bitmaps: KEEP_RECORDS and some FILTER are TO_FILTER.
+    """Set SURVIVORS and STEP of batches by ACTION and the bitmaps.
+
+    STEP is TO_FILTER for KEEP_RECORDS, and for some FILTER.
 
     Args:
         table: int64[COLUMN_COUNT, n], the batches.
@@ -129,7 +131,7 @@ def settle_look_ups(
     latest_offset: int,
     words: NDArray[np.uint64],
 ) -> None:
-    """Leave to the bitmaps what they settle of the batches that were looked up.
+    """Settle batches by the bitmaps of a look-up, where possible.
 
     Args:
         table: int64[COLUMN_COUNT, n], the batches, opened.

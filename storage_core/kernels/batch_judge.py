@@ -1,9 +1,9 @@
-"""What becomes of the batches of a window: what their headers and bitmaps say, row by row.
+"""Decide the fate of each batch of a window.
 
-The rules are the cleaner's (`maintenance.compaction.survival`), which asks for them in this order:
-`note_batches` when a window comes, `judge_batches` before any of its records is looked at,
-`place_records` once some are open, `decide_fates` when they have been filtered. Each fills columns
-of `batch_notes`.
+The headers and bitmaps of the batches decide, row by row. The rules are the cleaner's
+(`maintenance.compaction.survival`), which asks for them in this order: `note_batches` when a window
+comes, `judge_batches` before any of its records is looked at, `place_records` once some are open,
+`decide_fates` when they have been filtered. Each fills columns of `batch_notes`.
 """
 
 from typing import Final
@@ -78,7 +78,9 @@ def note_batches(
     first_ordinal: int,
     most_records: int,
 ) -> tuple[int, int, int]:
-    """Give each batch of a window what pass one noted, FLAGS to PASS_ONE_COUNT, and no MARKS.
+    """Give each batch of a window its notes from pass one.
+
+    The columns FLAGS to PASS_ONE_COUNT are filled; MARKS are cleared.
 
     Args:
         table: int64[COLUMN_COUNT, n], the batches.
@@ -133,7 +135,9 @@ def judge_batches(
     keeps_legacy_tombstones: bool,  # kernels have no keywords
     recompresses_all: bool,
 ) -> None:
-    """Settle what headers and bitmaps settle of a window: ACTION, STEP, MARKS and SURVIVORS.
+    """Settle the batches of a window by headers and bitmaps, where possible.
+
+    ACTION, STEP, MARKS and SURVIVORS are set.
 
     Args:
         table: int64[COLUMN_COUNT, n], the batches.
@@ -190,7 +194,9 @@ def judge_batches(
 
 @kernel
 def place_records(table: NDArray[np.int64], notes: NDArray[np.int64]) -> tuple[int, int, int]:
-    """Give the records of the batches that are looked at a place each: FIRST_RECORD.
+    """Set FIRST_RECORD, the place of each batch's first record.
+
+    Only the records of batches that are looked at take a place each.
 
     Args:
         table: int64[COLUMN_COUNT, n], the batches, opened.
@@ -216,7 +222,7 @@ def place_records(table: NDArray[np.int64], notes: NDArray[np.int64]) -> tuple[i
 
 @kernel
 def decide_fates(table: NDArray[np.int64], notes: NDArray[np.int64], new_horizon_ms: int) -> None:
-    """Set what becomes of each batch, and the delete horizon of what is rebuilt.
+    """Set each batch's fate, and the delete horizon of rebuilt ones.
 
     Args:
         table: int64[COLUMN_COUNT, n], the batches.

@@ -1,7 +1,8 @@
-"""What a pass adds to the headers of a window's batches: one row of numbers a batch, as they have.
+"""Notes of a pass beside the headers of a window's batches.
 
-Beside ``int64[batch_scan.COLUMN_COUNT, n]``, the headers, lies ``int64[NOTE_COUNT, n]``. Each step
-of a pass fills the columns that it answers, and reads those of the steps before it.
+Notes are one row of numbers a batch, as headers are. Beside ``int64[batch_scan.COLUMN_COUNT, n]``,
+the headers, lies ``int64[NOTE_COUNT, n]``. Each step of a pass fills the columns that it answers,
+and reads those of the steps before it.
 """
 
 from typing import Final

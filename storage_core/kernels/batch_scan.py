@@ -1,12 +1,12 @@
-"""Batch headers of a window: one row of numbers a batch, nothing decompressed.
+"""Batch headers of a window, one row of numbers each.
 
-The table has one row a *column* here, ``int64[COLUMN_COUNT, capacity]``, so that a column is a
-contiguous array. What is a batch is what Kafka's file iterator takes for one: the magic decides
-only how its fields lie. From 2 on they are those of a v2 batch, unknown magics included; below, it
-is a legacy entry (``formats.legacy``), whose header tells less: both offsets are the stored one,
-RECORD_COUNT is UNKNOWN_COUNT, ATTRIBUTES have the bits that the format knows and no others, and
-the rest is "none". A batch of magic 2 or more that is smaller than a header is never valid: its
-CRC_OK is 0 from the start, and what it says beyond its first fields is not read.
+Nothing is decompressed. The table has one row a *column* here, ``int64[COLUMN_COUNT, capacity]``,
+so that a column is a contiguous array. What is a batch is what Kafka's file iterator takes for one:
+the magic decides only how its fields lie. From 2 on they are those of a v2 batch, unknown magics
+included; below, it is a legacy entry (``formats.legacy``), whose header tells less: both offsets
+are the stored one, RECORD_COUNT is UNKNOWN_COUNT, ATTRIBUTES have the bits that the format knows
+and no others, and the rest is "none". A batch of magic 2 or more that is smaller than a header is
+never valid: its CRC_OK is 0 from the start, and what it says beyond its first fields is not read.
 """
 
 from typing import Final
@@ -108,7 +108,7 @@ NO_ROOM: Final = 3  # the table is full
 
 @inlined_kernel
 def _set_nothing(table: NDArray[np.int64], row: int, offset: int) -> None:
-    """Say of a batch that it has the one offset, and nothing else that a header can have."""
+    """Fill a row with an offset and no other header field."""
     table[BASE_OFFSET, row] = offset
     table[LAST_OFFSET, row] = offset
     table[LEADER_EPOCH, row] = NO_LEADER_EPOCH
@@ -125,7 +125,10 @@ def _set_nothing(table: NDArray[np.int64], row: int, offset: int) -> None:
 def _read_legacy_entry(
     data: NDArray[np.uint8], position: int, magic: int, table: NDArray[np.int64], row: int
 ) -> None:
-    """Fill a row from a legacy entry; one of a negative magic lies as v1 does, as in Kafka."""
+    """Fill a row from a legacy entry.
+
+    An entry of a negative magic is read as v1, as in Kafka.
+    """
     _set_nothing(table, row, read_i64(data, position + OFFSET_AT))
     attributes = np.int64(data[position + ENTRY_ATTRIBUTES_AT])
     if magic == MAGIC_V0:
@@ -143,7 +146,7 @@ def _read_legacy_entry(
 def _read_short_batch(
     data: NDArray[np.uint8], position: int, table: NDArray[np.int64], row: int
 ) -> None:
-    """Fill a row from what says that it is a v2 batch, but has no room for a header."""
+    """Fill a row from a v2 batch smaller than a header."""
     _set_nothing(table, row, read_i64(data, position + BASE_OFFSET_AT))
     table[CRC, row] = read_u32(data, position + CRC_AT)
     table[CRC_OK, row] = 0
@@ -211,7 +214,7 @@ def scan_batches(
 
 @kernel
 def find_kinds(table: NDArray[np.int64]) -> int:
-    """Return what kinds of batches there are: bits of HAS_LEGACY and so on."""
+    """Return the kinds of the batches: bits of HAS_LEGACY and so on."""
     kinds = 0
     for row in range(table.shape[1]):
         magic, attributes = table[MAGIC, row], table[ATTRIBUTES, row]
@@ -230,7 +233,10 @@ def find_kinds(table: NDArray[np.int64]) -> int:
 
 @kernel
 def check_crcs(data: NDArray[np.uint8], table: NDArray[np.int64], count: int) -> int:
-    """Set CRC_OK of the first count batches; return the first bad row, or -1."""
+    """Set CRC_OK of the first count batches; return the first bad row.
+
+    The result is -1 where no row is bad.
+    """
     first_bad = -1
     for row in range(count):
         start = table[POSITION, row]
@@ -251,9 +257,10 @@ def check_crcs(data: NDArray[np.uint8], table: NDArray[np.int64], count: int) ->
 
 @kernel
 def read_control_types(data: NDArray[np.uint8], table: NDArray[np.int64], count: int) -> int:
-    """Set CONTROL_TYPE and what follows it of the control batches; return how many there are.
+    """Fill the control columns of control batches; return their number.
 
-    A compressed control batch, which Kafka never writes, is a BAD_CONTROL_RECORD.
+    These columns are CONTROL_TYPE and what follows it. A compressed control batch, which Kafka
+    never writes, is a BAD_CONTROL_RECORD.
     """
     found = 0
     for row in range(count):

@@ -1,4 +1,4 @@
-"""Batches written out: verbatim, as a bare header, or rebuilt from the records that survive.
+"""Write batches: verbatim, as a bare header, or rebuilt from surviving records.
 
 What is written is format v2, as Kafka's cleaner does with batches of any format. A rebuilt v2 batch
 keeps its offsets; one made from a legacy entry begins with its first record and ends with its last.
@@ -110,9 +110,10 @@ def write_header(  # the fields of a header
     max_timestamp: int,
     record_count: int,
 ) -> None:
-    """Write a batch's header at out[at:], with the identity of the source batch `row`, and its CRC.
+    """Write a batch header with its CRC at out[at:].
 
-    The records must be in place: the CRC covers them.
+    The header has the identity of the source batch `row`. The records must be in place: the CRC
+    covers them.
     """
     write_i64(out, at + BASE_OFFSET_AT, table[BASE_OFFSET, row])
     write_i32(out, at + BATCH_LENGTH_AT, size - LENGTH_OVERHEAD)
@@ -201,11 +202,12 @@ def _write_record(
 
 @inlined_kernel
 def _tail_size(record: ParsedRecord) -> int:
-    """Return the bytes of a record from its offset delta on, if they are written as they are.
+    """Return the size of a record's tail, if written as it is.
 
-    That is so of a record with key and value, without headers, of which every number takes as few
-    bytes as it can: more in any of them would show in the record's length. Otherwise 0. A number of
-    five bytes has bits that do not count, and may be written with others.
+    The tail begins with the offset delta. It is written as it is where the record has key and
+    value, no headers, and every number takes as few bytes as it can: more in any of them would show
+    in the record's length. Otherwise the result is 0. A number of five bytes has bits that do not
+    count, and may be written with others.
     """
     if record.header_count or record.key_length < 0 or record.value_length < 0:
         return 0
@@ -234,7 +236,7 @@ def write_records(
     keep: NDArray[np.uint8],
     least_timestamp: int,
 ) -> tuple[int, int]:
-    """Write the records of a batch that stay, and note what its header will say.
+    """Write the surviving records of a batch; note its new header fields.
 
     A batch made from a legacy entry begins with its first record and ends with its last: its
     BASE_OFFSET and LAST_OFFSET become theirs, and the records' offset deltas count from there.
@@ -326,9 +328,10 @@ def rebuild_compressed(
     keep: NDArray[np.uint8],
     least_timestamp: int,
 ) -> tuple[int, int]:
-    """Write the records of REBUILT batches with a codec to raw, end to end, to be compressed.
+    """Write the records of REBUILT batches with a codec to raw.
 
-    PACKED_START and PACKED_END of such a batch say where in raw its records lie.
+    The records lie there end to end, to be compressed. PACKED_START and PACKED_END of such a batch
+    say where in raw its records lie.
 
     Args:
         raw: uint8[].
@@ -372,7 +375,9 @@ def write_batches(
     packed: NDArray[np.uint8],
     least_timestamp: int,
 ) -> tuple[int, int, int]:
-    """Write batches by their FATE; note NEW_SIZE and NEW_MAX_TIMESTAMP of each that is written.
+    """Write batches by their FATE.
+
+    Each batch that is written gets NEW_SIZE and NEW_MAX_TIMESTAMP.
 
     Args:
         out: uint8[], with room for `most_bytes`, and for the packed records.

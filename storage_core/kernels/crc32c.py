@@ -28,7 +28,7 @@ _TABLE: Final = _table()
 
 @kernel
 def crc32c_by_table(buffer: NDArray[np.uint8], start: int, end: int) -> int:
-    """Return the CRC-32C of buffer[start:end], a byte at a time, on any CPU."""
+    """Return the CRC-32C of buffer[start:end] bytewise, on any CPU."""
     crc = np.uint32(0xFFFFFFFF)
     for position in range(start, end):
         crc = _TABLE[(crc ^ np.uint32(buffer[position])) & np.uint32(0xFF)] ^ (crc >> np.uint32(8))
@@ -36,14 +36,20 @@ def crc32c_by_table(buffer: NDArray[np.uint8], start: int, end: int) -> int:
 
 
 def _apply(advance: NDArray[np.uint32], registers: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Return registers moved on by a linear step, given as what it makes of each single bit."""
+    """Return registers after a linear step.
+
+    ``advance`` is what the step makes of each single bit.
+    """
     is_set = (registers[..., None] >> np.arange(32, dtype=np.uint32)) & np.uint32(1)
     moved: NDArray[np.uint32] = np.bitwise_xor.reduce(is_set * advance, axis=-1)
     return moved
 
 
 def _after_zeros(byte_count: int) -> NDArray[np.uint32]:
-    """Return uint32[4, 256]: what byte_count zeros, a power of two, make of each register byte."""
+    """Return uint32[4, 256]: each register byte after byte_count zeros.
+
+    The count is a power of two.
+    """
     bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
     advance = _TABLE[bits & np.uint32(0xFF)] ^ (bits >> np.uint32(8))
     for _ in range(byte_count.bit_length() - 1):
@@ -85,7 +91,10 @@ def _take_three(
     stretch: int,
     over: NDArray[np.uint32],
 ) -> np.uint64:
-    """Return the register after three stretches from start on, of so many bytes each."""
+    """Return the register after three stretches of bytes from start on.
+
+    Each of them has ``stretch`` bytes.
+    """
     first, second, third = register, np.uint64(0), np.uint64(0)
     for line in range(start, start + stretch, _LINE):
         for ahead in range(_AHEAD, _AHEAD + 3 * stretch, stretch):
@@ -99,7 +108,10 @@ def _take_three(
 
 @kernel
 def crc32c_by_instruction(buffer: NDArray[np.uint8], start: int, end: int) -> int:
-    """Return the CRC-32C of buffer[start:end], eight bytes an instruction, three at a time."""
+    """Return the CRC-32C of buffer[start:end] by the CPU's instruction.
+
+    An instruction takes eight bytes; three run at a time.
+    """
     register = np.uint64(0xFFFFFFFF)
     position = start
     while position + 3 * _LONG <= end:

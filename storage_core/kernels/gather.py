@@ -1,4 +1,7 @@
-"""Columns of records: scattered strings copied end to end, numbers beside what batches say."""
+"""Build columns of records: scattered strings end to end, numbers from deltas.
+
+The deltas count from what the batches say.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +13,9 @@ from storage_core.kernels.varint import read_varint
 
 @kernel
 def add_lengths(length: NDArray[np.int64], offsets: NDArray[np.int32]) -> tuple[int, int]:
-    """Fill offsets with where strings end that lie end to end; a negative length is a null.
+    """Fill offsets with the ends of strings laid end to end.
+
+    A negative length is a null.
 
     Args:
         length: int64[n].
@@ -41,7 +46,9 @@ def gather_bytes(  # arrays side by side
     offsets: NDArray[np.int32],
     out: NDArray[np.uint8],
 ) -> None:
-    """Copy strings end to end; a negative length is a null and copies nothing.
+    """Copy scattered strings end to end.
+
+    A negative length is a null and copies nothing.
 
     Args:
         data: uint8[], one place where strings lie.
@@ -66,7 +73,9 @@ def add_to_batch(
     delta: NDArray[np.int64],
     out: NDArray[np.int64],
 ) -> None:
-    """Write for each record what its batch says plus its own delta, wrapping as Java does.
+    """Add each record's delta to the value of its batch.
+
+    Sums wrap as in Java.
 
     Args:
         base: int64[batches].
@@ -91,7 +100,9 @@ def list_headers(  # arrays side by side
     value_start: NDArray[np.int64],
     value_length: NDArray[np.int64],
 ) -> None:
-    """Write out where the headers of records lie, whose record scan has checked them.
+    """List the positions of the headers of records.
+
+    A record scan has checked the headers before.
 
     Args:
         data: uint8[], one place where records lie.

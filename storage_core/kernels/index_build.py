@@ -1,7 +1,8 @@
-"""Offset and time index entries of a segment, batch by batch as it is written.
+"""Build a segment's offset and time index entries, batch by batch.
 
-An entry is added *before* a batch is counted, when more bytes than the interval lie since the last
-one: so the first batch of a segment never gets one, and chunks do not matter.
+The entries are made as the segment is written. An entry is added *before* a batch is counted, when
+more bytes than the interval lie since the last one: so the first batch of a segment never gets one,
+and chunks do not matter.
 """
 
 from typing import Final
@@ -65,7 +66,7 @@ def offer_time_entry(
     first: int,
     skip_full_check: bool,  # numba takes no keyword-only arguments
 ) -> int:
-    """Append (largest timestamp, its offset) to entries unless the timestamp is not new.
+    """Append (largest timestamp, its offset) to entries if the timestamp is new.
 
     Args:
         state: int64[STATE_SIZE].

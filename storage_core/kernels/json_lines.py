@@ -1,8 +1,8 @@
-"""Records as JSON lines: numbers, Base64, and header names that need no escape.
+"""Write records as JSON lines: numbers, Base64 and plain header names.
 
-What cannot be written so is left to Python, record by record: one that is larger than the room that
-there is for lines, and one with a header whose name has a quote, a control character or more than
-ASCII in it.
+A plain name needs no escape. What cannot be written so is left to Python, record by record: one
+that is larger than the room that there is for lines, and one with a header whose name has a quote,
+a control character or more than ASCII in it.
 """
 
 from typing import Final
@@ -94,7 +94,7 @@ def _write_number(out: NDArray[np.uint8], position: int, number: int) -> int:
 def _write_base64(
     out: NDArray[np.uint8], position: int, source: NDArray[np.uint8], start: int, length: int
 ) -> int:
-    """Write bytes as a JSON text of Base64, or null; return the position behind it."""
+    """Write bytes as JSON: Base64 or null; return the end position."""
     if length < 0:
         return _write_text(out, position, _NULL)
     out[position] = _QUOTE
@@ -126,7 +126,10 @@ def _write_base64(
 def _write_headers(
     out: NDArray[np.uint8], position: int, source: NDArray[np.uint8], start: int, count: int
 ) -> int:
-    """Write headers as a list's elements; return the position behind them, -1 where that fails."""
+    """Write headers as elements of a JSON list; return the end position.
+
+    The result is -1 where that fails.
+    """
     for number in range(count):
         length, start = read_varint(source, start, source.size)
         if length + _HEADER_BYTES > out.size - position:
@@ -168,7 +171,9 @@ def write_record_lines(
     timestamp: NDArray[np.int64],
     sequence: NDArray[np.int64],
 ) -> tuple[int, int]:
-    """Write records [first, end) as JSON lines, up to one that needs more room or an escape.
+    """Write records [first, end) as JSON lines.
+
+    Writing stops at a record that needs more room or an escape.
 
     Args:
         data: uint8[], one place where records lie.

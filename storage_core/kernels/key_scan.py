@@ -62,9 +62,10 @@ def _parse_batch(
     count: int,
     keys: NDArray[np.uint64],
 ) -> tuple[int, int, int, int]:
-    """Find the keys of the records of a batch at or above an offset; the next is key count.
+    """Find the keys of a batch's records from an offset on.
 
-    Of each LOW gets where it starts in source and HIGH how long it is.
+    The first of them becomes key ``count``. Of each key LOW gets where it starts in source and HIGH
+    how long it is.
 
     Returns:
         (count, flags, status, position): keys so far; what was seen; DONE, or why and where it
@@ -113,7 +114,7 @@ def hash_keys(
     hasher: NDArray[np.uint32],
     keys: NDArray[np.uint64],
 ) -> tuple[int, int, int, int]:
-    """Hash the keys of the records at or above first_offset of the wanted batches, in order.
+    """Hash the keys of the wanted batches from first_offset on, in order.
 
     Ranks count from 0: the count in the header of a batch that is not opened proves nothing.
 

@@ -1,4 +1,7 @@
-"""Entries of message formats v0 and v1 out of columns, and the wrapper of a compressed set."""
+"""Build entries of message formats v0 and v1 from columns.
+
+The wrapper of a compressed set is built here too.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +38,9 @@ def write_entry_head(
     attributes: int,
     timestamp: int,
 ) -> int:
-    """Write everything of an entry before its key, but for the CRC; return where the key goes.
+    """Write an entry up to its key; return the key's position.
+
+    The CRC is left out.
 
     Args:
         out: uint8[].
@@ -73,7 +78,7 @@ def write_entries(
     offset_origin: int,
     rows: RecordRows,
 ) -> int:
-    """Write the records [first, end) as entries from out[0] on; return how many bytes they have.
+    """Write records [first, end) as entries from out[0] on; return their size.
 
     Args:
         out: uint8[], with room for them.

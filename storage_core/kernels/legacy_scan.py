@@ -1,4 +1,4 @@
-"""Messages of formats v0 and v1, read into the encoding of v2 records.
+"""Read messages of formats v0 and v1 as v2 records.
 
 Everything behind the reader knows one encoding of records: a legacy entry becomes v2 records with
 the same offsets, timestamps, keys and values, in a buffer beside the window, and numbers that a v2
@@ -60,7 +60,10 @@ _INVALID: Final = -1
 
 
 class ParsedMessage(NamedTuple):
-    """A message; key_start is negative where its lengths do not fit, and the rest means nothing."""
+    """Spans of the key and value of a legacy message.
+
+    A negative key_start says that the message's lengths do not fit; the rest means nothing then.
+    """
 
     key_start: int
     key_length: int  # negative: null
@@ -92,7 +95,10 @@ def parse_message(data: NDArray[np.uint8], position: int, end: int, magic: int) 
 def locate_value(
     data: NDArray[np.uint8], position: int, end: int, magic: int
 ) -> tuple[int, int, int]:
-    """Return (status, start, length) of the value of an entry; the length is negative for null."""
+    """Return (status, start, length) of the value of an entry.
+
+    The length is negative for null.
+    """
     message = parse_message(data, position, end, magic)
     if message.key_start < 0:
         return BAD_MESSAGE, 0, 0
@@ -103,7 +109,10 @@ def locate_value(
 def _survey_set(
     data: NDArray[np.uint8], start: int, end: int, max_message_bytes: int
 ) -> tuple[int, int, int, int]:
-    """Walk over an inner set; return (status, position, messages, last offset as stored)."""
+    """Walk over an inner set; return (status, position, messages, last offset).
+
+    The last offset is as stored.
+    """
     position = start
     count = 0
     last_offset = 0
@@ -168,7 +177,7 @@ def transcode_entries(
     out: NDArray[np.uint8],
     arena_bytes: int,
 ) -> tuple[int, int, int, int]:
-    """Write the messages of legacy entries as v2 records, and say what a v2 header would say.
+    """Write legacy messages as v2 records; set their v2 header fields.
 
     Args:
         data: uint8[], the window; an entry that is not compressed lies in it.

@@ -42,7 +42,7 @@ _NOT_PLAIN: Final = -1
 
 @kernel
 def _block_bytes(library: NDArray[np.int64], data: NDArray[np.uint8], start: int, end: int) -> int:
-    """Return the largest size of a block of a plain frame, or _NOT_PLAIN."""
+    """Return the largest block size of a plain frame, or _NOT_PLAIN."""
     if end - start < HEADER_BYTES or read_u32_le(data, start) != _MAGIC:
         return _NOT_PLAIN
     descriptor = np.int64(data[start + BLOCK_DESCRIPTOR_AT])
@@ -60,9 +60,9 @@ def _block_bytes(library: NDArray[np.int64], data: NDArray[np.uint8], start: int
 
 @kernel
 def _most_bytes(data: NDArray[np.uint8], position: int, end: int, block_bytes: int) -> int:
-    """Return the most that the blocks from position on expand to, or _NOT_PLAIN.
+    """Return the largest expansion of blocks from position on, or _NOT_PLAIN.
 
-    They are whole up to the end mark, and none is empty or longer than block_bytes.
+    Plain blocks are whole up to the end mark, and none is empty or longer than block_bytes.
     """
     most = 0
     while position + BLOCK_LENGTH_BYTES <= end:
@@ -89,7 +89,10 @@ def _expand_blocks(
     at: int,
     limit_end: int,
 ) -> int:
-    """Expand blocks that _most_bytes has seen to out[at:]; return the end there, or _NOT_PLAIN."""
+    """Expand blocks to out[at:]; return the end there, or _NOT_PLAIN.
+
+    ``_most_bytes`` has seen the blocks before.
+    """
     into = np.int64(out.ctypes.data)
     source = np.int64(data.ctypes.data)
     while True:

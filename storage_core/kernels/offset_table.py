@@ -1,4 +1,4 @@
-"""The offset map: key hash to the place of the newest record of that key.
+"""Offset map: key hash to the place of the key's newest record.
 
 Open addressing with linear probing over ``uint64[slots, 3]``: both halves of the hash, and the
 value plus one, so that a slot of zeros is empty. slots is a power of two. A value is a record's
@@ -26,7 +26,7 @@ _AHEAD: Final = 12
 
 @inlined_kernel
 def _find_slot(table: NDArray[np.uint64], low: np.uint64, high: np.uint64) -> np.uint64:
-    """Return the slot that holds the hash, or the empty one where it would go.
+    """Return the slot of a hash, or the empty slot for it.
 
     Slots are unsigned: an array is asked for a negative place at each look otherwise. Whether one
     holds the hash comes first: it nearly always does.
@@ -56,7 +56,9 @@ def insert_block(  # arrays side by side
     max_used: int,
     max_keys: int,
 ) -> tuple[int, int]:
-    """Put hashes[first:count] into the table, in order; a known key keeps its larger rank.
+    """Put hashes[first:count] into the table, in order.
+
+    A key that is there already keeps its larger rank.
 
     Args:
         table: uint64[slots, 3].
@@ -107,7 +109,10 @@ def look_up_block(
 
 @inlined_kernel
 def _may_hold(seen: NDArray[np.uint64], high: int) -> bool:
-    """Whether a bit of a hash is set; seen has a power of two of words."""
+    """Whether the bit of a hash in seen is set.
+
+    The number of words of seen is a power of two.
+    """
     word = np.int64((np.uint64(high) >> np.uint64(6)) & np.uint64(seen.size - 1))
     return (seen[word] >> (np.uint64(high) & np.uint64(63))) & np.uint64(1) != 0
 
@@ -124,7 +129,9 @@ def mark_latest(
     segment_rank: int,
     words: NDArray[np.uint64],
 ) -> None:
-    """Set the bit of every record that is not older than what the table holds for its key.
+    """Set the bit of every record not older than its key's rank.
+
+    The rank of a key is what the table holds for it.
 
     Args:
         table: uint64[slots, 3].
@@ -157,7 +164,9 @@ def mark_latest(
 
 @kernel
 def note_hashes(table: NDArray[np.uint64], seen: NDArray[np.uint64]) -> None:
-    """Set a bit for each hash of a table; several may have the same.
+    """Set a bit in seen for each hash of a table.
+
+    Several hashes may have the same bit.
 
     Args:
         table: uint64[slots, 3].
@@ -179,11 +188,12 @@ def mark_absent(  # arrays side by side
     words: NDArray[np.uint64],
     absent: NDArray[np.int64],
 ) -> None:
-    """Set bit i of words, which are zeros, where the table does not hold hash i.
+    """Set the bits of hashes not in the table.
 
-    The hashes are those of batches of record_count records, in order; absent gets how many of each
-    batch the table does not hold. Most hashes are absent: seen, made by note_hashes, tells that of
-    nearly all of them without a look into the table; where its bits are all set it tells nothing.
+    Bit i of words, all zeros before, is that of hash i. The hashes are those of batches of
+    record_count records, in order; absent gets how many of each batch the table does not hold. Most
+    hashes are absent: seen, made by note_hashes, tells that of nearly all of them without a look
+    into the table; where its bits are all set it tells nothing.
     """
     i = 0
     for row in range(record_count.size):
@@ -204,7 +214,10 @@ def mark_absent(  # arrays side by side
 
 @kernel
 def count_before_empty(table: NDArray[np.uint64]) -> int:
-    """Return how many slots lie before the first empty one; not all are used."""
+    """Return the number of slots before the first empty one.
+
+    Not all slots of the table are used.
+    """
     count = 0
     while table[count, 2] != 0:
         count += 1
@@ -213,7 +226,10 @@ def count_before_empty(table: NDArray[np.uint64]) -> int:
 
 @kernel
 def copy_entries(source: NDArray[np.uint64], target: NDArray[np.uint64]) -> None:
-    """Put entries of a table, which may be all of its slots, into another that has none of them."""
+    """Put the entries of a table into another one.
+
+    All slots of the source may be used. The target has none of these entries.
+    """
     for i in range(source.shape[0]):
         if source[i, 2] != 0:
             slot = _find_slot(target, source[i, 0], source[i, 1])
@@ -223,7 +239,7 @@ def copy_entries(source: NDArray[np.uint64], target: NDArray[np.uint64]) -> None
 
 @kernel
 def spread_entries(table: NDArray[np.uint64], first: int, end: int) -> None:
-    """Move entries to where they belong, in a table that has become larger.
+    """Move entries to their new slots after a table has grown.
 
     An entry stays in the part that the table had, or goes as far behind it: so both are written in
     the order in which the part is read, and no entry meets one that is still to be moved.
@@ -254,7 +270,7 @@ def list_entries(
     high: NDArray[np.uint64],
     rank: NDArray[np.int64],
 ) -> int:
-    """Write out the table's entries in slot order; return how many there are."""
+    """List the table's entries in slot order; return their number."""
     count = 0
     for i in range(table.shape[0]):
         if table[i, 2] != 0:

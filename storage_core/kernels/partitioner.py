@@ -1,4 +1,4 @@
-"""Which partition a record goes to, as a producer of Kafka's Java client chooses it.
+"""Choose a record's partition as a producer of Kafka's Java client does.
 
 Murmur2 is Austin Appleby's, with the seed of ``org.apache.kafka.common.utils.Utils.murmur2``. The
 partition of a key is its hash without the sign bit, modulo the number of partitions
@@ -28,7 +28,10 @@ _SIGN_OFF: Final = 0x7FFFFFFF
 
 @inlined_kernel
 def murmur2(data: NDArray[np.uint8], start: int, length: int) -> int:
-    """Return the 32-bit hash of data[start : start + length], 0 to 2^32 - 1."""
+    """Return the 32-bit murmur2 hash of bytes, 0 to 2^32 - 1.
+
+    The bytes are data[start : start + length].
+    """
     # Products are cut to 32 bits one by one: compiled, they have 64.
     value = _SEED ^ np.uint32(length)
     words = length // 4

@@ -1,4 +1,7 @@
-"""What batches mean for their producers: a column of numbers a batch of a producer."""
+"""List producer events of batches, one column of numbers each.
+
+An event says what a batch means for its producer.
+"""
 
 from typing import Final
 
@@ -36,7 +39,7 @@ NOT_A_MARKER: Final = -1_000
 
 @kernel
 def list_events(batches: NDArray[np.int64], file_position: int, events: NDArray[np.int64]) -> int:
-    """Write down an event for each batch that a producer with an id has written.
+    """List one event for each batch with a producer id.
 
     Args:
         batches: int64[batch_scan.COLUMN_COUNT, n], in file order; legacy ones have no producer.

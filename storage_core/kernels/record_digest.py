@@ -1,8 +1,8 @@
-"""Digests of records: what a copy in another cluster still has of them.
+"""Digests of records, for comparison with a copy in another cluster.
 
-Key, value and headers get 64 bits each, and so does all of it together, with the timestamp. Offsets
-are left out, and so is what only batches have. It finds damage; it does not stop whoever forges a
-log.
+A digest covers what such a copy still has of a record. Key, value and headers get 64 bits each, and
+so does all of it together, with the timestamp. Offsets are left out, and so is what only batches
+have. It finds damage; it does not stop whoever forges a log.
 """
 
 from typing import Final

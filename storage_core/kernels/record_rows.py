@@ -1,4 +1,4 @@
-"""The rows of records to write, as arrays over whatever memory they lie in."""
+"""Rows of records to write, as arrays over any memory."""
 
 from typing import NamedTuple
 
@@ -7,10 +7,11 @@ from numpy.typing import NDArray
 
 
 class RecordRows(NamedTuple):
-    """Records to write, one row each; a kernel takes them all as one argument.
+    """Records to write, one row each.
 
-    Sources of bytes are read only: a kernel compiles once for each kind of array that it is given.
-    Spans have been checked against their buffers before (``records.new_records``).
+    A kernel takes all of them as one argument. Sources of bytes are read only: a kernel compiles
+    once for each kind of array that it is given. Spans have been checked against their buffers
+    before (``records.new_records``).
     """
 
     keys: NDArray[np.uint8]

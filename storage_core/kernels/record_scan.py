@@ -46,7 +46,10 @@ AHEAD_BYTES: Final = 1024
 
 
 class ParsedRecord(NamedTuple):
-    """One record; next_position is INVALID where it is malformed, and the rest means nothing."""
+    """Fields and positions of one record.
+
+    An INVALID next_position says that the record is malformed; the rest means nothing then.
+    """
 
     next_position: int
     timestamp_delta: int
@@ -77,7 +80,10 @@ def _skip_headers(data: NDArray[np.uint8], position: int, end: int, count: int) 
 
 @kernel
 def _read_headers(data: NDArray[np.uint8], position: int, end: int) -> tuple[int, int]:
-    """Return (count, start of the first header); start INVALID unless they end at end."""
+    """Return the count of headers and the start of the first one.
+
+    The start is INVALID unless the headers end at ``end``.
+    """
     count, start = read_varint(data, position, end)
     if start < 0 or count < 0 or count > end - start:
         return 0, INVALID
@@ -127,11 +133,11 @@ def _parse_any(data: NDArray[np.uint8], position: int, end: int) -> ParsedRecord
 
 @inlined_kernel
 def _parse_short(data: NDArray[np.uint8], position: int, end: int) -> ParsedRecord:
-    """As parse_record where lengths and the offset delta have one byte or two; else INVALID.
+    """Parse a record with short lengths and a short offset delta.
 
-    What has to follow a field in any record is there before the field is read, so that few checks
-    are left: after the timestamp delta at least one byte of each of four numbers, after the key one
-    of two.
+    Short is a varint of one byte or two. The result for any other record is INVALID. What has to
+    follow a field in any record is there before the field is read, so that few checks are left:
+    after the timestamp delta at least one byte of each of four numbers, after the key one of two.
     """
     bad = ParsedRecord(INVALID, 0, 0, 0, 0, 0, 0, 0, 0, 0)
     if end - position < MIN_RECORD_BYTES:
@@ -184,7 +190,10 @@ def parse_record(data: NDArray[np.uint8], position: int, end: int) -> ParsedReco
 
 @inlined_kernel
 def skip_record(data: NDArray[np.uint8], position: int, end: int) -> int:
-    """Return where the record at position ends, by its length alone; INVALID behind end."""
+    """Return the end of the record at position, by its length alone.
+
+    The result is INVALID for a record that goes past ``end``.
+    """
     length, body = np.int64(0), np.int64(INVALID)
     if end - position >= MIN_RECORD_BYTES:
         length, body = read_short_size(data, position)
@@ -199,10 +208,10 @@ def skip_record(data: NDArray[np.uint8], position: int, end: int) -> int:
 def check_counts(
     record_count: NDArray[np.int64], notes: NDArray[np.int64], wanted: NDArray[np.uint8]
 ) -> tuple[int, int]:
-    """Return (records in all, first row whose count cannot be true, or -1), of the wanted rows.
+    """Check record counts; return (total, first row with an impossible count).
 
-    A record takes at least MIN_RECORD_BYTES, so a count that passes here bounds what may be
-    allocated for it.
+    Only the wanted rows are checked. The row is -1 where all counts are possible. A record takes at
+    least MIN_RECORD_BYTES, so a count that passes here bounds what may be allocated for it.
 
     Args:
         record_count: int64[n], of batches that are open.

@@ -1,7 +1,8 @@
-"""Kafka's deletion pass over many logs: how many of the oldest segments go, and what stops it.
+"""Kafka's deletion pass over the oldest segments of many logs.
 
-Each predicate walks over the segments that the one before it left, oldest first, and stops at the
-first that stays. Source: ``UnifiedLog.deleteOldSegments`` and ``deletableSegments`` of Kafka 4.4.
+The pass tells how many of these segments go, and what stops it. Each predicate walks over the
+segments that the one before it left, oldest first, and stops at the first that stays. Source:
+``UnifiedLog.deleteOldSegments`` and ``deletableSegments`` of Kafka 4.4.
 """
 
 from typing import Final
@@ -68,7 +69,9 @@ LOG_END: Final = 2
 def walk_retention(
     segments: NDArray[np.int64], logs: NDArray[np.int64], now_ms: int, answers: NDArray[np.int64]
 ) -> None:
-    """Decide for each log what goes; of one that lacks a fact the answer is only which.
+    """Decide how many segments of each log go.
+
+    The answer for a log that lacks a fact is only which fact.
 
     Args:
         segments: int64[SEGMENT_COLUMNS, m], those of all logs.

@@ -1,4 +1,4 @@
-"""Where the raw blocks of snappy streams lie, and how large their contents say that they are.
+"""Raw blocks of snappy streams: their places and claimed uncompressed sizes.
 
 What is plainly good is listed: whole streams of snappy-java, and bare blocks. At any other the list
 ends, and it is left to ``records.codecs.snappy``, which knows what to accept and how to refuse.
@@ -57,7 +57,9 @@ def list_chunks(
     chunks: NDArray[np.int64],
     out_end: NDArray[np.int64],
 ) -> tuple[int, int]:
-    """List the blocks of streams, whose contents will lie end to end from at on.
+    """List the blocks of snappy streams.
+
+    The contents of the blocks will lie end to end from ``at`` on.
 
     Args:
         data: uint8[], where the streams lie.

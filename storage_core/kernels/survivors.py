@@ -1,4 +1,4 @@
-"""Bitmaps of survivors: one bit a record, by its ordinal in the segment.
+"""Bitmaps of survivors: one bit for each record ordinal of a segment.
 
 A record of the dirty section survives exactly when its rank is the one that the offset map holds
 for its key, so the whole map reduces to one bit a record. Bit i of a map is bit ``i % 64`` of
@@ -49,7 +49,9 @@ def mark_survivors(
 
 @kernel
 def mark_ordinals(ordinals: NDArray[np.uint32], first_word: int, words: NDArray[np.uint64]) -> None:
-    """Set the bits of these records of one segment; one beyond the bitmap is left out.
+    """Set the bits of some records of one segment.
+
+    A record beyond the bitmap is left out.
 
     Args:
         ordinals: uint32[], of the segment's records.
@@ -74,7 +76,7 @@ def pick_hashes(
     out_low: NDArray[np.uint64],
     out_high: NDArray[np.uint64],
 ) -> int:
-    """Copy the hashes of the records that stay of some batches; return how many.
+    """Copy the hashes of batches' surviving records; return their number.
 
     Args:
         record_count: int64[n], of the batches.

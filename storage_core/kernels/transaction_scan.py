@@ -1,4 +1,4 @@
-"""Which batches belong to aborted transactions, and which markers have lost their transaction.
+"""Find batches of aborted transactions, and markers without their transaction.
 
 The rules are those of the cleaner's CleanedTransactionMetadata, over arrays: producers and aborted
 transactions are dense numbers that the caller assigns, and all state that lasts from one block of

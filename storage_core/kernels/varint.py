@@ -19,7 +19,10 @@ INVALID: Final = -1
 
 @inlined_kernel
 def read_varint(buffer: NDArray[np.uint8], position: int, end: int) -> tuple[int, int]:
-    """Read a 32-bit zigzag varint of at most 5 bytes; bits above the 32nd are dropped."""
+    """Read a 32-bit zigzag varint of at most 5 bytes.
+
+    Bits above the 32nd are dropped.
+    """
     if position < end and buffer[position] < 0x80:
         byte = np.int64(buffer[position])
         return (byte >> 1) ^ -(byte & 1), position + 1
@@ -43,9 +46,10 @@ def read_varint(buffer: NDArray[np.uint8], position: int, end: int) -> tuple[int
 
 @inlined_kernel
 def read_short(buffer: NDArray[np.uint8], position: int) -> tuple[int, int]:
-    """Read a zigzag varint of one byte or two; INVALID for a longer one.
+    """Read a zigzag varint of one byte or two.
 
-    The caller has checked that there are two bytes, at no negative position.
+    The result for a longer one is INVALID. The caller has checked that there are two bytes, at no
+    negative position.
     """
     byte = np.int64(buffer[np.uint64(position)])
     if byte < 0x80:
@@ -99,7 +103,7 @@ def read_varlong(buffer: NDArray[np.uint8], position: int, end: int) -> tuple[in
 
 @inlined_kernel
 def varlong_size(value: int) -> int:
-    """Return how many bytes the zigzag varint of a 64-bit value takes, 1 to 10."""
+    """Return the size of a 64-bit zigzag varint, 1 to 10 bytes."""
     signed = np.int64(value)
     raw = np.uint64(signed << np.int64(1)) ^ np.uint64(signed >> np.int64(63))
     size = 1
@@ -111,7 +115,10 @@ def varlong_size(value: int) -> int:
 
 @inlined_kernel
 def write_varlong(buffer: NDArray[np.uint8], position: int, value: int) -> int:
-    """Write a 64-bit zigzag varint (a 32-bit one has the same bytes); return the next position."""
+    """Write a 64-bit zigzag varint; return the next position.
+
+    The 32-bit varint of a value has the same bytes.
+    """
     signed = np.int64(value)
     raw = np.uint64(signed << np.int64(1)) ^ np.uint64(signed >> np.int64(63))
     while raw >= np.uint64(0x80):

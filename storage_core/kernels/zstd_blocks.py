@@ -58,9 +58,9 @@ _RESET_SESSION: Final = 1
 
 @kernel
 def _read_header(data: NDArray[np.uint8], start: int, end: int) -> tuple[int, int, int]:
-    """Return (position of the first block, window, content size); the first may be _NOT_PLAIN.
+    """Return (position of the first block, window, content size) of a frame.
 
-    A content size that is not there is _UNKNOWN_SIZE.
+    The position may be _NOT_PLAIN. A content size that is not there is _UNKNOWN_SIZE.
     """
     # No header is longer, and a frame that is shorter than this has nothing worth the hurry.
     if end - start < MAX_HEADER_BYTES or read_u32_le(data, start) != MAGIC:
@@ -101,7 +101,10 @@ def _read_header(data: NDArray[np.uint8], start: int, end: int) -> tuple[int, in
 
 @kernel
 def _most_bytes(data: NDArray[np.uint8], start: int, end: int) -> int:
-    """Return the most that the one frame in data[start:end] expands to, or _NOT_PLAIN."""
+    """Return the largest expansion of one frame, or _NOT_PLAIN.
+
+    data[start:end] has this frame and no other.
+    """
     position, window, size = _read_header(data, start, end)
     if position < 0:
         return _NOT_PLAIN
