@@ -82,7 +82,10 @@ class ManagedPurge:
 
     @property
     def is_here(self) -> bool:
-        """Whether what goes lies on this host's disks: tasks reach it from anywhere."""
+        """Whether the files to purge lie on this host's disks.
+
+        They do not: tasks reach them from anywhere.
+        """
         return False
 
     @property
@@ -98,7 +101,10 @@ class ManagedPurge:
         return partial(_purge, facts=self._facts)
 
     def begin(self) -> None:
-        """Forget what the last purge has seen: this one may not come to its end."""
+        """Forget the results of the last purge.
+
+        This purge may not come to its end.
+        """
         if self._held is not None:
             self._held.begin_writing()
             forget_purged(self._objects)

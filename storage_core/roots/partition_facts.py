@@ -1,4 +1,4 @@
-"""What is known of a partition by its manifest, or else by files.
+"""Facts about a partition from its manifest, or else from files.
 
 For a partition without a manifest these functions say that nothing is known that way, so that what
 asks them need not care where a partition is.
@@ -47,7 +47,10 @@ def partition_checkpoints(
 
 
 def manifest_recovery_point(store: LogStore) -> int | None:
-    """Return an offset surely reached by the log; None where nothing says so."""
+    """Return the recovery point of a partition's manifest, or None.
+
+    The log has surely reached that offset. None says that no such offset is known.
+    """
     return store.manifest.checkpoints.recovery_point if isinstance(store, ManagedStore) else None
 
 

@@ -31,7 +31,9 @@ class PurgeRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPurge:
-    """A directory in which there may be something to purge; pickles where tasks do it.
+    """A directory to search for files to purge.
+
+    The object pickles where tasks do the purge.
 
     Attributes:
         location: Where it is, as rows name it.
@@ -48,21 +50,33 @@ Stretch = Sequence[PurgeT]
 
 
 class RootPurge(Protocol[PurgeT]):
-    """The purge of one root; it writes only if the root is held."""
+    """The purge of one root.
+
+    A purge writes only if the root is held.
+    """
 
     @property
     def is_here(self) -> bool:
-        """Whether what goes lies on this host's disks, so that it goes from here."""
+        """Whether the files to purge lie on this host's disks.
+
+        Such files are purged from here.
+        """
         ...
 
     @property
     def find_due(self) -> Callable[[Stretch[PurgeT]], Stretch[PurgeT]]:
-        """Returns those of a stretch in which something goes; done in a task."""
+        """Filter of a stretch: its directories with something to purge.
+
+        The filter runs in a task.
+        """
         ...
 
     @property
     def apply(self) -> Callable[[PurgeT], Purged]:
-        """Removes what goes, or looks, where the root is not held; done in a task."""
+        """The purge of one directory, to run in a task.
+
+        It removes what goes, or only looks where the root is not held.
+        """
         ...
 
     def begin(self) -> None:

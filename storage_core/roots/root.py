@@ -67,7 +67,10 @@ class Root(SmallFiles, Protocol):
 
     @property
     def has_requests(self) -> bool:
-        """Whether each look is a request to a store, so that several wait at once."""
+        """Whether each look is a request to a store.
+
+        Several looks wait at once then.
+        """
         ...
 
     def directories(self) -> list[str]:

@@ -265,7 +265,7 @@ class _Noted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SegmentSummary:
-    """What a sidecar tells of a segment, and what earlier batches decide in it.
+    """Facts about a segment from its sidecar and from earlier batches.
 
     Attributes:
         segment: The segment.

@@ -1,1 +1,4 @@
-"""Retention of one partition: which of its oldest segments go, why, and what keeps the others."""
+"""Retention of one partition: choose the oldest segments to delete.
+
+The choice says why these segments go, and what keeps the others.
+"""

@@ -1,4 +1,4 @@
-"""Look at a partition as far as retention has to, and no further.
+"""Read only as much of a partition as retention needs.
 
 The listing tells where segments begin, how large they are and when they were last written. Only
 while the oldest segments are too old are their time indexes asked, for their last twelve bytes,
@@ -124,7 +124,9 @@ def observe_retention(
 
 
 def refuse_repairs(location: str, files: Iterable[FileInfo]) -> None:
-    """Refuse a log that its loader changes before anything else may be decided.
+    """Refuse a log in need of repair by its loader.
+
+    A loader changes such a log before anything else may be decided.
 
     Raises:
         RecoveryRequiredError: It is one.
@@ -171,9 +173,10 @@ def _with_timestamp(
 
 
 def with_recovered_end(store: LogStore, state: PartitionState) -> PartitionState:
-    """Return the state of a log that was not closed, with the end that a recovery would give it.
+    """Return a log's state with its end after a recovery.
 
-    Bytes behind the last good batch do not count: they are a torn batch, or preallocated zeros.
+    The log was not closed; a recovery would give it this end. Bytes behind the last good batch do
+    not count: they are a torn batch, or preallocated zeros.
 
     Args:
         store: The partition; the active segment has an offset index.
@@ -206,9 +209,10 @@ def with_recovered_end(store: LogStore, state: PartitionState) -> PartitionState
 def newest_timestamp(
     store: LogStore, state: PartitionState, *, is_closed: bool = True
 ) -> int | None:
-    """Return the largest timestamp of the newest segment with records, None without records.
+    """Return the largest timestamp of the newest segment with records.
 
-    It is what tells a clock that is ahead by years: everything is too old then, the newest too.
+    The result is None without records. It tells a clock that is ahead by years: everything is too
+    old then, the newest too.
 
     Args:
         store: The partition.
@@ -228,9 +232,10 @@ def newest_timestamp(
 def newest_record_ms(
     store: LogStore, max_timestamps: Mapping[int, int] | None = None
 ) -> int | None:
-    """Return the largest timestamp of the newest segment with records, None without records.
+    """Return the largest timestamp of a partition's newest segment with records.
 
-    Of any partition, be it in order or not: a listing and twelve bytes.
+    The result is None without records. The partition may be in order or not: a listing and twelve
+    bytes are read.
 
     Args:
         store: The partition.

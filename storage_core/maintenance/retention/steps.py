@@ -1,4 +1,4 @@
-"""What retention does to files, in the order in which it may be interrupted anywhere.
+"""Retention's changes of files, in an order safe to interrupt anywhere.
 
 The log start has risen before, in the checkpoint of the log directory. Then come the epochs, the
 new segment if all old ones go, and, oldest first, the segments: each file gets the suffix
@@ -91,7 +91,7 @@ def plan_steps(
 
 
 def plan_epochs(store: LogStore, log_start_offset: int) -> tuple[Operation, ...]:
-    """Return the change of the leader epoch file that a raised log start asks for.
+    """Return the leader epoch file's change for a raised log start.
 
     Args:
         store: The partition; it has such a file.
@@ -116,7 +116,9 @@ def plan_epochs(store: LogStore, log_start_offset: int) -> tuple[Operation, ...]
 
 
 def _is_leftover(name: str, names: Collection[str]) -> bool:
-    """Whether a file is what a deletion left that was cut short; a log loader removes it too.
+    """Whether a file is left over from an interrupted deletion.
+
+    A log loader removes such a file too.
 
     Args:
         name: Of the file.

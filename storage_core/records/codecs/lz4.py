@@ -198,7 +198,7 @@ def _level_of_library(level: int | None) -> int:
 
 
 def _address_of(function: str) -> int | None:
-    """Return the address of a function of the library, None if it cannot be called."""
+    """Return the address of a library function, None if not callable."""
     addresses = addresses_of(find_library("lz4.frame._frame"), (function,))
     return None if addresses is None else addresses[0]
 
@@ -218,7 +218,10 @@ def _expander() -> NDArray[np.int64] | None:
 
 @functools.cache
 def _packer(level: int | None) -> NDArray[np.int64] | None:
-    """Return what `pack_lz4` calls for Kafka's frames of a level, None where it cannot."""
+    """Return the library argument of `pack_lz4` for a level, or None.
+
+    The frames that it packs are Kafka's. The result is None where the library cannot be called.
+    """
     address = _address_of("LZ4F_compressFrame")
     if address is None:
         return None

@@ -81,7 +81,9 @@ def _library() -> ctypes.CDLL | None:
 
 
 class _NativeContext:
-    """A context of the library, ``ZSTD_DCtx`` or ``ZSTD_CCtx`` of a level, and its functions.
+    """A context of the zstd library with its functions.
+
+    The context is a ``ZSTD_DCtx``, or a ``ZSTD_CCtx`` of a level.
 
     Attributes:
         library: int64[], what `expand_zstd` or `pack_zstd` calls; None where it cannot be called.
@@ -128,7 +130,10 @@ class _Contexts(threading.local):
         return self._compressors[level]
 
     def library_of(self, level: int | None) -> NDArray[np.int64] | None:
-        """Return what a kernel calls: to pack with a level, or with None to expand."""
+        """Return the library argument of a kernel for packing or expanding.
+
+        The kernel packs with a level, and expands with None.
+        """
         if level not in self._native:
             self._native[level] = _NativeContext(level)
         return self._native[level].library
