@@ -71,7 +71,10 @@ class FileLines(Protocol):
     """Formats the content of one file as lines with line ends."""
 
     def lines(self, content: FileContent) -> Iterator[str]:
-        """Yield the lines of some batches with their records, of an entry, or of an error."""
+        """Yield output lines for batches, a tail, an entry or an error.
+
+        The lines of batches include their records.
+        """
         ...
 
 
@@ -216,7 +219,10 @@ def _contents(
     bounds: DumpBounds,
     problems: "_Problems",
 ) -> Iterator[FileContent]:
-    """Yield what a file holds until something cannot be read, and that error."""
+    """Yield the contents of a file up to a read error.
+
+    The error is yielded as well, as the last item.
+    """
     if committed is not None and offset_of(name) is None:
         committed = _ALL_COMMITTED
     try:

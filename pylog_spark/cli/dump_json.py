@@ -80,7 +80,10 @@ class JsonLines:
         self._is_plain = topic is None and keys is values is BytesFormat.BASE64
 
     def lines(self, content: FileContent) -> Iterator[str]:
-        """Yield the lines of batches and their records, of a tail, an error or an entry."""
+        """Yield output lines for batches, a tail, an entry or an error.
+
+        The lines of batches include their records.
+        """
         match content:
             case DecodedBatches():
                 yield from self._batches(content)

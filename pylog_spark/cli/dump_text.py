@@ -63,7 +63,10 @@ class TextLines:
         self._heading = f"{escaped(file)}\n"
 
     def lines(self, content: FileContent) -> Iterator[str]:
-        """Yield the lines of batches and their records, of a tail, an error or an entry."""
+        """Yield output lines for batches, a tail, an entry or an error.
+
+        The lines of batches include their records.
+        """
         yield self._heading
         self._heading = ""
         match content:

@@ -37,7 +37,7 @@ def attempt_row(
     work: Callable[[], dict[str, Any]],
     refusal_of: Callable[[Exception], str | None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Return columns with a status from work, or its error, and the duration.
+    """Return the columns of work, or its error, with status and duration.
 
     Args:
         work: Returns the columns.

@@ -1,4 +1,7 @@
-"""What compaction and a survey are asked of a partition, and its state by a manifest."""
+"""A partition's compaction request, and its state by a manifest.
+
+A survey of a partition makes the same request.
+"""
 
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.maintenance.compaction.candidates import CleanRequest

@@ -73,7 +73,7 @@ def forecast_partitions(
 
 
 def _config_of(target: Target, catalogs: Mapping[str, TopicCatalog]) -> LogConfig:
-    """Return the config of a topic, ``UNKNOWN_TOPIC`` where no source has one that is valid."""
+    """Return a topic's config, ``UNKNOWN_TOPIC`` where no source has a valid one."""
     catalog = catalogs.get(target.root)
     try:
         config = None if catalog is None else catalog.config_for(target.partition.topic)

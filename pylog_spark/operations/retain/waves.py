@@ -1,4 +1,7 @@
-"""Sweep the partitions of a wave: raise log starts, remove segments, write what stays."""
+"""Sweep a wave of partitions: raise log starts, then remove segments.
+
+After that the log starts that stay are written.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
