@@ -81,17 +81,19 @@ def _transaction_index(store: LogStore, name: str) -> Iterator[Entry]:
 
 
 def _small_file(
-    limit_bytes: int, rows_of: Callable[[bytes, str], Iterable[dict[str, Any]]]
+    limit_bytes: int,
+    rows_of: Callable[[bytes, str], Iterable[dict[str, Any]]],
+    kind: str = "checkpoint",
 ) -> EntryParser:
     """Return the parser of a file that is read whole.
 
     Args:
         limit_bytes: Of how many bytes it may be.
         rows_of: Returns the fields of each entry; it gets the content, and the name for errors.
+        kind: The type of its entries.
     """
 
     def parse(store: LogStore, name: str) -> Iterator[Entry]:
-        kind = "snapshot" if kind_of(name) == SNAPSHOT_SUFFIX else "checkpoint"
         for fields in rows_of(store.read_file(name, limit_bytes=limit_bytes), name):
             yield kind, fields
 
@@ -132,6 +134,7 @@ _BY_SUFFIX: Final[dict[str, EntryParser]] = {
     SNAPSHOT_SUFFIX: _small_file(
         MAX_SNAPSHOT_BYTES,
         lambda data, file: map(asdict, parse_producer_snapshot(file, data)),
+        kind="snapshot",
     ),
 }
 _BY_NAME: Final[dict[str, EntryParser]] = {

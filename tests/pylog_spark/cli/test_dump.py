@@ -630,6 +630,15 @@ def test_a_segment_on_its_way_out_can_be_dumped_by_name(pylog, unclean_broker_di
     assert not any("deleted" in line.get("file", "") for line in listed)
 
 
+def test_a_snapshot_on_its_way_out_is_dumped_as_a_snapshot(pylog, broker_dir, tmp_path: Path):
+    snapshot = next((broker_dir / "payments.txn-0").glob("*.snapshot"))
+    gone = tmp_path / f"{snapshot.name}.deleted"
+    gone.write_bytes(snapshot.read_bytes())
+    lines = lines_of(pylog("dump", gone, "--output", "json"))
+    assert lines
+    assert {line["type"] for line in lines} == {"snapshot"}
+
+
 @pytest.mark.parametrize("name", ["notes.txt", "orders.log", "nothing-there.log"])
 def test_what_is_no_file_of_kafkas_is_wrong_usage(pylog, tmp_path: Path, name: str):
     (tmp_path / "notes.txt").touch()
