@@ -33,7 +33,7 @@ from storage_core.config import (
     CleanerConfig,
     LogConfig,
 )
-from storage_core.errors import ConfigError
+from storage_core.errors import ConfigError, located
 from storage_core.maintenance.compaction.candidates import CleanRequest, choose_range
 from storage_core.maintenance.compaction.partition import clean_and_load, load_for_round
 from storage_core.maintenance.compaction.plan import group_segments, plan_compaction
@@ -84,7 +84,7 @@ def clean(line: CommandLine) -> int:
         decision, swept = plan_retain_loaded(
             store, log, config=config, cleaner=cleaner, now_ms=request.now_ms
         )
-        commit(swept.plan, store)
+        located(commit)(swept.plan, store)
         typer.echo(to_json(asdict(result) | asdict(RetainResult.of(decision, swept))))
     else:
         typer.echo(to_json(asdict(result)))

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from pylog_spark.cli import partition_clean
 from pylog_spark.exit_code import ExitCode
+from storage_core.errors import StorageError
 from tests.kit.compare import compare_partitions, read_tree
 from tests.kit.golden_cleaning import exactness_of
 from tests.kit.golden_data import Golden, Side
@@ -108,3 +110,14 @@ def test_a_round_and_the_pass_after_it_leave_what_a_cleaner_thread_did(pylog, tm
     assert answer["segments"] == len(expected["segments"])
     assert answer["next_offset"] == expected["next"]
     assert differences(golden, directory, tmp_path) == []
+
+
+def test_an_error_of_the_pass_after_a_round_names_the_partition(pylog, tmp_path, monkeypatch):
+    def fail(*_: object) -> None:
+        raise StorageError("the disk", "is full")
+
+    monkeypatch.setattr(partition_clean, "commit", fail)
+    golden = Golden("swept-compact-delete-none-s161-2")
+    directory = golden.unpack(tmp_path / "before")
+    result = pylog(*arguments_of(golden, directory), "--then-retain")
+    assert result.stderr == f"pylog: {directory}: the disk: is full\n"
