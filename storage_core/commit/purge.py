@@ -13,8 +13,6 @@ The trash of an old run is removed one folder after the other, what names the ru
 
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -48,6 +46,7 @@ from storage_core.filenames import (
 )
 from storage_core.local_files import Entry, scan_folder
 from storage_core.store.local import LocalStore, storage_errors
+from storage_core.threads import in_order
 
 _DELETE: Final = "delete"
 # Removals of a disk, which compute hardly anything.
@@ -107,11 +106,10 @@ def apply_purge(purge: Purge, *, dry_run: bool, fence: Callable[[], None] | None
     def remove(plan: CommitPlan) -> None:
         commit(plan, LocalStore(Path(plan.location), fence=fence))
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for _, level in groupby(sorted(plans, key=depth), key=depth):
-            removals = [pool.submit(copy_context().run, remove, plan) for plan in level]
-            for removal in removals:
-                removal.result()
+    for _, level in groupby(sorted(plans, key=depth), key=depth):
+        # After an error no other folder is begun.
+        for _ in in_order((plan for plan in level), remove, threads=_AT_ONCE):
+            pass
     steps = []
     for plan in plans:
         below = Path(plan.location).relative_to(purge.location)

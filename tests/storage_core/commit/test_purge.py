@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.commit import CommitPlan, DeleteFile, commit
+from storage_core.commit import CommitPlan, DeleteFile, RemoveDirectory, commit
 from storage_core.commit.keep import with_trash
 from storage_core.commit.purge import (
+    Purge,
+    apply_purge,
     find_runs,
     plan_purge_directory,
     plan_purge_partition,
@@ -22,7 +24,7 @@ from storage_core.commit.trash import (
     list_commits,
 )
 from storage_core.commit.undo import undo_partition
-from storage_core.errors import GuardRefusedError
+from storage_core.errors import GuardRefusedError, StorageError
 from storage_core.log.leftovers import plan_settling
 from storage_core.store import LocalStore
 from storage_core.store.local import write_record
@@ -188,3 +190,24 @@ def test_what_no_run_puts_there_is_not_removed(trash):
     (trash / "somebody's folder").mkdir()
     assert find_runs(trash) == [trash / RUN]
     assert find_runs(trash / "none") == []
+
+
+def test_after_an_error_no_more_folders_of_a_level_go_than_were_at_it(tmp_path, monkeypatch):
+    names = [f"{number:02}" for number in range(40)]
+    plans = []
+    for name in names:
+        (tmp_path / name).mkdir()
+        step = RemoveDirectory(reason="test")
+        plans.append(CommitPlan(location=str(tmp_path / name), operations=(step,)))
+    remove = LocalStore.remove_directory
+
+    def fail_first(self):
+        if self.directory.name == names[0]:
+            raise StorageError(str(self.directory), "Input/output error")
+        remove(self)
+
+    monkeypatch.setattr(LocalStore, "remove_directory", fail_first)
+    purge = Purge(location=tmp_path, plans=tuple(plans), files=0, size_bytes=0, wait_ms=None)
+    with pytest.raises(StorageError, match="Input/output error"):
+        apply_purge(purge, dry_run=False)
+    assert len(list(tmp_path.iterdir())) > len(names) - 10
