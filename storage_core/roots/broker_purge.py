@@ -58,7 +58,7 @@ class BrokerPurge:
         self._location = location
         self._request = request
         self._held = held
-        self._forgotten: set[TopicPartition | None] = set()
+        self._forgotten: set[TopicPartition] = set()
         self._forgetting = threading.Lock()
 
     @property
@@ -112,8 +112,9 @@ class BrokerPurge:
         if directory.problem is not None:
             raise directory.problem
         purge = self._plan(directory)
-        if directory.kind is DirectoryKind.DELETE and purge.plans and self._held is not None:
-            self._forget(directory.partition, self._held)
+        partition = directory.partition if directory.kind is DirectoryKind.DELETE else None
+        if partition is not None and purge.plans and self._held is not None:
+            self._forget(partition, self._held)
         fence = None if self._held is None else self._held.validate
         return apply_purge(purge, dry_run=self._held is None, fence=fence)
 
@@ -143,26 +144,36 @@ class BrokerPurge:
             raise GuardRefusedError("SWITCHED_OFF", why)
         return purge
 
-    def _forget(self, partition: TopicPartition | None, held: "HeldRoot") -> None:
+    def _forget(self, partition: TopicPartition, held: "HeldRoot") -> None:
         """Drop the checkpoint entries of deleted partitions before their files.
 
         A broker does that when it renames the directory. One that died in between has not, and
         entries of a partition that is created again would count for the new one. Those of all
         directories that this purge removes go together, for each time every checkpoint is read
         whole, and the log directory listed. Whoever comes meanwhile waits for that.
+
+        Raises:
+            StorageError: The disk has failed.
         """
         with self._forgetting:
-            if partition in self._forgotten:
-                return
-            going = {partition} | {
-                each.partition
-                for each in self._directories
-                if each.kind is DirectoryKind.DELETE and self._goes(each)
-            }
-            held.drop_entries([each for each in going if each is not None])
+            if held.failure is None and partition not in self._forgotten:
+                going = self._due | {partition}
+                held.drop_entries(going)
+                self._forgotten |= going
             if held.failure is not None:
                 raise held.failure
-            self._forgotten |= going
+
+    @cached_property
+    def _due(self) -> frozenset[TopicPartition]:
+        """The partitions with deleted directories that go in this purge.
+
+        The plans are made again when it is their turn: together they name every file.
+        """
+        return frozenset(
+            each.partition
+            for each in self._directories
+            if each.kind is DirectoryKind.DELETE and each.partition and self._goes(each)
+        )
 
     def _goes(self, directory: DirectoryPurge) -> bool:
         """Return whether a directory goes; it is planned again in its turn."""

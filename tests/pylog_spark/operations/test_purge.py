@@ -177,17 +177,27 @@ def test_checkpoints_are_read_once_for_all_deleted_partitions_and_only_those_tha
 def test_a_deleted_partition_whose_entries_cannot_be_taken_out_keeps_its_files(
     root, other, monkeypatch, is_alone
 ):
-    paths = [root / f"events-1.{UNIQUE}-delete", deleted(root, "events-2")]
+    names = [f"events-{number}" for number in range(1, 9)]
+    paths = [root / f"events-1.{UNIQUE}-delete", *(deleted(root, name) for name in names[1:])]
     before = [read_tree(path) for path in paths]
+    listed: list[Path] = []
+    plan = broker_purge.plan_purge_directory
 
     def fail(place, names, *, strict):
         raise StorageError(f"{place.location}/{names[0]}", "Input/output error")
 
+    def note(path, **times):
+        listed.append(path)
+        return plan(path, **times)
+
     monkeypatch.setattr(broker, "read_checkpoints", fail)
+    monkeypatch.setattr(broker_purge, "plan_purge_directory", note)
     rows = rows_of(purge([root] if is_alone else [root, other], options()))
-    assert {rows[name]["status"] for name in ("events-1", "events-2")} == {"failed"}
+    assert {rows[name]["status"] for name in names} == {"failed"}
     assert rows["events-0"]["status"] == "done"
     assert [read_tree(path) for path in paths] == before
+    # Each in its turn, and once more for all entries that go together.
+    assert [listed.count(path) for path in paths] == [2] * len(paths)
 
 
 def test_what_is_not_old_enough_waits(root):
