@@ -48,8 +48,8 @@ _NINE: Final = np.uint8(9)
 _POWERS: Final = 10 ** np.arange(_OFFSET_DIGITS - 2, -1, -1, dtype=np.uint64)
 # In place of a log end offset that is not known.
 NO_END: Final = -1
-# In place of an offset that a checkpoint file does not have.
-NO_ENTRY: Final = -1
+# In place of an offset that a checkpoint file does not have. A file may well say -1.
+NO_ENTRY: Final = -(2**63)
 
 Numbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -284,7 +284,8 @@ class CheckpointColumns:
         """Return the entries of some partitions."""
 
         def column(offsets: Iterable[int | None]) -> Numbers:
-            return np.array([NO_ENTRY if each is None else each for each in offsets], np.int64)
+            values = [NO_ENTRY if each is None else max(each, NO_ENTRY + 1) for each in offsets]
+            return np.array(values, np.int64)
 
         return cls(
             log_start_offsets=column(each.log_start_offset for each in partitions),

@@ -136,25 +136,26 @@ class CompactionFacts:
         segments[walk.SIZE_BYTES] = [segment.size_bytes for segment in listed]
         if config.min_compaction_lag_ms > 0:
             segments[walk.LARGEST_TIMESTAMP] = [
-                walk.NONE if segment.max_timestamp is None else segment.largest_timestamp
+                _or_none(
+                    None if segment.max_timestamp is None else segment.largest_timestamp
+                )
                 for segment in listed
             ]
         if config.limits_compaction_lag:
             segments[walk.FIRST_TIMESTAMP] = [
-                walk.NONE if segment.first_timestamp is None else segment.first_timestamp
-                for segment in listed
+                _or_none(segment.first_timestamp) for segment in listed
             ]
         log = (
             0,
             len(listed),
             state.log_start_offset,
-            walk.NONE if state.log_end is None else state.log_end,
-            walk.NONE if state.stable_end is None else state.stable_end,
-            walk.NONE if request.cleaner_checkpoint is None else request.cleaner_checkpoint,
+            _or_none(state.log_end),
+            _or_none(state.stable_end),
+            _or_none(request.cleaner_checkpoint),
             config.min_compaction_lag_ms,
             config.max_compaction_lag_ms,
             config.is_compacted,
-            walk.NONE if request.first_dirty_offset is None else request.first_dirty_offset,
+            _or_none(request.first_dirty_offset),
             walk.LARGEST
             if request.first_uncleanable_offset is None
             else request.first_uncleanable_offset,
@@ -211,6 +212,11 @@ class CompactionFacts:
         answers = np.empty((walk.ANSWER_COLUMNS, self.logs.shape[1]), np.int64)
         walk.walk_compaction(self.segments, self.logs, now_ms, answers)
         return answers
+
+
+def _or_none(fact: int | None) -> int:
+    """Return a fact for the walk, NONE for a missing one; the least int64 counts as one more."""
+    return walk.NONE if fact is None else max(fact, walk.NONE + 1)
 
 
 def choose_range(state: PartitionState, config: LogConfig, request: CleanRequest) -> CleanableRange:

@@ -350,6 +350,16 @@ def test_whatever_keeps_a_run_away_is_said_the_same(root, partitions, monkeypatc
     assert_same(partitions, ObservationContext(run=run, steps=frozenset(Step)), checkpoints)
 
 
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_an_entry_of_minus_one_is_an_entry(root, partitions, monkeypatch, policy):
+    marks = {TopicPartition(topic, 0): -1 for topic in CHANGES}
+    checkpoints = Checkpoints(entries=dict.fromkeys(UPKEEP_FILES, marks))
+    monkeypatch.setattr(observation, "root_checkpoints", lambda _: checkpoints)
+    config = {"cleanup.policy": policy, "retention.ms": "0", "min.cleanable.dirty.ratio": "0"}
+    context = ObservationContext(run=context_of(root, config), steps=frozenset(Step))
+    assert_same(partitions, context, checkpoints)
+
+
 def test_nothing_is_opened_alone_where_everything_is_kept(root, partitions, monkeypatch):
     """Else a night would cost what it did before."""
     monkeypatch.setattr(observation, "root_checkpoints", lambda _: marks_at(31))

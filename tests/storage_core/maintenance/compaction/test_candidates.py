@@ -60,6 +60,7 @@ def weights(cleanable: CleanableRange) -> tuple[int, int]:
     ("checkpoint", "first_dirty", "is_invalid"),
     [
         pytest.param(None, 5, False, id="never cleaned"),
+        pytest.param(-(2**63), 5, True, id="below every offset"),
         pytest.param(4, 5, True, id="below the log start"),
         pytest.param(5, 5, False, id="at the log start"),
         pytest.param(17, 17, False, id="inside a segment"),
@@ -251,7 +252,7 @@ def test_the_maximum_lag_forces_nothing_where_no_byte_may_be_cleaned():
 
 
 @pytest.mark.item("CMP-07")
-@pytest.mark.parametrize("timestamp", [-1, 0], ids=["none", "zero"])
+@pytest.mark.parametrize("timestamp", [-(2**63), -1, 0], ids=["least", "none", "zero"])
 def test_a_first_batch_without_a_timestamp_does_not_count(timestamp):
     segments = [segment(0, first_batch_timestamp=timestamp), segment(10)]
     config = compacted({"max.compaction.lag.ms": 1})
