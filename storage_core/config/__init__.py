@@ -10,7 +10,6 @@ from storage_core.config.cleaner_config import (
 from storage_core.config.compression import BrokerCompressionType, Recompression
 from storage_core.config.keys import BrokerName, ConfigKey, Origin, Scope
 from storage_core.config.log_config import (
-    UNKNOWN_TOPIC,
     CleanupPolicy,
     LogConfig,
     MessageTimestampType,
@@ -31,7 +30,6 @@ from storage_core.config.settings import (
 __all__ = [
     "KAFKA_DEDUPE_BUFFER_BYTES",
     "OFFSET_MAP_SLOT_BYTES",
-    "UNKNOWN_TOPIC",
     "BrokerCompressionType",
     "BrokerConfig",
     "BrokerName",

@@ -442,8 +442,6 @@ class LogConfig:
         return config
 
 
-# Of a topic that no source knows, where its log is only opened: no index is too large.
-UNKNOWN_TOPIC: Final = LogConfig(segment_index_bytes=(1 << 31) - 1)
 TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = keys_of(LogConfig)
 TOPIC_KEY_OF_BROKER_KEY: Final[Mapping[str, str]] = {
     broker_name.name: key.name for key in TOPIC_KEYS.values() for broker_name in key.broker_names

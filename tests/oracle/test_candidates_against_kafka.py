@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from storage_core.catalog.roles import Role
+from storage_core.maintenance.replication.partition_registration import ANY_INDEX_BYTES
 from storage_core.maintenance.replication.places import ReplicaPlace, find_places
 from storage_core.maintenance.replication.replica import open_replica
 from storage_core.maintenance.verification.log_directories import verify_log_directories
@@ -31,7 +32,7 @@ def test_a_candidate_has_the_last_stable_offset_of_kafkas_log(name: str, tmp_pat
         # Its high watermark is then the log's end, as under a leader that all have caught up with.
         loaded = load_log_directory(root, now_ms=NOW_MS)
         for place in places_in(root):
-            log = open_replica(place, NOW_MS).log
+            log = open_replica(place, NOW_MS, ANY_INDEX_BYTES).log
             kafka = loaded.partitions.get(Path(place.directory).name)
             if log is None or kafka is None:
                 continue

@@ -19,7 +19,10 @@ from storage_core.errors import PylogError
 from storage_core.filenames import TEMPORARY_SUFFIX
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.replication.audit import FollowerCut, audit_partition
-from storage_core.maintenance.replication.partition_registration import parse_states
+from storage_core.maintenance.replication.partition_registration import (
+    ANY_INDEX_BYTES,
+    parse_states,
+)
 from storage_core.maintenance.replication.places import find_places
 from storage_core.maintenance.replication.replica import open_replica
 from storage_core.maintenance.verification.log_directories import verify_log_directories
@@ -107,7 +110,7 @@ def cuts_of(cluster: Cluster) -> Iterator[tuple[FollowerCut, Mapping[str, object
     configs = {row["topic"]: row["config"] for row in cluster.states}
     states = parse_states(json.dumps({"partitions": cluster.states}).encode(), "states")
     for places in find_places(observed, states):
-        replicas = [open_replica(place, NOW_MS) for place in places.replicas]
+        replicas = [open_replica(place, NOW_MS, ANY_INDEX_BYTES) for place in places.replicas]
         for candidate in audit_partition(replicas, places.state).candidates:
             for cut in candidate.cuts:
                 if cut.rounds:

@@ -11,13 +11,13 @@ from typing import Any
 from pylog_spark.schemas import AuditRow
 from pylog_spark.tasks.message import attempt
 from storage_core.catalog.log_directories import DirectoryKind
-from storage_core.config import UNKNOWN_TOPIC
 from storage_core.maintenance.replication.audit import (
     Candidate,
     PartitionAudit,
     audit_partition,
 )
 from storage_core.maintenance.replication.offset_ranges import Ranges, count
+from storage_core.maintenance.replication.partition_registration import ANY_INDEX_BYTES
 from storage_core.maintenance.replication.places import PartitionPlaces, ReplicaPlace
 from storage_core.maintenance.replication.replica import Damage, Replica, open_replica
 
@@ -40,8 +40,7 @@ def audit_partitions(
 
 
 def _audit(places: PartitionPlaces, now_ms: int, most_keys: int, head: AuditRow) -> AuditRow:
-    topic = UNKNOWN_TOPIC if places.state is None else places.state
-    most = topic.segment_index_bytes
+    most = ANY_INDEX_BYTES if places.state is None else places.state.segment_index_bytes
     replicas = [open_replica(place, now_ms, most) for place in places.replicas]
     beside = [open_replica(place, now_ms, most) for place in places.beside]
     audit = audit_partition(replicas, places.state, beside, most_keys=most_keys)

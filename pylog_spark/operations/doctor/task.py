@@ -15,7 +15,7 @@ from pylog_spark.rows import Number, Text, column
 from pylog_spark.schemas import Failure, PartitionName
 from pylog_spark.tasks.message import attempt
 from storage_core.catalog.topic_catalog import TopicCatalog
-from storage_core.config import UNKNOWN_TOPIC, CleanerConfig, LogConfig
+from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import ConfigError, InvalidNameError
 from storage_core.filenames import LOG_SUFFIX, is_file_name, kind_of, log_file, offset_of
 from storage_core.local_files import scan_folder
@@ -73,17 +73,21 @@ def forecast_partitions(
 
 
 def _config_of(target: Target, catalogs: Mapping[str, TopicCatalog]) -> LogConfig:
-    """Return a topic's config, ``UNKNOWN_TOPIC`` where no source has a valid one."""
+    """Return the config with which a recovery would load a log.
+
+    A broker, too, loads a log of a topic that no source knows with its own defaults.
+    """
     catalog = catalogs.get(target.root)
+    if catalog is None:
+        return LogConfig()
     try:
-        config = None if catalog is None else catalog.config_for(target.partition.topic)
+        return catalog.config_or_defaults(target.partition.topic)
     except ConfigError:
-        config = None
-    return config or UNKNOWN_TOPIC
+        return LogConfig()
 
 
 def forecast_partition(
-    target: Target, now_ms: int, config: LogConfig = UNKNOWN_TOPIC, *, is_damaged: bool = False
+    target: Target, now_ms: int, config: LogConfig, *, is_damaged: bool = False
 ) -> ForecastRow:
     """Return the forecast of one partition, whatever is wrong with it.
 

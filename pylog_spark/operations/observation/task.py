@@ -447,6 +447,7 @@ class _Observer:
         (places,) = np.nonzero(is_asked & is_sure & (answers[walk.VERDICT] != walk.DUE))
         answers = answers[:, places]
         clean, cleanable = answers[walk.CLEAN_BYTES], answers[walk.CLEANABLE_BYTES]
+        log_starts = checkpoints.log_start_offsets[places]
         return places, _skipped(len(places)) | {
             "reason": pa.array(VERDICTS, pa.string()).take(pa.array(answers[walk.VERDICT])),
             "bytes": listings.total_bytes[places],
@@ -458,7 +459,7 @@ class _Observer:
             "cleanable_ratio": cleanable / np.maximum(clean + cleanable, 1),
             "compaction_delay_ms": np.zeros(len(places), np.int64),
             "checkpoint_reset": answers[walk.HAS_INVALID_CHECKPOINT].astype(np.bool_),
-            "log_start_checkpoint": np.maximum(checkpoints.log_start_offsets[places], 0),
+            "log_start_checkpoint": np.where(log_starts == NO_ENTRY, 0, log_starts),
         }
 
 

@@ -136,9 +136,7 @@ class CompactionFacts:
         segments[walk.SIZE_BYTES] = [segment.size_bytes for segment in listed]
         if config.min_compaction_lag_ms > 0:
             segments[walk.LARGEST_TIMESTAMP] = [
-                _or_none(
-                    None if segment.max_timestamp is None else segment.largest_timestamp
-                )
+                _or_none(None if segment.max_timestamp is None else segment.largest_timestamp)
                 for segment in listed
             ]
         if config.limits_compaction_lag:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from storage_core.catalog.cluster_metadata import ClusterMetadata
-from storage_core.config import UNKNOWN_TOPIC, LogConfig
+from storage_core.config import LogConfig
 from storage_core.errors import ConfigError
 from storage_core.json_text import parse_json
 
@@ -25,6 +25,8 @@ _BROKER_KEYS: Final = frozenset(
 _NO_SETTINGS: Final[Mapping[str, str]] = {}
 # A script wrote it for some hundred thousand partitions, or a person for one.
 MAX_STATE_BYTES: Final = 1 << 27
+# Where nothing says ``segment.index.bytes``: no index is too large for its broker.
+ANY_INDEX_BYTES: Final = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +63,7 @@ class PartitionRegistration:
     min_insync_replicas: int = 1
     is_compacted: bool = False
     is_unclean_election_enabled: bool = False
-    segment_index_bytes: int = UNKNOWN_TOPIC.segment_index_bytes
+    segment_index_bytes: int = ANY_INDEX_BYTES
     directories: tuple[str, ...] = ()
 
     @property
@@ -143,7 +145,7 @@ def _parse(row: Mapping[str, Any], overrides: Mapping[str, str]) -> PartitionReg
         if key in {_CLEANUP_POLICY, _UNCLEAN_ELECTION, _INDEX_BYTES}
     }
     config = LogConfig.from_topic_overrides(settings)
-    index_bytes = (config if _INDEX_BYTES in settings else UNKNOWN_TOPIC).segment_index_bytes
+    index_bytes = config.segment_index_bytes if _INDEX_BYTES in settings else ANY_INDEX_BYTES
     return PartitionRegistration(
         topic=_text(row["topic"]),
         partition=_number(row["partition"]),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.checkpoint.checkpoint_files import EpochEntry
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
-from storage_core.config import UNKNOWN_TOPIC, CleanerConfig, LogConfig
+from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import PylogError, located
 from storage_core.log.batch_search import find_batch_base_offset
 from storage_core.log.directory_view import DirectoryView
@@ -109,9 +109,7 @@ class Replica:
         return self.place.broker
 
 
-def open_replica(
-    place: ReplicaPlace, now_ms: int, most_index_bytes: int = UNKNOWN_TOPIC.segment_index_bytes
-) -> Replica:
+def open_replica(place: ReplicaPlace, now_ms: int, most_index_bytes: int) -> Replica:
     """Open a replica as its broker does.
 
     An error tells why the broker cannot open it.
@@ -147,7 +145,7 @@ def open_log(
     checkpoints: PartitionCheckpoints,
     is_clean: bool,
     now_ms: int,
-    most_index_bytes: int = UNKNOWN_TOPIC.segment_index_bytes,
+    most_index_bytes: int,
 ) -> OpenedLog:
     """Open a replica's log as its broker's start does, without writing.
 

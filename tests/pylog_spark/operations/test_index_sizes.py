@@ -38,9 +38,9 @@ def directory(tmp_path: Path) -> Path:
         pytest.param({"t": {}}, "refused", id="default"),
         pytest.param({"t": {"segment.index.bytes": str(SIZE_BYTES)}}, "opened", id="as large"),
         pytest.param({"t": {"segment.index.bytes": str(SIZE_BYTES - 8)}}, "refused", id="lowered"),
-        pytest.param({"t": {"segment.index.bytes": "many"}}, "opened", id="no number"),
-        pytest.param({"other": {}}, "opened", id="unknown topic"),
-        pytest.param(None, "opened", id="no catalog"),
+        pytest.param({"t": {"segment.index.bytes": "many"}}, "refused", id="no number"),
+        pytest.param({"other": {}}, "refused", id="unknown topic"),
+        pytest.param(None, "refused", id="no catalog"),
     ],
 )
 def test_the_doctor_goes_by_the_config_of_the_topic(

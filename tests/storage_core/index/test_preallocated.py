@@ -109,7 +109,7 @@ def foretold(directory: Path) -> dict[str, Any]:
         checkpoints=PartitionCheckpoints(),
         context=UNCLEAN,
     )
-    return row_writer(ForecastRow)(forecast_partition(target, NOW_MS))
+    return row_writer(ForecastRow)(forecast_partition(target, NOW_MS, LogConfig()))
 
 
 def recovered(directory: Path) -> int:

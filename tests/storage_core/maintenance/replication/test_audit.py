@@ -9,7 +9,10 @@ from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.maintenance.replication.audit import PartitionAudit, Weight, audit_partition
 from storage_core.maintenance.replication.offset_ranges import clip, count, subtract
-from storage_core.maintenance.replication.partition_registration import PartitionRegistration
+from storage_core.maintenance.replication.partition_registration import (
+    ANY_INDEX_BYTES,
+    PartitionRegistration,
+)
 from storage_core.maintenance.replication.places import ReplicaPlace
 from storage_core.maintenance.replication.replica import Replica, open_replica
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec, end_txn_marker
@@ -57,7 +60,7 @@ def written(
         is_clean=True,
         checkpoints=checkpoints,
     )
-    opened = open_replica(place, 0)
+    opened = open_replica(place, 0, ANY_INDEX_BYTES)
     assert opened.error == ""
     return opened
 
@@ -199,7 +202,10 @@ def test_a_missing_replica_would_lead_with_nothing(tmp_path):
     place = ReplicaPlace(
         broker=2, root="/b2", directory="", kind=DirectoryKind.PARTITION, is_clean=True
     )
-    replicas = [replica(tmp_path, 1, end=5, high_watermark=5), open_replica(place, 0)]
+    replicas = [
+        replica(tmp_path, 1, end=5, high_watermark=5),
+        open_replica(place, 0, ANY_INDEX_BYTES),
+    ]
     audit = audit_partition(replicas, state(replicas=(1, 2), isr=(), elr=(1, 2)))
     assert losses(audit) == {1: (0, 0, True), 2: (5, 5, False)}
 
@@ -314,7 +320,7 @@ def test_nobody_is_safe_while_a_replica_cannot_be_read(tmp_path):
         kind=DirectoryKind.PARTITION,
         is_clean=True,
     )
-    broken = open_replica(place, 0)
+    broken = open_replica(place, 0, ANY_INDEX_BYTES)
     assert "leader-epoch-checkpoint" in broken.error
     audit = audit_partition([good, broken], state(replicas=(1, 2)))
     assert losses(audit) == {1: (0, 0, False)}

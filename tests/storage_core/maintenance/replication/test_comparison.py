@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.maintenance.replication import log_batches
 from storage_core.maintenance.replication.comparison import ComparedLogs, compare_logs
+from storage_core.maintenance.replication.partition_registration import ANY_INDEX_BYTES
 from storage_core.maintenance.replication.replica import OpenedLog, open_log
 from storage_core.store import LocalStore
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec
@@ -74,7 +75,11 @@ def open_records(folder: Path, kept: Records, cuts: set[int], segments: set[int]
     written = [SegmentSpec(base_offset=at, batches=own) for at, own in sorted(parts.items())]
     directory = write_partition(folder, written)
     return open_log(
-        LocalStore(directory), checkpoints=PartitionCheckpoints(), is_clean=True, now_ms=0
+        LocalStore(directory),
+        checkpoints=PartitionCheckpoints(),
+        is_clean=True,
+        now_ms=0,
+        most_index_bytes=ANY_INDEX_BYTES,
     )
 
 
