@@ -13,11 +13,10 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from pylog_spark.rows import Int32, Number, Text, column, row_reader, row_writer
-from pylog_spark.schemas import STEPS, Failure, Status
+from pylog_spark.schemas import STEPS, Failure, PartitionName, Status
 from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.cells import join_rows
 from pylog_spark.tasks.failures import log_end
-from pylog_spark.tasks.partition_ref import PartitionRef
 
 MessageT = TypeVar("MessageT")
 
@@ -66,14 +65,15 @@ class DirectoryResult:
 def attempt(
     head: MessageT,
     work: Callable[[MessageT], MessageT],
-    of: PartitionRef | None = None,
+    of: PartitionName | None = None,
     *,
     refusal_of: Callable[[Exception], str | None] = lambda _: None,
 ) -> MessageT:
     """Return the message from work, or its error, with the duration.
 
     Args:
-        head: The message but for its content; it has ``duration_ms`` and ``failure``.
+        head: The message but for its content; it has ``duration_ms`` and ``failure``. A failure
+            that it comes with was logged where it happened.
         work: Returns the whole message for its head.
         of: The partition that it is about, for log lines; None where that is not known.
         refusal_of: Returns the reason of an error by which a partition is skipped; None for one by
@@ -81,8 +81,8 @@ def attempt(
     """
     started = time.perf_counter()
     message: Any = head
-    place = {} if of is None else {"root": of.root, **asdict(of.partition)}
-    with log_fields(**place):
+    before: Failure = message.failure
+    with log_fields(**({} if of is None else asdict(of))):
         try:
             message = work(head)
         except Exception as error:  # noqa: BLE001  # the message carries it; other partitions go on
@@ -92,15 +92,24 @@ def attempt(
                 message = replace(message, status=Status.SKIPPED.value, reason=reason)
             log_end(row_writer(type(head))(message), error)
         else:
-            log_end(row_writer(type(head))(message))
+            if not before or message.failure != before:
+                log_end(row_writer(type(head))(message))
     ended: MessageT = replace(message, duration_ms=round((time.perf_counter() - started) * 1000))
     return ended
 
 
 def fill(head: MessageT, columns: Mapping[str, Any]) -> MessageT:
-    """Return a message with the columns that a commit has answered."""
+    """Return a message with the columns that a commit has answered.
+
+    Raises:
+        KeyError: The message has no such column.
+    """
     kind = type(head)
-    return row_reader(kind)({**row_writer(kind)(head), **columns})
+    row = row_writer(kind)(head)
+    unknown = columns.keys() - row.keys()
+    if unknown:
+        raise KeyError(f"no such column: {', '.join(sorted(unknown))}")
+    return row_reader(kind)({**row, **columns})
 
 
 def join_messages(kind: type[MessageT], batches: Iterable[pa.RecordBatch]) -> Iterator[MessageT]:

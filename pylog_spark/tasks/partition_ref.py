@@ -1,7 +1,8 @@
 """Which partition a plan, a task and an outcome are about."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
+from pylog_spark.schemas import PartitionName
 from storage_core.filenames import TopicPartition
 
 
@@ -20,3 +21,8 @@ class PartitionRef:
     root: str
     directory: str
     partition: TopicPartition
+
+    @property
+    def name(self) -> PartitionName:
+        """Its name in rows and log lines."""
+        return PartitionName(root=self.root, **asdict(self.partition))

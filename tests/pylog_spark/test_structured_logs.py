@@ -22,6 +22,23 @@ import pytest
 from pylog_spark.engines.engine import AnyEngine
 from pylog_spark.engines.local_engine import LocalEngine
 from pylog_spark.engines.spark_engine import SparkEngine
+from pylog_spark.operations.audit import task as audits
+from pylog_spark.operations.audit.task import audit_partitions
+from pylog_spark.operations.copies import task as copies
+from pylog_spark.operations.copies.task import CopyTarget, compare_copies
+from pylog_spark.operations.differences import task as differences
+from pylog_spark.operations.differences.task import (
+    DigestTarget,
+    compare_partitions,
+    digest_replicas,
+)
+from pylog_spark.operations.doctor import task as forecasts
+from pylog_spark.operations.doctor.task import forecast_partition
+from pylog_spark.operations.materialize import task as materialization
+from pylog_spark.operations.materialize.task import MaterializeContext, write_partitions
+from pylog_spark.operations.verify import task as verification
+from pylog_spark.operations.verify.task import Stretch, Target, verify_stretch
+from pylog_spark.options.choices import Level
 from pylog_spark.schemas import Failure
 from pylog_spark.structured_logs import (
     LogFormat,
@@ -33,8 +50,12 @@ from pylog_spark.structured_logs import (
 from pylog_spark.tasks.ahead import map_ahead
 from pylog_spark.tasks.message import PartitionCommit, TaskMessage, attempt
 from pylog_spark.tasks.partition_ref import PartitionRef
+from storage_core.catalog.roles import Role
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.errors import CorruptRecordError
 from storage_core.filenames import TopicPartition
+from storage_core.maintenance.replication.places import PartitionPlaces
+from storage_core.maintenance.verification.options import DirectoryContext
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 
 LINE = pa.schema([pa.field("pid", pa.int64()), pa.field("line", pa.string())])
@@ -119,9 +140,9 @@ def test_what_a_task_says_of_a_failure_names_the_partition_and_the_place_in_the_
         raise error
 
     with log_fields(step="compact"):
-        commit = attempt(head, fail, REF)
-        attempt(head, lambda _: replace(head, operations=json.dumps([{}, {}])), REF)
-        attempt(head, lambda _: head, REF)
+        commit = attempt(head, fail, REF.name)
+        attempt(head, lambda _: replace(head, operations=json.dumps([{}, {}])), REF.name)
+        attempt(head, lambda _: head, REF.name)
     failed, committed = parsed(capsys.readouterr().err)
     assert failed["message"] == commit.failure.error
     assert (failed["topic"], failed["partition"], failed["root"]) == ("a-b", 7, "/log")
@@ -129,6 +150,82 @@ def test_what_a_task_says_of_a_failure_names_the_partition_and_the_place_in_the_
     assert "in fail" in failed["exception"]
     assert (committed["message"], committed["operations"]) == ("committed", 2)
     assert committed["step"] == "compact"
+
+
+PLACES = PartitionPlaces(
+    topic="a-b", partition=7, topic_id=None, state=None, replicas=(), beside=(), unseen=()
+)
+TARGET = Target(
+    ordinal=0,
+    root="/log",
+    directory="/log/a-b-7",
+    partition=REF.partition,
+    context=DirectoryContext(role=Role.BROKER, is_clean=True),
+    checkpoints=PartitionCheckpoints(),
+)
+
+
+@pytest.mark.usefixtures("as_json")
+@pytest.mark.parametrize(
+    ("work", "root"),
+    [
+        pytest.param(lambda: verify_stretch(Stretch(target=TARGET), None), "/log", id="verify"),
+        pytest.param(
+            lambda: verify_stretch(Stretch(target=TARGET, first_offset=1), None),
+            "/log",
+            id="stretch",
+        ),
+        pytest.param(lambda: [forecast_partition(TARGET, None)], "/log", id="doctor"),
+        pytest.param(lambda: audit_partitions([PLACES], None), None, id="audit"),
+        pytest.param(
+            lambda: digest_replicas(
+                [DigestTarget(ordinal=0, replica=0, places=PLACES, ranges=None)]
+            ),
+            None,
+            id="digest",
+        ),
+        pytest.param(lambda: compare_partitions([PLACES], Level.BYTES), None, id="differences"),
+        pytest.param(
+            lambda: compare_copies(
+                [CopyTarget(topic="a-b", original=PLACES, copy=PLACES, syncs=None)]
+            ),
+            None,
+            id="copies",
+        ),
+        pytest.param(
+            lambda: write_partitions(
+                [("a-b", 7, 0)],
+                MaterializeContext(root="/log", directory="/nowhere", present={}),
+            ),
+            "/log",
+            id="materialize",
+        ),
+    ],
+)
+def test_what_a_task_says_of_a_failure_names_the_partition_in_every_operation(
+    capsys, monkeypatch, work, root
+):
+    def fail(*_arguments: Any, **_options: Any) -> None:
+        raise ZeroDivisionError
+
+    for task, step in (
+        (verification, "_verify"),
+        (forecasts, "_forecast"),
+        (audits, "_audit"),
+        (differences, "_digest"),
+        (differences, "find_differences"),
+        (copies, "_choose"),
+        (materialization, "_write"),
+    ):
+        monkeypatch.setattr(task, step, fail)
+    list(work())
+    (line,) = parsed(capsys.readouterr().err)
+    assert (line["error_class"], line["topic"], line["partition"]) == (
+        "ZeroDivisionError",
+        "a-b",
+        7,
+    )
+    assert line.get("root") == root
 
 
 @pytest.mark.usefixtures("as_json")
@@ -147,7 +244,8 @@ def warn_in_task(unit: int) -> Iterator[pa.RecordBatch]:
     said = StringIO()
     with redirect_stderr(said):
         failure = Failure(error_class="E", error=f"unit {unit}")
-        attempt(TaskMessage(ordinal=unit), lambda head: replace(head, failure=failure), REF)
+        head = TaskMessage(ordinal=unit)
+        attempt(head, lambda head: replace(head, failure=failure), REF.name)
         logging.getLogger("storage_core.x").warning("unit %d", unit)
     yield pa.RecordBatch.from_pylist([{"pid": os.getpid(), "line": said.getvalue()}], LINE)
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
+from pylog_spark.operations.differences.task import log_name
 from pylog_spark.schemas import AuditRow
 from pylog_spark.tasks.message import attempt
 from storage_core.catalog.log_directories import DirectoryKind
@@ -36,7 +37,7 @@ def audit_partitions(
     """
     for each in places:
         head = AuditRow(topic=each.topic, partition=each.partition, topic_id=each.topic_id)
-        yield attempt(head, partial(_audit, each, now_ms, most_keys))
+        yield attempt(head, partial(_audit, each, now_ms, most_keys), log_name(each))
 
 
 def _audit(places: PartitionPlaces, now_ms: int, most_keys: int, head: AuditRow) -> AuditRow:

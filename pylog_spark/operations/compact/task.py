@@ -120,7 +120,7 @@ def clean_whole(
 
 def _attempt(work: CompactionWork, context: WriteContext, clean: Clean) -> CompactionCommit:
     head = CompactionCommit(ordinal=work.ref.ordinal, touched=False)
-    return attempt(head, partial(_commit, work, context, clean), work.ref)
+    return attempt(head, partial(_commit, work, context, clean), work.ref.name)
 
 
 def _commit(

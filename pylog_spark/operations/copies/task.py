@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pylog_spark.operations.differences.task import (
     COMPARED,
     DifferenceRow,
+    log_name,
     name_of,
     side_columns,
     unreadable_rows,
@@ -100,7 +101,9 @@ def _compare(target: CopyTarget) -> list[DifferenceRow]:
         )
 
     compared = attempt(
-        replace(name, kind=COMPARED, crossed_bytes=0, undecided=0, untold=0), compare
+        replace(name, kind=COMPARED, crossed_bytes=0, undecided=0, untold=0),
+        compare,
+        log_name(target.name),
     )
     return [*rows, compared]
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from pylog_spark.options.choices import Level
 from pylog_spark.rows import Binary, Int32, Number, Text, column
-from pylog_spark.schemas import Failure
+from pylog_spark.schemas import Failure, PartitionName
 from pylog_spark.tasks.ahead import map_where_remote
 from pylog_spark.tasks.message import TaskMessage, attempt
 from storage_core.maintenance.replication.difference import Difference, Side
@@ -173,7 +173,7 @@ def digest_replicas(targets: Sequence[DigestTarget]) -> Iterator[ReplicaDigest]:
     """Digest replicas."""
     for target in targets:
         head = ReplicaDigest(ordinal=target.ordinal, replica=target.replica)
-        yield attempt(head, partial(_digest, target))
+        yield attempt(head, partial(_digest, target), log_name(target.places))
 
 
 def _digest(target: DigestTarget, head: ReplicaDigest) -> ReplicaDigest:
@@ -255,7 +255,8 @@ def _compare(
             read_bytes=answer.read_bytes,
         )
 
-    compared = attempt(replace(name, kind=COMPARED, crossed_bytes=0), compare)
+    head = replace(name, kind=COMPARED, crossed_bytes=0)
+    compared = attempt(head, compare, log_name(places))
     return [*rows, compared]
 
 
@@ -277,6 +278,11 @@ def unreadable_rows(places: PartitionPlaces, logs: Sequence[RestingLog]) -> list
 def name_of(places: PartitionPlaces) -> DifferenceRow:
     """Return a row that only names a partition."""
     return DifferenceRow(topic=places.topic, partition=places.partition, topic_id=places.topic_id)
+
+
+def log_name(places: PartitionPlaces) -> PartitionName:
+    """Return the name in log lines; its replicas lie in several roots."""
+    return PartitionName(topic=places.topic, partition=places.partition)
 
 
 def _difference_columns(difference: Difference) -> dict[str, Any]:

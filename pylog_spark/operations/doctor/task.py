@@ -98,11 +98,8 @@ def forecast_partition(
             large, and rebuilt indexes get their entries.
         is_damaged: Whether it may have to be recovered from its start.
     """
-    name = PartitionName(
-        root=target.root, topic=target.partition.topic, partition=target.partition.partition
-    )
-    head = ForecastRow(name=name, directory=target.directory)
-    row = attempt(head, partial(_forecast, target, now_ms, config, is_damaged))
+    head = ForecastRow(name=target.name, directory=target.directory)
+    row = attempt(head, partial(_forecast, target, now_ms, config, is_damaged), target.name)
     if not row.failure:
         return row
     if _is_beyond_us(Path(target.directory)):

@@ -76,7 +76,7 @@ def _attempt(
 ) -> MaterializedRow:
     name = PartitionName(root=context.root, topic=row["topic"], partition=row["partition"])
     head = MaterializedRow(name=name, status=Status.FAILED.value)
-    return attempt(head, work, refusal_of=_refusal_of)
+    return attempt(head, work, name, refusal_of=_refusal_of)
 
 
 def _refusal_of(error: Exception) -> str | None:

@@ -257,7 +257,7 @@ def scan_segments(
     for work, base_offset in items:
         ordinal = work.ref.ordinal
         head = ScannedSegment(ordinal=ordinal, unit=units[ordinal], base_offset=base_offset)
-        yield attempt(head, partial(_scan, work, context), work.ref)
+        yield attempt(head, partial(_scan, work, context), work.ref.name)
 
 
 def _scan(work: RecoveryWork, context: RecoveryContext, head: ScannedSegment) -> ScannedSegment:
@@ -344,19 +344,20 @@ def _recover(
 ) -> RecoveredLog:
     """Recover a partition after its scans, or after the failure of one."""
     step = _plan if context.write is None else _commit
-    head = RecoveredLog(ordinal=work.ref.ordinal, status=Status.FAILED, touched=False)
-    return attempt(head, partial(step, work, scans, context, failure), work.ref)
+    head = RecoveredLog(
+        ordinal=work.ref.ordinal, status=Status.FAILED, touched=False, failure=failure
+    )
+    return attempt(head, partial(step, work, scans, context), work.ref.name)
 
 
 def _plan(
     work: RecoveryWork,
     scans: Mapping[int, SegmentScan],
     context: RecoveryContext,
-    failure: Failure,
     head: RecoveredLog,
 ) -> RecoveredLog:
-    if failure:
-        return replace(head, failure=failure)
+    if head.failure:
+        return head
     store = open_store(work.ref.directory)
     log = _load(store, work, scans, context)
     answer = _describe(store, work, log, context)
@@ -368,7 +369,6 @@ def _commit(
     work: RecoveryWork,
     scans: Mapping[int, SegmentScan],
     context: RecoveryContext,
-    failure: Failure,
     head: RecoveredLog,
 ) -> RecoveredLog:
     """Recover a partition, unless already done or refused by a guard.
@@ -380,7 +380,7 @@ def _commit(
         raise ValueError("nothing may be written")
 
     def prepare(store: LogStore) -> Prepared:
-        if failure:
+        if head.failure:
             return Prepared(result={TOUCHED: False}, plan=None)
         log = _load(store, work, scans, context)
         answer = _describe(store, work, log, context)
@@ -393,9 +393,9 @@ def _commit(
 
     access = write.roots[work.ref.root]
     columns = access.commit(work.ref.directory, work.action.value, prepare)
-    if failure and columns.get(TOUCHED) is False:
-        return replace(head, failure=failure)
-    return fill(head, columns)
+    if head.failure and columns.get(TOUCHED) is False:
+        return head
+    return fill(replace(head, failure=Failure()), columns)
 
 
 _CHANGED: Final = {

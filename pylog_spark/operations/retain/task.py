@@ -223,7 +223,7 @@ def commit_sweeps(
 
     def sweep(work: SweepWork) -> PartitionCommit:
         head = PartitionCommit(ordinal=work.ref.ordinal, touched=False)
-        return attempt(head, partial(_commit, work, context, write), work.ref)
+        return attempt(head, partial(_commit, work, context, write), work.ref.name)
 
     return write.map_commits(sweep, items)
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pylog_spark.rows import Binary, Number, Text, column
-from pylog_spark.schemas import Failure, FindingRow
+from pylog_spark.schemas import Failure, FindingRow, PartitionName
 from pylog_spark.tasks.ahead import BYTES_AT_ONCE, Room, map_where_remote
 from pylog_spark.tasks.message import TaskMessage, attempt
 from storage_core.catalog.roles import Role
@@ -109,6 +109,11 @@ class Target:
     checkpoints: PartitionCheckpoints
     roots: tuple[str, ...] = ()
 
+    @property
+    def name(self) -> PartitionName:
+        """Its name in log lines."""
+        return PartitionName(root=self.root, **asdict(self.partition))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
@@ -182,22 +187,24 @@ def verify_stretch(stretch: Stretch, options: VerifyOptions) -> list[VerifiedRow
     """Return the rows of one stretch, whatever is wrong with it."""
     target = stretch.target
     if stretch.is_whole:
-        return _attempt(_partition_row(target), partial(_verify, stretch, options))
+        return _attempt(target, _partition_row(target), partial(_verify, stretch, options))
     head = VerifiedRow(
         row=FACTS_ROW,
         ordinal=target.ordinal,
         root=target.root,
         first_offset=stretch.first_offset,
     )
-    return _attempt(head, partial(_verify, stretch, options))
+    return _attempt(target, head, partial(_verify, stretch, options))
 
 
 def _attempt(
-    head: VerifiedRow, work: Callable[[list[VerifiedRow], VerifiedRow], VerifiedRow]
+    target: Target,
+    head: VerifiedRow,
+    work: Callable[[list[VerifiedRow], VerifiedRow], VerifiedRow],
 ) -> list[VerifiedRow]:
     """Return the findings of work and its row; none after an error."""
     findings: list[VerifiedRow] = []
-    row = attempt(head, partial(work, findings))
+    row = attempt(head, partial(work, findings), target.name)
     return [row] if row.failure else [*findings, row]
 
 
@@ -219,7 +226,7 @@ def _verify(
     )
     findings += finding_rows(target, segment_findings)
     if stretch.is_whole:
-        return _fold(store, target, files, facts, options, findings)
+        return _fold(store, target, files, facts, options, findings, head)
     content = json.dumps([asdict(segment) for segment in facts], separators=(",", ":"))
     return replace(head, facts=zlib.compress(content.encode(), 1))
 
@@ -243,8 +250,13 @@ def fold_verified(
     """
     for ordinal, some in groupby(facts, key=attrgetter("ordinal")):
         target = targets[ordinal]
-        work = partial(_fold_stretches, target, list(some), options)
-        yield from _attempt(_partition_row(target), work)
+        stretches = list(some)
+        failure = next((each.failure for each in stretches if each.failure), None)
+        if failure is not None:
+            yield replace(_partition_row(target), failure=failure)
+            continue
+        work = partial(_fold_stretches, target, stretches, options)
+        yield from _attempt(target, _partition_row(target), work)
 
 
 def finding_rows(target: Target, findings: Iterable[Finding]) -> list[VerifiedRow]:
@@ -341,12 +353,13 @@ def _fold(
     facts: Sequence[SegmentFacts],
     options: VerifyOptions,
     findings: list[VerifiedRow],
+    head: VerifiedRow,
 ) -> VerifiedRow:
     checkpoints = manifest_checkpoints(store) or target.checkpoints
     whole, own = fold_partition(store, files, facts, target.context, options, checkpoints)
     findings += finding_rows(target, own)
     return replace(
-        _partition_row(target),
+        head,
         segments=whole.segments,
         bytes=whole.size_bytes,
         records=whole.records,
@@ -364,9 +377,6 @@ def _fold_stretches(
     findings: list[VerifiedRow],
     head: VerifiedRow,
 ) -> VerifiedRow:
-    for each in stretches:
-        if each.failure:
-            return replace(head, failure=each.failure)
     facts = [
         SegmentFacts.from_plain(values)
         for each in stretches
@@ -378,7 +388,7 @@ def _fold_stretches(
     if isinstance(files, Finding):
         findings += finding_rows(target, [files])
         return head
-    return _fold(store, target, files, facts, options, findings)
+    return _fold(store, target, files, facts, options, findings, head)
 
 
 def _partition_row(target: Target) -> VerifiedRow:

@@ -1,6 +1,7 @@
 """Verification on Spark finds what it finds in process, however it is spread."""
 
 import json
+import logging
 from dataclasses import astuple, replace
 from pathlib import Path
 
@@ -139,7 +140,7 @@ def test_a_partition_that_vanished_is_a_row_and_a_finding(tmp_path):
         assert partition.row == "partition"
 
 
-def test_an_error_of_the_program_fails_its_partition_only(tmp_path, monkeypatch):
+def test_an_error_of_the_program_fails_its_partition_only(tmp_path, monkeypatch, caplog):
     root = log_root(tmp_path / "log")
     roots = observe_roots([(str(root.path), Role.BROKER)], TopicFilter(), is_live=False)
     module = "pylog_spark.operations.verify.task.verify_segments"
@@ -155,9 +156,12 @@ def test_an_error_of_the_program_fails_its_partition_only(tmp_path, monkeypatch)
         Stretch(target=roots.targets[0], end_offset=20),
         Stretch(target=roots.targets[0], first_offset=20),
     ]
-    facts = verify_stretches(parts, options)
+    facts = list(verify_stretches(parts, options))
+    # Each stretch has said so; the partition does not say it once more.
+    caplog.set_level(logging.INFO, "pylog_spark")
     [folded] = fold_verified(facts, {0: roots.targets[0]}, options)
     assert (folded.row, folded.failure.error_class) == ("partition", "ZeroDivisionError")
+    assert caplog.records == []
 
 
 UNITS = pytest.mark.parametrize("unit_bytes", [1, 1 << 30], ids=["a unit a segment", "whole"])

@@ -1,8 +1,12 @@
+import logging
 from dataclasses import dataclass, replace
 
+import pytest
+
 from pylog_spark.rows import Number, Text, batches_of, column, schema_of
+from pylog_spark.schemas import Failure
 from pylog_spark.tasks.cells import PIECE_BYTES, cut_batches
-from pylog_spark.tasks.message import TaskMessage, attempt, join_messages
+from pylog_spark.tasks.message import TaskMessage, attempt, fill, join_messages
 from storage_core.errors import StorageError
 
 
@@ -30,6 +34,23 @@ def test_an_error_is_a_message_too():
     assert (answer.ordinal, answer.size) == (7, None)
     assert answer.failure.error_class == "StorageError"
     assert "/log/t-0" in (answer.failure.error or "")
+
+
+def test_a_commit_fills_columns_of_its_message_only():
+    assert fill(HEAD, {"size": 3, "error": "no"}) == Answer(
+        ordinal=7, size=3, failure=Failure(error="no")
+    )
+    with pytest.raises(KeyError, match="sizes"):
+        fill(HEAD, {"sizes": 3})
+
+
+def test_a_failure_that_a_message_comes_with_is_not_logged_again(caplog):
+    caplog.set_level(logging.INFO, "pylog_spark")
+    failed = replace(HEAD, failure=Failure(error_class="E", error="no"))
+    attempt(failed, lambda head: head)
+    assert caplog.records == []
+    attempt(failed, lambda head: replace(head, failure=Failure(error_class="E", error="other")))
+    assert [record.getMessage() for record in caplog.records] == ["other"]
 
 
 def test_a_message_of_any_size_arrives_whole():

@@ -1,5 +1,6 @@
 """What the tasks of a recovery do when an attempt before them was killed amid its commit."""
 
+import logging
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -138,13 +139,17 @@ def test_scans_that_are_done_again_amid_a_commit_do_not_fail_the_partition(tmp_p
 
 
 @pytest.mark.item("FLT-10")
-def test_a_segment_that_cannot_be_read_fails_the_partition_before_anything_is_touched(tmp_path):
+def test_a_segment_that_cannot_be_read_fails_the_partition_before_anything_is_touched(
+    tmp_path, caplog
+):
     recoverer = Recoverer(tmp_path)
     scans = recoverer.scan()
     recoverer.logs[-1].unlink()
     before = read_tree(recoverer.directory)
+    caplog.set_level(logging.INFO, "pylog_spark")
     row = recoverer.fold(recoverer.scan())
     assert (row["status"], row["error_class"], row["touched"]) == ("failed", "StorageError", False)
+    assert [record.getMessage() for record in caplog.records] == [row["error"]]
     assert recoverer.logs[-1].name in row["error"]
     assert read_tree(recoverer.directory) == before
     # The disk that has no such segment has no claim either: what is said is the first of it.
