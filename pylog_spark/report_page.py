@@ -23,6 +23,7 @@ from pylog_spark.view import (
     Figure,
     Page,
     Row,
+    Section,
     Sentence,
     Table,
     TableKind,
@@ -140,18 +141,24 @@ def _html(page: Page) -> Iterator[str]:
     yield f'<p class="lead">{_text(page.lead)}</p>\n'
     for note in page.notes:
         yield f'<p class="note">{_text(note)}</p>\n'
-    sections = [section for section in page.sections if section.blocks]
+    shown = [(section.heading, _shown(section)) for section in page.sections]
+    sections = [(heading, blocks) for heading, blocks in shown if blocks]
     if len(sections) > 1:
         links = (
-            f'<a href="#section-{number}">{_text(section.heading)}</a>'
-            for number, section in enumerate(sections)
+            f'<a href="#section-{number}">{_text(heading)}</a>'
+            for number, (heading, _) in enumerate(sections)
         )
         yield f"<nav>{' '.join(links)}</nav>\n"
-    for number, section in enumerate(sections):
-        yield f'<h2 id="section-{number}">{_text(section.heading)}</h2>\n'
-        for block in section.blocks:
+    for number, (heading, blocks) in enumerate(sections):
+        yield f'<h2 id="section-{number}">{_text(heading)}</h2>\n'
+        for block in blocks:
             yield from _block(block)
     yield f"<script>{_SCRIPT}</script>\n</body></html>\n"
+
+
+def _shown(section: Section) -> list[Block]:
+    """Return the content of a section without empty tables."""
+    return [block for block in section.blocks if not isinstance(block, Table) or block.rows]
 
 
 def _digest(text: str) -> str:

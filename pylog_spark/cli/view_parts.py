@@ -170,10 +170,10 @@ def finding_sections(
     return [
         Section(
             heading="Findings by kind",
-            blocks=[*figures(finding_counts(counts)), *([counted] if counts else [])],
+            blocks=[*figures(finding_counts(counts)), counted],
         ),
-        Section(heading=heading, blocks=[worst] if findings else []),
-        Section(heading="What the codes mean", blocks=[meanings] if kinds else []),
+        Section(heading=heading, blocks=[worst]),
+        Section(heading="What the codes mean", blocks=[meanings]),
     ]
 
 
@@ -216,12 +216,10 @@ def history_section(ledger: str | None) -> Section:
             rows = []  # a dry run may name one that is not there yet
         except PylogError as error:
             return Section(heading="The last runs", blocks=[f"They cannot be read: {error}"])
-        if rows:
-            blocks = [*figures(past_runs(rows)), Table(kind=RUN_TABLE, rows=rows)]
+        blocks = [*figures(past_runs(rows)), Table(kind=RUN_TABLE, rows=rows)]
     return Section(heading="The last runs", blocks=blocks)
 
 
 def table_section(heading: str, kind: TableKind, rows: Iterable[Row]) -> Section:
-    """Return a table below its heading; nothing without rows."""
-    listed = list(rows)
-    return Section(heading=heading, blocks=[Table(kind=kind, rows=listed)] if listed else [])
+    """Return a table below its heading."""
+    return Section(heading=heading, blocks=[Table(kind=kind, rows=list(rows))])

@@ -202,7 +202,11 @@ def test_more_rows_than_a_browser_shows_in_time_are_counted(tmp_path, monkeypatc
 
 def test_a_heading_without_anything_below_it_is_left_out(tmp_path):
     path = tmp_path / "page.html"
-    sections = [Section(heading="here", blocks=["x"]), Section(heading="nothing", blocks=[])]
+    sections = [
+        Section(heading="here", blocks=["x"]),
+        Section(heading="nothing", blocks=[]),
+        Section(heading="nothing in a table", blocks=[Table(kind=TABLE, rows=[])]),
+    ]
     write_page(path, Page(title="t", lead="l", sections=sections))
     assert "here" in path.read_text()
     assert "nothing" not in path.read_text()
