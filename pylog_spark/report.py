@@ -177,28 +177,22 @@ def text_column(
     )
 
 
-def number_column(heading: str, of: _Of, *, rank: int) -> Column:
-    """Return a column of counts or offsets."""
+def number_column(
+    heading: str, of: _Of, *, rank: int, text: Callable[[Any], str] = number_text
+) -> Column:
+    """Return a column of numbers; they are counts or offsets unless said."""
     value = _value_of(of)
-    return Column(
-        heading=heading,
-        cell=lambda row: number_text(value(row)),
-        value=value,
-        rank=rank,
-        is_number=True,
-    )
+
+    def cell(row: Row) -> str:
+        number = value(row)
+        return NOTHING if number is None else text(number)
+
+    return Column(heading=heading, cell=cell, value=value, rank=rank, is_number=True)
 
 
 def size_column(heading: str, of: _Of, *, rank: int) -> Column:
     """Return a column of bytes."""
-    value = _value_of(of)
-    return Column(
-        heading=heading,
-        cell=lambda row: size_text(value(row)),
-        value=value,
-        rank=rank,
-        is_number=True,
-    )
+    return number_column(heading, of, rank=rank, text=size_text)
 
 
 def time_column(heading: str, name: str, *, rank: int) -> Column:
@@ -264,13 +258,7 @@ PLAN_TABLE: Final = TableKind(
         number_column("up to", "first_uncleanable_offset", rank=7),
         size_column("clean bytes", "clean_bytes", rank=4),
         size_column("dirty bytes", "cleanable_bytes", rank=1),
-        Column(
-            heading="ratio",
-            cell=lambda row: f"{row['cleanable_ratio']:.2f}",
-            value=_value_of("cleanable_ratio"),
-            rank=2,
-            is_number=True,
-        ),
+        number_column("ratio", "cleanable_ratio", rank=2, text="{:.2f}".format),
         number_column("groups", "groups", rank=8),
         size_column("after, at most", lambda row: min(row["bytes"], row["bytes_after"]), rank=3),
         size_column("disk meanwhile", "peak_extra_bytes", rank=5),

@@ -295,12 +295,12 @@ def _blocks(line: CommandLine, looks: Iterable[Look]) -> Iterator[Block]:
         replace(one, rank=0) if by is not None and one.heading == _HEADING_OF[by] else one
         for one in kind.columns
     )
-    lines = totals
+    shown = totals
     if not totals:
         order = _order(rows, by) if len(looks) > 1 else range(len(rows))
         segments = [of_partition for look in looks for of_partition in look.segments]
-        lines = [one for n in order for one in (rows[n], *_segment_rows(rows[n], segments[n]))]
-    yield Table(kind=replace(kind, columns=tuple(columns)), rows=lines)
+        shown = [one for n in order for one in (rows[n], *_segment_rows(rows[n], segments[n]))]
+    yield Table(kind=replace(kind, columns=tuple(columns)), rows=shown)
     yield from footer(looks, rows)
 
 
@@ -389,13 +389,7 @@ _HEADING_OF: Final = {
 _COMMON_COLUMNS: Final = (
     number_column("segments", "segments", rank=4),
     size_column("size", "size_bytes", rank=1),
-    Column(
-        heading="dirty",
-        cell=lambda row: NOTHING if row["dirty_ratio"] is None else f"{row['dirty_ratio']:.0%}",
-        value=lambda row: row["dirty_ratio"],
-        rank=2,
-        is_number=True,
-    ),
+    number_column("dirty", "dirty_ratio", rank=2, text="{:.0%}".format),
     time_column("oldest", "oldest_timestamp", rank=6),
     time_column("newest", "newest_timestamp", rank=5),
     size_column("indexes", "index_bytes", rank=9),
