@@ -59,11 +59,11 @@ class TableKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows of one kind; a terminal shows nothing without rows.
+    """Rows of one kind; without rows nothing is shown.
 
     Attributes:
-        kind: What its columns are.
-        rows: What it is made of. Where their ``root`` differs, that is a column, too.
+        kind: Its columns.
+        rows: Its rows. Where their ``root`` differs, that is a column, too.
         total: How many rows there are, where ``rows`` are only the first of them.
         links: By the heading of a column, where a row's cell leads on a page: the name of a row's
             anchor, None for nowhere.
@@ -104,7 +104,7 @@ class Verbatim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A picture of a page.
+    """A picture, which only a page shows.
 
     Attributes:
         svg: The drawing, from whoever draws it safely (``pictures``): it is taken as it is.
@@ -120,7 +120,7 @@ Block = str | Sentence | Verbatim | Table | Figure
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A heading with its content; nothing if the content is empty."""
+    """A heading with its content; without content nothing is shown."""
 
     heading: str
     blocks: Sequence[Block]
@@ -128,13 +128,13 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A page.
+    """The page of ``--report``.
 
     Attributes:
         title: Its name, in the window as well.
-        lead: The first sentence: what a reader has to know if he reads no further.
-        notes: What he should know besides.
-        sections: The rest.
+        lead: The first sentence: all that a reader in a hurry has to know.
+        notes: Sentences below it.
+        sections: The tables and pictures, below headings.
     """
 
     title: str
@@ -148,11 +148,11 @@ class OutputLine:
     """A row for a program: a line of JSON, or of CSV.
 
     Attributes:
-        kind: Its kind.
+        kind: The ``type`` of a line of JSON.
         row: Values by name.
-        data: More of it, by name, as JSON texts: keys and values of records, which are told as
-            they are; secrets are hidden in texts of ours alone.
-        items: JSON texts of its one long list, by the list's name; the row has an empty one.
+        data: Keys and values of a record by name, as JSON texts. They are written as they are:
+            secrets are hidden in texts of this program alone.
+        items: The name of its one long list, and the JSON texts of it; in ``row`` it is empty.
     """
 
     kind: str
@@ -171,19 +171,22 @@ class View:
     """The answer of a command.
 
     Attributes:
-        lines: Rows for a program, in order; a text among them is a remark for standard error.
+        lines: Rows for a program, in order; a text among them goes to standard error.
         csv: The kind of rows that CSV has, and the names of their columns; none where the command
             has no CSV.
         blocks: The answer for a terminal.
-        notes: The last sentences: below the blocks, or on standard error beside lines.
-        page: Makes the page of ``--report``; None where the command has none.
-        status: The exit status; a function where it depends on all that was written.
+        notes: Sentences that are written after the rows: below the blocks of a terminal, for a
+            program to standard error.
+        errors: Sentences that are always written to standard error, after the notes.
+        page: Makes the page of ``--report``, after the rows; None where the command has none.
+        status: The exit status; a function where only the written rows tell it.
     """
 
     lines: Iterable[OutputLine | str]
     csv: tuple[str, Iterable[str]] = ("", ())
     blocks: Iterable[Block]
     notes: Iterable[str] = ()
+    errors: Iterable[str] = ()
     page: Callable[[], Page] | None = None
     status: int | Callable[[], int]
 

@@ -3,8 +3,6 @@
 from functools import partial
 from typing import Any
 
-import typer
-
 from pylog_spark.cli.progress_line import ProgressLine
 from pylog_spark.cli.record_choice import missing_partitions, read_chosen, with_topic_and_roots
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
@@ -27,7 +25,6 @@ from pylog_spark.options.option import CommandLine
 from pylog_spark.record_text import NAMES, is_json
 from pylog_spark.report import size_text
 from pylog_spark.run.guards import check_outside
-from pylog_spark.text import printable
 from pylog_spark.view import OutputLine, Verbatim, View
 from storage_core import kafka_log
 from storage_core.catalog.roles import guess_role, local_path
@@ -73,7 +70,7 @@ def _prepare(line: CommandLine) -> Call:
 
 
 def _operate(call: Call, place: Any) -> Exported:
-    request = call.subject
+    request: ExportRequest = call.subject
     names = NAMES if is_json(request.keys) or is_json(request.values) else ()
     read = partial(read_chosen, call.line, dict.fromkeys([*request.columns, *names]))
     with ProgressLine(is_shown=call.has_progress) as progress:
@@ -81,15 +78,12 @@ def _operate(call: Call, place: Any) -> Exported:
 
 
 def _view(call: Call, exported: Exported) -> View:
-    topic, to = call.line[TOPIC], call.subject.to
+    request: ExportRequest = call.subject
+    topic, to = call.line[TOPIC], request.to
     if exported.failures:
-        for failure in exported.failures:
-            typer.echo(printable(f"pylog: {failure.error}"), err=True)
-        count = len(exported.failures)
-        typer.echo(
-            printable(f"pylog: {exported.out}: nothing written: {count} parts failed"), err=True
-        )
-        return View(lines=(), blocks=(), status=ExitCode.PARTLY_FAILED)
+        errors = [str(failure.error) for failure in exported.failures]
+        errors.append(f"{exported.out}: nothing written: {len(errors)} parts failed")
+        return View(lines=(), blocks=(), errors=errors, status=ExitCode.PARTLY_FAILED)
     numbers = call.line[PARTITIONS]
     missing = [] if numbers else missing_partitions(call.line[ROOTS], topic)
     row = {

@@ -217,6 +217,8 @@ def show(view: View, line: CommandLine, writer: RowLines | None = None) -> int:
         writer.write(view.lines)
         for note in view.notes:
             write_line(note)
+    for error in view.errors:
+        write_line(error)
     page = line[REPORT]
     if page is not None and view.page is not None:
         write_page(page, view.page())
