@@ -83,6 +83,7 @@ def _verify(call: Call, place: Any) -> VerifyReport:
             None if writer is None else lambda rows: writer.write(lines_of("finding", rows))
         ),
     )
+    report.release()  # no view has the findings beyond those of the report
     report = report.with_empty_roots(call.locations, are_topics_chosen=call.are_topics_chosen)
     return report.with_notes(call.notes)
 
@@ -99,15 +100,11 @@ def _view(call: Call, report: VerifyReport) -> View:
         }
         yield OutputLine("run", run)
 
-    def status() -> int:
-        report.release()
-        return report.exit_code
-
     return View(
         lines=lines(),
         blocks=_blocks(call, report),
         page=lambda: verify_page(report, ledger=call.options.ledger),
-        status=status,
+        status=report.exit_code,
     )
 
 
