@@ -4,6 +4,7 @@ Ingest goes into managed roots, materialize out of them. A survey says what is d
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -106,7 +107,8 @@ def _prepare_ingest(line: CommandLine) -> Call:
 
 def _ingest(call: Call, place: Any) -> TransferReport:
     mirror = call.line[MIRROR]
-    report = ingest(place, mirror, call.line[MANAGED], call.options, rules=call.subject)
+    rules: IngestRules = call.subject
+    report = ingest(place, mirror, call.line[MANAGED], call.options, rules=rules)
     return _with_notes(report, call, mirror)
 
 
@@ -170,9 +172,12 @@ def _view(call: Call, report: TransferReport) -> View:
         lines=transfer_lines(report, is_csv=call.output is OutputFormat.CSV),
         csv=(report.action, report.details.schema.names),
         blocks=_blocks(call, report),
-        page=lambda: survey_page(report),
         status=report.exit_code,
     )
+
+
+def _survey_view(call: Call, report: TransferReport) -> View:
+    return replace(_view(call, report), page=lambda: survey_page(report))
 
 
 def transfer_lines(report: TransferReport, *, is_csv: bool) -> Iterator[OutputLine]:
@@ -229,6 +234,6 @@ SURVEY: Final = Work(
     name="survey",
     prepare=lambda line: prepare_roots(line.with_switch(DRY_RUN)),
     operate=_survey,
-    view=_view,
+    view=_survey_view,
     tasks=Tasks.HERE_IF_FEW,
 )
