@@ -150,8 +150,10 @@ def _prepare(line: CommandLine) -> Call:
 
 
 def _diagnose(call: Call, place: Any) -> "Diagnosis | ClusterDiagnosis":
+    subject: _Brokers = call.subject
+
     def diagnose_one(broker: int | None, roots: Sequence[str]) -> Diagnosis:
-        spool = call.subject.spools[broker]
+        spool = subject.spools[broker]
         return diagnose(
             place,
             roots,
@@ -161,12 +163,11 @@ def _diagnose(call: Call, place: Any) -> "Diagnosis | ClusterDiagnosis":
             on_findings=None if spool is None else partial(_spool, spool),
         )
 
-    brokers = call.subject.roots
-    if not brokers:
+    if not subject.roots:
         return diagnose_one(None, [root.location for root in call.roots])
     from pylog_spark.operations.doctor.cluster import diagnose_cluster  # noqa: PLC0415 - takes its time
 
-    return diagnose_cluster(place, brokers, call.subject.unread, call.options, diagnose_one)
+    return diagnose_cluster(place, subject.roots, subject.unread, call.options, diagnose_one)
 
 
 def _spool(spool: IO[str], findings: Iterable[Row]) -> None:
@@ -205,8 +206,9 @@ def _lines(
 ) -> Iterator[OutputLine | str]:
     """Yield each diagnosis as one JSON object, or its findings as CSV."""
     is_csv = call.output is OutputFormat.CSV
+    subject: _Brokers = call.subject
     for broker, diagnosis in diagnoses:
-        spool = call.subject.spools[broker]
+        spool = subject.spools[broker]
         findings: Iterable[str]
         if spool is None:
             findings = [to_json(one, default=str) for one in diagnosis.findings[: _shown(call)]]
@@ -219,7 +221,7 @@ def _lines(
         else:
             row = ({} if broker is None else {"broker": broker}) | _describe(diagnosis)
             yield OutputLine("diagnosis", row, items=("findings", findings))
-    for spool in filter(None, call.subject.spools.values()):
+    for spool in filter(None, subject.spools.values()):
         spool.close()
     if cluster is None:
         return

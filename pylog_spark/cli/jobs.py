@@ -52,7 +52,7 @@ from pylog_spark.report import (
     summary_line,
 )
 from pylog_spark.run.guards import check_outside, check_recovery, check_roots, check_truncation
-from pylog_spark.run.plan_file import read_plan_file
+from pylog_spark.run.plan_file import SavedPlan, read_plan_file
 from pylog_spark.run.plan_table import RowKey, row_key
 from pylog_spark.run.run_report import RunReport
 from pylog_spark.schemas import ALLOWED_BY, Action, Reason, Status
@@ -146,6 +146,11 @@ def _prepare_plan(line: CommandLine) -> Call:
         roots = [root.location for root in plan.roots]
         check(resolve_roots(roots, said=options.role), options)
     return Call(line=line, options=options, subject=plan, roots=plan.roots)
+
+
+def _apply(call: Call, place: Any) -> RunReport:
+    plan: SavedPlan = call.subject
+    return apply_saved(place, plan, call.options)
 
 
 def view_run(call: Call, report: RunReport) -> View:
@@ -261,7 +266,7 @@ COMPACT: Final = _job("compact", compact)
 APPLY: Final = Work(
     name="apply",
     prepare=_prepare_plan,
-    operate=lambda call, place: apply_saved(place, call.subject, call.options),
+    operate=_apply,
     view=view_run,
     tasks=Tasks.HERE_IF_FEW,
     asks_ledger=True,
