@@ -15,7 +15,7 @@ from pylog_spark.cli.runner import Call, Work, prepare_roots, show
 from pylog_spark.exit_code import MEANINGS, ExitCode, is_failed_look
 from pylog_spark.operations.explain import explain
 from pylog_spark.options.choices import OutputFormat
-from pylog_spark.options.declared import CONFIG_FILES, ROOTS, WIDE
+from pylog_spark.options.declared import CONFIG_FILES, ROOTS
 from pylog_spark.options.option import CommandLine
 from pylog_spark.refusals import GUARDS, PREDICATES, REASONS, predicate_of
 from pylog_spark.report import partition_name, text_column
@@ -227,8 +227,7 @@ def explain_codes(line: CommandLine) -> int:
             blocks.append(f"  {row['way_out'] or 'nothing has to be done'}")
         lines = lines_of("code", rows)
         view = View(lines=lines, csv=("code", _CODE_COLUMNS), blocks=blocks, status=ExitCode.DONE)
-        # There is no table to be wide: sentences are broken as everywhere.
-        show(view, line.with_written({WIDE: False}))
+        show(view, line)
     if unknown:
         near = [name for word in unknown if (name := nearest_name(word, codes)) is not None]
         meant = f"; did you mean {', '.join(near)}?" if near else ""
