@@ -123,7 +123,7 @@ class OutputFormat(enum.StrEnum):
 
     TABLE = "table"  # for a person
     JSON = "json"  # one object a line
-    CSV = "csv"  # one format, the same for each command
+    CSV = "csv"  # rows of one kind, which the command names
 
 
 class RecordOutput(enum.StrEnum):

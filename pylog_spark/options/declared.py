@@ -103,7 +103,7 @@ ASSUME_DEFAULTS: Final = Option[tuple[str, ...]](
     default=(),
     panel=CONFIG,
     metavar="GLOB",
-    help="Topics to take as of Kafka's default config if theirs is unknown.",
+    help="Topics that have Kafka's default config if theirs is unknown.",
     is_in_files=True,
     doc="globs of topics that have Kafka's default config if none is known",
 )
