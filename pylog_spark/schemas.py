@@ -126,9 +126,6 @@ class RunEvent(enum.StrEnum):
     END = "END"
 
 
-_ORDINAL: Final = "row of the partition in the run's own table"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionName:
     """How people name a partition."""

@@ -50,9 +50,8 @@ KEY_AT_V0: Final = ENTRY_HEADER.itemsize
 KEY_AT_V1: Final = ENTRY_HEADER.itemsize + 8
 LENGTH_BYTES: Final = 4
 
-# Messages without key and value.
+# A message without key and value.
 MIN_MESSAGE_BYTES_V0: Final = KEY_AT_V0 + 2 * LENGTH_BYTES - ENTRY_OVERHEAD
-MIN_MESSAGE_BYTES_V1: Final = KEY_AT_V1 + 2 * LENGTH_BYTES - ENTRY_OVERHEAD
 
 MAGIC_V0: Final = 0
 MAGIC_V1: Final = 1
