@@ -175,7 +175,7 @@ TARGET = Target(
             "/log",
             id="stretch",
         ),
-        pytest.param(lambda: [forecast_partition(TARGET, None)], "/log", id="doctor"),
+        pytest.param(lambda: [forecast_partition(TARGET, None, None)], "/log", id="doctor"),
         pytest.param(lambda: audit_partitions([PLACES], None), None, id="audit"),
         pytest.param(
             lambda: digest_replicas(
