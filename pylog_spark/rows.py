@@ -13,7 +13,6 @@ is ever made, stay in Arrow.
 
 import enum
 import functools
-import itertools
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field, fields, is_dataclass
@@ -95,21 +94,8 @@ def table_of(kind: type[T], values: Iterable[T]) -> pa.Table:
 
 
 def batches_of(kind: type[T], values: Iterable[T]) -> Iterator[pa.RecordBatch]:
-    """Yield objects of a dataclass as batches of rows.
-
-    A batch has a few hundred rows, as in ``rows_to_batches``, or a few megabytes.
-    """
-    schema, to_row = schema_of(kind), row_writer(kind)
-    rows: list[dict[str, Any]] = []
-    size = 0
-    for value in values:
-        rows.append(to_row(value))
-        size += sum(len(cell) for cell in rows[-1].values() if isinstance(cell, bytes))
-        if len(rows) == _ROWS_IN_A_BATCH or size >= _BATCH_BYTES:
-            yield rows_to_batch(schema, rows)
-            rows, size = [], 0
-    if rows:
-        yield rows_to_batch(schema, rows)
+    """Yield objects of a dataclass as batches of rows."""
+    return rows_to_batches(schema_of(kind), map(row_writer(kind), values))
 
 
 def read_rows(kind: type[T], table: pa.Table) -> Iterator[T]:
@@ -126,18 +112,26 @@ def read_rows(kind: type[T], table: pa.Table) -> Iterator[T]:
 
 def row_writer(kind: type[T]) -> Callable[[T], dict[str, Any]]:
     """Return the function to make rows of objects, a dictionary each."""
-    places = {path.rpartition(".")[2]: attrgetter(path) for path in _paths(kind)}
-    return lambda value: {name: place(value) for name, place in places.items()}
+    return _writer(kind)
 
 
 def row_reader(kind: type[T]) -> Callable[[Mapping[str, Any]], T]:
     """Return the function to read rows as objects; extra columns are allowed."""
+    return _reader(kind)
+
+
+def _make_writer(kind: Any) -> Callable[[Any], dict[str, Any]]:
+    places = {path.rpartition(".")[2]: attrgetter(path) for path in _paths(kind)}
+    return lambda value: {name: place(value) for name, place in places.items()}
+
+
+def _make_reader(kind: Any) -> Callable[[Mapping[str, Any]], Any]:
     makers: list[tuple[str, Callable[[Any], Any]]] = []
     plain, nested = [], []
     for name, hint in get_type_hints(kind).items():
         inner = _without_none(hint)
         if isinstance(inner, type) and is_dataclass(inner):
-            nested.append((name, row_reader(inner)))
+            nested.append((name, _reader(inner)))
             continue
         plain.append(name)
         if get_origin(inner) is tuple:
@@ -145,7 +139,7 @@ def row_reader(kind: type[T]) -> Callable[[Mapping[str, Any]], T]:
         elif issubclass(inner, enum.Enum):
             makers.append((name, inner))
 
-    def read(row: Mapping[str, Any]) -> T:
+    def read(row: Mapping[str, Any]) -> Any:
         values = {name: row[name] for name in plain}
         for name, make in makers:
             if values[name] is not None:
@@ -154,6 +148,11 @@ def row_reader(kind: type[T]) -> Callable[[Mapping[str, Any]], T]:
         return kind(**values)
 
     return read
+
+
+# A task asks for the same one with each of its messages.
+_writer: Final[Callable[[Any], Callable[[Any], dict[str, Any]]]] = functools.cache(_make_writer)
+_reader: Final[Callable[[Any], Callable[[Mapping[str, Any]], Any]]] = functools.cache(_make_reader)
 
 
 def _columns(kind: Any) -> Iterator[pa.Field]:
@@ -186,7 +185,7 @@ def _arrow_type(kind: Any) -> pa.DataType:
     return _ARROW_TYPES[base]
 
 
-def _list_paths(kind: Any) -> tuple[str, ...]:
+def _paths(kind: Any) -> tuple[str, ...]:
     """Return the attribute path to each column's value."""
     hints = get_type_hints(kind)
     paths: list[str] = []
@@ -195,10 +194,6 @@ def _list_paths(kind: Any) -> tuple[str, ...]:
         nested = _paths(inner) if is_dataclass(inner) else ()
         paths += [f"{each.name}.{path}" for path in nested] or [each.name]
     return tuple(paths)
-
-
-# Asked for each message of a task that has many.
-_paths: Final[Callable[[Any], tuple[str, ...]]] = functools.cache(_list_paths)
 
 
 def rows_to_batch(schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
@@ -222,15 +217,22 @@ def rows_to_batch(schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> pa.Re
 def rows_to_batches(
     schema: pa.Schema, rows: Iterable[Mapping[str, Any]]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows in batches of a few hundred.
+    """Yield rows in batches of a few hundred, or of a few megabytes of bytes.
 
     A batch for each row would cost Spark more than the row.
 
     Raises:
         KeyError: A row names a column that the table does not have.
     """
-    iterator = iter(rows)
-    while chunk := list(itertools.islice(iterator, _ROWS_IN_A_BATCH)):
+    chunk: list[Mapping[str, Any]] = []
+    size = 0
+    for row in rows:
+        chunk.append(row)
+        size += sum(len(cell) for cell in row.values() if isinstance(cell, bytes | memoryview))
+        if len(chunk) == _ROWS_IN_A_BATCH or size >= _BATCH_BYTES:
+            yield rows_to_batch(schema, chunk)
+            chunk, size = [], 0
+    if chunk:
         yield rows_to_batch(schema, chunk)
 
 
