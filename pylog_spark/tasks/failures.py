@@ -10,13 +10,15 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pylog_spark.schemas import Reason, Status
 from pylog_spark.structured_logs import log_fields
 from storage_core.errors import NegativeTimestampError, RecoveryRequiredError, describe_failure
 
 _log: Final = logging.getLogger(__name__)
+T = TypeVar("T")
+RefusalOf = Callable[[Exception], str | None]
 
 
 def error_of(row: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -33,45 +35,69 @@ def error_of(row: Mapping[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def attempt_row(
-    work: Callable[[], dict[str, Any]],
-    refusal_of: Callable[[Exception], str | None] = lambda _: None,
-) -> dict[str, Any]:
-    """Return the columns of work, or its error, with status and duration.
+def run_and_log(
+    work: Callable[[], T],
+    failed: Callable[[Exception], T],
+    row_of: Callable[[T], Mapping[str, Any]],
+) -> tuple[T, int]:
+    """Return what work returns, or what its error becomes, and its milliseconds.
 
     Args:
-        work: Returns the columns.
-        refusal_of: Returns the reason of an error by which a partition is skipped; None for one by
-            which it fails.
+        work: Is about one partition.
+        failed: Returns the value for an error; other partitions go on.
+        row_of: Returns the columns of a value, for the log line of the end.
     """
     started = time.perf_counter()
+    error = None
     try:
-        row = work()
-    except Exception as error:  # noqa: BLE001  # the row carries it; other partitions go on
+        value = work()
+    except Exception as caught:  # noqa: BLE001  # the value carries it
+        value, error = failed(caught), caught
+    if _log.isEnabledFor(logging.INFO):
+        _log_end(row_of(value), error)
+    return value, round((time.perf_counter() - started) * 1000)
+
+
+def attempt_row(
+    name: Mapping[str, Any],
+    work: Callable[[], dict[str, Any]],
+    refusal_of: RefusalOf = lambda _: None,
+) -> dict[str, Any]:
+    """Return a partition's name and the columns of work, or its error.
+
+    An error comes with its status; the duration is there in either case.
+
+    Args:
+        name: The first columns of the row: root, topic and partition among them.
+        work: Returns the others.
+        refusal_of: Returns the reason of an error by which the partition is skipped; None for one
+            by which it fails.
+    """
+
+    def failed(error: Exception) -> dict[str, Any]:
         reason = refusal_of(error)
         status = Status.FAILED if reason is None else Status.SKIPPED
-        row = {"status": status, "reason": reason, **describe_failure(error)}
-        log_end(row, error)
-    else:
-        log_end(row)
-    return row | {"duration_ms": round((time.perf_counter() - started) * 1000)}
+        return {"status": status, "reason": reason, **describe_failure(error)}
+
+    with log_fields(**{key: name[key] for key in ("root", "topic", "partition")}):
+        row, duration_ms = run_and_log(work, failed, dict)
+    return {**name, **row, "duration_ms": duration_ms}
 
 
 def attempt_directory(
     row: Mapping[str, Any],
     work: Callable[[], dict[str, Any]],
-    refusal_of: Callable[[Exception], str | None] = lambda _: None,
+    refusal_of: RefusalOf = lambda _: None,
 ) -> dict[str, Any]:
-    """Return the row of a partition directory: its name, and as attempt_row.
+    """Return ``attempt_row`` of a partition directory.
 
     Args:
         row: Of ``schemas.PARTITION``; an error that it carries is handed on, and nothing tried.
-        work: As there.
-        refusal_of: As there.
+        work: Returns the columns beside its name.
+        refusal_of: As for ``attempt_row``.
     """
     name = {key: row[key] for key in ("root", "topic", "partition", "directory")}
-    with log_fields(**{key: name[key] for key in ("root", "topic", "partition")}):
-        return name | attempt_row(lambda: error_of(row) or work(), refusal_of)
+    return attempt_row(name, lambda: error_of(row) or work(), refusal_of)
 
 
 def needs_recovery(error: Exception) -> Reason | None:
@@ -84,7 +110,7 @@ def needs_recovery(error: Exception) -> Reason | None:
     return Reason.RECOVERY_REQUIRED if isinstance(error, RecoveryRequiredError) else None
 
 
-def log_end(row: Mapping[str, Any], error: Exception | None = None) -> None:
+def _log_end(row: Mapping[str, Any], error: Exception | None) -> None:
     """Log a partition's changed files, or the error of its work.
 
     Nothing else is logged.
@@ -92,8 +118,6 @@ def log_end(row: Mapping[str, Any], error: Exception | None = None) -> None:
     The driver logs a failure as an error when the row has reached it; this line comes at once, and
     has a traceback where no commit has made a row of the error before.
     """
-    if not _log.isEnabledFor(logging.INFO):
-        return
     if row.get("error_class") is not None:
         directory = getattr(error, "directory", None)
         with log_fields(error_class=row["error_class"], directory=directory):

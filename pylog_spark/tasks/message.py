@@ -5,9 +5,9 @@ and messages of rows.
 """
 
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from pylog_spark.rows import Int32, Number, Text, column, row_reader, row_writer
 from pylog_spark.schemas import STEPS, Failure, PartitionName, Status
 from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.cells import join_rows
-from pylog_spark.tasks.failures import log_end
+from pylog_spark.tasks.failures import RefusalOf, run_and_log
 
 MessageT = TypeVar("MessageT")
 
@@ -67,7 +67,7 @@ def attempt(
     work: Callable[[MessageT], MessageT],
     of: PartitionName | None = None,
     *,
-    refusal_of: Callable[[Exception], str | None] = lambda _: None,
+    refusal_of: RefusalOf = lambda _: None,
 ) -> MessageT:
     """Return the message from work, or its error, with the duration.
 
@@ -79,22 +79,20 @@ def attempt(
         refusal_of: Returns the reason of an error by which a partition is skipped; None for one by
             which it fails. For messages with ``status`` and ``reason``.
     """
-    started = time.perf_counter()
-    message: Any = head
-    before: Failure = message.failure
+    before: Any = head
+
+    def failed(error: Exception) -> Any:
+        reason = refusal_of(error)
+        refusal = {} if reason is None else {"status": Status.SKIPPED.value, "reason": reason}
+        return replace(before, failure=Failure.of(error), **refusal)
+
+    def row_of(message: Any) -> Mapping[str, Any]:
+        is_logged = before.failure and message.failure == before.failure
+        return {} if is_logged else row_writer(type(head))(message)
+
     with log_fields(**({} if of is None else asdict(of))):
-        try:
-            message = work(head)
-        except Exception as error:  # noqa: BLE001  # the message carries it; other partitions go on
-            message = replace(message, failure=Failure.of(error))
-            reason = refusal_of(error)
-            if reason is not None:
-                message = replace(message, status=Status.SKIPPED.value, reason=reason)
-            log_end(row_writer(type(head))(message), error)
-        else:
-            if not before or message.failure != before:
-                log_end(row_writer(type(head))(message))
-    ended: MessageT = replace(message, duration_ms=round((time.perf_counter() - started) * 1000))
+        message, duration_ms = run_and_log(partial(work, head), failed, row_of)
+    ended: MessageT = replace(message, duration_ms=duration_ms)
     return ended
 
 

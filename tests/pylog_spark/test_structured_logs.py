@@ -11,7 +11,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import redirect_stderr
-from dataclasses import replace
+from dataclasses import asdict, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,18 @@ from pylog_spark.operations.differences.task import (
 )
 from pylog_spark.operations.doctor import task as forecasts
 from pylog_spark.operations.doctor.task import forecast_partition
+from pylog_spark.operations.ingest import task as ingestion
+from pylog_spark.operations.ingest.task import IngestContext, compare_with_manifests
 from pylog_spark.operations.materialize import task as materialization
 from pylog_spark.operations.materialize.task import MaterializeContext, write_partitions
+from pylog_spark.operations.recover import task as recovery
+from pylog_spark.operations.recover.task import observe_recovery
 from pylog_spark.operations.verify import task as verification
 from pylog_spark.operations.verify.task import Stretch, Target, verify_stretch
+from pylog_spark.options import HighWatermarkSource
 from pylog_spark.options.choices import Level
-from pylog_spark.schemas import Failure
+from pylog_spark.rows import rows_to_batch
+from pylog_spark.schemas import PARTITION, Failure
 from pylog_spark.structured_logs import (
     LogFormat,
     TaskLogs,
@@ -54,6 +60,7 @@ from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.errors import CorruptRecordError
 from storage_core.filenames import TopicPartition
+from storage_core.maintenance.ingest.partition import IngestRules
 from storage_core.maintenance.replication.places import PartitionPlaces
 from storage_core.maintenance.verification.options import DirectoryContext
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
@@ -163,6 +170,15 @@ TARGET = Target(
     context=DirectoryContext(role=Role.BROKER, is_clean=True),
     checkpoints=PartitionCheckpoints(),
 )
+LISTED = rows_to_batch(PARTITION, [asdict(REF.name) | {"directory": "/log/a-b-7"}])
+INGEST_CONTEXT = IngestContext(
+    run_id="run",
+    mirror="/mirror",
+    root="/log",
+    rules=IngestRules(),
+    high_watermark=HighWatermarkSource.CHECKPOINT,
+    lease=None,
+)
 
 
 @pytest.mark.usefixtures("as_json")
@@ -200,6 +216,10 @@ TARGET = Target(
             "/log",
             id="materialize",
         ),
+        pytest.param(lambda: observe_recovery(iter([LISTED]), None), "/log", id="recover"),
+        pytest.param(
+            lambda: compare_with_manifests(iter([LISTED]), INGEST_CONTEXT), "/log", id="ingest"
+        ),
     ],
 )
 def test_what_a_task_says_of_a_failure_names_the_partition_in_every_operation(
@@ -216,6 +236,8 @@ def test_what_a_task_says_of_a_failure_names_the_partition_in_every_operation(
         (differences, "find_differences"),
         (copies, "_choose"),
         (materialization, "_write"),
+        (recovery, "_look"),
+        (ingestion, "_look"),
     ):
         monkeypatch.setattr(task, step, fail)
     list(work())

@@ -143,7 +143,7 @@ def _compare(row: Mapping[str, Any], context: IngestContext) -> dict[str, Any]:
         "directory": name,
         "listed_ms": SystemClock().now_ms(),
     }
-    return found | attempt_row(partial(_look, row, context))
+    return attempt_row(found, partial(_look, row, context))
 
 
 def _look(row: Mapping[str, Any], context: IngestContext) -> dict[str, Any]:
@@ -177,9 +177,8 @@ def _attempt(row: Mapping[str, Any], context: IngestContext, checkpoints: Any) -
             "segments_before",
         )
     }
-    found = attempt_row(lambda: _ingest(row, context, checkpoints()), _refusal_of)
-    found["duration_ms"] += row["duration_ms"]
-    return kept | found
+    found = attempt_row(kept, lambda: _ingest(row, context, checkpoints()), _refusal_of)
+    return found | {"duration_ms": found["duration_ms"] + row["duration_ms"]}
 
 
 def _refusal_of(error: Exception) -> str | None:

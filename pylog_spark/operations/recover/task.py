@@ -25,7 +25,7 @@ from pylog_spark.tasks.ahead import (
     map_in_turns,
     map_partitions,
 )
-from pylog_spark.tasks.failures import attempt_row, error_of
+from pylog_spark.tasks.failures import attempt_directory
 from pylog_spark.tasks.fingerprints import digest_operations
 from pylog_spark.tasks.listing import (
     REASON_OF_OTHER_KIND,
@@ -175,9 +175,7 @@ def _observe_row(
     context: RunContext,
     checkpoints_of: Callable[[str], Checkpoints],
 ) -> dict[str, Any]:
-    found = {name: row[name] for name in ("root", "topic", "partition", "directory")}
-    failed = error_of(row)
-    return found | (failed or attempt_row(partial(_look, row, context, checkpoints_of)))
+    return attempt_directory(row, partial(_look, row, context, checkpoints_of))
 
 
 def _look(
