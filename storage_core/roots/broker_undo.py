@@ -8,6 +8,7 @@ left in the middle is finished. Two attempts never work on a partition at the sa
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -357,8 +358,9 @@ class BrokerUndo:
 
 
 def _check(undo: BrokerPartitionUndo) -> Undone:
-    undo.verify()
-    undone = undo.describe(check_partition(LocalStore(Path(undo.location)), undo.commits))
+    with _changed_since_run():
+        undo.verify()
+        undone = undo.describe(check_partition(LocalStore(Path(undo.location)), undo.commits))
     if undone.is_needed and undo.malformed is not None:
         file, line = undo.malformed.file, undo.malformed.line
         raise CheckpointError(file, line, undo.malformed.reason + _MALFORMED)
@@ -366,9 +368,22 @@ def _check(undo: BrokerPartitionUndo) -> Undone:
 
 
 def _undo(undo: BrokerPartitionUndo, access: "BrokerAccess") -> Undone:
-    with access.alone(undo.location) as store:
+    with _changed_since_run(), access.alone(undo.location) as store:
         undo.verify()
         return undo.describe(undo_partition(store, undo.commits, settling=plan_settling))
+
+
+@contextmanager
+def _changed_since_run() -> Iterator[None]:
+    """Refuse a partition that is not as the run left it.
+
+    Raises:
+        GuardRefusedError: Somebody else has changed it.
+    """
+    try:
+        yield
+    except ChangedWhileReadError as error:
+        raise GuardRefusedError("CHANGED_SINCE_RUN", str(error)) from error
 
 
 def _entries_before(

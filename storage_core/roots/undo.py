@@ -43,7 +43,8 @@ class Undone:
 
 
 UndoT = TypeVar("UndoT", bound=PartitionUndo)
-# Done in a task; None where the run has changed nothing.
+# Done in a task; None where the run has changed nothing. A refusal says why a partition stays as it
+# is: where the store itself refuses, that is a failure.
 UndoWork = Callable[[UndoT], Undone | None]
 
 

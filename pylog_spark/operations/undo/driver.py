@@ -76,21 +76,26 @@ def _undo_roots(run: Run, undoes: str) -> Iterator[pa.Table]:
     folder = None if options.trash is None else _run_folder(undoes, options.trash)
     if folder is not None and not options.dry_run:
         run.held.enter_context(hold_run(folder))
+    # A dry run has no disk to leave alone: it tells of one that fails, as of the others.
+    is_alone = len(job.roots) == 1 and not options.dry_run
     roots = [
-        root.open().hold(
-            run_id=job.run_id, mark_clean=options.mark_clean, is_alone=len(job.roots) == 1
-        )
+        root.open().hold(run_id=job.run_id, mark_clean=options.mark_clean, is_alone=is_alone)
         for root in job.roots
     ]
     locks = [run.held.enter_context(ExitStack()) for _ in roots]
     # All of them are held before the first is touched: whoever is refused one has changed nothing.
+    # Entering a log directory finishes what killed runs began there, so those come last.
     for root, lock in () if options.dry_run else zip(roots, locks, strict=True):
         run.roots[root.location] = root
         try:
             lock.enter_context(root)
         except StorageError as error:
             root.give_up(error)
-    for root, lock in zip(roots, locks, strict=True):
+    # A store that fails ends the run: by then the disks are undone.
+    for _, root, lock in sorted(
+        zip(job.roots, roots, locks, strict=True),
+        key=lambda each: each[0].role.facts.keeps_generations,
+    ):
         undo = root.undo_of(undoes, folder)
         yield run.recorder.each_result(_undo_root(run, root, undo, lock), action=job.action)
         run.notes += tuple(undo.end())
@@ -117,9 +122,9 @@ def _undo_root(
     with lock:
         for part in undo.parts(run.job.topics):
             ended: dict[str, DirectoryResult] = {}
-            if run.job.options.dry_run:
+            if root.failure is None and run.job.options.dry_run:
                 ended = _ask(run, root, undo, part, undo.check, Status.PLANNED)
-            else:
+            elif root.failure is None:
                 try:
                     _undo_part(run, root, undo, part, ended)
                 except StorageError as error:
@@ -146,8 +151,6 @@ def _undo_part(
     ended: dict[str, DirectoryResult],
 ) -> None:
     """Undo a part of a root's partitions; add their results."""
-    if root.failure is not None:
-        return
     checked: dict[str, DirectoryResult] = {}
     due = part
     if undo.moves_files:
@@ -180,22 +183,26 @@ def _ask(
     if not part:
         return {}
     tasks = count_look_tasks(len(part), slots=run.engine.slots)
+    is_look = are_looked_at_here(len(part))
     if undo.moves_files:
         tasks = min(tasks, run.disks.per_disk or tasks)
+        is_look = len(part) <= _FEW
     what = "compare" if status is Status.PLANNED else "put back"
     # Whoever undoes a partition holds its claim or asks for the lease, wherever that is done.
     results = run.engine.ask(
         [part[number::tasks] for number in range(tasks)],
-        partial(undo_partitions, work=work, status=status),
+        partial(undo_partitions, work=work, status=status, in_turns=undo.moves_files),
         DirectoryResult,
         f"{run.job.title}: {what} {len(part)} partitions of {root.location}",
-        is_look=len(part) <= _FEW if undo.moves_files else are_looked_at_here(len(part)),
+        is_look=is_look,
     )
     return {each.directory or "": each for each in results}
 
 
 def check_undo(run_id: str, options: JobOptions, roots: Sequence[str] = ()) -> tuple[LogRoot, ...]:
     """Return the roots that an undo is about, before anything is touched.
+
+    Managed roots come first.
 
     Args:
         run_id: The run that is undone.
@@ -207,11 +214,9 @@ def check_undo(run_id: str, options: JobOptions, roots: Sequence[str] = ()) -> t
             a log directory.
         CheckpointError: The trash cannot be understood.
     """
-    touched: list[LogRoot] = []
+    touched = resolve_managed(roots) if roots else []
     if options.trash is not None or not roots:
         touched += kept_roots(_run_folder(run_id, options.trash))
-    if roots:
-        touched += resolve_managed(roots)
     check_ledger(touched, options.ledger)
     return tuple(touched)
 

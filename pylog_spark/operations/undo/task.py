@@ -9,14 +9,14 @@ from dataclasses import replace
 from functools import partial
 
 from pylog_spark.schemas import Failure, Reason, Status
-from pylog_spark.tasks.ahead import is_remote, map_ahead, map_in_turns
+from pylog_spark.tasks.ahead import map_ahead, map_in_turns
 from pylog_spark.tasks.message import DirectoryResult, attempt
-from storage_core.errors import ChangedWhileReadError, GuardRefusedError, LeaseLostError
+from storage_core.errors import GuardRefusedError, StoreRefusedError
 from storage_core.roots.undo import UndoT, UndoWork
 
 
 def undo_partitions(
-    undos: Sequence[UndoT], work: UndoWork[UndoT], status: Status
+    undos: Sequence[UndoT], work: UndoWork[UndoT], status: Status, *, in_turns: bool
 ) -> Iterator[DirectoryResult]:
     """Undo partitions; yield the results of those that the run changed.
 
@@ -24,13 +24,14 @@ def undo_partitions(
         undos: The partitions, all of one root.
         work: Undoes one, or foretells that.
         status: Of those that were, or would be, undone.
+        in_turns: Whether the work moves files, which computes more than it waits.
     """
 
     def undo_one(undo: UndoT) -> DirectoryResult:
         head = DirectoryResult(directory=undo.location, status=Status.FAILED.value)
         return attempt(head, partial(_undo, undo, work, status))
 
-    map_each = map_ahead if any(is_remote(undo.location) for undo in undos) else map_in_turns
+    map_each = map_in_turns if in_turns else map_ahead
     return (each for each in map_each(undo_one, undos) if each.status is not None)
 
 
@@ -41,11 +42,8 @@ def _undo(
     skipped = replace(head, status=Status.SKIPPED.value)
     try:
         undone = work(undo)
-    except ChangedWhileReadError as error:
-        reason = Reason.CHANGED_SINCE_RUN.value
-        return replace(skipped, reason=reason, failure=Failure(error=str(error)))
-    except LeaseLostError:
-        raise
+    except StoreRefusedError:
+        raise  # it keeps nobody's way back, and a second try may do it
     except GuardRefusedError as error:
         return replace(skipped, reason=error.code, failure=Failure(error=error.reason))
     if undone is None:

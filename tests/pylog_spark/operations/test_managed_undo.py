@@ -1,5 +1,6 @@
 """Undo and purge of managed roots: another generation, and what no generation needs any more."""
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -9,18 +10,20 @@ from pylog_spark.engines.local_engine import LocalEngine
 from pylog_spark.operations.purge import driver as purge_module
 from pylog_spark.operations.purge.driver import purge
 from pylog_spark.operations.undo import driver as undo_module
-from pylog_spark.operations.undo.driver import undo
+from pylog_spark.operations.undo.driver import check_undo, undo
 from pylog_spark.options import JobOptions
 from storage_core.catalog.roles import Role
 from storage_core.clock import SystemClock
-from storage_core.errors import GuardRefusedError
+from storage_core.errors import GuardRefusedError, StorageError
 from storage_core.filenames import TopicPartition, log_file
 from storage_core.roots import managed_undo
-from storage_core.roots.managed import HeldManagedRoot
+from storage_core.roots.managed import HeldManagedRoot, ManagedAccess
 from storage_core.store import ManagedStore, ObjectStore, open_object_store
 from storage_core.store.managed_root import create_root
+from tests.kit.compare import read_tree
 from tests.pylog_spark.broker_roots import broker_directory
 from tests.pylog_spark.managed_roots import CREATED_MS, ManagedTwin, managed_twin
+from tests.pylog_spark.operations.test_undo_failing_disks import TwoDisks, compacted
 
 SMALL = ["clean-headers-none-s101", "clean-hw-none-s161"]
 RUN = "20260102T030405Z-0a1b2c3d"
@@ -97,6 +100,61 @@ def test_a_lease_of_somebody_else_refuses_an_undo_with_the_holders_name(twin):
         pytest.raises(GuardRefusedError, match="nightly"),
     ):
         undo(RUN, options(), roots=[twin.location])
+
+
+@pytest.fixture
+def of_both(twin, tmp_path) -> TwoDisks:
+    """A run that compacted a log directory and changed a managed root."""
+    disks = compacted(tmp_path, SMALL[:1])
+    publish(twin, SMALL[1], RUN, b"of the run")
+    return disks
+
+
+def test_who_is_refused_a_lease_leaves_a_log_directory_as_a_killed_run_left_it(twin, of_both):
+    path = of_both.roots[SMALL[0]].path
+    (path / f"{SMALL[0]}-0" / "pylog-scratch-of-a-killed-run").write_bytes(b"1")
+    before = read_tree(path)
+    told = replace(of_both.options, role=None)
+    assert [root.location for root in check_undo(RUN, told, [twin.location])] == [
+        twin.location,
+        str(path),
+    ]
+    with (
+        HeldManagedRoot(twin.location, run_id="nightly"),
+        pytest.raises(GuardRefusedError, match="nightly"),
+    ):
+        undo(RUN, told, roots=[twin.location])
+    assert read_tree(path) == before
+    report = undo(RUN, told, roots=[twin.location])
+    assert {row["status"] for row in rows_of(report).values()} == {"done"}
+    of_both.check_undone(SMALL[0])
+
+
+def test_log_directories_are_undone_before_a_store_that_fails_ends_the_undo(
+    twin, of_both, monkeypatch
+):
+    def fail(objects):
+        raise StorageError(objects.url, "Input/output error")
+
+    monkeypatch.setattr(managed_undo, "list_partitions", fail)
+    with pytest.raises(StorageError, match="Input/output error"):
+        undo(RUN, replace(of_both.options, role=None), roots=[twin.location])
+    of_both.check_undone(SMALL[0])
+
+
+def test_partitions_of_a_root_on_a_disk_are_undone_at_the_same_time(twin, monkeypatch):
+    for topic in SMALL:
+        publish(twin, topic, RUN, b"of the run")
+    meeting = threading.Barrier(len(SMALL), timeout=20)
+    commit = ManagedAccess.publish
+
+    def together(access, store, result):
+        meeting.wait()
+        commit(access, store, result)
+
+    monkeypatch.setattr(ManagedAccess, "publish", together)
+    report = undo(RUN, options(), roots=[twin.location], place=Local(1))
+    assert [row["status"] for row in rows_of(report).values()] == ["done"] * len(SMALL)
 
 
 @pytest.fixture

@@ -224,3 +224,19 @@ def test_where_the_only_disk_fails_the_undo_does(tmp_path):
     assert disks.marker(BAD) is None
     assert undo(RUN, disks.options).exit_code == 0
     disks.check_undone(BAD)
+
+
+@pytest.mark.parametrize("names", [[BAD], [BAD, GOOD]], ids=["the only disk", "two disks"])
+def test_a_dry_run_says_of_a_disk_that_fails_what_is_not_to_be_put_back(tmp_path, names):
+    disks = compacted(tmp_path, names)
+    checkpoint = disks.roots[BAD].path / CLEANER_FILE
+    checkpoint.unlink()
+    checkpoint.mkdir()
+    report = undo(RUN, replace(disks.options, dry_run=True))
+    assert report.exit_code == 4
+    rows = {row["topic"]: row for row in report.results.to_pylist()}
+    assert {name: row["status"] for name, row in rows.items()} == {
+        name: "failed" if name == BAD else "planned" for name in names
+    }
+    assert CLEANER_FILE in rows[BAD]["error"]
+    assert all(disks.partition(name) == disks.after[name] for name in names)

@@ -13,7 +13,7 @@ from pylog_spark.rows import row_writer
 from pylog_spark.schemas import Status
 from pylog_spark.tasks.message import DirectoryResult
 from storage_core.catalog.topic_filter import TopicFilter
-from storage_core.errors import ConditionFailedError
+from storage_core.errors import ChangedWhileReadError, ConditionFailedError, UnsafeStoreError
 from storage_core.filenames import TopicPartition
 from storage_core.roots import managed_undo
 from storage_core.roots.managed import HeldManagedRoot, ManagedAccess
@@ -60,7 +60,9 @@ def undone(undo: ToldUndo, topics: Sequence[str] = SMALL) -> list[dict[str, Any]
     """Return the rows of a task, but for the time it took."""
     asked = ManagedUndo(root=HeldManagedRoot(undo.twin.location, run_id=UNDO), run_id=RUN)
     [part] = asked.parts(TopicFilter(topics=tuple(topics)))
-    results = undo_partitions(pickle.loads(pickle.dumps(part)), undo.work, undo.status)
+    results = undo_partitions(
+        pickle.loads(pickle.dumps(part)), undo.work, undo.status, in_turns=False
+    )
     return [row_writer(DirectoryResult)(replace(each, duration_ms=0)) for each in results]
 
 
@@ -123,6 +125,25 @@ def test_whom_somebody_else_overtook_does_not_say_that_it_was_he(twin, monkeypat
         [row] = undone(undo, SMALL[:1])
     assert (row["status"], row["error_class"]) == ("failed", ConditionFailedError.__name__)
     assert twin.store(SMALL[0]).manifest.run_id == "without-a-lease"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnsafeStoreError("memory://store", "a write went through that had to be refused"),
+        ChangedWhileReadError("0.log", "version 1", "another one"),
+    ],
+    ids=["unsafe store", "changed"],
+)
+def test_what_the_store_refuses_is_a_failure_of_the_undo(twin, monkeypatch, error):
+    def refuse(access: ManagedAccess, store: ManagedStore, result: dict[str, Any]) -> None:
+        raise error
+
+    monkeypatch.setattr(ManagedAccess, "publish", refuse)
+    with held(twin) as undo:
+        [row] = undone(undo, SMALL[:1])
+    assert (row["status"], row["reason"]) == ("failed", None)
+    assert row["error_class"] == type(error).__name__
 
 
 @pytest.mark.item("FLT-10")
