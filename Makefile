@@ -55,7 +55,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DELETE_ON_ERROR:
 .PHONY: help setup kernels aarch64 run fmt lint types imports test crash prescriptions nights kills interruptions locks fuzz brokers clusters forecasts sparks notebooks airflow docs pex deploy python314 bench scale s3 spread mass check wheel lock clean
 
-help: ## Print this list
+help: ## Print this list; times are those of two cores
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
 		while IFS='|' read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
 
@@ -66,7 +66,7 @@ setup: $(VENV)/.for-all kernels ## Create .venv with everything, and what the te
 kernels: $(VENV)/.for-run ## Compile the kernels for the CPUs that most machines have: for the wheel, and for this checkout
 	$(RUN) tests.kit.prebuilt_kernels
 
-aarch64: $(AARCH64)/.created kernels ## The same for ARM servers by QEMU, in a wheel with both (Debian; ten minutes)
+aarch64: $(AARCH64)/.created kernels ## The same for ARM servers by QEMU, in a wheel with both (Debian's packages; ten minutes)
 	$(AARCH64)/bin/python -m tests.kit.prebuilt_kernels
 	$(AARCH64)/bin/python -m pytest --noconftest --hypothesis-profile ci -p no:cacheprovider $(KERNEL_TESTS)
 	$(MAKE) wheel
@@ -89,16 +89,16 @@ lint: $(VENV)/.for-all ## Check format, lint rules, spelling, names and first li
 	$(RUN) docs.words
 	$(VENV)/bin/codespell
 
-types: $(VENV)/.for-all ## Check types (mypy --strict)
+types: $(VENV)/.for-all ## Check types (mypy --strict; lint, types and imports take two minutes)
 	$(RUN) mypy
 
 imports: $(VENV)/.for-all ## Check who imports whom
 	$(VENV)/bin/lint-imports --no-logo
 
-test: $(VENV)/.for-all ## Run all tests in WORKERS=2 processes; PYTHON=/path/to/python3.13 for another
+test: $(VENV)/.for-all ## Run all tests in WORKERS=2 processes; PYTHON=/path/to/python3.13 for another (17 to 23 minutes; more where a disk is slow)
 	$(RUN) pytest $(SHARED) $(PYTEST)
 
-crash: $(VENV)/.for-all ## Kill compaction, recovery, retention, undo at every step, or take the power away; in memory, MEMORY= for the disk (an hour)
+crash: $(VENV)/.for-all ## Kill compaction, recovery, retention, undo at every step, or take the power away; in memory (40 to 60 minutes), MEMORY= for the disk (three hours)
 	$(if $(MEMORY),TMPDIR=$(MEMORY)) PYLOG_CRASH_ALL=1 $(RUN) pytest $(SHARED) --dist worksteal \
 		--override-ini tmp_path_retention_policy=failed -m crash tests/crash $(PYTEST)
 
@@ -118,7 +118,7 @@ locks: $(VENV)/.for-all ## Kill processes of N=200 runs while a broker waits for
 	PYLOG_CRASH_ALL=1 PYLOG_LOCK_ROUNDS=$(or $(N),200) $(RUN) pytest -s \
 		tests/crash/test_foreign_locks.py tests/crash/test_brokers_at_once.py $(PYTEST)
 
-fuzz: $(VENV)/.for-all ## N=35000 changed partitions three times over, out-of-range reads checked; a sample without
+fuzz: $(VENV)/.for-all ## N=35000 changed partitions three times over, out-of-range reads checked; a sample without (hours)
 	NUMBA_BOUNDSCHECK=1 PYLOG_FUZZ_ROUNDS=$(or $(N),35000) $(RUN) pytest tests/fuzz $(PYTEST)
 	PYLOG_FUZZ_ROUNDS=2000 PYLOG_FUZZ_SEED=$(or $(N),35000) $(RUN) pytest tests/fuzz $(PYTEST)
 
@@ -128,7 +128,7 @@ brokers: $(VENV)/.for-all ## Brokers of 2.8 to 4.4: doctor on what they leave, a
 clusters: $(VENV)/.for-all ## Audit what N=10 nights of three real brokers leave, and see what they then do; SEED=32 (an hour)
 	PYLOG_CLUSTER_ROUNDS=$(or $(N),10) PYLOG_CLUSTER_SEED=$(or $(SEED),32) $(RUN) pytest -s tests/oracle/test_audit_against_brokers.py $(PYTEST)
 
-forecasts: $(VENV)/.for-all ## The doctor's word beside a real broker's start: accidents, N=200 pairs of them; PART=1/4, goes on where it was
+forecasts: $(VENV)/.for-all ## The doctor's word beside a real broker's start: accidents, N=200 pairs of them; PART=1/4; goes on where it was, rm build/forecasts.jsonl begins anew (an hour, and another for the pairs)
 	$(RUN) tests.oracle.forecasts --pairs $(or $(N),200) --part $(or $(PART),1/1) --results build/forecasts.jsonl
 
 sparks: $(SPARKS:%=build/spark-%/.created) ## The format on PySpark 4.0, 4.1 and 4.2, classic and over Connect (half an hour)
@@ -144,7 +144,7 @@ notebooks: $(VENV)/.for-notebooks ## Execute notebooks/ and keep what they show 
 airflow: $(VENV)/.for-all $(AIRFLOW)/.created ## Parse, render and run jobs/dags in a real Airflow, in an environment of its own (five minutes)
 	PYLOG_AIRFLOW=$(abspath $(AIRFLOW)) $(RUN) pytest -m airflow tests/airflow $(PYTEST)
 
-docs: $(VENV)/.for-docs ## Build the site from docs/ and from what the program declares, to build/docs
+docs: $(VENV)/.for-docs ## Build the site from docs/ and from what the program declares, to build/docs; a warning fails (a minute)
 	$(RUN) sphinx --fail-on-warning --keep-going --quiet --builder html docs build/docs
 
 pex: $(PEX) ## Write build/pylog.pex: the program and all that it needs but Python, in one file (two minutes)
@@ -155,16 +155,16 @@ deploy: $(VENV)/.for-deploy $(PEX) ## What is deployed, run where nothing is ins
 python314: $(VENV)/.for-all ## Debian's unstable in a folder: README's commands and tests on its Python; needs root, debootstrap (an hour)
 	$(RUN) pytest -m deploy tests/deploy/test_bare_debian.py -s $(PYTEST)
 
-bench: $(VENV)/.for-bench ## Measure beside Apache Kafka on the same machine; keep what it finds in docs/performance.md (an hour)
+bench: $(VENV)/.for-bench ## Measure beside Apache Kafka on the same machine; keep what it finds in docs/performance.md; 18 GB of disk (an hour)
 	$(RUN) pytest -m bench -s --ignore tests/bench/test_bench_scale.py --ignore tests/bench/test_bench_spread.py $(PYTEST)
 
 scale: $(VENV)/.for-all ## Plan 1,000 to 100,000 partitions without their bytes; time and memory (half an hour)
 	$(RUN) pytest -m bench -s tests/bench/test_bench_scale.py $(PYTEST)
 
-s3: $(VENV)/.for-all ## Ask versitygw too, a server that people run; built the first time, which needs Go
+s3: $(VENV)/.for-all ## Ask versitygw too, a server that people run; built the first time, which needs Go (five minutes)
 	PYLOG_S3=1 $(RUN) pytest $(SHARED) tests/s3 $(PYTEST)
 
-spread: $(VENV)/.for-all ## Measure memory of 50 million keys by shuffle, and a skewed directory on two slots
+spread: $(VENV)/.for-all ## Measure memory of 50 million keys by shuffle, and a skewed directory on two slots (some minutes)
 	$(RUN) pytest -m bench -s tests/bench/test_bench_spread.py $(PYTEST)
 
 mass: $(VENV)/.for-run ## Count concepts, compare with main, keep the numbers in docs/mass.json; LIST="class names with two meanings"

@@ -223,7 +223,7 @@ PURGE_AFTER: Final = Option[int](
     kind=DURATION,
     default=72 * 3_600_000,
     metavar="TIME",
-    help="How long the trash of former runs is kept. Default: 72h.",
+    help="How long trash and superseded generations are kept. Default: 72h.",
     is_in_files=True,
     doc="how long what former runs put aside is kept",
 )
@@ -465,7 +465,7 @@ KEY_SIDECARS: Final = Option[str | None](
     kind=TRASH_FOLDER,
     default=None,
     metavar="DIR",
-    help="Keep keys of cleaned segments in this folder; the next round reads only changes.",
+    help="Keep hashes of cleaned keys in this folder; the next round reads only changes.",
 )
 KEEP_DELETED: Final = Option[bool](
     name="keep_deleted",

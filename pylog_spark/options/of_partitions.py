@@ -138,7 +138,7 @@ NO_TRUNCATE: Final = Option[bool](
     flag="--no-truncate",
     kind=SWITCH,
     default=False,
-    help="Change nothing if records would be cut.",
+    help="Change nothing if anything would be cut.",
 )
 TRUNCATE_TO: Final = Option[int](
     name="to",
