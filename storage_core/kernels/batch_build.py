@@ -106,21 +106,34 @@ def _record_body_size(
 
 
 @kernel
-def size_headers(rows: RecordRows) -> None:
-    """Fill header_bytes."""
-    for i in range(rows.header_bytes.size):
+def size_headers(
+    header_first: NDArray[np.int64],
+    header_key_length: NDArray[np.int64],
+    header_value_length: NDArray[np.int64],
+    body_bytes: NDArray[np.int64],
+) -> None:
+    """Fill body_bytes with the size of each record's headers, for cut_batches.
+
+    This kernel and cut_batches take single columns of the rows: each array that Python hands to a
+    kernel costs time at every call, and small batches are many calls.
+    """
+    for i in range(body_bytes.size):
         size = 0
-        for header in range(rows.header_first[i], rows.header_first[i + 1]):
-            key_length = rows.header_key_length[header]
-            value_length = rows.header_value_length[header]
+        for header in range(header_first[i], header_first[i + 1]):
+            key_length, value_length = header_key_length[header], header_value_length[header]
             size += varlong_size(key_length) + key_length
             size += varlong_size(value_length) + max(value_length, 0)
-        rows.header_bytes[i] = size
+        body_bytes[i] = size
 
 
 @kernel
 def cut_batches(
-    rows: RecordRows,
+    key_length: NDArray[np.int64],
+    value_length: NDArray[np.int64],
+    timestamps: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    header_first: NDArray[np.int64],
+    body_bytes: NDArray[np.int64],
     max_batch_bytes: int,
     max_batch_records: int,
     batch_end: NDArray[np.int64],
@@ -131,7 +144,12 @@ def cut_batches(
     Each batch gets as many records as fit.
 
     Args:
-        rows: The records; gets body_bytes.
+        key_length: int64[n], as of `RecordRows`.
+        value_length: int64[n], as of `RecordRows`.
+        timestamps: int64[n].
+        offsets: int64[n], or empty, as of `RecordRows`.
+        header_first: int64[n + 1], as of `RecordRows`.
+        body_bytes: int64[n], in: size of each record's headers; out: of what follows its length.
         max_batch_bytes: Limit of a batch, header included, before compression. A record that
             alone exceeds it has a batch of its own.
         max_batch_records: Limit of a batch.
@@ -141,7 +159,6 @@ def cut_batches(
     Returns:
         (count, row, status): how many batches; the record at which it stopped, and why, or DONE.
     """
-    timestamps, offsets = rows.timestamps, rows.offsets
     count = 0
     size = HEADER_BYTES
     first = 0
@@ -150,7 +167,8 @@ def cut_batches(
             return count, i, BAD_TIMESTAMP
         if offsets.size > 0 and i > 0 and offsets[i] <= offsets[i - 1]:
             return count, i, BAD_ORDER
-        header_count = rows.header_first[i + 1] - rows.header_first[i]
+        header_count = header_first[i + 1] - header_first[i]
+        headers_bytes = body_bytes[i]
         for _ in range(2):
             delta = i - first
             if offsets.size > 0:
@@ -158,10 +176,10 @@ def cut_batches(
             body = _record_body_size(
                 timestamps[i] - timestamps[first],
                 delta,
-                rows.key_length[i],
-                rows.value_length[i],
+                key_length[i],
+                value_length[i],
                 header_count,
-                rows.header_bytes[i],
+                headers_bytes,
             )
             record = varlong_size(body) + body
             if delta <= MAX_RELATIVE_OFFSET and (
@@ -175,7 +193,7 @@ def cut_batches(
             size = HEADER_BYTES
         if HEADER_BYTES + record > MAX_BATCH_BYTES:
             return count, i, TOO_LARGE
-        rows.body_bytes[i] = body
+        body_bytes[i] = body
         size += record
     if timestamps.size > 0:
         batch_end[count] = timestamps.size

@@ -29,5 +29,4 @@ class RecordRows(NamedTuple):
     header_values: NDArray[np.uint8]
     header_value_start: NDArray[np.int64]
     header_value_length: NDArray[np.int64]  # negative for null
-    header_bytes: NDArray[np.int64]  # of each record, its headers as they are written
-    body_bytes: NDArray[np.int64]  # of each record, what it has after its length
+    body_bytes: NDArray[np.int64]  # of each record, what it has after its length, by cut_batches

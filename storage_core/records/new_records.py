@@ -351,7 +351,6 @@ class NewRecords:
             headers.values.start,
             headers.values.length,
             np.zeros(len(self), np.int64),
-            np.empty(len(self), np.int64),
         )
 
 

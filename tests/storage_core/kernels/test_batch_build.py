@@ -23,10 +23,24 @@ NO_OFFSETS = np.empty(0, np.int64)
 
 
 def cut(cut_batches, size_headers, rows, *, max_bytes=10**6, max_records=3):
-    size_headers(rows)
+    size_headers(
+        rows.header_first, rows.header_key_length, rows.header_value_length, rows.body_bytes
+    )
     count = rows.timestamps.size
     batch_end, batch_bytes = (np.empty(count, np.int64) for _ in range(2))
-    return cut_batches(rows, max_bytes, max_records, batch_end, batch_bytes), batch_end, batch_bytes
+    answer = cut_batches(
+        rows.key_length,
+        rows.value_length,
+        rows.timestamps,
+        rows.offsets,
+        rows.header_first,
+        rows.body_bytes,
+        max_bytes,
+        max_records,
+        batch_end,
+        batch_bytes,
+    )
+    return answer, batch_end, batch_bytes
 
 
 @in_both_ways(
