@@ -217,7 +217,7 @@ def rows_to_batch(schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> pa.Re
 def rows_to_batches(
     schema: pa.Schema, rows: Iterable[Mapping[str, Any]]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows in batches of a few hundred, or of a few megabytes of bytes.
+    """Yield rows in batches of a few hundred, or a few megabytes.
 
     A batch for each row would cost Spark more than the row.
 

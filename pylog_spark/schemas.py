@@ -1,4 +1,4 @@
-"""The columns of every table, declared once as dataclasses.
+"""The columns of tables, declared once as dataclasses.
 
 The dataclass gives rows and schema.
 
@@ -6,9 +6,10 @@ The schema is what executors and readers without a JVM use; ``rows.spark_ddl`` g
 to Spark. Nothing here imports pyspark. Each column carries what it means as its comment, which
 Spark, Delta and a reader of this file see alike.
 
-Rows that people read (results, findings, runs, operations, plans, partitions, segments) name the
-partition by root, topic and number. Rows that travel between the stages of one job name it by its
-``ordinal``, the row number in the table of planned partitions that the driver holds.
+Here are the rows that people read, and those of partitions that are listed, observed and planned.
+They name the partition by root, topic and number. What a task tells the driver or another task is a
+message, declared in the task's module. It names a partition of the run by its ``ordinal``, the row
+number in the table of planned partitions that the driver holds.
 """
 
 import enum

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pylog_spark.operations.differences.task import (
     COMPARED,
     DifferenceRow,
+    directory_of,
     log_name,
     name_of,
     side_columns,
@@ -56,12 +57,11 @@ def compare_copies(targets: Sequence[CopyTarget]) -> Iterator[DifferenceRow]:
     Args:
         targets: The partitions.
     """
-    for rows in map_where_remote(_compare, targets, directory_of=_directory):
+    compared = map_where_remote(
+        _compare, targets, directory_of=lambda target: directory_of(target.name)
+    )
+    for rows in compared:
         yield from rows
-
-
-def _directory(target: CopyTarget) -> str:
-    return next((place.directory for place in target.name.replicas), "")
 
 
 def _compare(target: CopyTarget) -> list[DifferenceRow]:

@@ -87,9 +87,10 @@ class DifferenceRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlacesSize(TaskMessage):
+class PlacesSize:
     """The size of a partition's replicas."""
 
+    ordinal: int = column("number of the partition in the run")
     bytes: int = column("bytes of the segments of all replicas")
     most_bytes: int = column("bytes of the segments of the largest one")
     first_offset: int = column("smallest log start offset")
@@ -129,11 +130,12 @@ def measure_places(items: Sequence[tuple[int, PartitionPlaces]]) -> Iterator[Pla
     Args:
         items: Number and places of each.
     """
-    return map_where_remote(_measure, items, directory_of=_any)
+    return map_where_remote(_measure, items, directory_of=lambda item: directory_of(item[1]))
 
 
-def _any(item: tuple[int, PartitionPlaces]) -> str:
-    return next((place.directory for place in item[1].replicas), "")
+def directory_of(places: PartitionPlaces) -> str:
+    """Return the directory of one of the replicas, empty without any."""
+    return next((place.directory for place in places.replicas), "")
 
 
 def _measure(item: tuple[int, PartitionPlaces]) -> PlacesSize:
@@ -164,8 +166,7 @@ def compare_partitions(
             places, logs, lambda: find_differences(logs, places.topic, places.state, _LOOKS[level])
         )
 
-    compared = map_where_remote(compare, partitions, directory_of=lambda places: _any((0, places)))
-    for rows in compared:
+    for rows in map_where_remote(compare, partitions, directory_of=directory_of):
         yield from rows
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from pylog_spark.operations.verify.report import VerifyRequest
 from pylog_spark.operations.verify.task import (
-    ListedPartition,
     SegmentSizes,
     Stretch,
     Target,
@@ -33,6 +32,7 @@ from pylog_spark.run.planning import (
     WorkUnit,
     are_looked_at_here,
     are_read_here,
+    count_look_tasks,
     pack_units,
 )
 from pylog_spark.run.run import Run
@@ -93,16 +93,17 @@ def _cut(run: Run, targets: Sequence[Target]) -> list[WorkItem[Stretch]]:
     A small partition is one whole stretch, a big one several.
     """
     job, engine = run.job, run.engine
-    places = [
-        ListedPartition(ordinal=target.ordinal, root=target.root, directory=target.directory)
-        for target in targets
+    items = [
+        WorkItem(value=target, size_bytes=0, disk=run.disks.of(target.root)) for target in targets
     ]
-    listed = engine.spread([places], iter, ListedPartition)
-    dealt = run.disks.deal_out(engine, listed, count=len(targets))
+    tasks = count_look_tasks(len(targets), slots=engine.slots)
+    looks = -(-len(targets) // tasks)
+    units = pack_units(items, unit_bytes=looks * ITEM_OVERHEAD_BYTES, per_disk=run.disks.per_disk)
     sizes = {
         each.ordinal: each
-        for each in engine.receive(
-            engine.map_messages(dealt, ListedPartition, measure_segments, SegmentSizes),
+        for each in engine.ask(
+            [unit.values for unit in units],
+            measure_segments,
             SegmentSizes,
             f"{job.title} {job.places}: list segments",
             is_look=are_looked_at_here(len(targets)),

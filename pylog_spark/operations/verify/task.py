@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from pylog_spark.rows import Binary, Number, Text, column
 from pylog_spark.schemas import Failure, FindingRow, PartitionName
 from pylog_spark.tasks.ahead import BYTES_AT_ONCE, Room, map_where_remote
-from pylog_spark.tasks.message import TaskMessage, attempt
+from pylog_spark.tasks.message import attempt
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES, PartitionCheckpoints
 from storage_core.errors import PartitionNotFoundError
@@ -71,17 +71,10 @@ class VerifiedRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListedPartition(TaskMessage):
-    """A partition whose segments a task lists."""
-
-    root: str = column("log directory, as the run was given it")
-    directory: str = column("path of its own directory")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentSizes(TaskMessage):
+class SegmentSizes:
     """The .log files of a partition."""
 
+    ordinal: int = column("row of the partition in the run's own table")
     directory: str = column("its directory; of a managed one that of the generation looked at")
     offsets: tuple[int, ...] = column("base offsets, rising")
     sizes: tuple[int, ...] = column("their lengths")
@@ -142,16 +135,16 @@ class Stretch:
         return self.first_offset <= base_offset and (end is None or base_offset < end)
 
 
-def measure_segments(places: Iterable[ListedPartition]) -> Iterator[SegmentSizes]:
+def measure_segments(targets: Sequence[Target]) -> Iterator[SegmentSizes]:
     """Yield offsets and sizes of each partition's .log files.
 
     A directory that cannot be listed has none: the task that verifies it says why.
     """
-    return map_where_remote(_measure, places, directory_of=attrgetter("directory"))
+    return map_where_remote(_measure, targets, directory_of=attrgetter("directory"))
 
 
-def _measure(place: ListedPartition) -> SegmentSizes:
-    directory = place.directory
+def _measure(target: Target) -> SegmentSizes:
+    directory = target.directory
     try:
         store = open_store(directory)
         segments = sort_files(store.list_files()).segments
@@ -159,7 +152,7 @@ def _measure(place: ListedPartition) -> SegmentSizes:
     except Exception:  # noqa: BLE001  # verifying it meets the same error, and reports it
         segments = ()
     return SegmentSizes(
-        ordinal=place.ordinal,
+        ordinal=target.ordinal,
         directory=directory,
         offsets=tuple(segment.base_offset for segment in segments),
         sizes=tuple(segment.log.size_bytes for segment in segments),

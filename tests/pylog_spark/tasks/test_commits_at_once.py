@@ -23,7 +23,6 @@ from pylog_spark.operations.recover.task import (
 from pylog_spark.operations.retain.task import RetentionContext, SweepWork, commit_sweeps
 from pylog_spark.operations.verify import task as verification
 from pylog_spark.operations.verify.task import (
-    ListedPartition,
     Stretch,
     Target,
     VerifiedRow,
@@ -318,9 +317,11 @@ def test_segments_of_partitions_far_away_are_listed_beside_each_other(monkeypatc
     monkeypatch.setattr(
         verification, "open_store", Meeting(verification.open_store, calls=PARTITIONS)
     )
-    places = [f"managed+memory://nowhere/t-{number}" for number in range(PARTITIONS)]
-    sizes = measure_segments(ListedPartition(directory=place) for place in places)
-    assert [(each.directory, each.sizes) for each in sizes] == [(place, ()) for place in places]
+    targets = [each.target for each in stretches("managed+memory://nowhere", size_bytes=0)]
+    sizes = measure_segments(targets)
+    assert [(each.directory, each.sizes) for each in sizes] == [
+        (target.directory, ()) for target in targets
+    ]
 
 
 @pytest.mark.parametrize(("size_bytes", "most"), [(1000, PARTITIONS), (BYTES_AT_ONCE, 1)])
