@@ -43,11 +43,14 @@ class RootHome:
         root: The root.
         role: What it is said to be.
         trash: Folder of what runs take out of it; None where the root keeps that itself.
+        set_aside: Puts aside a file of a partition that a purge takes; None where a run's change
+            of the partition does so.
     """
 
     root: Root
     role: Role
     trash: Path | None = None
+    set_aside: Callable[[], object] | None = None
 
     def tree(self, name: str = NAME) -> Tree:
         """Return what a reader sees of a partition."""
@@ -69,7 +72,7 @@ class RootHome:
 
     def commit(self, held: HeldRoot, prepare: Callable[[LogStore], Prepared]) -> dict[str, Any]:
         """Commit a piece of work as a task does, on what it was told."""
-        access: RootAccess = pickle.loads(pickle.dumps(held.access))
+        access: RootAccess = as_told(held.access)
         return access.commit(self.root.locate(NAME), "compact", prepare)
 
     def undo_of(self, held: HeldRoot) -> RootUndo[Any]:
@@ -123,6 +126,7 @@ class RootContract(ABC):
 
     def test_its_role_says_as_the_root_does_whether_manifests_count(self, home: RootHome) -> None:
         assert home.root.has_manifests == home.role.facts.has_manifests
+        assert not (home.role.facts.is_owned_by_broker and home.role.facts.is_synced)
 
     def test_a_file_that_is_not_there_is_none(self, home: RootHome) -> None:
         assert home.root.read("recovery-point-offset-checkpoint", limit_bytes=99) is None
@@ -133,6 +137,9 @@ class RootContract(ABC):
 
 class ReadOnlyRootContract(RootContract):
     """What holds of a root that no run may change."""
+
+    def test_its_role_says_that_somebody_elses_sync_owns_it(self, home: RootHome) -> None:
+        assert home.role.facts.is_synced
 
     def test_nobody_holds_it(self, home: RootHome) -> None:
         with pytest.raises(GuardRefusedError, match="ROLE_IS_READ_ONLY"):
@@ -145,6 +152,16 @@ class ReadOnlyRootContract(RootContract):
 
 class HeldRootContract(RootContract):
     """What holds of a root that runs change."""
+
+    def test_its_role_says_as_the_root_does_who_owns_what_is_put_aside(
+        self, home: RootHome
+    ) -> None:
+        facts = home.role.facts
+        assert not facts.is_synced
+        assert facts.keeps_generations == (home.trash is None)
+        assert home.root.purge_of(request(), None).is_here == facts.is_owned_by_broker
+        with home.hold() as held:
+            assert home.undo_of(held).moves_files == facts.is_owned_by_broker
 
     @pytest.mark.item("FLT-10")
     def test_one_run_holds_it_at_a_time(self, home: RootHome) -> None:
@@ -202,7 +219,7 @@ class HeldRootContract(RootContract):
         with home.hold() as held:
             held.begin_writing()
             held.allow_commits([home.root.locate(NAME)])
-            access = pickle.loads(pickle.dumps(held.access))
+            access = as_told(held.access)
         row = access.commit(home.root.locate(NAME), "compact", replace_first)
         assert row[TOUCHED] is False
         assert row["error"] is not None
@@ -226,8 +243,8 @@ class HeldRootContract(RootContract):
             foretold = [
                 (each.partition, told.segments_before, told.segments_after)
                 for part in undo.parts(TopicFilter())
-                for each in pickle.loads(pickle.dumps(part))
-                if (told := undo.check(each)) is not None
+                for each in as_told(part)
+                if (told := as_told(undo.check)(each)) is not None
             ]
         assert foretold == [(TopicPartition("orders", 0), 1, 2)]
         assert home.tree() == AFTER
@@ -239,11 +256,16 @@ class HeldRootContract(RootContract):
             assert undone(held, home.undo_of(held), others) == []
         assert home.tree() == AFTER
 
-    def test_a_purge_changes_nothing_that_a_reader_sees(self, home: RootHome) -> None:
+    def test_a_purge_takes_what_was_foretold_once_and_nothing_that_a_reader_sees(
+        self, home: RootHome
+    ) -> None:
         self._changed(home)
-        purged(home, None)
+        if home.set_aside is not None:
+            home.set_aside()
+        foretold = purged(home, None)
+        assert foretold > 0
         with home.hold(LATER) as held:
-            purged(home, held)
+            assert [purged(home, held), purged(home, held)] == [foretold, 0]
         assert (home.tree(), home.tree(OTHER)) == (AFTER, FILES)
 
     def test_a_look_at_what_a_purge_would_take_leaves_the_way_back(self, home: RootHome) -> None:
@@ -267,24 +289,32 @@ def request() -> PurgeRequest:
     return PurgeRequest(topics=TopicFilter(), catalog=TopicCatalog(), now_ms=LATE_MS, grace_ms=0)
 
 
-def purged(home: RootHome, held: HeldRoot | None) -> None:
-    """Purge a root as a run does; only look where it is not held."""
+def as_told(work: Any) -> Any:
+    """Return what a task gets of it in another process."""
+    return pickle.loads(pickle.dumps(work))
+
+
+def purged(home: RootHome, held: HeldRoot | None) -> int:
+    """Purge a root as a run does; only look where it is not held; return how many files go."""
     purge = home.root.purge_of(request(), held)
     purge.begin()
+    files = 0
     for part in purge.parts():
-        for stretch in part:
-            for each in purge.find_due(stretch):
-                purge.apply(each)
+        told = (part, purge.find_due, purge.apply)
+        stretches, find_due, apply = told if purge.is_here else as_told(told)
+        files += sum(apply(each).files for stretch in stretches for each in find_due(stretch))
     purge.end(is_whole=True, now_ms=LATE_MS)
+    return files
 
 
 def undone(held: HeldRoot, undo: RootUndo[Any], topics: TopicFilter | None = None) -> Sequence[str]:
     """Undo a run as a run does; return the names of the partitions that were undone."""
     names = []
     for part in undo.parts(topics or TopicFilter()):
-        due = [each for each in part if (told := undo.check(each)) and told.is_needed]
+        check = as_told(undo.check)
+        due = [each for each in as_told(part) if (told := check(each)) and told.is_needed]
         undo.begin(part, due)
-        done = [each for each in due if undo.apply(each)]
+        done = [each for each in due if as_told(undo.apply)(each)]
         if done:
             undo.settle(due, done)
         names += [str(each.partition) for each in done]

@@ -1,11 +1,13 @@
 """The kinds of roots keep the contract of all roots."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from storage_core.catalog.roles import Role
-from storage_core.filenames import TopicPartition
+from storage_core.errors import ConfigError
+from storage_core.filenames import DELETED_SUFFIX, TopicPartition, log_file
 from storage_core.roots.broker import BrokerRoot
 from storage_core.roots.managed import ManagedRoot
 from storage_core.roots.mirror import MirrorRoot
@@ -13,8 +15,10 @@ from storage_core.store import ManagedStore, ObjectStore, open_object_store
 from storage_core.store.managed_root import create_root
 from tests.kit.root_contract import (
     FILES,
+    LATER,
     NAME,
     OTHER,
+    RUN,
     HeldRootContract,
     ReadOnlyRootContract,
     RootHome,
@@ -29,7 +33,20 @@ class TestBrokerRoot(HeldRootContract):
             (log / name).mkdir(parents=True)
             for file, content in FILES.items():
                 (log / name / file).write_bytes(content)
-        return RootHome(root=BrokerRoot(log), role=Role.BROKER, trash=tmp_path / "trash")
+        deleted = log / NAME / (log_file(99) + DELETED_SUFFIX)
+        return RootHome(
+            root=BrokerRoot(log),
+            role=Role.BROKER,
+            trash=tmp_path / "trash",
+            set_aside=partial(deleted.write_bytes, b"123"),
+        )
+
+    def test_an_undo_of_a_run_that_kept_nothing_of_it_is_refused(self, home: RootHome) -> None:
+        assert home.trash is not None
+        home.hold()
+        other = BrokerRoot(Path(home.root.location).parent)
+        with pytest.raises(ConfigError, match=f"kept nothing of {other.location}"):
+            other.hold(run_id=LATER, mark_clean=True).undo_of(RUN, home.trash / RUN)
 
 
 def managed_root(objects: ObjectStore) -> RootHome:
