@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from storage_core.roots.root import HeldRoot
 
 _DEFAULT_DELAY_MS: Final = LogConfig().file_delete_delay_ms
-_SWEPT: Final = frozenset({DirectoryKind.PARTITION, DirectoryKind.FUTURE, DirectoryKind.STRAY})
+_KINDS: Final = frozenset(
+    {DirectoryKind.PARTITION, DirectoryKind.FUTURE, DirectoryKind.STRAY, DirectoryKind.DELETE}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +104,7 @@ class BrokerPurge:
             kind, partition = classify_directory(name)
             path = Path(self._location, name)
             is_asked = self._request.topics.admits(partition.topic if partition else None)
-            if is_asked and kind in {*_SWEPT, DirectoryKind.DELETE} and not path.is_symlink():
+            if is_asked and kind in _KINDS and not path.is_symlink():
                 directories.append(
                     DirectoryPurge(location=str(path), partition=partition, kind=kind)
                 )

@@ -29,6 +29,7 @@ from storage_core.commit.undo import UndonePartition, check_partition, is_undone
 from storage_core.errors import (
     ChangedWhileReadError,
     CheckpointError,
+    ConfigError,
     GuardRefusedError,
     PartitionNotFoundError,
     StorageError,
@@ -179,10 +180,9 @@ class BrokerPartitionUndo(PartitionUndo):
             self.start.verify()
 
     def describe(self, undone: UndonePartition) -> Undone:
-        """Return the undo of the partition as rows tell it."""
+        """Return the undo of the partition as rows tell it, without steps."""
         return Undone(
             is_needed=undone.steps > 0 or self.has_raised_start,
-            steps=[step for plan in undone.plans for step in plan.describe()],
             bytes_before=undone.bytes_before,
             bytes_after=undone.bytes_after,
             segments_before=undone.segments_before,
@@ -203,11 +203,12 @@ class BrokerUndo:
         self._root = root
         self._files = files
         self._folder = folder
-        number, self._before = next(
-            (number, before)
-            for number, before in enumerate(read_run(folder).roots)
-            if before.location == root.location
-        )
+        roots = read_run(folder).roots
+        locations = [before.location for before in roots]
+        if root.location not in locations:
+            raise ConfigError("RUN", folder.name, f"it kept nothing of {root.location}")
+        number = locations.index(root.location)
+        self._before = roots[number]
         self._marker_file = folder / _MARKER_FILE.format(number=number)
         self._is_clean = False
         self._is_whole = False
@@ -370,7 +371,9 @@ def _check(undo: BrokerPartitionUndo) -> Undone:
 def _undo(undo: BrokerPartitionUndo, access: "BrokerAccess") -> Undone:
     with _changed_since_run(), access.alone(undo.location) as store:
         undo.verify()
-        return undo.describe(undo_partition(store, undo.commits, settling=plan_settling))
+        undone = undo_partition(store, undo.commits, settling=plan_settling)
+    steps = [step for plan in undone.plans for step in plan.describe()]
+    return replace(undo.describe(undone), steps=steps)
 
 
 @contextmanager

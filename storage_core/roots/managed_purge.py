@@ -15,10 +15,9 @@ from storage_core.filenames import TopicPartition
 from storage_core.roots.purge import PartitionPurge, PurgeRequest, Stretch
 from storage_core.store import open_object_store
 from storage_core.store.garbage import delete_garbage, delete_leftovers, find_garbage
+from storage_core.store.generations import partition_location
 from storage_core.store.listing import key_order
 from storage_core.store.managed_root import list_partitions
-from storage_core.store.open_objects import MANAGED_PREFIX
-from storage_core.store.open_store import join_location
 from storage_core.store.purged import find_due, forget_purged, read_purged, record_purged
 
 if TYPE_CHECKING:
@@ -119,7 +118,7 @@ class ManagedPurge:
         for is_meant, some in groupby(in_order, key=partitions.__contains__):
             neighbours = [
                 ManagedPartitionPurge(
-                    location=MANAGED_PREFIX + join_location(self._location, str(partition)),
+                    location=partition_location(self._objects, partition),
                     partition=partition,
                 )
                 for partition in some

@@ -19,11 +19,9 @@ from storage_core.errors import ConditionFailedError, GuardRefusedError, Partiti
 from storage_core.filenames import LOG_SUFFIX, kind_of
 from storage_core.roots.undo import PartitionUndo, Undone
 from storage_core.store import ManagedStore, ObjectStore, open_object_store
-from storage_core.store.generations import Head, read_head, read_history
+from storage_core.store.generations import Head, partition_location, read_head, read_history
 from storage_core.store.managed_root import list_partitions
 from storage_core.store.manifest import Manifest
-from storage_core.store.open_objects import MANAGED_PREFIX
-from storage_core.store.open_store import join_location
 
 if TYPE_CHECKING:
     from storage_core.roots.managed import HeldManagedRoot, ManagedAccess
@@ -85,12 +83,13 @@ class ManagedUndo:
     def parts(self, topics: TopicFilter) -> Iterator[Sequence[ManagedPartitionUndo]]:
         """Yield all partitions of the topics, by thousands."""
         location, began_ms = self.root.location, _began_ms(self.run_id)
-        listed = list_partitions(open_object_store(location))
+        objects = open_object_store(location)
+        listed = list_partitions(objects)
         partitions = sorted(partition for partition in listed if topics.admits(partition.topic))
         for first in range(0, len(partitions), _AT_ONCE):
             yield [
                 ManagedPartitionUndo(
-                    location=MANAGED_PREFIX + join_location(location, str(partition)),
+                    location=partition_location(objects, partition),
                     partition=partition,
                     root=location,
                     run_id=self.run_id,
@@ -162,17 +161,17 @@ def _undo(undo: ManagedPartitionUndo, access: "ManagedAccess | None" = None) -> 
     if before.run_id == undo.run_id:
         why = "the run made the partition's first generation: there is none before it"
         raise GuardRefusedError("CHANGED_SINCE_RUN", why)
-    if access is not None and not is_done:
-        _publish(objects, head, before, undo, access)
-    restored = {
-        "operation": "RestoreGeneration",
-        "name": str(before.generation),
-        "reason": f"as it was before run {undo.run_id}",
-    }
+    steps = []
+    if access is not None:
+        why = f"as it was before run {undo.run_id}"
+        name = str(before.generation)
+        steps.append({"operation": "RestoreGeneration", "name": name, "reason": why})
+        if not is_done:
+            _publish(objects, head, before, undo, access)
     sizes_before, sizes_after = _log_sizes(newest), _log_sizes(before)
     return Undone(
         is_needed=True,
-        steps=(restored,),
+        steps=steps,
         bytes_before=sum(sizes_before),
         bytes_after=sum(sizes_after),
         segments_before=len(sizes_before),

@@ -27,7 +27,7 @@ class Undone:
 
     Attributes:
         is_needed: Whether anything was left to undo.
-        steps: The operations, described.
+        steps: The applied operations, described; none of one foretold.
         bytes_before: Bytes of its ``.log`` files before the undo; None if nobody has looked.
         bytes_after: The same afterwards.
         segments_before: How many ``.log`` files there were.

@@ -135,7 +135,7 @@ def _purge_roots(
                     } | error
         request = PurgeRequest(
             topics=run.job.topics,
-            catalog=catalogs.get(root.location, TopicCatalog()),
+            catalog=catalogs[root.location],
             now_ms=options.now_ms,
             grace_ms=options.purge_after_ms,
             names=names,

@@ -52,7 +52,7 @@ def _undo(
         head,
         status=(status if undone.is_needed else Status.SKIPPED).value,
         reason=None if undone.is_needed else Reason.ALREADY_UNDONE.value,
-        steps=json.dumps(undone.steps) if status is Status.DONE else None,
+        steps=json.dumps(undone.steps) if undone.steps else None,
         bytes_before=undone.bytes_before,
         bytes_after=undone.bytes_after,
         segments_before=undone.segments_before,
