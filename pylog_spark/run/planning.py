@@ -1,6 +1,6 @@
 """Plan the work units of tasks and the maps published together.
 
-A unit is the work of one task, in order.
+Units say which task does what, and in which order.
 
 Pure functions over sizes; nothing here knows Spark or a file. An *item* is the smallest piece that
 one task can do (a segment in pass one, a group in pass two, a whole partition), a *unit* is what
@@ -177,7 +177,7 @@ def count_look_tasks(rows: int | None, *, slots: int) -> int:
 def are_looked_at_here(partitions: int | None) -> bool:
     """Return whether to look at partitions in this process.
 
-    It takes about as long as starting processes for it.
+    A few are looked at before other processes have even started.
 
     Args:
         partitions: How many there are at most; None where that is not known.
@@ -188,7 +188,7 @@ def are_looked_at_here(partitions: int | None) -> bool:
 def are_read_here(items: Iterable[WorkItem[T]]) -> bool:
     """Return whether to read items in this process.
 
-    It takes about as long as starting processes for it.
+    A few are read before other processes have even started.
     """
     return sum(item.size_bytes + ITEM_OVERHEAD_BYTES for item in items) <= MOST_READ_HERE
 
@@ -243,7 +243,9 @@ def choose_unit_bytes(total_bytes: int, *, slots: int, least_bytes: int, most_by
 
 
 def cut_beside(sizes: Sequence[int], *, slots: int) -> list[int]:
-    """Cut small partitions into equally dear jobs beside big partitions' stages.
+    """Cut small partitions into jobs of about equal cost.
+
+    The jobs run beside the stages of big partitions.
 
     Spark serves jobs in the order in which they were started: what a big partition needs next
     waits for the jobs beside it that were started before, so these have to be short.
@@ -295,9 +297,10 @@ def pack_units(
 
 
 def count_busy(units: Sequence[WorkUnit[Any]]) -> int:
-    """Return the usual number of busy units, with slots for all.
+    """Return how many units are mostly busy at the same time.
 
-    Small ones are done long before the largest is: they keep no processor from it.
+    It counts as if there were slots for all. Small ones are done long before the largest is: they
+    keep no processor from it.
     """
     costs = [unit.cost_bytes for unit in units]
     return round(sum(costs) / max(costs)) if costs else 0

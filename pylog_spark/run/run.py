@@ -312,5 +312,8 @@ class Run:
 
     @property
     def failures(self) -> Mapping[str, StorageError]:
-        """The disk failures of the run, by log directory then left out."""
+        """The disk failures of the run, by log directory.
+
+        The run went on without that directory.
+        """
         return failures_of(self.roots)

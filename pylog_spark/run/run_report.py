@@ -114,7 +114,9 @@ class Report:
         return replace(self, notes=(*self.notes, *notes))
 
     def with_empty_roots(self, roots: Iterable[str], *, are_topics_chosen: bool) -> Self:
-        """Return the report with a note, against wrong globs, for empty roots.
+        """Return the report with a note for each root without rows.
+
+        A wrong glob should not pass unseen.
 
         Args:
             roots: Locations of all roots of the run.
@@ -128,7 +130,9 @@ class Report:
         )
 
     def with_unknown_configs(self, files: Sequence[Path]) -> Self:
-        """Return the report with a note a root on unknown topic configs.
+        """Return the report with notes on topics of unknown config.
+
+        Each root with such topics has one note.
 
         Args:
             files: What was said with ``--config``.
@@ -187,7 +191,9 @@ def note_of_empty_root(root: str, *, are_topics_chosen: bool) -> str:
 
 
 def unknown_config_notes(partitions: Iterable[tuple[str, str]], files: Sequence[Path]) -> list[str]:
-    """Return a note for each root on partitions of unknown topic config.
+    """Return a note for each root with topics of unknown config.
+
+    It counts the partitions of these topics.
 
     Args:
         partitions: Root and topic of each.
@@ -212,7 +218,7 @@ def _way_to_say(root: str, files: Sequence[Path]) -> str:
 
 
 def config_init_command(root: str) -> str:
-    """Return the command to write a root's topic configs, for completion."""
+    """Return the command to write a root's topic configs, to be filled in."""
     return f"pylog config init {shlex.quote(root)}"
 
 
@@ -236,8 +242,6 @@ def summarise(results: pa.Table, *, duration_ms: int) -> RunSummary:
 
 def merge_steps(tables: Iterable[pa.Table]) -> pa.Table:
     """Merge the rows of all steps: failed ones first, then done.
-
-    Steps without rows do not count.
 
     A step that left a partition to another one says nothing of it, unless nobody else does; two
     steps that left it alone for one reason say it once. Whole columns are compared: a night has
@@ -274,7 +278,10 @@ def _locations(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def _codes(*columns: pa.ChunkedArray | pa.Array) -> NDArray[np.int64]:
-    """Return a number for each row, equal for equal columns, also null."""
+    """Return a number for each row, equal for equal columns.
+
+    Nulls are equal, too.
+    """
     codes = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

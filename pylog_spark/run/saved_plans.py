@@ -270,7 +270,7 @@ def _facts(facts: tuple[int, int] | None) -> str:
 def _different_plan(saved: PlannedPartition, now: PlannedPartition) -> str | None:
     """Return how a plan differs with equal files, or None.
 
-    A checkpoint or another program may differ.
+    A checkpoint, or another version of this program, may have changed it.
     """
     for name in sorted(now.plan):
         if saved.plan.get(name) != now.plan[name]:
@@ -317,7 +317,10 @@ def _with_missing(rows: pa.Table, gone: Sequence[PlannedPartition]) -> pa.Table:
 
 
 def _compaction_plan_of(row: Row) -> dict[str, Any]:
-    """Return a ``schemas.PLAN`` row's decisions, without secret key, for a saved plan."""
+    """Return the decisions of a row of ``schemas.PLAN``: the round.
+
+    Its secret key is not among them.
+    """
     plan: dict[str, Any] = json.loads(to_json(decode_plan(row["plan"])))
     del plan["hash_key"]
     return plan | {"log_start_checkpoint": row["log_start_checkpoint"]}
@@ -354,7 +357,10 @@ def _retention_figures_of(row: Row) -> dict[str, Any]:
 
 
 def _recovery_plan_of(row: Row) -> dict[str, Any]:
-    """Return a recovery's decisions, its reads, of ``schemas.RECOVERY_WORK``."""
+    """Return the decisions of a recovery's ``schemas.RECOVERY_WORK`` row.
+
+    They are what has to be read.
+    """
     return {name: row[name] for name in _RECOVERY_NAMES}
 
 

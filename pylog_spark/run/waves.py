@@ -57,7 +57,10 @@ class WaveStages(Protocol[D_contra]):
         ...
 
     def prepare(self, root: HeldRoot, due: Sequence[D_contra]) -> None:
-        """Prepare a root, by its own files, for commits to its partitions."""
+        """Prepare a root for commits to its partitions.
+
+        What has to stand in the root is written before any of them may be committed.
+        """
         ...
 
     def work(self, due: Sequence[D_contra], title: str) -> Outcomes:
@@ -184,7 +187,10 @@ def _room(
 
 
 def _failed(run: Run, due: Iterable[D]) -> Outcomes:
-    """Return the outcomes of partitions in log directories with failed disks."""
+    """Return the outcomes of partitions in log directories with failed disks.
+
+    Such a directory is out of the run.
+    """
     failures = run.failures
     return {
         each.ref.ordinal: Outcome.failed(failures[each.ref.root])

@@ -1,7 +1,8 @@
 """Messages of tasks to the driver, or to other tasks.
 
-A message is a dataclass in the module of the task that makes it. The engine makes rows of messages,
-and messages of rows.
+A message says what became of one partition, or of a part of it, or has the error of that. It is a
+dataclass in the module of the task that makes it. The engine makes rows of messages, and messages
+of rows.
 """
 
 import json
