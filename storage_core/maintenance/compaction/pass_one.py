@@ -137,7 +137,8 @@ class HashedBatches:
             first_offset=first_offset,
             checks_crc=checks_crc,
         )
-        self.keys.rank[: self.keys.count] += self.first_rank
+        if self.first_rank:
+            self.keys.rank[: self.keys.count] += self.first_rank
 
     def count_from(self, first_rank: int) -> None:
         """Count the keys' ranks from that of the first record; call once."""
