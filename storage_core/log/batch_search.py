@@ -167,7 +167,7 @@ def find_batch(
 ) -> BatchPlace | None:
     """Return the batch of Kafka's search for an offset, from a position.
 
-    A wrong index may name a position beyond the file; the search then begins at the file's start.
+    A wrong index may name a negative position; the search then begins at the file's start.
     """
     with closing(view.open(log_name)) as reader:
         return find_batch_for_offset(reader, offset, start=max(from_position, 0))
@@ -306,7 +306,7 @@ def find_cut_offsets(store: LogStore, segment: ListedSegment, *, part_bytes: int
     content, _ = read_used(store, name, OFFSET_INDEX_ENTRY, limit_bytes=MAX_INDEX_BYTES)
     count_of_entries = len(content) // OFFSET_INDEX_ENTRY.itemsize
     entries = np.frombuffer(content, OFFSET_INDEX_ENTRY, count_of_entries)
-    # An offset of zero bytes is found in no batch.
+    # An entry of zeros, as an unclosed index ends in, has the offset of no batch.
     entries = entries[entries["position"] > 0]
     positions, offsets = entries["position"], entries["relative_offset"]
     count = min(count, len(positions) + 1)

@@ -41,7 +41,7 @@ from storage_core.log.producer_snapshot import NO_OFFSET, ProducerEntry
 REMEMBERED_BATCHES: Final = 5
 # A marker of an unknown transaction version is checked as one of version 0.
 UNKNOWN_TRANSACTION_VERSION: Final = -1
-_BUMPING_VERSION: Final = 2  # later versions' markers have an epoch of their own
+_BUMPING_VERSION: Final = 2  # from this version on, markers have an epoch of their own
 _LAST_EPOCH: Final = 2**15 - 1
 
 

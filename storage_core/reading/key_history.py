@@ -708,9 +708,7 @@ class _Erasure:
         self._first: int | None = None
 
     def scan(self, store: SettledStore) -> None:
-        """Scan the batch headers of a log, up to the last offset.
-
-        Their last offset decides.
+        """Scan a log's batch headers up to the newest offset that counts.
 
         Raises:
             CorruptRecordError: Bytes are no batches.

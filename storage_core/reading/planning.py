@@ -410,12 +410,11 @@ def _list_log(partition: TopicPartition, location: str) -> _PlannedLog | None:
 
 
 def _find_whole(log: _PlannedLog, request: ReadRequest) -> ReadRange | None:
-    """Return a whole log's range; its reader finds the last stable offset.
+    """Return a whole log's range without its end; None for other reads.
 
-    The range's end is open.
-
-    That takes the headers of all batches where no producer snapshot tells of it. Whoever reads the
-    whole log in one go has them anyway; None for any other log.
+    The end is the last stable offset. Where no producer snapshot tells it, finding it takes the
+    headers of all batches. A reader of the whole log in one go has them anyway, so it finds the
+    end.
     """
     if not (request.is_of_whole_logs and request.is_committed) or has_snapshots(log.store):
         return None
