@@ -312,6 +312,7 @@ class BrokerUndo:
         if root.failure is not None:
             self._notes.append(_FAILED_NOTE.format(root=root.location, failure=root.failure))
         elif self._is_whole:
+            # The marker is there: nobody has to remember any more that it was.
             self._marker_file.unlink(missing_ok=True)
         return self._notes
 

@@ -2,8 +2,8 @@
 
 The next run on the directory does it. A commit that the killed run had begun is finished from its
 claim and counts as done: its cleaner point goes into the checkpoint. The killed run also took the
-marker of a clean shutdown away. It is put back if nobody else has changed a partition since: then
-nothing has to be recovered.
+marker of a clean shutdown away. It is put back if every partition is then as it was, or done, and
+nobody else has changed one since: then nothing has to be recovered.
 
 A broker may have been there without a sign in the log directory itself, and somebody may have
 recovered a partition by hand. So a run writes down what every partition looks like when it takes

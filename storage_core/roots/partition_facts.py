@@ -1,7 +1,7 @@
 """Facts about a partition from its manifest, or else from files.
 
-For a partition without a manifest these functions say that nothing is known that way, so that what
-asks them need not care where a partition is.
+A caller need not care which kind of root a partition is in. Without a manifest the functions named
+``manifest_...`` return None: nothing is known that way. The others ask the files then.
 """
 
 from collections.abc import Callable, Mapping

@@ -104,5 +104,8 @@ class RootUndo(Protocol[UndoT]):
         ...
 
     def end(self) -> Sequence[str]:
-        """Return what a reader should know, once the root was given back."""
+        """Forget what a second attempt would need; return notes for the report.
+
+        The root was given back before: it has its marker again, if it may have it.
+        """
         ...

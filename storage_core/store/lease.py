@@ -250,7 +250,9 @@ def acquire_lease(
         is_released=False,
     )
     content = _LEASE.encode(facts)
-    _LEASE.parse(content, f"{objects.url}/{LEASE_FILE}")  # the holder is unreadable
+    _LEASE.parse(
+        content, f"{objects.url}/{LEASE_FILE}"
+    )  # refuses a holder that nobody could read back
     try:
         if former is None:
             etag = objects.put_if_absent(LEASE_FILE, content)

@@ -184,7 +184,7 @@ class LocalObjectStore:
         """Yield the objects directly in a folder, in order of keys."""
         for entry in self._scan(validate_prefix(prefix).rstrip("/")):
             if entry.is_link and is_file_name(entry.name):
-                # Without the folder's name, the log would be another partition's.
+                # To pass over it would give the partition another log.
                 place = self._folder / f"{prefix}{entry.name}"
                 raise StorageError(str(place), "is a link, expected a file")
             if entry.is_file:
@@ -294,7 +294,7 @@ class LocalObjectStore:
                 with self._folder_of(path) as folder:
                     return action(folder)
             except FileNotFoundError:
-                # Another process removed its folder, or the file itself just after it was listed.
+                # Another process removed the folder, or the file just after it was found there.
                 with suppress(FileNotFoundError, FileExistsError):
                     make_folder(path.parent, mode=PUBLIC_MODE)
         with self._folder_of(path) as folder:
@@ -327,7 +327,10 @@ class _Temporary:
 def _write(
     source: bytes | Path, folder: int, name: str, modified_ns: int, owner: os.stat_result | None
 ) -> str:
-    """Write a new, durable file for its owner; return its tag."""
+    """Write a new, durable file and return its tag.
+
+    It is given to the owner, if there is one.
+    """
     with os.fdopen(create_in(folder, name, mode=PUBLIC_FILE_MODE), "wb") as file:
         if owner is not None:
             with suppress(PermissionError):  # root of a container may lack the right

@@ -87,7 +87,7 @@ class ObjectFileReader:
         size_bytes: Length of the file.
         start: Where in the object it begins.
         etag: Version to read; empty for whichever there is.
-        kept: Where small reads are kept; None for nowhere.
+        cache: Keeps small reads; None for no cache. Without a version nothing is kept.
 
     Attributes:
         name: Name of the file.

@@ -52,7 +52,7 @@ class Part:
 def cut_into_parts(start: int, end: int, most_bytes: int | None = None) -> list[Part]:
     """Return a range of an object as parts of about one size.
 
-    An object has an upper number of parts.
+    They are no more than S3 allows for one object.
 
     Args:
         start: Position of its first byte.
