@@ -218,7 +218,7 @@ def _way_to_say(root: str, files: Sequence[Path]) -> str:
 
 
 def config_init_command(root: str) -> str:
-    """Return the command to write a root's topic configs, to be filled in."""
+    """Return the command to write a root's topic configs for editing."""
     return f"pylog config init {shlex.quote(root)}"
 
 

@@ -13,13 +13,21 @@ import pkgutil
 import pyspark.worker  # noqa: F401 - what a worker runs
 from pyspark.daemon import manager
 
-from pylog_spark import tasks
+from pylog_spark import operations, tasks
+
+
+def import_tasks() -> None:
+    """Import what tasks share, and the task modules of all operations."""
+    for module in pkgutil.iter_modules(tasks.__path__, f"{tasks.__name__}."):
+        importlib.import_module(module.name)
+    for module in pkgutil.walk_packages(operations.__path__, f"{operations.__name__}."):
+        if module.name.endswith("task"):
+            importlib.import_module(module.name)
 
 
 def fork_workers() -> None:
     """Import what tasks need, then fork workers as Spark asks for them."""
-    for module in pkgutil.iter_modules(tasks.__path__, f"{tasks.__name__}."):
-        importlib.import_module(module.name)
+    import_tasks()
     manager()
 
 

@@ -1,5 +1,6 @@
 """Tasks of an undo on a managed root: done twice they say the same, a zombie changes nothing."""
 
+import json
 import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -187,7 +188,10 @@ def test_a_look_writes_nothing_and_says_what_would_be(twin):
     looked = undone(ToldUndo(twin, root.undo_of(RUN, None).check, Status.PLANNED))
     assert manifests(twin) == before
     with held(twin) as undo:
-        assert [row | {"status": "planned", "steps": None} for row in undone(undo)] == looked
+        done = undone(undo)
+    assert [row | {"status": "planned", "steps": None} for row in done] == looked
+    step = {"operation": "RestoreGeneration", "name": "1", "reason": f"as it was before run {RUN}"}
+    assert [json.loads(row["steps"]) for row in done] == [[step]] * len(SMALL)
 
 
 def test_what_an_undo_asks_of_the_store(twin, monkeypatch):
