@@ -80,15 +80,15 @@ def _own_digest() -> str:
     Code compiled here depends on all of them, and on nothing else.
     """
     cpu = target_cpu()
-    said = [f"{name}={os.environ.get(name)}" for name in _SETTINGS]
-    text = f"{source_digest()} {cpu.name} {sorted(cpu.features)} {said}"
+    settings = [f"{name}={os.environ.get(name)}" for name in _SETTINGS]
+    text = f"{source_digest()} {cpu.name} {sorted(cpu.features)} {settings}"
     return hashlib.sha256(text.encode() + _numba_version()).hexdigest()[:24]
 
 
 def _numba_version() -> bytes:
     """Return what tells versions of numba apart, without its import."""
-    found = importlib.util.find_spec("numba")
-    places = found.submodule_search_locations if found else None
+    spec = importlib.util.find_spec("numba")
+    places = spec.submodule_search_locations if spec else None
     return (Path(places[0]) / "_version.py").read_bytes() if places else b""
 
 
@@ -202,15 +202,15 @@ def keep_code(kernel: str, entry: str, code: bytes) -> None:
     folder = cache_folder()
     if folder is None:
         return
-    known = _own_code(kernel) | {entry: code}
-    made = f"{_file_name(kernel)}-{secrets.token_hex(8)}"
+    code_by_entry = _own_code(kernel) | {entry: code}
+    scratch_name = f"{_file_name(kernel)}-{secrets.token_hex(8)}"
     with suppress(OSError), open_own_folder(folder) as opened:
         try:
-            with os.fdopen(create_in(opened, made), "wb") as file:
-                file.write(b"".join(_block(name, data) for name, data in known.items()))
-            os.replace(made, _file_name(kernel), src_dir_fd=opened, dst_dir_fd=opened)
+            with os.fdopen(create_in(opened, scratch_name), "wb") as file:
+                file.write(b"".join(_block(name, data) for name, data in code_by_entry.items()))
+            os.replace(scratch_name, _file_name(kernel), src_dir_fd=opened, dst_dir_fd=opened)
         except OSError:
-            os.unlink(made, dir_fd=opened)
+            os.unlink(scratch_name, dir_fd=opened)
             raise
 
 
@@ -259,7 +259,7 @@ def _parse(data: bytes, file: str) -> dict[str, bytes]:
 
     Entries are read up to the first that is not whole.
     """
-    found: dict[str, bytes] = {}
+    code_by_entry: dict[str, bytes] = {}
     position = 0
     while position < len(data):
         end = data.find(b"\n", position, position + _MOST_HEAD_BYTES)
@@ -272,6 +272,6 @@ def _parse(data: bytes, file: str) -> dict[str, bytes]:
         if hashlib.sha256(code).hexdigest() != digest:
             _log.warning("%s: position %d: the machine code is damaged", file, position)
             break
-        found[entry] = code
+        code_by_entry[entry] = code
         position = end + 1 + len(code)
-    return found
+    return code_by_entry

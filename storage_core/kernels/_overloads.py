@@ -186,17 +186,17 @@ def _hash_lanes(  # as hash_lanes
         ]
 
         def words_at(position: Any) -> Any:
-            found = ir.Constant(_VECTOR, ir.Undefined)
+            words = ir.Constant(_VECTOR, ir.Undefined)
             for lane, message in enumerate(messages):
                 pointer = builder.bitcast(builder.gep(message, [position]), _WORD.as_pointer())
-                found = builder.insert_element(found, builder.load(pointer, align=1), _LANE(lane))
-            return found
+                words = builder.insert_element(words, builder.load(pointer, align=1), _LANE(lane))
+            return words
 
-        def take(state: list[Any], found: Any) -> None:
+        def take(state: list[Any], words: Any) -> None:
             v = [builder.load(place) for place in state]
-            v[3] = builder.xor(v[3], found)
+            v[3] = builder.xor(v[3], words)
             _sip_round(builder, v)
-            v[0] = builder.xor(v[0], found)
+            v[0] = builder.xor(v[0], words)
             for lanes, place in zip(v, state, strict=True):
                 builder.store(lanes, place)
 

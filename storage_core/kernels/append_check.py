@@ -52,7 +52,7 @@ _NO_OFFSET: Final = -1
 def check_batches(
     data: NDArray[np.uint8],
     table: NDArray[np.int64],
-    taken: int,
+    append_count: int,
     only_epoch: int,
     must_begin_at_0: bool,  # numba takes no keyword-only arguments
     max_bytes: int,
@@ -63,7 +63,7 @@ def check_batches(
     Args:
         data: uint8[], the batches.
         table: int64[COLUMN_COUNT, n], theirs.
-        taken: How many are to be appended; of the others only the first two rules hold.
+        append_count: How many are to be appended; of the others only the first two rules hold.
         only_epoch: Leader epoch that all must have, ANY_EPOCH for none.
         must_begin_at_0: Whether base offsets of v2 batches must be 0.
         max_bytes: Largest size.
@@ -79,7 +79,7 @@ def check_batches(
             return row, OTHER_EPOCH
         if must_begin_at_0 and is_v2 and table[BASE_OFFSET, row] != 0:
             return row, MOVED
-        if row >= taken:
+        if row >= append_count:
             continue
         if table[SIZE, row] > max_bytes:
             return row, TOO_LARGE

@@ -242,13 +242,13 @@ def check_crcs(data: NDArray[np.uint8], table: NDArray[np.int64], count: int) ->
         start = table[POSITION, row]
         end = start + table[SIZE, row]
         if table[MAGIC, row] < MAGIC_V2:
-            found = crc32(data, start + ENTRY_CRC_START, end)
-            is_good = found == table[CRC, row]
+            crc = crc32(data, start + ENTRY_CRC_START, end)
+            is_good = crc == table[CRC, row]
         elif table[SIZE, row] < HEADER_BYTES:
             is_good = False
         else:
-            found = crc32c(data, start + CRC_START, end)
-            is_good = found == table[CRC, row]
+            crc = crc32c(data, start + CRC_START, end)
+            is_good = crc == table[CRC, row]
         table[CRC_OK, row] = 1 if is_good else 0
         if first_bad < 0 and not is_good:
             first_bad = row
@@ -262,11 +262,11 @@ def read_control_types(data: NDArray[np.uint8], table: NDArray[np.int64], count:
     These columns are CONTROL_TYPE and what follows it. A compressed control batch, which Kafka
     never writes, is a BAD_CONTROL_RECORD.
     """
-    found = 0
+    control_count = 0
     for row in range(count):
         if not table[ATTRIBUTES, row] & CONTROL_BIT:  # neither a legacy nor a short batch has it
             continue
-        found += 1
+        control_count += 1
         start = table[POSITION, row]
         end = start + table[SIZE, row]
         if table[RECORD_COUNT, row] == 0:
@@ -286,4 +286,4 @@ def read_control_types(data: NDArray[np.uint8], table: NDArray[np.int64], count:
                 data, record.value_start + COORDINATOR_EPOCH_AT
             )
             table[MARKER_TIMESTAMP, row] = table[BASE_TIMESTAMP, row] + record.timestamp_delta
-    return found
+    return control_count

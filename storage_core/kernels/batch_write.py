@@ -314,8 +314,8 @@ def kept_attributes(
     attributes: int, codec: int, has_horizon: bool
 ) -> int:  # numba takes no keyword-only arguments
     """Return the attributes of a rebuilt batch: nothing of unused bits survives."""
-    kept = attributes & (TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT)
-    return kept | codec | (DELETE_HORIZON_BIT if has_horizon else 0)
+    flag_bits = attributes & (TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT)
+    return flag_bits | codec | (DELETE_HORIZON_BIT if has_horizon else 0)
 
 
 @kernel

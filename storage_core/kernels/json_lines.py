@@ -108,14 +108,14 @@ def _write_base64(
         out[position + 2] = _DIGITS[(bits >> 6) & 63]
         out[position + 3] = _DIGITS[bits & 63]
         position += 4
-    left = start + length - whole
-    if left:
+    tail_bytes = start + length - whole
+    if tail_bytes:
         bits = np.int64(source[whole]) << 16
-        if left > 1:
+        if tail_bytes > 1:
             bits |= np.int64(source[whole + 1]) << 8
         out[position] = _DIGITS[bits >> 18]
         out[position + 1] = _DIGITS[(bits >> 12) & 63]
-        out[position + 2] = _DIGITS[(bits >> 6) & 63] if left > 1 else _PAD
+        out[position + 2] = _DIGITS[(bits >> 6) & 63] if tail_bytes > 1 else _PAD
         out[position + 3] = _PAD
         position += 4
     out[position] = _QUOTE

@@ -155,7 +155,7 @@ def hash_keys(
         place = notes[PLACE, row]
         source = arena if place else data
         first = count
-        count, seen, status, position = _parse_batch(
+        count, record_flags, status, position = _parse_batch(
             source,
             table,
             notes,
@@ -173,6 +173,8 @@ def hash_keys(
             siphash_each(source, low, high, first, count, key_low, key_high)
         if status != DONE:
             return count, status, row, position
-        flags[row] = seen | OPENED | (INDEXED if table[BASE_OFFSET, row] >= first_offset else 0)
+        flags[row] = (
+            record_flags | OPENED | (INDEXED if table[BASE_OFFSET, row] >= first_offset else 0)
+        )
         next_rank += table[RECORD_COUNT, row]
     return count, DONE, 0, 0

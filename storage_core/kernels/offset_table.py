@@ -108,19 +108,19 @@ def look_up_block(
 
 
 @inlined_kernel
-def _may_hold(seen: NDArray[np.uint64], high: int) -> bool:
-    """Whether the bit of a hash in seen is set.
+def _may_hold(hash_bits: NDArray[np.uint64], high: int) -> bool:
+    """Whether the bit of a hash is set in hash_bits.
 
-    The number of words of seen is a power of two.
+    The number of words of hash_bits is a power of two.
     """
-    word = np.int64((np.uint64(high) >> np.uint64(6)) & np.uint64(seen.size - 1))
-    return (seen[word] >> (np.uint64(high) & np.uint64(63))) & np.uint64(1) != 0
+    word = np.int64((np.uint64(high) >> np.uint64(6)) & np.uint64(hash_bits.size - 1))
+    return (hash_bits[word] >> (np.uint64(high) & np.uint64(63))) & np.uint64(1) != 0
 
 
 @kernel
 def mark_latest(
     table: NDArray[np.uint64],
-    seen: NDArray[np.uint64],
+    hash_bits: NDArray[np.uint64],
     low: NDArray[np.uint64],
     high: NDArray[np.uint64],
     batch: NDArray[np.int64],
@@ -135,7 +135,7 @@ def mark_latest(
 
     Args:
         table: uint64[slots, 3].
-        seen: uint64[], as of mark_absent.
+        hash_bits: uint64[], as of mark_absent.
         low: uint64[n], lower halves of the records' keys.
         high: uint64[n], upper halves.
         batch: int64[n], their batches.
@@ -147,10 +147,10 @@ def mark_latest(
     """
     for i in range(low.size):
         ahead = i + _AHEAD
-        if ahead < low.size and _may_hold(seen, high[ahead]):
+        if ahead < low.size and _may_hold(hash_bits, high[ahead]):
             _prefetch_slot(table, low[ahead])
         latest = np.int64(ABSENT)
-        if _may_hold(seen, high[i]):
+        if _may_hold(hash_bits, high[i]):
             latest = np.int64(table[_find_slot(table, low[i], high[i]), 2]) - 1
         row = batch[i]
         rank = np.int64(ABSENT)
@@ -163,25 +163,25 @@ def mark_latest(
 
 
 @kernel
-def note_hashes(table: NDArray[np.uint64], seen: NDArray[np.uint64]) -> None:
-    """Set a bit in seen for each hash of a table.
+def note_hashes(table: NDArray[np.uint64], hash_bits: NDArray[np.uint64]) -> None:
+    """Set a bit in hash_bits for each hash of a table.
 
     Several hashes may have the same bit.
 
     Args:
         table: uint64[slots, 3].
-        seen: uint64[n], zeros, n a power of two; so small that it stays in a CPU's cache.
+        hash_bits: uint64[n], zeros, n a power of two; so small that it stays in a CPU's cache.
     """
     for i in range(table.shape[0]):
         if table[i, 2] != 0:
-            word = np.int64((table[i, 1] >> np.uint64(6)) & np.uint64(seen.size - 1))
-            seen[word] |= np.uint64(1) << (table[i, 1] & np.uint64(63))
+            word = np.int64((table[i, 1] >> np.uint64(6)) & np.uint64(hash_bits.size - 1))
+            hash_bits[word] |= np.uint64(1) << (table[i, 1] & np.uint64(63))
 
 
 @kernel
 def mark_absent(  # arrays side by side
     table: NDArray[np.uint64],
-    seen: NDArray[np.uint64],
+    hash_bits: NDArray[np.uint64],
     low: NDArray[np.uint64],
     high: NDArray[np.uint64],
     record_count: NDArray[np.int64],
@@ -192,18 +192,18 @@ def mark_absent(  # arrays side by side
 
     Bit i of words, all zeros before, is that of hash i. The hashes are those of batches of
     record_count records, in order; absent gets how many of each batch the table does not hold. Most
-    hashes are absent: seen, made by note_hashes, tells that of nearly all of them without a look
-    into the table; where its bits are all set it tells nothing.
+    hashes are absent: hash_bits, made by note_hashes, tells that of nearly all of them without a
+    look into the table; where its bits are all set it tells nothing.
     """
     i = 0
     for row in range(record_count.size):
         count = 0
         for _ in range(record_count[row]):
             ahead = i + _AHEAD
-            if ahead < low.size and _may_hold(seen, high[ahead]):
+            if ahead < low.size and _may_hold(hash_bits, high[ahead]):
                 _prefetch_slot(table, low[ahead])
             is_absent = True
-            if _may_hold(seen, high[i]):
+            if _may_hold(hash_bits, high[i]):
                 is_absent = table[_find_slot(table, low[i], high[i]), 2] == 0
             if is_absent:
                 words[i >> 6] |= np.uint64(1) << np.uint64(i & 63)

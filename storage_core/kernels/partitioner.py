@@ -48,9 +48,9 @@ def murmur2(data: NDArray[np.uint8], start: int, length: int) -> int:
         word = np.uint32(np.uint32(word) * _FACTOR)
         value = np.uint32(np.uint32(value) * _FACTOR) ^ word
     tail = start + 4 * words
-    left = length - 4 * words
-    if left:
-        for i in range(left):
+    tail_bytes = length - 4 * words
+    if tail_bytes:
+        for i in range(tail_bytes):
             value ^= np.uint32(data[tail + i]) << np.uint32(8 * i)
         value = np.uint32(np.uint32(value) * _FACTOR)
     value = np.uint32(value)
@@ -69,7 +69,7 @@ def choose_partitions(
     asked: NDArray[np.int64],
     by_key: bool,  # numba takes no keyword-only arguments
     turns: NDArray[np.int64],
-    chosen: NDArray[np.int64],
+    partition: NDArray[np.int64],
 ) -> tuple[int, int]:
     """Choose the partition of each record.
 
@@ -85,7 +85,7 @@ def choose_partitions(
         asked: int64[n], the partition that a record asks for, or NOT_ASKED.
         by_key: Whether keys decide; else all records take turns.
         turns: int64[t], whose turn it is in each topic; any number from 0. Goes on.
-        chosen: int64[n], out.
+        partition: int64[n], out.
 
     Returns:
         (row, status): the first record without a partition, and why; (n, DONE) without one.
@@ -96,12 +96,12 @@ def choose_partitions(
         if wanted != NOT_ASKED:
             if wanted < 0 or (count > 0 and wanted >= count):
                 return row, OUT_OF_RANGE
-            chosen[row] = wanted
+            partition[row] = wanted
         elif count <= 0:
             return row, NO_COUNT
         elif by_key and length[row] >= 0:
-            chosen[row] = (np.int64(murmur2(data, start[row], length[row])) & _SIGN_OFF) % count
+            partition[row] = (np.int64(murmur2(data, start[row], length[row])) & _SIGN_OFF) % count
         else:
-            chosen[row] = turns[topic[row]] % count
+            partition[row] = turns[topic[row]] % count
             turns[topic[row]] += 1
     return length.size, DONE

@@ -84,7 +84,7 @@ def list_chunks(
         is_framed = end[row] - position >= HEADER_BYTES and load_word(data, position) == _MAGIC
         if is_framed:
             position += HEADER_BYTES
-        made = count
+        next_chunk = count
         size = 0
         while position < end[row]:
             length = end[row] - position
@@ -95,22 +95,22 @@ def list_chunks(
                 position += LENGTH_BYTES
                 if length > MAX_CHUNK_BYTES or length > end[row] - position:
                     return row, count
-            if length <= 0 or made == chunks.shape[1]:
+            if length <= 0 or next_chunk == chunks.shape[1]:
                 return row, count
             expanded = _contents_bytes(data, position, position + length)
             if expanded < 0 or size + expanded > limit_bytes:
                 return row, count
-            chunks[CHUNK_STREAM, made] = row
-            chunks[CHUNK_START, made] = position
-            chunks[CHUNK_END, made] = position + length
-            chunks[CHUNK_OUT, made] = at + size
+            chunks[CHUNK_STREAM, next_chunk] = row
+            chunks[CHUNK_START, next_chunk] = position
+            chunks[CHUNK_END, next_chunk] = position + length
+            chunks[CHUNK_OUT, next_chunk] = at + size
             size += expanded
-            chunks[CHUNK_OUT_END, made] = at + size
-            made += 1
+            chunks[CHUNK_OUT_END, next_chunk] = at + size
+            next_chunk += 1
             position += length
-        if made == count:
+        if next_chunk == count:
             return row, count
-        count = made
+        count = next_chunk
         at += size
         out_end[row] = at
     return start.size, count

@@ -235,12 +235,12 @@ def pack_zstd(
         size = end[row] - start[row]
         target[0], target[1], target[2] = into + at, room, 0
         block[0], block[1], block[2] = source + start[row], size, 0
-        left = call_function(reset, context, _RESET_SESSION, 0, 0, 0)
-        if left == 0 and size > 0:
-            left = call_function(pack, context, target_at, block_at, _FLUSH, 0)
-        if left == 0 and block[2] == size:
-            left = call_function(pack, context, target_at, block_at, _END, 0)
-        if left != 0 or block[2] != size or target[2] > room:
+        result = call_function(reset, context, _RESET_SESSION, 0, 0, 0)
+        if result == 0 and size > 0:
+            result = call_function(pack, context, target_at, block_at, _FLUSH, 0)
+        if result == 0 and block[2] == size:
+            result = call_function(pack, context, target_at, block_at, _END, 0)
+        if result != 0 or block[2] != size or target[2] > room:
             return row, at
         at += target[2]
         out_end[row] = at

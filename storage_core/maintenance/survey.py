@@ -133,7 +133,8 @@ def observe_segments(
         "partition": partition.partition,
     }
     return [
-        {**identity, **row, "state": found.value} for row, found in zip(rows, states, strict=True)
+        {**identity, **row, "state": segment_state.value}
+        for row, segment_state in zip(rows, states, strict=True)
     ]
 
 

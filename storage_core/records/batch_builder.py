@@ -223,7 +223,7 @@ class _Builder:
             )
         batch_end = np.empty(rows.timestamps.size, np.int64)
         batch_bytes = np.empty(rows.timestamps.size, np.int64)
-        made, row, status = batch_build.cut_batches(
+        batch_count, row, status = batch_build.cut_batches(
             rows.key_length,
             rows.value_length,
             rows.timestamps,
@@ -238,7 +238,7 @@ class _Builder:
         if status != batch_build.DONE:
             column, reason = _WHY[status]
             raise InvalidColumnError(column, f"row {row}: {reason}")
-        self._batch_end, self._batch_bytes = batch_end[:made], batch_bytes[:made]
+        self._batch_end, self._batch_bytes = batch_end[:batch_count], batch_bytes[:batch_count]
         self._header = batch_build.HeaderFields(
             settings.base_offset,
             settings.leader_epoch,

@@ -100,8 +100,8 @@ def scan_checked_headers(
     if threads > 1 and isinstance(reader, SharedReader):
 
         def look(stretch: _FilePart) -> _FilePart:
-            found = _first_windows(scan(start=stretch.start, end=stretch.end))
-            return _FilePart(stretch.start, stretch.end, found)
+            windows = _first_windows(scan(start=stretch.start, end=stretch.end))
+            return _FilePart(stretch.start, stretch.end, windows)
 
         with closing(in_order(_cut(reader, start, stop), look, threads=threads)) as stretches:
             for stretch in stretches:
@@ -134,17 +134,17 @@ def _cut(reader: FileReader, start: int, stop: int) -> Generator[_FilePart]:
 
 def _first_windows(windows: Iterator[Window]) -> tuple[Window, ...]:
     """Return the windows before an error; a reader in order meets it."""
-    found: list[Window] = []
+    first_windows: list[Window] = []
     rows = 0
     try:
         for window in windows:
-            found.append(window)
+            first_windows.append(window)
             rows += len(window.batches)
             if rows >= _STRETCH_ROWS:
                 break
     except PylogError:
         pass
-    return tuple(found)
+    return tuple(first_windows)
 
 
 def _scan(

@@ -118,13 +118,11 @@ class RecordColumns:
             return self
         return RecordColumns(payload=self.payload, table=self.table[:, first:end])
 
-    def select(self, chosen: NDArray[np.bool_]) -> "RecordColumns":
+    def select(self, mask: NDArray[np.bool_]) -> "RecordColumns":
         """Return the chosen records; all of them without a copy."""
-        if chosen.all():
+        if mask.all():
             return self
-        return RecordColumns(
-            payload=self.payload, table=np.ascontiguousarray(self.table[:, chosen])
-        )
+        return RecordColumns(payload=self.payload, table=np.ascontiguousarray(self.table[:, mask]))
 
     def _column(self, number: int) -> NDArray[np.int64]:
         column: NDArray[np.int64] = self.table[number]

@@ -283,15 +283,17 @@ def find_zeros(reader: FileReader, start: int, end: int) -> int:
     Raises:
         StorageError: The file cannot be read.
     """
-    found = max(start, min(end, reader.data_end())) if isinstance(reader, HoledReader) else end
-    piece = np.empty(min(found - start, _PIECE_BYTES), np.uint8)
-    while found > start:
-        position = max(start, found - piece.size)
-        count = reader.read_into(position, piece[: found - position])
+    zeros_start = (
+        max(start, min(end, reader.data_end())) if isinstance(reader, HoledReader) else end
+    )
+    piece = np.empty(min(zeros_start - start, _PIECE_BYTES), np.uint8)
+    while zeros_start > start:
+        position = max(start, zeros_start - piece.size)
+        count = reader.read_into(position, piece[: zeros_start - position])
         (used,) = np.nonzero(piece[:count])
         if used.size:
             return position + int(used[-1]) + 1
-        found = position
+        zeros_start = position
     return start
 
 
@@ -373,21 +375,24 @@ def _bytes_of_first_batch(
 
     The batch did not fit into the window.
     """
-    left = stop - position
+    remaining_bytes = stop - position
     if tail is Tail.ZEROS and not data.any() and find_zeros(reader, position, stop) == position:
         return None
     if data.size >= LENGTH_OVERHEAD:
         length = int.from_bytes(data[BATCH_LENGTH_AT:LENGTH_OVERHEAD].tobytes(), "big", signed=True)
         size = length + LENGTH_OVERHEAD
-        if data.size < size <= left:
+        if data.size < size <= remaining_bytes:
             return size
         reason = (
-            f"the batch says that it has {size} bytes; expected {_MIN_BATCH_BYTES} to {left}, "
-            "which is what the file still has"
+            f"the batch says that it has {size} bytes; expected {_MIN_BATCH_BYTES} to "
+            f"{remaining_bytes}, which is what the file still has"
         )
     else:
-        reason = f"expected a batch, found {left} bytes, fewer than a batch's first fields have"
-    if tail is not Tail.RAISE and (data.size <= HEADER_UP_TO_MAGIC_BYTES or size > left):
+        reason = (
+            f"expected a batch, found {remaining_bytes} bytes, fewer than a batch's first fields "
+            "have"
+        )
+    if tail is not Tail.RAISE and (data.size <= HEADER_UP_TO_MAGIC_BYTES or size > remaining_bytes):
         return None
     raise CorruptRecordError(reader.name, position, reason)
 

@@ -328,12 +328,12 @@ class HeldBrokerRoot:
         self._lock.acquire()
         try:
             # What is inside of partitions is looked for once: that is a listing of every one.
-            left = find_inside(Path(self.location))
-            resumed = resume_killed_runs(Path(self.location), inside=left, fence=self.validate)
+            inside = find_inside(Path(self.location))
+            resumed = resume_killed_runs(Path(self.location), inside=inside, fence=self.validate)
             self.write_cleaner_points(resumed.points)
             if resumed.marker is not None and read_clean_shutdown(self._files) is None:
                 self._write_marker(resumed.marker)
-            swept = sweep_scratch(Path(self.location), inside=left)
+            swept = sweep_scratch(Path(self.location), inside=inside)
             if swept:
                 _log.warning("%s: removed %d scratch files of killed runs", self.location, swept)
             self._marker = self._brokers_own = read_clean_shutdown(self._files)
@@ -467,9 +467,9 @@ class HeldBrokerRoot:
         """
         if not points:
             return
-        known = read_checkpoints(self._files, [CLEANER_FILE]).entries.get(CLEANER_FILE, {})
-        merged = {**known, **points}
-        if merged != known:
+        checkpoint = read_checkpoints(self._files, [CLEANER_FILE]).entries.get(CLEANER_FILE, {})
+        merged = {**checkpoint, **points}
+        if merged != checkpoint:
             merged = {
                 partition: offset for partition, offset in merged.items() if self._holds(partition)
             }
@@ -657,9 +657,9 @@ class HeldBrokerRoot:
         read = read_checkpoints(self._files, [name], strict=False)
         if name in read.problems:
             return
-        known = read.entries.get(name, {})
-        merged = merge_entries(known, entries)
-        if merged != known:
+        checkpoint = read.entries.get(name, {})
+        merged = merge_entries(checkpoint, entries)
+        if merged != checkpoint:
             self._store.write_file(name, encode_offset_checkpoint(merged))
 
     def _revoke_claims(self) -> None:

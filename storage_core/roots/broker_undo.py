@@ -452,6 +452,6 @@ def remember_marker(path: Path, held: "HeldBrokerRoot", *, verified: Collection[
             if first.partitions is None:
                 return False
             return not changed_partitions(first.partitions, directory, verified=verified)
-    seen = _SeenMarker(is_clean=held.was_clean, partitions=observe_partitions(directory))
-    write_record(path, _MARKER.encode(seen))
+    marker = _SeenMarker(is_clean=held.was_clean, partitions=observe_partitions(directory))
+    write_record(path, _MARKER.encode(marker))
     return held.was_clean

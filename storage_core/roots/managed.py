@@ -575,6 +575,6 @@ def _local_scratch() -> Iterator[Path]:
     """
     named = os.environ.get(_SPARK_LOCAL_DIRECTORIES, "").split(",")
     places = [Path(name) for name in named if name and Path(name).is_dir()]
-    chosen = max(places, key=lambda place: shutil.disk_usage(place).free, default=None)
-    with temporary_folder("pylog-scratch-", chosen) as folder:
+    parent = max(places, key=lambda place: shutil.disk_usage(place).free, default=None)
+    with temporary_folder("pylog-scratch-", parent) as folder:
         yield folder

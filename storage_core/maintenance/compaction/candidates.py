@@ -293,12 +293,12 @@ def rule_out_round(
         stable_end=active if watermark is None else watermark,
     )
     try:
-        chosen = choose_range(bounded, without_max_lag(config), request)
+        cleanable = choose_range(bounded, without_max_lag(config), request)
     except UnobservedError:
         return None
     # Only the first batch of each segment tells since when one has waited.
-    may_wait_too_long = config.limits_compaction_lag and chosen.cleanable_bytes > 0
-    return None if chosen.is_due or may_wait_too_long else chosen
+    may_wait_too_long = config.limits_compaction_lag and cleanable.cleanable_bytes > 0
+    return None if cleanable.is_due or may_wait_too_long else cleanable
 
 
 def without_max_lag(config: LogConfig) -> LogConfig:

@@ -61,9 +61,9 @@ def verify_inputs(store: LogStore, plan: CompactionPlan) -> None:
     for segment in plan.segments:
         expected = f"{segment.size_bytes} bytes of {segment.modified_ms} ms"
         file = files.get(segment.log_file)
-        found = f"{file.size_bytes} bytes of {file.modified_ms} ms" if file else "no such file"
-        if found != expected:
-            raise ChangedWhileReadError(segment.log_file, expected, found)
+        actual = f"{file.size_bytes} bytes of {file.modified_ms} ms" if file else "no such file"
+        if actual != expected:
+            raise ChangedWhileReadError(segment.log_file, expected, actual)
 
 
 def plan_commit(log: LoadedLog, plan: CompactionPlan, groups: Sequence[CleanedGroup]) -> CommitPlan:
@@ -214,8 +214,8 @@ def find_split(store: LogStore, plan: CompactionPlan, file: str) -> SegmentSplit
     end = min(later, default=None)
     lowest, highest = split.lowest_offset, split.highest_offset
     if lowest < base_offset or (end is not None and highest >= end):
-        found = f"found {lowest} to {highest}"
-        raise CorruptRecordError(file, 0, f"expected offsets from {base_offset} to {end}, {found}")
+        actual = f"found {lowest} to {highest}"
+        raise CorruptRecordError(file, 0, f"expected offsets from {base_offset} to {end}, {actual}")
     return split
 
 

@@ -96,7 +96,7 @@ class CompactionIndex:
         words: uint64[], survivors' bitmaps of all of them, one behind the other.
         latest_offset: Records above it are not touched, -1 where nothing was mapped.
         stats: What was read.
-        kept: Records of batches that were decompressed, some or none.
+        records: Records of batches that were decompressed, some or none.
         pool: Memory for windows of the round.
         hashes: Of the keys of the segments, some or none.
     """
@@ -106,7 +106,7 @@ class CompactionIndex:
     words: NDArray[np.uint64]
     latest_offset: int
     stats: IndexStats
-    kept: KeptRecords = field(default_factory=KeptRecords)
+    records: KeptRecords = field(default_factory=KeptRecords)
     pool: RoundBuffers = field(default_factory=RoundBuffers)
     hashes: KeptHashes = field(default_factory=KeptHashes)
 

@@ -63,7 +63,7 @@ class KeptRecords:
     def __init__(self, limit_bytes: int = 0) -> None:
         self._limit_bytes = limit_bytes
         self._used_bytes = 0
-        self._kept: OrderedDict[tuple[str, int], _KeptBatches] = OrderedDict()
+        self._entries: OrderedDict[tuple[str, int], _KeptBatches] = OrderedDict()
         self._taking = threading.Lock()
 
     def put(self, payload: Payload) -> bool:
@@ -80,10 +80,10 @@ class KeptRecords:
         if not size or size > self._limit_bytes or not (is_whole and is_plain):
             return False
         while self._used_bytes + size > self._limit_bytes:
-            _, gone = self._kept.popitem(last=False)
+            _, gone = self._entries.popitem(last=False)
             self._used_bytes -= gone.arena.size
         self._used_bytes += size
-        self._kept[window.file, window.file_position] = _KeptBatches(
+        self._entries[window.file, window.file_position] = _KeptBatches(
             # The window's table is overwritten by the next one's.
             position=window.batches.position.copy(),
             size=window.batches.size.copy(),
@@ -108,29 +108,29 @@ class KeptRecords:
             InvalidRecordError: The record count of a wanted batch cannot be true.
         """
         place = window.file, window.file_position
-        kept = self._kept.get(place)
+        entry = self._entries.get(place)
         batches = window.batches
         if (
-            kept is None
-            or not np.array_equal(kept.position, batches.position)
-            or not np.array_equal(kept.size, batches.size)
+            entry is None
+            or not np.array_equal(entry.position, batches.position)
+            or not np.array_equal(entry.size, batches.size)
         ):
             return None
         is_compressed = (batches.codec != Codec.NONE) & (batches.record_count != 0)
-        is_missing = batches.is_legacy | (is_compressed & (kept.place == IN_WINDOW))
+        is_missing = batches.is_legacy | (is_compressed & (entry.place == IN_WINDOW))
         if (wanted & is_missing).any():
             return None
         with self._taking:
-            self._used_bytes -= self._kept.pop(place).arena.size
-        notes.place[:] = kept.place
-        notes.records_start[:] = kept.records_start
-        notes.records_end[:] = kept.records_end
+            self._used_bytes -= self._entries.pop(place).arena.size
+        notes.place[:] = entry.place
+        notes.records_start[:] = entry.records_start
+        notes.records_end[:] = entry.records_end
         payload = Payload(
             window=window,
             batches=batches,
             first_row=0,
             end_row=len(batches),
-            arena=kept.arena,
+            arena=entry.arena,
             notes=notes,
         )
         payload.check_counts(wanted)

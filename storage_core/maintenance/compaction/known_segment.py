@@ -114,11 +114,11 @@ class KnownSegment:
         table = self.sidecar.batches
         first = int(np.searchsorted(table.position, window.file_position))
         here = slice(first, first + len(window.batches))
-        expected, found = table.columns[:, here], window.batches.columns
-        if expected.shape == found.shape:
-            is_other = expected != found
+        expected, actual = table.columns[:, here], window.batches.columns
+        if expected.shape == actual.shape:
+            is_other = expected != actual
             # The position counts from the window, and whether the CRC is right is another matter.
-            is_other[POSITION] = window.file_position + found[POSITION] != expected[POSITION]
+            is_other[POSITION] = window.file_position + actual[POSITION] != expected[POSITION]
             is_other[CRC_OK] = False
             if not is_other.any():
                 return here

@@ -30,10 +30,10 @@ _GROWTH: Final = 2
 _NO_LIMIT = 2**62
 # Of what tells absent hashes: bits a key, and how many words of 64 at most, 1 MiB. With less than
 # so many bits a key it does not tell enough.
-_SEEN_BITS: Final = 16
-_LEAST_SEEN_BITS: Final = 4
-_MOST_SEEN_WORDS: Final = 1 << 17
-_ALL_SEEN: Final = np.full(1, 2**64 - 1, np.uint64)
+_HASH_BITS: Final = 16
+_LEAST_HASH_BITS: Final = 4
+_MOST_HASH_BIT_WORDS: Final = 1 << 17
+_ALL_HASH_BITS: Final = np.full(1, 2**64 - 1, np.uint64)
 _SLOT_BYTES: Final = SLOT_WORDS * np.dtype(np.uint64).itemsize
 
 
@@ -96,7 +96,7 @@ class OffsetMap:
         self.table = self._memory.extend(_FIRST_SLOTS)
         self._max_keys = _NO_LIMIT if max_keys is None else max_keys
         self._used = 0
-        self._seen: NDArray[np.uint64] | None = None
+        self._hash_bits: NDArray[np.uint64] | None = None
 
     def __len__(self) -> int:
         return self._used
@@ -161,19 +161,19 @@ class OffsetMap:
         look_up_block(self.table, low, high, count, rank)
         return rank
 
-    def seen(self) -> NDArray[np.uint64]:
+    def hash_bits(self) -> NDArray[np.uint64]:
         """Return bits of all keys, in the kernels' form.
 
         The map is complete by now.
         """
-        if self._seen is None:
-            seen = _ALL_SEEN
-            if self._used * _LEAST_SEEN_BITS <= 64 * _MOST_SEEN_WORDS:
-                words = min(max(1, self._used * _SEEN_BITS // 64), _MOST_SEEN_WORDS)
-                seen = np.zeros(1 << (words - 1).bit_length(), np.uint64)
-                note_hashes(self.table, seen)
-            self._seen = seen  # whole: other threads ask, too
-        return self._seen
+        if self._hash_bits is None:
+            hash_bits = _ALL_HASH_BITS
+            if self._used * _LEAST_HASH_BITS <= 64 * _MOST_HASH_BIT_WORDS:
+                words = min(max(1, self._used * _HASH_BITS // 64), _MOST_HASH_BIT_WORDS)
+                hash_bits = np.zeros(1 << (words - 1).bit_length(), np.uint64)
+                note_hashes(self.table, hash_bits)
+            self._hash_bits = hash_bits  # whole: other threads ask, too
+        return self._hash_bits
 
     def mark_absent(
         self,
@@ -196,7 +196,7 @@ class OffsetMap:
         """
         words_of_all = np.zeros(max(1, -(-low.size // 64)), np.uint64)
         absent = np.empty(record_count.size, np.int64)
-        mark_absent(self.table, self.seen(), low, high, record_count, words_of_all, absent)
+        mark_absent(self.table, self.hash_bits(), low, high, record_count, words_of_all, absent)
         return words_of_all, absent
 
     def entries(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]:

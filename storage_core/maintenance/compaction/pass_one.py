@@ -213,8 +213,8 @@ class PassOneSink(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Chosen:
-    """A window, and what the sink chose of it.
+class _HashRequest:
+    """A window, and what the sink wants of it.
 
     Attributes:
         reading: Of its segment.
@@ -236,11 +236,11 @@ class _Read:
     """A window as far as it can be read without the sink.
 
     Attributes:
-        chosen: The window.
+        request: The window.
         batches: Its keys, up to where memory ended; None where only the headers were of interest.
     """
 
-    chosen: _Chosen
+    request: _HashRequest
     batches: HashedBatches | None
 
 
@@ -254,7 +254,7 @@ class SegmentReading:
         sink: Takes the keys.
         number: Of the segment, in the ranks of its records.
         throttler: Slows the reading down.
-        kept: Keeps what was decompressed, None where nobody asks for it again.
+        records: Keeps what was decompressed, None where nobody asks for it again.
         hashes: Keeps the hashes of the keys, None where nobody asks for them again.
         threads: How many threads to use: with more than one, windows are checked and hashed beside
             each other, and beside the sink.
@@ -274,7 +274,7 @@ class SegmentReading:
         *,
         number: int,
         throttler: Throttler | None = None,
-        kept: KeptRecords | None = None,
+        records: KeptRecords | None = None,
         hashes: KeptHashes | None = None,
         threads: int = 1,
         pool: RoundBuffers | None = None,
@@ -282,7 +282,7 @@ class SegmentReading:
         self.number = number
         self.is_full = False
         self._pool = RoundBuffers() if pool is None else pool
-        self._kept = kept or KeptRecords()
+        self._records = records or KeptRecords()
         self._hashes = hashes or KeptHashes()
         self._store = store
         self._plan = plan
@@ -346,7 +346,7 @@ class SegmentReading:
         if is_dirty and begin < size_bytes:
             yield begin, None, True
 
-    def read(self) -> Generator[_Chosen]:
+    def read(self) -> Generator[_HashRequest]:
         """Read, and ask the sink what it wants of each window."""
         plan, pace = self._plan, self._pace
         crc = CrcCheck.LATER if plan.verify_crc else CrcCheck.SKIP
@@ -362,52 +362,54 @@ class SegmentReading:
                     rooms=self._pool.windows,
                 ):
                     choice = self._sink.choose(window, is_dirty=is_dirty)
-                    yield _Chosen(self, is_dirty, window, choice, self._pool.next())
+                    yield _HashRequest(self, is_dirty, window, choice, self._pool.next())
 
-    def hash_window(self, chosen: _Chosen) -> _Read:
+    def hash_window(self, request: _HashRequest) -> _Read:
         """Check a window and hash its keys, without regard to earlier ones."""
-        window, checks_crc = chosen.window, self._plan.verify_crc
-        is_hashed = chosen.is_dirty or self._sink.clean_part is CleanPart.KEYS
+        window, checks_crc = request.window, self._plan.verify_crc
+        is_hashed = request.is_dirty or self._sink.clean_part is CleanPart.KEYS
         # Batch by batch, each in the cache of the CPU then, where nothing has to be expanded.
         if checks_crc and not (is_hashed and window.batches.are_plain):
             check_crc(window)
             checks_crc = False
         check_batches(window)
         if not is_hashed:
-            return _Read(chosen, None)
+            return _Read(request, None)
         try:
-            return _Read(chosen, self._hash_from(chosen, 0, checks_crc=checks_crc))
+            return _Read(request, self._hash_from(request, 0, checks_crc=checks_crc))
         except BadBytesError:
             if checks_crc:  # of what seems to be wrong in a window it is the cause
                 check_crc(window)
             raise
 
-    def _hash_from(self, chosen: _Chosen, row: int, *, checks_crc: bool = False) -> HashedBatches:
+    def _hash_from(
+        self, request: _HashRequest, row: int, *, checks_crc: bool = False
+    ) -> HashedBatches:
         """Hash a window's keys from a row on, as many as fit.
 
         The limit is the memory of the buffers.
         """
-        plan, buffers = self._plan, chosen.buffers
-        notes = buffers.notes(len(chosen.window.batches))
+        plan, buffers = self._plan, request.buffers
+        notes = buffers.notes(len(request.window.batches))
         payload = open_batches(
-            chosen.window, chosen.choice.wanted, row, plan.limits, buffers.arena, notes
+            request.window, request.choice.wanted, row, plan.limits, buffers.arena, notes
         )
-        batches = HashedBatches(payload, chosen.choice, plan, buffers.keys)
-        first_offset = plan.first_dirty_offset if chosen.is_dirty else LOWEST_OFFSET
+        batches = HashedBatches(payload, request.choice, plan, buffers.keys)
+        first_offset = plan.first_dirty_offset if request.is_dirty else LOWEST_OFFSET
         batches.hash_from(first_offset, checks_crc=checks_crc)
         return batches
 
     def take(self, read: _Read) -> Iterator[None]:
         """Give the next window's keys to the sink; yield after each part."""
-        chosen, batches = read.chosen, read.batches
-        self._throttler.use(len(chosen.window.data))
-        count = len(chosen.window.batches)
+        request, batches = read.request, read.batches
+        self._throttler.use(len(request.window.data))
+        count = len(request.window.batches)
         while batches is not None:
             batches.count_from(rank_of(self.number, self._ordinal))
-            if self._kept.put(batches.payload):
-                chosen.buffers.arena = Arena()
-            stop = self._sink.take(batches, is_dirty=chosen.is_dirty)
-            self._note(batches, stop, is_dirty=chosen.is_dirty)
+            if self._records.put(batches.payload):
+                request.buffers.arena = Arena()
+            stop = self._sink.take(batches, is_dirty=request.is_dirty)
+            self._note(batches, stop, is_dirty=request.is_dirty)
             self._hashes.put(self._segment.base_offset, batches.keys, rank_of(self.number, 0))
             if self.is_full:
                 return
@@ -415,9 +417,9 @@ class SegmentReading:
             if row == count:
                 break
             yield
-            batches = self._hash_from(chosen, row)
-        if chosen.is_dirty:
-            self._bytes_read += len(chosen.window.data)
+            batches = self._hash_from(request, row)
+        if request.is_dirty:
+            self._bytes_read += len(request.window.data)
         yield
 
     def _note(self, batches: HashedBatches, stop: Stop | None, *, is_dirty: bool) -> None:
@@ -454,11 +456,13 @@ def _read_windows(readings: Sequence[SegmentReading], threads: int) -> Generator
         threads: How many threads to use: a segment is begun while the one before it is taken.
     """
 
-    def chosen() -> Generator[_Chosen]:
+    def requests() -> Generator[_HashRequest]:
         for reading in readings:
             yield from reading.read()
 
-    return in_order(chosen(), lambda window: window.reading.hash_window(window), threads=threads)
+    return in_order(
+        requests(), lambda request: request.reading.hash_window(request), threads=threads
+    )
 
 
 class _MapSink:
@@ -535,7 +539,7 @@ def index_round(
     """
     sink = _MapSink(plan)
     dirty = plan.dirty_segments
-    kept = KeptRecords(min(KEPT_BYTES, KEPT_RATIO * sum(each.size_bytes for each in dirty)))
+    records = KeptRecords(min(KEPT_BYTES, KEPT_RATIO * sum(each.size_bytes for each in dirty)))
     pool = RoundBuffers()
     hashes = KeptHashes(KEPT_HASHES if keeps_hashes else 0)
     readings = [
@@ -546,7 +550,7 @@ def index_round(
             sink,
             number=number,
             throttler=throttler,
-            kept=kept,
+            records=records,
             hashes=hashes,
             threads=threads,
             pool=pool,
@@ -557,7 +561,7 @@ def index_round(
     begun = 0
     with closing(_read_windows(readings, pace.threads)) as windows:
         for read in windows:
-            reading = read.chosen.reading
+            reading = read.request.reading
             if reading.number > begun:
                 begun = reading.number
                 sink.latest_offset = dirty[begun].base_offset - 1  # all before it is mapped
@@ -571,7 +575,7 @@ def index_round(
         sink.latest_offset = plan.first_uncleanable_offset - 1
     indexed = [reading.result() for reading in readings]
     index = index_of_map(indexed, sink.offset_map, sink.latest_offset)
-    return replace(index, kept=kept, hashes=hashes, pool=pool)
+    return replace(index, records=records, hashes=hashes, pool=pool)
 
 
 def index_of_map(

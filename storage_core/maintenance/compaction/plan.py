@@ -332,11 +332,11 @@ def group_segments(plan: CompactionPlan, end_offset: int) -> list[list[SegmentSt
     A group takes the next segment while the sums of log, offset index and time index sizes stay
     within the limits, and the last offset it could hold stays in reach of the group's base.
     """
-    left = plan.segments_below(end_offset)
-    nexts = [segment.base_offset for segment in left[1:]] + [plan.first_uncleanable_offset]
+    segments = plan.segments_below(end_offset)
+    nexts = [segment.base_offset for segment in segments[1:]] + [plan.first_uncleanable_offset]
     groups: list[list[SegmentState]] = []
     log_bytes = offset_index_bytes = time_index_bytes = 0
-    for segment, next_base in zip(left, nexts, strict=False):
+    for segment, next_base in zip(segments, nexts, strict=False):
         log_bytes += segment.size_bytes
         offset_index_bytes += segment.offset_index_bytes
         time_index_bytes += segment.time_index_bytes

@@ -270,14 +270,14 @@ class _SegmentSummary:
     Attributes:
         segment: The segment.
         version: Of its file, as the store has it.
-        known: What the sidecar tells.
+        known_segment: What the sidecar tells.
         discard: bool[batches], whether nothing refers to a batch any more.
         ended: Aborted transactions that end in it.
     """
 
     segment: "_Segment"
     version: str
-    known: KnownSegment
+    known_segment: KnownSegment
     discard: NDArray[np.bool_]
     ended: list[AbortedTxn]
 
@@ -428,23 +428,23 @@ class _Filtering:
             for source in group:
                 self._tracker.add_aborted(self._plan.aborted_near(source.base_offset))
                 with closing(self._store.open_file(source.log_file)) as reader:
-                    known = self._known(reader, source)
-                    segment = self._segment(source, known)
-                    if known is None:
+                    known_segment = self._known_segment(reader, source)
+                    segment = self._segment(source, known_segment)
+                    if known_segment is None:
                         yield from self._read_windows(segment, reader)
                     else:
-                        check_batches(known.window())
-                        discard, ended = self._decide(known.window())
+                        check_batches(known_segment.window())
+                        discard, ended = self._decide(known_segment.window())
                         yield _SegmentSummary(
                             segment=segment,
                             version=version_of(reader),
-                            known=known,
+                            known_segment=known_segment,
                             discard=discard,
                             ended=ended,
                         )
             yield None
 
-    def _known(self, reader: FileReader, source: SegmentState) -> KnownSegment | None:
+    def _known_segment(self, reader: FileReader, source: SegmentState) -> KnownSegment | None:
         """Return what a sidecar tells of a source segment.
 
         None where there is none that can be trusted, or where pass one has read the keys.
@@ -456,7 +456,7 @@ class _Filtering:
             return None
         return KnownSegment.ask(source.log_file, sidecar, self._index, self._plan.now_ms)
 
-    def _segment(self, source: SegmentState, known: KnownSegment | None) -> _Segment:
+    def _segment(self, source: SegmentState, known_segment: KnownSegment | None) -> _Segment:
         plan, index = self._plan, self._index
         indexed = index.segments.get(source.base_offset)
         was_checked = indexed is not None and indexed.start_position == 0
@@ -467,7 +467,7 @@ class _Filtering:
             index,
             self._producers,
             source.base_offset,
-            known=known,
+            known_segment=known_segment,
             tells_keys=self._sidecars is not None,
         )
         return _Segment(
@@ -502,7 +502,7 @@ class _Filtering:
         The tracker has seen all batches of the segment.
         """
         pool = self._told_pool
-        batches, last = summary.known.sidecar.batches, stretch.end_row - 1
+        batches, last = summary.known_segment.sidecar.batches, stretch.end_row - 1
         start = int(batches.position[stretch.first_row])
         end = int(batches.position[last] + batches.size[last])
         for window in self._windows(summary.segment, reader, pool, start, end):
@@ -513,7 +513,7 @@ class _Filtering:
                 segment=summary.segment,
                 window=window,
                 notes=notes,
-                discard=summary.discard[summary.known.rows_of(window)],
+                discard=summary.discard[summary.known_segment.rows_of(window)],
                 ended=[],
                 buffers=buffers,
             )
@@ -566,25 +566,25 @@ class _Filtering:
         self, summary: _SegmentSummary, writer: "_GroupWriter", throttler: Throttler
     ) -> bool:
         """Write a segment with a sidecar, filtered; like `write`."""
-        known, segment = summary.known, summary.segment
+        known_segment, segment = summary.known_segment, summary.segment
         writer.aborted.extend(summary.ended)
-        foreseen = segment.judge.foresee(known, summary.discard)
-        if writer.is_same(self._store, segment.source, known, foreseen):
-            writer.pass_over(known.sidecar.batches, foreseen)
+        foreseen = segment.judge.foresee(known_segment, summary.discard)
+        if writer.is_same(self._store, segment.source, known_segment, foreseen):
+            writer.pass_over(known_segment.sidecar.batches, foreseen)
             return True
         with closing(self._store.open_file(segment.source.log_file)) as reader:
             if version_of(reader) != summary.version:
                 expected = "the file that its key sidecar is of"
                 raise ChangedWhileReadError(segment.source.log_file, expected, "another one")
-            for stretch in find_stretches(known.sidecar.batches.size, foreseen):
+            for stretch in find_stretches(known_segment.sidecar.batches.size, foreseen):
                 if stretch.is_read:
                     read = self._read_stretch(summary, stretch, reader)
-                    made = in_order(read, segment.filter, threads=self._pace.threads)
-                    with closing(made) as windows:
+                    windows = in_order(read, segment.filter, threads=self._pace.threads)
+                    with closing(windows):
                         for window in windows:
                             _write_window(window, writer, throttler)
                 else:
-                    writer.copy(self._store, reader, known, stretch, foreseen, throttler)
+                    writer.copy(self._store, reader, known_segment, stretch, foreseen, throttler)
         return False
 
 
@@ -828,7 +828,7 @@ class _GroupWriter:
         self,
         store: LogStore,
         reader: FileReader,
-        known: KnownSegment,
+        known_segment: KnownSegment,
         stretch: BatchRun,
         foreseen: Foresight,
         throttler: Throttler,
@@ -843,7 +843,7 @@ class _GroupWriter:
             ChangedWhileReadError: The segment is shorter than its sidecar says.
             OffsetOverflowError: Their offsets do not fit the cleaned segment.
         """
-        part = known.sidecar.rows(stretch.first_row, stretch.end_row)
+        part = known_segment.sidecar.rows(stretch.first_row, stretch.end_row)
         rows = part.batches
         start, size = int(rows.position[0]), int(rows.size.sum())
         was_read = foreseen.was_read[stretch.first_row : stretch.end_row]
@@ -858,7 +858,7 @@ class _GroupWriter:
             raise OffsetOverflowError(reader.name, start, error.reason) from error
         piece_bytes = COPY_BYTES
         if isinstance(store, CopiesStretches):
-            source = store.stretch_to_copy(known.file, start, size)
+            source = store.stretch_to_copy(known_segment.file, start, size)
             if source is not None:
                 self._gaps.append(CopiedRange(position=position, source=source))
                 self._log.seek(size, os.SEEK_CUR)
@@ -870,13 +870,17 @@ class _GroupWriter:
             throttler.use(2 * target.size)
             filled = reader.read_into(start + first, target)
             if filled < target.size:
-                expected, found = f"{start + size} bytes", f"{start + first + filled}"
-                raise ChangedWhileReadError(reader.name, expected, found)
+                expected, actual = f"{start + size} bytes", f"{start + first + filled}"
+                raise ChangedWhileReadError(reader.name, expected, actual)
             self._log.write(target.data)
             self._behind.reach(position + first + target.size)
 
     def is_same(
-        self, store: LogStore, segment: SegmentState, known: KnownSegment, foreseen: Foresight
+        self,
+        store: LogStore,
+        segment: SegmentState,
+        known_segment: KnownSegment,
+        foreseen: Foresight,
     ) -> bool:
         """Whether a round would write the group's only segment unchanged.
 
@@ -893,7 +897,7 @@ class _GroupWriter:
         if segment.has_txn_index != bool(self.aborted):
             return False
         index = self._new_index()
-        batches = known.sidecar.batches
+        batches = known_segment.sidecar.batches
         index.add(batches.size, batches.last_offset, batches.max_timestamp)
         try:
             return all(

@@ -122,14 +122,14 @@ def _read_secret(folder: int) -> bytes:
         if len(secret) == SECRET_BYTES:
             return secret
     # Of several who make one at the same time, one's counts: a link is never replaced.
-    made = f"{_SECRET}-{secrets.token_hex(8)}"
-    with os.fdopen(create_in(folder, made), "wb") as file:
+    scratch_name = f"{_SECRET}-{secrets.token_hex(8)}"
+    with os.fdopen(create_in(folder, scratch_name), "wb") as file:
         file.write(secrets.token_bytes(SECRET_BYTES))
     try:
         with suppress(FileExistsError):
-            os.link(made, _SECRET, src_dir_fd=folder, dst_dir_fd=folder)
+            os.link(scratch_name, _SECRET, src_dir_fd=folder, dst_dir_fd=folder)
     finally:
-        os.unlink(made, dir_fd=folder)
+        os.unlink(scratch_name, dir_fd=folder)
     secret = _secret_in(folder)
     if len(secret) != SECRET_BYTES:
         raise OSError(None, f"{_SECRET} has {len(secret)} bytes, expected {SECRET_BYTES}")

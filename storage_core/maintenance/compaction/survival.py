@@ -126,7 +126,7 @@ class SegmentFilter:
         index: Its pass one.
         producers: Those alive.
         base_offset: Which segment.
-        known: What a sidecar told of it, None where it was not asked.
+        known_segment: What a sidecar told of it, None where it was not asked.
         tells_keys: Whether verdicts have the hashes of the keys.
     """
 
@@ -137,7 +137,7 @@ class SegmentFilter:
         producers: ProducerLookup,
         base_offset: int,
         *,
-        known: KnownSegment | None = None,
+        known_segment: KnownSegment | None = None,
         tells_keys: bool = False,
     ) -> None:
         self._plan = plan
@@ -154,23 +154,23 @@ class SegmentFilter:
         self._words = _NO_WORDS
         if self._dirty.word_count:
             self._words = index.bitmap_of(base_offset)
-        self._known = known
+        self._known_segment = known_segment
         self._tells_keys = tells_keys
         self._noted_keys: Halves | None = None
-        if known is not None:
-            self._words = known.words
-            self._noted_keys = known.sidecar.low, known.sidecar.high
+        if known_segment is not None:
+            self._words = known_segment.words
+            self._noted_keys = known_segment.sidecar.low, known_segment.sidecar.high
         elif self._dirty is not _NOT_READ and tells_keys:
             self._noted_keys = index.hashes.take(base_offset, self._dirty.record_count)
 
-    def foresee(self, known: KnownSegment, discard: NDArray[np.bool_]) -> Foresight:
+    def foresee(self, known_segment: KnownSegment, discard: NDArray[np.bool_]) -> Foresight:
         """Return which batches of a sidecar segment need their records read.
 
         Args:
-            known: What the sidecar tells.
+            known_segment: What the sidecar tells.
             discard: bool[batches], what the transaction tracker says of all of them.
         """
-        window = known.window()
+        window = known_segment.window()
         notes = BatchNotes.empty(len(window.batches))
         self.note(window, notes)
         self.observe(window, notes, discard)
@@ -213,7 +213,7 @@ class SegmentFilter:
         needs_records = notes.have(NEEDS_RECORDS)
         payload = None
         if first_row == 0:
-            payload = index.kept.take(window, needs_records, notes)
+            payload = index.records.take(window, needs_records, notes)
         if payload is None:
             payload = open_batches(
                 window, needs_records, first_row, plan.limits, buffers.arena, notes
@@ -286,14 +286,16 @@ class SegmentFilter:
             ChangedWhileReadError: The segment is not what pass one read.
         """
         batches = window.batches
-        known = self._known
-        if known is not None:
-            here = known.rows_of(window)
-            notes.flags[:] = known.flags[here]
-            notes.first_bit[:] = known.sidecar.first_key[here]
+        known_segment = self._known_segment
+        if known_segment is not None:
+            here = known_segment.rows_of(window)
+            notes.flags[:] = known_segment.flags[here]
+            notes.first_bit[:] = known_segment.sidecar.first_key[here]
             notes.own_ordinal[:] = NOT_DIRTY
             notes.pass_one_count[:] = batches.record_count
-            notes.marks[:] = np.where(known.keeps_all_tombstones[here], KEEPS_ALL_TOMBSTONES, 0)
+            notes.marks[:] = np.where(
+                known_segment.keeps_all_tombstones[here], KEEPS_ALL_TOMBSTONES, 0
+            )
             return
         dirty = self._dirty
         row_count, legacy_count, self._next_ordinal = note_batches(
@@ -345,7 +347,7 @@ class SegmentFilter:
         words = np.zeros(max(1, words_for(int(counts.sum()))), np.uint64)
         mark_latest(
             self._index.offset_map.table,
-            self._index.offset_map.seen(),
+            self._index.offset_map.hash_bits(),
             keys.low[: keys.count],
             keys.high[: keys.count],
             keys.batch[: keys.count],

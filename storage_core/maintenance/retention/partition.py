@@ -243,8 +243,8 @@ def retain_log(
     log.write_epochs()
     apply_steps(log.view, plan_steps(state, decision, unlink=unlink))
     removed = set(decision.removed_base_offsets)
-    left = [base for base in log.base_offsets if base not in removed]
-    log.base_offsets = left or [decision.log_start_offset]
+    base_offsets = [base for base in log.base_offsets if base not in removed]
+    log.base_offsets = base_offsets or [decision.log_start_offset]
     log.producers.forget_swept(removed)
     return decision
 

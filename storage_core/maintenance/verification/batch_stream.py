@@ -171,7 +171,9 @@ class BatchStream:
             data = self._read(position, min(_SEARCH_WINDOW_BYTES, size - position))
             if data.size < HEADER_BYTES:
                 return None
-            headers = possible_headers(data, left=size - position, most_bytes=_MAX_CANDIDATE_BYTES)
+            headers = possible_headers(
+                data, remaining_bytes=size - position, most_bytes=_MAX_CANDIDATE_BYTES
+            )
             offsets = read_numbers(data, headers, 8)
             is_plausible = (offsets > self._largest_offset) & (offsets <= largest)
             candidates: list[int] = headers[is_plausible].tolist()

@@ -84,7 +84,7 @@ def count_uses(monkeypatch: pytest.MonkeyPatch) -> Uses:
     counted = Uses()
     monkeypatch.setattr(known_segment, "LEAST_RUN_BYTES", 1)
     reading, writer = rewrite._Filtering, rewrite._GroupWriter
-    known, copy, leave = reading._known, writer.copy, writer.leave
+    known, copy, leave = reading._known_segment, writer.copy, writer.leave
 
     def noted(self, *arguments):
         found = known(self, *arguments)
@@ -99,7 +99,7 @@ def count_uses(monkeypatch: pytest.MonkeyPatch) -> Uses:
         counted.stayed += 1
         return leave(self)
 
-    monkeypatch.setattr(reading, "_known", noted)
+    monkeypatch.setattr(reading, "_known_segment", noted)
     monkeypatch.setattr(writer, "copy", copied)
     monkeypatch.setattr(writer, "leave", stayed)
     return counted
@@ -494,7 +494,7 @@ def test_a_segment_that_is_another_one_when_it_is_copied_stops_the_round(
     log, folder, monkeypatch, tmp_path
 ):
     first_round().clean(log, sidecars=folder)
-    known = rewrite._Filtering._known
+    known = rewrite._Filtering._known_segment
 
     def replaced(self, reader, segment):
         found = known(self, reader, segment)
@@ -503,7 +503,7 @@ def test_a_segment_that_is_another_one_when_it_is_copied_stops_the_round(
             Path(copy).rename(log / segment.log_file)
         return found
 
-    monkeypatch.setattr(rewrite._Filtering, "_known", replaced)
+    monkeypatch.setattr(rewrite._Filtering, "_known_segment", replaced)
     with pytest.raises(ChangedWhileReadError, match="key sidecar"):
         second_round().clean(log, sidecars=folder)
 
