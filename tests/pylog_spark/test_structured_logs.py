@@ -210,7 +210,7 @@ INGEST_CONTEXT = IngestContext(
         ),
         pytest.param(
             lambda: write_partitions(
-                [("a-b", 7, 0)],
+                [(REF.partition, 0)],
                 MaterializeContext(root="/log", directory="/nowhere", present={}),
             ),
             "/log",

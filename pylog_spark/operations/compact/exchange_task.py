@@ -19,7 +19,12 @@ from typing import Final
 
 import numpy as np
 
-from pylog_spark.operations.compact.pass_task import Item, RewrittenGroup, rewrite_group
+from pylog_spark.operations.compact.pass_task import (
+    Item,
+    RewrittenGroup,
+    require,
+    rewrite_group,
+)
 from pylog_spark.rows import Binary, Int32, column
 from pylog_spark.schemas import Failure
 from pylog_spark.tasks.message import TaskMessage, attempt
@@ -189,7 +194,7 @@ def _answer(plan: CompactionPlan, messages: Iterable[ExchangeMessage]) -> Iterat
     started = time.perf_counter()
     bucket = KeyBucket(plan)
     for each in messages:
-        bucket.hear(MessageKind(each.kind), each.segment, each.content or b"")
+        bucket.hear(MessageKind(each.kind), each.segment, require(each.content))
     group_of = group_of_segment(plan)
     for number, ordinals in bucket.survivors():
         yield ExchangeMessage(
@@ -213,7 +218,7 @@ def _fold(plan: CompactionPlan, messages: Iterable[ExchangeMessage]) -> Iterator
                 group=group, kind=_START, segment=0, failure=failure, duration_ms=spent
             )
         return
-    facts = {each.segment: bytes(each.content or b"") for each in listed}
+    facts = {each.segment: bytes(require(each.content)) for each in listed}
     folded = fold_facts(plan, facts)
     for group, start in enumerate(folded.groups):
         yield ExchangeMessage(group=group, kind=_START, segment=0, content=encode_start(start))
@@ -277,7 +282,7 @@ class _Heard:
         self.duration_ms += each.duration_ms or 0
         if each.kind == _NUMBERS:
             self.numbers = self.numbers or {}
-            for name, value in json.loads(bytes(each.content or b"{}")).items():
+            for name, value in json.loads(bytes(require(each.content))).items():
                 self.numbers[name] = self.numbers.get(name, 0) + value
 
     @property
@@ -297,10 +302,11 @@ def _rewrite(
     failure = Failure()
     for each in messages:
         heard.add(each)
-        content = bytes(each.content or b"")
         if each.failure:
             failure = failure or each.failure
-        elif each.kind == _START:
+            continue
+        content = bytes(require(each.content))
+        if each.kind == _START:
             gathered.start = decode_start(content)
         elif each.kind == _FACTS:
             gathered.put_facts(each.segment, content)

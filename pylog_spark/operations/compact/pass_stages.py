@@ -28,6 +28,7 @@ from pylog_spark.operations.compact.pass_task import (
     SegmentKeyIndex,
     index_segments,
     merge_partitions,
+    require,
     rewrite_groups,
 )
 from pylog_spark.options import Strategy
@@ -73,7 +74,7 @@ class MapPlace:
         if self.published is not None:
             return MergedIndex.from_bytes(self.published.value)
         table = None if self.table_path is None else Path(self.table_path)
-        return MergedIndex.from_file(Path(self.path or ""), table)
+        return MergedIndex.from_file(Path(require(self.path)), table)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from functools import lru_cache, partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
+from typing import TypeVar
 
 from pylog_spark.operations.compact.key_folder import new_prefix, remove_files
 from pylog_spark.rows import Binary, Int32, Text, column
@@ -37,6 +38,7 @@ from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.compaction.rewrite import CleanedGroup, clean_groups
 from storage_core.roots.root import RootAccess, root_of
 
+T = TypeVar("T")
 # (ordinal of the partition, number of the segment or group in it)
 Item = tuple[int, int]
 
@@ -173,7 +175,8 @@ def _merge(
         access.validate()
         target = new_prefix(access, plan.location, context)
         try:
-            file, table = merge_files(plan, [Path(each.path or "") for each in segments], target)
+            paths = [Path(require(each.path)) for each in segments]
+            file, table = merge_files(plan, paths, target)
         except BaseException:
             remove_files(target)
             raise
@@ -181,7 +184,7 @@ def _merge(
         head = replace(head, path=str(file), table_path=None if table is None else str(table))
     else:
         merged = merge_indexes(
-            plan, [PartialIndex.from_bytes(each.index or b"") for each in segments]
+            plan, [PartialIndex.from_bytes(require(each.index)) for each in segments]
         )
         content = merged.to_bytes()
         head = replace(head, index=content if len(content) <= limit else None)
@@ -192,6 +195,17 @@ def _merge(
         end_offset=merged.index.end_offset,
         numbers=to_json(merged.index.stats),
     )
+
+
+def require(keys: T | None) -> T:
+    """Return the keys of a message, or the path to them.
+
+    Raises:
+        ValueError: The message has them elsewhere.
+    """
+    if keys is None:
+        raise ValueError("the keys are not where the strategy of the round has them")
+    return keys
 
 
 def rewrite_groups(

@@ -154,7 +154,7 @@ def _write(run: Run, path: Path, details: pa.Table) -> pa.Table:
     units = pack_units(
         [
             WorkItem(
-                value=(row["topic"], row["partition"], row["generation"]),
+                value=(TopicPartition(row["topic"], row["partition"]), row["generation"]),
                 size_bytes=row["all_bytes"],
             )
             for row in wanted

@@ -4,7 +4,7 @@ The plan pins a generation: the one that a former, killed run had begun with, el
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -50,31 +50,29 @@ def plan_materialize(
     """
 
     def plan(row: dict[str, Any]) -> MaterializedRow:
-        return _attempt(row, partial(_plan, row, context), context)
+        name = PartitionName(root=context.root, topic=row["topic"], partition=row["partition"])
+        return _attempt(name, partial(_plan, row, context))
 
     return map_ahead(plan, rows_of(batches))
 
 
 def write_partitions(
-    items: Iterable[tuple[str, int, int]], context: MaterializeContext
+    items: Iterable[tuple[TopicPartition, int]], context: MaterializeContext
 ) -> Iterator[MaterializedRow]:
     """Write the directories of partitions.
 
     Args:
-        items: Topic, partition and generation of each.
+        items: Each partition and its generation.
         context: What every task is told.
     """
-    for topic, partition, generation in items:
-        row = {"topic": topic, "partition": partition}
-        yield _attempt(row, partial(_write, generation, context), context)
+    for partition, generation in items:
+        name = PartitionName(root=context.root, **asdict(partition))
+        yield _attempt(name, partial(_write, partition, generation, context))
 
 
 def _attempt(
-    row: Mapping[str, Any],
-    work: Callable[[MaterializedRow], MaterializedRow],
-    context: MaterializeContext,
+    name: PartitionName, work: Callable[[MaterializedRow], MaterializedRow]
 ) -> MaterializedRow:
-    name = PartitionName(root=context.root, topic=row["topic"], partition=row["partition"])
     head = MaterializedRow(name=name, status=Status.FAILED.value)
     return attempt(head, work, name, refusal_of=_refusal_of)
 
@@ -83,10 +81,14 @@ def _refusal_of(error: Exception) -> str | None:
     return error.code if isinstance(error, GuardRefusedError) else None
 
 
-def _write(generation: int, context: MaterializeContext, head: MaterializedRow) -> MaterializedRow:
-    name = TopicPartition(head.name.topic or "", head.name.partition or 0)
-    store = ManagedStore(open_object_store(context.root), name, generation=generation)
-    done = materialize_partition(store, Path(context.directory) / str(name))
+def _write(
+    partition: TopicPartition,
+    generation: int,
+    context: MaterializeContext,
+    head: MaterializedRow,
+) -> MaterializedRow:
+    store = ManagedStore(open_object_store(context.root), partition, generation=generation)
+    done = materialize_partition(store, Path(context.directory) / str(partition))
     row = _describe(store, head)
     return replace(row, status=Status.DONE.value, generation=done.generation)
 

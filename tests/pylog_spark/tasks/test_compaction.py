@@ -9,7 +9,12 @@ import pytest
 
 from pylog_spark.operations.compact.exchange_task import Route, send_keys
 from pylog_spark.operations.compact.key_folder import remove_wave
-from pylog_spark.operations.compact.pass_task import index_segments, rewrite_groups
+from pylog_spark.operations.compact.pass_task import (
+    SegmentKeyIndex,
+    index_segments,
+    merge_partitions,
+    rewrite_groups,
+)
 from pylog_spark.tasks import observe
 from pylog_spark.tasks.observe import decode_plan
 from storage_core.checkpoint.lock import LogDirectoryLock
@@ -207,6 +212,14 @@ def test_a_task_that_cleans_a_partition_whole_leaves_key_sidecars(tmp_path):
         assert sidecars.secret.hex() not in decode_plan(plan["plan"]).hash_key
     assert known >= len(pipeline.plans)
     assert not list(folder.rglob("*.part"))
+
+
+def test_keys_that_are_missing_are_an_error_and_no_empty_keys(tmp_path):
+    pipeline = Pipeline(broker_directory(tmp_path / "log", FIRST_ROUNDS[:1]), FIRST_ROUNDS_MS)
+    message = SegmentKeyIndex(ordinal=0, segment=0, duration_ms=0)
+    for limit in (None, 1 << 20):
+        [merged] = merge_partitions([message], pipeline.encoded, {0: limit}, pipeline.context)
+        assert "the keys are not where" in (merged.failure.error or "")
 
 
 @pytest.mark.parametrize("name", ["clean-group-all-s211", TRANSACTIONS])
