@@ -213,7 +213,10 @@ class CompactionFacts:
 
 
 def _or_none(fact: int | None) -> int:
-    """Return a fact for the walk, NONE for a missing one; the least int64 counts as one more."""
+    """Return a fact for the walk, NONE for a missing one.
+
+    A fact of the least int64, which NONE is, counts as one more.
+    """
     return walk.NONE if fact is None else max(fact, walk.NONE + 1)
 
 
