@@ -44,13 +44,13 @@ _DIRECTORY_KEYS: Final = ("root", "role", "directory")
 
 
 def resolve_roots(
-    roots: Sequence[str | Path], *, said: Role | None, must_open: bool = True
+    roots: Sequence[str | Path], *, role: Role | None, must_open: bool = True
 ) -> list[LogRoot]:
     """Check the log directories of a run and describe them.
 
     Args:
         roots: Paths or URLs, at least one.
-        said: The role that the owner named, None if nobody did.
+        role: The role that the owner named, None if nobody did.
         must_open: False where one that cannot be listed is told of later.
 
     Raises:
@@ -67,16 +67,16 @@ def resolve_roots(
                 "ROOT", root, f"is the same directory as {by_identity[identity].location}"
             )
         says_itself = names_manifest(str(root))
-        role = said or (Role.MANAGED if says_itself else guess_role(location))
+        root_role = role or (Role.MANAGED if says_itself else guess_role(location))
         path = local_path(location)
-        if path is not None and not role.facts.has_manifests:
+        if path is not None and not root_role.facts.has_manifests:
             with nullcontext() if must_open else suppress(StorageError):
                 check_log_directory(root, path)
         elif path is not None and os.path.lexists(path / META_PROPERTIES_FILE):
             reason = f"{META_PROPERTIES_FILE} lies there: it is a broker's, say --role broker"
             raise ConfigError("ROOT", root, reason)
         by_identity[identity] = LogRoot(
-            location=location, role=role, is_said=said is not None or says_itself
+            location=location, role=root_role, is_said=role is not None or says_itself
         )
     if not by_identity:
         raise ConfigError("ROOT", None, "expected at least one log directory")
@@ -89,7 +89,7 @@ def resolve_managed(roots: Sequence[str]) -> list[LogRoot]:
     Raises:
         ConfigError: As ``resolve_roots``.
     """
-    return resolve_roots(roots, said=Role.MANAGED)
+    return resolve_roots(roots, role=Role.MANAGED)
 
 
 def _locate(root: str | Path, *, must_open: bool) -> tuple[str, str]:

@@ -38,9 +38,9 @@ def held_signals() -> Iterator[None]:
         waiting.append(number)
 
     for held in _HELD:
-        found = signal.getsignal(held)
-        if found not in {None, signal.SIG_IGN}:
-            former[held] = found
+        own_handler = signal.getsignal(held)
+        if own_handler not in {None, signal.SIG_IGN}:
+            former[held] = own_handler
             signal.signal(held, hold)
     try:
         yield

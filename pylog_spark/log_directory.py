@@ -171,7 +171,7 @@ class LogDirectory:
         """
         settings = options or JobOptions(now_ms=SystemClock().now_ms())
         settings = replace(settings, role=role or settings.role)
-        resolve_roots([path], said=settings.role)
+        resolve_roots([path], role=settings.role)
         return cls(path=str(path), options=settings, _place=place)
 
     def _require_session(self) -> "SparkSession":
@@ -194,7 +194,7 @@ class LogDirectory:
         # A run on this machine needs no pyspark.
         from pylog_spark.engines.spark_engine import SparkEngine  # noqa: PLC0415
 
-        roots = resolve_roots([self.path], said=self.options.role)
+        roots = resolve_roots([self.path], role=self.options.role)
         topics = TopicFilter(topics=self.options.include, exclude=self.options.exclude)
         engine = SparkEngine(self._require_session(), tag="pylog-inspect")
         partitions = discover_partitions(engine, roots, topics, file_list=self.options.file_list)

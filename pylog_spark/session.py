@@ -226,12 +226,14 @@ def _start_spark(settings: Mapping[str, str]) -> None:
     SparkContext(conf=SparkConf().setAll(list(settings.items())), gateway=gateway)
 
 
-def submit_arguments(said: str | None, file: str, settings: Mapping[str, str]) -> tuple[str, bytes]:
+def submit_arguments(
+    user_arguments: str | None, file: str, settings: Mapping[str, str]
+) -> tuple[str, bytes]:
     """Return ``spark-submit`` arguments for a settings file, and its content.
 
     Args:
-        said: The user's own arguments, as in ``PYSPARK_SUBMIT_ARGS``. What stands in a file that
-            they name is taken over.
+        user_arguments: The user's own arguments, as in ``PYSPARK_SUBMIT_ARGS``. What stands
+            in a file that they name is taken over.
         file: Where the content is going to stand.
         settings: They win over that file, and over ``spark-defaults.conf``.
 
@@ -240,7 +242,7 @@ def submit_arguments(said: str | None, file: str, settings: Mapping[str, str]) -
     """
     arguments = [
         part
-        for argument in shlex.split(said or "pyspark-shell")
+        for argument in shlex.split(user_arguments or "pyspark-shell")
         for part in (
             argument.split("=", 1) if argument.startswith(f"{_PROPERTIES}=") else [argument]
         )

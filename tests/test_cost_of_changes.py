@@ -165,7 +165,7 @@ def tally(place: Place, roots: Sequence[str | Path], options: JobOptions) -> pa.
     topics = TopicFilter(topics=options.include, exclude=options.exclude)
     directories = [
         each["directory"]
-        for root in resolve_roots(roots, said=options.role)
+        for root in resolve_roots(roots, role=options.role)
         for each in list_partitions(root.location, root.role.value, topics)
     ]
 

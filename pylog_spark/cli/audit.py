@@ -247,7 +247,7 @@ def _prepare(line: CommandLine) -> Call:
             *(STATE, LEADER, LEADER_EPOCH, LEVEL, UP, ELECTION_OUT, LOST_KEYS, TIMELINE),
         )
         _refuse_beside(line, ATTEST, options_of_looks, "writes markers and shows no more")
-    roots = resolve_roots(line[ROOTS], said=options.role, must_open=False)
+    roots = resolve_roots(line[ROOTS], role=options.role, must_open=False)
     notes = topic_notes(options, roots)
     return Call(line=line, options=options, roots=roots, notes=notes)
 

@@ -91,8 +91,10 @@ def init_config(line: CommandLine) -> int:
         "A topic that stays a comment is left alone by run, retain and compact. Recovery and",
         "verification need no configs. Topic keys are Kafka's; those left out have its defaults.",
     ]
-    if evidence.known:
-        lines.append(f"{evidence.known} topics are left out: the cluster's metadata has theirs.")
+    if evidence.metadata_count:
+        lines.append(
+            f"{evidence.metadata_count} topics are left out: the cluster's metadata has theirs."
+        )
     if not evidence.unknown:
         lines.append("There is no topic here of which the config is unknown.")
     lines += [

@@ -67,7 +67,7 @@ def _observe(call: Call, observe: _Observe) -> Iterator[OutputLine | str]:
     settings = CoordinatorSettings(
         now_ms=options.now_ms,
         broker=broker_config(options),
-        said=frozenset({*options.broker_settings, *options.broker_overrides}),
+        explicit_names=frozenset({*options.broker_settings, *options.broker_overrides}),
     )
     topics = TopicFilter(topics=options.include, exclude=options.exclude)
     there: set[str] = set()

@@ -131,11 +131,11 @@ _FORECAST_TABLE: Final = TableKind(
 def _prepare(line: CommandLine) -> Call:
     options = load_options(line)
     _refuse_no_brokers(line[ROOTS], options.role)
-    roots = resolve_roots(line[ROOTS], said=options.role, must_open=False)
+    roots = resolve_roots(line[ROOTS], role=options.role, must_open=False)
     brokers, unread = split_by_broker(roots)
     if not brokers:
         # No verdict on one broker without all of its log directories.
-        roots = resolve_roots(line[ROOTS], said=options.role)
+        roots = resolve_roots(line[ROOTS], role=options.role)
     check_outside(REPORT.label, line[REPORT], roots)
     notes = topic_notes(options, roots)
     is_for_program = line[OUTPUT] is not OutputFormat.TABLE and SHOW not in line

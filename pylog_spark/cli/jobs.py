@@ -144,7 +144,7 @@ def _prepare_plan(line: CommandLine) -> Call:
     if plan.action != Action.RECOVER:
         check = check_truncation if plan.action == Action.TRUNCATE else check_roots
         roots = [root.location for root in plan.roots]
-        check(resolve_roots(roots, said=options.role), options)
+        check(resolve_roots(roots, role=options.role), options)
     return Call(line=line, options=options, subject=plan, roots=plan.roots)
 
 

@@ -267,7 +267,7 @@ def prepare_roots(
     from pylog_spark.run.guards import check_outside  # noqa: PLC0415  # Arrow
 
     options = load_options(line)
-    roots = resolve_roots(line[ROOTS], said=options.role)
+    roots = resolve_roots(line[ROOTS], role=options.role)
     check_outside(REPORT.label, line[REPORT], roots)
     for check in checks:
         check(roots, options)

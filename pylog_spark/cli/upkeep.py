@@ -46,7 +46,7 @@ def _undo(call: Call, place: Any) -> RunReport:
 
 def _prepare_purge(line: CommandLine) -> Call:
     options = load_options(line)
-    roots = resolve_roots(line[ROOTS], said=options.role) if line[ROOTS] else []
+    roots = resolve_roots(line[ROOTS], role=options.role) if line[ROOTS] else []
     check_roots(roots, options)
     notes = (*topic_notes(options, roots), *_notes_of_empty_roots(roots, options))
     return Call(line=line, options=options, notes=notes)

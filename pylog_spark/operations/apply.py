@@ -61,33 +61,35 @@ class ApplyOptions:
     metrics_push: str | None = None
 
 
-def options_of(saved: SavedPlan, path: Path | None, said: ApplyOptions) -> JobOptions:
+def options_of(saved: SavedPlan, path: Path | None, apply_options: ApplyOptions) -> JobOptions:
     """Return the options of a run that applies a plan.
 
     Args:
         saved: The plan.
         path: Its file; None for a plan that is in memory alone.
-        said: What is said anew.
+        apply_options: What is said anew.
     """
     options = saved.options
     return replace(
         options,
         now_ms=saved.now_ms,
         plan_in=None if path is None else str(path.absolute()),
-        dry_run=said.dry_run,
-        ledger=said.ledger or options.ledger,
-        trash=said.trash or options.trash,
-        mark_clean=options.mark_clean if said.mark_clean is None else said.mark_clean,
-        limits=replace(options.limits, overrides=said.overrides),
-        engine=said.engine,
-        master=said.master,
-        metrics_file=said.metrics_file,
-        metrics_push=said.metrics_push,
+        dry_run=apply_options.dry_run,
+        ledger=apply_options.ledger or options.ledger,
+        trash=apply_options.trash or options.trash,
+        mark_clean=options.mark_clean
+        if apply_options.mark_clean is None
+        else apply_options.mark_clean,
+        limits=replace(options.limits, overrides=apply_options.overrides),
+        engine=apply_options.engine,
+        master=apply_options.master,
+        metrics_file=apply_options.metrics_file,
+        metrics_push=apply_options.metrics_push,
     )
 
 
 def apply_plan(
-    place: Place, path: str | Path, said: ApplyOptions, *, clock: Clock | None = None
+    place: Place, path: str | Path, apply_options: ApplyOptions, *, clock: Clock | None = None
 ) -> RunReport:
     """Apply exactly the plan of a file.
 
@@ -96,7 +98,7 @@ def apply_plan(
     Args:
         place: Where it runs: a Spark session, or this machine (``Local``).
         path: The file that ``--plan-out`` wrote.
-        said: What is said anew.
+        apply_options: What is said anew.
         clock: For the times in the ledger.
 
     Returns:
@@ -107,7 +109,7 @@ def apply_plan(
         PylogError: As the operation that made the plan.
     """
     saved = read_plan_file(path)
-    return apply_saved(place, saved, options_of(saved, Path(path), said), clock=clock)
+    return apply_saved(place, saved, options_of(saved, Path(path), apply_options), clock=clock)
 
 
 def apply_saved(

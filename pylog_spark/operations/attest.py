@@ -80,7 +80,7 @@ def attest(place: Place, roots: Sequence[str | Path], options: JobOptions) -> At
     """
     if options.include or options.exclude:
         raise ConfigError(ATTEST.label, None, "--topics and --exclude would leave replicas out")
-    log_roots = resolve_roots(roots, said=options.role)
+    log_roots = resolve_roots(roots, role=options.role)
     check_of_brokers(log_roots, "a marker is written only into a broker's directory")
     check_roots(log_roots, options, are_of_brokers=True)
     run_id = new_job(Action.VERIFY.value, log_roots, options).run_id

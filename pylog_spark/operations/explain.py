@@ -71,7 +71,7 @@ def explain(roots: Sequence[str], options: JobOptions) -> Iterator[Row]:
         ConfigError: A root is not there.
         PylogError: A root's own files cannot be read.
     """
-    log_roots = resolve_roots(roots, said=options.role)
+    log_roots = resolve_roots(roots, role=options.role)
     catalogs = build_catalogs(log_roots, options)
     unclean = unclean_roots(tuple(log_roots))
     topics = TopicFilter(topics=options.include, exclude=options.exclude)
@@ -109,15 +109,15 @@ class _Explainer:
             "error": None,
         }
         try:
-            found = self._explain(root, entry, is_unclean=is_unclean)
+            explanation = self._explain(root, entry, is_unclean=is_unclean)
         except Exception as error:  # noqa: BLE001  # the row carries it; the others go on
             nothing: Row = {"answers": [], "statements": [], "after_recovery": [], "fix": None}
             return row | nothing | describe_failure(error)
-        is_unknown = any(one.held_by == Reason.CONFIG_UNKNOWN for one in found.answers)
+        is_unknown = any(one.held_by == Reason.CONFIG_UNKNOWN for one in explanation.answers)
         return row | {
-            "answers": [_plain(answer) for answer in found.answers],
-            "statements": [_plain(statement) for statement in found.statements],
-            "after_recovery": [_plain(answer) for answer in found.after_recovery],
+            "answers": [_plain(answer) for answer in explanation.answers],
+            "statements": [_plain(statement) for statement in explanation.statements],
+            "after_recovery": [_plain(answer) for answer in explanation.after_recovery],
             "fix": config_init_command(root.location) if is_unknown else None,
         }
 
@@ -126,11 +126,11 @@ class _Explainer:
         if partition is None or entry.kind in _NOT_A_LOG:
             kind = DirectoryKind.FOREIGN if partition is None else entry.kind
             return unknowable(*_NOT_A_LOG[kind], "")
-        found = self._explain_log(root, entry, partition, is_unclean=is_unclean)
+        explanation = self._explain_log(root, entry, partition, is_unclean=is_unclean)
         if not is_unclean:
-            return found
+            return explanation
         return held_until_recovery(
-            found,
+            explanation,
             "UNCLEAN_SHUTDOWN",
             "the log directory was not cleanly shut down",
             "it is recovered: `pylog recover`",
@@ -160,9 +160,9 @@ class _Explainer:
             )
             return unknowable("NO_HIGH_WATERMARK", text, until)
         request = clean_request(checkpoints, now_ms=self._options.now_ms, high_watermark=mark)
-        found = None
+        explanation = None
         if not is_unclean:
-            found = explain_partition(
+            explanation = explain_partition(
                 store,
                 config=config,
                 cleaner=self._options.cleaner,
@@ -171,7 +171,7 @@ class _Explainer:
                 # A copy of a log that was being written has indexes that end in zeros.
                 is_closed=root.role.facts.has_closed_logs,
             )
-        if found is None or found.answers[0].held_by == "RECOVERY_REQUIRED":
+        if explanation is None or explanation.answers[0].held_by == "RECOVERY_REQUIRED":
             points = root_checkpoints(root.location, [RECOVERY_POINT_FILE], strict=False)
             after = explain_after_recovery(
                 store,
@@ -180,20 +180,20 @@ class _Explainer:
                 request=request,
                 recovery_point=points.of(partition).recovery_point or 0,
             )
-            found = after if found is None else _with_recovery(found, after)
-        return found if mark is None else _with_age(found, self._checkpoint_ms)
+            explanation = after if explanation is None else _with_recovery(explanation, after)
+        return explanation if mark is None else _with_age(explanation, self._checkpoint_ms)
 
 
-def _with_recovery(found: Explanation, after: Explanation) -> Explanation:
+def _with_recovery(explanation: Explanation, after: Explanation) -> Explanation:
     """Join an unrecovered log's explanation with the one after its recovery."""
     return replace(
-        found,
-        statements=(*found.statements, *after.statements),
+        explanation,
+        statements=(*explanation.statements, *after.statements),
         after_recovery=after.answers,
     )
 
 
-def _with_age(found: Explanation, checkpoint_ms: int) -> Explanation:
+def _with_age(explanation: Explanation, checkpoint_ms: int) -> Explanation:
     """Add the age of a checkpointed high watermark to the texts.
 
     It is said wherever the high watermark holds a log back.
@@ -204,9 +204,13 @@ def _with_age(found: Explanation, checkpoint_ms: int) -> Explanation:
         return text + age if code is not None and code.endswith(_HIGH_WATERMARK) else text
 
     return replace(
-        found,
-        answers=tuple(replace(one, text=aged(one.held_by, one.text)) for one in found.answers),
-        statements=tuple(replace(one, text=aged(one.code, one.text)) for one in found.statements),
+        explanation,
+        answers=tuple(
+            replace(one, text=aged(one.held_by, one.text)) for one in explanation.answers
+        ),
+        statements=tuple(
+            replace(one, text=aged(one.code, one.text)) for one in explanation.statements
+        ),
     )
 
 

@@ -63,7 +63,7 @@ def run_nightly(  # besides what is said, what is at hand
         PylogError: The cluster's metadata or a root's own files cannot be read.
         pyspark.errors.PySparkException: Spark failed.
     """
-    log_roots = resolve_roots(roots, said=options.role)
+    log_roots = resolve_roots(roots, role=options.role)
     check_roots(log_roots, options)
     check_salvage(log_roots, options)
     job = new_job(
@@ -115,14 +115,14 @@ class _Night:
         The others are not read.
         """
         unclean = self._run.unclean_roots
-        chosen = [
+        roots = [
             root
             for root in self._run.job.roots
             if root.role.facts.is_owned_by_broker and root.location in unclean
         ]
-        if not chosen:
+        if not roots:
             return
-        step = recover_step(self._run, chosen, on_progress)
+        step = recover_step(self._run, roots, on_progress)
         self.tables.append(step.results)
         self.notes += step.notes
         self.cuts, self.recoveries = step.cuts, step.recoveries
@@ -131,7 +131,7 @@ class _Night:
         self.has_missing_tail = step.has_missing_tail
         if not self._run.job.options.dry_run:
             # What was recovered is in order, whether or not the directory may say so to a broker.
-            recovered = {root.location for root in chosen}
+            recovered = {root.location for root in roots}
             self._context = replace(
                 self._context, unclean_roots=unclean - recovered, unrecovered=step.unrecovered
             )

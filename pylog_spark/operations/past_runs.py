@@ -133,12 +133,12 @@ def _with_trash(name: str, run: PastRun | None, trash: str | None, folder: Path 
         return run if trash is None else replace(run, undo=Undo.NOTHING)
     try:
         if run is None:
-            kept = read_run(folder)
+            trash_run = read_run(folder)
             run = PastRun(
                 run_id=name,
-                action=kept.action,
-                started_ms=kept.started_ms,
-                roots=tuple(root.location for root in kept.roots),
+                action=trash_run.action,
+                started_ms=trash_run.started_ms,
+                roots=tuple(root.location for root in trash_run.roots),
             )
         return _with_commits(run, list(list_commits(folder)))
     except PylogError as error:

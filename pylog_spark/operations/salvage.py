@@ -137,7 +137,7 @@ def replay_salvage(
         GuardRefusedError: A root may not be changed, is held by somebody, or was not closed.
         PylogError: There is no such folder, or a root's own files cannot be read.
     """
-    log_roots = resolve_roots(roots, said=options.role)
+    log_roots = resolve_roots(roots, role=options.role)
     check_replay(folder, log_roots, options)
     catalogs = build_catalogs(log_roots, options)
     topics = TopicFilter(topics=options.include, exclude=options.exclude)
@@ -202,11 +202,11 @@ def _replays(
             row.status, row.error_class = Status.FAILED, "PartitionNotFoundError"
             row.error = f"{partition} is in none of the log directories that were named"
             continue
-        known = catalogs[root].topic_id(partition.topic)
+        topic_id = catalogs[root].topic_id(partition.topic)
         own = read_topic_id(str(directory))
-        if known is not None and own is not None and known != own:
+        if topic_id is not None and own is not None and topic_id != own:
             row.status, row.reason = Status.SKIPPED, Reason.INCONSISTENT_TOPIC_ID
-            row.error = f"the directory is of topic {own}, the cluster knows {known}"
+            row.error = f"the directory is of topic {own}, the cluster knows {topic_id}"
             continue
         try:
             _compare(row, listed, LocalStore(directory))

@@ -99,13 +99,13 @@ class ConfigEvidence:
 
     Attributes:
         unknown: Topics whose config no file of the roots says, by name.
-        known: How many topics have theirs in the cluster's metadata.
+        metadata_count: How many topics have theirs in the cluster's metadata.
         notes: What could not be read.
         elsewhere: Where the configs may be, root by root, that no file of these says.
     """
 
     unknown: Sequence[TopicEvidence]
-    known: int
+    metadata_count: int
     notes: Sequence[str] = field(default_factory=tuple)
     elsewhere: Sequence[str] = field(default_factory=tuple)
 
@@ -124,7 +124,7 @@ def gather_evidence(roots: Sequence[str], topics: TopicFilter, *, now_ms: int) -
     """
     rows: dict[str, list[Row]] = {}
     gaps: dict[str, int] = {}
-    known: set[str] = set()
+    metadata_topics: set[str] = set()
     notes: list[str] = []
     elsewhere: list[str] = []
     views = []
@@ -135,8 +135,10 @@ def gather_evidence(roots: Sequence[str], topics: TopicFilter, *, now_ms: int) -
         notes += view.row["errors"]
         elsewhere += filter(None, [view.metadata_note])
         partitions = list(_partitions(view, topics))
-        known |= {topic for topic, _ in partitions if view.catalog.find(topic) is not None}
-        entries = [entry for topic, entry in partitions if topic not in known]
+        metadata_topics |= {
+            topic for topic, _ in partitions if view.catalog.find(topic) is not None
+        }
+        entries = [entry for topic, entry in partitions if topic not in metadata_topics]
         inspect = partial(inspect_partition, view, now_ms=now_ms)
         looked_at = map_over_root(view.files, inspect, entries)
         for row, has_gaps in zip(
@@ -149,9 +151,11 @@ def gather_evidence(roots: Sequence[str], topics: TopicFilter, *, now_ms: int) -
     unknown = [
         TopicEvidence(topic=topic, rows=own, with_gaps=gaps[topic])
         for topic, own in sorted(rows.items())
-        if topic not in known
+        if topic not in metadata_topics
     ]
-    return ConfigEvidence(unknown=unknown, known=len(known), notes=notes, elsewhere=elsewhere)
+    return ConfigEvidence(
+        unknown=unknown, metadata_count=len(metadata_topics), notes=notes, elsewhere=elsewhere
+    )
 
 
 def _partitions(view: RootView, topics: TopicFilter) -> Iterator[tuple[str, SubDirectory]]:

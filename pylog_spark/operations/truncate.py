@@ -92,19 +92,19 @@ def plan_followers(
         PylogError: As ``audit``, and as the dry run of ``truncate``.
         pyspark.errors.PySparkException: Spark failed.
     """
-    owners = map(owner_of, resolve_roots(roots, said=options.role, must_open=False))
+    owners = map(owner_of, resolve_roots(roots, role=options.role, must_open=False))
     brokers = {each.node_id for each in owners if each is not None and each.node_id is not None}
     up = [leader, *sorted(brokers - {leader})] if leader in brokers else []
-    found = audit(place, roots, replace(options, plan_out=None), state=state, up=up)
-    if found.unread:
-        reason = f"no replica is cut while this is so: {'; '.join(found.unread.values())}"
-        raise StorageError(", ".join(found.unread), reason)
-    cuts, notes = _find_cuts(found, leader)
+    comparison = audit(place, roots, replace(options, plan_out=None), state=state, up=up)
+    if comparison.unread:
+        reason = f"no replica is cut while this is so: {'; '.join(comparison.unread.values())}"
+        raise StorageError(", ".join(comparison.unread), reason)
+    cuts, notes = _find_cuts(comparison, leader)
     touched = dict.fromkeys(root for root, _, _ in cuts)
     report = truncate(place, list(touched) or roots, replace(options, dry_run=True), followers=cuts)
     if not cuts:
         notes.append(f"no other replica has to be cut to follow broker {leader}")
-    return report.with_notes([found.belief, *notes])
+    return report.with_notes([comparison.belief, *notes])
 
 
 def truncate(
@@ -134,7 +134,7 @@ def truncate(
         PylogError: A root's own files cannot be read.
         pyspark.errors.PySparkException: Spark failed.
     """
-    log_roots = resolve_roots(roots, said=options.role)
+    log_roots = resolve_roots(roots, role=options.role)
     check_truncation(log_roots, options)
     job = new_job(_ACTION, log_roots, options, clock=clock, saved=saved)
     if followers is None:
@@ -219,21 +219,21 @@ def _saved_cuts(saved: SavedPlan | None) -> dict[_Key, FollowerTruncation]:
         raise ConfigError("PLAN", saved.run_id, f"is no saved plan: {error}") from error
 
 
-def _find_cuts(found: Audit, leader: int) -> tuple[dict[_Key, FollowerTruncation], list[str]]:
+def _find_cuts(comparison: Audit, leader: int) -> tuple[dict[_Key, FollowerTruncation], list[str]]:
     """Return the cuts under a leader, with notes on untouched replicas."""
     cuts: dict[_Key, FollowerTruncation] = {}
     notes = []
     candidates: set[int] = set()
     others: dict[int | None, list[str]] = {}
     unfit: dict[int, list[str]] = {}
-    for answer in found.answers():
+    for answer in comparison.answers():
         name = f"{answer['topic']}-{answer['partition']}"
         if answer["candidates"] is None:
             notes.append(f"{name} stays as it is: {answer['error']}")
             continue
         candidates |= {each["broker"] for each in answer["candidates"]} - {None}
-        chosen = next((each for each in answer["candidates"] if each["broker"] == leader), None)
-        if chosen is None:
+        candidate = next((each for each in answer["candidates"] if each["broker"] == leader), None)
+        if candidate is None:
             notes.append(f"{name} stays as it is: broker {leader} has no replica that could lead")
             continue
         elected = (answer["elections"] or {"leader": leader})["leader"]
@@ -245,7 +245,7 @@ def _find_cuts(found: Audit, leader: int) -> tuple[dict[_Key, FollowerTruncation
             for each in answer["replicas"]
             if each.get("error")
         ]
-        for each in chosen["truncations"]:
+        for each in candidate["truncations"]:
             if each["rounds"]:
                 cuts[each["root"], answer["topic"], answer["partition"]] = FollowerTruncation(
                     leader=leader,

@@ -125,7 +125,7 @@ def check_ledger(roots: Sequence[LogRoot], ledger: str | None) -> None:
     if scheme in {"", "file"}:
         # Spark takes the path of a URL as it stands, other programs without its escapes.
         for place in {path, unquote(path)}:
-            check_outside("--ledger", place, roots, said=ledger)
+            check_outside("--ledger", place, roots, value=ledger)
         return
     for root in roots:
         if _is_below(ledger, root.location):
@@ -161,7 +161,7 @@ def check_outside(
     place: str | Path | None,
     roots: Sequence[LogRoot] = (),
     *,
-    said: object = None,
+    value: object = None,
     log_directories: Iterable[Path] = (),
 ) -> None:
     """Refuse a place for our files inside any broker's log directory.
@@ -174,7 +174,7 @@ def check_outside(
         option: That names the place.
         place: A path; None for none.
         roots: Of the run.
-        said: What was said, where the place is only a part of it.
+        value: What was said, where the place is only a part of it.
         log_directories: More of which it is known.
 
     Raises:
@@ -191,7 +191,7 @@ def check_outside(
             is_marked = any(os.path.lexists(folder / name) for name in _LOG_DIRECTORY_MARKS)
             if is_marked or folder in directories:
                 reason = f"lies inside the log directory {folder}"
-                raise ConfigError(option, said or place, reason)
+                raise ConfigError(option, value or place, reason)
 
 
 def check_key_sidecars(

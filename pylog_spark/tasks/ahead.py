@@ -118,15 +118,15 @@ class Room:
         Args:
             size_bytes: How much; of more than there is at all, all of it.
         """
-        taken = min(size_bytes, self._size_bytes)
+        room_bytes = min(size_bytes, self._size_bytes)
         with waiting(), self._changed:
-            self._changed.wait_for(lambda: taken <= self._free_bytes)
-            self._free_bytes -= taken
+            self._changed.wait_for(lambda: room_bytes <= self._free_bytes)
+            self._free_bytes -= room_bytes
         try:
             yield
         finally:
             with self._changed:
-                self._free_bytes += taken
+                self._free_bytes += room_bytes
                 self._changed.notify_all()
 
 

@@ -154,12 +154,12 @@ class CoordinatorSettings:
     Attributes:
         now_ms: The run's clock, epoch milliseconds.
         broker: The broker's settings.
-        said: Names of those that somebody has said; the others are Kafka's defaults.
+        explicit_names: Of those that somebody has said; the others are Kafka's defaults.
     """
 
     now_ms: int
     broker: BrokerConfig
-    said: frozenset[str] = frozenset()
+    explicit_names: frozenset[str] = frozenset()
 
 
 def observe_groups(
@@ -223,23 +223,23 @@ def observe_transactions(
     entries: list[TransactionEntry] = []
     of_coordinators: list[CoordinatorRow] = []
     is_complete = True
-    found: set[int] = set()
+    partition_numbers: set[int] = set()
     for view, entry in _partitions(views, TRANSACTION_STATE_TOPIC):
         image = TransactionImage()
         error = _replay(view, entry, image.apply)
         if error is not None:
             is_complete = False
             yield error
-        found.add(_number(entry))
+        partition_numbers.add(_number(entry))
         is_complete &= not image.undecoded
         entries += image.entries
         of_coordinators += [
-            ("transaction", _entry_row(view, entry, known, settings.now_ms))
-            for known in image.entries
+            ("transaction", _entry_row(view, entry, transaction, settings.now_ms))
+            for transaction in image.entries
         ]
         of_coordinators += _undecoded_rows(view, entry, image.undecoded)
     count = _partition_count(views, settings, TRANSACTION_STATE_TOPIC)
-    is_complete &= count is not None and found >= set(range(count))
+    is_complete &= count is not None and partition_numbers >= set(range(count))
     logs = _ObservedLogs(views, settings)
     observed = logs.observe_all(is_asked_for)
     judged = judge_open_transactions(
@@ -281,7 +281,7 @@ class _ObservedLogs:
         self, is_asked_for: Callable[[str], bool]
     ) -> Mapping[TopicPartition, ObservedLog]:
         """Return the logs of the wanted topics; note unreadable ones as errors."""
-        chosen = {}
+        logs = {}
         for view in self._views:
             for entry in view.entries:
                 place = entry.topic_partition
@@ -293,8 +293,8 @@ class _ObservedLogs:
                     self._tried.add(place)
                     self._observe(view, entry, place)
                 if place in self._observed:
-                    chosen[place] = self._observed[place]
-        return chosen
+                    logs[place] = self._observed[place]
+        return logs
 
     def _observe(self, view: RootView, entry: SubDirectory, place: TopicPartition) -> None:
         try:
@@ -313,7 +313,7 @@ class _ObservedLogs:
 
 
 def _partitions(views: Sequence[RootView], topic: str) -> list[tuple[RootView, SubDirectory]]:
-    chosen = [
+    partitions = [
         (view, entry)
         for view in views
         for entry in view.entries
@@ -321,7 +321,7 @@ def _partitions(views: Sequence[RootView], topic: str) -> list[tuple[RootView, S
         and entry.topic_partition is not None
         and entry.topic_partition.topic == topic
     ]
-    return sorted(chosen, key=lambda one: _number(one[1]))
+    return sorted(partitions, key=lambda one: _number(one[1]))
 
 
 def _number(entry: SubDirectory) -> int:
@@ -356,17 +356,17 @@ def _partition_count(
     metadata = next((view.metadata for view in views if view.metadata is not None), None)
     if metadata is not None:
         try:
-            known = read_cluster_metadata(metadata).topics_by_name().get(topic)
+            topic_metadata = read_cluster_metadata(metadata).topics_by_name().get(topic)
         except PylogError:
-            known = None  # the view has the error
-        if known is not None:
-            return len(known.partitions)
+            topic_metadata = None  # the view has the error
+        if topic_metadata is not None:
+            return len(topic_metadata.partitions)
     key = {
         CONSUMER_OFFSETS_TOPIC: "offsets.topic.num.partitions",
         TRANSACTION_STATE_TOPIC: "transaction.state.log.num.partitions",
     }[topic]
     count: int = getattr(settings.broker, key.replace(".", "_"))
-    return count if key in settings.said else None
+    return count if key in settings.explicit_names else None
 
 
 def _group_row(
@@ -463,22 +463,22 @@ def _holding_row(view: RootView, holding: HoldingTransaction, log_end: int) -> d
 
 
 def _entry_row(
-    view: RootView, entry: SubDirectory, known: TransactionEntry, now_ms: int
+    view: RootView, entry: SubDirectory, transaction: TransactionEntry, now_ms: int
 ) -> dict[str, Any]:
     return {
         "root": view.row["root"],
-        "transactional_id": known.transactional_id,
-        "state": known.state.label,
-        "producer_id": known.producer_id,
-        "producer_epoch": known.producer_epoch,
-        "partitions": list(map(str, known.partitions)),
-        "start_ms": known.start_ms,
-        "update_ms": known.update_ms,
-        "timeout_ms": known.timeout_ms,
-        "is_in_flight": known.is_in_flight,
-        "is_overdue": known.is_overdue(now_ms),
+        "transactional_id": transaction.transactional_id,
+        "state": transaction.state.label,
+        "producer_id": transaction.producer_id,
+        "producer_epoch": transaction.producer_epoch,
+        "partitions": list(map(str, transaction.partitions)),
+        "start_ms": transaction.start_ms,
+        "update_ms": transaction.update_ms,
+        "timeout_ms": transaction.timeout_ms,
+        "is_in_flight": transaction.is_in_flight,
+        "is_overdue": transaction.is_overdue(now_ms),
         "state_partition": _number(entry),
-        "record_offset": known.record_offset,
+        "record_offset": transaction.record_offset,
     }
 
 

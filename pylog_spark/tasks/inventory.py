@@ -71,9 +71,9 @@ def read_part(
     is_asked = _directory_filter(topics)
     for table in read_tables(part):
         for root in roots:
-            found = _files_of(root, table, is_asked)
-            if found.num_rows:
-                yield found
+            batch = _files_of(root, table, is_asked)
+            if batch.num_rows:
+                yield batch
 
 
 def partition_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -149,12 +149,12 @@ def _files_of(
     # Kafka's names have none of these; a name that would lead elsewhere is nobody's file.
     is_odd = pc.match_substring_regex(rows["file_names"], r"[\\\x00-\x1f\x7f]|^\.{1,2}$")
     rows = rows.filter(pc.invert(is_odd))
-    found = rows.group_by("directory").aggregate([(name, "list") for name in LISTING_COLUMNS])
-    columns = {name: found[f"{name}_list"] for name in LISTING_COLUMNS}
+    groups = rows.group_by("directory").aggregate([(name, "list") for name in LISTING_COLUMNS])
+    columns = {name: groups[f"{name}_list"] for name in LISTING_COLUMNS}
     columns |= {
-        "root": pa.repeat(root.location, found.num_rows),
-        "role": pa.repeat(root.role, found.num_rows),
-        "directory": found["directory"],
+        "root": pa.repeat(root.location, groups.num_rows),
+        "role": pa.repeat(root.role, groups.num_rows),
+        "directory": groups["directory"],
     }
     listed = pa.table([columns[name] for name in LISTED_DIRECTORY.names], LISTED_DIRECTORY.names)
     (batch,) = listed.cast(LISTED_DIRECTORY).combine_chunks().to_batches() or (

@@ -105,8 +105,8 @@ def _standard_columns(part: InventoryPart, table: pa.Table) -> pa.Table:
 
     They are those of the current versions.
     """
-    found = _find_columns(part, table.column_names)
-    columns = {name: table[column] for name, column in found.items()}
+    column_names = _find_columns(part, table.column_names)
+    columns = {name: table[column] for name, column in column_names.items()}
     none = pa.nulls(table.num_rows, pa.string())
     try:
         key = columns["key"].cast(pa.string())
@@ -138,17 +138,17 @@ def _standard_columns(part: InventoryPart, table: pa.Table) -> pa.Table:
 
 def _find_columns(part: InventoryPart, names: Sequence[str]) -> dict[str, str]:
     plain = {name.lower().replace("_", "").replace("-", "").strip(): name for name in names}
-    found = {
+    column_names = {
         ours: plain[name] for ours, accepted in _NAMES.items() for name in accepted if name in plain
     }
-    missing = [name for name in _REQUIRED if name not in found]
+    missing = [name for name in _REQUIRED if name not in column_names]
     if missing:
         raise ConfigError(
             OPTION,
             part.location,
             f"expected the columns key, size, mtime and maybe etag; has {', '.join(names)}",
         )
-    return found
+    return column_names
 
 
 def _check_columns(part: InventoryPart) -> None:

@@ -162,9 +162,9 @@ def _show_aborted(part: ViewPart) -> Iterator[pa.RecordBatch]:
     for partition, store, file in _files(part, {TXN_INDEX_SUFFIX}):
         position = 0
         for piece in read_entries(store, file, TXN_INDEX_ENTRY, limit_bytes=MAX_INDEX_BYTES):
-            found = read_transactions(file, offset_of(file) or 0, piece, start=position)
+            transactions = read_transactions(file, offset_of(file) or 0, piece, start=position)
             where = {**_place(partition), "file": file}
-            yield from rows_to_batches(_ABORTED, (where | asdict(each) for each in found))
+            yield from rows_to_batches(_ABORTED, (where | asdict(each) for each in transactions))
             position += piece.nbytes
 
 
@@ -211,17 +211,17 @@ def _show_told(
         return topics is None or topic in topics
 
     for views in group_by_broker([inspect_root(root) for root in part.roots]):
-        told = observe(views, settings, is_asked_for=is_asked_for)
-        yield from rows_to_batches(schema, _rows_of(kind, views, told))
+        rows = observe(views, settings, is_asked_for=is_asked_for)
+        yield from rows_to_batches(schema, _rows_of(kind, views, rows))
 
 
 def _rows_of(
-    kind: str, views: Iterable[RootView], told: Iterable[CoordinatorRow]
+    kind: str, views: Iterable[RootView], rows: Iterable[CoordinatorRow]
 ) -> Iterator[Mapping[str, Any]]:
     for view in views:
         for error in view.row["errors"]:
             yield {"root": view.row["root"], "error": error}
-    for what, row in told:
+    for what, row in rows:
         if what == kind:
             yield row
         elif what == "partition":

@@ -31,7 +31,7 @@ NO_FILTER = TopicFilter()
 
 def test_a_brokers_directory_becomes_partitions_and_segments(engine, tmp_path):
     path = Golden("broker-dir").unpack(tmp_path)
-    roots = resolve_roots([path], said=None)
+    roots = resolve_roots([path], role=None)
     partitions = discover_partitions(engine, roots, NO_FILTER)
     rows = engine.collect(partitions, PARTITION, "partitions").to_pylist()
     assert len(rows) == 14
@@ -54,7 +54,7 @@ def test_several_roots_are_listed_by_their_own_tasks(engine, tmp_path):
     for name in ("a", "b"):
         (tmp_path / name / "t-0").mkdir(parents=True)
     (tmp_path / "b" / "lost+found").mkdir()
-    roots = resolve_roots([tmp_path / "a", tmp_path / "b"], said=Role.MIRROR)
+    roots = resolve_roots([tmp_path / "a", tmp_path / "b"], role=Role.MIRROR)
     partitions = discover_partitions(engine, roots, NO_FILTER)
     rows = engine.collect(partitions, PARTITION, "partitions").to_pylist()
     found = sorted((row["root"], row["kind"]) for row in rows)
@@ -69,7 +69,7 @@ def test_several_roots_are_listed_by_their_own_tasks(engine, tmp_path):
 def test_a_root_that_cannot_be_listed_is_a_row_and_the_others_are_listed(engine, tmp_path):
     for name in ("a", "b"):
         (tmp_path / name / "t-0").mkdir(parents=True)
-    roots = resolve_roots([tmp_path / "a", tmp_path / "b"], said=Role.MIRROR)
+    roots = resolve_roots([tmp_path / "a", tmp_path / "b"], role=Role.MIRROR)
     (tmp_path / "a" / "t-0").rmdir()
     (tmp_path / "a").rmdir()
     partitions = discover_partitions(engine, roots, NO_FILTER)

@@ -166,7 +166,7 @@ def audit(  # noqa: PLR0913 - each is a word of the command line
         StorageError: No root can be read.
         pyspark.errors.PySparkException: Spark failed.
     """
-    job, places, observed, known = open_places(roots, options, state, holds_roots=holds_roots)
+    job, places, observed, cluster = open_places(roots, options, state, holds_roots=holds_roots)
     if election_out is not None:
         check_outside("--election-out", election_out, job.roots)
         if election_out.exists():
@@ -176,19 +176,21 @@ def audit(  # noqa: PLR0913 - each is a word of the command line
         rows = _judge(run, places, most_keys)
         texts = rows["answer"].to_pylist()
         answers = [None if text is None else json.loads(text) for text in texts]
-        found = [answer for answer in answers if answer is not None]
-        beside = _beside(observed, places, known, leader_epoch)
-        for answer in found:
+        partition_answers = [answer for answer in answers if answer is not None]
+        beside = _beside(observed, places, cluster, leader_epoch)
+        for answer in partition_answers:
             answer["remarks"] = find_remarks(answer, beside)
-        if election_out is not None and known.states and not up:
+        if election_out is not None and cluster.states and not up:
             up = _node_ids(observed)
         if up:
-            controller = controller_of(known.metadata, known.states, is_by_file=state is not None)
-            starting, notes = find_starting(up, observed, known.metadata)
-            starts = add_elections(found, known.states, controller, starting, notes)
+            controller = controller_of(
+                cluster.metadata, cluster.states, is_by_file=state is not None
+            )
+            starting, notes = find_starting(up, observed, cluster.metadata)
+            starts = add_elections(partition_answers, cluster.states, controller, starting, notes)
         leaders, files = {}, list[str]()
         if election_out is not None and starts is not None and starts.manual is not None:
-            leaders = find_manual_leaders(found)
+            leaders = find_manual_leaders(partition_answers)
             live = starts.manual.start.brokers
             files = write_election_files(election_out, leaders, beside.states, live)
         texts = [None if answer is None else json.dumps(answer) for answer in answers]
@@ -196,18 +198,18 @@ def audit(  # noqa: PLR0913 - each is a word of the command line
         rows = rows.set_column(column, rows.schema.field(column), pa.array(texts, pa.string()))
         return Audit(
             rows=rows,
-            belief=known.belief,
-            notes=[*known.notes, *_uncounted(found, beside.states)],
-            unread=known.unread,
+            belief=cluster.belief,
+            notes=[*cluster.notes, *_uncounted(partition_answers, beside.states)],
+            unread=cluster.unread,
             markers=[
-                _marker_of(root, known.metadata)
+                _marker_of(root, cluster.metadata)
                 for root in observed
                 if root.context.role.facts.is_owned_by_broker
             ],
             engine=run.engine.name,
             starts=starts,
             leaders=leaders,
-            brokers=_node_ids(observed) if known.states else (),
+            brokers=_node_ids(observed) if cluster.states else (),
             election_files=files,
         )
 
@@ -218,12 +220,12 @@ def open_places(
     state: Path | None,
     *,
     holds_roots: bool = False,
-) -> "tuple[Job, list[PartitionPlaces], Sequence[ObservedRoot], Known]":
+) -> "tuple[Job, list[PartitionPlaces], Sequence[ObservedRoot], ClusterFacts]":
     """Return a read-only job, its partitions, its roots, and their states.
 
     Arguments and errors as of ``audit``.
     """
-    log_roots = resolve_roots(roots, said=options.role, must_open=False)
+    log_roots = resolve_roots(roots, role=options.role, must_open=False)
     observed, unread = observe_each([(root.location, root.role) for root in log_roots])
     if not observed:
         raise StorageError(", ".join(unread), f"cannot be read: {'; '.join(unread.values())}")
@@ -232,44 +234,44 @@ def open_places(
     validate_one_cluster(
         {root.location: root.meta_properties for root in observed if root.meta_properties}
     )
-    known = find_known(observed, state, options, unread, holds_roots=holds_roots)
-    metadata = known.metadata
+    cluster = find_cluster_facts(observed, state, options, unread, holds_roots=holds_roots)
+    metadata = cluster.metadata
     places = find_places(
         observed,
-        known.states,
+        cluster.states,
         registered=None
         if metadata is None
         else {broker.broker_id: broker.log_directories for broker in metadata.brokers.values()},
         are_all_read=not unread,
     )
     places = [each for each in places if job.topics.admits(each.topic)]
-    return job, places, observed, known
+    return job, places, observed, cluster
 
 
 def _beside(
     observed: Sequence[ObservedRoot],
     places: Sequence[PartitionPlaces],
-    known: "Known",
+    cluster: "ClusterFacts",
     leader_epoch: int | None,
 ) -> Surroundings:
     states: dict[TopicIdPartition, PartitionRegistration] = {
-        each.key: each for each in known.states
+        each.key: each for each in cluster.states
     }
-    topics = {} if known.metadata is None else known.metadata.topics
+    topics = {} if cluster.metadata is None else cluster.metadata.topics
     ids_of: dict[tuple[str, int], set[str]] = {}
-    found = [(each.topic, each.partition, each.topic_id) for each in places if each.replicas]
-    for topic, partition, topic_id in (*states, *found):
+    keys = [(each.topic, each.partition, each.topic_id) for each in places if each.replicas]
+    for topic, partition, topic_id in (*states, *keys):
         if topic_id is not None:
             ids_of.setdefault((topic, partition), set()).add(topic_id)
-    starting, _ = find_starting(_node_ids(observed), observed, known.metadata)
+    starting, _ = find_starting(_node_ids(observed), observed, cluster.metadata)
     return Surroundings(
         states=states,
-        topic_ids=frozenset((*topics, *(state.topic_id for state in known.states))),
+        topic_ids=frozenset((*topics, *(state.topic_id for state in cluster.states))),
         ids_of=ids_of,
         unclean=frozenset(each.broker for each in starting if not each.is_clean),
         leader_epoch=leader_epoch,
-        unread=known.unread,
-        in_use=known.in_use,
+        unread=cluster.unread,
+        in_use=cluster.in_use,
     )
 
 
@@ -341,7 +343,7 @@ def measure(run: Run, places: Sequence[PartitionPlaces]) -> list[PlacesSize]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class ClusterFacts:
     """What is known of the cluster.
 
     Attributes:
@@ -376,14 +378,14 @@ def _marker_of(root: ObservedRoot, metadata: ClusterMetadata | None) -> RootMark
     )
 
 
-def find_known(
+def find_cluster_facts(
     roots: Sequence[ObservedRoot],
     file: Path | None,
     options: JobOptions,
     unread: Mapping[str, str],
     *,
     holds_roots: bool,
-) -> Known:
+) -> ClusterFacts:
     """Return partition states from a file, or from the newest metadata.
 
     The metadata are those that lie in the roots.
@@ -422,7 +424,7 @@ def find_known(
         belief += f", of {time_text(at)}" if at >= 0 else ""
     else:
         belief = "nothing says ISR, epochs and assignment: every replica is a candidate"
-    return Known(
+    return ClusterFacts(
         states=states,
         metadata=None if newest is None else newest.metadata,
         directory="" if newest is None else newest.directory,

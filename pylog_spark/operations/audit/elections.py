@@ -116,8 +116,10 @@ def controller_of(
     unfenced = order_of_sessions(list(brokers.values()))
     if is_by_file or metadata is None:
         alive = {broker for state in states if state.leader != NO_LEADER for broker in state.isr}
-        known = [replace(each, fenced=each.broker_id not in alive) for each in brokers.values()]
-        unfenced = (*order_of_sessions(known), *sorted(alive - brokers.keys()))
+        registrations = [
+            replace(each, fenced=each.broker_id not in alive) for each in brokers.values()
+        ]
+        unfenced = (*order_of_sessions(registrations), *sorted(alive - brokers.keys()))
     # Every 4.x cluster that was formatted as such has an ELR.
     level = 1 if metadata is None else metadata.feature_levels.get(ELR_FEATURE, 0)
     return Controller(
@@ -163,10 +165,10 @@ def find_starting(
         else:
             is_clean = epochs == {registered.broker_epoch}
             if not is_clean:
-                found = ", ".join("none" if each is None else str(each) for each in epochs)
+                marker_epochs = ", ".join("none" if each is None else str(each) for each in epochs)
                 notes.append(
                     f"broker {broker} counts as killed: it leaves ISR and ELR when it registers "
-                    f"(marker of a clean shutdown: {found}, expected broker epoch "
+                    f"(marker of a clean shutdown: {marker_epochs}, expected broker epoch "
                     f"{registered.broker_epoch})"
                 )
         expected = () if registered is None else registered.log_directories
@@ -211,10 +213,12 @@ def add_elections(
     stopped = [each.broker for each in starting if failed.get(each.broker, False)]
     starting = [each for each in starting if each.broker not in stopped]
     all_notes = [*notes, *(f"broker {broker} cannot open its logs: it ends" for broker in stopped)]
-    known: dict[TopicIdPartition, PartitionRegistration] = {state.key: state for state in states}
+    state_by_key: dict[TopicIdPartition, PartitionRegistration] = {
+        state.key: state for state in states
+    }
     partitions = []
     for answer in answers:
-        state = known.get((answer["topic"], answer["partition"], answer["topic_id"]))
+        state = state_by_key.get((answer["topic"], answer["partition"], answer["topic_id"]))
         if state is not None:
             partitions.append((answer, _Partition(answer, state, controller, starting)))
     all_notes += _missing_replicas(answers, starting)
@@ -324,25 +328,25 @@ def _elect_by_hand(
     The other brokers start afterwards.
     """
     later = tuple(broker for broker in order if broker not in first)
-    chosen = [partition.choose(first) for partition in partitions]
+    leaders = [partition.choose(first) for partition in partitions]
     return ManualElection(
-        start=replace(_sum((*first, *later), partitions, chosen), brokers=first),
+        start=replace(_sum((*first, *later), partitions, leaders), brokers=first),
         later=later,
-        partitions=len(chosen) - chosen.count(None),
+        partitions=len(leaders) - leaders.count(None),
     )
 
 
 def _sum(
     order: tuple[int, ...],
     partitions: Sequence[_Partition],
-    chosen: Sequence[int | None] | None = None,
+    leaders: Sequence[int | None] | None = None,
 ) -> StartOrder:
     """Return the losses of all partitions in a start order.
 
     A partition's leader may be chosen instead of elected.
     """
     committed = records = unsure = unknown = offline = 0
-    for partition, leader in zip(partitions, chosen or [None] * len(partitions), strict=True):
+    for partition, leader in zip(partitions, leaders or [None] * len(partitions), strict=True):
         lost = partition.lost(order, leader)
         if leader is None and partition.election(order).leader == NO_LEADER:
             offline += 1

@@ -72,30 +72,33 @@ class Surroundings:
     in_use: frozenset[str]
 
 
-def find_remarks(answer: dict[str, Any], known: Surroundings) -> list[dict[str, Any]]:
+def find_remarks(answer: dict[str, Any], surroundings: Surroundings) -> list[dict[str, Any]]:
     """Return what has to be said about a partition.
 
     Args:
         answer: What its task has found.
-        known: What is known beside it.
+        surroundings: What is known beside it.
     """
     key = answer["topic"], answer["partition"], answer["topic_id"]
     replicas = own_replicas(answer)
-    state = known.states.get(key)
-    found = [*_of_ids(key, known, replicas), *_of_epochs(replicas, state, known.leader_epoch)]
-    found += [*_of_replicas(replicas)]
+    state = surroundings.states.get(key)
+    messages = [
+        *_of_ids(key, surroundings, replicas),
+        *_of_epochs(replicas, state, surroundings.leader_epoch),
+    ]
+    messages += [*_of_replicas(replicas)]
     if state is None or answer["unseen"]:
-        for reason in known.unread.values():
+        for reason in surroundings.unread.values():
             text = f"{reason}: a replica may lie there, which was not compared"
-            found.append((Remark.ROOT_UNREADABLE, None, text))
+            messages.append((Remark.ROOT_UNREADABLE, None, text))
     for each in replicas:
-        if each["root"] in known.in_use:
+        if each["root"] in surroundings.in_use:
             text = f"{each['root']} is in use: what is written meanwhile may be missing"
-            found.append((Remark.ROOT_IN_USE, each["broker"], text))
+            messages.append((Remark.ROOT_IN_USE, each["broker"], text))
     if state is not None:
-        found += _of_state(state, known.unclean)
+        messages += _of_state(state, surroundings.unclean)
     remarks = []
-    for remark, broker, message in found:
+    for remark, broker, message in messages:
         error = _KAFKA_ERRORS.get(remark)
         remarks.append(
             {
@@ -118,14 +121,19 @@ _Found = tuple[Remark, int | None, str]
 
 
 def _of_ids(
-    key: TopicIdPartition, known: Surroundings, replicas: Sequence[dict[str, Any]]
+    key: TopicIdPartition, surroundings: Surroundings, replicas: Sequence[dict[str, Any]]
 ) -> Iterator[_Found]:
     topic, partition, topic_id = key
-    ids = known.ids_of.get((topic, partition), set())
+    ids = surroundings.ids_of.get((topic, partition), set())
     if len(ids) > 1:
         text = f"{topic}-{partition} is the name of {len(ids)} topic ids: {', '.join(sorted(ids))}"
         yield Remark.TOPIC_ID_INCONSISTENT, None, text
-    if known.topic_ids and topic_id is not None and topic_id not in known.topic_ids and replicas:
+    if (
+        surroundings.topic_ids
+        and topic_id is not None
+        and topic_id not in surroundings.topic_ids
+        and replicas
+    ):
         text = f"the cluster's metadata lack topic id {topic_id}: a start makes it a stray"
         yield Remark.TOPIC_ID_UNKNOWN, None, text
 

@@ -69,14 +69,16 @@ def read_timeline(roots: Sequence[str | Path], options: JobOptions) -> Timeline:
         ConfigError: No metadata that can be read lie in the roots.
         PylogError: As of an audit.
     """
-    job, _, _, known = open_places(roots, options, None)
-    if known.metadata is None:
-        reasons = "; ".join([known.belief, *known.notes])
+    job, _, _, cluster = open_places(roots, options, None)
+    if cluster.metadata is None:
+        reasons = "; ".join([cluster.belief, *cluster.notes])
         raise ConfigError("--timeline", None, f"expected metadata of the cluster: {reasons}")
     versions = [
         version
-        for version in list_partition_versions(Path(known.directory))
+        for version in list_partition_versions(Path(cluster.directory))
         if job.topics.admits(version.topic)
     ]
     versions.sort(key=lambda each: (each.topic, each.state.topic_id, each.state.partition))
-    return Timeline(versions=versions, belief=known.belief, notes=known.notes, unread=known.unread)
+    return Timeline(
+        versions=versions, belief=cluster.belief, notes=cluster.notes, unread=cluster.unread
+    )

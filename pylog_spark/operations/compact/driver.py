@@ -67,7 +67,7 @@ def compact(
         PylogError: The cluster's metadata or a root's own files cannot be read.
         pyspark.errors.PySparkException: Spark failed.
     """
-    log_roots = resolve_roots(roots, said=options.role)
+    log_roots = resolve_roots(roots, role=options.role)
     check_roots(log_roots, options)
     job = new_job(Action.COMPACT.value, log_roots, options, clock=clock, saved=saved)
     with open_upkeep(place, job) as run:
@@ -178,23 +178,23 @@ def _clean(run: Run, observation: Observation, logs: CleanedLogs, strategy: Stra
         run.roots[location].write_cleaner_points(points)
     limits = CompactionLimits.of(run, strategy)
     stages = CompactionStages(run, observation.context, limits)
-    left = logs.plans
-    while left.num_rows:
+    plans = logs.plans
+    while plans.num_rows:
         due = find_due_compactions(
-            left,
+            plans,
             limits,
             shares_files=lambda root: run.roots[root].access.shared_folder(root) is not None,
         )
         outcomes: Outcomes = {}
         for ended in run_waves(run, stages, due, budget=limits.of_wave):
             outcomes |= ended
-            logs.record(left, ended)
-        observation.note_changes(left, outcomes)
-        again = logs.end_round(left, outcomes)
+            logs.record(plans, ended)
+        observation.note_changes(plans, outcomes)
+        again = logs.end_round(plans, outcomes)
         if not again or run.job.saved is not None:
             break  # of a further round nothing stands in a plan that was saved
         among = [str(directory) for _, directory in again]
-        left = only_planned(_planned(run, observation, among=among), again)
+        plans = only_planned(_planned(run, observation, among=among), again)
     logs.record_others()
 
 

@@ -238,7 +238,9 @@ class PassStages:
         if not units:
             return _complete(between, schema_of(RewrittenGroup).empty_table(), outcomes)
         context = self._context
-        places = {ordinal: known.place for ordinal, known in between.items() if known.place}
+        places = {
+            ordinal: partition.place for ordinal, partition in between.items() if partition.place
+        }
 
         def rewrite(items: Sequence[Item]) -> Iterator[RewrittenGroup]:
             return rewrite_groups(
@@ -252,9 +254,9 @@ class PassStages:
 
     def _groups(self, between: Mapping[int, Between]) -> list[list[Item]]:
         return self.pack(
-            WorkItem(value=(ordinal, number), size_bytes=size, disk=known.disk)
-            for ordinal, known in between.items()
-            for number, size in enumerate(known.group_bytes)
+            WorkItem(value=(ordinal, number), size_bytes=size, disk=partition.disk)
+            for ordinal, partition in between.items()
+            for number, size in enumerate(partition.group_bytes)
         )
 
     def _exchange(
@@ -281,10 +283,10 @@ class PassStages:
         buckets = sum(route.buckets + 1 for route in routes.values())
         heard = sent.to_units(buckets).sort_within("unit", "kind", "segment", PART)
         answered = engine.map_messages(heard, ExchangeMessage, answer, ExchangeMessage)
-        told = answered.to_units(len(units)).sort_within(
+        answers = answered.to_units(len(units)).sort_within(
             "ordinal", "group", "kind", "segment", PART
         )
-        groups = engine.map_messages(told, ExchangeMessage, rewrite, RewrittenGroup)
+        groups = engine.map_messages(answers, ExchangeMessage, rewrite, RewrittenGroup)
         title = f"{self._title}: both passes, {buckets} buckets"
         table = engine.collect(groups, schema_of(RewrittenGroup), title)
         return _complete(between, table, outcomes)
@@ -343,7 +345,7 @@ def _complete(
         elif not outcome.has_ended:
             outcome.fail(row.failure)
     return {
-        ordinal: known.cleaned()
-        for ordinal, known in between.items()
+        ordinal: partition.cleaned()
+        for ordinal, partition in between.items()
         if not outcomes[ordinal].has_ended and ordinal not in overflowing
     }

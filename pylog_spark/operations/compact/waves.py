@@ -179,10 +179,10 @@ class CompactionStages:
     def _cut_beside(self, whole: Sequence[DueCompaction]) -> "SimpleQueue[list[DueCompaction]]":
         """Return the jobs that run beside the stages of big partitions."""
         jobs: SimpleQueue[list[DueCompaction]] = SimpleQueue()
-        left = list(whole)
+        queue = list(whole)
         for count in cut_beside([_whole_bytes(each) for each in whole], slots=self.limits.slots):
-            jobs.put(left[:count])
-            del left[:count]
+            jobs.put(queue[:count])
+            del queue[:count]
         return jobs
 
     def _clean_beside(self, jobs: "SimpleQueue[list[DueCompaction]]", wave: _Wave) -> None:
@@ -209,13 +209,13 @@ class CompactionStages:
 
             self._end(ready, pairs, commit, "commit", wave, size_of=lambda _: COMMIT_BYTES)
         # The estimate of a map's size holds for all but absurdly compressed data.
-        left = [
+        whole = [
             each
             for each in due
             if each.ref.ordinal not in cleaned and not wave.outcomes[each.ref.ordinal].has_ended
         ]
-        if left:
-            self._clean_whole(left, wave)
+        if whole:
+            self._clean_whole(whole, wave)
 
     def _clean_whole(self, due: Sequence[DueCompaction], wave: _Wave) -> None:
         """Clean partitions in one task each."""

@@ -96,16 +96,16 @@ def list_copy_differences(
         ConfigError: The map is none, or of other topics.
     """
     # No directory is in both.
-    resolve_roots([*roots, *copies], said=options.role, must_open=False)
-    job, all_originals, _, known = open_places(roots, options, state)
+    resolve_roots([*roots, *copies], role=options.role, must_open=False)
+    job, all_originals, _, cluster = open_places(roots, options, state)
     free = replace(options, include=(), exclude=())
-    _, all_copies, _, known_copies = open_places(copies, free, None)
+    _, all_copies, _, copy_cluster = open_places(copies, free, None)
     originals = _by_name(all_originals, "")
     targets = [
         target
         for target in _match(originals, _by_name(all_copies, prefix))
         # What seems not to be there may be where nobody could look.
-        if (target.original or not known.unread) and (target.copy or not known_copies.unread)
+        if (target.original or not cluster.unread) and (target.copy or not copy_cluster.unread)
     ]
     belief = _NO_MAP
     if offset_map is not None:
@@ -113,17 +113,17 @@ def list_copy_differences(
         belief = f"offsets by {offset_map}, {sum(map(len, syncs.values())):,} pairs"
         targets = _with_syncs(targets, syncs, offset_map)
     with Run(place, job) as run:
-        found = _compare(run, targets) if targets else schema_of(DifferenceRow).empty_table()
+        table = _compare(run, targets) if targets else schema_of(DifferenceRow).empty_table()
         engine = run.engine.name
     order = ("topic", "partition", "topic_id", "first_offset", "copy_first_offset")
-    found = found.sort_by([(name, "ascending") for name in order])
-    rows, compared = split_compared(found)
+    table = table.sort_by([(name, "ascending") for name in order])
+    rows, compared = split_compared(table)
     return CopyReport(
         rows=rows,
         compared=compared,
         offset_map=belief,
-        notes=list(dict.fromkeys([*known.notes, *known_copies.notes])),
-        unread={**known.unread, **known_copies.unread},
+        notes=list(dict.fromkeys([*cluster.notes, *copy_cluster.notes])),
+        unread={**cluster.unread, **copy_cluster.unread},
         engine=engine,
     )
 
@@ -134,19 +134,19 @@ def _by_name(places: Sequence[PartitionPlaces], prefix: str) -> _Places:
     Raises:
         ConfigError: Two topics have one name.
     """
-    found: dict[TopicPartition, PartitionPlaces] = {}
+    places_by_name: dict[TopicPartition, PartitionPlaces] = {}
     for each in places:
         if not each.replicas or not each.topic.startswith(prefix):
             continue
         name = TopicPartition(each.topic.removeprefix(prefix), each.partition)
         if _OWN_TOPICS.fullmatch(name.topic):
             continue
-        other = found.setdefault(name, each)
+        other = places_by_name.setdefault(name, each)
         if other is not each:
             ids = f"{other.topic_id} and {each.topic_id}"
             reason = f"{each.topic} is two topics, {ids}: leave one out by --exclude, or its root"
             raise ConfigError("ROOT", each.replicas[0].directory, reason)
-    return found
+    return places_by_name
 
 
 def _match(originals: _Places, copies: _Places) -> list[CopyTarget]:

@@ -126,29 +126,29 @@ def list_differences(
         level: How much to read.
         state: A file that says leaders and cleanup policies.
     """
-    job, places, _, known = open_places(roots, options, state)
+    job, places, _, cluster = open_places(roots, options, state)
     with Run(place, job) as run:
-        found = _compare(run, places, level) if places else schema_of(DifferenceRow).empty_table()
+        table = _compare(run, places, level) if places else schema_of(DifferenceRow).empty_table()
         engine = run.engine.name
-    found = found.sort_by(
+    table = table.sort_by(
         [(name, "ascending") for name in ("topic", "partition", "topic_id", "first_offset")]
     )
-    rows, compared = split_compared(found)
+    rows, compared = split_compared(table)
     return DifferenceReport(
         rows=rows,
         compared=compared,
         level=level,
-        belief=known.belief,
-        notes=known.notes,
-        unread=known.unread,
+        belief=cluster.belief,
+        notes=cluster.notes,
+        unread=cluster.unread,
         engine=engine,
     )
 
 
-def split_compared(found: pa.Table) -> tuple[pa.Table, pa.Table]:
+def split_compared(table: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Return the rows of differences, and those of what the comparisons cost."""
-    is_compared = pc.equal(found["kind"], COMPARED)
-    return found.filter(pc.invert(is_compared)), found.filter(is_compared)
+    is_compared = pc.equal(table["kind"], COMPARED)
+    return table.filter(pc.invert(is_compared)), table.filter(is_compared)
 
 
 def _compare(run: Run, places: Sequence[PartitionPlaces], level: Level) -> pa.Table:
@@ -209,10 +209,10 @@ def _compare_by_digests(
     ]
     units = [unit.values for unit in run.pack(items)]
     digests = engine.spread(units, digest_replicas, ReplicaDigest)
-    known = engine.publish(big)
+    broadcast = engine.publish(big)
 
     def compare(digests: Iterator[ReplicaDigest]) -> Iterator[DifferenceRow]:
-        return compare_digests(digests, known.value)
+        return compare_digests(digests, broadcast.value)
 
     tasks = min(len(big), LOOK_TASKS_PER_SLOT * engine.slots)
     dealt = digests.deal_by(["ordinal"], tasks).sort_within("ordinal", "replica", PART)

@@ -86,7 +86,7 @@ def diagnose_cluster(
     for location, owner in owners.items():
         try:
             # A disk may have gone away since.
-            resolve_roots([location], said=options.role, must_open=False)
+            resolve_roots([location], role=options.role, must_open=False)
             places.append(location)
         except ConfigError as failure:
             if owner is not None:

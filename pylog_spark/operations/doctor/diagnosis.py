@@ -196,27 +196,27 @@ def _with_fates(
         if DirectoryKind.FUTURE is classify_directory(Path(row["directory"]).name)[0]
         and row["directory"] not in fates
     }
-    told = []
+    rows = []
     for row in forecasts:
         fate = fates.get(row["directory"])
         if row["directory"] not in of_directory:
             # Waits for its deletion, or was set aside before: it is loaded, and served to nobody.
-            told += [row] if row["start"] == Start.REFUSED else []
+            rows += [row] if row["start"] == Start.REFUSED else []
             continue
         if row["start"] == Start.REFUSED:
-            told.append(row)
+            rows.append(row)
             continue
         if row["root"] in offline:
-            told.append(row | {"start": Start.OFFLINE.value})
+            rows.append(row | {"start": Start.OFFLINE.value})
             continue
         if fate is None:
-            told.append(row)
+            rows.append(row)
             continue
         gone = of_directory[row["directory"]]
         if fate is Start.DELETED:
             end = promoted.get((row["topic"], row["partition"]), 0)
             gone = min(gone, max(0, (row["log_end_offset"] or 0) - end))
-        told.append(row | {"start": fate.value, "gone_records": gone, "cut_records": 0})
+        rows.append(row | {"start": fate.value, "gone_records": gone, "cut_records": 0})
     shown = {row["directory"] for row in forecasts}
     nothing = dict.fromkeys(schema_of(ForecastRow).names)
     for root in roots.observed:
@@ -224,8 +224,8 @@ def _with_fates(
             partition = classify_directory(Path(path).name)[1]
             if path not in shown and partition is not None:
                 place = {"root": root.location, **asdict(partition), "directory": path}
-                told.append(nothing | place | {"start": fate.value})
-    return [*told, *_made_anew(roots, told, offline)]
+                rows.append(nothing | place | {"start": fate.value})
+    return [*rows, *_made_anew(roots, rows, offline)]
 
 
 def _made_anew(
@@ -323,14 +323,14 @@ def _has_replicas(
     """
     low = [row for row in findings if row["code"] == Code.HIGH_WATERMARK_BEYOND_END]
     low += [row for row in forecasts if row["lost_below_high_watermark"]]
-    known = {
+    answers = {
         catalogs[row["root"]].has_other_replicas(partition)
         if row["root"] in catalogs and (partition := _partition(row)) is not None
         else None
         for row in low
     }
     # One that has others is reason enough to start these first.
-    return True if True in known else (False if known == {False} else None)
+    return True if True in answers else (False if answers == {False} else None)
 
 
 def _plan(

@@ -74,7 +74,7 @@ def diagnose(
         StorageError: A root cannot be listed, or this process may not read a file in it.
         pyspark.errors.PySparkException: Spark failed.
     """
-    log_roots = resolve_roots(roots, said=options.role)
+    log_roots = resolve_roots(roots, role=options.role)
     if options.role is None:
         log_roots = _of_a_broker(log_roots)
     # A look leaves no record.

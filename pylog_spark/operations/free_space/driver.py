@@ -179,7 +179,7 @@ def plan_free_space(
     Raises:
         PylogError: As the dry run of the nightly.
     """
-    log_roots = resolve_roots(roots, said=options.role)
+    log_roots = resolve_roots(roots, role=options.role)
     # Whatever is in the trash could go, however young it is.
     look = replace(options, dry_run=True, purge_after_ms=0, ledger=None, salvage=None)
     report = run_nightly(place, roots, look, on_progress=on_progress)
@@ -193,7 +193,7 @@ def plan_free_space(
             unseen.append({"root": root, **describe_failure(error)})
         else:
             of_brokers += views[-1:] if log_root.role.facts.is_owned_by_broker else []
-    losses, told, failures = _losses(views, options, report)
+    losses, offsets_partitions, failures = _losses(views, options, report)
     purges = list(_purges(report, log_roots))
     trash_notes: tuple[str, ...] = ()
     beside_trash: frozenset[str] = frozenset()
@@ -223,17 +223,17 @@ def plan_free_space(
         key=lambda step: (order.index(step.source), bool(step.losses), -step.frees_at_most_bytes)
     )
     failed = [row for row in report.results.to_pylist() if row["status"] == Status.FAILED.value]
-    chosen = TopicFilter(topics=options.include, exclude=options.exclude)
+    topics = TopicFilter(topics=options.include, exclude=options.exclude)
     return FreePlan(
         steps=tuple(steps),
         notes=(
             *report.notes,
             *trash_notes,
             *describe_preallocated(of_brokers),
-            *describe_set_aside(views, chosen),
+            *describe_set_aside(views, topics),
         ),
         largest=_largest(report),
-        offsets_partitions=told,
+        offsets_partitions=offsets_partitions,
         beside_trash=beside_trash,
         engine=report.engine,
         failures=(*failed, *(unseen if any(_going(report)) else ()), *failures),
@@ -308,11 +308,16 @@ def _compactions(report: RunReport) -> Iterator[FreeStep]:
             continue
         # Both take the oldest segments: what has expired is a step before this one.
         expired = going.get((row["root"], row["directory"]), 0)
-        taken, left = sum(row["segment_bytes"][:expired]), sum(row["segment_bytes"][expired:])
+        expired_bytes = sum(row["segment_bytes"][:expired])
+        remaining_bytes = sum(row["segment_bytes"][expired:])
         saved = max((row["bytes"] or 0) - (row["bytes_after"] or 0), 0)
         limit = saved if is_exact else max(saved, row["cleanable_bytes"] or 0)
-        if left:
-            sizes = max(saved - taken, 0), min(limit, left), row["peak_extra_bytes"] or 0
+        if remaining_bytes:
+            sizes = (
+                max(saved - expired_bytes, 0),
+                min(limit, remaining_bytes),
+                row["peak_extra_bytes"] or 0,
+            )
             by_topic[row["root"], row["topic"]].append(sizes)
     for (root, topic), planned in by_topic.items():
         sure, most, needs = zip(*planned, strict=True)

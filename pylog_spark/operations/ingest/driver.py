@@ -110,7 +110,7 @@ def check_places(
         GuardRefusedError: The place of a new managed root is not empty, or is switched off.
         StorageError: A store failed.
     """
-    (source,) = resolve_roots([mirror], said=Role.MIRROR)
+    (source,) = resolve_roots([mirror], role=Role.MIRROR)
     path = local_path(managed)
     if path is not None:
         if path.exists() and not path.is_dir():
@@ -135,11 +135,12 @@ def _refuse_foreign(objects: ObjectStore, rules: IngestRules) -> None:
     """Refuse to make a managed root of a folder with other contents."""
     if rules.in_place or find_root(objects) is not None:
         return
-    found = next(iter(objects.list()), None)
-    if found is not None:
+    first_object = next(iter(objects.list()), None)
+    if first_object is not None:
         raise GuardRefusedError(
             "TARGET_NOT_EMPTY",
-            f"{objects.url} is no managed root, and has {found.key}: expected an empty place",
+            f"{objects.url} is no managed root, and has {first_object.key}: "
+            "expected an empty place",
         )
 
 
@@ -168,16 +169,16 @@ def _take(run: Run, source: LogRoot, context: IngestContext) -> pa.Table:
     title = f"{job.title}: look for what is new in {source.location}"
     # The first look has to be the first one: what is lost of it is looked at again, and waited for.
     looked = engine.keep(partitions.deal_out(tasks).map(compare, INGEST), title)
-    known = engine.collect(looked.map(without_files, INGESTED), INGESTED, title)
-    planned = pc.equal(known["status"], Status.PLANNED.value)
+    details = engine.collect(looked.map(without_files, INGESTED), INGESTED, title)
+    planned = pc.equal(details["status"], Status.PLANNED.value)
     new = pc.sum(planned).as_py() or 0
     if not new:
-        return sort_details(known, "taken_bytes")
+        return sort_details(details, "taken_bytes")
     time.sleep(context.rules.settle_ms / 1000)
     spread = looked.map(only_planned, INGEST).deal_out(min(new, tasks)).map(take, INGESTED)
-    taken = engine.collect(spread, INGESTED, f"{job.title}: take what is new into {context.root}")
-    others = known.filter(pc.invert(planned))
-    return sort_details(pa.concat_tables([taken, others]), "taken_bytes")
+    results = engine.collect(spread, INGESTED, f"{job.title}: take what is new into {context.root}")
+    others = details.filter(pc.invert(planned))
+    return sort_details(pa.concat_tables([results, others]), "taken_bytes")
 
 
 def _results(details: pa.Table, job: Job) -> pa.Table:
@@ -202,8 +203,8 @@ def _remarks(target: LogRoot) -> tuple[str, ...]:
 
 def _notes(details: pa.Table) -> tuple[str, ...]:
     notes = []
-    taken = pc.greater(pc.fill_null(details["taken_segments"], 0), 0)
-    rows = details.filter(taken)
+    has_segments = pc.greater(pc.fill_null(details["taken_segments"], 0), 0)
+    rows = details.filter(has_segments)
     if rows.num_rows:
         totals = {
             name: pc.sum(rows[name]).as_py() or 0

@@ -211,10 +211,10 @@ def _present_bytes(path: Path, planned: pa.Table) -> int:
 
 
 def _notes(path: Path, details: pa.Table) -> tuple[str, ...]:
-    chosen = pc.is_in(
+    mask = pc.is_in(
         details["status"], pa.array([Status.DONE.value, Status.PLANNED.value], pa.string())
     )
-    rows = details.filter(chosen)
+    rows = details.filter(mask)
     if not rows.num_rows:
         return ()
     totals = {name: pc.sum(rows[name]).as_py() or 0 for name in ("all_bytes", "get_requests")}

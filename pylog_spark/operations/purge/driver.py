@@ -64,7 +64,7 @@ def purge(
         StorageError: The disk of the only root failed.
         PylogError: The cluster's metadata or a root's own files cannot be read.
     """
-    log_roots = resolve_roots(roots, said=options.role) if roots else []
+    log_roots = resolve_roots(roots, role=options.role) if roots else []
     if not log_roots and options.trash is None:
         raise ConfigError("ROOT", None, "expected a log directory, a managed root or --trash")
     # Beside roots it may be that no run has kept anything there yet.

@@ -57,16 +57,16 @@ def _describe(
         and entry.topic_partition is not None
         and topics.admits(entry.topic_partition.topic)
     ]
-    known = None
+    metadata_topics = None
     if entries and view.metadata is not None:
         with suppress(PylogError):
-            known = read_cluster_metadata(view.metadata).topics
+            metadata_topics = read_cluster_metadata(view.metadata).topics
     node = None if view.properties is None else view.properties.node_id
     alike: dict[tuple[str, str, str], list[tuple[int, int]]] = defaultdict(list)
     for entry, name in entries:
         with suppress(PylogError):
             size = sum(file.size_bytes for file in open_store(entry.path).list_files())
-            owner = _owner(name, entry.topic_id, known, node, logs)
+            owner = _owner(name, entry.topic_id, metadata_topics, node, logs)
             alike[entry.kind.value, name.topic, owner].append((name.partition, size))
     for (kind, topic, owner), directories in sorted(alike.items()):
         numbers = sorted(number for number, _ in directories)
@@ -82,18 +82,22 @@ def _describe(
 def _owner(
     name: TopicPartition,
     topic_id: str | None,
-    known: Mapping[str, TopicMetadata] | None,
+    metadata_topics: Mapping[str, TopicMetadata] | None,
     node: int | None,
     logs: Mapping[tuple[str | None, TopicPartition | None], str],
 ) -> str:
     """Return who has the partition of a directory, or what tells."""
-    if known is None or topic_id is None:
-        also = "name its directory with __cluster_metadata-0, too, or " if known is None else ""
+    if metadata_topics is None or topic_id is None:
+        also = (
+            "name its directory with __cluster_metadata-0, too, or "
+            if metadata_topics is None
+            else ""
+        )
         return (
             "whether anybody misses it only the cluster's metadata can tell; "
             f"{also}ask a running cluster: kafka-topics.sh --describe --topic {name.topic}"
         )
-    topic = known.get(topic_id)
+    topic = metadata_topics.get(topic_id)
     if topic is None:
         return f"the metadata has no topic {topic_id}: it was deleted"
     record = topic.partitions.get(name.partition)

@@ -73,7 +73,7 @@ def recover(  # besides what is said, what is at hand
         PylogError: The cluster's metadata or a root's own files cannot be read.
         pyspark.errors.PySparkException: Spark failed.
     """
-    log_roots = resolve_roots(roots, said=options.role)
+    log_roots = resolve_roots(roots, role=options.role)
     options, notes = check_recovery(log_roots, options)
     job = new_job(Action.RECOVER.value, log_roots, options, clock=clock, saved=saved)
     with open_upkeep(place, job) as run:

@@ -152,13 +152,13 @@ class RecoveredLogs:
 
     def gauges(self) -> dict[str, dict[str, int]]:
         """Return the remaining logs and segments per root, by Kafka's gauge names."""
-        left = {root.location: [0, 0] for root in self._run.job.roots}
+        counts = {root.location: [0, 0] for root in self._run.job.roots}
         for row in self._unwell():
-            left[row["root"]][0] += 1
-            left[row["root"]][1] += row["unread_segments"] or 0
+            counts[row["root"]][0] += 1
+            counts[row["root"]][1] += row["unread_segments"] or 0
         return {
             root: {"remaining-logs-to-recover": logs, "remaining-segments-to-recover": segments}
-            for root, (logs, segments) in left.items()
+            for root, (logs, segments) in counts.items()
         }
 
     def _unwell(self) -> Iterator[Mapping[str, Any]]:
@@ -344,20 +344,20 @@ class RecoveredLogs:
                     cut[f"{name.topic}-{name.partition}"] = records
             if cut:
                 trash = self._run.job.options.trash
-                kept = "nothing keeps them: --salvage DIR does"
+                keeper = "nothing keeps them: --salvage DIR does"
                 if trash is not None:
-                    kept = f"the trash {trash} keeps them until it is purged"
+                    keeper = f"the trash {trash} keeps them until it is purged"
                 if salvage is not None:
-                    kept = f"{salvage} keeps them"
+                    keeper = f"{salvage} keeps them"
                     # A follower's go back by an undo: replayed, they would be another branch again.
                     if brokers and self._action == Action.RECOVER:
                         when = "after the run, " if status == Status.PLANNED else ""
-                        kept += (
+                        keeper += (
                             f"; what gives them back, {when}before you start the broker: "
                             f"pylog salvage replay {quote(salvage)} {brokers} --role broker"
                         )
                 number = count_text(sum(cut.values()), "record")
-                yield f"{number} that can be read {what}: {_named(list(cut))}; {kept}"
+                yield f"{number} that can be read {what}: {_named(list(cut))}; {keeper}"
 
     def guessed_config_notes(self, context: RunContext) -> Iterator[str]:
         """Yield a note about topics recovered with Kafka's default config.
@@ -384,8 +384,8 @@ def _results(rows: Iterable[Row]) -> pa.Table:
 
 def _named(names: Sequence[str]) -> str:
     """Return the first of some names, and how many more there are."""
-    left = len(names) - _MOST_NAMED
-    more = f" and {left} more" if left > 0 else ""
+    others = len(names) - _MOST_NAMED
+    more = f" and {others} more" if others > 0 else ""
     return ", ".join(names[:_MOST_NAMED]) + more
 
 

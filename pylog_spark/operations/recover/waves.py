@@ -131,8 +131,8 @@ class RecoveryStages:
             for each in due
             if unit_bytes < each.size_bytes <= _MOST_SPREAD_BYTES and len(each.scan_offsets) > 1
         ]
-        chosen = {each.ref.ordinal for each in spread}
-        whole = [each for each in due if each.ref.ordinal not in chosen]
+        ordinals = {each.ref.ordinal for each in spread}
+        whole = [each for each in due if each.ref.ordinal not in ordinals]
         scan_units = self._scan_units(spread, unit_bytes)
         whole_units = self._whole_units(whole, unit_bytes)
         context = RecoveryContext(

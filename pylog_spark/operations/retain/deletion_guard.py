@@ -163,14 +163,14 @@ class _Shares:
         for number in numbers:
             for what in _wholes(self._losing[number]):
                 lost[what] += _expired_bytes(self._losing[number])
-        found = {}
+        excesses = {}
         for number in numbers:
             # The smallest whole is the one to hear of.
             for what in reversed(_wholes(self._losing[number])):
                 if lost[what] > self._most * self._totals[what]:
-                    found[number] = _Excess(what, lost[what], self._totals[what])
+                    excesses[number] = _Excess(what, lost[what], self._totals[what])
                     break
-        return found
+        return excesses
 
     def _hold(self, candidates: Collection[int], evidence: Evidence) -> dict[int, str]:
         """Return the rows for which the share counts, and why it does."""
@@ -228,8 +228,8 @@ def _second_hand(row: Row, evidence: Evidence) -> str | None:
 
     Only limits by which something goes are asked about; None if they are the cluster's own.
     """
-    for taken, (key, _) in _LIMITS.items():
-        if row[taken]:
+    for loss_column, (key, _) in _LIMITS.items():
+        if row[loss_column]:
             doubt = evidence.doubt(row["root"], row["topic"], key)
             if doubt is not None:
                 return doubt
@@ -243,9 +243,9 @@ def _was_much_longer(row: Row, former: FormerLimits | None) -> str | None:
     """
     if former is None:
         return None
-    for taken, (key, column) in _LIMITS.items():
+    for loss_column, (key, column) in _LIMITS.items():
         before, now = getattr(former, column), row[column]
-        if not row[taken] or before is None:
+        if not row[loss_column] or before is None:
             continue
         if before < 0 or before > MUCH_LONGER * now:
             was = "without limit" if before < 0 else str(before)
@@ -277,13 +277,13 @@ def _find_wrong_clocks(
     for number, row in aged.items():
         limit, checkpoint = row["retention_ms"], evidence.checkpoint_ms(row["root"])
         if now_ms - newest > limit:
-            found = f"the newest record of all partitions is of {time_text(newest)}"
+            sign = f"the newest record of all partitions is of {time_text(newest)}"
         elif checkpoint is not None and now_ms - checkpoint > limit:
-            found = f"the newest checkpoint in {row['root']} is of {time_text(checkpoint)}"
+            sign = f"the newest checkpoint in {row['root']} is of {time_text(checkpoint)}"
         else:
             continue
         why = (
-            f"the clock says {time_text(now_ms)}, and {found}: that is longer ago than "
+            f"the clock says {time_text(now_ms)}, and {sign}: that is longer ago than "
             f"retention.ms, {limit} ({span_text(limit)}); if the clock is right, "
             f"{ALLOWED_BY[Reason.CLOCK_PAST_RETENTION]}"
         )

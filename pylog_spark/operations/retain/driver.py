@@ -85,7 +85,7 @@ def retain(
         PylogError: The cluster's metadata or a root's own files cannot be read.
         pyspark.errors.PySparkException: Spark failed.
     """
-    log_roots = resolve_roots(roots, said=options.role)
+    log_roots = resolve_roots(roots, role=options.role)
     check_roots(log_roots, options)
     job = new_job(Action.RETAIN.value, log_roots, options, clock=clock, saved=saved)
     with open_upkeep(place, job) as run:
@@ -163,8 +163,8 @@ def retain_step(
             observation.note_changes(plans, ended)
             run.recorder.outcomes(plans, ended, action=Action.RETAIN.value)
         drop_stale_log_starts(run, observed)
-        said = outcomes.keys() | refused.keys()
-        others = {n: Outcome() for n in range(plans.num_rows) if n not in said}
+        ordinals = outcomes.keys() | refused.keys()
+        others = {n: Outcome() for n in range(plans.num_rows) if n not in ordinals}
         run.recorder.outcomes(plans, others, action=Action.RETAIN.value)
     return RetentionStep(
         results=result_rows(plans, outcomes, run_id=job.run_id, action=Action.RETAIN.value),

@@ -43,8 +43,8 @@ class RunEvidence:
         """Return why a setting may not be the cluster's own, or None."""
         place = (root, topic, key)
         if place not in self._doubts:
-            found = self._doubt(root, topic, key)
-            self._doubts[place] = None if found is None else f"its {key} {found}"
+            doubt = self._doubt(root, topic, key)
+            self._doubts[place] = None if doubt is None else f"its {key} {doubt}"
         return self._doubts[place]
 
     def _doubt(self, root: str, topic: str, key: str) -> str | None:
@@ -72,10 +72,10 @@ class RunEvidence:
         """
         if self._newest is None:
             what = f"find the newest records in {self._run.job.places}"
-            found = self._run.observe(observe_newest, NEWEST_RECORD, what)
+            table = self._run.observe(observe_newest, NEWEST_RECORD, what)
             names = ["root", "topic", "newest_timestamp"]
             self._newest = {}
-            for row in found.select(names).to_pylist():
+            for row in table.select(names).to_pylist():
                 place, at = (row["root"], row["topic"]), row["newest_timestamp"]
                 if at is not None:
                     self._newest[place] = max(at, self._newest.get(place, at))
@@ -113,12 +113,12 @@ class RunEvidence:
             )
 
         engine.describe(f"{job.title}: what retention topics had")
-        found = engine.wait_for(engine.alongside(ask))
+        rows = engine.wait_for(engine.alongside(ask))
         return {
             (row["root"], row["topic"]): FormerLimits(
                 row["run_id"], row["retention_ms"], row["retention_bytes"]
             )
-            for row in found
+            for row in rows
         }
 
 

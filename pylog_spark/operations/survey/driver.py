@@ -49,7 +49,7 @@ def survey(
         PylogError: The cluster's metadata, a root's own files or the inventory cannot be read.
         pyspark.errors.PySparkException: Spark failed.
     """
-    log_roots = resolve_roots(roots, said=options.role)
+    log_roots = resolve_roots(roots, role=options.role)
     job = new_job(Action.SURVEY.value, log_roots, replace(options, dry_run=True))
     context = run_context(job, unclean_roots(log_roots))
 
@@ -66,13 +66,13 @@ def survey(
             with_files=True,
             opener=opener,
         )
-        found = run.engine.collect(
+        table = run.engine.collect(
             partitions.map(work, SURVEY),
             SURVEY,
             f"{job.title}: look at {job.places}",
             is_look=are_looked_at_here(count_directories(log_roots)),
         )
-    details = sort_details(found, "due_bytes")
+    details = sort_details(table, "due_bytes")
     results = transfer_results(
         job,
         details.rename_columns(_RESULT_NAMES),

@@ -71,7 +71,7 @@ def verify(
         StorageError: A root cannot be listed.
         pyspark.errors.PySparkException: Spark failed.
     """
-    log_roots = resolve_roots(roots, said=options.role)
+    log_roots = resolve_roots(roots, role=options.role)
     check_ledger(log_roots, options.ledger)
     check_outside(METRICS_FILE.label, options.metrics_file, log_roots)
     request = request or VerifyRequest()
@@ -164,10 +164,10 @@ def verify_step(run: Run, request: VerifyRequest, roots: VerifiedRoots) -> Verif
     # Each task chooses among its own findings, and one among these.
     first = partial(first_rows, most=request.shown)
     ranked = rows.map(rank_findings, RANKED_FINDING)
-    chosen = ranked.sort_within(*WORST_FIRST).map(first, RANKED_FINDING)
-    chosen = chosen.deal_out(1).sort_within(*WORST_FIRST).map(first, RANKED_FINDING)
+    worst_rows = ranked.sort_within(*WORST_FIRST).map(first, RANKED_FINDING)
+    worst_rows = worst_rows.deal_out(1).sort_within(*WORST_FIRST).map(first, RANKED_FINDING)
     worst = run.engine.collect(
-        chosen, RANKED_FINDING, f"{title}: choose the worst findings", is_look=True
+        worst_rows, RANKED_FINDING, f"{title}: choose the worst findings", is_look=True
     )
     by_name = sorted(
         partitions.to_pylist(),
@@ -195,8 +195,8 @@ def tell_findings(run: Run, verification: Verification, on_findings: OnFindings)
         return
     severities = dict.fromkeys(count.severity for count in verification.counts)
     for severity in severities:
-        chosen = verification.rows.map(partial(findings_of, severity=severity), RANKED_FINDING)
-        ordered = chosen.sort_within(*WORST_FIRST)
+        findings = verification.rows.map(partial(findings_of, severity=severity), RANKED_FINDING)
+        ordered = findings.sort_within(*WORST_FIRST)
         title = f"{run.job.title}: findings of severity {severity}"
         for batch in run.engine.stream(ordered, RANKED_FINDING, title):
             on_findings(batch.drop_columns(["badness"]).to_pylist())

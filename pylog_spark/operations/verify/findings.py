@@ -93,10 +93,10 @@ def first_rows(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.Reco
 
     The others are passed over.
     """
-    left = most
+    remaining_rows = most
     for rows in batches:
-        yield rows.slice(0, left)
-        left -= min(left, rows.num_rows)
+        yield rows.slice(0, remaining_rows)
+        remaining_rows -= min(remaining_rows, rows.num_rows)
 
 
 def _of_kind(batches: Iterable[pa.RecordBatch], kind: str) -> Iterator[pa.RecordBatch]:

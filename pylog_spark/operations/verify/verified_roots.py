@@ -51,15 +51,15 @@ def observe_roots(
     together = recovered_together(role_of)
     rows = [
         place_finding(
-            found.finding,
-            root=found.root,
+            each.finding,
+            root=each.root,
             directory=None,
-            partition=found.partition,
-            role=role_of[found.root],
-            roots=together[found.root],
+            partition=each.partition,
+            role=role_of[each.root],
+            roots=together[each.root],
         )
-        for found in placed
-        if found.partition is None or topics.admits(found.partition.topic)
+        for each in placed
+        if each.partition is None or topics.admits(each.partition.topic)
     ]
     targets: list[Target] = []
     set_aside: list[Target] = []
@@ -91,14 +91,14 @@ def _target(
     if entry.topic_partition is None:
         raise ValueError(f"{entry.path} is no partition")
     # A checkpoint that is older than the log is nothing new; the start of the log has to be known.
-    said = root.checkpoints_of(entry.topic_partition)
-    live = PartitionCheckpoints(log_start_offset=said.log_start_offset)
+    checkpoints = root.checkpoints_of(entry.topic_partition)
+    live = PartitionCheckpoints(log_start_offset=checkpoints.log_start_offset)
     return Target(
         ordinal=ordinal,
         root=root.location,
         directory=entry.path,
         partition=entry.topic_partition,
         context=root.context_of(entry),
-        checkpoints=live if is_live else said,
+        checkpoints=live if is_live else checkpoints,
         roots=together[root.location],
     )

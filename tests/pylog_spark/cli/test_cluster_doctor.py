@@ -19,7 +19,7 @@ def ask(pylog, *arguments: object) -> tuple[int, list[dict[str, Any]]]:
 
 
 def brokers_of(*roots: Path) -> dict[int, list[str]]:
-    brokers, unread = split_by_broker(resolve_roots(roots, said=Role.BROKER))
+    brokers, unread = split_by_broker(resolve_roots(roots, role=Role.BROKER))
     assert brokers or not unread
     return {broker: [root.location for root in own] for broker, own in brokers.items()}
 

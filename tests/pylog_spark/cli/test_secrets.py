@@ -22,7 +22,7 @@ HIDDEN = "sftp://me:***@host/logs"
 @pytest.mark.parametrize("prefix", ["", "managed+"])
 def test_a_root_with_a_password_is_refused_and_not_repeated(prefix):
     with pytest.raises(ConfigError, match="FSSPEC_<SCHEME>_PASSWORD") as caught:
-        resolve_roots([prefix + URL], said=Role.MIRROR)
+        resolve_roots([prefix + URL], role=Role.MIRROR)
     assert str(caught.value).startswith(f"ROOT={prefix}{HIDDEN}: ")
     with pytest.raises(ConfigError, match=r"^location=sftp://me:\*\*\*@host/logs: "):
         open_object_store(URL)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pylog_spark.engines.choice import Local
-from pylog_spark.operations.audit.driver import Audit, audit, find_known
+from pylog_spark.operations.audit.driver import Audit, audit, find_cluster_facts
 from pylog_spark.operations.audit.elections import controller_of, find_starting
 from pylog_spark.options import JobOptions
 from storage_core.catalog.roles import Role
@@ -68,7 +68,9 @@ def test_elections_are_those_of_kafkas_controller(name: str, tmp_path: Path):
         ]
         state_file = tmp_path / "state.json"
         state_file.write_text(json.dumps({"partitions": states}))
-        known = find_known(observed, state_file, JobOptions(now_ms=0), {}, holds_roots=False)
+        known = find_cluster_facts(
+            observed, state_file, JobOptions(now_ms=0), {}, holds_roots=False
+        )
         controller = controller_of(known.metadata, known.states, is_by_file=True)
         by_key = {(each.topic, each.partition, each.topic_id): each for each in known.states}
         for row in outcome["partitions"]:
@@ -105,7 +107,9 @@ def test_a_broker_stopped_cleanly_if_all_its_directories_name_its_last_epoch(
 ):
     cluster = Cluster("clean", tmp_path)
     observed, _ = verify_log_directories([(str(root), Role.BROKER) for root in cluster.roots])
-    metadata = find_known(observed, None, JobOptions(now_ms=0), {}, holds_roots=False).metadata
+    metadata = find_cluster_facts(
+        observed, None, JobOptions(now_ms=0), {}, holds_roots=False
+    ).metadata
     assert metadata is not None
     first = next(root for root in observed if root.meta_properties and root.marker)
     assert first.meta_properties is not None

@@ -40,7 +40,7 @@ def test_a_directory_name_that_is_not_utf8_is_a_row_and_the_others_are_done(spar
     assert f"{SPELLED_OUT}: expected <topic>-<partition>" in errors
     assert len(errors) == len(NOT_UTF8 + STEERING)
     page = tmp_path / "page.html"
-    roots = resolve_roots([crashed.path], said=Role.BROKER)
+    roots = resolve_roots([crashed.path], role=Role.BROKER)
     write_page(page, run_page(report, roots, options))
     shown = page.read_text(encoding="utf-8")
     assert SPELLED_OUT in shown
@@ -72,8 +72,8 @@ def test_a_root_that_is_not_utf8_is_refused_with_what_to_do(tmp_path):
     root = tmp_path / os.fsdecode(b"logs\xff")
     crashed_directory(root, SMALL[:1])
     with pytest.raises(ConfigError, match="give it a link that is"):
-        resolve_roots([root], said=Role.BROKER)
+        resolve_roots([root], role=Role.BROKER)
     link = tmp_path / "logs"
     link.symlink_to(root)
-    (resolved,) = resolve_roots([link], said=Role.BROKER)
+    (resolved,) = resolve_roots([link], role=Role.BROKER)
     assert resolved.location == str(link)

@@ -31,7 +31,7 @@ OPTIONS = JobOptions(now_ms=1_000, now_is_said=True, role=Role.BROKER)
 
 def check(*roots: Path, **changes) -> None:
     options = replace(OPTIONS, **changes)
-    log_roots = resolve_roots(roots, said=options.role)
+    log_roots = resolve_roots(roots, role=options.role)
     check_roots(log_roots, options)
     check_salvage(log_roots, options)
 
@@ -191,7 +191,7 @@ def test_a_root_that_is_named_by_a_way_up_has_a_location_without(tmp_path, monke
         # Without a way up a root keeps the name that it was given.
         ("../name", tmp_path / "name"),
     ):
-        (found,) = resolve_roots([said], said=Role.BROKER)
+        (found,) = resolve_roots([said], role=Role.BROKER)
         assert found.location == str(location)
 
 
@@ -214,9 +214,9 @@ def test_a_directory_with_nothing_of_a_log_directory_in_it_is_refused(tmp_path):
     (tmp_path / "mount" / "readme.txt").touch()
     for role in (Role.BROKER, Role.MIRROR):
         with pytest.raises(ConfigError, match="is its disk mounted"):
-            resolve_roots([tmp_path / "mount"], said=role)
+            resolve_roots([tmp_path / "mount"], role=role)
     # Whoever ingests makes this one.
-    assert resolve_roots([tmp_path / "mount"], said=Role.MANAGED)
+    assert resolve_roots([tmp_path / "mount"], role=Role.MANAGED)
 
 
 @pytest.mark.item("DIR-11")
@@ -241,7 +241,7 @@ def test_a_root_has_to_be_one_directory_once(tmp_path):
 
 
 def test_a_mirror_at_a_url_may_be_looked_at_and_never_written():
-    (root,) = resolve_roots(["memory://guards/logs/"], said=Role.MIRROR)
+    (root,) = resolve_roots(["memory://guards/logs/"], role=Role.MIRROR)
     assert (root.location, root.role) == ("memory://guards/logs", Role.MIRROR)
     check_roots([root], replace(OPTIONS, role=Role.MIRROR, dry_run=True))
     with pytest.raises(GuardRefusedError, match="ROLE_IS_READ_ONLY"):
@@ -250,7 +250,7 @@ def test_a_mirror_at_a_url_may_be_looked_at_and_never_written():
 
 def test_a_role_that_nobody_said_is_guessed(tmp_path):
     root = log_directory(tmp_path / "log")
-    (guessed,) = resolve_roots([root], said=None)
+    (guessed,) = resolve_roots([root], role=None)
     assert (guessed.role, guessed.is_said) == (Role.BROKER, False)
     assert guessed.location == str(root)
 
