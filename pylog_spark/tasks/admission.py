@@ -12,10 +12,12 @@ from typing import Any, Final
 
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.schemas import Reason
+from pylog_spark.tasks.failures import attempt_directory, needs_recovery
 from pylog_spark.tasks.listing import (
     REASON_OF_KIND,
     REASON_OF_OTHER_KIND,
     OpenStore,
+    left_alone,
     reason_to_leave,
 )
 from pylog_spark.tasks.run_context import RunContext
@@ -91,7 +93,36 @@ def admit_topic(step: Step, root: str, topic: str, run: RunContext) -> LogConfig
     return Reason.REMOTE_STORAGE if may_be_tiered else config
 
 
-def admit_partition(
+def observe_alone(
+    step: Step,
+    row: Mapping[str, Any],
+    run: RunContext,
+    checkpoints_of: Callable[[str], Checkpoints],
+    observe: Callable[[Admitted], dict[str, Any]],
+    *,
+    excluded: frozenset[str] = frozenset(),
+    open_store: OpenStore,
+) -> dict[str, Any]:
+    """Return a step's row of one partition directory, whatever is wrong with it.
+
+    Args:
+        step: The step.
+        row: Of ``schemas.PARTITION``.
+        run: The run.
+        checkpoints_of: The checkpoints of a root.
+        observe: Returns the columns of a partition that the step concerns.
+        excluded: Partition directories that a sweep leaves alone: their compaction failed.
+        open_store: Opens the partition of a row.
+    """
+
+    def work() -> dict[str, Any]:
+        admitted = _admit(step, row, run, checkpoints_of, excluded=excluded, open_store=open_store)
+        return left_alone(row, admitted) if isinstance(admitted, Reason) else observe(admitted)
+
+    return attempt_directory(row, work, needs_recovery)
+
+
+def _admit(
     step: Step,
     row: Mapping[str, Any],
     run: RunContext,
@@ -101,14 +132,6 @@ def admit_partition(
     open_store: OpenStore,
 ) -> Admitted | Reason:
     """Admit a partition to a step, or return the reason against it.
-
-    Args:
-        step: The step.
-        row: Of ``schemas.PARTITION``.
-        run: The run.
-        checkpoints_of: The checkpoints of a root.
-        excluded: Partition directories that a sweep leaves alone: their compaction failed.
-        open_store: Opens the partition of a row.
 
     Raises:
         PylogError: Its topic's config, or its small files, cannot be read.

@@ -15,9 +15,8 @@ from typing import Any, Final
 import numpy as np
 
 from pylog_spark.schemas import Reason, Status
-from pylog_spark.tasks.admission import Step, admit_partition
-from pylog_spark.tasks.failures import attempt_directory, needs_recovery
-from pylog_spark.tasks.listing import OpenStore, left_alone, open_partition
+from pylog_spark.tasks.admission import Admitted, Step, observe_alone
+from pylog_spark.tasks.listing import OpenStore, open_partition
 from pylog_spark.tasks.managed_view import clean_request, manifest_state
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.checkpoint.checkpoints import Checkpoints
@@ -59,21 +58,11 @@ def observe_partition(
         checkpoints_of: The checkpoints of a root.
         open_store: Opens the partition of a row.
     """
-    work = partial(_observe, row, context, checkpoints_of, open_store)
-    return attempt_directory(row, work, needs_recovery)
+    observe = partial(_observe, context)
+    return observe_alone(Step.COMPACT, row, context, checkpoints_of, observe, open_store=open_store)
 
 
-def _observe(
-    row: Mapping[str, Any],
-    context: RunContext,
-    checkpoints_of: Callable[[str], Checkpoints],
-    open_store: OpenStore,
-) -> dict[str, Any]:
-    admitted = admit_partition(
-        Step.COMPACT, row, context, checkpoints_of, excluded=frozenset(), open_store=open_store
-    )
-    if isinstance(admitted, Reason):
-        return left_alone(row, admitted)
+def _observe(context: RunContext, admitted: Admitted) -> dict[str, Any]:
     store, config = admitted.store, admitted.config
     request = clean_request(
         admitted.checkpoints, now_ms=context.now_ms, high_watermark=admitted.high_watermark

@@ -16,13 +16,12 @@ import pyarrow as pa
 
 from pylog_spark.rows import rows_to_batches
 from pylog_spark.schemas import NEWEST_RECORD, Action, Reason, Status
-from pylog_spark.tasks.admission import Step, admit_partition
+from pylog_spark.tasks.admission import Admitted, Step, observe_alone
 from pylog_spark.tasks.ahead import map_partitions
-from pylog_spark.tasks.failures import attempt_directory, needs_recovery
+from pylog_spark.tasks.failures import attempt_directory
 from pylog_spark.tasks.listing import (
     REASON_OF_OTHER_KIND,
     OpenStore,
-    left_alone,
     open_partition,
     reason_to_leave,
     rows_of,
@@ -103,27 +102,21 @@ def observe_sweep(
         checkpoints_of: The checkpoints of a root.
         open_store: Opens the partition of a row.
     """
-    work = partial(_observe, row, context, checkpoints_of, open_store)
-    return attempt_directory(row, work, needs_recovery)
-
-
-def _observe(
-    row: Mapping[str, Any],
-    context: RetentionContext,
-    checkpoints_of: Callable[[str], Checkpoints],
-    open_store: OpenStore,
-) -> dict[str, Any]:
-    run = context.run
-    admitted = admit_partition(
+    return observe_alone(
         context.step,
         row,
-        run,
+        context.run,
         checkpoints_of,
+        partial(_observe, row, context),
         excluded=context.excluded,
         open_store=open_store,
     )
-    if isinstance(admitted, Reason):
-        return left_alone(row, admitted)
+
+
+def _observe(
+    row: Mapping[str, Any], context: RetentionContext, admitted: Admitted
+) -> dict[str, Any]:
+    run = context.run
     store, config, checkpoints = admitted.store, admitted.config, admitted.checkpoints
     log_start = checkpoints.log_start_offset
     facts = Role(row["role"]).facts
