@@ -51,6 +51,7 @@ _PAGES: Final[Mapping[str, str]] = {
     "verify": "verify",
     "doctor": "verify",
     "audit": "audit",
+    "metadata": "metadata",
     "run": "nightly",
     "recover": "recovery",
     "salvage": "recovery",

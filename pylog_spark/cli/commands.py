@@ -1096,10 +1096,36 @@ _WARMUP: Final = Command(
     example="Example: `pylog warmup`, in an image's build or on a fresh host",
 )
 
+_SHOW_METADATA: Final = Command(
+    name="show",
+    work="pylog_spark.cli.metadata:SHOW",
+    options=(
+        replace(ROOTS, help="Log directories of brokers and controllers, several nodes' too."),
+        replace(OUTPUT, panel=None),
+        replace(WIDE, panel=None),
+        replace(QUIET, panel=None),
+    ),
+    help="""
+    Show every copy of `__cluster_metadata`: how far it goes, whether copies agree, who can lead.
+
+    Each controller and each broker has a copy (metadata.log.dir). The voters are named, and whose
+    copy is not here; what a majority of them has is committed, what lies above it may be not. Each
+    copy is shown as its node's start leaves it. The exit status is 1 where copies differ, and 4
+    where one cannot be read. Nothing is written, and no lock is taken.
+    """,
+    example="Example: `pylog metadata show /copies/controller1 /copies/broker1`",
+)
+_METADATA: Final = CommandGroup(
+    name="metadata",
+    panel=_LOOK,
+    help="The cluster's metadata, as controllers and brokers have it on their disks.",
+    commands=(_SHOW_METADATA,),
+)
+
 # In the order of the program's help.
 COMMANDS: Final[tuple[Command | CommandGroup, ...]] = (
     *(_INSPECT, _DUMP, _CAT, _EXPORT, _FIND, _FREE),
-    *(_GROUPS, _TRANSACTIONS, _EXPLAIN, _SURVEY, _VERIFY, _DOCTOR, _AUDIT),
+    *(_GROUPS, _TRANSACTIONS, _EXPLAIN, _SURVEY, _VERIFY, _DOCTOR, _AUDIT, _METADATA),
     *(_RUN, _RECOVER, _RETAIN, _COMPACT),
     *(_APPLY, _RUNS, _UNDO, _PURGE, _SALVAGE),
     *(_INGEST, _MATERIALIZE),

@@ -6,9 +6,9 @@ limits lie in the matter: the copy may be behind the cluster's, and where there 
 controllers, the last records of it may never have been committed; neither can be seen in the files.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +35,8 @@ from storage_core.filenames import (
     parse_cluster_snapshot,
 )
 from storage_core.formats.control import ControlType
+from storage_core.messages.internal_records import DecodedRecord, decode_internal_record
+from storage_core.messages.schema import NO_UUID, Fields
 from storage_core.records.columns import decode_records
 from storage_core.records.payload import Limits
 from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_windows
@@ -43,6 +45,9 @@ from storage_core.store.local import LocalStore
 
 # Controllers write batches of at most 8 MiB.
 _LIMITS: Final = Limits(max_record_bytes=1 << 26, max_batch_bytes=1 << 26)
+_ABOUT_THE_QUORUM: Final = frozenset(
+    {ControlType.KRAFT_VERSION, ControlType.KRAFT_VOTERS, ControlType.LEADER_CHANGE}
+)
 CLUSTER_METADATA_DIRECTORY: Final = str(TopicPartition(CLUSTER_METADATA_TOPIC, 0))
 
 
@@ -54,15 +59,19 @@ class MetadataBatch:
         base_offset: Offset of its first record.
         last_offset: Offset of its last record.
         timestamp_ms: Largest timestamp, epoch milliseconds.
-        control_type: Number of its control type, None for a batch of data.
-        values: The records' values with their offsets; none of a control batch.
+        epoch: Of the leader that wrote it.
+        control_type: Number of its first control record's type, None for a batch of data.
+        values: The records' offsets and values; none of a control batch.
+        controls: The control records' offsets, keys and values.
     """
 
     base_offset: int
     last_offset: int
     timestamp_ms: int
+    epoch: int
     control_type: int | None
-    values: tuple[tuple[int, bytes], ...]
+    values: tuple[tuple[int, bytes], ...] = ()
+    controls: tuple[tuple[int, bytes, bytes], ...] = ()
 
 
 class MetadataFile:
@@ -137,26 +146,30 @@ class MetadataFile:
 
     def _decode(self, window: Window, row_count: int) -> Iterator[MetadataBatch]:
         batches = window.batches
-        wanted = ~batches.is_control
-        wanted[row_count:] = False
+        wanted = np.arange(len(batches)) < row_count
         values: dict[int, list[tuple[int, bytes]]] = {}
+        controls: dict[int, list[tuple[int, bytes, bytes]]] = {}
         for columns in decode_records(window, wanted, _LIMITS):
             rows, offsets = columns.batch.tolist(), columns.offset.tolist()
-            has_key = (columns.key_length >= 0).tolist()
-            pairs = zip(offsets, columns.values().to_pylist(), strict=True)
-            for row, keyed, (offset, value) in zip(rows, has_key, pairs, strict=True):
-                if keyed or value is None:
+            pairs = zip(columns.keys().to_pylist(), columns.values().to_pylist(), strict=True)
+            for row, offset, (key, value) in zip(rows, offsets, pairs, strict=True):
+                if (key is not None) != batches.is_control[row] or value is None:
                     reason = "expected a record without a key and with a value"
                     raise CorruptClusterMetadataError(str(self._path), offset, reason)
-                values.setdefault(row, []).append((offset, value))
+                if key is None:
+                    values.setdefault(row, []).append((offset, value))
+                else:
+                    controls.setdefault(row, []).append((offset, key, value))
         for row in range(row_count):
             is_control = bool(batches.is_control[row])
             yield MetadataBatch(
                 base_offset=int(batches.base_offset[row]),
                 last_offset=int(batches.last_offset[row]),
                 timestamp_ms=int(batches.max_timestamp[row]),
+                epoch=int(batches.leader_epoch[row]),
                 control_type=int(batches.control_type[row]) if is_control else None,
                 values=tuple(values.get(row, ())),
+                controls=tuple(controls.get(row, ())),
             )
 
 
@@ -269,6 +282,72 @@ def list_partition_versions(directory: Path) -> list[PartitionVersion]:
     return history.versions
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Voter:
+    """A voter of the controllers' quorum.
+
+    Attributes:
+        node_id: Its node.
+        directory_id: Id of its directory with the metadata log; None where the quorum does not
+            tell voters apart by it.
+        endpoints: Where it listens, ``name://host:port``; empty where nothing says it.
+    """
+
+    node_id: int
+    directory_id: str | None = None
+    endpoints: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumElection:
+    """An election of the metadata log's leader, in its own record.
+
+    Attributes:
+        epoch: The leader's epoch.
+        offset: Offset of the record.
+        timestamp_ms: Time of the record, epoch milliseconds.
+        leader_id: Node id of the leader.
+        voters: Who could vote.
+        granting_voters: Who voted for it.
+    """
+
+    epoch: int
+    offset: int
+    timestamp_ms: int
+    leader_id: int
+    voters: tuple[Voter, ...]
+    granting_voters: tuple[Voter, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumRecords:
+    """The control records of a copy of the metadata log.
+
+    Attributes:
+        kraft_version: Level of ``kraft.version``: from 1 on the log has the voters.
+        voters: Voters by the last record about them; empty without one.
+        election: The last one; None where a snapshot has replaced its record.
+    """
+
+    kraft_version: int = 0
+    voters: tuple[Voter, ...] = ()
+    election: QuorumElection | None = None
+
+
+def read_quorum(directory: Path) -> tuple[ClusterMetadata, QuorumRecords]:
+    """Read a cluster's metadata and control records as a start leaves them.
+
+    Args:
+        directory: A ``__cluster_metadata-0``.
+
+    Raises:
+        PylogError: The errors of ``read_cluster_metadata``.
+    """
+    feed = _QuorumFeed(directory)
+    snapshot = _read_files(feed, directory, is_recovered=True)
+    return feed.result(snapshot), feed.records
+
+
 def _newest_snapshot(names: list[str]) -> tuple[str, int] | None:
     """Return name and end offset of the newest finished snapshot."""
     snapshots = [(parsed, name) for name in names if (parsed := parse_cluster_snapshot(name))]
@@ -354,6 +433,11 @@ class _ImageFeed:
     def _note(self, record: MetadataRecord, offset: int, timestamp_ms: int) -> None:
         """Take note of a record that was applied."""
 
+    def _note_control(
+        self, batch: MetadataBatch, offset: int, record: DecodedRecord, *, file: str
+    ) -> None:
+        """Take note of a control record."""
+
     def _apply(self, batch: MetadataBatch, path: Path, *, first_offset: int) -> None:
         file = str(path)
         for offset, value in batch.values:
@@ -361,6 +445,10 @@ class _ImageFeed:
                 record = decode_metadata_record(value, file=file, offset=offset)
                 self._image.apply(record, file=file, offset=offset)
                 self._note(record, offset, batch.timestamp_ms)
+        for offset, key, value in batch.controls:
+            if offset >= first_offset:
+                control = decode_internal_record(CLUSTER_METADATA_TOPIC, key, value)
+                self._note_control(batch, offset, control, file=file)
         self._last_timestamp_ms = max(self._last_timestamp_ms, batch.timestamp_ms)
 
 
@@ -403,3 +491,55 @@ class _History(_ImageFeed):
                 )
                 self.versions.append(version)
         self._touched.clear()
+
+
+class _QuorumFeed(_ImageFeed):
+    """Keeps what the control records say.
+
+    Args:
+        directory: A ``__cluster_metadata-0``.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.records = QuorumRecords()
+
+    def _note_control(
+        self, batch: MetadataBatch, offset: int, record: DecodedRecord, *, file: str
+    ) -> None:
+        if record.type_id not in _ABOUT_THE_QUORUM:
+            return
+        if record.value is None:
+            raise CorruptClusterMetadataError(file, offset, record.reason)
+        fields = record.value
+        match record.type_id:
+            case ControlType.KRAFT_VERSION:
+                self.records = replace(self.records, kraft_version=fields["kraft_version"])
+            case ControlType.KRAFT_VOTERS:
+                self.records = replace(self.records, voters=_voters(fields["voters"]))
+            case ControlType.LEADER_CHANGE:
+                election = QuorumElection(
+                    epoch=batch.epoch,
+                    offset=offset,
+                    timestamp_ms=batch.timestamp_ms,
+                    leader_id=fields["leader_id"],
+                    voters=_voters(fields["voters"]),
+                    granting_voters=_voters(fields["granting_voters"]),
+                )
+                self.records = replace(self.records, election=election)
+
+
+def _voters(rows: Iterable[Fields]) -> tuple[Voter, ...]:
+    return tuple(
+        Voter(
+            node_id=row["voter_id"],
+            directory_id=None
+            if row.get("voter_directory_id") in {None, NO_UUID}
+            else row["voter_directory_id"],
+            endpoints=tuple(
+                f"{each['name']}://{each['host']}:{each['port']}"
+                for each in row.get("endpoints", ())
+            ),
+        )
+        for row in rows
+    )

@@ -87,6 +87,14 @@ def has_active_controller(bootstrap_controllers: str) -> bool:
         raise
 
 
+def describe_quorum(bootstrap_servers: str) -> tuple[int, int, int, dict[int, int]]:
+    """Return leader, epoch and high watermark of the controllers, and each voter's log end."""
+    with _admin(bootstrap_servers) as admin:
+        info = _wait(admin.describeMetadataQuorum().quorumInfo())
+        ends = {int(voter.replicaId()): int(voter.logEndOffset()) for voter in info.voters()}
+        return int(info.leaderId()), int(info.leaderEpoch()), int(info.highWatermark()), ends
+
+
 def elect_uncleanly(bootstrap_servers: str, partitions: Iterable[Partition]) -> set[Partition]:
     """Have leaders elected, uncleanly if need be; return the partitions that got a new one."""
     named = java("org.apache.kafka.common.TopicPartition")

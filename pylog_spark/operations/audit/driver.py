@@ -446,7 +446,7 @@ def _is_in_use(root: ObservedRoot) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _MetadataCopy:
+class _StateCopy:
     """A copy of the cluster's metadata.
 
     Attributes:
@@ -462,10 +462,10 @@ class _MetadataCopy:
 
 def _find_metadata(
     roots: Sequence[ObservedRoot], options: JobOptions
-) -> tuple[_MetadataCopy | None, list[str]]:
+) -> tuple[_StateCopy | None, list[str]]:
     """Return the newest metadata of the cluster, and why copies say nothing."""
     broker = merge_broker_layers(options.broker_settings, options.broker_overrides)
-    copies: list[_MetadataCopy] = []
+    copies: list[_StateCopy] = []
     broken: list[str] = []
     for root in roots:
         for entry in root.entries:
@@ -479,7 +479,7 @@ def _find_metadata(
                 broken.append(f"{entry.path}: {error}")
                 continue
             if metadata.end_offset:
-                copies.append(_MetadataCopy(directory=entry.path, metadata=metadata, states=states))
+                copies.append(_StateCopy(directory=entry.path, metadata=metadata, states=states))
             else:
                 notes = metadata.notes or ("it has no record",)
                 broken += [f"{entry.path}: {note}" for note in notes]

@@ -15,7 +15,7 @@ DOCUMENTS = Path(__file__).parents[3]
 # A command at the start of a line of a listing, or in backquotes, up to the end of either.
 COMMAND = re.compile(r"(?:^(?:\$ |    )|`)pylog ((?:--debug )?[a-z]+)([^`\n#|]*)", re.MULTILINE)
 COMMANDS = {
-    *("run", "compact", "recover", "retain", "verify", "doctor", "audit"),
+    *("run", "compact", "recover", "retain", "verify", "doctor", "audit", "metadata"),
     *("cat", "export", "find", "free"),
     *("inspect", "dump", "groups", "transactions", "partition", "config", "warmup"),
     "salvage",

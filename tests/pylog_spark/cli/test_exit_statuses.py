@@ -28,6 +28,7 @@ _LOOKS: Final = {
     "verify": ("verify", "{}", *_ENGINE),
     "doctor": ("doctor", "{}", *_ENGINE),
     "audit": ("audit", "{}", *_ENGINE),
+    "metadata": ("metadata", "show", "{}"),
     "config init": ("config", "init", "{}"),
 }
 _WHOLE: Final = frozenset({ExitCode.DONE, ExitCode.FINDINGS})
@@ -80,7 +81,7 @@ def test_every_command_that_looks_has_its_row_and_is_tried():
     looks = {each.name for each in COMMANDS if (each.panel or "").startswith("Look")}
     page = Path("docs/exit-statuses.md").read_text("utf-8")
     table = page.partition("## Commands that look")[2].partition("\n## ")[0]
-    named = set(re.findall(r"`([a-z]+(?: init)?)`", table))
+    named = set(re.findall(r"`([a-z]+(?: init)?)(?: show)?`", table))
     assert looks <= named | {"salvage"}
     assert set(_LOOKS) <= named
     assert looks <= {*_LOOKS, "salvage"}

@@ -1,0 +1,237 @@
+"""``pylog metadata``: the copies of the cluster's metadata, beside each other."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from pylog_spark.cli.runner import Call, Work, load_options
+from pylog_spark.exit_code import ExitCode
+from pylog_spark.operations.metadata_copies import list_metadata_copies
+from pylog_spark.options.declared import ROOTS
+from pylog_spark.options.option import CommandLine
+from pylog_spark.report import number_column, size_column, text_column, time_column
+from pylog_spark.view import Block, OutputLine, Row, Sentence, Table, TableKind, View
+from storage_core.catalog.cluster_metadata import Voter
+from storage_core.filenames import CLUSTER_METADATA_TOPIC
+from storage_core.maintenance.replication.metadata_copies import (
+    ComparedCopies,
+    MetadataCopy,
+    VotersSource,
+)
+from storage_core.wording import count_text
+
+_BAD: Final = "bold red"
+_SOURCES: Final = {
+    VotersSource.RECORD: "the last record about voters",
+    VotersSource.ELECTION: "the last election in the log",
+    VotersSource.STATE: "quorum-state",
+}
+_COPY_TABLE: Final = TableKind(
+    columns=(
+        text_column("node", "node"),
+        text_column("part", "part", rank=1),
+        number_column("start", "log_start_offset", rank=6),
+        number_column("end", "log_end_offset", rank=0),
+        number_column("epoch", "last_epoch", rank=1),
+        number_column("snapshot", "snapshot_offset", rank=3),
+        text_column("can lead", "leads", rank=2),
+        text_column("voted for", "vote", rank=5),
+        number_column("topics", "topics", rank=7),
+        size_column("bytes", "size_bytes", rank=8),
+        time_column("last record", "last_timestamp_ms", rank=4),
+    ),
+    note=lambda row: row["error"] or "; ".join(row["notes"]),
+    note_heading="remarks",
+    note_style=lambda row: _BAD if row["error"] else "",
+)
+
+
+def _prepare(line: CommandLine) -> Call:
+    return Call(line=line, options=load_options(line))
+
+
+def _operate(call: Call, _: Any) -> list[ComparedCopies]:
+    return list_metadata_copies(call.line[ROOTS], now_ms=call.options.now_ms)
+
+
+def _view(_: Call, clusters: Sequence[ComparedCopies]) -> View:
+    copies = [copy for cluster in clusters for copy in cluster.copies]
+    status = ExitCode.DONE
+    if any(cluster.differences for cluster in clusters):
+        status = ExitCode.FINDINGS
+    if any(copy.error for copy in copies):
+        status = ExitCode.PARTLY_FAILED
+    return View(
+        lines=_lines(clusters),
+        csv=("metadata_copy", _COPY_KEYS),
+        blocks=_blocks(clusters),
+        status=status,
+    )
+
+
+def _lines(clusters: Sequence[ComparedCopies]) -> Iterator[OutputLine]:
+    for cluster in clusters:
+        for copy in cluster.copies:
+            yield OutputLine("metadata_copy", _row_of(cluster, copy))
+        yield OutputLine(
+            "metadata_quorum",
+            {
+                "cluster_id": cluster.cluster_id,
+                "voters": [
+                    {
+                        "node_id": voter.node_id,
+                        "directory_id": voter.directory_id,
+                        "endpoints": list(voter.endpoints),
+                        "root": None if (own := cluster.copy_of(voter)) is None else own.root,
+                    }
+                    for voter in cluster.voters
+                ],
+                "voters_source": cluster.voters_source,
+                "majority": cluster.majority if cluster.voters else None,
+                "majority_offset": cluster.majority_offset,
+                "committed_offset": cluster.committed_offset,
+                "log_end_offset": cluster.copies[0].log_end_offset,
+                "differences": [
+                    {"roots": list(each.roots), "offset": each.offset}
+                    for each in cluster.differences
+                ],
+            },
+        )
+
+
+_COPY_KEYS: Final = (
+    "root",
+    "cluster_id",
+    "node_id",
+    "directory_id",
+    "is_voter",
+    "may_lead",
+    "log_start_offset",
+    "log_end_offset",
+    "last_epoch",
+    "last_timestamp_ms",
+    "snapshot",
+    "snapshot_offset",
+    "size_bytes",
+    "topics",
+    "partitions",
+    "brokers",
+    "feature_levels",
+    "kraft_version",
+    "leader_id",
+    "leader_epoch",
+    "voted_id",
+    "voted_directory_id",
+    "notes",
+    "error",
+)
+
+
+def _row_of(cluster: ComparedCopies, copy: MetadataCopy) -> Row:
+    """Return a copy's row for programs, under ``_COPY_KEYS``."""
+    metadata = copy.metadata
+    is_read = metadata is not None
+    values = (
+        copy.root,
+        copy.cluster_id,
+        copy.node_id,
+        None if copy.properties is None else copy.properties.directory_id,
+        any(copy.is_of(voter) for voter in cluster.voters) if cluster.voters else None,
+        cluster.may_lead(copy),
+        copy.log_start_offset if is_read else None,
+        copy.log_end_offset if is_read else None,
+        copy.last_epoch if is_read else None,
+        None if metadata is None or metadata.last_timestamp_ms < 0 else metadata.last_timestamp_ms,
+        None if metadata is None else metadata.snapshot,
+        copy.snapshot_offset if is_read else None,
+        copy.size_bytes if is_read else None,
+        None if metadata is None else len(metadata.topics),
+        None if metadata is None else sum(len(t.partitions) for t in metadata.topics.values()),
+        None if metadata is None else sorted(metadata.brokers),
+        None if metadata is None else dict(metadata.feature_levels),
+        copy.quorum.kraft_version if is_read else None,
+        *(copy.election.get(name) for name in _OF_ELECTION),
+        [] if metadata is None else list(metadata.notes),
+        copy.error or None,
+    )
+    return dict(zip(_COPY_KEYS, values, strict=True))
+
+
+_OF_ELECTION: Final = ("leader_id", "leader_epoch", "voted_id", "voted_directory_id")
+
+
+def _blocks(clusters: Sequence[ComparedCopies]) -> Iterator[Block]:
+    if not clusters:
+        yield (
+            f"no copy of {CLUSTER_METADATA_TOPIC} is here: give the directories of controllers, "
+            "and of each broker the one that has it (metadata.log.dir, else the first of log.dirs)"
+        )
+    for cluster in clusters:
+        rows = [{**_row_of(cluster, copy), **_texts(cluster, copy)} for copy in cluster.copies]
+        yield Table(kind=_COPY_TABLE, rows=rows)
+        yield from _sentences(cluster)
+
+
+def _texts(cluster: ComparedCopies, copy: MetadataCopy) -> Row:
+    """Return the texts of a copy's row on a terminal."""
+    is_voter = any(copy.is_of(voter) for voter in cluster.voters)
+    votes = copy.election.get("voted_id", -1), copy.election.get("leader_id", -1)
+    vote = next((node for node in votes if isinstance(node, int) and node >= 0), None)
+    may_lead = cluster.may_lead(copy)
+    return {
+        "node": "?" if copy.node_id is None else str(copy.node_id),
+        "part": "voter" if is_voter else "observer" if cluster.voters else "?",
+        "leads": {True: "yes", False: "no", None: "?" if is_voter else "-"}[may_lead],
+        "vote": "-" if vote is None else str(vote),
+    }
+
+
+def _sentences(cluster: ComparedCopies) -> Iterator[Block]:
+    readable = [copy for copy in cluster.copies if not copy.error]
+    name = cluster.cluster_id or "a cluster without an id"
+    if not readable:
+        yield Sentence(f"{name}: no copy can be read", _BAD)
+        return
+    yield _describe_voters(cluster, name)
+    for each in cluster.differences:
+        yield Sentence(
+            f"{each.roots[0]} and {each.roots[1]} have other records from offset "
+            f"{each.offset:,} on: each leader wrote its own",
+            _BAD,
+        )
+    end, committed = readable[0].log_end_offset, cluster.committed_offset
+    if len(readable) > 1 and not cluster.differences:
+        shortest = min(copy.log_end_offset for copy in readable)
+        yield f"the copies agree: all go to offset {shortest:,}, the longest to {end:,}"
+    if cluster.majority_offset is not None:
+        yield f"a majority of the voters has the log up to offset {cluster.majority_offset:,}"
+    if end > committed:
+        records = f"{count_text(end - committed, 'record')} from offset {committed:,} on"
+        yield Sentence(
+            f"whether {records} are committed is not known: the copies of a majority tell"
+            if cluster.majority_offset is None
+            else f"{records} may never have been committed: fewer voters have them",
+            "yellow",
+        )
+
+
+def _describe_voters(cluster: ComparedCopies, name: str) -> str:
+    if cluster.voters_source is None:
+        return f"{name}: nothing here names the voters"
+    missing = [voter for voter in cluster.voters if cluster.copy_of(voter) is None]
+    voters = ", ".join(map(_voter_text, cluster.voters))
+    text = (
+        f"{name}: {count_text(len(cluster.voters), 'voter')} by "
+        f"{_SOURCES[cluster.voters_source]}: {voters}"
+    )
+    if not missing:
+        return f"{text}; all of their copies are here"
+    return f"{text}; without a copy here: {', '.join(map(_voter_text, missing))}"
+
+
+def _voter_text(voter: Voter) -> str:
+    if voter.directory_id is None:
+        return str(voter.node_id)
+    return f"{voter.node_id} ({voter.directory_id})"
+
+
+SHOW: Final = Work(name="metadata show", prepare=_prepare, operate=_operate, view=_view)

@@ -1,0 +1,281 @@
+"""Compare the copies of the cluster's metadata that several nodes hold.
+
+Every controller and every broker has a copy of ``__cluster_metadata-0``. The log says neither how
+far it was committed nor that it is complete; several copies together say more.
+"""
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from storage_core.catalog.cluster_metadata import (
+    CLUSTER_METADATA_DIRECTORY,
+    ClusterMetadata,
+    QuorumRecords,
+    Voter,
+    read_quorum,
+)
+from storage_core.checkpoint.broker_files import (
+    MAX_QUORUM_STATE_BYTES,
+    MetaProperties,
+    parse_quorum_state,
+)
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
+from storage_core.config import LogConfig
+from storage_core.errors import PylogError, located
+from storage_core.filenames import QUORUM_STATE_FILE, parse_cluster_snapshot
+from storage_core.maintenance.replication.comparison import compare_logs
+from storage_core.maintenance.replication.replica import OpenedLog, open_log
+from storage_core.store.local import LocalStore
+
+
+class VotersSource(enum.StrEnum):
+    """Where the voters of a quorum are named.
+
+    RECORD: a record of the log (``kraft.version`` 1). ELECTION: the last election in the log.
+    STATE: a ``quorum-state``. A quorum of fixed voters has them in each node's configuration; the
+    last two are what an election then knew.
+    """
+
+    RECORD = "record"
+    ELECTION = "election"
+    STATE = "state"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataCopy:
+    """A node's copy of the cluster's metadata.
+
+    Its log is described as the node's start leaves it.
+
+    Attributes:
+        root: The log directory that holds it.
+        properties: Whose it is; None where no file says it.
+        log: The log; None where it cannot be opened, or ends before the snapshot.
+        log_start_offset: Offset of the first record; what lies below is in the snapshot alone.
+        log_end_offset: Offset of the next record.
+        last_epoch: Epoch of the last record; -1 without one.
+        snapshot_offset: End of the newest snapshot, below which all is committed; 0 without one.
+        size_bytes: Of the log and all snapshots.
+        metadata: What it says; None where that cannot be read.
+        quorum: What its control records say.
+        election: The fields of ``quorum-state``; empty without the file.
+        error: Why it cannot be read; else empty.
+    """
+
+    root: str
+    properties: MetaProperties | None
+    log: OpenedLog | None = None
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    last_epoch: int = -1
+    snapshot_offset: int = 0
+    size_bytes: int = 0
+    metadata: ClusterMetadata | None = None
+    quorum: QuorumRecords = field(default_factory=QuorumRecords)
+    election: Mapping[str, Any] = field(default_factory=dict)
+    error: str = ""
+
+    @property
+    def cluster_id(self) -> str | None:
+        """Id of the cluster, None where no file says it."""
+        return None if self.properties is None else self.properties.cluster_id
+
+    @property
+    def node_id(self) -> int | None:
+        """Id of the node, None where no file says it."""
+        return None if self.properties is None else self.properties.node_id
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """Epoch and end: voters elect nobody whose position is behind theirs."""
+        return self.last_epoch, self.log_end_offset
+
+    def is_of(self, voter: Voter) -> bool:
+        """Whether it is the copy of a voter."""
+        own = None if self.properties is None else self.properties.directory_id
+        return self.node_id == voter.node_id and voter.directory_id in {None, own}
+
+
+def read_copy(root: str, properties: MetaProperties | None, *, now_ms: int) -> MetadataCopy:
+    """Read a copy; an error is part of the answer.
+
+    Args:
+        root: Path of a log directory with ``__cluster_metadata-0``.
+        properties: What its ``meta.properties`` says.
+        now_ms: The run's clock, epoch milliseconds.
+    """
+    try:
+        return _read(root, properties, now_ms)
+    except (PylogError, OSError) as error:
+        return MetadataCopy(root=root, properties=properties, error=str(error))
+
+
+@located
+def _read(root: str, properties: MetaProperties | None, now_ms: int) -> MetadataCopy:
+    directory = Path(root, CLUSTER_METADATA_DIRECTORY)
+    store = LocalStore(directory)
+    files = store.list_files()
+    # No checkpoint and no marker is about this log: a node recovers all of it.
+    log = open_log(
+        store,
+        checkpoints=PartitionCheckpoints(),
+        is_clean=False,
+        now_ms=now_ms,
+        most_index_bytes=LogConfig().segment_index_bytes,
+    )
+    start, end = log.log_start_offset, log.log_end_offset
+    last_epoch = log.epochs[-1].epoch if log.epochs else -1
+    snapshots = [(parse_cluster_snapshot(file.name), file.size_bytes) for file in files]
+    finished = [(name, size) for name, size in snapshots if name is not None]
+    (snapshot_end, snapshot_epoch), _ = max(finished, default=((0, -1), 0))
+    has_log = (snapshot_epoch, snapshot_end) <= (last_epoch, end)
+    if not has_log:  # a start goes on from the snapshot, with an empty log
+        start, end, last_epoch = snapshot_end, snapshot_end, snapshot_epoch
+    metadata, quorum = read_quorum(directory)
+    election: Mapping[str, Any] = {}
+    if store.has_file(QUORUM_STATE_FILE):
+        data = store.read_file(QUORUM_STATE_FILE, limit_bytes=MAX_QUORUM_STATE_BYTES)
+        election = parse_quorum_state(data, file=QUORUM_STATE_FILE)
+    return MetadataCopy(
+        root=root,
+        properties=properties,
+        log=log if has_log else None,
+        log_start_offset=start,
+        log_end_offset=end,
+        last_epoch=last_epoch,
+        snapshot_offset=snapshot_end,
+        size_bytes=log.size_bytes + sum(size for _, size in finished),
+        metadata=metadata,
+        quorum=quorum,
+        election=election,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DivergingCopies:
+    """Two copies with other records at one offset.
+
+    Attributes:
+        roots: Their log directories.
+        offset: The first such offset.
+    """
+
+    roots: tuple[str, str]
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedCopies:
+    """What the copies of one cluster's metadata say together.
+
+    Attributes:
+        cluster_id: Id of the cluster, None where no file says it.
+        copies: The copies; the longest first, those that cannot be read last.
+        voters: The voters, as the longest copy that names them does; empty where none does.
+        voters_source: Where they are named.
+        differences: Pairs of copies that differ. Each offset was written by another leader; a
+            start cuts what the quorum did not commit.
+        majority_offset: Below it, a majority of the voters has the log of the longest copy; None
+            where the copies of no majority were given.
+    """
+
+    cluster_id: str | None
+    copies: tuple[MetadataCopy, ...]
+    voters: tuple[Voter, ...] = ()
+    voters_source: VotersSource | None = None
+    differences: tuple[DivergingCopies, ...] = ()
+    majority_offset: int | None = None
+
+    @property
+    def majority(self) -> int:
+        """How many voters elect a leader and commit a record."""
+        return len(self.voters) // 2 + 1
+
+    @property
+    def committed_offset(self) -> int:
+        """Offset below which all is committed for certain."""
+        snapshots = [copy.snapshot_offset for copy in self.copies]
+        return max(*snapshots, self.majority_offset or 0)
+
+    def copy_of(self, voter: Voter) -> MetadataCopy | None:
+        """Return a voter's readable copy, None without one here."""
+        own = (copy for copy in self.copies if not copy.error and copy.is_of(voter))
+        return next(own, None)
+
+    def may_lead(self, copy: MetadataCopy) -> bool | None:
+        """Return whether the voters would elect a copy's node.
+
+        None means that voters decide it whose copies are not here, or that it is no voter.
+        """
+        if copy.error or not any(copy.is_of(voter) for voter in self.voters):
+            return None
+        copies = [self.copy_of(voter) for voter in self.voters]
+        granting = sum(each is not None and each.position <= copy.position for each in copies)
+        if granting >= self.majority:
+            return True
+        return None if granting + copies.count(None) >= self.majority else False
+
+
+def compare_copies(copies: Iterable[MetadataCopy]) -> list[ComparedCopies]:
+    """Compare copies, cluster by cluster.
+
+    Raises:
+        PylogError: Records cannot be read.
+    """
+    clusters: dict[str | None, list[MetadataCopy]] = {}
+    for copy in copies:
+        clusters.setdefault(copy.cluster_id, []).append(copy)
+    return [_compare(cluster_id, own) for cluster_id, own in clusters.items()]
+
+
+def _compare(cluster_id: str | None, copies: Sequence[MetadataCopy]) -> ComparedCopies:
+    by_position = sorted(copies, key=lambda copy: (not copy.error, copy.position), reverse=True)
+    compared = compare_logs([copy.log for copy in by_position])
+    voters, source = _find_voters(by_position)
+    answer = ComparedCopies(
+        cluster_id=cluster_id,
+        copies=tuple(by_position),
+        voters=voters,
+        voters_source=source,
+        differences=tuple(
+            DivergingCopies(roots=(by_position[one].root, by_position[other].root), offset=offset)
+            for (one, other), offset in sorted(compared.differences.items())
+            if offset is not None
+        ),
+    )
+    longest = by_position[0].root
+    departures = {
+        each.roots[1]: each.offset for each in answer.differences if each.roots[0] == longest
+    }
+    ends = sorted(
+        (
+            min(copy.log_end_offset, departures.get(copy.root, copy.log_end_offset))
+            for voter in voters
+            if (copy := answer.copy_of(voter)) is not None
+        ),
+        reverse=True,
+    )
+    if voters and len(ends) >= answer.majority:
+        answer = replace(answer, majority_offset=ends[answer.majority - 1])
+    return answer
+
+
+def _find_voters(
+    copies: Sequence[MetadataCopy],
+) -> tuple[tuple[Voter, ...], VotersSource | None]:
+    """Return the voters that the first copy names, and where."""
+    for copy in copies:
+        if copy.quorum.voters:
+            return copy.quorum.voters, VotersSource.RECORD
+        if copy.quorum.election is not None:
+            return copy.quorum.election.voters, VotersSource.ELECTION
+        named = copy.election.get("current_voters")
+        if isinstance(named, list) and named:
+            ids = [each.get("voterId") for each in named if isinstance(each, dict)]
+            numbers = [node for node in ids if isinstance(node, int)]
+            if len(numbers) == len(named):
+                return tuple(Voter(node_id=node) for node in numbers), VotersSource.STATE
+    return (), None
