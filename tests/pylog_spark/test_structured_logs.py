@@ -169,6 +169,7 @@ TARGET = Target(
     partition=REF.partition,
     context=DirectoryContext(role=Role.BROKER, is_clean=True),
     checkpoints=PartitionCheckpoints(),
+    roots=(),
 )
 LISTED = rows_to_batch(PARTITION, [asdict(REF.name) | {"directory": "/log/a-b-7"}])
 INGEST_CONTEXT = IngestContext(
@@ -185,9 +186,11 @@ INGEST_CONTEXT = IngestContext(
 @pytest.mark.parametrize(
     ("work", "root"),
     [
-        pytest.param(lambda: verify_stretch(Stretch(target=TARGET), None), "/log", id="verify"),
         pytest.param(
-            lambda: verify_stretch(Stretch(target=TARGET, first_offset=1), None),
+            lambda: verify_stretch(Stretch(target=TARGET, size_bytes=0), None), "/log", id="verify"
+        ),
+        pytest.param(
+            lambda: verify_stretch(Stretch(target=TARGET, first_offset=1, size_bytes=0), None),
             "/log",
             id="stretch",
         ),

@@ -100,7 +100,7 @@ class Target:
     partition: TopicPartition
     context: DirectoryContext
     checkpoints: PartitionCheckpoints
-    roots: tuple[str, ...] = ()
+    roots: tuple[str, ...]
 
     @property
     def name(self) -> PartitionName:
@@ -114,15 +114,15 @@ class Stretch:
 
     Attributes:
         target: The partition.
+        size_bytes: Of its segments.
         first_offset: Where the range begins.
         end_offset: Just past its end; None for no end.
-        size_bytes: Of its segments.
     """
 
     target: Target
+    size_bytes: int
     first_offset: int = 0
     end_offset: int | None = None
-    size_bytes: int = 0
 
     @property
     def is_whole(self) -> bool:

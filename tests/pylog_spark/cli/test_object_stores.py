@@ -120,7 +120,7 @@ def findings(root: str, role: Role) -> list[tuple[Any, ...]]:
     rows = list(roots.rows)
     options = VerifyOptions(now_ms=FIRST_ROUNDS_MS, is_deep=True)
     for target in roots.targets:
-        rows += verify_stretch(Stretch(target=target), options)
+        rows += verify_stretch(Stretch(target=target, size_bytes=0), options)
     assert [row.failure for row in rows if row.failure] == []
     found = [replace(row.finding, file="", fix="") for row in rows if row.row == "finding"]
     return sorted(map(astuple, found), key=str)
@@ -142,7 +142,9 @@ def test_verify_finds_damage_in_a_managed_root_and_names_where_it_is(origin, tmp
     rows = [
         row.finding
         for target in roots.targets
-        for row in verify_stretch(Stretch(target=target), VerifyOptions(now_ms=FIRST_ROUNDS_MS))
+        for row in verify_stretch(
+            Stretch(target=target, size_bytes=0), VerifyOptions(now_ms=FIRST_ROUNDS_MS)
+        )
         if row.row == "finding" and row.finding.severity in {"error", "fatal"}
     ]
     assert {row.file for row in rows} == {f"{twin.directory(NAME)}/{LOG}"}

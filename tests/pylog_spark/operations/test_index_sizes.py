@@ -54,6 +54,7 @@ def test_the_doctor_goes_by_the_config_of_the_topic(
         partition=TopicPartition("t", 0),
         checkpoints=PartitionCheckpoints(recovery_point=1),
         context=DirectoryContext(role=Role.BROKER, is_clean=True),
+        roots=(),
     )
     known = {} if catalogs is None else {root: TopicCatalog(explicit=catalogs)}
     [row] = forecast_partitions([target], NOW_MS, known)

@@ -62,7 +62,9 @@ def rows_in_process(path: Path, **options) -> list[tuple]:
     roots = observe_roots([(str(path), Role.BROKER)], TopicFilter(), is_live=False)
     rows = list(roots.rows)
     for target in roots.targets:
-        rows += verify_stretch(Stretch(target=target), VerifyOptions(now_ms=NOW_MS, **options))
+        rows += verify_stretch(
+            Stretch(target=target, size_bytes=0), VerifyOptions(now_ms=NOW_MS, **options)
+        )
     return sorted(
         (astuple(row.finding) for row in rows if row.row == "finding"),
         key=str,
@@ -77,6 +79,7 @@ def target(directory: str = "/logs/t-0") -> Target:
         partition=TopicPartition("t", 0),
         context=DirectoryContext(role=Role.BROKER, is_clean=True),
         checkpoints=PartitionCheckpoints(),
+        roots=(),
     )
 
 
@@ -135,7 +138,7 @@ def test_a_partition_that_vanished_is_a_row_and_a_finding(tmp_path):
     gone = target(str(tmp_path / "t-0"))
     for is_live, severity in ((False, "warn"), (True, "info")):
         options = VerifyOptions(now_ms=0, is_live=is_live)
-        first, partition = verify_stretch(Stretch(target=gone), options)
+        first, partition = verify_stretch(Stretch(target=gone, size_bytes=0), options)
         assert (first.finding.code, first.finding.severity) == ("CHANGED_WHILE_READ", severity)
         assert partition.row == "partition"
 
@@ -150,11 +153,11 @@ def test_an_error_of_the_program_fails_its_partition_only(tmp_path, monkeypatch,
 
     monkeypatch.setattr(module, fail)
     options = VerifyOptions(now_ms=NOW_MS)
-    [row] = verify_stretch(Stretch(target=roots.targets[0]), options)
+    [row] = verify_stretch(Stretch(target=roots.targets[0], size_bytes=0), options)
     assert (row.row, row.failure.error_class) == ("partition", "ZeroDivisionError")
     parts = [
-        Stretch(target=roots.targets[0], end_offset=20),
-        Stretch(target=roots.targets[0], first_offset=20),
+        Stretch(target=roots.targets[0], end_offset=20, size_bytes=0),
+        Stretch(target=roots.targets[0], first_offset=20, size_bytes=0),
     ]
     facts = list(verify_stretches(parts, options))
     # Each stretch has said so; the partition does not say it once more.

@@ -287,6 +287,7 @@ def stretches(root: str, *, size_bytes: int) -> list[Stretch]:
                 partition=TopicPartition("t", number),
                 context=DirectoryContext(role=Role.MANAGED, is_clean=True),
                 checkpoints=PartitionCheckpoints(),
+                roots=(),
             ),
             size_bytes=size_bytes,
         )

@@ -44,7 +44,7 @@ def verified(managed, topic="orders"):
         root=managed.url,
         context=replace(target().context, role=Role.MANAGED),
     )
-    return verify_stretch(Stretch(target=place), VerifyOptions(now_ms=0))
+    return verify_stretch(Stretch(target=place, size_bytes=0), VerifyOptions(now_ms=0))
 
 
 def test_a_partition_whose_manifest_is_gone_is_not_materialized_as_none(managed, tmp_path):

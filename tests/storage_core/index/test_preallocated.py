@@ -108,6 +108,7 @@ def foretold(directory: Path) -> dict[str, Any]:
         partition=PLACE,
         checkpoints=PartitionCheckpoints(),
         context=UNCLEAN,
+        roots=(),
     )
     return row_writer(ForecastRow)(forecast_partition(target, NOW_MS, LogConfig()))
 
