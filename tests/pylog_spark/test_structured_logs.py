@@ -38,14 +38,16 @@ from pylog_spark.operations.ingest import task as ingestion
 from pylog_spark.operations.ingest.task import IngestContext, compare_with_manifests
 from pylog_spark.operations.materialize import task as materialization
 from pylog_spark.operations.materialize.task import MaterializeContext, write_partitions
+from pylog_spark.operations.purge.task import purge_stretches
 from pylog_spark.operations.recover import task as recovery
 from pylog_spark.operations.recover.task import observe_recovery
+from pylog_spark.operations.undo.task import undo_partitions
 from pylog_spark.operations.verify import task as verification
 from pylog_spark.operations.verify.task import Stretch, Target, verify_stretch
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.options.choices import Level
 from pylog_spark.rows import rows_to_batch
-from pylog_spark.schemas import PARTITION, Failure
+from pylog_spark.schemas import PARTITION, Failure, Status
 from pylog_spark.structured_logs import (
     LogFormat,
     TaskLogs,
@@ -63,6 +65,8 @@ from storage_core.filenames import TopicPartition
 from storage_core.maintenance.ingest.partition import IngestRules
 from storage_core.maintenance.replication.places import PartitionPlaces
 from storage_core.maintenance.verification.options import DirectoryContext
+from storage_core.roots.purge import PartitionPurge
+from storage_core.roots.undo import PartitionUndo
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 
 LINE = pa.schema([pa.field("pid", pa.int64()), pa.field("line", pa.string())])
@@ -159,6 +163,10 @@ def test_what_a_task_says_of_a_failure_names_the_partition_and_the_place_in_the_
     assert committed["step"] == "compact"
 
 
+def fail(*_arguments: Any, **_options: Any) -> Any:
+    raise ZeroDivisionError
+
+
 PLACES = PartitionPlaces(
     topic="a-b", partition=7, topic_id=None, state=None, replicas=(), beside=(), unseen=()
 )
@@ -219,6 +227,27 @@ INGEST_CONTEXT = IngestContext(
             "/log",
             id="materialize",
         ),
+        pytest.param(
+            lambda: undo_partitions(
+                [PartitionUndo(location="/log/a-b-7", partition=REF.partition)],
+                fail,
+                Status.DONE,
+                in_turns=True,
+            ),
+            None,
+            id="undo",
+        ),
+        pytest.param(
+            lambda: purge_stretches(
+                [[PartitionPurge(location="/log/a-b-7", partition=REF.partition)]],
+                lambda stretch: stretch,
+                fail,
+                is_here=True,
+                dry_run=False,
+            ),
+            None,
+            id="purge",
+        ),
         pytest.param(lambda: observe_recovery(iter([LISTED]), None), "/log", id="recover"),
         pytest.param(
             lambda: compare_with_manifests(iter([LISTED]), INGEST_CONTEXT), "/log", id="ingest"
@@ -228,9 +257,6 @@ INGEST_CONTEXT = IngestContext(
 def test_what_a_task_says_of_a_failure_names_the_partition_in_every_operation(
     capsys, monkeypatch, work, root
 ):
-    def fail(*_arguments: Any, **_options: Any) -> None:
-        raise ZeroDivisionError
-
     for task, step in (
         (verification, "_verify"),
         (forecasts, "_forecast"),

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 
-from pylog_spark.schemas import Failure, Status
+from pylog_spark.schemas import Failure, PartitionName, Status
 from pylog_spark.tasks.ahead import AT_ONCE, PURGES_AT_ONCE, map_ahead
 from pylog_spark.tasks.message import DirectoryResult, attempt
 from storage_core.commit.purge import Purged
@@ -77,4 +77,5 @@ def purge_directory(
             steps=json.dumps(purged.steps),
         )
 
-    return attempt(replace(head, status=Status.FAILED.value), purge)
+    name = PartitionName(topic=head.topic, partition=head.partition)
+    return attempt(replace(head, status=Status.FAILED.value), purge, name)

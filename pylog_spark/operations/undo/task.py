@@ -5,10 +5,10 @@ Several partitions are undone beside each other.
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 
-from pylog_spark.schemas import Failure, Reason, Status
+from pylog_spark.schemas import Failure, PartitionName, Reason, Status
 from pylog_spark.tasks.ahead import map_ahead, map_in_turns
 from pylog_spark.tasks.message import DirectoryResult, attempt
 from storage_core.errors import GuardRefusedError, StoreRefusedError
@@ -29,7 +29,8 @@ def undo_partitions(
 
     def undo_one(undo: UndoT) -> DirectoryResult:
         head = DirectoryResult(directory=undo.location, status=Status.FAILED.value)
-        return attempt(head, partial(_undo, undo, work, status))
+        name = PartitionName(**asdict(undo.partition))
+        return attempt(head, partial(_undo, undo, work, status), name)
 
     map_each = map_in_turns if in_turns else map_ahead
     return (each for each in map_each(undo_one, undos) if each.status is not None)
