@@ -134,17 +134,16 @@ def run_context(job: Job, unclean: frozenset[str]) -> RunContext:
         StorageError: A file cannot be read.
     """
     options, saved = job.options, job.saved
+    # Settings of the session may hold passwords; what was exported is in the catalogs.
+    shared = replace(options, spark_conf={}, topic_dump=None)
     return RunContext(
         run_id=job.run_id,
-        now_ms=options.now_ms,
+        options=shared,
         hash_key=secrets.token_bytes(HASH_KEY_BYTES),
-        cleaner=options.cleaner,
         catalogs=build_catalogs(job.roots, options) if saved is None else saved.catalogs,
         expected_recoveries=None if saved is None else expected_operations(saved, _PLANNED_STEPS),
         unclean_roots=unclean,
-        high_watermark=options.high_watermark,
         remote_roots=_remote_roots(job),
-        from_start=options.from_start,
     )
 
 

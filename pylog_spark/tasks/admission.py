@@ -79,7 +79,7 @@ def admit_topic(step: Step, root: str, topic: str, run: RunContext) -> LogConfig
             return Reason.COMPACTED
     elif not config.is_compacted:
         return Reason.NOT_COMPACTED
-    elif not run.cleaner.enabled:
+    elif not run.options.cleaner.enabled:
         return Reason.CLEANER_DISABLED
     entry = catalog.find(topic)
     # Where a broker kept a cache of remote indexes, only the cluster itself, or somebody who says
@@ -160,7 +160,7 @@ def _admit(
     partition = TopicPartition(topic, row["partition"])
     checkpoints = partition_checkpoints(store, partition, partial(checkpoints_of, root))
     high_watermark = checkpoints.high_watermark
-    if run.high_watermark is HighWatermarkSource.LOG_END:
+    if run.options.high_watermark is HighWatermarkSource.LOG_END:
         high_watermark = None
     elif high_watermark is None:
         return Reason.NO_HIGH_WATERMARK

@@ -65,7 +65,7 @@ def observe_partition(
 def _observe(context: RunContext, admitted: Admitted) -> dict[str, Any]:
     store, config = admitted.store, admitted.config
     request = clean_request(
-        admitted.checkpoints, now_ms=context.now_ms, high_watermark=admitted.high_watermark
+        admitted.checkpoints, now_ms=context.options.now_ms, high_watermark=admitted.high_watermark
     )
     return _rule_out(store, config, request) or _plan(store, config, context, request)
 
@@ -93,7 +93,7 @@ def _skipped(reason: Reason) -> dict[str, Any]:
 def _plan(
     store: LogStore, config: LogConfig, context: RunContext, request: CleanRequest
 ) -> dict[str, Any]:
-    log = load_for_round(store, config, context.cleaner, request)
+    log = load_for_round(store, config, context.options.cleaner, request)
     cleanable = choose_range(PartitionState.of_log(log), config, request)
     observed = _describe_range(log.size_bytes, len(log.segments), cleanable, request)
     if cleanable.not_due is not None:
@@ -101,9 +101,9 @@ def _plan(
     plan = plan_compaction(
         log,
         config,
-        context.cleaner,
+        context.options.cleaner,
         cleanable,
-        now_ms=context.now_ms,
+        now_ms=context.options.now_ms,
         hash_key=context.hash_key,
     )
     refuse_negative_timestamps(store, plan)

@@ -6,10 +6,9 @@ It is made on the driver.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from pylog_spark.options import HighWatermarkSource
+from pylog_spark.options import JobOptions
 from pylog_spark.tasks.ahead import Answer, Item, is_remote, map_ahead, map_in_turns
 from storage_core.catalog.topic_catalog import TopicCatalog
-from storage_core.config import CleanerConfig
 from storage_core.config.values import DOUBLE_MAX
 from storage_core.maintenance.throttler import Throttler, share_of
 from storage_core.roots.root import RootAccess
@@ -21,31 +20,25 @@ class RunContext:
 
     Attributes:
         run_id: Name of the run; part of the names of its scratch files.
-        now_ms: The one clock of the run, taken on the driver: tasks have no clock of their own.
+        options: Its options, without passwords. Their ``now_ms`` is the one clock of the run:
+            tasks have no clock of their own.
         hash_key: 16 bytes of key for the offset maps, fresh for each run.
-        cleaner: Settings of compaction that do not belong to a topic.
         catalogs: What is known of the topics, by root.
         unclean_roots: Broker roots without the marker of a clean shutdown.
-        high_watermark: Where the high watermark comes from.
         remote_roots: Roots whose broker kept segments in remote storage.
         expected_recoveries: Digests of the operations that a saved plan has, by directory: other
             recoveries are not made. None where any may be made.
         unrecovered: Partition directories that a recovery of this run did not bring in order.
-        from_start: Whether a recovery reads every log from its start, whatever marker and
-            recovery points say.
     """
 
     run_id: str
-    now_ms: int
+    options: JobOptions
     hash_key: bytes = field(repr=False)
-    cleaner: CleanerConfig
     catalogs: Mapping[str, TopicCatalog]
     unclean_roots: frozenset[str]
-    high_watermark: HighWatermarkSource
     remote_roots: frozenset[str] = frozenset()
     expected_recoveries: Mapping[str, str] | None = None
     unrecovered: frozenset[str] = frozenset()
-    from_start: bool = False
 
     def is_unclean(self, root: str, directory: str) -> bool:
         """Whether a partition needs recovery before anything else."""
@@ -83,12 +76,12 @@ class WriteContext:
     @property
     def has_rate(self) -> bool:
         """Whether tasks keep to a number of bytes a second."""
-        return 0 < self.run.cleaner.io_max_bytes_per_second < DOUBLE_MAX
+        return 0 < self.run.options.cleaner.io_max_bytes_per_second < DOUBLE_MAX
 
     def throttler(self) -> Throttler:
         """Return the throttler for one task's share of the run's bandwidth.
 
         That is its share of the run's bytes a second.
         """
-        rate = self.run.cleaner.io_max_bytes_per_second
+        rate = self.run.options.cleaner.io_max_bytes_per_second
         return Throttler(share_of(rate, tasks=self.tasks_at_once))

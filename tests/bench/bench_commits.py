@@ -24,7 +24,7 @@ from unittest.mock import patch
 
 from pylog_spark.operations.compact.task import CompactionWork, clean_partitions
 from pylog_spark.operations.retain.task import RetentionContext, SweepWork, commit_sweeps
-from pylog_spark.options import HighWatermarkSource
+from pylog_spark.options import HighWatermarkSource, JobOptions
 from pylog_spark.rows import row_reader
 from pylog_spark.run.plan_table import read_planned
 from pylog_spark.tasks.admission import Step
@@ -34,7 +34,6 @@ from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.catalog.topic_filter import TopicFilter
-from storage_core.config import CleanerConfig
 from storage_core.filenames import LOG_SUFFIX, TopicPartition
 from storage_core.roots.broker import HeldBrokerRoot
 from storage_core.roots.managed import HeldManagedRoot
@@ -273,12 +272,10 @@ def _managed_root(topic: str, partitions: int) -> Iterator[tuple[_Run, WriteCont
 def _run_context(root: str) -> RunContext:
     return RunContext(
         run_id="run",
-        now_ms=NOW_MS,
+        options=JobOptions(now_ms=NOW_MS, high_watermark=HighWatermarkSource.LOG_END),
         hash_key=bytes(16),
-        cleaner=CleanerConfig(),
         catalogs={root: TopicCatalog(explicit=CONFIGS)},
         unclean_roots=frozenset(),
-        high_watermark=HighWatermarkSource.LOG_END,
     )
 
 

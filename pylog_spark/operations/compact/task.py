@@ -109,7 +109,7 @@ def clean_whole(
     return run_passes(
         store,
         plan,
-        sidecar_folder=context.run.cleaner.key_sidecars,
+        sidecar_folder=context.run.options.cleaner.key_sidecars,
         scratch=partial(access.scratch, plan.location),
         attempt=attempt_name,
         keep=partial(keep_group, access, plan.location, attempt_name),
@@ -177,8 +177,8 @@ def _load(
     log = load_log(
         store,
         config=config,
-        cleaner=run.cleaner,
-        now_ms=run.now_ms,
+        cleaner=run.options.cleaner,
+        now_ms=run.options.now_ms,
         log_start_checkpoint=work.log_start_checkpoint,
         high_watermark=plan.high_watermark,
     )
@@ -207,7 +207,7 @@ def _statistics(cleaned: CleanedPartition, context: WriteContext) -> str:
     return CleanerStats.of(
         cleaned.index,
         cleaned.stats,
-        slots=map_slots(context.run.cleaner),
+        slots=map_slots(context.run.options.cleaner),
         elapsed_secs=round(cleaned.spent_secs, 3),
         elapsed_index_secs=None if cleaned.index_secs is None else round(cleaned.index_secs, 3),
     ).to_json()

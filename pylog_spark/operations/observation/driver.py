@@ -128,13 +128,10 @@ class Observation:
         partitions: pa.RecordBatch | None = None,
         excluded: frozenset[str] = frozenset(),
     ) -> pa.Table:
-        options = self._run.job.options
         context = ObservationContext(
             run=self.context,
             steps=frozenset(steps),
             excluded=excluded,
-            unlink=not options.keep_deleted,
-            with_operations=options.dry_run,
         )
 
         def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

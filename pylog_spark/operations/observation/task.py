@@ -87,15 +87,11 @@ class ObservationContext:
         run: What all tasks of a run share.
         steps: For which steps it is.
         excluded: As in `RetentionContext`, for the sweep of what is compacted.
-        unlink: See there.
-        with_operations: See there.
     """
 
     run: RunContext
     steps: frozenset[Step]
     excluded: frozenset[str] = frozenset()
-    unlink: bool = True
-    with_operations: bool = False
 
     def sweep(self, step: Step) -> RetentionContext:
         """Return what a sweep is told."""
@@ -103,8 +99,6 @@ class ObservationContext:
             run=self.run,
             step=step,
             excluded=self.excluded if step is Step.SWEEP else frozenset(),
-            unlink=self.unlink,
-            with_operations=self.with_operations,
         )
 
 
@@ -320,7 +314,7 @@ class _Observer:
         answers: dict[Step, list[_Answer]] = {}
         for step in self._plans:
             reasons = [None if topic is None else topic.refusals.get(step) for topic in topics]
-            if self._context.run.high_watermark is not HighWatermarkSource.LOG_END:
+            if self._context.run.options.high_watermark is not HighWatermarkSource.LOG_END:
                 reasons = [
                     Reason.NO_HIGH_WATERMARK if reason is None and mark == NO_ENTRY else reason
                     for reason, mark in zip(
@@ -373,7 +367,7 @@ class _Observer:
 
     def _asked(self, checkpoints: CheckpointColumns) -> CheckpointColumns:
         """Return the entries that count for decisions."""
-        is_log_end = self._context.run.high_watermark is HighWatermarkSource.LOG_END
+        is_log_end = self._context.run.options.high_watermark is HighWatermarkSource.LOG_END
         return checkpoints.up_to_log_ends() if is_log_end else checkpoints
 
     def _keep(
@@ -392,7 +386,7 @@ class _Observer:
         retention = RetentionFacts.of_listings(
             listings, asked, size_limits=size_limits, age_limits_ms=age_limits
         )
-        kept = find_kept_logs(retention, now_ms=run.now_ms)
+        kept = find_kept_logs(retention, now_ms=run.options.now_ms)
         (places,) = np.nonzero(is_asked & kept.is_kept)
         count = len(places)
         sizes = listings.total_bytes
@@ -428,7 +422,7 @@ class _Observer:
         for predicate in Predicate:
             name = f"by_{predicate.value.lower()}"
             columns |= {f"{name}_segments": none, f"{name}_bytes": none}
-        if self._context.with_operations:
+        if self._context.run.options.dry_run:
             columns["operations"] = pa.repeat(pa.scalar("[]"), count)
         return places, columns
 
@@ -442,7 +436,7 @@ class _Observer:
         """Return the rows of the partitions of which no round is due."""
         configs = [None if topic is None else topic.config for topic in topics]
         facts = CompactionFacts.of_listings(listings, configs, self._asked(checkpoints))
-        answers = facts.decide(now_ms=self._context.run.now_ms)
+        answers = facts.decide(now_ms=self._context.run.options.now_ms)
         is_sure = answers[walk.MISSING] == walk.NOTHING
         (places,) = np.nonzero(is_asked & is_sure & (answers[walk.VERDICT] != walk.DUE))
         answers = answers[:, places]

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from pylog_spark.options import JobOptions
 from pylog_spark.rows import Binary, Int32, Number, Text, Truth, column, rows_to_batches
 from pylog_spark.schemas import RECOVERY_WORK, Action, Failure, Reason, Status
 from pylog_spark.tasks.ahead import (
@@ -127,34 +128,16 @@ class RecoveredLog(TaskMessage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryLimits:
-    """What recovery may cut without being asked again.
-
-    Attributes:
-        allow_truncate: Whether it may cut below a checkpointed high watermark, a whole log, or
-            readable records of which nothing says whether they were acknowledged.
-        max_truncate_bytes: How much it may cut from one partition.
-        salvage: Folder that receives what is cut, None for none.
-    """
-
-    allow_truncate: bool
-    max_truncate_bytes: int
-    salvage: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryContext:
     """The values that the tasks of a recovery share.
 
     Attributes:
         run: What all tasks of a run share.
-        limits: What may be cut.
         write: What is needed to write; None where nothing is written.
         threads: How many threads one task may use.
     """
 
     run: RunContext
-    limits: RecoveryLimits
     write: WriteContext | None
     threads: int = 1
 
@@ -208,8 +191,8 @@ def _look(
     if not has_expected_topic_id(store, catalog.topic_id(partition.topic)):
         return listing | {"status": Status.SKIPPED, "reason": Reason.INCONSISTENT_TOPIC_ID}
     checkpoints = partition_checkpoints(store, partition, partial(checkpoints_of, root))
-    point = 0 if context.from_start else checkpoints.recovery_point or 0
-    is_clean = root not in context.unclean_roots and not context.from_start
+    point = 0 if context.options.from_start else checkpoints.recovery_point or 0
+    is_clean = root not in context.unclean_roots and not context.options.from_start
     chosen = _segments_to_scan(sorted(logs), set(files), None if is_clean else point)
     return listing | {
         "status": Status.PLANNED,
@@ -267,7 +250,7 @@ def _scan(work: RecoveryWork, context: RecoveryContext, head: ScannedSegment) ->
             head.base_offset,
             index_interval_bytes=config.index_interval_bytes,
             max_index_bytes=config.segment_index_bytes,
-            window_bytes=context.run.cleaner.window_bytes,
+            window_bytes=context.run.options.cleaner.window_bytes,
             threads=context.threads,
         )
     return replace(head, scan=scan.to_bytes())
@@ -423,8 +406,8 @@ def _load(
     log = plan_recovery(
         store,
         config=_config(work, context),
-        cleaner=context.run.cleaner,
-        now_ms=context.run.now_ms,
+        cleaner=context.run.options.cleaner,
+        now_ms=context.run.options.now_ms,
         recovery_point=work.recovery_point,
         log_start_offset=work.log_start_offset,
         clean_shutdown=work.is_clean,
@@ -456,7 +439,7 @@ def _describe(
         refusal = _refuse_truncation(store, work, context)
     else:
         readable = sum(cut["records"] for cut in cuts)
-        refusal = _refuse(work, log, context.limits, readable_records=readable)
+        refusal = _refuse(work, log, context.run.options, readable_records=readable)
     end = log.follower_end or FollowerEnd(log_end_offset=log.log_end_offset, clean_end_offset=None)
     points = [point for point in (work.cleaner_offset, end.clean_end_offset) if point is not None]
     return {
@@ -477,27 +460,27 @@ def _describe(
 
 
 def _refuse(
-    work: RecoveryWork, log: LoadedLog, limits: RecoveryLimits, *, readable_records: int
+    work: RecoveryWork, log: LoadedLog, options: JobOptions, *, readable_records: int
 ) -> tuple[Reason, str] | None:
     """Return why a guard refuses this recovery, or None."""
     cut_bytes = log.repairs.lost_bytes
     mark = work.high_watermark
     # A log that ends there by itself, as after a power cut, loses nothing by being recovered.
     is_below = mark is not None and log.log_end_offset < mark
-    if is_below and cut_bytes and not limits.allow_truncate:
+    if is_below and cut_bytes and not options.allow_truncate:
         why = (
             f"the log would end at offset {log.log_end_offset}, below its checkpointed high "
             f"watermark {mark}: records that were acknowledged would be lost unless another "
             "replica has them (override: --allow-truncate)"
         )
         return Reason.CUTS_BELOW_HIGH_WATERMARK, why
-    if log.log_end_offset <= log.log_start_offset and cut_bytes and not limits.allow_truncate:
+    if log.log_end_offset <= log.log_start_offset and cut_bytes and not options.allow_truncate:
         why = (
             f"nothing of the log would be left, {cut_bytes} bytes would be cut "
             "(override: --allow-truncate)"
         )
         return Reason.CUTS_WHOLE_LOG, why
-    if mark is None and readable_records and not limits.allow_truncate:
+    if mark is None and readable_records and not options.allow_truncate:
         why = (
             f"{count_text(readable_records, 'record')} that can still be read would be cut, from "
             f"offset {log.log_end_offset} on, and no high watermark says whether they were "
@@ -505,9 +488,9 @@ def _refuse(
             "(override: --allow-truncate)"
         )
         return Reason.CUTS_READABLE_RECORDS, why
-    if cut_bytes > limits.max_truncate_bytes:
+    if cut_bytes > options.max_truncate_bytes:
         why = (
-            f"{cut_bytes} bytes would be cut, at most {limits.max_truncate_bytes} may be "
+            f"{cut_bytes} bytes would be cut, at most {options.max_truncate_bytes} may be "
             f"(override: --max-truncate-bytes {cut_bytes})"
         )
         return Reason.CUTS_TOO_MUCH, why
@@ -521,16 +504,16 @@ def _refuse_truncation(
 
     The cut would let the replica follow a leader.
     """
-    limits = context.limits
+    options = context.run.options
     if not work.is_clean:
         # What opening cuts is judged as a recovery's: the audit saw only what that leaves.
         opened = _load(store, replace(work, truncations=()), {}, context)
         readable = sum(count_lost_records(store, cut) for cut in opened.repairs.cuts)
-        refusal = _refuse(work, opened, limits, readable_records=readable)
+        refusal = _refuse(work, opened, options, readable_records=readable)
         if refusal is not None:
             why = f"its log was not closed, and `pylog recover` refuses it: {refusal[1]}"
             return Reason.RECOVERY_REQUIRED, why
-    if work.committed_records and not (limits.allow_truncate and limits.salvage is not None):
+    if work.committed_records and not (options.allow_truncate and options.salvage is not None):
         why = (
             f"{count_text(work.committed_records, 'committed record')} would be cut that the "
             "leader does not have: let another replica lead, or make the plan with "
@@ -545,13 +528,13 @@ def _salvage(work: RecoveryWork, log: LoadedLog, context: RecoveryContext) -> di
 
     It is done again if a task runs twice.
     """
-    if context.limits.salvage is None or not log.repairs.lost_bytes:
+    if context.run.options.salvage is None or not log.repairs.lost_bytes:
         return {}
     config, store = _config(work, context), LocalStore(Path(work.ref.directory))
     salvage = salvage_cuts(
         store,
         log.repairs.cuts,
-        salvage_directory(context.limits.salvage, context.run.run_id, store.directory),
+        salvage_directory(context.run.options.salvage, context.run.run_id, store.directory),
         index_interval_bytes=config.index_interval_bytes,
         max_index_bytes=config.segment_index_bytes,
     )

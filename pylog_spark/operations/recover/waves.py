@@ -12,7 +12,6 @@ from pylog_spark.engines.engine import Rows
 from pylog_spark.operations.recover.task import (
     RecoveredLog,
     RecoveryContext,
-    RecoveryLimits,
     RecoveryWork,
     ScannedSegment,
     fold_partitions,
@@ -119,12 +118,6 @@ class RecoveryStages:
     def work(self, due: Sequence[DueRecovery], title: str) -> Outcomes:
         """Read segments, and put each log in order."""
         write = self._run.write_context(self._context) if self._may_write else None
-        options = self._run.job.options
-        limits = RecoveryLimits(
-            allow_truncate=options.allow_truncate,
-            max_truncate_bytes=options.max_truncate_bytes,
-            salvage=options.salvage,
-        )
         unit_bytes = self._run.unit_bytes(sum(each.size_bytes + _PARTITION_BYTES for each in due))
         spread = [
             each
@@ -137,7 +130,6 @@ class RecoveryStages:
         whole_units = self._whole_units(whole, unit_bytes)
         context = RecoveryContext(
             run=self._context,
-            limits=limits,
             write=write,
             threads=self._run.readers_of([*scan_units, *whole_units]),
         )

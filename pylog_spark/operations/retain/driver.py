@@ -135,8 +135,6 @@ def retain_step(
         run=context,
         step=step,
         excluded=excluded,
-        unlink=not job.options.keep_deleted,
-        with_operations=job.options.dry_run,
     )
     observed = observation.rows(step, excluded=excluded)
     plans = _sort(observed)

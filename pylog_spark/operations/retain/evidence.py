@@ -37,7 +37,7 @@ class RunEvidence:
     @property
     def now_ms(self) -> int:
         """The run's clock."""
-        return self._context.now_ms
+        return self._run.job.options.now_ms
 
     def doubt(self, root: str, topic: str, key: str) -> str | None:
         """Return why a setting may not be the cluster's own, or None."""

@@ -54,15 +54,11 @@ class RetentionContext:
         run: What all tasks of a run share.
         step: Which partitions are swept: RETAIN or SWEEP.
         excluded: Partition directories that are left alone: their compaction failed.
-        unlink: Whether files are unlinked at once, or keep the suffix ``.deleted``.
-        with_operations: Whether the rows of plans carry the operations.
     """
 
     run: RunContext
     step: Step
     excluded: frozenset[str] = frozenset()
-    unlink: bool = True
-    with_operations: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +117,7 @@ def _observe(
     log_start = checkpoints.log_start_offset
     facts = Role(row["role"]).facts
     request = SweepRequest(
-        now_ms=run.now_ms,
+        now_ms=run.options.now_ms,
         log_start_checkpoint=log_start or 0,
         high_watermark=admitted.high_watermark,
         max_timestamps=manifest_timestamps(store),
@@ -129,8 +125,8 @@ def _observe(
         # Of what a broker does not load a look says the same, be something due or not.
         always_loads=facts.is_owned_by_broker,
     )
-    unlink = _unlinks(context, row["directory"])
-    sweep = plan_sweep(store, config, run.cleaner, request, unlink=unlink)
+    unlink = _unlinks(run, row["directory"])
+    sweep = plan_sweep(store, config, run.options.cleaner, request, unlink=unlink)
     start, checkpointed = sweep.decision.log_start_offset, checkpoints.high_watermark
     found = _describe(store, sweep, context) | {
         "log_start_checkpoint": log_start,
@@ -149,12 +145,12 @@ def _limits(rules: RetentionRules) -> dict[str, int]:
     return {name: UNLIMITED if limit is None else limit for name, limit in limits.items()}
 
 
-def _unlinks(context: RetentionContext, directory: str) -> bool:
+def _unlinks(run: RunContext, directory: str) -> bool:
     """Return whether removed files go at once.
 
     In a managed root they do: nobody would look for ``.deleted`` there.
     """
-    return context.unlink or names_manifest(directory)
+    return not run.options.keep_deleted or names_manifest(directory)
 
 
 def _describe(store: LogStore, sweep: Sweep, context: RetentionContext) -> dict[str, Any]:
@@ -184,7 +180,7 @@ def _describe(store: LogStore, sweep: Sweep, context: RetentionContext) -> dict[
         row[f"{name}_segments"], row[f"{name}_bytes"] = decision.counts(predicate)
     if row["by_time_segments"]:
         row["newest_timestamp"] = newest_timestamp(store, state)
-    if context.with_operations:
+    if context.run.options.dry_run:
         row["operations"] = json.dumps(list(sweep.steps.describe()))
     return row
 
@@ -232,13 +228,13 @@ def _commit(
 
     def prepare(store: LogStore) -> Prepared:
         request = SweepRequest(
-            now_ms=run.now_ms,
+            now_ms=run.options.now_ms,
             log_start_checkpoint=work.log_start_checkpoint or 0,
             high_watermark=work.high_watermark,
             max_timestamps=manifest_timestamps(store),
         )
-        unlink = _unlinks(context, work.ref.directory)
-        sweep = plan_sweep(store, config, run.cleaner, request, unlink=unlink)
+        unlink = _unlinks(run, work.ref.directory)
+        sweep = plan_sweep(store, config, run.options.cleaner, request, unlink=unlink)
         _verify(store, work, sweep)
         return Prepared(
             plan=sweep.steps,

@@ -87,7 +87,7 @@ def _survey(
     partition = TopicPartition(row["topic"], row["partition"])
     checkpoints = partition_checkpoints(store, partition, partial(checkpoints_of, row["root"]))
     request = clean_request(
-        checkpoints, now_ms=context.now_ms, high_watermark=checkpoints.high_watermark
+        checkpoints, now_ms=context.options.now_ms, high_watermark=checkpoints.high_watermark
     )
     state = manifest_state(store, request) or _listed_state(store, row, request)
     if not state.segments:
@@ -102,8 +102,8 @@ def _survey(
             find_clean_end(
                 settle(store),
                 config=config,
-                cleaner=context.cleaner,
-                now_ms=context.now_ms,
+                cleaner=context.options.cleaner,
+                now_ms=context.options.now_ms,
                 log_start_checkpoint=request.log_start_offset or 0,
             )
     return _describe(state, survey, config)

@@ -79,7 +79,7 @@ def sweep(root: BrokerDirectory, *, trash: Path | None = None) -> list[dict[str,
     sweeper = Sweeper(root)
     location = str(root.path)
     run_id, kept = ("run", None) if trash is None else (trash.name, str(trash.parent))
-    options = root.options(sweeper.context.run.now_ms, trash=kept)
+    options = root.options(sweeper.context.run.options.now_ms, trash=kept)
     with HeldBrokerRoot(location, run_id="run", mark_clean=True, trash=trash) as held:
 
         def write_context(context: RunContext) -> WriteContext:

@@ -29,7 +29,7 @@ def doubt(options: dict, sources: dict) -> str | None:
         job=SimpleNamespace(options=JobOptions(**said)), checkpoint_times={"r": 5}
     )
     catalogs = {"r": build_topic_catalog(**sources)}
-    evidence = RunEvidence(run, SimpleNamespace(now_ms=NOW_MS, catalogs=catalogs))
+    evidence = RunEvidence(run, SimpleNamespace(catalogs=catalogs))
     return evidence.doubt("r", "t", KEY)
 
 
@@ -102,14 +102,14 @@ def test_what_somebody_else_says_is_doubted_by_key_and_reason(why, options, sour
 def test_the_time_of_a_file_is_no_measure_of_a_clock_that_was_said(is_said, known):
     options = JobOptions(now_ms=NOW_MS, now_is_said=is_said)
     run = SimpleNamespace(job=SimpleNamespace(options=options), checkpoint_times={"r": 5})
-    evidence = RunEvidence(run, SimpleNamespace(now_ms=NOW_MS, catalogs={}))
+    evidence = RunEvidence(run, SimpleNamespace(catalogs={}))
     assert evidence.checkpoint_ms("r") == known
     assert evidence.checkpoint_ms("another") is None
 
 
 def test_without_a_ledger_nobody_knows_what_was():
     run = SimpleNamespace(job=SimpleNamespace(options=JobOptions(now_ms=NOW_MS)), engine=None)
-    evidence = RunEvidence(run, SimpleNamespace(now_ms=NOW_MS, catalogs={}))
+    evidence = RunEvidence(run, SimpleNamespace(catalogs={}))
     assert evidence.former_limits({("r", "t")}) == {}
 
 
@@ -140,7 +140,7 @@ def test_a_run_that_refused_one_partition_of_a_topic_has_made_no_new_limit(spark
         ),
         engine=SparkEngine(spark, tag="evidence"),
     )
-    evidence = RunEvidence(run, SimpleNamespace(now_ms=NOW_MS, catalogs={}))
+    evidence = RunEvidence(run, SimpleNamespace(catalogs={}))
     assert evidence.former_limits({("r", "t"), ("r", "other")}) == {
         ("r", "t"): FormerLimits("1", 30 * DAY_MS, -1),
         ("r", "other"): FormerLimits("2", 7, 8),

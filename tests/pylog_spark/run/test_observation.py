@@ -87,7 +87,6 @@ def test_all_steps_are_planned_from_one_look(disk):
     assert facts(seen.rows(Step.SWEEP)) == {"a": "NOT_COMPACTED", "b": "NOTHING_TO_RETAIN"}
     assert facts(seen.rows(Step.PURGE)) == {"b": None}
     assert disk.looks == [(ALL, None)]
-    assert (disk.context.unlink, disk.context.with_operations) == (False, True)
 
 
 def test_what_was_changed_is_looked_at_again_by_the_steps_that_it_concerns(disk):

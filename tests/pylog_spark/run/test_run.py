@@ -11,7 +11,7 @@ from pylog_spark.engines.choice import Local
 from pylog_spark.ledger import LedgerTable
 from pylog_spark.options import JobOptions
 from pylog_spark.rows import rows_to_batch
-from pylog_spark.run.job import new_job
+from pylog_spark.run.job import new_job, run_context
 from pylog_spark.run.recording import Recorder
 from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import RunReport
@@ -66,6 +66,12 @@ def run_over(
 def results_of(*statuses: str) -> pa.Table:
     rows = [{"root": "/logs", "topic": "t", "status": status} for status in statuses]
     return pa.Table.from_batches([rows_to_batch(RESULT, rows)], schema=RESULT)
+
+
+def test_tasks_get_the_options_without_the_settings_of_the_session(roots):
+    options = replace(OPTIONS, from_start=True, spark_conf={"spark.hadoop.fs.s3a.secret.key": "x"})
+    context = run_context(run_over(roots, options=options).job, frozenset())
+    assert context.options == replace(options, spark_conf={})
 
 
 def test_an_error_gives_everything_back_and_then_closes_the_record(roots):

@@ -14,7 +14,7 @@ from pylog_spark.operations.retain.task import (
     SweepWork,
     commit_sweeps,
 )
-from pylog_spark.options import HighWatermarkSource
+from pylog_spark.options import JobOptions
 from pylog_spark.rows import row_reader, row_writer
 from pylog_spark.run.plan_table import read_planned
 from pylog_spark.tasks.admission import Step
@@ -46,12 +46,10 @@ class ManagedPipeline:
         self.twin = twin
         self.run = RunContext(
             run_id=run_id,
-            now_ms=now_ms,
+            options=JobOptions(now_ms=now_ms, cleaner=cleaner or CleanerConfig()),
             hash_key=bytes(range(16)),
-            cleaner=cleaner or CleanerConfig(),
             catalogs={twin.location: TopicCatalog(explicit=twin.origin.configs)},
             unclean_roots=frozenset(),
-            high_watermark=HighWatermarkSource.CHECKPOINT,
         )
 
     def listed(self) -> list[dict[str, Any]]:
@@ -100,7 +98,7 @@ class ManagedPipeline:
 
     def later(self, run_id: str) -> "ManagedPipeline":
         """Return the same pipeline as another run."""
-        found = ManagedPipeline(self.twin, self.run.now_ms, run_id=run_id)
+        found = ManagedPipeline(self.twin, self.run.options.now_ms, run_id=run_id)
         found.run = replace(self.run, run_id=run_id)
         return found
 

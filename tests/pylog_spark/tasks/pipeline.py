@@ -30,7 +30,7 @@ from pylog_spark.operations.compact.task import (
     clean_partitions,
     commit_partitions,
 )
-from pylog_spark.options import HighWatermarkSource
+from pylog_spark.options import JobOptions
 from pylog_spark.rows import batches_of, row_reader, row_writer, schema_of, table_of
 from pylog_spark.tasks.cells import PART, cut_batches, with_part
 from pylog_spark.tasks.listing import list_partitions
@@ -76,12 +76,10 @@ class Pipeline:
         location = str(root.path)
         run = RunContext(
             run_id="run",
-            now_ms=now_ms,
+            options=JobOptions(now_ms=now_ms, cleaner=cleaner or CleanerConfig()),
             hash_key=bytes(range(16)),
-            cleaner=cleaner or CleanerConfig(),
             catalogs={location: TopicCatalog(explicit=root.configs)},
             unclean_roots=frozenset(),
-            high_watermark=HighWatermarkSource.CHECKPOINT,
         )
         scratch = create_scratch(root.path, "run") if has_shared_scratch else None
         self.shared = None if scratch is None else str(scratch)

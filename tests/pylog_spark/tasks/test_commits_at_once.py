@@ -16,7 +16,6 @@ from pylog_spark.operations.ingest.task import IngestContext, ingest_partitions
 from pylog_spark.operations.recover import task as recovery
 from pylog_spark.operations.recover.task import (
     RecoveryContext,
-    RecoveryLimits,
     RecoveryWork,
     recover_whole,
 )
@@ -29,7 +28,7 @@ from pylog_spark.operations.verify.task import (
     measure_segments,
     verify_stretches,
 )
-from pylog_spark.options import HighWatermarkSource
+from pylog_spark.options import HighWatermarkSource, JobOptions
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.run.plan_table import read_planned
 from pylog_spark.schemas import INGEST
@@ -197,12 +196,15 @@ def logs(tmp_path: Path) -> Path:
 def write_context(root: Path, configs, *, is_unclean: bool = False) -> WriteContext:
     run = RunContext(
         run_id="run",
-        now_ms=NOW_MS,
+        options=JobOptions(
+            now_ms=NOW_MS,
+            high_watermark=HighWatermarkSource.LOG_END,
+            allow_truncate=True,
+            max_truncate_bytes=1 << 30,
+        ),
         hash_key=bytes(16),
-        cleaner=CleanerConfig(),
         catalogs={str(root): TopicCatalog(explicit=configs)},
         unclean_roots=frozenset({str(root)} if is_unclean else ()),
-        high_watermark=HighWatermarkSource.LOG_END,
     )
     scratch = root.parent / "scratch"
     scratch.mkdir()
@@ -238,7 +240,6 @@ def test_partitions_are_swept_at_the_same_time(logs, monkeypatch):
 
 def recovery_of(logs: Path) -> tuple[list[tuple[RecoveryWork, int]], RecoveryContext]:
     write = write_context(logs, {}, is_unclean=True)
-    limits = RecoveryLimits(allow_truncate=True, max_truncate_bytes=1 << 30, salvage=None)
     items = [
         (
             RecoveryWork(
@@ -257,7 +258,7 @@ def recovery_of(logs: Path) -> tuple[list[tuple[RecoveryWork, int]], RecoveryCon
         )
         for number in range(PARTITIONS)
     ]
-    return items, RecoveryContext(run=write.run, limits=limits, write=write)
+    return items, RecoveryContext(run=write.run, write=write)
 
 
 def test_small_partitions_are_recovered_at_the_same_time(logs, monkeypatch):

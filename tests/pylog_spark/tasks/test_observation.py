@@ -20,7 +20,7 @@ from pylog_spark.operations.observation.task import (
     observe_steps,
 )
 from pylog_spark.operations.retain.task import observe_sweep
-from pylog_spark.options import HighWatermarkSource
+from pylog_spark.options import HighWatermarkSource, JobOptions
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.schemas import OBSERVED, PARTITION
 from pylog_spark.tasks.admission import Step
@@ -239,12 +239,10 @@ def context_of(root: Path, settings: dict[str, str], **changes: Any) -> RunConte
     }
     context = RunContext(
         run_id="run",
-        now_ms=NOW,
+        options=JobOptions(now_ms=NOW),
         hash_key=bytes(16),
-        cleaner=CleanerConfig(),
         catalogs={str(root): TopicCatalog(topics=entries)},
         unclean_roots=frozenset(),
-        high_watermark=HighWatermarkSource.CHECKPOINT,
     )
     return replace(context, **changes)
 
@@ -317,11 +315,11 @@ def test_together_and_alone_the_same_is_said(
     checkpoints = Checkpoints(entries=dict(zip(UPKEEP_FILES, columns, strict=True)))
     monkeypatch.setattr(observation, "root_checkpoints", lambda _: checkpoints)
     source = HighWatermarkSource.LOG_END if is_log_end else HighWatermarkSource.CHECKPOINT
-    run = context_of(root, config, high_watermark=source)
+    options = JobOptions(now_ms=NOW, high_watermark=source, dry_run=True)
+    run = context_of(root, config, options=options)
     context = ObservationContext(
         run=run,
         steps=frozenset(Step),
-        with_operations=True,
         excluded=frozenset({f"{root}/plain-0"}),
     )
     assert_same(partitions, context, checkpoints)
@@ -338,7 +336,10 @@ def marks_at(value: int) -> Checkpoints:
         pytest.param({"remote_roots": "all"}, id="remote storage"),
         pytest.param({"unclean_roots": "all"}, id="unclean"),
         pytest.param({"catalogs": "none"}, id="no config"),
-        pytest.param({"cleaner": CleanerConfig(enabled=False)}, id="no cleaner"),
+        pytest.param(
+            {"options": JobOptions(now_ms=NOW, cleaner=CleanerConfig(enabled=False))},
+            id="no cleaner",
+        ),
     ],
 )
 def test_whatever_keeps_a_run_away_is_said_the_same(root, partitions, monkeypatch, changes):

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.options import HighWatermarkSource
+from pylog_spark.options import HighWatermarkSource, JobOptions
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.schemas import PLAN
 from pylog_spark.tasks import observe as observe_module
@@ -32,12 +32,10 @@ def root(tmp_path: Path) -> BrokerDirectory:
 def context_of(root: BrokerDirectory, **changes) -> RunContext:
     context = RunContext(
         run_id="run",
-        now_ms=FIRST_ROUNDS_MS,
+        options=JobOptions(now_ms=FIRST_ROUNDS_MS),
         hash_key=bytes(16),
-        cleaner=CleanerConfig(),
         catalogs={str(root.path): TopicCatalog(explicit=root.configs)},
         unclean_roots=frozenset(),
-        high_watermark=HighWatermarkSource.CHECKPOINT,
     )
     return replace(context, **changes)
 
@@ -123,7 +121,8 @@ def test_a_directory_that_was_not_cleanly_shut_down_needs_recovery_first(root):
 
 @pytest.mark.item("CFG-30")
 def test_a_switched_off_cleaner_cleans_nothing(root):
-    context = context_of(root, cleaner=CleanerConfig(enabled=False))
+    options = JobOptions(now_ms=FIRST_ROUNDS_MS, cleaner=CleanerConfig(enabled=False))
+    context = context_of(root, options=options)
     assert observe(root, context)["reason"] == "CLEANER_DISABLED"
 
 
@@ -139,7 +138,8 @@ def test_the_log_end_is_the_high_watermark_only_if_that_is_said(root):
     root.high_watermarks = {TopicPartition(TOPIC, 0): 30}
     root.write_files()
     bounded = observe(root)
-    free = observe(root, context_of(root, high_watermark=HighWatermarkSource.LOG_END))
+    options = JobOptions(now_ms=FIRST_ROUNDS_MS, high_watermark=HighWatermarkSource.LOG_END)
+    free = observe(root, context_of(root, options=options))
     assert bounded["first_uncleanable_offset"] <= 30 < free["first_uncleanable_offset"]
 
 

@@ -13,14 +13,13 @@ from pylog_spark.operations.recover import task as recovery
 from pylog_spark.operations.recover.task import (
     RecoveredLog,
     RecoveryContext,
-    RecoveryLimits,
     RecoveryWork,
     ScannedSegment,
     fold_partitions,
     recover_whole,
     scan_segments,
 )
-from pylog_spark.options import HighWatermarkSource
+from pylog_spark.options import JobOptions
 from pylog_spark.rows import batches_of, row_writer, schema_of
 from pylog_spark.tasks.ahead import BYTES_AT_ONCE
 from pylog_spark.tasks.cells import PART, cut_batches, with_part
@@ -30,7 +29,6 @@ from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.commit.claim import create_claim
 from storage_core.commit.scratch import claim_path
-from storage_core.config import CleanerConfig
 from storage_core.filenames import TopicPartition, offset_of
 from storage_core.log import segment_scan
 from storage_core.roots import broker
@@ -68,17 +66,16 @@ class Recoverer:
         scratch.mkdir()
         run = RunContext(
             run_id="run",
-            now_ms=FIRST_ROUNDS_MS,
+            options=JobOptions(
+                now_ms=FIRST_ROUNDS_MS, allow_truncate=True, max_truncate_bytes=1 << 30
+            ),
             hash_key=bytes(16),
-            cleaner=CleanerConfig(),
             catalogs={self.root: TopicCatalog(explicit=root.configs)},
             unclean_roots=frozenset({self.root}),
-            high_watermark=HighWatermarkSource.CHECKPOINT,
         )
         access = BrokerAccess(run_id="run", lock=proof_of(root.path), shared=str(scratch))
         write = WriteContext(run=run, roots={self.root: access})
-        limits = RecoveryLimits(allow_truncate=True, max_truncate_bytes=1 << 30, salvage=None)
-        self.context = RecoveryContext(run=run, limits=limits, write=write)
+        self.context = RecoveryContext(run=run, write=write)
         self.work = RecoveryWork(
             ref=PartitionRef(
                 ordinal=0,

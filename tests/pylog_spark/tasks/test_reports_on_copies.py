@@ -8,17 +8,15 @@ import pytest
 from pylog_spark.operations.recover.task import (
     RecoveredLog,
     RecoveryContext,
-    RecoveryLimits,
     RecoveryWork,
     observe_recovery,
     recover_whole,
 )
-from pylog_spark.options import HighWatermarkSource
+from pylog_spark.options import JobOptions
 from pylog_spark.rows import batches_of, row_reader
 from pylog_spark.tasks.admission import Step
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.topic_catalog import TopicCatalog
-from storage_core.config import CleanerConfig
 from storage_core.store import open_object_store
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 from tests.pylog_spark.tasks.observed import observed
@@ -46,12 +44,10 @@ def mirror(origin, tmp_path):
 def context(origin, root: str, **changes) -> RunContext:
     run = RunContext(
         run_id="run",
-        now_ms=FIRST_ROUNDS_MS,
+        options=JobOptions(now_ms=FIRST_ROUNDS_MS, max_truncate_bytes=1 << 30),
         hash_key=bytes(16),
-        cleaner=CleanerConfig(),
         catalogs={root: TopicCatalog(explicit=origin.configs)},
         unclean_roots=frozenset(),
-        high_watermark=HighWatermarkSource.CHECKPOINT,
     )
     return replace(run, **changes)
 
@@ -106,7 +102,6 @@ def test_what_a_recovery_would_cut_of_a_mirror_at_a_url_is_reported(origin, mirr
     data[len(data) // 2] ^= 0xFF
     store.put(key, bytes(data))
     (origin.path / key).write_bytes(bytes(data))
-    limits = RecoveryLimits(allow_truncate=False, max_truncate_bytes=1 << 30, salvage=None)
     found, before = {}, contents(mirror)
     for root in (str(origin.path), mirror):
         run = context(origin, root, unclean_roots=frozenset({root}))
@@ -118,7 +113,7 @@ def test_what_a_recovery_would_cut_of_a_mirror_at_a_url_is_reported(origin, mirr
             )
             for ordinal, row in enumerate(looked)
         ]
-        told = RecoveryContext(run=run, limits=limits, write=None)
+        told = RecoveryContext(run=run, write=None)
         found[root] = rows_of(batches_of(RecoveredLog, recover_whole(works, told)))
     assert found[mirror] == found[str(origin.path)]
     assert {row["reason"] for row in found[mirror]} == {None, "CUTS_BELOW_HIGH_WATERMARK"}

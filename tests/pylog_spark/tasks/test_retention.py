@@ -16,7 +16,7 @@ from pylog_spark.operations.retain.task import (
     SweepWork,
     commit_sweeps,
 )
-from pylog_spark.options import HighWatermarkSource
+from pylog_spark.options import JobOptions
 from pylog_spark.rows import row_writer
 from pylog_spark.run.plan_table import read_planned
 from pylog_spark.schemas import RETENTION_PLAN
@@ -43,26 +43,27 @@ from tests.pylog_spark.tasks.pipeline import proof_of
 
 TOPIC = "retain-size-s501"
 NOW_MS = 1_700_000_000_000
+OPTIONS = JobOptions(now_ms=NOW_MS)
 HEX = "0123456789abcdef0123456789abcdef"
 
 
 class Sweeper:
     """The two stages over one log directory."""
 
-    def __init__(self, root: BrokerDirectory, **changes: Any) -> None:
+    def __init__(
+        self, root: BrokerDirectory, options: JobOptions = OPTIONS, **changes: Any
+    ) -> None:
         self.root = root
         location = str(root.path)
         run = RunContext(
             run_id="run",
-            now_ms=NOW_MS,
+            options=options,
             hash_key=bytes(16),
-            cleaner=CleanerConfig(),
             catalogs={location: TopicCatalog(explicit=root.configs)},
             unclean_roots=frozenset(),
-            high_watermark=HighWatermarkSource.CHECKPOINT,
         )
         self.context = RetentionContext(
-            run=replace(run, **changes.pop("run", {})),
+            run=run,
             **{"step": Step.RETAIN} | changes,
         )
         self.scratch = root.path.parent / "scratch"
@@ -80,9 +81,7 @@ class Sweeper:
         listed = list_partitions(str(self.root.path), "broker", TopicFilter())
         rows = [{"error_class": None, "error": None} | row for row in listed]
         context = self.context
-        shared = {"unlink": context.unlink, "with_operations": context.with_operations}
-        shared["excluded"] = context.excluded
-        seen = observed(rows, context.run, context.step, **shared).to_pylist()
+        seen = observed(rows, context.run, context.step, excluded=context.excluded).to_pylist()
         assert all(set(row) == set(RETENTION_PLAN.names) for row in seen)
         return {Path(row["directory"]).name: row for row in seen}
 
@@ -215,8 +214,8 @@ def test_a_compacted_partition_is_swept_by_the_other_step_and_never_by_both(root
 @pytest.mark.item("RET-13")
 def test_without_a_cleaner_compacted_partitions_are_swept_by_nobody(root):
     configure(root, "cleanup.policy", "compact,delete")
-    settings = {"cleaner": CleanerConfig(enabled=False)}
-    row = Sweeper(root, step=Step.SWEEP, run=settings).observe()[f"{TOPIC}-0"]
+    options = replace(OPTIONS, cleaner=CleanerConfig(enabled=False))
+    row = Sweeper(root, options, step=Step.SWEEP).observe()[f"{TOPIC}-0"]
     assert row["reason"] == "CLEANER_DISABLED"
 
 
@@ -225,7 +224,7 @@ def test_a_future_timestamp_is_reported_with_its_wait(tmp_path):
     name = "retain-future-s501"
     root = broker_directory(tmp_path / "log", [name])
     now_ms = Golden(name).case["clock_ms"]
-    row = Sweeper(root, run={"now_ms": now_ms}).observe()[f"{name}-0"]
+    row = Sweeper(root, JobOptions(now_ms=now_ms)).observe()[f"{name}-0"]
     assert row["blocked_by"] == "FUTURE_TIMESTAMP"
     assert row["blocked_timestamp"] > now_ms
     limit = int(root.configs[name]["retention.ms"])
@@ -259,7 +258,7 @@ def test_nothing_goes_from_a_log_that_a_broker_does_not_load(root, limit, zeros)
 def test_the_clock_of_an_executor_does_not_count(tmp_path, monkeypatch, years):
     name = "retain-time-s501"
     root = broker_directory(tmp_path / "log", [name])
-    sweeper = Sweeper(root, run={"now_ms": Golden(name).case["clock_ms"]})
+    sweeper = Sweeper(root, JobOptions(now_ms=Golden(name).case["clock_ms"]))
     expected = {**sweeper.observe()[f"{name}-0"], "duration_ms": 0}
     seconds = NOW_MS / 1000 + years * 31_536_000
     monkeypatch.setattr(time, "time", lambda: seconds)

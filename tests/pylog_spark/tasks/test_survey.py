@@ -4,13 +4,12 @@ import pyarrow as pa
 import pytest
 
 from pylog_spark.operations.survey.task import survey_partitions
-from pylog_spark.options import HighWatermarkSource
+from pylog_spark.options import JobOptions
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.schemas import PARTITION
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.checkpoint.checkpoints import Checkpoints
-from storage_core.config import CleanerConfig
 from storage_core.filenames import (
     CLEANER_FILE,
     LOG_START_FILE,
@@ -29,12 +28,10 @@ def surveyed(settings: dict[str, str], *, log_start: int | None = None, cleaned:
     partition = TopicPartition("t", 0)
     context = RunContext(
         run_id="run",
-        now_ms=NOW_MS,
+        options=JobOptions(now_ms=NOW_MS),
         hash_key=bytes(16),
-        cleaner=CleanerConfig(),
         catalogs={"/r": TopicCatalog(explicit={"t": settings})},
         unclean_roots=frozenset(),
-        high_watermark=HighWatermarkSource.CHECKPOINT,
     )
     row = {
         "root": "/r",
