@@ -165,14 +165,14 @@ def _forecast(
         for finding in names.findings():
             if finding.severity is Severity.FATAL:
                 raise InvalidNameError(f"{target.directory}/{finding.file}", finding.message)
-    said = target.checkpoints
+    checkpoints = target.checkpoints
     log = plan_recovery(
         store,
         config=config,
         cleaner=CleanerConfig(),
         now_ms=now_ms,
-        recovery_point=said.recovery_point or 0,
-        log_start_offset=said.log_start_offset or 0,
+        recovery_point=checkpoints.recovery_point or 0,
+        log_start_offset=checkpoints.log_start_offset or 0,
         clean_shutdown=target.context.is_clean,
     )
     cut_from_start = None
@@ -182,11 +182,11 @@ def _forecast(
             config=config,
             cleaner=CleanerConfig(),
             now_ms=now_ms,
-            log_start_offset=said.log_start_offset or 0,
+            log_start_offset=checkpoints.log_start_offset or 0,
         )
         cut_from_start = sum(count_lost_records(store, cut) for cut in from_start.repairs.cuts)
     repairs = log.repairs
-    watermark = said.high_watermark or 0
+    watermark = checkpoints.high_watermark or 0
     # A log that ended below its high watermark before is a finding, and not the start's doing.
     had_end = max((cut.first_offset for cut in repairs.cuts), default=None)
     is_cut = had_end is not None and log.log_end_offset < watermark

@@ -135,7 +135,7 @@ def ingest_partitions(
 
 def _compare(row: Mapping[str, Any], context: IngestContext) -> dict[str, Any]:
     name = row["directory"].rpartition("/")[2]
-    found = {
+    place = {
         "root": context.root,
         "topic": row["topic"],
         "partition": row["partition"],
@@ -143,7 +143,7 @@ def _compare(row: Mapping[str, Any], context: IngestContext) -> dict[str, Any]:
         "directory": name,
         "listed_ms": SystemClock().now_ms(),
     }
-    return attempt_row(found, partial(_look, row, context))
+    return attempt_row(place, partial(_look, row, context))
 
 
 def _look(row: Mapping[str, Any], context: IngestContext) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def _look(row: Mapping[str, Any], context: IngestContext) -> dict[str, Any]:
 
 
 def _attempt(row: Mapping[str, Any], context: IngestContext, checkpoints: Any) -> dict[str, Any]:
-    kept = {
+    columns = {
         name: row[name]
         for name in (
             "root",
@@ -177,8 +177,8 @@ def _attempt(row: Mapping[str, Any], context: IngestContext, checkpoints: Any) -
             "segments_before",
         )
     }
-    found = attempt_row(kept, lambda: _ingest(row, context, checkpoints()), _refusal_of)
-    return found | {"duration_ms": found["duration_ms"] + row["duration_ms"]}
+    attempt = attempt_row(columns, lambda: _ingest(row, context, checkpoints()), _refusal_of)
+    return attempt | {"duration_ms": attempt["duration_ms"] + row["duration_ms"]}
 
 
 def _refusal_of(error: Exception) -> str | None:
@@ -211,13 +211,13 @@ def _ingest(
         log_start_offset=checkpointed.log_start_offset,
         cleaner_offset=checkpointed.cleaner_offset,
     )
-    found = _describe(planned)
+    result = _describe(planned)
     if not planned.has_work:
-        return found | {"status": Status.SKIPPED.value, "reason": Reason.NOTHING_TO_INGEST.value}
+        return result | {"status": Status.SKIPPED.value, "reason": Reason.NOTHING_TO_INGEST.value}
     if context.lease is None:
-        return found | {"status": Status.PLANNED.value}
+        return result | {"status": Status.PLANNED.value}
     lease = context.lease
-    found["status"] = Status.DONE.value
+    result["status"] = Status.DONE.value
     commit_ingest(
         planned,
         mirror,
@@ -227,21 +227,21 @@ def _ingest(
             run_id=context.run_id,
             fencing_token=lease.token,
             fence=lambda: require_lease(target.objects, lease, now_ms=SystemClock().now_ms()),
-            result={_ROW: found},
+            result={_ROW: result},
         ),
         threads=_COPIES_AT_ONCE,
     )
-    return found
+    return result
 
 
 def _describe(planned: PlannedIngest) -> dict[str, Any]:
     plan = planned.plan
-    left = sorted(plan.skip_reasons.items())
+    skip_reasons = sorted(plan.skip_reasons.items())
     return {
         "taken_bytes": plan.record_bytes,
         "taken_segments": len(plan.segments),
-        "left_segments": len(left),
-        "left_because": left[0][1].value if left else None,
+        "left_segments": len(skip_reasons),
+        "left_because": skip_reasons[0][1].value if skip_reasons else None,
         "end_offset": plan.end_offset,
         "high_watermark": plan.high_watermark,
         **asdict(planned.cost),

@@ -175,9 +175,9 @@ class _Observer:
                 looks.append(self._look(row, marks[-1]))
         if Step.PURGE in self._context.steps:
             by_number = dict(zip(looked, looks, strict=True))
-            found = [n for n, row in enumerate(rows) if _may_be_purged(row, by_number.get(n))]
-            if found:
-                yield Step.PURGE, batch.take(pa.array(found, pa.int64()))
+            purge_rows = [n for n, row in enumerate(rows) if _may_be_purged(row, by_number.get(n))]
+            if purge_rows:
+                yield Step.PURGE, batch.take(pa.array(purge_rows, pa.int64()))
         listings = Listings.of_looks(looks)
         numbers = np.array(looked, np.int64)[listings.places]
         answers = self._answer(
@@ -186,18 +186,18 @@ class _Observer:
             [marks[place] for place in listings.places],
             listings,
         )
-        left: dict[Step, NDArray[np.bool_]] = {}
+        lone_rows: dict[Step, NDArray[np.bool_]] = {}
         for step in self._plans:
-            left[step] = np.ones(len(rows), np.bool_)
+            lone_rows[step] = np.ones(len(rows), np.bool_)
             for places, columns in answers.get(step, ()):
-                left[step][numbers[places]] = False
+                lone_rows[step][numbers[places]] = False
                 if len(places):
                     named = batch.select(list(_NAMES)).take(pa.array(numbers[places]))
                     yield step, _fill(SCHEMAS[step], named, columns)
-        yield from self._look_alone(batch, left)
+        yield from self._look_alone(batch, lone_rows)
 
     def _look_alone(
-        self, batch: pa.RecordBatch, left: Mapping[Step, NDArray[np.bool_]]
+        self, batch: pa.RecordBatch, lone_rows: Mapping[Step, NDArray[np.bool_]]
     ) -> Iterator[tuple[Step, pa.RecordBatch]]:
         """Yield the rows of the remaining partitions, looked at alone.
 
@@ -205,20 +205,20 @@ class _Observer:
 
         Each is opened once: the manifest of a managed one is read once for all steps.
         """
-        is_left = np.logical_or.reduce([*left.values(), np.zeros(batch.num_rows, np.bool_)])
-        (places,) = np.nonzero(is_left)
+        is_alone = np.logical_or.reduce([*lone_rows.values(), np.zeros(batch.num_rows, np.bool_)])
+        (places,) = np.nonzero(is_alone)
         for first in range(0, len(places), _ROWS_A_CELL):
             some = places[first : first + _ROWS_A_CELL]
             asked = (
                 batch.slice(number, 1).to_pylist()[0]
-                | {_STEPS: [step for step in self._plans if left[step][number]]}
+                | {_STEPS: [step for step in self._plans if lone_rows[step][number]]}
                 for number in some.tolist()
             )
             answered = list(map_partitions(self._answer_alone, asked))
             for step in self._plans:
-                found = [answer[step] for answer in answered if step in answer]
-                if found:
-                    yield step, rows_to_batch(SCHEMAS[step], found)
+                step_rows = [answer[step] for answer in answered if step in answer]
+                if step_rows:
+                    yield step, rows_to_batch(SCHEMAS[step], step_rows)
 
     def _answer_alone(self, row: Row) -> dict[Step, dict[str, Any]]:
         """Return each step's row for one partition, damaged or not."""
@@ -386,13 +386,13 @@ class _Observer:
         retention = RetentionFacts.of_listings(
             listings, asked, size_limits=size_limits, age_limits_ms=age_limits
         )
-        kept = find_kept_logs(retention, now_ms=run.options.now_ms)
-        (places,) = np.nonzero(is_asked & kept.is_kept)
+        logs = find_kept_logs(retention, now_ms=run.options.now_ms)
+        (places,) = np.nonzero(is_asked & logs.is_kept)
         count = len(places)
         sizes = listings.total_bytes
         limits = np.where(size_limits > 0, size_limits, 1)
         percents = np.where(size_limits > 0, sizes * 100 // limits, 0)
-        starts, none = kept.log_starts, np.zeros(count, np.int64)
+        starts, none = logs.log_starts, np.zeros(count, np.int64)
         # Also where the log's end counts.
         is_replicated = starts <= checkpoints.high_watermarks
         hold_names = pa.array([hold.value for hold in HOLDS], pa.string())
@@ -407,10 +407,10 @@ class _Observer:
             "log_start_offset": starts[places],
             "rolls": pa.repeat(pa.scalar(value=False), count),
             "percent": percents[places],
-            "blocked_by": hold_names.take(pa.array(kept.holds[places])),
+            "blocked_by": hold_names.take(pa.array(logs.holds[places])),
             "blocked_offset": listings.base_offsets[listings.starts][places],
-            "blocked_timestamp": _nullable(kept.timestamps, kept.has_timestamp, places),
-            "wait_ms": _nullable(kept.waits_ms, kept.has_wait, places),
+            "blocked_timestamp": _nullable(logs.timestamps, logs.has_timestamp, places),
+            "wait_ms": _nullable(logs.waits_ms, logs.has_wait, places),
             "first_base_offset": listings.base_offsets[listings.starts][places],
             "removed": pa.array([[]] * count, pa.list_(pa.int64())),
             "log_start_checkpoint": _entries(asked.log_start_offsets, places),

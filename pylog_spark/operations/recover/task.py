@@ -193,15 +193,15 @@ def _look(
     checkpoints = partition_checkpoints(store, partition, partial(checkpoints_of, root))
     point = 0 if context.options.from_start else checkpoints.recovery_point or 0
     is_clean = root not in context.unclean_roots and not context.options.from_start
-    chosen = _segments_to_scan(sorted(logs), set(files), None if is_clean else point)
+    scan_offsets = _segments_to_scan(sorted(logs), set(files), None if is_clean else point)
     return listing | {
         "status": Status.PLANNED,
         "is_clean": is_clean,
         "recovery_point": point,
         "log_start_offset": checkpoints.log_start_offset or 0,
         "high_watermark": checkpoints.high_watermark,
-        "scan_offsets": chosen,
-        "scan_bytes": [logs[base] for base in chosen],
+        "scan_offsets": scan_offsets,
+        "scan_bytes": [logs[base] for base in scan_offsets],
         "truncations": [],
         "committed_records": 0,
         "stays_eligible": False,

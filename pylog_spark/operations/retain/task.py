@@ -128,15 +128,15 @@ def _observe(
     unlink = _unlinks(run, row["directory"])
     sweep = plan_sweep(store, config, run.options.cleaner, request, unlink=unlink)
     start, checkpointed = sweep.decision.log_start_offset, checkpoints.high_watermark
-    found = _describe(store, sweep, context) | {
+    columns = _describe(store, sweep, context) | {
         "log_start_checkpoint": log_start,
         "high_watermark": admitted.high_watermark,
         "is_replicated": checkpointed is not None and start <= checkpointed,
         **_limits(RetentionRules.of(config)),
     }
     if not sweep.is_due:
-        return found | {"status": Status.SKIPPED, "reason": Reason.NOTHING_TO_RETAIN}
-    return found | {"status": Status.PLANNED}
+        return columns | {"status": Status.SKIPPED, "reason": Reason.NOTHING_TO_RETAIN}
+    return columns | {"status": Status.PLANNED}
 
 
 def _limits(rules: RetentionRules) -> dict[str, int]:
@@ -256,10 +256,10 @@ def _verify(store: LogStore, work: SweepWork, sweep: Sweep) -> None:
     Raises:
         ChangedWhileReadError: The partition is not what it was.
     """
-    found = sweep.decision.removed_base_offsets
-    if found != work.removed or sweep.decision.log_start_offset != work.log_start_offset:
+    base_offsets = sweep.decision.removed_base_offsets
+    if base_offsets != work.removed or sweep.decision.log_start_offset != work.log_start_offset:
         raise ChangedWhileReadError(
             store.location,
             f"segments {list(work.removed)} to go, log start {work.log_start_offset}",
-            f"segments {list(found)}, log start {sweep.decision.log_start_offset}",
+            f"segments {list(base_offsets)}, log start {sweep.decision.log_start_offset}",
         )

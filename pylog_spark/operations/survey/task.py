@@ -130,7 +130,7 @@ def _listed_state(store: LogStore, row: Mapping[str, Any], request: CleanRequest
 
 def _describe(state: PartitionState, survey: Survey, config: LogConfig) -> dict[str, Any]:
     plan, cleanable = survey.retention, survey.cleanable
-    found: dict[str, Any] = {
+    columns: dict[str, Any] = {
         "policy": "+".join(sorted(policy.value for policy in config.cleanup_policy)),
         "bytes": state.size_bytes,
         "segments": len(state.segments),
@@ -145,17 +145,17 @@ def _describe(state: PartitionState, survey: Survey, config: LogConfig) -> dict[
         "reason": None if plan.removals else Reason.NOTHING_TO_RETAIN,
     }
     if cleanable is not None:
-        found |= {
+        columns |= {
             "clean_bytes": cleanable.clean_bytes,
             "cleanable_bytes": cleanable.cleanable_bytes,
             "cleanable_ratio": cleanable.cleanable_ratio,
         }
         if cleanable.is_due:
-            found |= {"status": Status.PLANNED, "reason": None}
-            found["due_bytes"] += cleanable.cleanable_bytes
+            columns |= {"status": Status.PLANNED, "reason": None}
+            columns["due_bytes"] += cleanable.cleanable_bytes
         elif not plan.removals and cleanable.not_due is not None:
-            found["reason"] = Reason(cleanable.not_due.value)
-    return found
+            columns["reason"] = Reason(cleanable.not_due.value)
+    return columns
 
 
 def _skipped(reason: Reason) -> dict[str, Any]:
