@@ -103,7 +103,7 @@ def observe_alone(
     excluded: frozenset[str] = frozenset(),
     open_store: OpenStore,
 ) -> dict[str, Any]:
-    """Return a step's row of one partition directory, whatever is wrong with it.
+    """Return a step's row of one directory, whatever is wrong with it.
 
     Args:
         step: The step.
