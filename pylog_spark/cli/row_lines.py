@@ -74,7 +74,7 @@ class RowLines:
                 self._csv.writerow([cells[name] for name in self._columns])
             else:
                 for text in _remarks(line.row):
-                    typer.echo(printable(f"pylog: {text}"), err=True)
+                    write_line(text)
 
     def _write_json(self, line: OutputLine) -> None:
         text = json_line(line.kind, line.row)

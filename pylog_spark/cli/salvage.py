@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-import typer
 
 from pylog_spark.cli.cat import write_records
 from pylog_spark.cli.chosen_topics import check_topics
@@ -158,7 +157,7 @@ def _write_records(line: CommandLine) -> int:
     sys.stdout.flush()
     doubled = sum(each.contents.doubled for each in salvaged)
     if doubled:
-        typer.echo(f"pylog: left out: {count_text(doubled, 'record')} that the log has", err=True)
+        write_line(f"left out: {count_text(doubled, 'record')} that the log has")
     return ExitCode.DONE
 
 

@@ -16,6 +16,7 @@ from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.choices import OutputFormat, RecordOutput
 from pylog_spark.options.declared import OUTPUT
+from pylog_spark.structured_logs import LogFormat, use_log_format
 from pylog_spark.view import OutputLine
 from tests.kit.golden_broker import broker_origin, unpack_broker
 from tests.kit.golden_data import Golden
@@ -197,6 +198,10 @@ def test_a_partition_that_cannot_be_read_is_told(pylog, folder, tmp_path):
     assert result.exit_code == ExitCode.PARTLY_FAILED
     assert log.name in result.stderr
     assert len(result.stdout.splitlines()) == 1
+    logged = pylog("--log-format", "json", *words)
+    use_log_format(LogFormat.TEXT)
+    messages = [json.loads(line)["message"] for line in logged.stderr.splitlines()]
+    assert [f"pylog: {message}" for message in messages] == result.stderr.splitlines()
 
 
 def written(*rows: dict[str, Any], **data: str) -> str:
