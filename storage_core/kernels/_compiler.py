@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import llvmlite.binding as llvm
 import numba
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils, compiler_lock
@@ -70,7 +71,7 @@ def compile_entry(dispatcher: Any, arguments: Sequence[Any], name: str) -> bytes
         numba.core.errors.NumbaError: The kernel cannot be compiled.
     """
     signature = tuple(numba.typeof(argument) for argument in arguments)
-    if not all(map(_is_possible, _flat(signature))):
+    if any(map(_is_unaligned, arguments)) or not all(map(_is_possible, _flat(signature))):
         raise NoEntryError
     dispatcher.compile(signature)
     compiled = dispatcher.overloads[signature]
@@ -120,10 +121,17 @@ def _parts_of(kind: Any) -> tuple[Any, ...]:
     return tuple(kind.types) if isinstance(kind, types.BaseNamedTuple) else (kind,)
 
 
+def _is_unaligned(argument: Any) -> bool:
+    """Whether an array is unaligned, which numba's types do not tell."""
+    if isinstance(argument, tuple):
+        return any(map(_is_unaligned, argument))
+    return isinstance(argument, np.ndarray) and not argument.flags.aligned
+
+
 def _is_possible(kind: Any) -> bool:
     if isinstance(kind, types.Array):
         is_known = kind.dtype in _LETTERS and kind.ndim <= MOST_DIMENSIONS
-        return is_known and kind.aligned and kind.layout in "CA"
+        return is_known and kind.layout in "CA"
     return kind in {types.int64, types.uint64, types.boolean}
 
 

@@ -60,9 +60,7 @@ class Kernel:
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the machine code."""
-        flat = arguments
-        for place in self._tuples:  # an entry takes their fields
-            flat = flat[:place] + flat[place] + flat[place + 1 :]
+        flat = self._flat(arguments) if self._tuples else arguments
         for entry in self._entries.values():
             result = entry(*flat)
             if result is not NotImplemented:
@@ -96,27 +94,42 @@ class Kernel:
         """Run the kernel for arguments without an entry.
 
         Such a call is the first one, or has other types than those before it.
+
+        Raises:
+            TypeError: The entry for these types refuses them: numba in its place would hide that.
         """
         plain = tuple(map(_plain, arguments))
-        for provide in (self._load, self._compile):
-            result = self._try(plain)
-            if result is not NotImplemented:
-                return result
+        flat = self._flat(plain)
+        result = self._try(flat)
+        if result is NotImplemented:
             with _lock:
-                provide(plain)
-        result = self._try(plain)
-        return self._dispatcher(*plain) if result is NotImplemented else result
+                self._load()
+            result = self._try(flat)
+        if result is NotImplemented:
+            with _lock:
+                has_entry = self._compile(plain)
+            if not has_entry:
+                return self._dispatcher(*plain)
+            result = self._try(flat)
+        if result is NotImplemented:
+            kinds = ", ".join(map(_kind_of, plain))
+            raise TypeError(f"{self._name}: its machine code for ({kinds}) refuses these arguments")
+        return result
 
-    def _try(self, arguments: tuple[Any, ...]) -> Any:
+    def _flat(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return arguments as entries take them: of a named tuple its fields."""
         for place in self._tuples:
             arguments = arguments[:place] + arguments[place] + arguments[place + 1 :]
+        return arguments
+
+    def _try(self, flat: tuple[Any, ...]) -> Any:
         for entry in self._entries.values():
-            result = entry(*arguments)
+            result = entry(*flat)
             if result is not NotImplemented:
                 return result
         return NotImplemented
 
-    def _load(self, _arguments: tuple[Any, ...]) -> None:
+    def _load(self) -> None:
         """Take the code that is there."""
         if not self._is_loaded:
             self._add(read_code(self._name))
@@ -126,19 +139,20 @@ class Kernel:
         new = [name for name in codes if name not in self._entries]
         self._entries = self._entries | {name: load_entry(codes[name], name) for name in new}
 
-    def _compile(self, arguments: tuple[Any, ...]) -> None:
-        """Compile an entry for the types of arguments.
+    def _compile(self, arguments: tuple[Any, ...]) -> bool:
+        """Compile an entry for the types of arguments, unless another process did.
 
-        Nothing is compiled where such types have no entry, or another process does it.
+        Returns:
+            Whether such types have an entry.
         """
         kinds = ",".join(map(_kind_of, arguments))
         name = f"{self._name}.{hashlib.sha256(kinds.encode()).hexdigest()[:16]}"
         if name in self._without_entry:
-            return
+            return False
         with only_here(self._name):
             self._add(read_code(self._name))
             if name in self._entries:
-                return
+                return True
             from storage_core.kernels import _compiler  # noqa: PLC0415  # numba
 
             _log.debug("compiling %s(%s)", self._name, kinds)
@@ -146,9 +160,10 @@ class Kernel:
                 code = _compiler.compile_entry(self._dispatcher, arguments, name)
             except _compiler.NoEntryError:
                 self._without_entry.add(name)
-                return
+                return False
             keep_code(self._name, name, code)
         self._add({name: code})
+        return True
 
 
 def _is_tuple(annotation: Any) -> bool:

@@ -134,6 +134,18 @@ def test_a_named_tuple_with_another_field_is_compiled_once_more():
     assert len(compiled._entries) == 2
 
 
+def test_an_entry_that_refuses_its_own_types_is_an_error():
+    def add_without_annotation(first, columns, out):
+        return ADD_COLUMNS(first, columns, out)
+
+    # Its entry takes the fields, and nothing says that there are any.
+    compiled = kernel(add_without_annotation)
+    columns = Columns(np.arange(3, dtype=np.uint8), np.array([5, 6, 7]), 10)
+    for _ in range(2):
+        with pytest.raises(TypeError, match=r"add_without_annotation: .* \(int, Columns\(.*,int\)"):
+            compiled(4, columns, np.zeros(3, np.int64))
+
+
 def test_a_map_of_a_file_is_an_array(tmp_path):
     np.arange(5).tofile(tmp_path / "numbers")
     mapped = np.memmap(tmp_path / "numbers", np.int64, mode="r")
@@ -246,6 +258,7 @@ def test_unaligned_numbers_are_not_taken_for_others():
     assert not unaligned.flags.aligned
     assert all(entry(unaligned) is NotImplemented for entry in compiled._entries.values())
     assert compiled(unaligned) == 3
+    assert len(compiled._entries) == 1  # they have none: numba reads them
 
 
 def test_long_and_long_long_are_one():
