@@ -37,7 +37,7 @@ class IndexBuilder:
     @property
     def size_bytes(self) -> int:
         """Bytes of the batches so far."""
-        return int(self._state[index_build.POSITION])
+        return int(self._state[index_build.STATE_POSITION])
 
     def add(
         self,
@@ -72,11 +72,13 @@ class IndexBuilder:
         room = min(room, size.size + 1)
         offsets = np.empty((room, 2), np.int64)
         times = np.empty((room, 2), np.int64)
-        offset_count = int(self._state[index_build.OFFSET_ENTRIES])
-        time_count = int(self._state[index_build.TIME_ENTRIES])
+        offset_count = int(self._state[index_build.STATE_OFFSET_ENTRIES])
+        time_count = int(self._state[index_build.STATE_TIME_ENTRIES])
         row, status = add_batches(self._state, size, last_offset, max_timestamp, offsets, times)
-        self._offset_parts.append(offsets[: self._state[index_build.OFFSET_ENTRIES] - offset_count])
-        self._time_parts.append(times[: self._state[index_build.TIME_ENTRIES] - time_count])
+        self._offset_parts.append(
+            offsets[: self._state[index_build.STATE_OFFSET_ENTRIES] - offset_count]
+        )
+        self._time_parts.append(times[: self._state[index_build.STATE_TIME_ENTRIES] - time_count])
         if status == index_build.DONE:
             return row, None
         return row, self._error(status, int(last_offset[row]))
@@ -84,11 +86,11 @@ class IndexBuilder:
     def finish(self) -> tuple[bytes, bytes]:
         """Add the last time entry and return the bytes of (.index, .timeindex)."""
         last = np.empty((1, 2), np.int64)
-        before = int(self._state[index_build.TIME_ENTRIES])
+        before = int(self._state[index_build.STATE_TIME_ENTRIES])
         status = offer_time_entry(self._state, last, before, True)  # noqa: FBT003  # a kernel takes no keywords
         if status != index_build.DONE:
-            raise self._error(status, int(self._state[index_build.MAX_TIMESTAMP_OFFSET]))
-        self._time_parts.append(last[: self._state[index_build.TIME_ENTRIES] - before])
+            raise self._error(status, int(self._state[index_build.STATE_MAX_TIMESTAMP_OFFSET]))
+        self._time_parts.append(last[: self._state[index_build.STATE_TIME_ENTRIES] - before])
         return self.encode()
 
     def encode(self) -> tuple[bytes, bytes]:
@@ -107,10 +109,11 @@ class IndexBuilder:
     def _error(self, status: int, offset: int) -> BadBytesError:
         position = self.size_bytes
         if status == index_build.OFFSET_INDEX_FULL:
-            limit = f"{self._state[index_build.MAX_OFFSET_ENTRIES]} entries of segment.index.bytes"
+            entries = self._state[index_build.STATE_MAX_OFFSET_ENTRIES]
+            limit = f"{entries} entries of segment.index.bytes"
             return IndexFullError(self._file, position, f"the offset index is full ({limit})")
         if status == index_build.TIME_INDEX_FULL:
-            entries = self._state[index_build.MAX_TIME_ENTRIES]
+            entries = self._state[index_build.STATE_MAX_TIME_ENTRIES]
             limit = f"{entries} entries of segment.index.bytes, one kept for the end"
             return IndexFullError(self._file, position, f"the time index is full ({limit})")
         if status == index_build.OVERFLOW:

@@ -27,7 +27,7 @@ SIP_HIGH: Final = 0xDD
 SIP_LAST_ROUNDS: Final = 3
 
 
-def hash_lanes(  # arrays side by side
+def hash_lanes(
     data: NDArray[np.uint8],
     start: NDArray[np.uint64],
     length: NDArray[np.uint64],

@@ -12,14 +12,14 @@ from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.formats.index_entries import MAX_RELATIVE_OFFSET
 from storage_core.kernels._jit import kernel
 from storage_core.kernels.index_build import (
-    BASE_OFFSET,
     DONE,
-    FIRST_BATCH_TIMESTAMP,
-    MAX_OFFSET_ENTRIES,
-    MAX_TIME_ENTRIES,
-    OFFSET_ENTRIES,
-    POSITION,
-    TIME_ENTRIES,
+    STATE_BASE_OFFSET,
+    STATE_FIRST_BATCH_TIMESTAMP,
+    STATE_MAX_OFFSET_ENTRIES,
+    STATE_MAX_TIME_ENTRIES,
+    STATE_OFFSET_ENTRIES,
+    STATE_POSITION,
+    STATE_TIME_ENTRIES,
     add_batches,
 )
 
@@ -60,19 +60,19 @@ def add_until_roll(
         (row, status): the batch that was not counted and why: ROLL or a status of add_batches;
         (n, DONE) if all were.
     """
-    first_offset_entry = state[OFFSET_ENTRIES]
-    first_time_entry = state[TIME_ENTRIES]
+    first_offset_entry = state[STATE_OFFSET_ENTRIES]
+    first_time_entry = state[STATE_TIME_ENTRIES]
     for row in range(size.size):
         if row > 0 or not is_first_free:
             waited = clock_waited_ms
-            if state[FIRST_BATCH_TIMESTAMP] > NO_TIMESTAMP:
-                waited = max_timestamp[row] - state[FIRST_BATCH_TIMESTAMP]
-            relative = last_offset[row] - state[BASE_OFFSET]
+            if state[STATE_FIRST_BATCH_TIMESTAMP] > NO_TIMESTAMP:
+                waited = max_timestamp[row] - state[STATE_FIRST_BATCH_TIMESTAMP]
+            relative = last_offset[row] - state[STATE_BASE_OFFSET]
             if (
-                state[POSITION] > max_segment_bytes - size[row]
-                or (state[POSITION] > 0 and waited > roll_after_ms)
-                or state[OFFSET_ENTRIES] >= state[MAX_OFFSET_ENTRIES]
-                or state[TIME_ENTRIES] >= state[MAX_TIME_ENTRIES] - 1
+                state[STATE_POSITION] > max_segment_bytes - size[row]
+                or (state[STATE_POSITION] > 0 and waited > roll_after_ms)
+                or state[STATE_OFFSET_ENTRIES] >= state[STATE_MAX_OFFSET_ENTRIES]
+                or state[STATE_TIME_ENTRIES] >= state[STATE_MAX_TIME_ENTRIES] - 1
                 or relative < 0
                 or relative > MAX_RELATIVE_OFFSET
             ):
@@ -82,8 +82,8 @@ def add_until_roll(
             size[row : row + 1],
             last_offset[row : row + 1],
             max_timestamp[row : row + 1],
-            offset_entries[state[OFFSET_ENTRIES] - first_offset_entry :],
-            time_entries[state[TIME_ENTRIES] - first_time_entry :],
+            offset_entries[state[STATE_OFFSET_ENTRIES] - first_offset_entry :],
+            time_entries[state[STATE_TIME_ENTRIES] - first_time_entry :],
         )
         if status != DONE:
             return row, status

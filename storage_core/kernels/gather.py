@@ -36,7 +36,7 @@ def add_lengths(length: NDArray[np.int64], offsets: NDArray[np.int32]) -> tuple[
 
 
 @kernel
-def gather_bytes(  # arrays side by side
+def gather_bytes(
     data: NDArray[np.uint8],
     arena: NDArray[np.uint8],
     in_arena: NDArray[np.uint8],
@@ -88,7 +88,7 @@ def add_to_batch(
 
 
 @kernel
-def list_headers(  # arrays side by side
+def list_headers(
     data: NDArray[np.uint8],
     arena: NDArray[np.uint8],
     in_arena: NDArray[np.uint8],

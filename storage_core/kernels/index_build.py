@@ -19,20 +19,20 @@ from storage_core.formats.index_entries import (
 from storage_core.kernels._jit import kernel
 
 # State of one segment's indexes, int64[STATE_SIZE]: what has been counted, then its limits.
-BYTES_SINCE_ENTRY: Final = 0
-POSITION: Final = 1
-MAX_TIMESTAMP: Final = 2
-MAX_TIMESTAMP_OFFSET: Final = 3
-LAST_INDEX_OFFSET: Final = 4
-LAST_TIME: Final = 5
-LAST_TIME_OFFSET: Final = 6
-OFFSET_ENTRIES: Final = 7
-TIME_ENTRIES: Final = 8
-FIRST_BATCH_TIMESTAMP: Final = 9  # largest timestamp of the segment's first batch
-BASE_OFFSET: Final = 10
-INTERVAL_BYTES: Final = 11  # index.interval.bytes
-MAX_OFFSET_ENTRIES: Final = 12  # how many the index file may hold
-MAX_TIME_ENTRIES: Final = 13  # with the last one, which is kept for the end of the segment
+STATE_BYTES_SINCE_ENTRY: Final = 0
+STATE_POSITION: Final = 1
+STATE_MAX_TIMESTAMP: Final = 2
+STATE_MAX_TIMESTAMP_OFFSET: Final = 3
+STATE_LAST_INDEX_OFFSET: Final = 4
+STATE_LAST_TIME: Final = 5
+STATE_LAST_TIME_OFFSET: Final = 6
+STATE_OFFSET_ENTRIES: Final = 7
+STATE_TIME_ENTRIES: Final = 8
+STATE_FIRST_BATCH_TIMESTAMP: Final = 9  # largest timestamp of the segment's first batch
+STATE_BASE_OFFSET: Final = 10
+STATE_INTERVAL_BYTES: Final = 11  # index.interval.bytes
+STATE_MAX_OFFSET_ENTRIES: Final = 12  # how many the index file may hold
+STATE_MAX_TIME_ENTRIES: Final = 13  # with the last one, which is kept for the end of the segment
 STATE_SIZE: Final = 14
 
 DONE: Final = 0
@@ -51,11 +51,11 @@ def new_state(base_offset: int, interval_bytes: int, max_index_bytes: int) -> ND
         max_index_bytes: ``segment.index.bytes``.
     """
     state = np.zeros(STATE_SIZE, np.int64)
-    state[[MAX_TIMESTAMP, LAST_TIME, FIRST_BATCH_TIMESTAMP]] = NO_TIMESTAMP
-    state[[MAX_TIMESTAMP_OFFSET, LAST_TIME_OFFSET, BASE_OFFSET]] = base_offset
-    state[INTERVAL_BYTES] = interval_bytes
-    state[MAX_OFFSET_ENTRIES] = max_index_bytes // OFFSET_INDEX_ENTRY.itemsize
-    state[MAX_TIME_ENTRIES] = max_index_bytes // TIME_INDEX_ENTRY.itemsize
+    state[[STATE_MAX_TIMESTAMP, STATE_LAST_TIME, STATE_FIRST_BATCH_TIMESTAMP]] = NO_TIMESTAMP
+    state[[STATE_MAX_TIMESTAMP_OFFSET, STATE_LAST_TIME_OFFSET, STATE_BASE_OFFSET]] = base_offset
+    state[STATE_INTERVAL_BYTES] = interval_bytes
+    state[STATE_MAX_OFFSET_ENTRIES] = max_index_bytes // OFFSET_INDEX_ENTRY.itemsize
+    state[STATE_MAX_TIME_ENTRIES] = max_index_bytes // TIME_INDEX_ENTRY.itemsize
     return state
 
 
@@ -77,16 +77,19 @@ def offer_time_entry(
     Returns:
         DONE, TIME_INDEX_FULL or BAD_OFFSET.
     """
-    if not skip_full_check and state[TIME_ENTRIES] >= state[MAX_TIME_ENTRIES] - 1:
+    if not skip_full_check and state[STATE_TIME_ENTRIES] >= state[STATE_MAX_TIME_ENTRIES] - 1:
         return TIME_INDEX_FULL
-    if state[TIME_ENTRIES] > 0 and state[MAX_TIMESTAMP_OFFSET] < state[LAST_TIME_OFFSET]:
+    if (
+        state[STATE_TIME_ENTRIES] > 0
+        and state[STATE_MAX_TIMESTAMP_OFFSET] < state[STATE_LAST_TIME_OFFSET]
+    ):
         return BAD_OFFSET
-    if state[MAX_TIMESTAMP] > state[LAST_TIME]:
-        entries[state[TIME_ENTRIES] - first, 0] = state[MAX_TIMESTAMP]
-        entries[state[TIME_ENTRIES] - first, 1] = state[MAX_TIMESTAMP_OFFSET]
-        state[TIME_ENTRIES] += 1
-        state[LAST_TIME] = state[MAX_TIMESTAMP]
-        state[LAST_TIME_OFFSET] = state[MAX_TIMESTAMP_OFFSET]
+    if state[STATE_MAX_TIMESTAMP] > state[STATE_LAST_TIME]:
+        entries[state[STATE_TIME_ENTRIES] - first, 0] = state[STATE_MAX_TIMESTAMP]
+        entries[state[STATE_TIME_ENTRIES] - first, 1] = state[STATE_MAX_TIMESTAMP_OFFSET]
+        state[STATE_TIME_ENTRIES] += 1
+        state[STATE_LAST_TIME] = state[STATE_MAX_TIMESTAMP]
+        state[STATE_LAST_TIME_OFFSET] = state[STATE_MAX_TIMESTAMP_OFFSET]
     return DONE
 
 
@@ -112,27 +115,30 @@ def add_batches(
     Returns:
         (row, status): the batch that could not be counted and why, or (count, DONE).
     """
-    first_offset_entry = state[OFFSET_ENTRIES]
-    first_time_entry = state[TIME_ENTRIES]
+    first_offset_entry = state[STATE_OFFSET_ENTRIES]
+    first_time_entry = state[STATE_TIME_ENTRIES]
     for row in range(size.size):
-        if state[POSITION] == 0:
-            state[FIRST_BATCH_TIMESTAMP] = max_timestamp[row]
-        relative = last_offset[row] - state[BASE_OFFSET]
+        if state[STATE_POSITION] == 0:
+            state[STATE_FIRST_BATCH_TIMESTAMP] = max_timestamp[row]
+        relative = last_offset[row] - state[STATE_BASE_OFFSET]
         if relative < 0 or relative > MAX_RELATIVE_OFFSET:
             return row, OVERFLOW
-        if max_timestamp[row] > state[MAX_TIMESTAMP]:
-            state[MAX_TIMESTAMP] = max_timestamp[row]
-            state[MAX_TIMESTAMP_OFFSET] = last_offset[row]
-        if state[BYTES_SINCE_ENTRY] > state[INTERVAL_BYTES]:
-            if state[OFFSET_ENTRIES] >= state[MAX_OFFSET_ENTRIES]:
+        if max_timestamp[row] > state[STATE_MAX_TIMESTAMP]:
+            state[STATE_MAX_TIMESTAMP] = max_timestamp[row]
+            state[STATE_MAX_TIMESTAMP_OFFSET] = last_offset[row]
+        if state[STATE_BYTES_SINCE_ENTRY] > state[STATE_INTERVAL_BYTES]:
+            if state[STATE_OFFSET_ENTRIES] >= state[STATE_MAX_OFFSET_ENTRIES]:
                 return row, OFFSET_INDEX_FULL
-            if state[OFFSET_ENTRIES] > 0 and last_offset[row] <= state[LAST_INDEX_OFFSET]:
+            if (
+                state[STATE_OFFSET_ENTRIES] > 0
+                and last_offset[row] <= state[STATE_LAST_INDEX_OFFSET]
+            ):
                 return row, BAD_OFFSET
-            entry = state[OFFSET_ENTRIES] - first_offset_entry
+            entry = state[STATE_OFFSET_ENTRIES] - first_offset_entry
             offset_entries[entry, 0] = last_offset[row]
-            offset_entries[entry, 1] = state[POSITION]
-            state[OFFSET_ENTRIES] += 1
-            state[LAST_INDEX_OFFSET] = last_offset[row]
+            offset_entries[entry, 1] = state[STATE_POSITION]
+            state[STATE_OFFSET_ENTRIES] += 1
+            state[STATE_LAST_INDEX_OFFSET] = last_offset[row]
             status = offer_time_entry(
                 state,
                 time_entries,
@@ -141,7 +147,7 @@ def add_batches(
             )
             if status != DONE:
                 return row, status
-            state[BYTES_SINCE_ENTRY] = 0
-        state[POSITION] += size[row]
-        state[BYTES_SINCE_ENTRY] += size[row]
+            state[STATE_BYTES_SINCE_ENTRY] = 0
+        state[STATE_POSITION] += size[row]
+        state[STATE_BYTES_SINCE_ENTRY] += size[row]
     return size.size, DONE

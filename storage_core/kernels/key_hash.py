@@ -126,7 +126,7 @@ def _can_share_lanes(
 
 
 @kernel
-def siphash_each(  # arrays side by side
+def siphash_each(
     data: NDArray[np.uint8],
     start: NDArray[np.uint64],
     length: NDArray[np.uint64],

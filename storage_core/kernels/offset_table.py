@@ -45,7 +45,7 @@ def _prefetch_slot(table: NDArray[np.uint64], low: np.uint64) -> None:
 
 
 @kernel
-def insert_block(  # arrays side by side
+def insert_block(
     table: NDArray[np.uint64],
     low: NDArray[np.uint64],
     high: NDArray[np.uint64],
@@ -179,7 +179,7 @@ def note_hashes(table: NDArray[np.uint64], hash_bits: NDArray[np.uint64]) -> Non
 
 
 @kernel
-def mark_absent(  # arrays side by side
+def mark_absent(
     table: NDArray[np.uint64],
     hash_bits: NDArray[np.uint64],
     low: NDArray[np.uint64],

@@ -58,7 +58,7 @@ def _digest_headers(source: NDArray[np.uint8], position: int, count: int) -> int
 
 
 @kernel
-def digest_records(  # arrays side by side
+def digest_records(
     data: NDArray[np.uint8],
     arena: NDArray[np.uint8],
     in_arena: NDArray[np.uint8],

@@ -18,22 +18,22 @@ ABORT: Final = 0
 COMMIT: Final = 1
 
 # Columns of batches, int64[ROW_COLUMNS, n]: those that are transactional or control.
-PRODUCER_ID: Final = 0
-LAST_OFFSET: Final = 1
-KIND: Final = 2  # type of a control batch, or DATA
+ROW_PRODUCER_ID: Final = 0
+ROW_LAST_OFFSET: Final = 1
+ROW_KIND: Final = 2  # type of a control batch, or DATA
 ROW_COLUMNS: Final = 3
 DATA: Final = -(2**16)  # a control type has 16 bits
 
 # Columns of aborted transactions, int64[PENDING_COLUMNS, m], their first offsets ascending.
-FIRST_OFFSET: Final = 0
-PRODUCER: Final = 1
-ENTRY: Final = 2  # what the caller knows them by
+PENDING_FIRST_OFFSET: Final = 0
+PENDING_PRODUCER: Final = 1
+PENDING_ENTRY: Final = 2  # what the caller knows them by
 PENDING_COLUMNS: Final = 3
 
 # Columns of producers, int64[PRODUCER_COLUMNS, producers].
-ABORTED: Final = 0  # the entry that a producer is in, or NO_TXN
-HAS_ABORTED_DATA: Final = 1  # whether a data batch of that entry passed
-HAS_COMMITTED_DATA: Final = 2  # whether a data batch of a committed transaction passed
+PRODUCER_ABORTED_ENTRY: Final = 0  # the entry that a producer is in, or NO_TXN
+PRODUCER_HAS_ABORTED_DATA: Final = 1  # whether a data batch of that entry passed
+PRODUCER_HAS_COMMITTED_DATA: Final = 2  # whether a data batch of a committed transaction passed
 PRODUCER_COLUMNS: Final = 3
 
 
@@ -65,33 +65,33 @@ def track_transactions(
     for row in range(rows.shape[1]):
         while (
             pending_next < pending.shape[1]
-            and pending[FIRST_OFFSET, pending_next] <= rows[LAST_OFFSET, row]
+            and pending[PENDING_FIRST_OFFSET, pending_next] <= rows[ROW_LAST_OFFSET, row]
         ):
-            holder = pending[PRODUCER, pending_next]
-            if producers[ABORTED, holder] == NO_TXN:
-                producers[ABORTED, holder] = pending[ENTRY, pending_next]
-                producers[HAS_ABORTED_DATA, holder] = 0
+            holder = pending[PENDING_PRODUCER, pending_next]
+            if producers[PRODUCER_ABORTED_ENTRY, holder] == NO_TXN:
+                producers[PRODUCER_ABORTED_ENTRY, holder] = pending[PENDING_ENTRY, pending_next]
+                producers[PRODUCER_HAS_ABORTED_DATA, holder] = 0
             pending_next += 1
         who = row_producer[row]
-        kind = rows[KIND, row]
+        kind = rows[ROW_KIND, row]
         ended[row] = NO_TXN
         discard[row] = 0
         if kind == DATA:
-            if producers[ABORTED, who] != NO_TXN:
-                producers[HAS_ABORTED_DATA, who] = 1
+            if producers[PRODUCER_ABORTED_ENTRY, who] != NO_TXN:
+                producers[PRODUCER_HAS_ABORTED_DATA, who] = 1
                 discard[row] = 1
             else:
-                producers[HAS_COMMITTED_DATA, who] = 1
+                producers[PRODUCER_HAS_COMMITTED_DATA, who] = 1
         elif kind == NO_CONTROL_RECORD:
             discard[row] = 1
         elif kind == ABORT:
-            entry = producers[ABORTED, who]
-            producers[ABORTED, who] = NO_TXN
-            if entry != NO_TXN and producers[HAS_ABORTED_DATA, who]:
+            entry = producers[PRODUCER_ABORTED_ENTRY, who]
+            producers[PRODUCER_ABORTED_ENTRY, who] = NO_TXN
+            if entry != NO_TXN and producers[PRODUCER_HAS_ABORTED_DATA, who]:
                 ended[row] = entry
             else:
                 discard[row] = 1
         elif kind == COMMIT:
-            discard[row] = 0 if producers[HAS_COMMITTED_DATA, who] else 1
-            producers[HAS_COMMITTED_DATA, who] = 0
+            discard[row] = 0 if producers[PRODUCER_HAS_COMMITTED_DATA, who] else 1
+            producers[PRODUCER_HAS_COMMITTED_DATA, who] = 0
     return pending_next

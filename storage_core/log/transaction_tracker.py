@@ -14,20 +14,20 @@ from numpy.typing import NDArray
 from storage_core.index.transaction_index import AbortedTxn
 from storage_core.kernels.batch_scan import HAS_TRANSACTION
 from storage_core.kernels.transaction_scan import (
-    ABORTED,
     DATA,
-    ENTRY,
-    FIRST_OFFSET,
-    HAS_ABORTED_DATA,
-    HAS_COMMITTED_DATA,
-    KIND,
-    LAST_OFFSET,
     NO_TXN,
     PENDING_COLUMNS,
-    PRODUCER,
+    PENDING_ENTRY,
+    PENDING_FIRST_OFFSET,
+    PENDING_PRODUCER,
+    PRODUCER_ABORTED_ENTRY,
     PRODUCER_COLUMNS,
-    PRODUCER_ID,
+    PRODUCER_HAS_ABORTED_DATA,
+    PRODUCER_HAS_COMMITTED_DATA,
     ROW_COLUMNS,
+    ROW_KIND,
+    ROW_LAST_OFFSET,
+    ROW_PRODUCER_ID,
     track_transactions,
 )
 from storage_core.records.batch_table import BatchTable
@@ -54,9 +54,9 @@ class TransactionRows:
         is_control = batches.is_control
         rows = np.flatnonzero(batches.is_transactional | is_control)
         columns = np.empty((ROW_COLUMNS, rows.size), np.int64)
-        columns[PRODUCER_ID] = batches.producer_id[rows]
-        columns[LAST_OFFSET] = batches.last_offset[rows]
-        columns[KIND] = np.where(is_control, batches.control_type, DATA)[rows]
+        columns[ROW_PRODUCER_ID] = batches.producer_id[rows]
+        columns[ROW_LAST_OFFSET] = batches.last_offset[rows]
+        columns[ROW_KIND] = np.where(is_control, batches.control_type, DATA)[rows]
         return rows, cls(columns)
 
     @classmethod
@@ -70,7 +70,9 @@ class TransactionRows:
 
     def of_producers(self, producer_ids: NDArray[np.int64]) -> "TransactionRows":
         """Return a copy of the rows of some producers."""
-        return TransactionRows(self.columns[:, np.isin(self.columns[PRODUCER_ID], producer_ids)])
+        return TransactionRows(
+            self.columns[:, np.isin(self.columns[ROW_PRODUCER_ID], producer_ids)]
+        )
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the columns under a unique name, for packing with others."""
@@ -112,12 +114,13 @@ class TransactionTracker:
             "aborted": [
                 [names[number], asdict(self._entries[entry]), bool(has_data)]
                 for number, (entry, has_data) in enumerate(
-                    producers[[ABORTED, HAS_ABORTED_DATA]].T.tolist()
+                    producers[[PRODUCER_ABORTED_ENTRY, PRODUCER_HAS_ABORTED_DATA]].T.tolist()
                 )
                 if entry != NO_TXN
             ],
             "committed": [
-                names[number] for number in np.flatnonzero(producers[HAS_COMMITTED_DATA]).tolist()
+                names[number]
+                for number in np.flatnonzero(producers[PRODUCER_HAS_COMMITTED_DATA]).tolist()
             ],
         }
 
@@ -130,11 +133,11 @@ class TransactionTracker:
         tracker._number(np.array([], np.int64), [*holders, *state["committed"]])
         for producer_id, entry, has_data in state["aborted"]:
             number = tracker._numbers[producer_id]
-            tracker._producers[ABORTED, number] = len(tracker._entries)
-            tracker._producers[HAS_ABORTED_DATA, number] = has_data
+            tracker._producers[PRODUCER_ABORTED_ENTRY, number] = len(tracker._entries)
+            tracker._producers[PRODUCER_HAS_ABORTED_DATA, number] = has_data
             tracker._entries.append(AbortedTxn(**entry))
         for producer_id in state["committed"]:
-            tracker._producers[HAS_COMMITTED_DATA, tracker._numbers[producer_id]] = 1
+            tracker._producers[PRODUCER_HAS_COMMITTED_DATA, tracker._numbers[producer_id]] = 1
         return tracker
 
     def add_aborted(self, transactions: Iterable[AbortedTxn]) -> None:
@@ -161,12 +164,12 @@ class TransactionTracker:
             return discard.astype(bool), []
         ended = np.empty(count, np.int64)
         transactions = [self._entries[entry] for entry in self._pending]
-        producer_ids = rows.columns[PRODUCER_ID]
+        producer_ids = rows.columns[ROW_PRODUCER_ID]
         self._number(producer_ids, [transaction.producer_id for transaction in transactions])
         pending = np.empty((PENDING_COLUMNS, len(transactions)), np.int64)
-        pending[FIRST_OFFSET] = [transaction.first_offset for transaction in transactions]
-        pending[PRODUCER] = [self._numbers[t.producer_id] for t in transactions]
-        pending[ENTRY] = self._pending
+        pending[PENDING_FIRST_OFFSET] = [transaction.first_offset for transaction in transactions]
+        pending[PENDING_PRODUCER] = [self._numbers[t.producer_id] for t in transactions]
+        pending[PENDING_ENTRY] = self._pending
         self._pending_next = track_transactions(
             np.ascontiguousarray(rows.columns),
             self._dense(producer_ids),
@@ -198,7 +201,7 @@ class TransactionTracker:
         room = len(self._numbers) - self._producers.shape[1]
         if room:
             more_producers = np.zeros((PRODUCER_COLUMNS, room), np.int64)
-            more_producers[ABORTED] = NO_TXN
+            more_producers[PRODUCER_ABORTED_ENTRY] = NO_TXN
             self._producers = np.concatenate([self._producers, more_producers], axis=1)
 
     def _dense(self, producer_ids: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -216,15 +216,18 @@ class AppendSegment:
         self._state = index_build.new_state(
             base_offset, config.index_interval_bytes, config.segment_index_bytes
         )
-        self._state[index_build.POSITION] = self._log.size_bytes
-        self._state[index_build.FIRST_BATCH_TIMESTAMP] = first_batch_timestamp
+        self._state[index_build.STATE_POSITION] = self._log.size_bytes
+        self._state[index_build.STATE_FIRST_BATCH_TIMESTAMP] = first_batch_timestamp
         if tail is not None:
-            self._state[index_build.OFFSET_ENTRIES] = tail.offset_entries
-            self._state[index_build.LAST_INDEX_OFFSET] = tail.last_index_offset
-            self._state[index_build.TIME_ENTRIES] = tail.time_entries
-            for column in (index_build.MAX_TIMESTAMP, index_build.LAST_TIME):
+            self._state[index_build.STATE_OFFSET_ENTRIES] = tail.offset_entries
+            self._state[index_build.STATE_LAST_INDEX_OFFSET] = tail.last_index_offset
+            self._state[index_build.STATE_TIME_ENTRIES] = tail.time_entries
+            for column in (index_build.STATE_MAX_TIMESTAMP, index_build.STATE_LAST_TIME):
                 self._state[column] = tail.last_time
-            for column in (index_build.MAX_TIMESTAMP_OFFSET, index_build.LAST_TIME_OFFSET):
+            for column in (
+                index_build.STATE_MAX_TIMESTAMP_OFFSET,
+                index_build.STATE_LAST_TIME_OFFSET,
+            ):
                 self._state[column] = tail.last_time_offset
 
     def file_name(self, suffix: str) -> str:
@@ -239,20 +242,21 @@ class AppendSegment:
     @property
     def max_timestamp(self) -> int:
         """Largest timestamp that is known of it, NO_TIMESTAMP for none."""
-        return int(self._state[index_build.MAX_TIMESTAMP])
+        return int(self._state[index_build.STATE_MAX_TIMESTAMP])
 
     @property
     def age(self) -> SegmentAge:
         """What counts for a roll."""
         state = self._state
         is_full = (
-            state[index_build.OFFSET_ENTRIES] >= state[index_build.MAX_OFFSET_ENTRIES]
-            or state[index_build.TIME_ENTRIES] >= state[index_build.MAX_TIME_ENTRIES] - 1
+            state[index_build.STATE_OFFSET_ENTRIES] >= state[index_build.STATE_MAX_OFFSET_ENTRIES]
+            or state[index_build.STATE_TIME_ENTRIES]
+            >= state[index_build.STATE_MAX_TIME_ENTRIES] - 1
         )
         return SegmentAge(
             base_offset=self.base_offset,
             size_bytes=self.size_bytes,
-            first_batch_timestamp=int(state[index_build.FIRST_BATCH_TIMESTAMP]),
+            first_batch_timestamp=int(state[index_build.STATE_FIRST_BATCH_TIMESTAMP]),
             created_ms=self._created_ms,
             jitter_ms=self._jitter_ms,
             is_index_full=bool(is_full),
@@ -277,7 +281,7 @@ class AppendSegment:
             state, batches.size, batches.last_offset, batches.max_timestamp, offsets, times
         )
         if status != index_build.DONE:
-            raise self._error(status, int(state[index_build.POSITION]), batches, row)
+            raise self._error(status, int(state[index_build.STATE_POSITION]), batches, row)
         self._write(data, state, offsets, times)
 
     def append_each(
@@ -318,7 +322,7 @@ class AppendSegment:
             times,
         )
         if status not in {index_build.DONE, append_plan.ROLL}:
-            raise self._error(status, int(state[index_build.POSITION]), batches, count)
+            raise self._error(status, int(state[index_build.STATE_POSITION]), batches, count)
         if count:
             end = int(batches.position[count - 1] + batches.size[count - 1])
             start = int(batches.position[0])
@@ -333,8 +337,12 @@ class AppendSegment:
         times: NDArray[np.int64],
     ) -> None:
         self._log.append(data.data)
-        new_offsets = state[index_build.OFFSET_ENTRIES] - self._state[index_build.OFFSET_ENTRIES]
-        new_times = state[index_build.TIME_ENTRIES] - self._state[index_build.TIME_ENTRIES]
+        new_offsets = (
+            state[index_build.STATE_OFFSET_ENTRIES] - self._state[index_build.STATE_OFFSET_ENTRIES]
+        )
+        new_times = (
+            state[index_build.STATE_TIME_ENTRIES] - self._state[index_build.STATE_TIME_ENTRIES]
+        )
         self._state = state
         self._write_entries(offsets[:new_offsets], times[:new_times])
 
@@ -359,7 +367,7 @@ class AppendSegment:
     def become_inactive(self) -> None:
         """Offer the largest timestamp to the time index; trim preallocated files."""
         last = np.empty((1, 2), np.int64)
-        before = int(self._state[index_build.TIME_ENTRIES])
+        before = int(self._state[index_build.STATE_TIME_ENTRIES])
         status = index_build.offer_time_entry(
             self._state,
             last,
@@ -372,7 +380,9 @@ class AppendSegment:
                 before * TIME_INDEX_ENTRY.itemsize,
                 "the offset of the largest timestamp lies below that of the last entry",
             )
-        self._write_entries(_EMPTY, last[: int(self._state[index_build.TIME_ENTRIES]) - before])
+        self._write_entries(
+            _EMPTY, last[: int(self._state[index_build.STATE_TIME_ENTRIES]) - before]
+        )
         self._log.trim()
 
     def sync(self) -> None:

@@ -18,7 +18,7 @@ BATCHES = st.lists(
 
 def new_state(interval_bytes=0, entries=1):
     state = index_build.new_state(0, interval_bytes, 0)
-    state[[index_build.MAX_OFFSET_ENTRIES, index_build.MAX_TIME_ENTRIES]] = entries
+    state[[index_build.STATE_MAX_OFFSET_ENTRIES, index_build.STATE_MAX_TIME_ENTRIES]] = entries
     return state
 
 
@@ -56,13 +56,13 @@ def test_batches_are_counted_up_to_the_first_that_has_to_be_rolled_for(
     for row in range(len(batches)):
         age = SegmentAge(
             base_offset=0,
-            size_bytes=int(state[index_build.POSITION]),
+            size_bytes=int(state[index_build.STATE_POSITION]),
             first_batch_timestamp=first_batch_timestamp,
             created_ms=0,
             jitter_ms=0,
             is_index_full=bool(
-                state[index_build.OFFSET_ENTRIES] >= entries
-                or state[index_build.TIME_ENTRIES] >= entries - 1
+                state[index_build.STATE_OFFSET_ENTRIES] >= entries
+                or state[index_build.STATE_TIME_ENTRIES] >= entries - 1
             ),
         )
         params = RollParams(
@@ -92,7 +92,7 @@ def test_batches_are_counted_up_to_the_first_that_has_to_be_rolled_for(
         expected += 1
     else:
         assert status == index_build.DONE
-    first = found[index_build.FIRST_BATCH_TIMESTAMP]
+    first = found[index_build.STATE_FIRST_BATCH_TIMESTAMP]
     assert (count, first) == (expected, first_batch_timestamp)
     if status not in {index_build.OFFSET_INDEX_FULL, index_build.TIME_INDEX_FULL}:
         assert found.tolist() == state.tolist()
@@ -104,4 +104,4 @@ def test_no_batches_are_no_roll(kernel):
     pairs = np.empty((0, 2), np.int64)
     state = new_state()
     assert kernel(state, none, none, none, False, 0, 1, 1, pairs, pairs) == (0, index_build.DONE)
-    assert state[index_build.FIRST_BATCH_TIMESTAMP] == -1
+    assert state[index_build.STATE_FIRST_BATCH_TIMESTAMP] == -1

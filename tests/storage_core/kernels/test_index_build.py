@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from storage_core.kernels import index_build
 from storage_core.kernels.index_build import (
     BAD_OFFSET,
-    BYTES_SINCE_ENTRY,
     DONE,
-    LAST_INDEX_OFFSET,
-    MAX_OFFSET_ENTRIES,
-    MAX_TIME_ENTRIES,
-    MAX_TIMESTAMP,
-    MAX_TIMESTAMP_OFFSET,
     OFFSET_INDEX_FULL,
     OVERFLOW,
-    POSITION,
+    STATE_BYTES_SINCE_ENTRY,
+    STATE_LAST_INDEX_OFFSET,
+    STATE_MAX_OFFSET_ENTRIES,
+    STATE_MAX_TIME_ENTRIES,
+    STATE_MAX_TIMESTAMP,
+    STATE_MAX_TIMESTAMP_OFFSET,
+    STATE_POSITION,
     TIME_INDEX_FULL,
 )
 from tests.storage_core.kernels.twins import in_both_ways
@@ -73,7 +73,7 @@ class Model:
 
 def new_state(*, interval: int = 0, max_offsets: int = MANY, max_times: int = MANY) -> np.ndarray:
     state = index_build.new_state(BASE, interval, 0)
-    state[[MAX_OFFSET_ENTRIES, MAX_TIME_ENTRIES]] = max_offsets, max_times
+    state[[STATE_MAX_OFFSET_ENTRIES, STATE_MAX_TIME_ENTRIES]] = max_offsets, max_times
     return state
 
 
@@ -84,10 +84,10 @@ def added(
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int, int]:
     """Return (offset entries, time entries, row, status); batches are (size, last offset, time)."""
     columns = [np.array([batch[i] for batch in batches], np.int64) for i in range(3)]
-    before = state[[index_build.OFFSET_ENTRIES, index_build.TIME_ENTRIES]].tolist()
+    before = state[[index_build.STATE_OFFSET_ENTRIES, index_build.STATE_TIME_ENTRIES]].tolist()
     offsets, times = (np.empty((len(batches) + 1, 2), np.int64) for _ in range(2))
     row, status = add_batches(state, *columns, offsets, times)
-    after = state[[index_build.OFFSET_ENTRIES, index_build.TIME_ENTRIES]].tolist()
+    after = state[[index_build.STATE_OFFSET_ENTRIES, index_build.STATE_TIME_ENTRIES]].tolist()
     new_offsets = [tuple(entry) for entry in offsets[: after[0] - before[0]].tolist()]
     new_times = [tuple(entry) for entry in times[: after[1] - before[1]].tolist()]
     return new_offsets, new_times, row, status
@@ -136,12 +136,12 @@ def test_entries_follow_the_rules_however_batches_are_chunked(
     assert (row, status) == expected
     assert (offsets, times) == (model.offsets, model.times)
     if status == DONE:
-        assert state[POSITION] == sum(size for size, _, _ in batches)
+        assert state[STATE_POSITION] == sum(size for size, _, _ in batches)
         last = np.empty((1, 2), np.int64)
         count = len(times)
         assert offer_time_entry(state, last, count, True) == DONE
         model.offer_time(row)
-        added_last = state[index_build.TIME_ENTRIES] - count
+        added_last = state[index_build.STATE_TIME_ENTRIES] - count
         assert times + [tuple(entry) for entry in last[:added_last].tolist()] == model.times
 
 
@@ -191,9 +191,9 @@ def test_batches_without_timestamps_get_no_time_entries(add_batches):
 def test_a_smaller_offset_is_an_error(offer_time_entry):
     entries = np.empty((2, 2), np.int64)
     state = new_state()
-    state[[MAX_TIMESTAMP, MAX_TIMESTAMP_OFFSET]] = 5, BASE + 9
+    state[[STATE_MAX_TIMESTAMP, STATE_MAX_TIMESTAMP_OFFSET]] = 5, BASE + 9
     assert offer_time_entry(state, entries, 0, False) == DONE
-    state[[MAX_TIMESTAMP, MAX_TIMESTAMP_OFFSET]] = 6, BASE + 8
+    state[[STATE_MAX_TIMESTAMP, STATE_MAX_TIMESTAMP_OFFSET]] = 6, BASE + 8
     assert offer_time_entry(state, entries, 0, False) == BAD_OFFSET
 
 
@@ -237,5 +237,5 @@ def test_offsets_of_the_index_have_to_rise(add_batches):
     batches = [(100, BASE, 1), (100, BASE + 5, 2), (100, BASE + 5, 3)]
     state = new_state()
     assert added(add_batches, state, batches)[2:] == (2, BAD_OFFSET)
-    assert state[LAST_INDEX_OFFSET] == BASE + 5
-    assert state[BYTES_SINCE_ENTRY] == 100
+    assert state[STATE_LAST_INDEX_OFFSET] == BASE + 5
+    assert state[STATE_BYTES_SINCE_ENTRY] == 100

@@ -10,10 +10,10 @@ from storage_core.formats.control import NO_CONTROL_RECORD
 from storage_core.kernels import transaction_scan
 from storage_core.kernels.transaction_scan import (
     ABORT,
-    ABORTED,
     COMMIT,
     DATA,
     NO_TXN,
+    PRODUCER_ABORTED_ENTRY,
     PRODUCER_COLUMNS,
 )
 from tests.kit.decode import DecodedBatch, DecodedRecord
@@ -48,7 +48,7 @@ class Tracker:
     def __post_init__(self) -> None:
         self.next = 0
         self.producers = np.zeros((PRODUCER_COLUMNS, PRODUCERS), np.int64)
-        self.producers[ABORTED] = NO_TXN
+        self.producers[PRODUCER_ABORTED_ENTRY] = NO_TXN
 
     def decide(self, batches: list[Batch]) -> list[tuple[bool, AbortedTxn | None]]:
         discard = np.full(len(batches), 9, np.uint8)
