@@ -37,6 +37,7 @@ from pylog_spark.options.declared import (
     FULL,
     HIGH_WATERMARK,
     IN_PLACE,
+    INTO,
     ISOLATION,
     KEEP_DELETED,
     KEY_FORMAT,
@@ -1115,11 +1116,32 @@ _SHOW_METADATA: Final = Command(
     """,
     example="Example: `pylog metadata show /copies/controller1 /copies/broker1`",
 )
+_PROMOTE_METADATA: Final = Command(
+    name="promote",
+    work="pylog_spark.cli.metadata:PROMOTE",
+    options=(
+        replace(ROOTS, help="Log directories with copies, of brokers and controllers."),
+        replace(INTO, panel=None),
+        replace(DRY_RUN, panel=None),
+        replace(OUTPUT, panel=None),
+        replace(WIDE, panel=None),
+        replace(QUIET, panel=None),
+    ),
+    help="""
+    Give voters whose disks are lost the longest copy of `__cluster_metadata` that is left.
+
+    A broker's copy serves. The voter gets it under its own node id and directory id, so that the
+    voters stay who they are; a voter with a copy of its own is refused, and nothing is replaced.
+    Stop all nodes first. What the quorum had not committed is named: it counts from then on.
+    --dry-run shows what would be written. To take it back, remove the new folder.
+    """,
+    example="Example: `pylog metadata promote /copies/broker1 --into 3=/var/lib/kafka --dry-run`",
+)
 _METADATA: Final = CommandGroup(
     name="metadata",
     panel=_LOOK,
     help="The cluster's metadata, as controllers and brokers have it on their disks.",
-    commands=(_SHOW_METADATA,),
+    commands=(_SHOW_METADATA, _PROMOTE_METADATA),
 )
 
 # In the order of the program's help.

@@ -1,15 +1,16 @@
-"""``pylog metadata``: the copies of the cluster's metadata, beside each other."""
+"""``pylog metadata``: copies of the cluster's metadata, and voters without one."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from pylog_spark.cli.runner import Call, Work, load_options
 from pylog_spark.exit_code import ExitCode
-from pylog_spark.operations.metadata_copies import list_metadata_copies
-from pylog_spark.options.declared import ROOTS
+from pylog_spark.operations.metadata_copies import list_metadata_copies, promote_copy
+from pylog_spark.options.declared import DRY_RUN, INTO, ROOTS
 from pylog_spark.options.option import CommandLine
-from pylog_spark.report import number_column, size_column, text_column, time_column
-from pylog_spark.view import Block, OutputLine, Row, Sentence, Table, TableKind, View
+from pylog_spark.report import STATUS, number_column, size_column, text_column, time_column
+from pylog_spark.schemas import Status
+from pylog_spark.view import Block, OutputLine, Row, Sentence, Table, TableKind, View, lines_of
 from storage_core.catalog.cluster_metadata import Voter
 from storage_core.filenames import CLUSTER_METADATA_TOPIC
 from storage_core.maintenance.replication.metadata_copies import (
@@ -17,6 +18,7 @@ from storage_core.maintenance.replication.metadata_copies import (
     MetadataCopy,
     VotersSource,
 )
+from storage_core.maintenance.replication.metadata_promotion import Promotion
 from storage_core.wording import count_text
 
 _BAD: Final = "bold red"
@@ -234,4 +236,82 @@ def _voter_text(voter: Voter) -> str:
     return f"{voter.node_id} ({voter.directory_id})"
 
 
+def _promote(call: Call, _: Any) -> tuple[ComparedCopies, list[Promotion]]:
+    return promote_copy(
+        call.line[ROOTS],
+        call.line[INTO],
+        now_ms=call.options.now_ms,
+        dry_run=call.line[DRY_RUN],
+    )
+
+
+def _view_promotions(call: Call, answer: tuple[ComparedCopies, list[Promotion]]) -> View:
+    cluster, promotions = answer
+    status = Status.PLANNED if call.line[DRY_RUN] else Status.DONE
+    rows = [
+        {
+            "node_id": each.voter.node_id,
+            "root": str(each.directory),
+            "directory_id": each.voter.directory_id,
+            "status": status.value,
+            "source": each.source.root,
+            "log_end_offset": each.source.log_end_offset,
+            "last_epoch": each.source.last_epoch,
+            "committed_offset": cluster.committed_offset,
+            "files": len(each.files),
+            "size_bytes": each.size_bytes,
+            "is_formatted": each.properties is None,
+        }
+        for each in promotions
+    ]
+    return View(
+        lines=lines_of("metadata_promotion", rows),
+        csv=("metadata_promotion", rows[0]),
+        blocks=[
+            Table(kind=_PROMOTION_TABLE, rows=rows),
+            *_after_promotions(cluster, promotions),
+        ],
+        status=ExitCode.DONE,
+    )
+
+
+def _after_promotions(cluster: ComparedCopies, promotions: Sequence[Promotion]) -> Iterator[Block]:
+    source, committed = promotions[0].source, cluster.committed_offset
+    uncommitted = source.log_end_offset - committed
+    if uncommitted:
+        yield Sentence(
+            f"{count_text(uncommitted, 'record')} from offset {committed:,} on count from then "
+            "on; nothing here says that the quorum had committed them",
+            "yellow",
+        )
+    nodes = {each.voter.node_id for each in promotions}
+    with_copy = [
+        voter
+        for voter in cluster.voters
+        if voter.node_id in nodes or cluster.copy_of(voter) is not None
+    ]
+    missing = cluster.majority - len(with_copy)
+    if missing > 0:
+        yield Sentence(
+            f"no leader yet: {count_text(missing, 'more voter')} of {len(cluster.voters)} "
+            "have to get a copy",
+            "yellow",
+        )
+    yield "start the controllers first, then the brokers"
+
+
+_PROMOTION_TABLE: Final = TableKind(
+    columns=(
+        number_column("node", "node_id", rank=0),
+        STATUS,
+        number_column("end", "log_end_offset", rank=1),
+        number_column("epoch", "last_epoch", rank=3),
+        number_column("files", "files", rank=5),
+        size_column("bytes", "size_bytes", rank=4),
+        text_column("copy of", "source", rank=2, folds=True),
+    ),
+)
+PROMOTE: Final = Work(
+    name="metadata promote", prepare=_prepare, operate=_promote, view=_view_promotions
+)
 SHOW: Final = Work(name="metadata show", prepare=_prepare, operate=_operate, view=_view)

@@ -35,6 +35,7 @@ from pylog_spark.options.kinds import (
     ENTRIES_BY_NAME,
     FILE,
     FILES,
+    FOLDERS_OF_NODES,
     HTTP_URL,
     NEW_FILE,
     NUMBER_LIST,
@@ -263,6 +264,14 @@ UP: Final = Option[tuple[int, ...]](
     default=(),
     metavar="2,3",
     help="Node ids of brokers in the order of their start: shows the leaders then elected.",
+)
+INTO: Final = Option[dict[int, Path]](
+    name="into",
+    flag="--into",
+    kind=FOLDERS_OF_NODES,
+    metavar="NODE=DIR",
+    help="A voter without a copy, and its empty or formatted log directory; may be repeated.",
+    is_required=True,
 )
 ELECTION_OUT: Final = Option[Path | None](
     name="election_out",

@@ -218,6 +218,19 @@ def _read_number_list(label: str, text: str) -> tuple[int, ...]:
     return tuple(map(int, numbers))
 
 
+def _read_folders_of_nodes(label: str, texts: Iterable[str]) -> dict[int, Path]:
+    folders: dict[int, Path] = {}
+    for text in texts:
+        node, _, folder = text.partition("=")
+        is_node = node.isascii() and node.isdigit() and int(node) <= _MAX_INT32
+        if not is_node or not folder:
+            raise ConfigError(label, text, "expected a node id and a folder: 3=/var/lib/kafka")
+        if int(node) in folders:
+            raise ConfigError(label, text, "expected each node id once")
+        folders[int(node)] = Path(folder).absolute()
+    return folders
+
+
 def _parse_factor(text: str) -> float:
     try:
         factor = float(text)
@@ -246,6 +259,8 @@ RATIO: Final = _amount(parse_ratio)
 POSITION: Final = Kind(written=str, read=parse_position)
 # Numbers with commas between, each once: ``2,3``.
 NUMBER_LIST: Final = Kind(written=str, read=_read_number_list)
+# ``NODE=FOLDER`` texts, each node once.
+FOLDERS_OF_NODES: Final = Kind(written=list[str], read=_read_folders_of_nodes)
 NUMBERS: Final = Kind(written=list[int], read=lambda _, numbers: tuple(numbers))
 # A file, in a YAML file relative to that.
 FILE: Final = Kind(written=Path, in_file=str)

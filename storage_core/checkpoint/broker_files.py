@@ -16,12 +16,13 @@ the voters, and who was voted for by its id; in version 1 the voters stand in th
 voted for has a directory id too.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from storage_core.checkpoint.checkpoint_files import INT_MAX, LONG_MAX, parse_number
-from storage_core.checkpoint.kafka_uuid import is_reserved_directory_id, parse_uuid
+from storage_core.checkpoint.kafka_uuid import ZERO_UUID, is_reserved_directory_id, parse_uuid
 from storage_core.checkpoint.small_files import SmallFiles
 from storage_core.config import parse_java_properties
 from storage_core.errors import (
@@ -105,6 +106,21 @@ def parse_meta_properties(data: bytes, *, file: str) -> MetaProperties:
         node_id=None if node_text is None else _parse_node_number(node_text, node_key, file),
         directory_id=_directory_id(properties.get("directory.id"), file),
     )
+
+
+def encode_meta_properties(properties: MetaProperties) -> bytes:
+    """Return the bytes of a ``meta.properties``.
+
+    Kafka writes it anew, in its own order, when the node starts.
+    """
+    named = {
+        "version": properties.version,
+        "cluster.id": properties.cluster_id,
+        "node.id": properties.node_id,
+        "directory.id": properties.directory_id,
+    }
+    lines = (f"{key}={value}\n" for key, value in named.items() if value is not None)
+    return "".join(lines).encode("ascii")
 
 
 def validate_one_broker(directories: Mapping[str, MetaProperties]) -> None:
@@ -233,3 +249,19 @@ def parse_quorum_state(data: bytes, *, file: str) -> dict[str, Any]:
         if name not in _QUORUM_STATE_FIELDS:
             raise CheckpointError(file, 0, f"expected the fields of versions 0 and 1, found {name}")
     return {_QUORUM_STATE_FIELDS[name]: value for name, value in parsed.items()}
+
+
+def encode_quorum_state(*, epoch: int, voters: Sequence[int] | None) -> bytes:
+    """Return a ``quorum-state`` without a leader and a vote.
+
+    Args:
+        epoch: The epoch in which it is.
+        voters: Node ids of the voters, for version 0; None for version 1, where the log has them.
+    """
+    nobody = {"leaderId": -1, "leaderEpoch": epoch, "votedId": -1}
+    if voters is None:
+        return json.dumps(nobody | {"votedDirectoryId": ZERO_UUID, "data_version": 1}).encode()
+    named = [{"voterId": node} for node in voters]
+    return json.dumps(
+        {"clusterId": ""} | nobody | {"appliedOffset": 0, "currentVoters": named, "data_version": 0}
+    ).encode()

@@ -103,6 +103,8 @@ class Place:
         controller_port: Where the other nodes' controllers find it.
         voters: Of the quorum, as Kafka's setting spells them.
         roles: What the node is, as Kafka's setting spells it.
+        initial_controllers: Voters that the log of the quorum has, as ``kafka-storage format``
+            takes them; empty where the settings of each node name them.
     """
 
     node_id: int
@@ -110,6 +112,7 @@ class Place:
     controller_port: int
     voters: str
     roles: str = SETTINGS["process.roles"]
+    initial_controllers: str = ""
 
 
 class Broker:
@@ -193,6 +196,11 @@ class Broker:
             formatter.setControllerListenerName(CONTROLLER_LISTENER)
             formatter.setReleaseVersion(version)
             formatter.setSupportedFeatures(features)
+            if self._place is not None and self._place.initial_controllers:
+                formatter.setHasDynamicQuorum(jpype.JBoolean(True))
+                if CONTROLLER in self.roles:
+                    voters = java("org.apache.kafka.raft.DynamicVoters")
+                    formatter.setInitialControllers(voters.parse(self._place.initial_controllers))
             for feature, level in (levels or {}).items():
                 formatter.setFeatureLevel(feature, jpype.JShort(level))
             formatter.run()
@@ -321,10 +329,17 @@ class Broker:
             "listener.security.protocol.map": (
                 f"PLAINTEXT:PLAINTEXT,{CONTROLLER_LISTENER}:PLAINTEXT"
             ),
-            "controller.quorum.voters": (
-                f"{self.node_id}@{controller}" if self._place is None else self._place.voters
-            ),
+            **self._quorum(controller),
         }
+
+    def _quorum(self, controller: str) -> dict[str, str]:
+        """Return the settings that say where the quorum is."""
+        if self._place is None:
+            return {"controller.quorum.voters": f"{self.node_id}@{controller}"}
+        if not self._place.initial_controllers:
+            return {"controller.quorum.voters": self._place.voters}
+        servers = ",".join(each.partition("@")[2] for each in self._place.voters.split(","))
+        return {"controller.quorum.bootstrap.servers": servers}
 
     def write_files(self, settings: Mapping[str, str]) -> None:
         lines = (f"{name}={value}\n" for name, value in sorted(settings.items()))

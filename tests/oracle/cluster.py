@@ -66,6 +66,8 @@ class Cluster:
         folder: Log directories, settings and logs of all nodes go below it.
         settings: Broker settings that override the harness's own.
         has_own_controller: Whether the controller is a node beside the three.
+        directory_ids: Of the voters, by node id, where the quorum's log has them; else the
+            settings of each node name the voters.
         java_options: More options of each node's Java.
     """
 
@@ -75,6 +77,7 @@ class Cluster:
         *,
         settings: Mapping[str, str] | None = None,
         has_own_controller: bool = False,
+        directory_ids: Mapping[int, str] | None = None,
         java_options: Sequence[str] = (),
     ) -> None:
         ids = (*NODE_IDS, CONTROLLER_ID) if has_own_controller else NODE_IDS
@@ -82,6 +85,10 @@ class Cluster:
         pairs = dict(zip(ids, zip(ports[::2], ports[1::2], strict=True), strict=True))
         quorum = (CONTROLLER_ID,) if has_own_controller else ids
         voters = ",".join(f"{node}@127.0.0.1:{pairs[node][1]}" for node in quorum)
+        initial = ",".join(
+            f"{node}@127.0.0.1:{pairs[node][1]}:{directory_id}"
+            for node, directory_id in (directory_ids or {}).items()
+        )
         self._nodes: dict[int, Broker] = {}
         self._stack = ExitStack()
         for node_id, (port, controller_port) in pairs.items():
@@ -97,6 +104,7 @@ class Cluster:
                     controller_port=controller_port,
                     voters=voters,
                     roles=_roles(node_id, has_own_controller=has_own_controller),
+                    initial_controllers=initial,
                 ),
                 java_options=[*java_options, *quick_start()],
             )

@@ -1,11 +1,12 @@
 """The copies that three real controllers leave, beside what Kafka itself said of the quorum."""
 
+import json
+import shutil
 from pathlib import Path
 
-import jpype
 import pytest
 
-from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
+from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY, read_cluster_metadata
 from storage_core.checkpoint.broker_files import parse_meta_properties
 from storage_core.maintenance.replication.metadata_copies import (
     ComparedCopies,
@@ -14,10 +15,17 @@ from storage_core.maintenance.replication.metadata_copies import (
     compare_copies,
     read_copy,
 )
-from tests.oracle.broker import CLUSTER_ID, CONTROLLER_LISTENER
-from tests.oracle.broker_clients import Topic, create_topics, describe_quorum
-from tests.oracle.cluster import NODE_IDS, Cluster
-from tests.oracle.jvm import java, kafka_failures
+from tests.oracle.broker import CONTROLLER_LISTENER, Broker, Place
+from tests.oracle.broker_clients import (
+    Message,
+    Producer,
+    Topic,
+    consume_topics,
+    create_topics,
+    describe_quorum,
+    read_topics,
+)
+from tests.oracle.cluster import CONTROLLER_ID, NODE_IDS, Cluster
 
 pytestmark = [
     pytest.mark.oracle,
@@ -25,6 +33,7 @@ pytestmark = [
     pytest.mark.timeout(600, method="thread"),
 ]
 NOW_MS = 1_800_000_000_000
+VOTER = "3Db5QLSqSZieL3rJBUUegA"
 
 
 def read(root: Path) -> MetadataCopy:
@@ -76,22 +85,14 @@ def test_voters_of_a_formatted_node_are_those_it_was_given(tmp_path: Path):
     """A quorum whose log has its voters, as ``kafka-storage format --initial-controllers`` does."""
     own, other = "3Db5QLSqSZieL3rJBUUegA", "L3rJBUUegA3Db5QLSqSZiQ"
     text = f"1@localhost:9093:{own},2@localhost:9094:{other}"
-    with kafka_failures():
-        formatter = java("org.apache.kafka.metadata.storage.Formatter")()
-        formatter.setPrintStream(
-            java("java.io.PrintStream")(java("java.io.OutputStream").nullOutputStream())
-        )
-        formatter.setNodeId(1)
-        formatter.setClusterId(CLUSTER_ID)
-        formatter.addDirectory(str(tmp_path))
-        formatter.setMetadataLogDirectory(str(tmp_path))
-        formatter.setControllerListenerName(CONTROLLER_LISTENER)
-        formatter.setSupportedFeatures(
-            java("org.apache.kafka.server.common.Feature").PRODUCTION_FEATURES
-        )
-        formatter.setHasDynamicQuorum(jpype.JBoolean(True))
-        formatter.setInitialControllers(java("org.apache.kafka.raft.DynamicVoters").parse(text))
-        formatter.run()
+    place = Place(
+        node_id=1,
+        port=9092,
+        controller_port=9093,
+        voters="1@localhost:9093,2@localhost:9094",
+        initial_controllers=text,
+    )
+    Broker(tmp_path, scratch=tmp_path, place=place).format()
     assert (tmp_path / CLUSTER_METADATA_DIRECTORY).is_dir()
     answer = compared([tmp_path])
     assert [(v.node_id, v.directory_id, v.endpoints) for v in answer.voters] == [
@@ -102,3 +103,72 @@ def test_voters_of_a_formatted_node_are_those_it_was_given(tmp_path: Path):
     assert (answer.voters_source, copy.quorum.kraft_version) == (VotersSource.RECORD, 1)
     assert answer.copy_of(answer.voters[0]) is copy
     assert answer.may_lead(copy) is None
+
+
+@pytest.mark.parametrize("directory_ids", [{}, {CONTROLLER_ID: VOTER}], ids=["fixed", "in the log"])
+def test_a_lost_controller_comes_back_from_a_brokers_copy(tmp_path: Path, directory_ids, pylog):
+    """Its disk is new and empty: ids, topics and records are as before, and nothing is stray."""
+    with Cluster(tmp_path, has_own_controller=True, directory_ids=directory_ids) as cluster:
+        cluster.format()
+        cluster.start()
+        servers = cluster.bootstrap_servers
+        create_topics(servers, {"kept": Topic(partitions=3, config={}, replicas=3)})
+        values = {b"%d" % number for number in range(60)}
+        with Producer(servers) as producer:
+            for value in values:
+                producer.send(Message(topic="kept", key=value, value=value))
+            producer.flush()
+        _, epoch, committed, _ = describe_quorum(servers)
+        ids = {t.name: t.topic_id for t in cluster.metadata().topics.values()}
+        for node in (*NODE_IDS, CONTROLLER_ID):
+            cluster.node(node).kill()
+        shutil.rmtree(cluster.controller.log_directory)
+        cluster.controller.log_directory.mkdir()
+        roots = [str(cluster.node(node).log_directory) for node in NODE_IDS]
+        into = f"{CONTROLLER_ID}={cluster.controller.log_directory}"
+        result = pylog("metadata", "promote", *roots, "--into", into, "--output", "json")
+        assert result.exit_code == 0, result.stderr
+        row = json.loads(result.stdout)
+        assert row["log_end_offset"] >= committed
+        assert row["directory_id"] == directory_ids.get(CONTROLLER_ID)
+        cluster.start()
+        cluster.wait_until_in_sync(["kept"])
+        leader, later, *_ = describe_quorum(servers)
+        assert (leader, later > epoch) == (CONTROLLER_ID, True)
+        assert {t.name: t.topic_id for t in cluster.metadata().topics.values()} == ids
+        records = consume_topics(servers, {"kept": 3})
+        assert {record.value for each in records.values() for record in each} == values
+        create_topics(servers, {"new": Topic(partitions=1, config={}, replicas=3)})
+    assert not list(tmp_path.rglob("*-stray"))
+
+
+def test_two_lost_voters_of_three_get_the_survivors_copy(tmp_path: Path, pylog):
+    with Cluster(tmp_path) as cluster:
+        cluster.format()
+        cluster.start()
+        servers = cluster.bootstrap_servers
+        create_topics(servers, {"kept": Topic(partitions=1, config={}, replicas=3)})
+        ids = {
+            t.name: t.topic_id
+            for t in read_cluster_metadata(
+                cluster.node(3).log_directory / CLUSTER_METADATA_DIRECTORY, is_recovered=True
+            ).topics.values()
+        }
+        for node in NODE_IDS:
+            cluster.node(node).kill()
+        words = []
+        for node in (1, 2):
+            root = cluster.node(node).log_directory
+            shutil.rmtree(root / CLUSTER_METADATA_DIRECTORY)
+            words += ["--into", f"{node}={root}"]
+        result = pylog("metadata", "promote", str(cluster.node(3).log_directory), *words)
+        assert result.exit_code == 0, result.stderr
+        cluster.start()
+        cluster.wait_until_in_sync(["kept"])
+        state = read_topics(servers)
+        assert "kept" in state
+        metadata = read_cluster_metadata(
+            cluster.node(1).log_directory / CLUSTER_METADATA_DIRECTORY, is_recovered=True
+        )
+        assert {t.name: t.topic_id for t in metadata.topics.values()} == ids
+    assert not list(tmp_path.rglob("*-stray"))

@@ -22,6 +22,7 @@ from storage_core.checkpoint.broker_files import (
     MetaProperties,
     parse_quorum_state,
 )
+from storage_core.checkpoint.checkpoint_files import INT_MAX
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.config import LogConfig
 from storage_core.errors import PylogError, located
@@ -199,6 +200,13 @@ class ComparedCopies:
         """Offset below which all is committed for certain."""
         snapshots = [copy.snapshot_offset for copy in self.copies]
         return max(*snapshots, self.majority_offset or 0)
+
+    @property
+    def largest_epoch(self) -> int:
+        """Largest epoch that a record or a ``quorum-state`` names, at least 0."""
+        named = [copy.election.get("leader_epoch") for copy in self.copies]
+        epochs = [epoch for epoch in named if isinstance(epoch, int) and epoch <= INT_MAX]
+        return max(0, *epochs, *(copy.last_epoch for copy in self.copies))
 
     def copy_of(self, voter: Voter) -> MetadataCopy | None:
         """Return a voter's readable copy, None without one here."""

@@ -22,7 +22,7 @@ COMMANDS = {
     *("apply", "runs", "undo", "purge", "explain", "ingest", "materialize", "survey"),
 }
 # Commands that have commands of their own, and the one that is meant where none is named.
-GROUPS = {"partition": "clean", "config": "show", "salvage": "show"}
+GROUPS = {"partition": "clean", "config": "show", "salvage": "show", "metadata": "show"}
 
 
 def options_of(command: Command | CommandGroup) -> list[Option[Any]]:

@@ -31,7 +31,7 @@ READ_BY_COMMANDS = {
     *("key_schema", "value_schema"),
     *("all_commands", "as_records", "folder", "quiet", "root_of_topic", "state", "up"),
     *("copy", "copy_prefix", "offset_map"),
-    *("attest", "election_out", "leader", "leader_epoch", "level", "lost_keys", "timeline"),
+    *("attest", "election_out", "into", "leader", "leader_epoch", "level", "lost_keys", "timeline"),
 }
 
 

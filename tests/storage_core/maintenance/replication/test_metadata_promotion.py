@@ -1,0 +1,159 @@
+"""A voter without a copy of the metadata gets one: what it gets, what is refused, kills."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
+from storage_core.checkpoint.lock import LogDirectoryLock
+from storage_core.commit import executor
+from storage_core.errors import ConfigError, GuardRefusedError, StorageError
+from storage_core.maintenance.replication import metadata_promotion
+from storage_core.maintenance.replication.metadata_copies import MetadataCopy, compare_copies
+from storage_core.maintenance.replication.metadata_promotion import (
+    Promotion,
+    plan_promotions,
+    promote,
+)
+from tests.storage_core.catalog import metadata_bytes as md
+from tests.storage_core.maintenance.replication.test_metadata_copies import (
+    copy_of,
+    elected,
+    led,
+    read,
+)
+
+
+@pytest.fixture
+def copies(tmp_path: Path) -> list[MetadataCopy]:
+    """What is left of voters 1 to 3: a broker's copy with a snapshot, and voter 2's, behind."""
+    begin = [elected(3, leader=1), led(4, 3)]
+    behind = copy_of(tmp_path, 2, begin)
+    state = {"leaderEpoch": 9, "leaderId": -1, "votedId": 2, "data_version": 1}
+    folder = tmp_path / "one-2" / CLUSTER_METADATA_DIRECTORY
+    (folder / "quorum-state").write_text(json.dumps(state))
+    copy_of(tmp_path, 7, [*begin, led(3, 3)])
+    broker = tmp_path / "one-7" / CLUSTER_METADATA_DIRECTORY
+    md.write_snapshot(broker, [md.topic("a")], end_offset=5, epoch=3)
+    (broker / "00000000000000000003.snapshot").write_bytes(b"of producers")
+    return [read(Path(behind.root), 2), read(tmp_path / "one-7", 7)]
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    folder = tmp_path / "new"
+    folder.mkdir()
+    return folder
+
+
+def plan(copies: list[MetadataCopy], *targets: tuple[int, Path]) -> list[Promotion]:
+    return plan_promotions(compare_copies(copies), dict(targets))
+
+
+def test_a_voter_gets_the_longest_copy_under_its_own_id(copies, target: Path):
+    (promotion,) = plan(copies, (3, target))
+    assert list(target.iterdir()) == []
+    promote(promotion)
+    own = target / CLUSTER_METADATA_DIRECTORY
+    source = Path(copies[1].root) / CLUSTER_METADATA_DIRECTORY
+    names = {"00000000000000000000.log", "00000000000000000005-0000000003.checkpoint"}
+    assert {path.name for path in own.iterdir()} == names | {"quorum-state"}
+    assert all((own / name).read_bytes() == (source / name).read_bytes() for name in names)
+    assert (target / "meta.properties").read_text() == "version=1\ncluster.id=one\nnode.id=3\n"
+    state = json.loads((own / "quorum-state").read_text())
+    assert (state["leaderId"], state["leaderEpoch"], state["votedId"]) == (-1, 109, -1)
+    assert [each["voterId"] for each in state["currentVoters"]] == [1, 2, 3]
+    again = read(target, 3)
+    assert (again.position, again.error) == (copies[1].position, "")
+
+
+def test_nothing_is_replaced_and_no_voter_is_made_up(copies, tmp_path: Path, target: Path):
+    with pytest.raises(ConfigError, match="is no voter of this quorum; its voters: 1, 2, 3"):
+        plan(copies, (7, target))
+    with pytest.raises(GuardRefusedError, match="voter 2 has a copy of its own"):
+        plan(copies, (2, target))
+    with pytest.raises(ConfigError, match="no such directory"):
+        plan(copies, (3, tmp_path / "missing"))
+    (target / CLUSTER_METADATA_DIRECTORY).mkdir()
+    with pytest.raises(GuardRefusedError, match="nothing is replaced"):
+        plan(copies, (3, target))
+
+
+@pytest.mark.parametrize(
+    ("line", "match"),
+    [
+        ("node.id=1", "expected node_id 3 in meta.properties: 1"),
+        ("cluster.id=two", "expected cluster_id one in meta.properties: two"),
+    ],
+)
+def test_a_directory_of_another_node_is_refused(copies, target: Path, line: str, match: str):
+    lines = {"version": "1", "cluster.id": "one", "node.id": "3"}
+    lines |= dict([line.split("=")])
+    text = "".join(f"{key}={value}\n" for key, value in lines.items())
+    (target / "meta.properties").write_text(text)
+    with pytest.raises(ConfigError, match=match):
+        plan(copies, (3, target))
+
+
+def test_the_copies_of_two_clusters_are_refused(copies, tmp_path: Path, target: Path):
+    other = copy_of(tmp_path, 1, [elected(1, leader=1)], cluster="two")
+    with pytest.raises(ConfigError, match="expected readable copies of one cluster's metadata"):
+        plan([*copies, other], (3, target))
+    with pytest.raises(ConfigError, match="none"):
+        plan([], (3, target))
+
+
+def test_a_node_that_runs_is_refused(copies, target: Path):
+    (promotion,) = plan(copies, (3, target))
+    with LogDirectoryLock(target), pytest.raises(GuardRefusedError, match="is locked by"):
+        promote(promotion)
+    assert not (target / CLUSTER_METADATA_DIRECTORY).exists()
+    with (
+        LogDirectoryLock(Path(copies[1].root)),
+        pytest.raises(GuardRefusedError, match="its node runs"),
+    ):
+        plan(copies, (3, target))
+
+
+def test_a_kill_at_any_step_leaves_no_log_and_the_next_call_finishes(
+    copies, target: Path, monkeypatch
+):
+    (promotion,) = plan(copies, (3, target))
+    true_apply, true_rename = executor.apply_steps, os.rename
+
+    def killed_after(count: int) -> None:
+        def steps(operations, store) -> Iterator[object]:
+            for number, step in enumerate(true_apply(operations, store)):
+                yield step
+                if number == count:
+                    raise KeyboardInterrupt
+
+        monkeypatch.setattr(executor, "apply_steps", steps)
+
+    steps = len(promotion.files) + 2
+    for count in range(steps):
+        killed_after(count)
+        with pytest.raises(KeyboardInterrupt):
+            promote(promotion)
+        assert not (target / CLUSTER_METADATA_DIRECTORY).exists()
+        names = {path.name for path in target.iterdir()} - {".lock", "meta.properties"}
+        assert all(name.endswith("-delete") for name in names)
+        assert len(names) == 1
+        (repeated,) = plan(copies, (3, target))
+        assert repeated.properties is None
+    monkeypatch.setattr(executor, "apply_steps", true_apply)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(metadata_promotion.os, "rename", fail)
+    with pytest.raises(StorageError):
+        promote(promotion)
+    monkeypatch.setattr(metadata_promotion.os, "rename", true_rename)
+    promote(promotion)
+    names = {path.name for path in target.iterdir()} - {".lock"}
+    assert names == {"meta.properties", CLUSTER_METADATA_DIRECTORY}
+    assert read(target, 3).position == copies[1].position
