@@ -253,7 +253,7 @@ def _view_promotions(call: Call, answer: tuple[ComparedCopies, list[Promotion]])
             "node_id": each.voter.node_id,
             "root": str(each.directory),
             "directory_id": each.voter.directory_id,
-            "status": status.value,
+            "status": (Status.SKIPPED if each.is_done else status).value,
             "source": each.source.root,
             "log_end_offset": each.source.log_end_offset,
             "last_epoch": each.source.last_epoch,

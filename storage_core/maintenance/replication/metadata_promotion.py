@@ -64,6 +64,7 @@ class Promotion:
         properties: The identity that its ``meta.properties`` gets; None where it has the file.
         epoch: The epoch in which it begins.
         voters: Node ids of the voters; None where the log has them.
+        is_done: Whether a former call gave it the copy, and no node has started on it since.
     """
 
     voter: Voter
@@ -73,6 +74,7 @@ class Promotion:
     properties: MetaProperties | None
     epoch: int
     voters: tuple[int, ...] | None
+    is_done: bool
 
     @property
     def size_bytes(self) -> int:
@@ -122,6 +124,7 @@ def plan_promotions(
             properties=_missing_properties(directory, voter, cluster.cluster_id),
             epoch=min(cluster.largest_epoch + _EPOCH_MARGIN, INT_MAX),
             voters=None if is_dynamic else tuple(each.node_id for each in cluster.voters),
+            is_done=_has_copy(directory, files),
         )
         for node, directory in sorted(targets.items())
     ]
@@ -131,6 +134,7 @@ def promote(promotion: Promotion) -> None:
     """Write a voter's metadata log, whole or not at all.
 
     A second call after a kill begins anew; the log has its name once all of it is on the disk.
+    What is done already is left alone.
 
     Raises:
         GuardRefusedError: The directory has a metadata log, or a node runs there.
@@ -138,7 +142,8 @@ def promote(promotion: Promotion) -> None:
     """
     directory = promotion.directory
     with LogDirectoryLock(directory) as lock:
-        _refuse_log(directory)
+        if _has_copy(directory, promotion.files):
+            return
         _remove_unfinished(directory)
         home = LocalStore(directory, may_be_link=True)
         if promotion.properties is not None:
@@ -207,7 +212,6 @@ def _missing_properties(directory: Path, voter: Voter, cluster_id: str) -> MetaP
     """
     if not is_there(directory, may_be_link=True) or not directory.is_dir():
         raise ConfigError("--into", directory, "no such directory")
-    _refuse_log(directory)
     wanted = MetaProperties(
         version=1,
         cluster_id=cluster_id,
@@ -228,11 +232,23 @@ def _missing_properties(directory: Path, voter: Voter, cluster_id: str) -> MetaP
     return None
 
 
-def _refuse_log(directory: Path) -> None:
+def _has_copy(directory: Path, files: Sequence[FileInfo]) -> bool:
+    """Return whether a directory has just the files of a promotion.
+
+    Raises:
+        GuardRefusedError: It has another metadata log.
+        StorageError: It cannot be read.
+    """
     log = directory / CLUSTER_METADATA_DIRECTORY
     with storage_errors(log):
-        if is_there(log, may_be_link=True):
-            raise GuardRefusedError("TARGET_NOT_EMPTY", f"{log} is there: nothing is replaced")
+        if not is_there(log, may_be_link=True):
+            return False
+    there = {file.name: file.size_bytes for file in LocalStore(log).list_files()}
+    if there.pop(QUORUM_STATE_FILE, None) is not None and there == {
+        file.name: file.size_bytes for file in files
+    }:
+        return True
+    raise GuardRefusedError("TARGET_NOT_EMPTY", f"{log} is there: nothing is replaced")
 
 
 def _unfinished_name() -> str:

@@ -70,6 +70,21 @@ def test_a_voter_gets_the_longest_copy_under_its_own_id(copies, target: Path):
     assert (again.position, again.error) == (copies[1].position, "")
 
 
+def test_what_is_done_is_left_alone_until_a_node_starts_on_it(copies, target: Path):
+    (promotion,) = plan(copies, (3, target))
+    assert not promotion.is_done
+    promote(promotion)
+    (repeated,) = plan(copies, (3, target))
+    assert repeated.is_done
+    promote(repeated)
+    index = target / CLUSTER_METADATA_DIRECTORY / "00000000000000000000.index"
+    index.touch()  # as a start makes it
+    with pytest.raises(GuardRefusedError, match="nothing is replaced"):
+        promote(repeated)
+    with pytest.raises(GuardRefusedError, match="nothing is replaced"):
+        plan(copies, (3, target))
+
+
 def test_nothing_is_replaced_and_no_voter_is_made_up(copies, tmp_path: Path, target: Path):
     with pytest.raises(ConfigError, match="is no voter of this quorum; its voters: 1, 2, 3"):
         plan(copies, (7, target))

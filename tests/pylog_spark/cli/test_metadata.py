@@ -1,0 +1,77 @@
+"""``pylog metadata``: what is shown of copies, and a voter that gets one."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pylog_spark.exit_code import ExitCode
+from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
+from tests.kit.cluster_truth import Cluster
+from tests.storage_core.catalog import metadata_bytes as md
+
+
+@pytest.fixture
+def roots(tmp_path: Path) -> list[Path]:
+    """Three brokers' log directories; their one controller's is lost."""
+    return Cluster("clean", tmp_path / "cluster").roots
+
+
+def rows_of(result: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_copies_are_rows_and_what_they_say_together_are_sentences(pylog, roots: list[Path]):
+    shown = pylog("metadata", "show", *roots)
+    assert shown.exit_code == ExitCode.DONE
+    text = " ".join(shown.stdout.split())
+    assert "1 voter by the last election in the log: 0; without a copy here: 0" in text
+    assert "are committed is not known: the copies of a majority tell" in text
+    rows = [
+        json.loads(line) for line in pylog("metadata", "show", *roots, "--output", "json").lines
+    ]
+    assert [row["type"] for row in rows] == ["metadata_copy"] * 3 + ["metadata_quorum"]
+    assert {row["node_id"] for row in rows[:3]} == {1, 2, 3}
+    assert (rows[3]["voters"][0]["root"], rows[3]["majority_offset"]) == (None, None)
+    assert rows[0]["log_end_offset"] == rows[3]["log_end_offset"]
+
+
+def test_a_directory_without_a_copy_is_no_failure(pylog, tmp_path: Path):
+    (tmp_path / "empty").mkdir()
+    shown = pylog("metadata", "show", tmp_path / "empty")
+    assert shown.exit_code == ExitCode.DONE
+    assert "no copy of __cluster_metadata is here" in shown.stdout
+
+
+def test_a_copy_that_cannot_be_read_is_a_row_with_its_error(pylog, roots: list[Path]):
+    log = next((roots[0] / CLUSTER_METADATA_DIRECTORY).glob("*.log"))
+    md.write_segment(log.parent, [md.batch(b"\xff")])
+    shown = pylog("metadata", "show", *roots, "--output", "json")
+    assert shown.exit_code == ExitCode.PARTLY_FAILED
+    rows = rows_of(shown)
+    assert [row["root"] for row in rows[:3] if row["error"]] == [str(roots[0])]
+
+
+def test_a_voter_gets_a_copy_once(pylog, roots: list[Path], tmp_path: Path):
+    target = tmp_path / "controller"
+    target.mkdir()
+    words = ("metadata", "promote", *roots, "--into", f"0={target}")
+    planned = pylog(*words, "--dry-run")
+    assert (planned.exit_code, list(target.iterdir())) == (ExitCode.DONE, [])
+    assert "planned" in planned.stdout
+    assert "start the controllers first, then the brokers" in planned.stdout
+    done, again = (json.loads(pylog(*words, "--output", "json").stdout) for _ in range(2))
+    assert (done["status"], again["status"]) == ("done", "skipped")
+    assert done["source"] in map(str, roots)
+    rows = rows_of(pylog("metadata", "show", target, *roots, "--output", "json"))
+    assert rows[-1]["voters"][0]["root"] == str(target)
+    assert rows[-1]["majority_offset"] == rows[-1]["log_end_offset"]
+    assert [row["may_lead"] for row in rows if row.get("node_id") == 0] == [True]
+
+
+@pytest.mark.parametrize("text", ["x=/tmp", "3", "3=", "3000000000=/tmp"])
+def test_what_is_no_node_and_folder_is_wrong_usage(pylog, roots: list[Path], text: str):
+    refused = pylog("metadata", "promote", *roots, "--into", text)
+    assert refused.exit_code == ExitCode.USAGE
+    assert "expected a node id and a folder: 3=/var/lib/kafka" in refused.stderr
