@@ -28,9 +28,7 @@ def test_copies_are_rows_and_what_they_say_together_are_sentences(pylog, roots: 
     text = " ".join(shown.stdout.split())
     assert "1 voter by the last election in the log: 0; without a copy here: 0" in text
     assert "are committed is not known: the copies of a majority tell" in text
-    rows = [
-        json.loads(line) for line in pylog("metadata", "show", *roots, "--output", "json").lines
-    ]
+    rows = rows_of(pylog("metadata", "show", *roots, "--output", "json"))
     assert [row["type"] for row in rows] == ["metadata_copy"] * 3 + ["metadata_quorum"]
     assert {row["node_id"] for row in rows[:3]} == {1, 2, 3}
     assert (rows[3]["voters"][0]["root"], rows[3]["majority_offset"]) == (None, None)
