@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pylog_spark.schemas import ALLOWED_BY, Reason
+from storage_core.maintenance.replication.stray_adoption import StrayReason
 from storage_core.maintenance.retention.plan import Predicate
 
 
@@ -327,6 +328,29 @@ GUARDS: Final[Mapping[str, Refusal]] = {
     "LOG_CHANGED": Refusal(
         means="somebody else has appended to a log that the write would go on with",
         way="write into a directory of its own, or with mode overwrite",
+    ),
+    StrayReason.NO_TOPIC_ID: Refusal(
+        means="the stray directory has no topic id that can be read",
+        way="look what it is: its records can be read with `pylog cat` all the same",
+    ),
+    StrayReason.TOPIC_UNKNOWN: Refusal(
+        means="the cluster's metadata has no topic with the id of the stray directory",
+        way="give the directory that has newer metadata, too; else the topic was deleted",
+    ),
+    StrayReason.NOT_ASSIGNED: Refusal(
+        means="the cluster's metadata has the partition on other brokers",
+    ),
+    StrayReason.NAME_TAKEN: Refusal(
+        means="the broker has a directory of the partition, beside the stray one",
+        way="`pylog audit` compares them; move away the one that has less",
+    ),
+    StrayReason.SEVERAL_STRAYS: Refusal(
+        means="several stray directories are of one partition",
+        way="`pylog inspect` shows what each has; move all but one away",
+    ),
+    StrayReason.STRAY_IS_LINK: Refusal(
+        means="the stray directory is a link, which is not followed",
+        way="put the directory itself in its place",
     ),
 }
 

@@ -1137,11 +1137,32 @@ _PROMOTE_METADATA: Final = Command(
     """,
     example="Example: `pylog metadata promote /copies/broker1 --into 3=/var/lib/kafka --dry-run`",
 )
+_ADOPT_STRAYS: Final = Command(
+    name="adopt",
+    work="pylog_spark.cli.metadata:ADOPT",
+    options=(
+        replace(ROOTS, help="All log directories of one or more stopped brokers."),
+        replace(ROLE, panel=None),
+        replace(DRY_RUN, panel=None),
+        replace(OUTPUT, panel=None),
+        replace(WIDE, panel=None),
+        replace(QUIET, panel=None),
+    ),
+    help="""
+    Give `-stray` directories their names back where the cluster's metadata assigns them here.
+
+    A broker that starts with older or foreign metadata sets its logs aside as stray, and nothing
+    brings them back. A directory gets its name if its topic id is in the longest copy of the
+    metadata here, its partition is assigned to this broker, and the name is free. The others stay,
+    with the reason. --dry-run shows both.
+    """,
+    example="Example: `pylog metadata adopt /var/lib/kafka --role broker --dry-run`",
+)
 _METADATA: Final = CommandGroup(
     name="metadata",
     panel=_LOOK,
     help="The cluster's metadata, as controllers and brokers have it on their disks.",
-    commands=(_SHOW_METADATA, _PROMOTE_METADATA),
+    commands=(_SHOW_METADATA, _PROMOTE_METADATA, _ADOPT_STRAYS),
 )
 
 # In the order of the program's help.

@@ -1,16 +1,37 @@
 """``pylog metadata``: copies of the cluster's metadata, and voters without one."""
 
+import shlex
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
-from pylog_spark.cli.runner import Call, Work, load_options
+from pylog_spark.cli.runner import Call, Work, load_options, prepare_roots
 from pylog_spark.exit_code import ExitCode
-from pylog_spark.operations.metadata_copies import list_metadata_copies, promote_copy
+from pylog_spark.operations.metadata_copies import adopt_strays, list_metadata_copies, promote_copy
+from pylog_spark.options import JobOptions
 from pylog_spark.options.declared import DRY_RUN, INTO, ROOTS
 from pylog_spark.options.option import CommandLine
-from pylog_spark.report import STATUS, number_column, size_column, text_column, time_column
+from pylog_spark.report import (
+    PARTITION,
+    STATUS,
+    number_column,
+    size_column,
+    text_column,
+    time_column,
+)
+from pylog_spark.run.guards import check_of_brokers, check_roots
 from pylog_spark.schemas import Status
-from pylog_spark.view import Block, OutputLine, Row, Sentence, Table, TableKind, View, lines_of
+from pylog_spark.view import (
+    NOTHING,
+    Block,
+    OutputLine,
+    Row,
+    Sentence,
+    Table,
+    TableKind,
+    View,
+    lines_of,
+)
 from storage_core.catalog.cluster_metadata import Voter
 from storage_core.filenames import CLUSTER_METADATA_TOPIC
 from storage_core.maintenance.replication.metadata_copies import (
@@ -19,6 +40,8 @@ from storage_core.maintenance.replication.metadata_copies import (
     VotersSource,
 )
 from storage_core.maintenance.replication.metadata_promotion import Promotion
+from storage_core.maintenance.replication.stray_adoption import StrayDirectory
+from storage_core.roots.open_root import LogRoot
 from storage_core.wording import count_text
 
 _BAD: Final = "bold red"
@@ -310,6 +333,74 @@ _PROMOTION_TABLE: Final = TableKind(
         size_column("bytes", "size_bytes", rank=4),
         text_column("copy of", "source", rank=2, folds=True),
     ),
+)
+
+
+def _prepare_adoption(line: CommandLine) -> Call:
+    return prepare_roots(line, _check_of_brokers, partial(check_roots, are_of_brokers=True))
+
+
+def _check_of_brokers(roots: Sequence[LogRoot], _: JobOptions) -> None:
+    check_of_brokers(roots, "only brokers set directories aside")
+
+
+def _adopt(call: Call, _: Any) -> list[StrayDirectory]:
+    options = call.options
+    return adopt_strays(call.locations, now_ms=options.now_ms, dry_run=options.dry_run)
+
+
+def _view_strays(call: Call, strays: Sequence[StrayDirectory]) -> View:
+    status = Status.PLANNED if call.options.dry_run else Status.DONE
+    rows = [
+        {
+            "root": each.root,
+            "directory": each.name,
+            "topic_id": each.topic_id,
+            "topic": None if each.partition is None else each.partition.topic,
+            "partition": None if each.partition is None else each.partition.partition,
+            "status": (Status.SKIPPED if each.reason else status).value,
+            "reason": None if each.reason is None else each.reason.value,
+            "detail": each.detail,
+        }
+        for each in strays
+    ]
+    adopted = sum(each.reason is None for each in strays)
+    roots = shlex.join(dict.fromkeys(each.root for each in strays))
+    blocks: list[Block] = [Table(kind=_STRAY_TABLE, rows=rows)]
+    if not strays:
+        blocks.append("no stray directory is here")
+    elif adopted:
+        blocks.append(f"before the brokers start, see who may lead: `pylog audit {roots}`")
+    return View(
+        lines=lines_of("stray_directory", rows),
+        csv=("stray_directory", _STRAY_KEYS),
+        blocks=blocks,
+        notes=call.notes,
+        status=ExitCode.DONE,
+    )
+
+
+_STRAY_KEYS: Final = (
+    "root",
+    "directory",
+    "topic_id",
+    "topic",
+    "partition",
+    "status",
+    "reason",
+    "detail",
+)
+_STRAY_TABLE: Final = TableKind(
+    columns=(
+        PARTITION,
+        STATUS,
+        text_column("reason", "reason", rank=1, empty=NOTHING),
+        text_column("directory", "directory", rank=2, folds=True),
+    ),
+    note=lambda row: row["detail"],
+)
+ADOPT: Final = Work(
+    name="metadata adopt", prepare=_prepare_adoption, operate=_adopt, view=_view_strays
 )
 PROMOTE: Final = Work(
     name="metadata promote", prepare=_prepare, operate=_promote, view=_view_promotions

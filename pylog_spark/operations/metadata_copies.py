@@ -1,19 +1,27 @@
-"""Read copies of the cluster's metadata; give voters the longest."""
+"""Read copies of the cluster's metadata; bring voters and directories back."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pylog_spark.options.arguments import said_as
+from storage_core.errors import ConfigError
 from storage_core.maintenance.inspection import inspect_root
 from storage_core.maintenance.replication.metadata_copies import (
     ComparedCopies,
     compare_copies,
+    one_cluster,
     read_copy,
 )
 from storage_core.maintenance.replication.metadata_promotion import (
     Promotion,
     plan_promotions,
     promote,
+)
+from storage_core.maintenance.replication.stray_adoption import (
+    OwnedDirectory,
+    StrayDirectory,
+    adopt,
+    plan_adoptions,
 )
 
 
@@ -64,3 +72,46 @@ def promote_copy(
             promote(promotion)
     cluster = next(each for each in clusters if promotions[0].source in each.copies)
     return cluster, promotions
+
+
+def adopt_strays(
+    roots: Sequence[str | Path], *, now_ms: int, dry_run: bool
+) -> list[StrayDirectory]:
+    """Give stray directories back the names of the partitions that they are.
+
+    What the longest copy of the metadata in the roots says decides.
+
+    Args:
+        roots: Paths of all log directories of one or more brokers.
+        now_ms: The run's clock, epoch milliseconds.
+        dry_run: Only plan it.
+
+    Returns:
+        All stray directories; those without a reason were renamed, or would be.
+
+    Raises:
+        ConfigError: The roots have no readable copy of the metadata, or are of several clusters,
+            or one does not say whose it is.
+        PylogError: The errors of ``list_metadata_copies``, ``plan_adoptions`` and ``adopt``.
+    """
+    cluster = one_cluster(list_metadata_copies(roots, now_ms=now_ms))
+    metadata = cluster.copies[0].metadata
+    assert metadata is not None  # noqa: S101  # the copy was read
+    owned = []
+    for root in roots:
+        with said_as("ROOT", root):
+            view = inspect_root(root)
+        own = view.properties
+        if own is None or own.node_id is None or own.cluster_id != cluster.cluster_id:
+            owner = "nobody's" if own is None else f"of node {own.node_id} in {own.cluster_id}"
+            reason = f"expected a directory of cluster {cluster.cluster_id}, it is {owner}"
+            raise ConfigError("ROOT", root, reason)
+        owned.append(OwnedDirectory(location=view.files.location, node_id=own.node_id))
+    strays = plan_adoptions(owned, metadata)
+    due: dict[str, list[StrayDirectory]] = {}
+    for stray in strays:
+        if stray.reason is None:
+            due.setdefault(stray.root, []).append(stray)
+    for of_root in due.values() if not dry_run else ():
+        adopt(of_root)
+    return strays

@@ -172,3 +172,40 @@ def test_two_lost_voters_of_three_get_the_survivors_copy(tmp_path: Path, pylog):
         )
         assert {t.name: t.topic_id for t in metadata.topics.values()} == ids
     assert not list(tmp_path.rglob("*-stray"))
+
+
+def test_logs_that_a_broker_set_aside_are_its_own_again(tmp_path: Path, pylog):
+    """It started with empty metadata; then its own came back."""
+    with Broker(tmp_path / "data", scratch=tmp_path) as broker:
+        broker.format()
+        broker.start()
+        servers = broker.bootstrap_servers
+        create_topics(servers, {"kept": Topic(partitions=2, config={}, replicas=1)})
+        values = {b"%d" % number for number in range(40)}
+        with Producer(servers) as producer:
+            for value in values:
+                producer.send(Message(topic="kept", key=value, value=value))
+            producer.flush()
+        broker.kill()
+        metadata = broker.log_directory / CLUSTER_METADATA_DIRECTORY
+        metadata.rename(tmp_path / "saved")
+        broker.start()
+        broker.stop()
+        assert len(list(broker.log_directory.glob("kept-*-stray"))) == 2
+        adopt = ("metadata", "adopt", str(broker.log_directory), "--role", "broker")
+        result = pylog(*adopt, "--output", "json")
+        rows = [json.loads(line) for line in result.stdout.splitlines()]
+        assert {row["reason"] for row in rows} == {"TOPIC_UNKNOWN"}
+        shutil.rmtree(metadata)
+        (tmp_path / "saved").rename(metadata)
+        result = pylog(*adopt, "--output", "json")
+        assert result.exit_code == 0, result.stderr
+        rows = [json.loads(line) for line in result.stdout.splitlines()]
+        assert {(row["topic"], row["partition"], row["status"]) for row in rows} >= {
+            ("kept", 0, "done"),
+            ("kept", 1, "done"),
+        }
+        broker.start()
+        records = consume_topics(broker.bootstrap_servers, {"kept": 2})
+        assert {record.value for each in records.values() for record in each} == values
+        assert not list(broker.log_directory.glob("*-stray"))

@@ -25,7 +25,7 @@ from storage_core.checkpoint.broker_files import (
 from storage_core.checkpoint.checkpoint_files import INT_MAX
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.config import LogConfig
-from storage_core.errors import PylogError, located
+from storage_core.errors import ConfigError, PylogError, located
 from storage_core.filenames import QUORUM_STATE_FILE, parse_cluster_snapshot
 from storage_core.maintenance.replication.comparison import compare_logs
 from storage_core.maintenance.replication.replica import OpenedLog, open_log
@@ -237,6 +237,19 @@ def compare_copies(copies: Iterable[MetadataCopy]) -> list[ComparedCopies]:
     for copy in copies:
         clusters.setdefault(copy.cluster_id, []).append(copy)
     return [_compare(cluster_id, own) for cluster_id, own in clusters.items()]
+
+
+def one_cluster(clusters: Sequence[ComparedCopies]) -> ComparedCopies:
+    """Return the only cluster with a readable copy.
+
+    Raises:
+        ConfigError: There is none, or there are several.
+    """
+    readable = [each for each in clusters if not each.copies[0].error]
+    if len(readable) != 1:
+        ids = ", ".join(str(each.cluster_id) for each in readable) or "none"
+        raise ConfigError("ROOT", ids, "expected readable copies of one cluster's metadata")
+    return readable[0]
 
 
 def _compare(cluster_id: str | None, copies: Sequence[MetadataCopy]) -> ComparedCopies:

@@ -41,6 +41,7 @@ from storage_core.maintenance.replication.metadata_copies import (
     ComparedCopies,
     MetadataCopy,
     VotersSource,
+    one_cluster,
 )
 from storage_core.store.base import FileInfo
 from storage_core.store.local import LocalStore, make_folder, storage_errors
@@ -99,11 +100,7 @@ def plan_promotions(
         GuardRefusedError: A directory has a metadata log, or the copy's node runs.
         StorageError: A directory cannot be read.
     """
-    readable = [each for each in clusters if not each.copies[0].error]
-    if len(readable) != 1:
-        there = ", ".join(str(each.cluster_id) for each in readable) or "none"
-        raise ConfigError("ROOT", there, "expected readable copies of one cluster's metadata")
-    cluster = readable[0]
+    cluster = one_cluster(clusters)
     source = cluster.copies[0]
     if cluster.cluster_id is None:
         raise ConfigError("ROOT", source.root, "nothing says the id of its cluster")

@@ -68,6 +68,21 @@ def test_a_voter_gets_a_copy_once(pylog, roots: list[Path], tmp_path: Path):
     assert [row["may_lead"] for row in rows if row.get("node_id") == 0] == [True]
 
 
+def test_stray_directories_are_rows(pylog, roots: list[Path]):
+    root = roots[0]
+    shown = pylog("metadata", "adopt", root, "--dry-run")
+    assert (shown.exit_code, shown.stdout) == (ExitCode.DONE, "no stray directory is here\n")
+    name = f"stock_levels-0.{'0' * 32}-stray"
+    (root / "stock_levels-0").rename(root / name)
+    assert pylog("metadata", "adopt", root).exit_code == ExitCode.REFUSED  # nobody said the role
+    words = ("metadata", "adopt", root, "--role", "broker")
+    (planned,) = rows_of(pylog(*words, "--dry-run", "--output", "json"))
+    assert (planned["status"], planned["directory"]) == ("planned", name)
+    assert "before the brokers start, see who may lead" in pylog(*words).stdout
+    assert (root / "stock_levels-0").is_dir()
+    assert pylog("metadata", "adopt", root, "--role", "mirror").exit_code == ExitCode.USAGE
+
+
 @pytest.mark.parametrize("text", ["x=/tmp", "3", "3=", "3000000000=/tmp"])
 def test_what_is_no_node_and_folder_is_wrong_usage(pylog, roots: list[Path], text: str):
     refused = pylog("metadata", "promote", *roots, "--into", text)
