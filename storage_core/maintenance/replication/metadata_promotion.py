@@ -36,7 +36,7 @@ from storage_core.filenames import (
     kind_of,
     parse_cluster_snapshot,
 )
-from storage_core.local_files import folder_names, is_there, open_folder
+from storage_core.local_files import folder_names, is_there, open_file, open_folder
 from storage_core.maintenance.replication.metadata_copies import (
     ComparedCopies,
     MetadataCopy,
@@ -173,12 +173,25 @@ def promote(promotion: Promotion) -> None:
             location=store.location, operations=(*copies, state, SyncDirectory(reason=reason))
         )
         commit(plan, store)
+        for file in promotion.files:
+            _own(home, unfinished / file.name)
         lock.validate_held()
         with storage_errors(directory), open_folder(directory, may_be_link=True) as above:
             os.rename(
                 unfinished.name, CLUSTER_METADATA_DIRECTORY, src_dir_fd=above, dst_dir_fd=above
             )
             os.fsync(above)
+
+
+def _own(home: LocalStore, file: Path) -> None:
+    """Give a copied file the owner of the voter's directory, whoever made the copy."""
+    with storage_errors(file):
+        descriptor = open_file(file)
+        try:
+            home.hand_on_ownership(descriptor, file.name)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _is_copied(name: str) -> bool:

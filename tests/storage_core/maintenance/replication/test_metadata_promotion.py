@@ -70,6 +70,20 @@ def test_a_voter_gets_the_longest_copy_under_its_own_id(copies, target: Path):
     assert (again.position, again.error) == (copies[1].position, "")
 
 
+def test_the_copy_is_the_owners_of_the_voters_directory(copies, target: Path):
+    """Kafka makes snapshots 0400: another owner's would be closed to the voter."""
+    source = Path(copies[1].root) / CLUSTER_METADATA_DIRECTORY
+    for path in source.iterdir():
+        path.chmod(0o400)
+    target.chmod(0o750)
+    owner = (12345, 12346) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
+    os.chown(target, *owner)
+    (promotion,) = plan(copies, (3, target))
+    promote(promotion)
+    facts = [path.stat() for path in (target / CLUSTER_METADATA_DIRECTORY).iterdir()]
+    assert {(each.st_uid, each.st_gid, each.st_mode & 0o777) for each in facts} == {(*owner, 0o640)}
+
+
 def test_what_is_done_is_left_alone_until_a_node_starts_on_it(copies, target: Path):
     (promotion,) = plan(copies, (3, target))
     assert not promotion.is_done
