@@ -123,9 +123,15 @@ def test_voters_of_a_formatted_node_are_those_it_was_given(tmp_path: Path):
     assert answer.may_lead(copy) is None
 
 
-@pytest.mark.parametrize("directory_ids", [{}, {CONTROLLER_ID: VOTER}], ids=["fixed", "in the log"])
-def test_a_lost_controller_comes_back_from_a_brokers_copy(tmp_path: Path, directory_ids, pylog):
-    """Its disk is new and empty: ids, topics and records are as before, and nothing is stray."""
+@pytest.mark.parametrize(
+    ("directory_ids", "is_formatted"),
+    [({}, False), ({}, True), ({CONTROLLER_ID: VOTER}, False)],
+    ids=["fixed", "fixed, formatted", "in the log"],
+)
+def test_a_lost_controller_comes_back_from_a_brokers_copy(
+    tmp_path: Path, directory_ids, is_formatted, pylog
+):
+    """Its disk is new: ids, topics and records are as before, and nothing is stray."""
     with Cluster(tmp_path, has_own_controller=True, directory_ids=directory_ids) as cluster:
         cluster.format()
         cluster.start()
@@ -142,6 +148,8 @@ def test_a_lost_controller_comes_back_from_a_brokers_copy(tmp_path: Path, direct
             cluster.node(node).kill()
         shutil.rmtree(cluster.controller.log_directory)
         cluster.controller.log_directory.mkdir()
+        if is_formatted:
+            cluster.controller.format()
         roots = [str(cluster.node(node).log_directory) for node in NODE_IDS]
         into = f"{CONTROLLER_ID}={cluster.controller.log_directory}"
         result = pylog("metadata", "promote", *roots, "--into", into, "--output", "json")

@@ -4,7 +4,7 @@ The copy becomes the voter's own under the voter's node id and directory id, so 
 voters stays as it is. Nobody knows any more for whom the voter has voted, or that it led. So its
 ``quorum-state`` begins far above every epoch that a copy names: in none of these it can vote again,
 and nobody takes it for the leader that it was (a node ends that hears so of itself). Nothing is
-replaced: a voter that has a log keeps it.
+replaced: a voter that has a log keeps it. What ``kafka-storage format`` writes is no log yet.
 """
 
 import os
@@ -36,7 +36,7 @@ from storage_core.filenames import (
     kind_of,
     parse_cluster_snapshot,
 )
-from storage_core.local_files import folder_names, is_there, open_file, open_folder
+from storage_core.local_files import facts_in, folder_names, is_there, open_file, open_folder
 from storage_core.maintenance.replication.metadata_copies import (
     ComparedCopies,
     MetadataCopy,
@@ -50,6 +50,8 @@ from storage_core.store.local import LocalStore, make_folder, storage_errors
 _UNFINISHED_SUFFIX: Final = "-delete"
 # Elections that no copy knows of happened in between, perhaps.
 _EPOCH_MARGIN: Final = 100
+# The only file of a metadata log that ``kafka-storage format`` has just made.
+_BOOTSTRAP_SNAPSHOT: Final = "00000000000000000000-0000000000.checkpoint"
 _OTHER_FILES: Final = frozenset({LEADER_EPOCH_FILE, PARTITION_METADATA_FILE})
 
 
@@ -95,20 +97,31 @@ def plan_promotions(
         targets: Log directories of voters, by node id.
 
     Raises:
-        ConfigError: There is no copy, or copies of several clusters; a node is no voter; a
-            directory is not there, or another node's.
-        GuardRefusedError: A directory has a metadata log, or the copy's node runs.
+        ConfigError: There is no copy, one that cannot be read, or copies of several clusters; a
+            node is no voter; a directory is not there, another node's, or a partition's.
+        GuardRefusedError: A directory has a metadata log, or a copy's node runs.
         StorageError: A directory cannot be read.
     """
+    for copy in (copy for each in clusters for copy in each.copies):
+        if copy.error:  # it may be the longest
+            reason = f"cannot be read: {copy.error}; leave it out to do without it"
+            raise ConfigError("ROOT", copy.root, reason)
+        if copy.cluster_id is None:
+            reason = f"expected the id of its cluster in {META_PROPERTIES_FILE}"
+            raise ConfigError("ROOT", copy.root, reason)
+        if query_lock(Path(copy.root)).is_held:
+            raise GuardRefusedError(
+                "LOG_DIRECTORY_IN_USE", f"{copy.root}: its node runs; stop it first"
+            )
     cluster = one_cluster(clusters)
     source = cluster.copies[0]
-    if cluster.cluster_id is None:
-        raise ConfigError("ROOT", source.root, "nothing says the id of its cluster")
-    lock = query_lock(Path(source.root))
-    if lock.is_held:
-        raise GuardRefusedError(
-            "LOG_DIRECTORY_IN_USE", f"{source.root}: its node runs; stop it first"
-        )
+    epoch = cluster.largest_epoch + _EPOCH_MARGIN
+    if epoch >= INT_MAX:  # an election needs a later one
+        reason = f"expected epochs below {INT_MAX - _EPOCH_MARGIN}, found {cluster.largest_epoch}"
+        raise ConfigError("ROOT", source.root, reason)
+    if len({os.path.realpath(directory) for directory in targets.values()}) < len(targets):
+        there = ", ".join(map(str, targets.values()))
+        raise ConfigError("--into", there, "expected another directory for each voter")
     folder = LocalStore(Path(source.root, CLUSTER_METADATA_DIRECTORY))
     files = tuple(file for file in folder.list_files() if _is_copied(file.name))
     is_dynamic = cluster.voters_source is VotersSource.RECORD
@@ -118,8 +131,8 @@ def plan_promotions(
             directory=directory,
             source=source,
             files=files,
-            properties=_missing_properties(directory, voter, cluster.cluster_id),
-            epoch=min(cluster.largest_epoch + _EPOCH_MARGIN, INT_MAX),
+            properties=_missing_properties(directory, voter, source.cluster_id),
+            epoch=epoch,
             voters=None if is_dynamic else tuple(each.node_id for each in cluster.voters),
             is_done=_has_copy(directory, files),
         )
@@ -134,18 +147,19 @@ def promote(promotion: Promotion) -> None:
     What is done already is left alone.
 
     Raises:
+        ConfigError: By now the directory is another node's.
         GuardRefusedError: The directory has a metadata log, or a node runs there.
         StorageError: The disk failed; the directory has no metadata log.
     """
     directory = promotion.directory
     with LogDirectoryLock(directory) as lock:
+        properties = _missing_properties(directory, promotion.voter, promotion.source.cluster_id)
         if _has_copy(directory, promotion.files):
             return
         _remove_unfinished(directory)
         home = LocalStore(directory, may_be_link=True)
-        if promotion.properties is not None:
-            home.write_file(META_PROPERTIES_FILE, encode_meta_properties(promotion.properties))
-            home.sync_directory()
+        if properties is not None:
+            home.write_file(META_PROPERTIES_FILE, encode_meta_properties(properties))
         unfinished = directory / _unfinished_name()
         with storage_errors(unfinished):
             make_folder(unfinished)
@@ -177,14 +191,22 @@ def promote(promotion: Promotion) -> None:
             _own(home, unfinished / file.name)
         lock.validate_held()
         with storage_errors(directory), open_folder(directory, may_be_link=True) as above:
+            if facts_in(above, CLUSTER_METADATA_DIRECTORY) is not None:
+                os.rename(
+                    CLUSTER_METADATA_DIRECTORY,
+                    _unfinished_name(),
+                    src_dir_fd=above,
+                    dst_dir_fd=above,
+                )
             os.rename(
                 unfinished.name, CLUSTER_METADATA_DIRECTORY, src_dir_fd=above, dst_dir_fd=above
             )
             os.fsync(above)
+        _remove_unfinished(directory)
 
 
 def _own(home: LocalStore, file: Path) -> None:
-    """Give a copied file the owner of the voter's directory, whoever made the copy."""
+    """Give a copied file the owner of the voter's directory."""
     with storage_errors(file):
         descriptor = open_file(file)
         try:
@@ -215,7 +237,9 @@ def _voter_of(cluster: ComparedCopies, node: int) -> Voter:
     raise ConfigError("--into", node, f"is no voter of this quorum; its voters: {voters}")
 
 
-def _missing_properties(directory: Path, voter: Voter, cluster_id: str) -> MetaProperties | None:
+def _missing_properties(
+    directory: Path, voter: Voter, cluster_id: str | None
+) -> MetaProperties | None:
     """Return the identity that a directory lacks, None for none.
 
     Without a directory id a node gives its directory one when it starts.
@@ -229,6 +253,8 @@ def _missing_properties(directory: Path, voter: Voter, cluster_id: str) -> MetaP
         directory_id=voter.directory_id,
     )
     store = LocalStore(directory, may_be_link=True)
+    if any(kind_of(entry.name) == LOG_SUFFIX for entry in store.scan()):
+        raise ConfigError("--into", directory, "expected a log directory, found a log's files")
     if not store.has(META_PROPERTIES_FILE):
         return wanted
     data = store.read_file(META_PROPERTIES_FILE, limit_bytes=MAX_META_PROPERTIES_BYTES)
@@ -245,6 +271,8 @@ def _missing_properties(directory: Path, voter: Voter, cluster_id: str) -> MetaP
 def _has_copy(directory: Path, files: Sequence[FileInfo]) -> bool:
     """Return whether a directory has just the files of a promotion.
 
+    What ``kafka-storage format`` writes is as good as nothing.
+
     Raises:
         GuardRefusedError: It has another metadata log.
         StorageError: It cannot be read.
@@ -253,7 +281,10 @@ def _has_copy(directory: Path, files: Sequence[FileInfo]) -> bool:
     with storage_errors(log):
         if not is_there(log, may_be_link=True):
             return False
-    there = {file.name: file.size_bytes for file in LocalStore(log).list_files()}
+    store = LocalStore(log)
+    if [entry.name for entry in store.scan()] == [_BOOTSTRAP_SNAPSHOT]:
+        return False
+    there = {file.name: file.size_bytes for file in store.list_files()}
     if there.pop(QUORUM_STATE_FILE, None) is not None and there == {
         file.name: file.size_bytes for file in files
     }:

@@ -12,7 +12,11 @@ from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.commit import executor
 from storage_core.errors import ConfigError, GuardRefusedError, StorageError
 from storage_core.maintenance.replication import metadata_promotion
-from storage_core.maintenance.replication.metadata_copies import MetadataCopy, compare_copies
+from storage_core.maintenance.replication.metadata_copies import (
+    MetadataCopy,
+    compare_copies,
+    read_copy,
+)
 from storage_core.maintenance.replication.metadata_promotion import (
     Promotion,
     plan_promotions,
@@ -20,6 +24,7 @@ from storage_core.maintenance.replication.metadata_promotion import (
 )
 from tests.storage_core.catalog import metadata_bytes as md
 from tests.storage_core.maintenance.replication.test_metadata_copies import (
+    NOW,
     copy_of,
     elected,
     led,
@@ -135,16 +140,66 @@ def test_the_copies_of_two_clusters_are_refused(copies, tmp_path: Path, target: 
         plan([], (3, target))
 
 
+def test_a_copy_that_may_be_the_longest_is_not_passed_over(copies, tmp_path: Path, target: Path):
+    longer = copy_of(tmp_path, 1, [elected(4, leader=1), led(50, 4)])
+    state = Path(longer.root) / CLUSTER_METADATA_DIRECTORY / "quorum-state"
+    state.write_text("")
+    broken = read(Path(longer.root), 1)
+    with pytest.raises(ConfigError, match=r"ROOT=.*one-1: cannot be read: .*; leave it out"):
+        plan([*copies, broken], (3, target))
+    nameless = read_copy(copies[0].root, None, now_ms=NOW)
+    with pytest.raises(ConfigError, match=r"expected the id of its cluster in meta\.properties"):
+        plan([*copies, nameless], (3, target))
+
+
+def test_an_epoch_without_a_later_one_is_refused(copies, target: Path):
+    """A node at the largest epoch could never be elected."""
+    state = Path(copies[0].root) / CLUSTER_METADATA_DIRECTORY / "quorum-state"
+    state.write_text(json.dumps({"leaderEpoch": 2**31 - 101, "data_version": 1}))
+    with pytest.raises(ConfigError, match="expected epochs below 2147483547, found 2147483547"):
+        plan([read(Path(copies[0].root), 2), copies[1]], (3, target))
+
+
+def test_one_directory_serves_one_voter(copies, tmp_path: Path, target: Path):
+    link = tmp_path / "link"
+    link.symlink_to(target)
+    with pytest.raises(ConfigError, match="expected another directory for each voter"):
+        plan(copies, (1, target), (3, link))
+    (first,), (third,) = plan(copies, (1, target)), plan(copies, (3, target))
+    promote(first)
+    with pytest.raises(ConfigError, match=r"expected node_id 3 in meta\.properties: 1"):
+        promote(third)
+
+
+def test_the_folder_of_a_partition_is_no_log_directory(copies, target: Path):
+    (target / "00000000000000000000.log").touch()
+    with pytest.raises(ConfigError, match="expected a log directory, found a log's files"):
+        plan(copies, (3, target))
+
+
+def test_a_directory_that_is_only_formatted_gets_the_copy(copies, target: Path):
+    """Kafka 4.4 writes the first snapshot where it formats."""
+    (target / "meta.properties").write_text("version=1\ncluster.id=one\nnode.id=3\n")
+    log = target / CLUSTER_METADATA_DIRECTORY
+    md.write_snapshot(log, [md.topic("a")], end_offset=0, epoch=0)
+    (promotion,) = plan(copies, (3, target))
+    assert (promotion.properties, promotion.is_done) == (None, False)
+    promote(promotion)
+    assert read(target, 3).position == copies[1].position
+    assert {path.name for path in target.iterdir()} - {".lock"} == {"meta.properties", log.name}
+
+
 def test_a_node_that_runs_is_refused(copies, target: Path):
     (promotion,) = plan(copies, (3, target))
     with LogDirectoryLock(target), pytest.raises(GuardRefusedError, match="is locked by"):
         promote(promotion)
     assert not (target / CLUSTER_METADATA_DIRECTORY).exists()
-    with (
-        LogDirectoryLock(Path(copies[1].root)),
-        pytest.raises(GuardRefusedError, match="its node runs"),
-    ):
-        plan(copies, (3, target))
+    for copy in copies:
+        with (
+            LogDirectoryLock(Path(copy.root)),
+            pytest.raises(GuardRefusedError, match="its node runs"),
+        ):
+            plan(copies, (3, target))
 
 
 def test_a_kill_at_any_step_leaves_no_log_and_the_next_call_finishes(
