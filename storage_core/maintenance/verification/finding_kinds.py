@@ -612,7 +612,10 @@ KINDS: Final[dict[Code, FindingKind]] = {
     Code.DIRECTORY_STRAY: FindingKind(
         severity=Severity.WARN,
         meaning="A partition that its broker did not own was set aside; nothing in it is checked.",
-        fix="delete {file} if nobody misses it",
+        fix=(
+            "`pylog metadata adopt {root} --role broker --dry-run` says whether the metadata gives "
+            "it to this broker after all; else delete {file} if nobody misses it"
+        ),
     ),
     Code.DIRECTORY_FUTURE: FindingKind(
         severity=Severity.INFO,
