@@ -39,6 +39,7 @@ _KRAFT_VERSION: Final = 1
 UNKNOWN_BROKER_EPOCH: Final = -1
 MAX_CLEAN_SHUTDOWN_BYTES: Final = 1 << 16
 MAX_QUORUM_STATE_BYTES: Final = 1 << 20
+_SHOWN_CHARACTERS: Final = 40
 _QUORUM_STATE_FIELDS: Final = {
     "clusterId": "cluster_id",
     "leaderId": "leader_id",
@@ -48,6 +49,13 @@ _QUORUM_STATE_FIELDS: Final = {
     "appliedOffset": "applied_offset",
     "currentVoters": "current_voters",
     "data_version": "data_version",
+}
+_QUORUM_STATE_NUMBERS: Final = {
+    "leaderId": INT_MAX,
+    "leaderEpoch": INT_MAX,
+    "votedId": INT_MAX,
+    "appliedOffset": LONG_MAX,
+    "data_version": 1,
 }
 
 
@@ -237,7 +245,8 @@ def parse_quorum_state(data: bytes, *, file: str) -> dict[str, Any]:
     Field names are Kafka's, in snake case.
 
     Raises:
-        CheckpointError: It is no JSON object, or has a field that no version has.
+        CheckpointError: It is no JSON object, has a field that no version has, or a value that the
+            field cannot have.
     """
     try:
         parsed = parse_json(data, limit_bytes=MAX_QUORUM_STATE_BYTES)
@@ -245,10 +254,24 @@ def parse_quorum_state(data: bytes, *, file: str) -> dict[str, Any]:
         raise CheckpointError(file, 0, f"expected JSON: {error}") from error
     if not isinstance(parsed, dict):
         raise CheckpointError(file, 0, f"expected a JSON object, found a {type(parsed).__name__}")
-    for name in parsed:
+    for name, value in parsed.items():
         if name not in _QUORUM_STATE_FIELDS:
             raise CheckpointError(file, 0, f"expected the fields of versions 0 and 1, found {name}")
+        largest = _QUORUM_STATE_NUMBERS.get(name)
+        if largest is not None and not _is_number(value, largest):
+            text = json.dumps(value)[:_SHOWN_CHARACTERS]
+            raise CheckpointError(file, 0, f"{name}: expected a number up to {largest}: {text}")
+    voters = parsed.get("currentVoters") or []
+    if not isinstance(voters, list) or not all(
+        isinstance(each, dict) and _is_number(each.get("voterId"), INT_MAX) for each in voters
+    ):
+        text = json.dumps(voters)[:_SHOWN_CHARACTERS]
+        raise CheckpointError(file, 0, f"currentVoters: expected objects with voterId: {text}")
     return {_QUORUM_STATE_FIELDS[name]: value for name, value in parsed.items()}
+
+
+def _is_number(value: object, largest: int) -> bool:
+    return type(value) is int and -largest - 1 <= value <= largest
 
 
 def encode_quorum_state(*, epoch: int, voters: Sequence[int] | None) -> bytes:

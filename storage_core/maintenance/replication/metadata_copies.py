@@ -22,7 +22,6 @@ from storage_core.checkpoint.broker_files import (
     MetaProperties,
     parse_quorum_state,
 )
-from storage_core.checkpoint.checkpoint_files import INT_MAX
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.config import LogConfig
 from storage_core.errors import ConfigError, PylogError, located
@@ -137,7 +136,7 @@ def _read(root: str, properties: MetaProperties | None, now_ms: int) -> Metadata
         start, end, last_epoch = snapshot_end, snapshot_end, snapshot_epoch
     metadata, quorum = read_quorum(directory)
     election: Mapping[str, Any] = {}
-    if store.has_file(QUORUM_STATE_FILE):
+    if store.has(QUORUM_STATE_FILE):
         data = store.read_file(QUORUM_STATE_FILE, limit_bytes=MAX_QUORUM_STATE_BYTES)
         election = parse_quorum_state(data, file=QUORUM_STATE_FILE)
     return MetadataCopy(
@@ -204,8 +203,7 @@ class ComparedCopies:
     @property
     def largest_epoch(self) -> int:
         """Largest epoch that a record or a ``quorum-state`` names, at least 0."""
-        named = [copy.election.get("leader_epoch") for copy in self.copies]
-        epochs = [epoch for epoch in named if isinstance(epoch, int) and epoch <= INT_MAX]
+        epochs: list[int] = [copy.election.get("leader_epoch", -1) for copy in self.copies]
         return max(0, *epochs, *(copy.last_epoch for copy in self.copies))
 
     def copy_of(self, voter: Voter) -> MetadataCopy | None:
@@ -294,9 +292,6 @@ def _find_voters(
         if copy.quorum.election is not None:
             return copy.quorum.election.voters, VotersSource.ELECTION
         named = copy.election.get("current_voters")
-        if isinstance(named, list) and named:
-            ids = [each.get("voterId") for each in named if isinstance(each, dict)]
-            numbers = [node for node in ids if isinstance(node, int)]
-            if len(numbers) == len(named):
-                return tuple(Voter(node_id=node) for node in numbers), VotersSource.STATE
+        if named:
+            return tuple(Voter(node_id=each["voterId"]) for each in named), VotersSource.STATE
     return (), None

@@ -148,7 +148,7 @@ def test_a_log_that_ends_below_the_snapshot_is_none(tmp_path: Path):
     ("state", "nodes"),
     [
         ('{"currentVoters":[{"voterId":1},{"voterId":2}],"data_version":0}', [1, 2]),
-        ('{"currentVoters":[{"voterId":"x"}],"data_version":0}', []),
+        ('{"currentVoters":null,"data_version":0}', []),
         ('{"leaderId":1,"data_version":1}', []),
     ],
 )
