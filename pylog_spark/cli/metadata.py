@@ -114,7 +114,9 @@ def _lines(clusters: Sequence[ComparedCopies]) -> Iterator[OutputLine]:
                 "majority": cluster.majority if cluster.voters else None,
                 "majority_offset": cluster.majority_offset,
                 "committed_offset": cluster.committed_offset,
-                "log_end_offset": cluster.copies[0].log_end_offset,
+                "log_end_offset": None
+                if cluster.copies[0].error
+                else cluster.copies[0].log_end_offset,
                 "differences": [
                     {"roots": list(each.roots), "offset": each.offset}
                     for each in cluster.differences
@@ -160,7 +162,7 @@ def _row_of(cluster: ComparedCopies, copy: MetadataCopy) -> Row:
         copy.cluster_id,
         copy.node_id,
         None if copy.properties is None else copy.properties.directory_id,
-        any(copy.is_of(voter) for voter in cluster.voters) if cluster.voters else None,
+        _is_voter(cluster, copy),
         cluster.may_lead(copy),
         copy.log_start_offset if is_read else None,
         copy.log_end_offset if is_read else None,
@@ -184,6 +186,13 @@ def _row_of(cluster: ComparedCopies, copy: MetadataCopy) -> Row:
 _OF_ELECTION: Final = ("leader_id", "leader_epoch", "voted_id", "voted_directory_id")
 
 
+def _is_voter(cluster: ComparedCopies, copy: MetadataCopy) -> bool | None:
+    """Return whether a copy is a voter's; None where nothing says it."""
+    if not cluster.voters or copy.node_id is None:
+        return None
+    return any(copy.is_of(voter) for voter in cluster.voters)
+
+
 def _blocks(clusters: Sequence[ComparedCopies]) -> Iterator[Block]:
     if not clusters:
         yield (
@@ -198,13 +207,13 @@ def _blocks(clusters: Sequence[ComparedCopies]) -> Iterator[Block]:
 
 def _texts(cluster: ComparedCopies, copy: MetadataCopy) -> Row:
     """Return the texts of a copy's row on a terminal."""
-    is_voter = any(copy.is_of(voter) for voter in cluster.voters)
+    is_voter = _is_voter(cluster, copy)
     votes = copy.election.get("voted_id", -1), copy.election.get("leader_id", -1)
-    vote = next((node for node in votes if isinstance(node, int) and node >= 0), None)
+    vote = next((node for node in votes if node >= 0), None)
     may_lead = cluster.may_lead(copy)
     return {
         "node": "?" if copy.node_id is None else str(copy.node_id),
-        "part": "voter" if is_voter else "observer" if cluster.voters else "?",
+        "part": {True: "voter", False: "observer", None: "?"}[is_voter],
         "leads": {True: "yes", False: "no", None: "?" if is_voter else "-"}[may_lead],
         "vote": "-" if vote is None else str(vote),
     }
@@ -212,9 +221,11 @@ def _texts(cluster: ComparedCopies, copy: MetadataCopy) -> Row:
 
 def _sentences(cluster: ComparedCopies) -> Iterator[Block]:
     readable = [copy for copy in cluster.copies if not copy.error]
-    name = cluster.cluster_id or "a cluster without an id"
+    roots = ", ".join(copy.root for copy in cluster.copies)
+    name = cluster.cluster_id or f"no cluster id in {roots}"
     if not readable:
-        yield Sentence(f"{name}: no copy can be read", _BAD)
+        own = f": {roots}" if cluster.cluster_id else ""
+        yield Sentence(f"{name}: no copy can be read{own}", _BAD)
         return
     yield _describe_voters(cluster, name)
     for each in cluster.differences:

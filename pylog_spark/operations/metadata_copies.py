@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pylog_spark.options.arguments import said_as
-from storage_core.errors import ConfigError
+from storage_core.errors import ConfigError, PylogError
 from storage_core.maintenance.inspection import inspect_root
 from storage_core.maintenance.replication.metadata_copies import (
     ComparedCopies,
+    MetadataCopy,
     compare_copies,
     one_cluster,
     read_copy,
@@ -28,7 +29,7 @@ from storage_core.maintenance.replication.stray_adoption import (
 def list_metadata_copies(roots: Sequence[str | Path], *, now_ms: int) -> list[ComparedCopies]:
     """Return what the copies in some log directories say, cluster by cluster.
 
-    Nothing is written, and no lock is taken.
+    Nothing is written, and no lock is taken. A root that cannot be read is a copy with an error.
 
     Args:
         roots: Paths of log directories, of brokers and controllers; those without a copy pass.
@@ -36,16 +37,22 @@ def list_metadata_copies(roots: Sequence[str | Path], *, now_ms: int) -> list[Co
 
     Raises:
         ConfigError: A root is not there.
-        StorageError: A root cannot be listed.
         PylogError: The records of two copies cannot be compared.
     """
-    copies = []
+    copies: dict[str, MetadataCopy] = {}
     for root in roots:
-        with said_as("ROOT", root):
-            view = inspect_root(root)
-        if view.metadata is not None:
-            copies.append(read_copy(view.files.location, view.properties, now_ms=now_ms))
-    return compare_copies(copies)
+        try:
+            with said_as("ROOT", root):
+                view = inspect_root(root)
+        except ConfigError:
+            raise
+        except PylogError as error:
+            copies[str(root)] = MetadataCopy(root=str(root), properties=None, error=str(error))
+            continue
+        location = view.files.location
+        if view.metadata is not None and location not in copies:
+            copies[location] = read_copy(location, view.properties, now_ms=now_ms)
+    return compare_copies(copies.values())
 
 
 def promote_copy(

@@ -51,6 +51,31 @@ def test_a_copy_that_cannot_be_read_is_a_row_with_its_error(pylog, roots: list[P
     assert [row["root"] for row in rows[:3] if row["error"]] == [str(roots[0])]
 
 
+def test_a_root_that_cannot_be_read_hides_no_other(pylog, roots: list[Path]):
+    """Its row has no identity: the sentence under it names the root."""
+    (roots[0] / "meta.properties").write_text("version=99\n")
+    shown = pylog("metadata", "show", *roots)
+    assert shown.exit_code == ExitCode.PARTLY_FAILED
+    text = " ".join(shown.stdout.split())
+    assert "meta.properties: version: expected 0 or 1, found 99" in text
+    assert f"no cluster id in {roots[0]}: no copy can be read" in text
+    assert "1 voter by the last election in the log: 0" in text
+    rows = rows_of(pylog("metadata", "show", *roots, "--output", "json"))
+    assert {row["node_id"] for row in rows if row["type"] == "metadata_copy"} == {None, 2, 3}
+    (quorum,) = [row for row in rows if row.get("cluster_id", "") is None and "majority" in row]
+    assert quorum["log_end_offset"] is None
+    refused = pylog("metadata", "promote", *roots, "--into", f"0={roots[0].parent}")
+    assert refused.exit_code == ExitCode.USAGE
+    assert f"ROOT={roots[0]}: cannot be read" in refused.stderr
+
+
+def test_a_copy_without_a_node_id_is_nobodys_and_one_copy_is_shown_once(pylog, roots: list[Path]):
+    (roots[0] / "meta.properties").unlink()
+    rows = rows_of(pylog("metadata", "show", roots[0], roots[0], "--output", "json"))
+    assert [row["type"] for row in rows] == ["metadata_copy", "metadata_quorum"]
+    assert (rows[0]["is_voter"], rows[0]["error"]) == (None, None)
+
+
 def test_a_voter_gets_a_copy_once(pylog, roots: list[Path], tmp_path: Path):
     target = tmp_path / "controller"
     target.mkdir()
