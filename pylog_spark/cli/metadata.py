@@ -327,8 +327,8 @@ def _after_promotions(cluster: ComparedCopies, promotions: Sequence[Promotion]) 
     missing = cluster.majority - len(with_copy)
     if missing > 0:
         yield Sentence(
-            f"no leader yet: {count_text(missing, 'more voter')} of {len(cluster.voters)} "
-            "have to get a copy",
+            f"no leader yet: of {count_text(len(cluster.voters), 'voter')}, {missing} more must "
+            "get a copy",
             "yellow",
         )
     yield "start the controllers first, then the brokers"

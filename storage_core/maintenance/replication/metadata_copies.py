@@ -196,7 +196,11 @@ class ComparedCopies:
 
     @property
     def committed_offset(self) -> int:
-        """Offset below which all is committed for certain."""
+        """Offset below which a majority or a snapshot has all.
+
+        A majority's records of an earlier epoch may yet be cut by a voter with a later one: Raft
+        commits them only with a record of the epoch whose leader sends them.
+        """
         snapshots = [copy.snapshot_offset for copy in self.copies]
         return max(*snapshots, self.majority_offset or 0)
 

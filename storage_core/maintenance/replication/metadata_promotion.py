@@ -302,4 +302,5 @@ def _remove_unfinished(directory: Path) -> None:
         for name in folder_names(directory):
             is_ours = name.startswith(f"{CLUSTER_METADATA_DIRECTORY}.")
             if is_ours and name.endswith(_UNFINISHED_SUFFIX):
-                shutil.rmtree(directory / name)
+                with storage_errors(directory / name):
+                    shutil.rmtree(directory / name)

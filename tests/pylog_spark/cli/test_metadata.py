@@ -10,6 +10,7 @@ from pylog_spark.exit_code import ExitCode
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from tests.kit.cluster_truth import Cluster
 from tests.storage_core.catalog import metadata_bytes as md
+from tests.storage_core.maintenance.replication.test_metadata_copies import copy_of, elected, led
 
 
 @pytest.fixture
@@ -113,3 +114,13 @@ def test_what_is_no_node_and_folder_is_wrong_usage(pylog, roots: list[Path], tex
     refused = pylog("metadata", "promote", *roots, "--into", text)
     assert refused.exit_code == ExitCode.USAGE
     assert "expected a node id and a folder: 3=/var/lib/kafka" in refused.stderr
+
+
+def test_voters_that_a_majority_still_lacks_are_counted(pylog, tmp_path: Path):
+    copy = copy_of(tmp_path, 7, [elected(1, leader=1, voters=(1, 2, 3)), led(1, 1)])
+    Path(copy.root, "meta.properties").write_text("version=1\ncluster.id=one\nnode.id=7\n")
+    (tmp_path / "new").mkdir()
+    planned = pylog(
+        "metadata", "promote", copy.root, "--into", f"1={tmp_path / 'new'}", "--dry-run"
+    )
+    assert "no leader yet: of 3 voters, 1 more must get a copy" in planned.stdout

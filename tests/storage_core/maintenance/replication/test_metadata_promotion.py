@@ -189,6 +189,15 @@ def test_a_directory_that_is_only_formatted_gets_the_copy(copies, target: Path):
     assert {path.name for path in target.iterdir()} - {".lock"} == {"meta.properties", log.name}
 
 
+def test_a_link_in_the_place_of_what_a_kill_left_is_named(copies, tmp_path: Path, target: Path):
+    link = target / f"{CLUSTER_METADATA_DIRECTORY}.1-delete"
+    link.symlink_to(tmp_path)
+    (promotion,) = plan(copies, (3, target))
+    with pytest.raises(StorageError, match=link.name):
+        promote(promotion)
+    assert tmp_path.is_dir()
+
+
 def test_a_node_that_runs_is_refused(copies, target: Path):
     (promotion,) = plan(copies, (3, target))
     with LogDirectoryLock(target), pytest.raises(GuardRefusedError, match="is locked by"):
