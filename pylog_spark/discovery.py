@@ -67,7 +67,8 @@ def resolve_roots(
                 "ROOT", root, f"is the same directory as {by_identity[identity].location}"
             )
         says_itself = names_manifest(str(root))
-        root_role = role or (Role.MANAGED if says_itself else guess_role(location))
+        explicit_role = role or (Role.MANAGED if says_itself else None)
+        root_role = explicit_role or guess_role(location)
         path = local_path(location)
         if path is not None and not root_role.facts.has_manifests:
             with nullcontext() if must_open else suppress(StorageError):
@@ -76,7 +77,7 @@ def resolve_roots(
             reason = f"{META_PROPERTIES_FILE} lies there: it is a broker's, say --role broker"
             raise ConfigError("ROOT", root, reason)
         by_identity[identity] = LogRoot(
-            location=location, role=root_role, is_said=role is not None or says_itself
+            location=location, role=root_role, is_said=explicit_role is not None
         )
     if not by_identity:
         raise ConfigError("ROOT", None, "expected at least one log directory")
