@@ -122,6 +122,16 @@ def test_after_a_crash_of_the_machine_nothing_is_believed(directory, monkeypatch
     assert not (directory / CLEAN_SHUTDOWN_FILE).exists()
 
 
+def test_a_marker_from_before_a_crash_of_the_machine_is_not_put_back(directory, monkeypatch):
+    root = HeldBrokerRoot(str(directory), run_id="killed", mark_clean=True)
+    root.__enter__()
+    root.begin_writing()
+    root._lock.release()
+    assert resume_killed_runs(directory).marker is not None
+    monkeypatch.setattr(killed_runs, "current_boot", lambda: "another")
+    assert resume_killed_runs(directory).marker is None
+
+
 def test_where_nobody_can_tell_a_crash_of_the_machine_nothing_is_believed(directory, monkeypatch):
     for module in (commit_claim, killed_runs):
         monkeypatch.setattr(module, "current_boot", lambda: None)

@@ -257,6 +257,7 @@ def test_the_snapshot_that_a_broker_starts_with_is_compared_too(root):
         ("0\n2\n0 0\n3 15\n", True),
         ("0\n2\n0 5\n3 15\n", True),  # begins at the log start, as a broker trims it
         ("0\n3\n0 0\n2 15\n3 15\n", False),
+        ("0\n3\n0 0\n3 15\n3 17\n", False),
         ("0\n3\n0 0\n3 15\n4 40\n", True),  # elected, and nothing written yet
         ("0\n2\n0 0\n3 16\n", False),
         ("0\n2\n0 0\n3 12\n", False),
