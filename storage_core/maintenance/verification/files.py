@@ -13,6 +13,7 @@ from storage_core.filenames import (
     LEADER_EPOCH_FILE,
     LOG_SUFFIX,
     MANIFEST_FILE,
+    MAX_OFFSET,
     OFFSET_INDEX_SUFFIX,
     PARTITION_METADATA_FILE,
     QUORUM_STATE_FILE,
@@ -149,7 +150,8 @@ def check_folders(
     last = files.segments[-1].base_offset if files.segments else 0
     opened = {LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, QUORUM_STATE_FILE}
     opened |= {segment_file(last, suffix) for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)}
-    opened.add(segment_file(log_end_offset, SNAPSHOT_SUFFIX))
+    if log_end_offset <= MAX_OFFSET:  # a hostile batch may end at the last offset that there is
+        opened.add(segment_file(log_end_offset, SNAPSHOT_SUFFIX))
     for name in names:
         message = "expected a file, found a folder"
         if name in opened or kind_of(name) == TXN_INDEX_SUFFIX:

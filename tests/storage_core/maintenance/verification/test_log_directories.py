@@ -9,7 +9,8 @@ import pytest
 from storage_core.catalog.roles import Role
 from storage_core.errors import StorageError
 from storage_core.filenames import META_PROPERTIES_FILE, PARTITION_METADATA_FILE
-from storage_core.maintenance.verification.files import sort_files
+from storage_core.maintenance.verification.collector import FindingCollector
+from storage_core.maintenance.verification.files import check_folders, sort_files
 from storage_core.maintenance.verification.findings import Code, Severity
 from storage_core.maintenance.verification.log_directories import verify_log_directories
 from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
@@ -213,3 +214,11 @@ def test_verification_changes_nothing(tmp_path):
     before = state()
     root.findings(is_deep=True)
     assert state() == before
+
+
+def test_a_log_that_ends_behind_the_last_offset_there_is_has_its_folders_checked():
+    findings = FindingCollector()
+    check_folders(
+        ["leader-epoch-checkpoint"], sort_files([]), log_end_offset=2**63, findings=findings
+    )
+    assert [each.code for each in findings.findings()] == [Code.FILE_IS_FOLDER]
