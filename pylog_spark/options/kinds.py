@@ -209,9 +209,13 @@ def _read_topic_dump(label: str, file: str | Path) -> "TopicDump":
         raise ConfigError(label, path, str(error)) from error
 
 
+def _is_node_id(text: str) -> bool:
+    return text.isascii() and text.isdigit() and int(text) <= _MAX_INT32
+
+
 def _read_number_list(label: str, text: str) -> tuple[int, ...]:
     numbers = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and int(part) <= _MAX_INT32 for part in numbers):
+    if not all(map(_is_node_id, numbers)):
         raise ConfigError(label, text, "expected node ids with commas between: 2,3")
     if len(set(map(int, numbers))) < len(numbers):
         raise ConfigError(label, text, "expected each node id once")
@@ -222,8 +226,7 @@ def _read_folders_of_nodes(label: str, texts: Iterable[str]) -> dict[int, Path]:
     folders: dict[int, Path] = {}
     for text in texts:
         node, _, folder = text.partition("=")
-        is_node = node.isascii() and node.isdigit() and int(node) <= _MAX_INT32
-        if not is_node or not folder:
+        if not _is_node_id(node) or not folder:
             raise ConfigError(label, text, "expected a node id and a folder: 3=/var/lib/kafka")
         if int(node) in folders:
             raise ConfigError(label, text, "expected each node id once")

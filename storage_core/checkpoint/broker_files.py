@@ -19,7 +19,7 @@ voted for has a directory id too.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from storage_core.checkpoint.checkpoint_files import INT_MAX, LONG_MAX, parse_number
 from storage_core.checkpoint.kafka_uuid import ZERO_UUID, is_reserved_directory_id, parse_uuid
@@ -229,9 +229,7 @@ def parse_clean_shutdown(data: bytes) -> CleanShutdown:
     except ValueError:
         return CleanShutdown()
     epoch = content.get("brokerEpoch") if isinstance(content, dict) else None
-    if type(epoch) is not int or not -LONG_MAX - 1 <= epoch <= LONG_MAX:
-        return CleanShutdown()
-    return CleanShutdown(broker_epoch=epoch)
+    return CleanShutdown(broker_epoch=epoch) if _is_number(epoch, LONG_MAX) else CleanShutdown()
 
 
 def encode_clean_shutdown(broker_epoch: int = UNKNOWN_BROKER_EPOCH) -> bytes:
@@ -270,7 +268,7 @@ def parse_quorum_state(data: bytes, *, file: str) -> dict[str, Any]:
     return {_QUORUM_STATE_FIELDS[name]: value for name, value in parsed.items()}
 
 
-def _is_number(value: object, largest: int) -> bool:
+def _is_number(value: object, largest: int) -> TypeGuard[int]:
     return type(value) is int and -largest - 1 <= value <= largest
 
 
