@@ -8,7 +8,6 @@ from typing import Any, Final
 from pylog_spark.cli.runner import Call, Work, load_options, prepare_roots
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.metadata_copies import adopt_strays, list_metadata_copies, promote_copy
-from pylog_spark.options import JobOptions
 from pylog_spark.options.declared import DRY_RUN, INTO, ROOTS
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import (
@@ -41,7 +40,6 @@ from storage_core.maintenance.replication.metadata_copies import (
 )
 from storage_core.maintenance.replication.metadata_promotion import Promotion
 from storage_core.maintenance.replication.stray_adoption import StrayDirectory
-from storage_core.roots.open_root import LogRoot
 from storage_core.wording import count_text
 
 _BAD: Final = "bold red"
@@ -70,12 +68,67 @@ _COPY_TABLE: Final = TableKind(
 )
 
 
+_PROMOTION_TABLE: Final = TableKind(
+    columns=(
+        number_column("node", "node_id", rank=0),
+        STATUS,
+        number_column("end", "log_end_offset", rank=1),
+        number_column("epoch", "last_epoch", rank=3),
+        number_column("files", "files", rank=5),
+        size_column("bytes", "size_bytes", rank=4),
+        text_column("copy of", "source", rank=2, folds=True),
+    ),
+)
+_STRAY_KEYS: Final = (
+    "root",
+    "directory",
+    "topic_id",
+    "topic",
+    "partition",
+    "status",
+    "reason",
+    "detail",
+)
+_STRAY_TABLE: Final = TableKind(
+    columns=(
+        PARTITION,
+        STATUS,
+        text_column("reason", "reason", rank=1, empty=NOTHING),
+        text_column("directory", "directory", rank=2, folds=True),
+    ),
+    note=lambda row: row["detail"],
+)
+_OF_ELECTION: Final = ("leader_id", "leader_epoch", "voted_id", "voted_directory_id")
+_COPY_KEYS: Final = (
+    "root",
+    "cluster_id",
+    "node_id",
+    "directory_id",
+    "is_voter",
+    "may_lead",
+    "log_start_offset",
+    "log_end_offset",
+    "last_epoch",
+    "last_timestamp_ms",
+    "snapshot",
+    "snapshot_offset",
+    "size_bytes",
+    "topics",
+    "partitions",
+    "brokers",
+    "feature_levels",
+    "kraft_version",
+    "leader_id",
+    "leader_epoch",
+    "voted_id",
+    "voted_directory_id",
+    "notes",
+    "error",
+)
+
+
 def _prepare(line: CommandLine) -> Call:
     return Call(line=line, options=load_options(line))
-
-
-def _operate(call: Call, _: Any) -> list[ComparedCopies]:
-    return list_metadata_copies(call.line[ROOTS], now_ms=call.options.now_ms)
 
 
 def _view(_: Call, clusters: Sequence[ComparedCopies]) -> View:
@@ -125,65 +178,38 @@ def _lines(clusters: Sequence[ComparedCopies]) -> Iterator[OutputLine]:
         )
 
 
-_COPY_KEYS: Final = (
-    "root",
-    "cluster_id",
-    "node_id",
-    "directory_id",
-    "is_voter",
-    "may_lead",
-    "log_start_offset",
-    "log_end_offset",
-    "last_epoch",
-    "last_timestamp_ms",
-    "snapshot",
-    "snapshot_offset",
-    "size_bytes",
-    "topics",
-    "partitions",
-    "brokers",
-    "feature_levels",
-    "kraft_version",
-    "leader_id",
-    "leader_epoch",
-    "voted_id",
-    "voted_directory_id",
-    "notes",
-    "error",
-)
-
-
 def _row_of(cluster: ComparedCopies, copy: MetadataCopy) -> Row:
     """Return a copy's row for programs, under ``_COPY_KEYS``."""
+    row = dict.fromkeys(_COPY_KEYS) | {
+        "root": copy.root,
+        "cluster_id": copy.cluster_id,
+        "node_id": copy.node_id,
+        "directory_id": None if copy.properties is None else copy.properties.directory_id,
+        "is_voter": _is_voter(cluster, copy),
+        "may_lead": cluster.may_lead(copy),
+        "notes": [],
+        "error": copy.error or None,
+    }
     metadata = copy.metadata
-    is_read = metadata is not None
-    values = (
-        copy.root,
-        copy.cluster_id,
-        copy.node_id,
-        None if copy.properties is None else copy.properties.directory_id,
-        _is_voter(cluster, copy),
-        cluster.may_lead(copy),
-        copy.log_start_offset if is_read else None,
-        copy.log_end_offset if is_read else None,
-        copy.last_epoch if is_read else None,
-        None if metadata is None or metadata.last_timestamp_ms < 0 else metadata.last_timestamp_ms,
-        None if metadata is None else metadata.snapshot,
-        copy.snapshot_offset if is_read else None,
-        copy.size_bytes if is_read else None,
-        None if metadata is None else len(metadata.topics),
-        None if metadata is None else sum(len(t.partitions) for t in metadata.topics.values()),
-        None if metadata is None else sorted(metadata.brokers),
-        None if metadata is None else dict(metadata.feature_levels),
-        copy.quorum.kraft_version if is_read else None,
-        *(copy.election.get(name) for name in _OF_ELECTION),
-        [] if metadata is None else list(metadata.notes),
-        copy.error or None,
-    )
-    return dict(zip(_COPY_KEYS, values, strict=True))
-
-
-_OF_ELECTION: Final = ("leader_id", "leader_epoch", "voted_id", "voted_directory_id")
+    if metadata is None:
+        return row
+    last_ms = metadata.last_timestamp_ms
+    return row | {
+        "log_start_offset": copy.log_start_offset,
+        "log_end_offset": copy.log_end_offset,
+        "last_epoch": copy.last_epoch,
+        "last_timestamp_ms": None if last_ms < 0 else last_ms,
+        "snapshot": metadata.snapshot,
+        "snapshot_offset": copy.snapshot_offset,
+        "size_bytes": copy.size_bytes,
+        "topics": len(metadata.topics),
+        "partitions": sum(len(topic.partitions) for topic in metadata.topics.values()),
+        "brokers": sorted(metadata.brokers),
+        "feature_levels": dict(metadata.feature_levels),
+        "kraft_version": copy.quorum.kraft_version,
+        **{name: copy.election.get(name) for name in _OF_ELECTION},
+        "notes": list(metadata.notes),
+    }
 
 
 def _is_voter(cluster: ComparedCopies, copy: MetadataCopy) -> bool | None:
@@ -334,32 +360,6 @@ def _after_promotions(cluster: ComparedCopies, promotions: Sequence[Promotion]) 
     yield "start the controllers first, then the brokers"
 
 
-_PROMOTION_TABLE: Final = TableKind(
-    columns=(
-        number_column("node", "node_id", rank=0),
-        STATUS,
-        number_column("end", "log_end_offset", rank=1),
-        number_column("epoch", "last_epoch", rank=3),
-        number_column("files", "files", rank=5),
-        size_column("bytes", "size_bytes", rank=4),
-        text_column("copy of", "source", rank=2, folds=True),
-    ),
-)
-
-
-def _prepare_adoption(line: CommandLine) -> Call:
-    return prepare_roots(line, _check_of_brokers, partial(check_roots, are_of_brokers=True))
-
-
-def _check_of_brokers(roots: Sequence[LogRoot], _: JobOptions) -> None:
-    check_of_brokers(roots, "only brokers set directories aside")
-
-
-def _adopt(call: Call, _: Any) -> list[StrayDirectory]:
-    options = call.options
-    return adopt_strays(call.locations, now_ms=options.now_ms, dry_run=options.dry_run)
-
-
 def _view_strays(call: Call, strays: Sequence[StrayDirectory]) -> View:
     status = Status.PLANNED if call.options.dry_run else Status.DONE
     rows = [
@@ -391,29 +391,24 @@ def _view_strays(call: Call, strays: Sequence[StrayDirectory]) -> View:
     )
 
 
-_STRAY_KEYS: Final = (
-    "root",
-    "directory",
-    "topic_id",
-    "topic",
-    "partition",
-    "status",
-    "reason",
-    "detail",
-)
-_STRAY_TABLE: Final = TableKind(
-    columns=(
-        PARTITION,
-        STATUS,
-        text_column("reason", "reason", rank=1, empty=NOTHING),
-        text_column("directory", "directory", rank=2, folds=True),
-    ),
-    note=lambda row: row["detail"],
-)
-ADOPT: Final = Work(
-    name="metadata adopt", prepare=_prepare_adoption, operate=_adopt, view=_view_strays
+SHOW: Final = Work(
+    name="metadata show",
+    prepare=_prepare,
+    operate=lambda call, _: list_metadata_copies(call.line[ROOTS], now_ms=call.options.now_ms),
+    view=_view,
 )
 PROMOTE: Final = Work(
     name="metadata promote", prepare=_prepare, operate=_promote, view=_view_promotions
 )
-SHOW: Final = Work(name="metadata show", prepare=_prepare, operate=_operate, view=_view)
+ADOPT: Final = Work(
+    name="metadata adopt",
+    prepare=lambda line: prepare_roots(
+        line,
+        lambda roots, _: check_of_brokers(roots, "only brokers set directories aside"),
+        partial(check_roots, are_of_brokers=True),
+    ),
+    operate=lambda call, _: adopt_strays(
+        call.locations, now_ms=call.options.now_ms, dry_run=call.options.dry_run
+    ),
+    view=_view_strays,
+)
