@@ -4,8 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pylog_spark.options.arguments import said_as
+from pylog_spark.run.catalogs import read_meta_properties
+from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
+from storage_core.catalog.roles import local_path
+from storage_core.checkpoint.broker_files import MetaProperties
 from storage_core.errors import ConfigError, PylogError
-from storage_core.maintenance.inspection import inspect_root
 from storage_core.maintenance.replication.metadata_copies import (
     ComparedCopies,
     MetadataCopy,
@@ -24,6 +27,7 @@ from storage_core.maintenance.replication.stray_adoption import (
     adopt,
     plan_adoptions,
 )
+from storage_core.roots.open_root import find_root
 
 
 def list_metadata_copies(roots: Sequence[str | Path], *, now_ms: int) -> list[ComparedCopies]:
@@ -42,16 +46,15 @@ def list_metadata_copies(roots: Sequence[str | Path], *, now_ms: int) -> list[Co
     copies: dict[str, MetadataCopy] = {}
     for root in roots:
         try:
-            with said_as("ROOT", root):
-                view = inspect_root(root)
+            path, properties = _locate(root)
         except ConfigError:
             raise
         except PylogError as error:
             copies[str(root)] = MetadataCopy(root=str(root), properties=None, error=str(error))
             continue
-        location = view.files.location
-        if view.metadata is not None and location not in copies:
-            copies[location] = read_copy(location, view.properties, now_ms=now_ms)
+        has_copy = path is not None and (path / CLUSTER_METADATA_DIRECTORY).is_dir()
+        if has_copy and str(path) not in copies:
+            copies[str(path)] = read_copy(str(path), properties, now_ms=now_ms)
     return compare_copies(copies.values())
 
 
@@ -106,14 +109,12 @@ def adopt_strays(
     assert metadata is not None  # noqa: S101  # the copy was read
     owned = []
     for root in roots:
-        with said_as("ROOT", root):
-            view = inspect_root(root)
-        own = view.properties
+        path, own = _locate(root)
         if own is None or own.node_id is None or own.cluster_id != cluster.cluster_id:
             owner = "nobody's" if own is None else f"of node {own.node_id} in {own.cluster_id}"
             reason = f"expected a directory of cluster {cluster.cluster_id}, it is {owner}"
             raise ConfigError("ROOT", root, reason)
-        owned.append(OwnedDirectory(location=view.files.location, node_id=own.node_id))
+        owned.append(OwnedDirectory(location=str(path), node_id=own.node_id))
     strays = plan_adoptions(owned, metadata)
     due: dict[str, list[StrayDirectory]] = {}
     for stray in strays:
@@ -122,3 +123,18 @@ def adopt_strays(
     for of_root in due.values() if not dry_run else ():
         adopt(of_root)
     return strays
+
+
+def _locate(root: str | Path) -> tuple[Path | None, MetaProperties | None]:
+    """Return a log directory's path and owner.
+
+    Both are None for a root of another kind. Of a partition they are its log directory's.
+
+    Raises:
+        ConfigError: It is not there.
+        PylogError: It cannot be listed, or its ``meta.properties`` is malformed.
+    """
+    with said_as("ROOT", root):
+        files, _ = find_root(root)
+        path = None if files.has_manifests else local_path(files.location)
+        return path, None if path is None else read_meta_properties(str(path))

@@ -59,7 +59,6 @@ class MetadataBatch:
         base_offset: Offset of its first record.
         last_offset: Offset of its last record.
         timestamp_ms: Largest timestamp, epoch milliseconds.
-        epoch: Of the leader that wrote it.
         control_type: Number of its first control record's type, None for a batch of data.
         values: The records' offsets and values; none of a control batch.
         controls: The control records' offsets, keys and values.
@@ -68,7 +67,6 @@ class MetadataBatch:
     base_offset: int
     last_offset: int
     timestamp_ms: int
-    epoch: int
     control_type: int | None
     values: tuple[tuple[int, bytes], ...] = ()
     controls: tuple[tuple[int, bytes, bytes], ...] = ()
@@ -154,7 +152,8 @@ class MetadataFile:
             pairs = zip(columns.keys().to_pylist(), columns.values().to_pylist(), strict=True)
             for row, offset, (key, value) in zip(rows, offsets, pairs, strict=True):
                 if (key is not None) != batches.is_control[row] or value is None:
-                    reason = "expected a record without a key and with a value"
+                    keys = "with" if batches.is_control[row] else "without"
+                    reason = f"expected a record {keys} a key and with a value"
                     raise CorruptClusterMetadataError(str(self._path), offset, reason)
                 if key is None:
                     values.setdefault(row, []).append((offset, value))
@@ -166,7 +165,6 @@ class MetadataFile:
                 base_offset=int(batches.base_offset[row]),
                 last_offset=int(batches.last_offset[row]),
                 timestamp_ms=int(batches.max_timestamp[row]),
-                epoch=int(batches.leader_epoch[row]),
                 control_type=int(batches.control_type[row]) if is_control else None,
                 values=tuple(values.get(row, ())),
                 controls=tuple(controls.get(row, ())),
@@ -299,39 +297,19 @@ class Voter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumElection:
-    """An election of the metadata log's leader, in its own record.
-
-    Attributes:
-        epoch: The leader's epoch.
-        offset: Offset of the record.
-        timestamp_ms: Time of the record, epoch milliseconds.
-        leader_id: Node id of the leader.
-        voters: Who could vote.
-        granting_voters: Who voted for it.
-    """
-
-    epoch: int
-    offset: int
-    timestamp_ms: int
-    leader_id: int
-    voters: tuple[Voter, ...]
-    granting_voters: tuple[Voter, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumRecords:
     """The control records of a copy of the metadata log.
 
     Attributes:
         kraft_version: Level of ``kraft.version``: from 1 on the log has the voters.
         voters: Voters by the last record about them; empty without one.
-        election: The last one; None where a snapshot has replaced its record.
+        electors: Who could vote in the last election; empty where a snapshot has replaced its
+            record.
     """
 
     kraft_version: int = 0
     voters: tuple[Voter, ...] = ()
-    election: QuorumElection | None = None
+    electors: tuple[Voter, ...] = ()
 
 
 def read_quorum(directory: Path) -> tuple[ClusterMetadata, QuorumRecords]:
@@ -433,11 +411,6 @@ class _ImageFeed:
     def _note(self, record: MetadataRecord, offset: int, timestamp_ms: int) -> None:
         """Take note of a record that was applied."""
 
-    def _note_control(
-        self, batch: MetadataBatch, offset: int, record: DecodedRecord, *, file: str
-    ) -> None:
-        """Take note of a control record."""
-
     def _apply(self, batch: MetadataBatch, path: Path, *, first_offset: int) -> None:
         file = str(path)
         for offset, value in batch.values:
@@ -445,10 +418,6 @@ class _ImageFeed:
                 record = decode_metadata_record(value, file=file, offset=offset)
                 self._image.apply(record, file=file, offset=offset)
                 self._note(record, offset, batch.timestamp_ms)
-        for offset, key, value in batch.controls:
-            if offset >= first_offset:
-                control = decode_internal_record(CLUSTER_METADATA_TOPIC, key, value)
-                self._note_control(batch, offset, control, file=file)
         self._last_timestamp_ms = max(self._last_timestamp_ms, batch.timestamp_ms)
 
 
@@ -504,11 +473,14 @@ class _QuorumFeed(_ImageFeed):
         super().__init__(directory)
         self.records = QuorumRecords()
 
-    def _note_control(
-        self, batch: MetadataBatch, offset: int, record: DecodedRecord, *, file: str
-    ) -> None:
-        if record.type_id not in _ABOUT_THE_QUORUM:
-            return
+    def _apply(self, batch: MetadataBatch, path: Path, *, first_offset: int) -> None:
+        super()._apply(batch, path, first_offset=first_offset)
+        for offset, key, value in batch.controls:
+            record = decode_internal_record(CLUSTER_METADATA_TOPIC, key, value)
+            if offset >= first_offset and record.type_id in _ABOUT_THE_QUORUM:
+                self._note_control(record, str(path), offset)
+
+    def _note_control(self, record: DecodedRecord, file: str, offset: int) -> None:
         if record.value is None:
             raise CorruptClusterMetadataError(file, offset, record.reason)
         fields = record.value
@@ -518,28 +490,19 @@ class _QuorumFeed(_ImageFeed):
             case ControlType.KRAFT_VOTERS:
                 self.records = replace(self.records, voters=_voters(fields["voters"]))
             case ControlType.LEADER_CHANGE:
-                election = QuorumElection(
-                    epoch=batch.epoch,
-                    offset=offset,
-                    timestamp_ms=batch.timestamp_ms,
-                    leader_id=fields["leader_id"],
-                    voters=_voters(fields["voters"]),
-                    granting_voters=_voters(fields["granting_voters"]),
-                )
-                self.records = replace(self.records, election=election)
+                self.records = replace(self.records, electors=_voters(fields["voters"]))
 
 
 def _voters(rows: Iterable[Fields]) -> tuple[Voter, ...]:
-    return tuple(
-        Voter(
-            node_id=row["voter_id"],
-            directory_id=None
-            if row.get("voter_directory_id") in {None, NO_UUID}
-            else row["voter_directory_id"],
-            endpoints=tuple(
-                f"{each['name']}://{each['host']}:{each['port']}"
-                for each in row.get("endpoints", ())
-            ),
-        )
-        for row in rows
+    return tuple(map(_voter, rows))
+
+
+def _voter(row: Fields) -> Voter:
+    directory_id = row.get("voter_directory_id")
+    return Voter(
+        node_id=row["voter_id"],
+        directory_id=None if directory_id == NO_UUID else directory_id,
+        endpoints=tuple(
+            f"{each['name']}://{each['host']}:{each['port']}" for each in row.get("endpoints", ())
+        ),
     )

@@ -117,7 +117,6 @@ def read_copy(root: str, properties: MetaProperties | None, *, now_ms: int) -> M
 def _read(root: str, properties: MetaProperties | None, now_ms: int) -> MetadataCopy:
     directory = Path(root, CLUSTER_METADATA_DIRECTORY)
     store = LocalStore(directory)
-    files = store.list_files()
     # No checkpoint and no marker is about this log: a node recovers all of it.
     log = open_log(
         store,
@@ -128,13 +127,11 @@ def _read(root: str, properties: MetaProperties | None, now_ms: int) -> Metadata
     )
     start, end = log.log_start_offset, log.log_end_offset
     last_epoch = log.epochs[-1].epoch if log.epochs else -1
-    snapshots = [(parse_cluster_snapshot(file.name), file.size_bytes) for file in files]
-    finished = [(name, size) for name, size in snapshots if name is not None]
-    (snapshot_end, snapshot_epoch), _ = max(finished, default=((0, -1), 0))
+    metadata, quorum = read_quorum(directory)
+    snapshot_end, snapshot_epoch = parse_cluster_snapshot(metadata.snapshot or "") or (0, -1)
     has_log = (snapshot_epoch, snapshot_end) <= (last_epoch, end)
     if not has_log:  # a start goes on from the snapshot, with an empty log
         start, end, last_epoch = snapshot_end, snapshot_end, snapshot_epoch
-    metadata, quorum = read_quorum(directory)
     election: Mapping[str, Any] = {}
     if store.has(QUORUM_STATE_FILE):
         data = store.read_file(QUORUM_STATE_FILE, limit_bytes=MAX_QUORUM_STATE_BYTES)
@@ -147,7 +144,8 @@ def _read(root: str, properties: MetaProperties | None, now_ms: int) -> Metadata
         log_end_offset=end,
         last_epoch=last_epoch,
         snapshot_offset=snapshot_end,
-        size_bytes=log.size_bytes + sum(size for _, size in finished),
+        size_bytes=log.size_bytes
+        + sum(each.size_bytes for each in store.list_files() if parse_cluster_snapshot(each.name)),
         metadata=metadata,
         quorum=quorum,
         election=election,
@@ -293,8 +291,8 @@ def _find_voters(
     for copy in copies:
         if copy.quorum.voters:
             return copy.quorum.voters, VotersSource.RECORD
-        if copy.quorum.election is not None:
-            return copy.quorum.election.voters, VotersSource.ELECTION
+        if copy.quorum.electors:
+            return copy.quorum.electors, VotersSource.ELECTION
         named = copy.election.get("current_voters")
         if named:
             return tuple(Voter(node_id=each["voterId"]) for each in named), VotersSource.STATE

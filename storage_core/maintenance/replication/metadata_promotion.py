@@ -50,8 +50,8 @@ from storage_core.store.local import LocalStore, make_folder, storage_errors
 _UNFINISHED_SUFFIX: Final = "-delete"
 # Elections that no copy knows of happened in between, perhaps.
 _EPOCH_MARGIN: Final = 100
-# The only file of a metadata log that ``kafka-storage format`` has just made.
-_BOOTSTRAP_SNAPSHOT: Final = "00000000000000000000-0000000000.checkpoint"
+# End and epoch of the only file that ``kafka-storage format`` makes in a metadata log.
+_BOOTSTRAP_SNAPSHOT: Final = (0, 0)
 _OTHER_FILES: Final = frozenset({LEADER_EPOCH_FILE, PARTITION_METADATA_FILE})
 
 
@@ -282,7 +282,7 @@ def _has_copy(directory: Path, files: Sequence[FileInfo]) -> bool:
         if not is_there(log, may_be_link=True):
             return False
     store = LocalStore(log)
-    if [entry.name for entry in store.scan()] == [_BOOTSTRAP_SNAPSHOT]:
+    if [parse_cluster_snapshot(entry.name) for entry in store.scan()] == [_BOOTSTRAP_SNAPSHOT]:
         return False
     there = {file.name: file.size_bytes for file in store.list_files()}
     if there.pop(QUORUM_STATE_FILE, None) is not None and there == {
