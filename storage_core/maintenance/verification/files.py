@@ -127,7 +127,9 @@ def check_names(files: PartitionFiles, findings: FindingCollector) -> None:
             (CLUSTER_SNAPSHOT_SUFFIX, CHECKPOINT_DELETED_SUFFIX)
         ):
             continue
-        if name.endswith(SWAP_SUFFIX):
+        if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)) and offset_of(name) is None:
+            findings.add(Code.FILE_NAME_INVALID, "expected an offset before the suffix", file=name)
+        elif name.endswith(SWAP_SUFFIX):
             findings.add(Code.SWAP_UNFINISHED, "a swap was under way", file=name)
         elif name.startswith(SCRATCH_PREFIX) or name.endswith(_OURS_OR_GOING):
             findings.add(Code.LEFTOVER, "left by a deletion, a cleaning or a crash", file=name)

@@ -13,7 +13,7 @@ import pytest
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.config import CleanerConfig, LogConfig
-from storage_core.errors import UnsupportedFormatError
+from storage_core.errors import InvalidNameError, UnsupportedFormatError
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,
@@ -407,6 +407,20 @@ def test_what_the_loader_refuses_for_its_age_is_what_is_found_to_be_an_error(roo
     with refusal:
         recover_partition(root.partition, config=CONFIG, cleaner=CleanerConfig(), now_ms=NOW_MS)
     assert root.file(0).exists() != is_refused
+
+
+@pytest.mark.item("SEG-02")
+@pytest.mark.parametrize("suffix", [".cleaned", ".swap"])
+def test_a_file_of_a_cleaning_without_an_offset_is_what_stops_a_broker(root, suffix):
+    name = LEADER_EPOCH_FILE + suffix
+    (root.partition / name).write_text("0\n0\n")
+    found = {
+        (finding.code, finding.severity) for finding in root.findings() if finding.file == name
+    }
+    assert found == {(Code.FILE_NAME_INVALID, Severity.FATAL)}
+    with pytest.raises(InvalidNameError, match=name):
+        recover_partition(root.partition, config=CONFIG, cleaner=CleanerConfig(), now_ms=NOW_MS)
+    assert (root.partition / name).exists()
 
 
 @pytest.mark.item("IDX-18")
