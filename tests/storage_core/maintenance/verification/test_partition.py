@@ -250,6 +250,21 @@ def test_the_snapshot_that_a_broker_starts_with_is_compared_too(root):
         assert [f.file for f in found] == [root.file(40, ".snapshot").name] * is_found
 
 
+@pytest.mark.parametrize(("epoch", "is_found"), [(0, True), (1, False), (2, False)])
+def test_a_snapshot_knows_the_epoch_of_a_marker_that_compaction_emptied(root, epoch, is_found):
+    """The epoch before it is that of a marker with its record: 1."""
+    kept = marker(30, COMMITS, ControlType.COMMIT, leader_epoch=3)
+    kept = dataclasses.replace(kept, producer_epoch=1)
+    emptied = dataclasses.replace(kept, base_offset=34, producer_epoch=2, records=())
+    entry = ProducerSpec(producer_id=COMMITS, producer_epoch=epoch)
+    batches = (kept, emptied, segments()[3].batches[1])
+    last = SegmentSpec(base_offset=30, batches=batches, producers=())
+    root.write_segments([*segments()[:3], last])
+    root.file(40, ".snapshot").write_bytes(encode_producer_snapshot([entry]))
+    found = [f.file for f in root.findings(is_deep=True) if f.code is Code.SNAPSHOT_WRONG]
+    assert found == [root.file(40, ".snapshot").name] * is_found
+
+
 @pytest.mark.item("CKP-14")
 @pytest.mark.parametrize(
     ("text", "is_right"),
