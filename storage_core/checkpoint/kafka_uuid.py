@@ -40,9 +40,18 @@ def parse_uuid(text: str) -> str:
     return encode_uuid(base64.urlsafe_b64decode(text[:22] + "=="))
 
 
+def decode_uuid(text: str) -> bytes:
+    """Return the 16 bytes of an id.
+
+    Raises:
+        ValueError: The text is not that of a 128-bit id.
+    """
+    return base64.urlsafe_b64decode(parse_uuid(text) + "==")
+
+
 def is_reserved_directory_id(text: str) -> bool:
     """Whether Kafka gives a directory id a special meaning, such as LOST."""
-    value = base64.urlsafe_b64decode(text + "==")
+    value = decode_uuid(text)
     high = int.from_bytes(value[:8])
     low = int.from_bytes(value[8:], signed=True)
     return high == 0 and low < _RESERVED_DIRECTORY_IDS

@@ -1,4 +1,4 @@
-"""Decode a record of an internal topic: type, key, value.
+"""Decode and encode records of internal topics: type, key, value.
 
 ::
 
@@ -16,7 +16,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from storage_core.errors import MalformedMessageError
 from storage_core.filenames import (
@@ -27,6 +27,7 @@ from storage_core.filenames import (
 )
 from storage_core.messages.control_records import CONTROL_RECORDS
 from storage_core.messages.field_reader import FieldReader
+from storage_core.messages.field_writer import FieldWriter
 from storage_core.messages.group_records import (
     CONSUMER_ASSIGNMENT,
     CONSUMER_SUBSCRIPTION,
@@ -130,6 +131,45 @@ def read_metadata_frame(reader: FieldReader) -> tuple[int, int]:
     if frame_version != _FRAME_VERSION:
         raise reader.error(f"expected frame version {_FRAME_VERSION}, found {frame_version}")
     return reader.unsigned_varint(), reader.unsigned_varint()
+
+
+def encode_metadata_record(type_id: int, version: int, fields: Mapping[str, Any]) -> bytes:
+    """Return the value of a record of the cluster's metadata.
+
+    Args:
+        type_id: Number of its type.
+        version: Of the type.
+        fields: As ``Message.write`` takes them.
+
+    Raises:
+        KeyError: There is no such type, or a field is missing.
+        ValueError: There is no such version, or a field cannot have its value.
+        struct.error: A number is too large for its field.
+    """
+    writer = FieldWriter()
+    for number in (_FRAME_VERSION, type_id, version):
+        writer.unsigned_varint(number)
+    METADATA_RECORDS[type_id].value.write(writer, version, fields)
+    return writer.data
+
+
+def encode_control_record(type_id: int, fields: Mapping[str, Any]) -> tuple[bytes, bytes]:
+    """Return key and value of a control record, of version 0.
+
+    Args:
+        type_id: Number of its type.
+        fields: As ``Message.write`` takes them, but the version.
+
+    Raises:
+        KeyError: There is no such type, or a field is missing.
+        ValueError: A field cannot have its value.
+        struct.error: A number is too large for its field.
+    """
+    key, value = FieldWriter(), FieldWriter()
+    for number in (0, type_id):
+        key.int16(number)
+    CONTROL_RECORDS[type_id].value.write(value, 0, {"version": 0, **fields})
+    return key.data, value.data
 
 
 def _decode_of_consumer(message: Message, data: bytes) -> Fields:

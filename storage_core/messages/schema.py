@@ -2,8 +2,8 @@
 
 A message is declared as Kafka declares it in its JSON files (``src/main/resources/common/message``
 and ``.../metadata`` of its sources): fields in the order of the bytes, each with its type and the
-versions that have it. Names are Kafka's, in snake case. What reads a version is made of the
-declaration once, and the tests compare every declaration with the schemas in Kafka's own jars.
+versions that have it. Names are Kafka's, in snake case. What reads or writes a version is made of
+the declaration once, and the tests compare every declaration with the schemas in Kafka's own jars.
 
 A struct that may be null has a byte in front, negative for null; in a tagged field it is an
 unsigned varint, 0 for null.
@@ -11,15 +11,17 @@ unsigned varint, 0 for null.
 
 import enum
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self, Union
 
 from storage_core.messages.field_reader import FieldReader
+from storage_core.messages.field_writer import FieldWriter
 
 # The values of a message or struct, by field; structs are such mappings, arrays are tuples.
 Fields = dict[str, Any]
 Read = Callable[[FieldReader], Any]
+Write = Callable[[FieldWriter, Any], None]
 
 # The text of the id of zeros, which means no id.
 NO_UUID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -98,7 +100,7 @@ class Struct(tuple[Field, ...]):
         return super().__new__(cls, fields)
 
 
-# Compared by identity: the reader of each version is cached.
+# Compared by identity: reader and writer of each version are cached.
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Message:
     """A message, all versions of it from 0 on.
@@ -128,10 +130,29 @@ class Message:
             MalformedMessageError: The bytes are none of it.
             ValueError: There is no such version.
         """
-        if not 0 <= version <= self.newest:
-            raise ValueError(f"expected a version from 0 to {self.newest}, found {version}")
+        self._require(version)
         fields: Fields = _reader_of(self, version)(reader)
         return fields
+
+    def write(self, writer: FieldWriter, version: int, fields: Mapping[str, Any]) -> None:
+        """Write the fields of a message.
+
+        Args:
+            writer: It goes behind what that has.
+            version: From 0 to the newest.
+            fields: All that the version has; tagged ones may be missing.
+
+        Raises:
+            KeyError: A field is missing.
+            ValueError: There is no such version, or a field cannot have its value.
+            struct.error: A number is too large for its field.
+        """
+        self._require(version)
+        _writer_of(self, version)(writer, fields)
+
+    def _require(self, version: int) -> None:
+        if not 0 <= version <= self.newest:
+            raise ValueError(f"expected a version from 0 to {self.newest}, found {version}")
 
 
 class RecordType(NamedTuple):
@@ -226,6 +247,67 @@ def _not_null(name: str, read: Read) -> Read:
     return read_value
 
 
+@functools.cache
+def _writer_of(message: Message, version: int) -> Write:
+    """Return the writer of one version of a message, from a cache."""
+    return _struct_writer(message.fields, version, message.is_flexible(version))
+
+
+def _struct_writer(struct: Struct, version: int, is_flexible: bool) -> Write:  # noqa: FBT001 - as above
+    """Return what writes the fields of a version, without tagged defaults."""
+    present = [field for field in struct if field.since <= version <= field.until]
+    writers = {field.name: _field_writer(field, version, is_flexible) for field in present}
+    plain = [field.name for field in present if field.tag is None]
+    tagged = sorted(
+        (field.tag, field.name, field.default) for field in present if field.tag is not None
+    )
+
+    def write(writer: FieldWriter, values: Mapping[str, Any]) -> None:
+        for name in plain:
+            writers[name](writer, values[name])
+        contents = []
+        for tag, name, default in tagged:
+            value = values.get(name, default)
+            if value != default:
+                content = FieldWriter()
+                writers[name](content, value)
+                contents.append((tag, content.data))
+        if is_flexible:
+            writer.tagged_fields(contents)
+
+    return write
+
+
+def _field_writer(field: Field, version: int, is_flexible: bool) -> Write:  # noqa: FBT001 - as above
+    """Return the writer of one field; it refuses a forbidden null."""
+    write = _type_writer(field.type, version, is_flexible)
+
+    def write_value(writer: FieldWriter, value: Any) -> None:
+        if value is None and not field.is_nullable:
+            raise ValueError(f"expected a value of {field.name}, found null")
+        if isinstance(field.type, Struct) and field.is_nullable:
+            if field.tag is None:
+                writer.int8(-1 if value is None else 1)
+            else:
+                writer.unsigned_varint(0 if value is None else 1)
+            if value is None:
+                return
+        write(writer, value)
+
+    return write_value
+
+
+def _type_writer(type_: Type | ArrayOf | Struct, version: int, is_flexible: bool) -> Write:  # noqa: FBT001 - as above
+    """Return what writes a value, null where its type has a null."""
+    if isinstance(type_, Struct):
+        return _struct_writer(type_, version, is_flexible)
+    if isinstance(type_, Type):
+        return (_COMPACT_WRITES if is_flexible else _PRIMITIVE_WRITES)[type_]
+    element = _field_writer(Field("an element", type_.element), version, is_flexible)
+    write = FieldWriter.nullable_compact_array if is_flexible else FieldWriter.nullable_array
+    return lambda writer, values: write(writer, values, functools.partial(element, writer))
+
+
 _PRIMITIVES: Final[dict[Type, Read]] = {
     Type.BOOLEAN: FieldReader.boolean,
     Type.INT8: FieldReader.int8,
@@ -241,4 +323,20 @@ _PRIMITIVES: Final[dict[Type, Read]] = {
 _COMPACT: Final[dict[Type, Read]] = _PRIMITIVES | {
     Type.STRING: FieldReader.nullable_compact_string,
     Type.BYTES: FieldReader.nullable_compact_bytes,
+}
+_PRIMITIVE_WRITES: Final[dict[Type, Write]] = {
+    Type.BOOLEAN: FieldWriter.boolean,
+    Type.INT8: FieldWriter.int8,
+    Type.INT16: FieldWriter.int16,
+    Type.UINT16: FieldWriter.uint16,
+    Type.INT32: FieldWriter.int32,
+    Type.INT64: FieldWriter.int64,
+    Type.FLOAT64: FieldWriter.float64,
+    Type.UUID: FieldWriter.uuid,
+    Type.STRING: FieldWriter.nullable_string,
+    Type.BYTES: FieldWriter.nullable_bytes,
+}
+_COMPACT_WRITES: Final[dict[Type, Write]] = _PRIMITIVE_WRITES | {
+    Type.STRING: FieldWriter.nullable_compact_string,
+    Type.BYTES: FieldWriter.nullable_compact_bytes,
 }

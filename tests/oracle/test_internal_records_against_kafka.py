@@ -19,6 +19,7 @@ from storage_core.formats.control import ControlType
 from storage_core.maintenance.verification.one_broker import FEATURE_LEVELS
 from storage_core.messages.control_records import CONTROL_RECORDS
 from storage_core.messages.field_reader import FieldReader
+from storage_core.messages.field_writer import FieldWriter
 from storage_core.messages.group_records import (
     CONSUMER_ASSIGNMENT,
     CONSUMER_SUBSCRIPTION,
@@ -314,6 +315,19 @@ def test_what_kafka_writes_is_read_and_what_is_cut_or_changed_is_an_error_as_for
     # Java and Python put different numbers of replacement characters for bytes that are no text.
     if "\ufffd" not in json.dumps([shown, kafkas], ensure_ascii=False):
         assert kafkas == shown
+
+
+@pytest.mark.parametrize(("name", "version"), VERSIONS, ids=str)
+@KAFKA_SETTINGS
+@given(data=st.data())
+def test_what_is_written_has_the_bytes_that_kafka_writes(
+    name: str, version: int, data: st.DataObject
+):
+    message, _ = MESSAGES[name]
+    values = data.draw(values_of(message.fields, version))
+    writer = FieldWriter()
+    message.write(writer, version, values)
+    assert writer.data == serialized(name, version, values)
 
 
 def test_tagged_fields_that_are_not_there_have_kafkas_defaults():
