@@ -29,6 +29,7 @@ from storage_core.catalog.log_directories import (
 )
 from storage_core.catalog.metadata_decoder import decode_metadata_record
 from storage_core.catalog.metadata_image import FeatureLevelRecord, PartitionRecord
+from storage_core.catalog.release_features import METADATA_LEVELS, METADATA_VERSION
 from storage_core.catalog.roles import local_path
 from storage_core.checkpoint.broker_files import (
     MAX_QUORUM_STATE_BYTES,
@@ -63,10 +64,9 @@ from storage_core.store.local import LocalStore
 
 T = TypeVar("T")
 
-METADATA_VERSION: Final = "metadata.version"
 # Levels that a broker of Kafka 4.4 starts with: of its ``MetadataVersion`` and ``Feature``.
 FEATURE_LEVELS: Final[Mapping[str, range]] = {
-    METADATA_VERSION: range(7, 34),
+    METADATA_VERSION: METADATA_LEVELS,
     "kraft.version": range(2),
     "transaction.version": range(3),
     "group.version": range(2),
