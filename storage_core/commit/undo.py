@@ -7,8 +7,8 @@ and ours bring a crash to the old or the new state: all files of all of them app
 they are renamed to ``.swap``, the highest segment first, so that the last rename, of the lowest
 one, is the moment from which on the former segments count; what they replace goes, durably, for a
 filesystem may keep names that were not synced in any order; they lose the suffix, records before
-indexes and the lowest first. The epochs, of which the former ones are never fewer, come back before
-that moment, producer snapshots after it.
+indexes and the lowest first, each durably before the next. The epochs, of which the former ones are
+never fewer, come back before that moment, producer snapshots after it.
 
 What a recovery or a truncation had cut comes back in place: such a segment may end in bytes that no
 loader could swap in. The log directory is unclean then, by its recovery point and its missing
@@ -291,8 +291,13 @@ def _swap_back(
         if superseded:
             # A part of a segment must not be beside the whole one.
             steps.append(SyncDirectory(reason="what they replace is gone"))
-        logs_first = sorted(rising, key=lambda name: not _is_log(name))
-        steps += _rename(logs_first, SWAP_SUFFIX, "", why)
+        *lower, highest = [name for name in rising if _is_log(name)]
+        for name in lower:
+            steps += _rename([name], SWAP_SUFFIX, "", why)
+            # Found between two logs with the suffix, it would be what these replace.
+            steps.append(SyncDirectory(reason="a lower segment is back"))
+        indexes = [name for name in rising if not _is_log(name)]
+        steps += _rename([highest, *indexes], SWAP_SUFFIX, "", why)
         steps.append(SyncDirectory(reason="the former segments are back"))
     steps += [restore(file) for file in side_files]
     steps += _delete([name for name in added if not _is_of_segment(name)])

@@ -1,5 +1,6 @@
 """Undoing the commits of a run on one partition: in which order, by which steps, and when not."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,12 @@ from storage_core.commit.keep import with_trash
 from storage_core.commit.trash import commit_folders
 from storage_core.commit.undo import check_partition, is_undone, undo_partition
 from storage_core.errors import ChangedWhileReadError, GuardRefusedError
-from storage_core.filenames import CLEANED_SUFFIX
+from storage_core.filenames import CLEANED_SUFFIX, log_file
 from storage_core.log.leftovers import plan_settling
 from storage_core.store import LocalStore
+from tests.kit.builders import segment_bytes, some_batches
 from tests.kit.compare import read_tree
+from tests.kit.power_loss import Disk, Loss
 
 LOG, INDEX = "00000000000000000000.log", "00000000000000000000.index"
 EPOCHS = "leader-epoch-checkpoint"
@@ -111,3 +114,34 @@ def test_what_a_recovery_cut_comes_back_in_place_and_other_segments_by_a_swap(
     suffix = "" if action == "recover" else CLEANED_SUFFIX
     assert restored == {LOG + suffix, INDEX + suffix}
     assert read_tree(directory) == BEFORE
+
+
+def test_all_former_segments_count_or_none_when_the_power_fails(tmp_path):
+    """Names that were not synced are kept in no order."""
+    disk, directory = tmp_path / "disk", tmp_path / "disk" / "t-0"
+    directory.mkdir(parents=True)
+    logs = [log_file(base) for base in (0, 1, 2, 3)]
+    for base, name in enumerate(logs):
+        content = segment_bytes(some_batches(count=1, base_offset=base))
+        (directory / name).write_bytes(content)
+    before, store = read_tree(directory), LocalStore(directory)
+    deletions = [DeleteFile(name=name, reason=WHY) for name in logs[:-1]]
+    change(directory, disk / "run", *deletions)
+    folders = commit_folders(disk / "run", directory)
+    copy = shutil.copytree(disk, tmp_path / "copy")
+
+    def undo() -> None:
+        undo_partition(store, folders, settling=plan_settling)
+
+    watched, was_stopped, number = Disk(disk), True, 0
+    while was_stopped:
+        for seed in range(4):
+            shutil.rmtree(disk)
+            shutil.copytree(copy, disk)
+            was_stopped = watched.run(undo, stop_at=number)
+            watched.leave(Loss.SOME_NAMES, seed=4 * number + seed)
+            commit(plan_settling(store), store)
+            assert list(read_tree(directory)) in (logs[-1:], logs), f"{number}, {seed}"
+            undo()
+            assert read_tree(directory) == before, f"{number}, {seed}"
+        number += 1
