@@ -31,15 +31,18 @@ from storage_core.errors import ConfigError, GuardRefusedError
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,
+    RECOVERY_POINT_FILE,
     REPLICATION_FILE,
     TopicPartition,
 )
 from storage_core.maintenance.recovery.partition import plan_recovery
+from storage_core.roots import broker_undo
 from storage_core.roots.broker import BrokerRoot
 from storage_core.roots.open_root import LogRoot
 from storage_core.store.local import LocalStore
 from tests.kit.cluster_truth import Cluster
 from tests.kit.compare import read_tree
+from tests.kit.tasks_here import tasks_done_here
 
 NOW_MS = 1_800_000_000_000
 HERE = Local.of_master(None)
@@ -178,6 +181,31 @@ def test_followers_are_cut_and_come_back(name: str, leader: int, tmp_path: Path)
     assert (undone.exit_code, undone.summary.done) == (0, len(expected))
     assert lab.trees() == before
     assert lab.checkpoints() == points
+
+
+def test_an_undo_that_is_killed_raises_no_checkpoint_above_the_end_of_a_cut_log(
+    tmp_path: Path, monkeypatch
+):
+    lab = Lab("compacted", tmp_path, allow_truncate=True, salvage=str(tmp_path / "salvage"))
+    before = lab.checkpoints()
+    lab.plan_for(3)
+    run = lab.apply()
+    points, cut = lab.checkpoints(), lab.trees()
+
+    def kill(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(broker_undo, "undo_partition", kill)
+    with tasks_done_here(), pytest.raises(KeyboardInterrupt):
+        lab.undo(run)
+    monkeypatch.undo()
+    assert lab.trees() == cut
+    now = lab.checkpoints()
+    for file in (RECOVERY_POINT_FILE, REPLICATION_FILE, CLEANER_FILE):
+        assert [now[root].get(file) for root in now] == [points[root].get(file) for root in now]
+        assert any(points[root].get(file) != before[root].get(file) for root in now)
+    assert lab.undo(run).exit_code == 0
+    assert lab.checkpoints() == before
 
 
 @pytest.mark.item("REP-11")
