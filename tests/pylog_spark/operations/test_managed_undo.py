@@ -1,7 +1,9 @@
 """Undo and purge of managed roots: another generation, and what no generation needs any more."""
 
+import os
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,10 +15,10 @@ from pylog_spark.operations.undo import driver as undo_module
 from pylog_spark.operations.undo.driver import check_undo, undo
 from pylog_spark.options import JobOptions
 from storage_core.catalog.roles import Role
-from storage_core.clock import SystemClock
+from storage_core.clock import ManualClock, SystemClock
 from storage_core.errors import GuardRefusedError, StorageError
 from storage_core.filenames import TopicPartition, log_file
-from storage_core.roots import managed_undo
+from storage_core.roots import managed_purge, managed_undo
 from storage_core.roots.managed import HeldManagedRoot, ManagedAccess
 from storage_core.store import ManagedStore, ObjectStore, open_object_store
 from storage_core.store.managed_root import create_root
@@ -27,6 +29,7 @@ from tests.pylog_spark.operations.test_undo_failing_disks import TwoDisks, compa
 
 SMALL = ["clean-headers-none-s101", "clean-hw-none-s161"]
 RUN = "20260102T030405Z-0a1b2c3d"
+RUN_MS = 1_767_323_045_000
 HOUR = 3_600_000
 
 
@@ -91,6 +94,17 @@ def test_what_somebody_committed_since_is_not_lost(twin):
     assert rows[SMALL[1]]["status"] == "done"
     assert report.exit_code == 3
     assert twin.tree(SMALL[0]) == after
+
+
+def test_what_was_committed_since_by_a_clock_an_hour_behind_is_not_lost(twin):
+    publish(twin, SMALL[0], RUN, b"of the run")
+    clock = ManualClock(RUN_MS - HOUR)
+    store = ManagedStore(twin.objects, TopicPartition(SMALL[0], 0), clock=clock)
+    store.write_file("leader-epoch-checkpoint", b"0\n0\n")
+    store.publish(run_id="another")
+    report = undo(RUN, options(), roots=[twin.location])
+    assert [row["reason"] for row in rows_of(report).values()] == ["CHANGED_SINCE_RUN"]
+    assert report.exit_code == 3
 
 
 def test_a_lease_of_somebody_else_refuses_an_undo_with_the_holders_name(twin):
@@ -235,3 +249,21 @@ def test_purge_takes_what_no_generation_within_the_grace_period_needs(
     # The generation before is gone: there is no way back any more.
     refused = undo(RUN, options(), roots=[twin.location])
     assert (refused.exit_code, rows_of(refused)[SMALL[0]]["reason"]) == (3, "PURGED")
+
+
+def test_what_a_purge_failed_to_take_is_taken_by_the_next_one(twin, monkeypatch):
+    orphan = f"{SMALL[0]}-0/data/of-a-killed-task/{log_file(0)}"
+    twin.objects.put(orphan, b"named by nothing")
+    old_s = SystemClock().now_ms() // 1000 - 10 * 3600
+    for path in Path(twin.location).rglob("*"):
+        os.utime(path, (old_s, old_s))
+    due = options(purge_after_ms=HOUR)
+
+    def fail(objects, *_, **__):
+        raise StorageError(objects.url, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(managed_purge, "find_garbage", fail)
+        assert purge([twin.location], due).exit_code == 4
+    assert rows_of(purge([twin.location], due))[SMALL[0]]["status"] == "done"
+    assert orphan not in [info.key for info in twin.objects.list("")]
