@@ -3,6 +3,7 @@
 import pytest
 
 from storage_core.filenames import log_file
+from storage_core.formats.batch_v2 import BATCH_LENGTH_AT
 from storage_core.log.log_loader import load_log
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.recovery.salvage import salvage_cuts
@@ -37,6 +38,17 @@ def test_whole_batches_behind_a_bad_one_open_as_a_log_of_their_own(tmp_path):
     assert (place / log_file(20)).read_bytes() == whole
     raw = (place / f"cut-{10:020d}-{position}.raw").read_bytes()
     assert raw == (directory / log_file(10)).read_bytes()[position:]
+
+
+def test_batches_behind_one_that_is_too_short_are_found_by_its_length(tmp_path):
+    directory = write_log(tmp_path / "t-0", 0)
+    path = directory / log_file(0)
+    batches = path.read_bytes()
+    short = bytes(BATCH_LENGTH_AT) + (5).to_bytes(4, "big") + b"short"
+    path.write_bytes(short + batches)
+    _, salvage = salvage_of(directory, tmp_path / "salvage")
+    assert (salvage.raw_bytes, salvage.records) == (len(short + batches), 10)
+    assert (tmp_path / "salvage" / "t-0" / log_file(0)).read_bytes() == batches
 
 
 def test_a_second_attempt_replaces_what_the_first_one_set_aside(tmp_path):
