@@ -7,7 +7,7 @@ Source: ``org.apache.kafka.storage.internals.log.LogManager`` and ``LocalLog``.
 """
 
 import enum
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -177,16 +177,15 @@ def find_duplicate_partitions(
 
 
 def find_inconsistent_topic_ids(
-    directories: Iterable[SubDirectory], expected: Mapping[str, str]
+    directories: Iterable[SubDirectory],
 ) -> list[InconsistentTopicIdError]:
     """Return an error for each directory with an unexpected topic id.
 
     Args:
-        directories: Sub-directories of one broker's log directories.
-        expected: Topic ids by name; of a topic that is not in it, the first directory's id is
-            expected of the others. A directory without an id contradicts nothing.
+        directories: Sub-directories of one broker's log directories. The id of a topic's first one
+            is expected of the others; a directory without an id contradicts nothing.
     """
-    topic_ids = dict(expected)
+    topic_ids: dict[str, str] = {}
     errors = []
     for entry in directories:
         if entry.kind not in _LOG_KINDS:

@@ -147,7 +147,7 @@ class _Broker:
         ):
             self._add(Code.PARTITION_DUPLICATE, str(duplicate), *owner[duplicate.paths[-1]])
         if metadata is None:
-            for inconsistent in find_inconsistent_topic_ids(entries, {}):
+            for inconsistent in find_inconsistent_topic_ids(entries):
                 message = str(inconsistent)
                 self._add(Code.TOPIC_ID_INCONSISTENT, message, *owner[inconsistent.path])
 

@@ -122,7 +122,7 @@ def test_deleted_and_stray_partitions_are_listed_and_count_for_nothing(tmp_path:
     assert len(state.of_kind(DirectoryKind.DELETE)) == 2
     assert len(state.of_kind(DirectoryKind.STRAY)) == 2
     assert find_duplicate_partitions(state.entries) == []
-    assert find_inconsistent_topic_ids(state.entries, {}) == []
+    assert find_inconsistent_topic_ids(state.entries) == []
 
 
 def test_files_are_no_partitions_but_links_to_directories_are(tmp_path: Path):
@@ -156,17 +156,16 @@ def test_two_future_copies_of_a_partition_are_duplicates_too(tmp_path: Path):
 
 
 @pytest.mark.item("DIR-10")
-def test_a_topic_id_that_is_not_the_expected_one_is_reported_and_none_is_allowed(tmp_path: Path):
+def test_a_topic_id_that_is_not_the_first_ones_is_reported_and_none_is_allowed(tmp_path: Path):
     root = make_root(tmp_path)
     make_partition(root, "a-0", ID_A)
     wrong = make_partition(root, "a-1", ID_B)
     make_partition(root, "a-2")
     make_partition(root, "b-0", ID_B)
     state = observe_log_directory(root)
-    for expected in ({"a": ID_A, "b": ID_B}, {"a": ID_A}, {}):
-        (error,) = find_inconsistent_topic_ids(state.entries, expected)
-        assert (error.path, error.expected, error.actual) == (str(wrong), ID_A, ID_B)
-        assert error.kafka_code == 103
+    (error,) = find_inconsistent_topic_ids(state.entries)
+    assert (error.path, error.expected, error.actual) == (str(wrong), ID_A, ID_B)
+    assert error.kafka_code == 103
 
 
 @pytest.mark.item("DIR-10")
@@ -175,7 +174,7 @@ def test_topic_ids_are_compared_between_directories(tmp_path: Path):
     make_partition(one, "a-0", ID_A)
     make_partition(other, "a-1", ID_B)
     entries = entries_of(make_root(one), make_root(other, directory_id=ID_B))
-    (error,) = find_inconsistent_topic_ids(entries, {})
+    (error,) = find_inconsistent_topic_ids(entries)
     assert error.path == str(other / "a-1")
 
 
