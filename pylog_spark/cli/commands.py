@@ -1154,7 +1154,8 @@ _ADOPT_STRAYS: Final = Command(
     A broker that starts with older or foreign metadata sets its logs aside as stray, and nothing
     brings them back. A directory gets its name if its topic id is in the longest copy of the
     metadata here, its partition is assigned to this broker, and the name is free. The others stay,
-    with the reason. --dry-run shows both.
+    with the reason. --dry-run shows both. The exit status is 4 where a copy cannot be read: another
+    one decides then.
     """,
     example="Example: `pylog metadata adopt /var/lib/kafka --role broker --dry-run`",
 )

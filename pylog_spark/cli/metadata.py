@@ -360,7 +360,9 @@ def _after_promotions(cluster: ComparedCopies, promotions: Sequence[Promotion]) 
     yield "start the controllers first, then the brokers"
 
 
-def _view_strays(call: Call, strays: Sequence[StrayDirectory]) -> View:
+def _view_strays(call: Call, answer: tuple[ComparedCopies, list[StrayDirectory]]) -> View:
+    cluster, strays = answer
+    unreadable = [copy for copy in cluster.copies if copy.error]
     status = Status.PLANNED if call.options.dry_run else Status.DONE
     rows = [
         {
@@ -382,12 +384,19 @@ def _view_strays(call: Call, strays: Sequence[StrayDirectory]) -> View:
         blocks.append("no stray directory is here")
     elif adopted:
         blocks.append(f"before the brokers start, see who may lead: `pylog audit {roots}`")
+    notes = [
+        f"{copy.root}: its copy of the metadata, perhaps the longest, cannot be read: {copy.error}"
+        for copy in unreadable
+    ]
     return View(
-        lines=lines_of("stray_directory", rows),
+        lines=[
+            *lines_of("stray_directory", rows),
+            *(OutputLine("metadata_copy", _row_of(cluster, copy)) for copy in unreadable),
+        ],
         csv=("stray_directory", _STRAY_KEYS),
         blocks=blocks,
-        notes=call.notes,
-        status=ExitCode.DONE,
+        notes=[*call.notes, *notes],
+        status=ExitCode.PARTLY_FAILED if unreadable else ExitCode.DONE,
     )
 
 

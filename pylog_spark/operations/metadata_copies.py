@@ -86,10 +86,10 @@ def promote_copy(
 
 def adopt_strays(
     roots: Sequence[str | Path], *, now_ms: int, dry_run: bool
-) -> list[StrayDirectory]:
+) -> tuple[ComparedCopies, list[StrayDirectory]]:
     """Give stray directories back the names of the partitions that they are.
 
-    What the longest copy of the metadata in the roots says decides.
+    What the longest readable copy of the metadata in the roots says decides.
 
     Args:
         roots: Paths of all log directories of one or more brokers.
@@ -97,7 +97,7 @@ def adopt_strays(
         dry_run: Only plan it.
 
     Returns:
-        All stray directories; those without a reason were renamed, or would be.
+        The copies, and all stray directories; those without a reason were renamed, or would be.
 
     Raises:
         ConfigError: The roots have no readable copy of the metadata, or are of several clusters,
@@ -122,7 +122,7 @@ def adopt_strays(
             due.setdefault(stray.root, []).append(stray)
     for of_root in due.values() if not dry_run else ():
         adopt(of_root)
-    return strays
+    return cluster, strays
 
 
 def _locate(root: str | Path) -> tuple[Path | None, MetaProperties | None]:

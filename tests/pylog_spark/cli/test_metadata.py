@@ -23,6 +23,10 @@ def rows_of(result: Any) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
+def make_unreadable(root: Path) -> None:
+    md.write_segment(root / CLUSTER_METADATA_DIRECTORY, [md.batch(b"\xff")])
+
+
 def test_copies_are_rows_and_what_they_say_together_are_sentences(pylog, roots: list[Path]):
     shown = pylog("metadata", "show", *roots)
     assert shown.exit_code == ExitCode.DONE
@@ -44,8 +48,7 @@ def test_a_directory_without_a_copy_is_no_failure(pylog, tmp_path: Path):
 
 
 def test_a_copy_that_cannot_be_read_is_a_row_with_its_error(pylog, roots: list[Path]):
-    log = next((roots[0] / CLUSTER_METADATA_DIRECTORY).glob("*.log"))
-    md.write_segment(log.parent, [md.batch(b"\xff")])
+    make_unreadable(roots[0])
     shown = pylog("metadata", "show", *roots, "--output", "json")
     assert shown.exit_code == ExitCode.PARTLY_FAILED
     rows = rows_of(shown)
@@ -107,6 +110,26 @@ def test_stray_directories_are_rows(pylog, roots: list[Path]):
     assert "before the brokers start, see who may lead" in pylog(*words).stdout
     assert (root / "stock_levels-0").is_dir()
     assert pylog("metadata", "adopt", root, "--role", "mirror").exit_code == ExitCode.USAGE
+
+
+def test_a_copy_that_cannot_be_read_is_named_beside_stray_directories(pylog, roots: list[Path]):
+    make_unreadable(roots[0])
+    (roots[0] / "stock_levels-0").rename(roots[0] / f"stock_levels-0.{'0' * 32}-stray")
+    words = ("metadata", "adopt", *roots, "--role", "broker")
+    planned = pylog(*words, "--dry-run", "--output", "json")
+    assert planned.exit_code == ExitCode.PARTLY_FAILED
+    stray, copy = rows_of(planned)
+    assert (stray["status"], copy["type"], copy["root"]) == (
+        "planned",
+        "metadata_copy",
+        str(roots[0]),
+    )
+    text = f"{roots[0]}: its copy of the metadata, perhaps the longest, cannot be read: "
+    assert f"{text}{copy['error']}" in planned.stderr
+    done = pylog(*words)
+    assert done.exit_code == ExitCode.PARTLY_FAILED
+    assert " ".join(text.split()) in " ".join(done.stdout.split())
+    assert (roots[0] / "stock_levels-0").is_dir()
 
 
 @pytest.mark.parametrize("text", ["x=/tmp", "3", "3=", "3000000000=/tmp"])
