@@ -232,6 +232,8 @@ def plan_parts(view: DirectoryView, split: SegmentSplit, *, keeps_txn_index: boo
             view.write_now(index_name, content, modified_ms, new)
     view.sync("the parts are complete")
     for part in reversed(parts):
+        if part is parts[0]:
+            view.sync("they do not count before the lowest one does")
         for suffix in _NEW_SUFFIXES:
             name = segment_file(part.base_offset, suffix)
             view.rename(name + CLEANED_SUFFIX, name + SWAP_SUFFIX, "from here on it counts")
@@ -246,6 +248,7 @@ def plan_parts(view: DirectoryView, split: SegmentSplit, *, keeps_txn_index: boo
         for suffix in _NEW_SUFFIXES:
             name = segment_file(part.base_offset, suffix)
             view.rename(name + SWAP_SUFFIX, name, new)
-    view.sync("the swap is complete")
+        # Found between two logs with the suffix, it would be what these replace.
+        view.sync("a part is complete")
     for name in replaced:
         view.delete_now(name + DELETED_SUFFIX, "split into parts that fit")

@@ -1,17 +1,22 @@
 """Segments whose offsets do not fit them: the parts that they are split into."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from storage_core.commit import CommitPlan, commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import CorruptRecordError
 from storage_core.filenames import INDEX_SUFFIXES, TXN_INDEX_SUFFIX, log_file, segment_file
 from storage_core.formats.control import ControlType
 from storage_core.index.segment_indexes import OffsetIndex
 from storage_core.index.transaction_index import parse_transaction_index
-from storage_core.log.segment_split import SegmentSplit, find_parts
+from storage_core.log.directory_view import DirectoryView
+from storage_core.log.leftovers import plan_settling
+from storage_core.log.segment_split import SegmentSplit, find_parts, split_segment
 from storage_core.records.payload import Limits
+from storage_core.store.local import LocalStore
 from storage_core.store.object_files import BytesReader
 from tests.kit.builders import (
     SOME_TIME_MS,
@@ -22,6 +27,7 @@ from tests.kit.builders import (
 from tests.kit.compare import read_tree
 from tests.kit.directories import SegmentSpec, write_partition
 from tests.kit.one_partition import recover_partition
+from tests.kit.power_loss import Disk, Loss
 from tests.storage_core.maintenance.verification.log_root import (
     ABORTS,
     NOW_MS,
@@ -31,6 +37,7 @@ from tests.storage_core.maintenance.verification.log_root import (
 
 FAR = 2**31
 ONE = RecordSpec(key=b"k", value=b"v")
+LIMITS = Limits(max_record_bytes=1024, max_batch_bytes=1024)
 
 
 def batch(base_offset: int, last_offset_delta: int = 0) -> BatchSpec:
@@ -43,7 +50,7 @@ def parts_of(*batches: BatchSpec) -> SegmentSplit:
         batches[0].base_offset if batches else 0,
         index_interval_bytes=1,
         max_index_bytes=1024,
-        limits=Limits(max_record_bytes=1024, max_batch_bytes=1024),
+        limits=LIMITS,
     )
 
 
@@ -114,3 +121,31 @@ def test_the_first_part_of_a_split_keeps_what_was_aborted_in_it(tmp_path):
     assert txn_index.name == segment_file(0, TXN_INDEX_SUFFIX)
     [aborted] = parse_transaction_index(txn_index.name, 0, txn_index.read_bytes())
     assert (aborted.producer_id, aborted.first_offset, aborted.last_offset) == (ABORTS, 0, 4)
+
+
+def test_a_segment_or_all_of_its_parts_count_when_the_power_fails(tmp_path):
+    """Names that were not synced are kept in no order."""
+    disk, directory = tmp_path / "disk", tmp_path / "disk" / "t-0"
+    directory.mkdir(parents=True)
+    content = b"".join(encode_batch(batch(base)) for base in (0, 2 * FAR, 4 * FAR))
+    (directory / log_file(0)).write_bytes(content)
+    copy, store = shutil.copytree(disk, tmp_path / "copy"), LocalStore(directory)
+
+    def split() -> None:
+        view = DirectoryView(store)
+        split_segment(view, 0, index_interval_bytes=1, max_index_bytes=1024, limits=LIMITS)
+        commit(CommitPlan(location=store.location, operations=tuple(view.operations)), store)
+
+    watched, was_stopped, number, counts = Disk(disk), True, 0, set()
+    while was_stopped:
+        for seed in range(8):
+            shutil.rmtree(disk)
+            shutil.copytree(copy, disk)
+            was_stopped = watched.run(split, stop_at=number)
+            watched.leave(Loss.SOME_NAMES, seed=8 * number + seed)
+            commit(plan_settling(store), store)
+            logs = sorted(directory.glob("*.log"))
+            assert b"".join(path.read_bytes() for path in logs) == content, f"{number}, {seed}"
+            counts.add(len(logs))
+        number += 1
+    assert counts == {1, 3}
