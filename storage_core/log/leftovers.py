@@ -121,5 +121,9 @@ def _finish_swaps(view: DirectoryView) -> None:
     A log still with its suffix would replace its own indexes.
     """
     swaps = [name for name in view.names if name.endswith(SWAP_SUFFIX)]
-    for name in sorted(swaps, key=lambda name: not name.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
+    logs = [name for name in swaps if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
+    for name in [*logs, *(name for name in swaps if name not in logs)]:
         view.rename(name, name.removesuffix(SWAP_SUFFIX), "completes an interrupted swap")
+        if name in logs[:-1]:
+            # Found between two logs with the suffix, it would be what these replace.
+            view.sync("a lower segment is in place")

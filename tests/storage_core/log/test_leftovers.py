@@ -1,6 +1,7 @@
 """What a crash inside a swap leaves, settled: one directory by hand for every rule."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from storage_core.log.leftovers import settle_leftovers
 from storage_core.store.local import LocalStore
 from tests.kit.builders import log_with
 from tests.kit.hostile_names import FILES_NOT_UTF8
+from tests.kit.power_loss import Disk, Loss
 
 LOG, INDEX, TIME, TXN = SEGMENT_SUFFIXES
 OLD = b"old"
@@ -170,6 +172,27 @@ def test_logs_lose_the_suffix_before_their_indexes(tmp_path):
     settle_leftovers(view)
     renamed = [step.target for step in view.operations if isinstance(step, RenameFile)]
     assert [LOG in name for name in renamed] == [True] * 2 + [False] * 4
+
+
+def test_swaps_replace_none_of_their_own_when_the_power_fails(tmp_path):
+    """Names that were not synced are kept in no order."""
+    disk, watched = tmp_path / "disk", Disk(tmp_path / "disk")
+    disk.mkdir()
+    logs = {
+        segment_file(base, LOG): log_with(batches=1, records=10, base_offset=base)
+        for base in (0, 10, 20)
+    }
+    was_stopped, number = True, 0
+    while was_stopped:
+        for seed in range(6):
+            shutil.rmtree(disk)
+            disk.mkdir()
+            for name, content in logs.items():
+                (disk / f"{name}.swap").write_bytes(content)
+            was_stopped = watched.run(lambda: settled(disk, {}), stop_at=number)
+            watched.leave(Loss.SOME_NAMES, seed=6 * number + seed)
+            assert settled(disk, {}) == logs, f"{number}, {seed}"
+        number += 1
 
 
 def test_scratch_files_of_a_run_that_was_killed_go(tmp_path):
