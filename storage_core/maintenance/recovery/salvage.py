@@ -180,6 +180,7 @@ def salvage_cuts(
     *,
     index_interval_bytes: int,
     max_index_bytes: int,
+    source: LogStore | None = None,
 ) -> Salvage:
     """Copy the bytes of cuts before the cut; replace older files.
 
@@ -191,10 +192,12 @@ def salvage_cuts(
         directory: Where to; named like the partition directory, outside of every log directory.
         index_interval_bytes: ``index.interval.bytes``.
         max_index_bytes: ``segment.index.bytes``.
+        source: The partition as it is when it is cut; None where no other change comes before.
 
     Raises:
         StorageError: Something cannot be read, or written there.
     """
+    source = store if source is None else source
     cuts = tuple(cut for cut in cuts if cut.lost_bytes)
     try:
         make_folder(directory, mode=_PASSAGE_MODE)
@@ -203,8 +206,8 @@ def salvage_cuts(
             for entry in scan_open(folder):
                 if entry.is_file and Path(entry.name).suffix in _FORMER:
                     os.unlink(entry.name, dir_fd=folder)
-            raw_bytes = sum(_copy_raw(store, cut, folder) for cut in cuts)
-            bases = _write_segments(store, cuts, folder)
+            raw_bytes = sum(_copy_raw(store, source, cut, folder) for cut in cuts)
+            bases = _write_segments(store, source, cuts, folder)
             if cuts:
                 with _create(store, cuts[0], folder, CUTS_FILE) as file:
                     file.write(_CUTS.encode(SavedCuts(directory=str(store.directory), cuts=cuts)))
@@ -269,9 +272,9 @@ def _sync(directory: Path) -> None:
         sync(folder)
 
 
-def _copy_raw(store: LocalStore, cut: Cut, folder: int) -> int:
+def _copy_raw(store: LocalStore, source: LogStore, cut: Cut, folder: int) -> int:
     name = f"cut-{cut.base_offset:020d}-{cut.position}{RAW_SUFFIX}"
-    with closing(store.open_file(cut.file)) as reader, _create(store, cut, folder, name) as file:
+    with closing(source.open_file(cut.file)) as reader, _create(store, cut, folder, name) as file:
         copied = _copy(reader, cut.position, cut.lost_bytes, file)
         # The zeros are a hole, of perhaps a gigabyte.
         file.truncate(cut.size_bytes)
@@ -305,14 +308,16 @@ def _copy(reader: FileReader, position: int, size_bytes: int, file: BinaryIO) ->
     return copied
 
 
-def _write_segments(store: LocalStore, cuts: tuple[Cut, ...], folder: int) -> list[int]:
+def _write_segments(
+    store: LocalStore, source: LogStore, cuts: tuple[Cut, ...], folder: int
+) -> list[int]:
     """Write the readable batches as segments and return their base offsets."""
     bases: list[int] = []
     next_offset = -1
     for cut in cuts:
         # Each cut gets a segment of its own.
         base_offset: int | None = None
-        for position, size_bytes, first, last in _runs(store, cut):
+        for position, size_bytes, first, last in _runs(source, cut):
             if first < next_offset:
                 continue
             if base_offset is None or last - base_offset > MAX_RELATIVE_OFFSET:
@@ -320,7 +325,7 @@ def _write_segments(store: LocalStore, cuts: tuple[Cut, ...], folder: int) -> li
                 bases.append(base_offset)
                 _create(store, cut, folder, log_file(base_offset)).close()
             with (
-                closing(store.open_file(cut.file)) as reader,
+                closing(source.open_file(cut.file)) as reader,
                 os.fdopen(
                     open_in(folder, log_file(base_offset), os.O_WRONLY | os.O_APPEND), "ab"
                 ) as file,

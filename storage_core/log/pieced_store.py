@@ -1,0 +1,261 @@
+"""A partition in which some segments consist of pieces of other files.
+
+The pieces lie in the partition itself or in other directories. Loading a log over such a store says
+what will be there once the segments are written, before a byte is.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.errors import ChangedWhileReadError, StorageError
+from storage_core.filenames import SEGMENT_SUFFIXES, log_file, segment_file
+from storage_core.json_values import FileName, SystemText
+from storage_core.local_files import create_file
+from storage_core.log.directory_view import DirectoryView, SliceReader
+from storage_core.log.settled_store import settle
+from storage_core.store import open_store
+from storage_core.store.base import FileInfo, FileReader, LogStore, ReadOnlyStore
+from storage_core.turns import sync
+from storage_core.write_behind import WriteBehind
+
+_READ_BYTES: Final = 8 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilePiece:
+    """Bytes of a file that become part of a segment.
+
+    Attributes:
+        directory: Path or URL of the file's directory; empty for the partition itself.
+        file: Its name there.
+        position: Where in it they begin.
+        size_bytes: How many there are.
+        crc: Their CRC-32C; None for bytes of the partition itself.
+    """
+
+    directory: SystemText
+    file: FileName
+    position: int
+    size_bytes: int
+    crc: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PiecedSegment:
+    """A segment made of pieces.
+
+    Attributes:
+        base_offset: Names its files.
+        modified_ms: Modification time of its log, epoch milliseconds.
+        pieces: Its bytes, in order; none for a segment that goes.
+    """
+
+    base_offset: int
+    modified_ms: int
+    pieces: tuple[FilePiece, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of its log."""
+        return sum(piece.size_bytes for piece in self.pieces)
+
+
+class PieceReader:
+    """Ranged reads of pieces one behind the other.
+
+    Args:
+        name: Of the file that they become.
+        readers: The open pieces.
+    """
+
+    def __init__(self, name: str, readers: Sequence[FileReader]) -> None:
+        self.name = name
+        self._readers = readers
+        self._ends = np.cumsum([reader.size_bytes for reader in readers])
+        self.size_bytes = int(self._ends[-1])
+
+    def read_into(self, position: int, target: NDArray[np.uint8]) -> int:
+        """Fill target from position on and return how many bytes there were."""
+        filled = 0
+        number = int(np.searchsorted(self._ends, position, side="right"))
+        while filled < target.size and number < len(self._readers):
+            reader = self._readers[number]
+            start = position + filled - (int(self._ends[number]) - reader.size_bytes)
+            count = reader.read_into(start, target[filled : filled + reader.size_bytes - start])
+            filled += count
+            if start + count < reader.size_bytes:
+                break
+            number += 1
+        return filled
+
+    def close(self) -> None:
+        """Release the files."""
+        with ExitStack() as stack:
+            for reader in self._readers:
+                stack.callback(reader.close)
+
+
+class PiecedStore(ReadOnlyStore):
+    """A partition as it is with segments of pieces in place.
+
+    They have no indexes.
+
+    Args:
+        store: The partition directory, without unfinished files.
+        segments: The segments.
+    """
+
+    def __init__(self, store: LogStore, segments: Sequence[PiecedSegment]) -> None:
+        self._store = store
+        self._segments: Mapping[str, PiecedSegment] = {
+            log_file(segment.base_offset): segment for segment in segments if segment.pieces
+        }
+        self._hidden = frozenset(
+            name for segment in segments for name in segment_names(segment.base_offset)
+        )
+
+    @property
+    def location(self) -> str:
+        """Path or URL of the directory."""
+        return self._store.location
+
+    def list_files(self) -> list[FileInfo]:
+        """Return the files that there will be, sorted by name."""
+        others = [file for file in self._store.list_files() if file.name not in self._hidden]
+        pieced = [
+            FileInfo(name, segment.size_bytes, segment.modified_ms)
+            for name, segment in self._segments.items()
+        ]
+        return sorted(others + pieced)
+
+    def read_file(self, name: str, *, limit_bytes: int) -> bytes:
+        """Return a small file whole; errors as of the store."""
+        return self._store.read_file(name, limit_bytes=limit_bytes)
+
+    def open_file(self, name: str) -> FileReader:
+        """Open a file for ranged reads.
+
+        Raises:
+            StorageError: It, or a file of one of its pieces, cannot be opened.
+        """
+        segment = self._segments.get(name)
+        if segment is None:
+            return self._store.open_file(name)
+        return open_segment(self._store, segment)
+
+
+def segment_names(base_offset: int) -> list[str]:
+    """Return the names that the files of a segment have."""
+    return [segment_file(base_offset, suffix) for suffix in SEGMENT_SUFFIXES]
+
+
+def open_segment(store: LogStore, segment: PiecedSegment) -> PieceReader:
+    """Open the log of a segment of pieces.
+
+    Args:
+        store: The partition directory, without unfinished files.
+        segment: The segment; it has pieces.
+
+    Raises:
+        ChangedWhileReadError: A file of a piece is shorter than it was.
+        StorageError: It cannot be opened.
+    """
+    readers: list[FileReader] = []
+    try:
+        readers += (open_piece(store, piece) for piece in segment.pieces)
+    except BaseException:
+        for reader in readers:
+            reader.close()
+        raise
+    return PieceReader(log_file(segment.base_offset), readers)
+
+
+def open_piece(store: LogStore, piece: FilePiece) -> FileReader:
+    """Open a piece, as ``open_segment``."""
+    if not piece.directory:
+        reader = store.open_file(piece.file)
+    else:
+        reader = DirectoryView(settle(open_store(piece.directory))).open(piece.file)
+    if reader.size_bytes < piece.position + piece.size_bytes:
+        size_bytes = reader.size_bytes
+        reader.close()
+        raise ChangedWhileReadError(
+            f"{piece.directory or store.location}/{piece.file}",
+            f"at least {piece.position + piece.size_bytes} bytes",
+            f"{size_bytes} bytes",
+        )
+    return SliceReader(reader, piece.position, piece.size_bytes)
+
+
+def find_crc(reader: FileReader) -> int:
+    """Return the CRC-32C of a file.
+
+    Raises:
+        StorageError: It cannot be read.
+    """
+    crc = 0
+    for data in read_all(reader):
+        crc = crc32c.crc32c(data.data, crc)
+    return crc
+
+
+def read_all(reader: FileReader) -> Iterator[NDArray[np.uint8]]:
+    """Yield the bytes of a file, piece by piece.
+
+    Raises:
+        StorageError: It cannot be read, or ends early.
+    """
+    data = np.empty(min(reader.size_bytes, _READ_BYTES), np.uint8)
+    position = 0
+    while position < reader.size_bytes:
+        wanted = data[: min(data.size, reader.size_bytes - position)]
+        count = reader.read_into(position, wanted)
+        if count == 0:
+            rest = reader.size_bytes - position
+            raise StorageError(reader.name, f"ends at {position}; expected {rest} bytes more")
+        yield wanted[:count]
+        position += count
+
+
+def write_segment(store: LogStore, segment: PiecedSegment, path: Path) -> None:
+    """Write the log of a segment of pieces; sync it.
+
+    Args:
+        store: The partition directory, without unfinished files.
+        segment: The segment; it has pieces.
+        path: The file, replaced if it is there.
+
+    Raises:
+        ChangedWhileReadError: A piece is not what it was.
+        StorageError: The disk failed.
+    """
+    try:
+        path.unlink(missing_ok=True)
+        with os.fdopen(create_file(path), "wb") as file:
+            behind = WriteBehind(file.fileno())
+            for piece in segment.pieces:
+                crc = 0
+                with closing(open_piece(store, piece)) as reader:
+                    for data in read_all(reader):
+                        crc = crc32c.crc32c(data.data, crc)
+                        file.write(data.data)
+                        behind.reach(file.tell())
+                if piece.crc is not None and crc != piece.crc:
+                    raise ChangedWhileReadError(
+                        f"{piece.directory}/{piece.file}",
+                        f"bytes with the checksum {piece.crc:#010x} at {piece.position}",
+                        f"{crc:#010x}",
+                    )
+            file.flush()
+            os.utime(file.fileno(), ns=(segment.modified_ms * 1_000_000,) * 2)
+            sync(file.fileno())
+    except OSError as error:
+        raise StorageError(str(path), error.strerror or str(error)) from error

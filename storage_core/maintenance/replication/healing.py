@@ -1,0 +1,523 @@
+"""Heal a log by what other replicas have where it is damaged.
+
+Damage lies between two valid batches, and a donor counts if it has both of them, with valid batches
+between: these are what was there, or is to be there. Donors that count and differ heal nothing. All
+else of the log stays as it is, what recovery would cut behind the damage too.
+
+Where a cleaner went over donor and target apart, batches are not the same. Then whole segments are
+taken, if both are clean there, and the donor at least as far as the target: for no tombstone that
+one of them has dropped has the other one kept a value.
+"""
+
+import enum
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.filenames import log_file
+from storage_core.json_values import SystemText
+from storage_core.log.directory_view import DirectoryView, SliceReader
+from storage_core.log.pieced_store import FilePiece, PiecedSegment, find_crc
+from storage_core.maintenance.replication.comparison import batch_names
+from storage_core.maintenance.replication.log_batches import BatchRows, LogReader, ReadDepth
+from storage_core.maintenance.replication.log_damage import (
+    FileRange,
+    LogDamage,
+    find_damage,
+    name_of,
+)
+from storage_core.maintenance.replication.resting_log import RestingLog
+
+_MAX_OFFSET: Final = 2**63 - 1
+
+
+class DamageState(enum.StrEnum):
+    """What becomes of damage: it is filled, or why it is left."""
+
+    FILLED = "FILLED"
+    NO_DONOR = "NO_DONOR"
+    DONOR_LACKS = "DONOR_LACKS"
+    DONOR_DAMAGED = "DONOR_DAMAGED"
+    DONOR_DIVERGED = "DONOR_DIVERGED"
+    COMPACTED_APART = "COMPACTED_APART"
+    DONORS_DIFFER = "DONORS_DIFFER"
+    SEGMENT_LEFT = "SEGMENT_LEFT"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DamageAnswer:
+    """Damage, and what becomes of it.
+
+    Attributes:
+        state: Whether it is filled, else why not.
+        first_offset: First offset that may be missing.
+        end_offset: First offset that is there again, None at the end of the log.
+        file: The segment's file with the first bytes that are no batch; empty where none are.
+        position: Where in it they begin.
+        size_bytes: Bytes that are no valid batches.
+        filled_bytes: Bytes that take their place; of whole segments, where a cleaner was.
+        filled_batches: How many batches these are.
+        donors: Directories of the replicas that have them.
+        reason: Why it is left, donor by donor.
+    """
+
+    state: DamageState
+    first_offset: int
+    end_offset: int | None
+    file: str
+    position: int
+    size_bytes: int
+    filled_bytes: int = 0
+    filled_batches: int = 0
+    donors: tuple[SystemText, ...] = ()
+    reason: SystemText = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Healing:
+    """What heals a log.
+
+    Attributes:
+        all_damage: All of it, in order.
+        segments: The segments that become others, rising; one without pieces goes.
+    """
+
+    all_damage: tuple[DamageAnswer, ...] = ()
+    segments: tuple[PiecedSegment, ...] = ()
+
+
+class _DonorPiece(NamedTuple):
+    """Batches that lie one behind the other at a donor.
+
+    Attributes:
+        segment: Base offset of its segment there.
+        first_offset: Of the first of them.
+        piece: Where they lie.
+    """
+
+    segment: int
+    first_offset: int
+    piece: FilePiece
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Filling:
+    """What one donor has in the place of damage.
+
+    Attributes:
+        damage: The damage, or whole segments around it.
+        donor: The donor.
+        names: A value for each batch, by which it is compared.
+        pieces: Where they lie.
+    """
+
+    damage: LogDamage
+    donor: RestingLog
+    names: NDArray[np.void]
+    pieces: tuple[_DonorPiece, ...]
+
+    def agrees(self, other: "_Filling") -> bool:
+        """Tell whether it equals another one.
+
+        At the end of the log, the beginning of that one is enough.
+        """
+        count = len(self.names)
+        is_whole = count == len(other.names) or self.damage.after_segment is None
+        return (
+            is_whole
+            and self.damage == other.damage
+            and np.array_equal(self.names, other.names[:count])
+        )
+
+
+class _NoFilling(NamedTuple):
+    """Why one donor fills nothing."""
+
+    state: DamageState
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Patient:
+    """A log that is to be healed.
+
+    Attributes:
+        log: The log.
+        view: Its directory.
+        has_transactions: Whether it has batches of transactions.
+        committed: Up to it records are known to be committed, here or at a donor; None where
+            nothing says it.
+    """
+
+    log: RestingLog
+    view: DirectoryView
+    has_transactions: bool
+    committed: int | None
+
+
+def plan_healing(log: RestingLog, donors: Sequence[RestingLog], *, quorum: int = 0) -> Healing:
+    """Plan how donors heal a log; nothing is written.
+
+    Args:
+        log: The log.
+        donors: The same partition elsewhere.
+        quorum: How many donors have to agree on damage, if these are more than half of those that
+            count; 0: all that count.
+
+    Raises:
+        PylogError: The log, or a donor, cannot be read.
+    """
+    if log.view is None or not log.base_offsets:
+        return Healing()
+    scan = find_damage(log.view, log.base_offsets, cleaner_offset=log.checkpoints.cleaner_offset)
+    marks = [each.checkpoints.high_watermark for each in (log, *donors)]
+    patient = _Patient(
+        log=log,
+        view=log.view,
+        has_transactions=scan.has_transactions,
+        committed=max((mark for mark in marks if mark is not None), default=None),
+    )
+    answers: list[tuple[DamageAnswer, LogDamage]] = []
+    fillings: list[_Filling] = []
+    taken_below = -1
+    for damage in scan.all_damage:
+        is_whole = damage.after is None and not _lacks_end(damage, patient)
+        if is_whole or damage.before_segment < taken_below:
+            continue
+        answer, filling = _fill(damage, patient, donors, quorum)
+        answers.append((answer, damage))
+        if filling is None:
+            continue
+        if filling.damage is not damage:
+            # Whole segments: what was candidates in one of them before is in these.
+            first, taken_below = filling.damage.before_segment, filling.damage.after_segment or -1
+            fillings = [each for each in fillings if each.damage.before_segment < first]
+        fillings.append(filling)
+    fillings, answers = _leave_segments(fillings, answers)
+    return Healing(
+        all_damage=tuple(answer for answer, _ in answers),
+        segments=tuple(_assemble(patient, fillings)),
+    )
+
+
+def _lacks_end(damage: LogDamage, patient: _Patient) -> bool:
+    """Tell whether a log lost its end.
+
+    One that is only behind others has all that it ever had: its broker fetches the rest.
+    """
+    own = patient.log.checkpoints.high_watermark or 0
+    committed = own if damage.is_blank else (patient.committed or 0)
+    return damage.first_offset < committed
+
+
+_Answers = list[tuple[DamageAnswer, LogDamage]]
+
+
+def _leave_segments(fillings: list[_Filling], answers: _Answers) -> tuple[list[_Filling], _Answers]:
+    """Leave segments whole in which there is damage that nothing fills.
+
+    A segment that is swapped is read anew by a loader, and cut where it is still damaged.
+    """
+    while True:
+        open_segments = {
+            each.segment
+            for answer, damage in answers
+            if answer.state is not DamageState.FILLED
+            for each in damage.ranges
+        }
+        dropped = [
+            each
+            for each in fillings
+            if open_segments & {place.segment for place in each.damage.ranges}
+        ]
+        if not dropped:
+            return fillings, answers
+        fillings = [each for each in fillings if each not in dropped]
+        answers = [
+            (_left(answer), damage)
+            if answer.state is DamageState.FILLED
+            and open_segments & {each.segment for each in damage.ranges}
+            else (answer, damage)
+            for answer, damage in answers
+        ]
+
+
+def _left(answer: DamageAnswer) -> DamageAnswer:
+    reason = f"{answer.file} has other damage that nothing fills: it stays as it is"
+    return replace(
+        answer,
+        state=DamageState.SEGMENT_LEFT,
+        filled_bytes=0,
+        filled_batches=0,
+        donors=(),
+        reason=reason,
+    )
+
+
+def _fill(
+    damage: LogDamage, patient: _Patient, donors: Sequence[RestingLog], quorum: int
+) -> tuple[DamageAnswer, _Filling | None]:
+    """Return what becomes of damage."""
+    first = next(iter(damage.ranges), None)
+    head = DamageAnswer(
+        state=DamageState.NO_DONOR,
+        first_offset=damage.first_offset,
+        end_offset=damage.end_offset,
+        file="" if first is None else log_file(first.segment),
+        position=0 if first is None else first.position,
+        size_bytes=damage.size_bytes,
+        reason="no other replica of this partition was given",
+    )
+    candidates: list[_Filling] = []
+    refusals: list[tuple[str, _NoFilling]] = []
+    for donor in donors:
+        result = _ask(damage, patient, donor)
+        if isinstance(result, _Filling):
+            candidates.append(result)
+        else:
+            refusals.append((donor.place.directory, result))
+    if not candidates:
+        if not refusals:
+            return head, None
+        reason = "; ".join(f"{place} {refusal.reason}" for place, refusal in refusals)
+        return replace(head, state=refusals[0][1].state, reason=reason), None
+    agreeing = [[one for one in candidates if one.agrees(other)] for other in candidates]
+    number = max(range(len(candidates)), key=lambda n: (len(agreeing[n]), len(candidates[n].names)))
+    filling, count = candidates[number], len(agreeing[number])
+    least = max(quorum, len(candidates) // 2 + 1) if quorum else len(candidates)
+    if count < least:
+        places = ", ".join(each.donor.place.directory for each in candidates)
+        reason = (
+            f"{count} of {len(candidates)} replicas have the same there, {least} have to: {places}"
+        )
+        return replace(head, state=DamageState.DONORS_DIFFER, reason=reason), None
+    answer = replace(
+        head,
+        state=DamageState.FILLED,
+        filled_bytes=sum(each.piece.size_bytes for each in filling.pieces),
+        filled_batches=len(filling.names),
+        donors=tuple(each.donor.place.directory for each in agreeing[number]),
+        reason="",
+    )
+    return answer, filling
+
+
+def _ask(damage: LogDamage, patient: _Patient, donor: RestingLog) -> _Filling | _NoFilling:
+    """Return what a donor has in the place of damage."""
+    refusal = _refuse(damage, donor)
+    if refusal is not None:
+        return refusal
+    before, after = damage.before, damage.after
+    first = damage.first_offset if before is None else before.base_offset
+    end = (patient.committed or 0) if after is None else after.base_offset + 1
+    rows = _read(donor, first, end)
+    batches = rows.batches
+    is_dense = bool((batches.base_offset[1:] == batches.last_offset[:-1] + 1).all())
+    between = rows.take(
+        np.arange(len(rows))[0 if before is None else 1 : None if after is None else -1]
+    )
+    if after is None:
+        between = between.take(between.batches.last_offset < end)
+    # What was cleaned alike here and there has the same bytes for it.
+    is_as_long = len(damage.ranges) == 1 and between.batches.size.sum() == damage.size_bytes
+    is_same = (
+        len(rows) >= (before is not None) + (after is not None)
+        and (before is None or name_of(batches, 0) == before)
+        and (after is None or name_of(batches, -1) == after)
+        and (is_dense or is_as_long)
+    )
+    if not is_same:
+        return _take_segments(damage, patient, donor)
+    if (batches.crc_ok != 1).any():
+        at = int(batches.base_offset[batches.crc_ok != 1][0])
+        return _NoFilling(DamageState.DONOR_DAMAGED, f"is damaged there, too, at offset {at}")
+    if after is None and not len(between):
+        reason = f"has no whole batch from offset {damage.first_offset} on"
+        return _NoFilling(DamageState.DONOR_LACKS, reason)
+    return _filling_of(damage, donor, between, patient.log.base_offsets)
+
+
+def _refuse(damage: LogDamage, donor: RestingLog) -> _NoFilling | None:
+    """Return why a donor is not even read, or None."""
+    if donor.view is None:
+        return _NoFilling(DamageState.DONOR_LACKS, donor.error or "has no log")
+    if damage.before is None and damage.after is None:
+        reason = "may have another log: no batch is left here to compare; take the whole directory"
+        return _NoFilling(DamageState.NO_DONOR, reason)
+    if not donor.log_start_offset <= damage.first_offset < donor.log_end_offset:
+        reason = (
+            f"has offsets {donor.log_start_offset} to {donor.log_end_offset - 1}, "
+            f"not {damage.first_offset}"
+        )
+        return _NoFilling(DamageState.DONOR_LACKS, reason)
+    return None
+
+
+def _take_segments(
+    damage: LogDamage, patient: _Patient, donor: RestingLog
+) -> _Filling | _NoFilling:
+    """Return whole segments of a donor that a cleaner went over."""
+    own, other = patient.log.checkpoints.cleaner_offset, donor.checkpoints.cleaner_offset
+    if own is None or other is None or damage.first_offset >= max(own, other):
+        reason = f"has other batches around offset {damage.first_offset}: its log is another one"
+        return _NoFilling(DamageState.DONOR_DIVERGED, reason)
+    bases = patient.log.base_offsets
+    damaged = [each.segment for each in damage.ranges]
+    if not damaged or damaged[-1] == bases[-1]:
+        reason = "was compacted apart, and no closed segment here is damaged"
+        return _NoFilling(DamageState.COMPACTED_APART, reason)
+    first, end = damaged[0], bases[bases.index(damaged[-1]) + 1]
+    if not end <= own <= other:
+        reason = (
+            f"was compacted apart: offsets {first} to {end} have to be clean here (they are to "
+            f"{own}) and at least as far there ({other})"
+        )
+        return _NoFilling(DamageState.COMPACTED_APART, reason)
+    rows = _read(donor, first, end)
+    if (rows.batches.crc_ok != 1).any():
+        return _NoFilling(
+            DamageState.DONOR_DAMAGED, f"is damaged between offsets {first} and {end}"
+        )
+    if patient.has_transactions or rows.batches.is_transactional.any():
+        reason = "was compacted apart, and markers of transactions may be gone from one of both"
+        return _NoFilling(DamageState.COMPACTED_APART, reason)
+    whole = LogDamage(
+        ranges=tuple(
+            FileRange(base, 0, patient.view.source(log_file(base)).size_bytes)
+            for base in bases
+            if first <= base < end
+        ),
+        before=None,
+        before_segment=first,
+        after=None,
+        after_segment=end,
+    )
+    return _filling_of(whole, donor, rows, bases)
+
+
+def _read(log: RestingLog, first: int, end: int) -> BatchRows:
+    """Return the batches that begin from one offset on, below another."""
+    reader = LogReader(log.view, log.base_offsets, ReadDepth.CHECKSUMS, ranges=[(first, end)])
+    rows = reader.rows
+    while not reader.is_at_end:
+        reader.fill()
+        rows = rows.join(reader.rows)
+        reader.rows = reader.rows.take(np.zeros(len(reader.rows), np.bool_))
+    return rows
+
+
+def _filling_of(
+    damage: LogDamage, donor: RestingLog, rows: BatchRows, base_offsets: Sequence[int]
+) -> _Filling:
+    """Return batches of a donor as a filling.
+
+    Args:
+        damage: What they fill.
+        donor: Where they lie.
+        rows: The batches.
+        base_offsets: The segments of the log to be healed; no piece lies in two of them.
+    """
+    pieces = []
+    batches = rows.batches
+    homes = np.searchsorted(base_offsets, batches.base_offset, side="right")
+    is_edge = (
+        (rows.segment[1:] != rows.segment[:-1])
+        | (batches.position[1:] != batches.position[:-1] + batches.size[:-1])
+        | (homes[1:] != homes[:-1])
+    )
+    starts = [0, *(np.flatnonzero(is_edge) + 1).tolist(), len(rows)] if len(rows) else []
+    for start, end in pairwise(starts):
+        segment, position = int(rows.segment[start]), int(batches.position[start])
+        size_bytes = int(batches.size[start:end].sum())
+        assert donor.view is not None  # noqa: S101  # it has batches
+        with closing(donor.view.open(log_file(segment))) as reader:
+            crc = find_crc(SliceReader(reader, position, size_bytes))
+        piece = FilePiece(
+            directory=donor.place.directory,
+            file=log_file(segment),
+            position=position,
+            size_bytes=size_bytes,
+            crc=crc,
+        )
+        pieces.append(_DonorPiece(segment, int(batches.base_offset[start]), piece))
+    return _Filling(damage=damage, donor=donor, names=batch_names(batches), pieces=tuple(pieces))
+
+
+def _assemble(patient: _Patient, fillings: Sequence[_Filling]) -> Iterator[PiecedSegment]:
+    """Yield the segments that become others, rising."""
+    view, bases = patient.view, patient.log.base_offsets
+    # By segment, what comes where bytes of it go: position and length of these, and the pieces.
+    changes: dict[int, list[tuple[int, int, list[FilePiece]]]] = {}
+    added: dict[int, tuple[RestingLog, list[FilePiece]]] = {}
+    for filling in fillings:
+        homes: dict[int, list[FilePiece]] = {}
+        for each in filling.damage.ranges:
+            pieces = homes.get(each.segment)
+            place = [] if pieces is not None else homes.setdefault(each.segment, [])
+            changes.setdefault(each.segment, []).append((each.position, each.size_bytes, place))
+        for number, (segment, first_offset, piece) in enumerate(filling.pieces):
+            home = _home(filling.damage, first_offset, bases)
+            before = filling.pieces[number - 1] if number else None
+            is_split = before is not None and before.segment != segment
+            if home not in homes and home == filling.damage.after_segment:
+                homes[home] = []
+                changes.setdefault(home, []).insert(0, (0, 0, homes[home]))
+            if home in homes and not (
+                is_split and homes[home] and _may_split(filling.damage, home)
+            ):
+                homes[home].append(piece)
+                continue
+            # Segments that are missing have the donor's bounds.
+            if before is None or is_split or not added:
+                added[first_offset] = filling.donor, []
+            added[max(added)][1].append(piece)
+    for base in sorted({*changes, *added}):
+        if base in added:
+            donor, pieces = added[base]
+            assert donor.view is not None  # noqa: S101  # it has the pieces
+            modified_ms = donor.view.source(pieces[0].file).modified_ms
+        else:
+            file = view.source(log_file(base))
+            modified_ms = file.modified_ms
+            pieces = _with_changes(log_file(base), file.size_bytes, changes[base])
+        yield PiecedSegment(base_offset=base, modified_ms=modified_ms, pieces=tuple(pieces))
+
+
+def _home(damage: LogDamage, first_offset: int, base_offsets: Sequence[int]) -> int:
+    """Return the existing segment that a filling's batch belongs to."""
+    if damage.before is not None and damage.before_segment == damage.after_segment:
+        return damage.before_segment
+    number = bisect_right(base_offsets, first_offset) - 1
+    return max(damage.before_segment, base_offsets[max(number, 0)])
+
+
+def _may_split(damage: LogDamage, home: int) -> bool:
+    """Tell whether nothing of a segment follows a filling in it."""
+    return home != damage.after_segment
+
+
+def _with_changes(
+    name: str, size_bytes: int, changes: Sequence[tuple[int, int, list[FilePiece]]]
+) -> list[FilePiece]:
+    """Return a segment's own pieces, with others in place of some bytes."""
+    pieces: list[FilePiece] = []
+    position = 0
+    for start, length, others in sorted(changes, key=itemgetter(0)):
+        if start > position:
+            pieces.append(
+                FilePiece(directory="", file=name, position=position, size_bytes=start - position)
+            )
+        pieces += others
+        position = start + length
+    if position < size_bytes:
+        pieces.append(
+            FilePiece(directory="", file=name, position=position, size_bytes=size_bytes - position)
+        )
+    return pieces

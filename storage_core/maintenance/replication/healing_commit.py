@@ -1,0 +1,165 @@
+"""Plan the operations that put the segments of a healing into place.
+
+The log is loaded as it will be: what a broker's start would then repair, indexes above all, is part
+of the plan. Each segment is swapped whole, with its indexes, as compaction does it: a crash leaves
+the old one or the new one.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from storage_core.commit import (
+    CreateEmptyFile,
+    DeleteFile,
+    Operation,
+    PromoteFile,
+    RenameFile,
+    SyncDirectory,
+    WriteFile,
+)
+from storage_core.filenames import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIXES,
+    SWAP_SUFFIX,
+    log_file,
+    segment_file,
+)
+from storage_core.log.directory_view import DirectoryView
+from storage_core.log.leftovers import settle_leftovers
+from storage_core.log.pieced_store import (
+    PiecedSegment,
+    PiecedStore,
+    segment_names,
+    write_segment,
+)
+from storage_core.log.settled_store import PlannedStore
+from storage_core.store.base import LogStore
+
+_HEALED: Final = "healed from other replicas"
+_REPLACED: Final = "replaced by the healed segment"
+
+
+class HealedPartition:
+    """A partition about to get the segments of a healing.
+
+    Args:
+        store: The partition directory.
+        segments: The segments.
+
+    Attributes:
+        store: The partition as it will be; the segments have no indexes there yet.
+
+    Raises:
+        InvalidNameError: An unfinished file belongs to no segment.
+        StorageError: The directory cannot be listed.
+    """
+
+    def __init__(self, store: LogStore, segments: Sequence[PiecedSegment]) -> None:
+        self._view = DirectoryView(store)
+        settle_leftovers(self._view)
+        self._settled = PlannedStore(self._view)
+        self._segments = segments
+        self.store = PiecedStore(self._settled, segments)
+
+    def plan(self, operations: Sequence[Operation]) -> tuple[Operation, ...]:
+        """Return the operations of the swap, then those of a load.
+
+        The scratch files are named by the files that they become.
+
+        Args:
+            operations: Those of a load of ``store``. The indexes that it builds for the segments
+                are swapped with them.
+        """
+        names = {
+            segment_file(segment.base_offset, suffix)
+            for segment in self._segments
+            for suffix in INDEX_SUFFIXES
+        }
+        indexes: dict[str, bytes] = {}
+        others: list[Operation] = []
+        for step in operations:
+            if isinstance(step, WriteFile) and step.name in names:
+                indexes[step.name] = step.content
+            elif isinstance(step, CreateEmptyFile) and step.name in names:
+                indexes[step.name] = b""
+            else:
+                others.append(step)
+        swap = list(self._view.operations)
+        if swap:
+            swap.append(SyncDirectory(reason="the log as it was found"))
+        for segment in self._segments:
+            swap += self._appear(segment, indexes)
+        swap.append(SyncDirectory(reason="the healed segments are complete"))
+        for segment in self._segments:
+            swap += self._swap(segment, indexes)
+        return (*swap, *others)
+
+    def write(self, operations: Sequence[Operation], scratch: Path) -> tuple[Operation, ...]:
+        """Write the logs to scratch files; return the final operations.
+
+        Args:
+            operations: The result of ``plan``.
+            scratch: Path, but for their endings, of the files.
+
+        Raises:
+            ChangedWhileReadError: A piece is not what it was when the plan was made.
+            StorageError: The disk failed.
+        """
+        paths = {}
+        for segment in self._segments:
+            if segment.pieces:
+                name = log_file(segment.base_offset)
+                paths[name] = scratch.with_name(f"{scratch.name}-{name}")
+                write_segment(self._settled, segment, paths[name])
+        return tuple(
+            replace(step, scratch_path=str(paths[step.scratch_path]))
+            if isinstance(step, PromoteFile)
+            else step
+            for step in operations
+        )
+
+    def _appear(self, segment: PiecedSegment, indexes: Mapping[str, bytes]) -> Iterator[Operation]:
+        """Yield what brings a segment's files into the directory."""
+        for name in _names(segment, indexes):
+            if name in indexes:
+                content = indexes[name]
+                yield WriteFile(name=name + CLEANED_SUFFIX, content=content, reason=_HEALED)
+            else:
+                yield PromoteFile(
+                    scratch_path=name,
+                    name=name + CLEANED_SUFFIX,
+                    size_bytes=segment.size_bytes,
+                    reason=_HEALED,
+                )
+
+    def _swap(self, segment: PiecedSegment, indexes: Mapping[str, bytes]) -> Iterator[Operation]:
+        """Yield what lets a segment count, and its old files go."""
+        names = _names(segment, indexes)
+        old = [name for name in segment_names(segment.base_offset) if name in self._view]
+        for name in names:
+            yield RenameFile(
+                source=name + CLEANED_SUFFIX, target=name + SWAP_SUFFIX, reason=_HEALED
+            )
+        if names:
+            yield SyncDirectory(reason="from here on it counts")
+        for name in old:
+            yield RenameFile(source=name, target=name + DELETED_SUFFIX, reason=_REPLACED)
+        if old:
+            yield SyncDirectory(reason=_REPLACED)
+        for name in names:
+            yield RenameFile(source=name + SWAP_SUFFIX, target=name, reason=_HEALED)
+        if names:
+            yield SyncDirectory(reason="the swap is complete")
+        for name in old:
+            yield DeleteFile(name=name + DELETED_SUFFIX, reason=_REPLACED)
+
+
+def _names(segment: PiecedSegment, indexes: Mapping[str, bytes]) -> list[str]:
+    """Return the names of a segment's files, none for one that goes."""
+    if not segment.pieces:
+        return []
+    names = segment_names(segment.base_offset)
+    return [name for name in names if name in indexes or name == log_file(segment.base_offset)]

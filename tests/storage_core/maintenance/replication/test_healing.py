@@ -1,0 +1,393 @@
+"""A healed log has a donor's bytes where it was damaged, and its own everywhere else."""
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
+from storage_core.commit import CommitPlan, commit
+from storage_core.config import CleanerConfig, LogConfig
+from storage_core.errors import ChangedWhileReadError
+from storage_core.log.loaded_log import LoadedLog
+from storage_core.maintenance.recovery.partition import plan_recovery
+from storage_core.maintenance.replication.healing import DamageState, Healing, plan_healing
+from storage_core.maintenance.replication.healing_commit import HealedPartition
+from storage_core.maintenance.replication.resting_log import RestingLog
+from storage_core.store import LocalStore
+from tests.kit.builders import BatchSpec, RecordSpec, in_a_row
+from tests.storage_core.maintenance.replication.test_differences import rest, write_replica
+
+NOW_MS = 1_700_000_900_000
+ROLLS = (20, 40, 60)
+END = 80
+
+
+def batches(*, epoch: int = 3, fill: int = 0) -> list[BatchSpec]:
+    """Return 16 batches of 5 records, with values that differ in length."""
+    return in_a_row(
+        BatchSpec(
+            records=tuple(
+                RecordSpec(key=b"key-%d" % number, value=bytes([number + fill]) * (40 + 7 * number))
+                for _ in range(5)
+            ),
+            leader_epoch=epoch,
+        )
+        for number in range(16)
+    )
+
+
+@pytest.fixture
+def pair(tmp_path) -> tuple[Path, Path]:
+    """Return a target and a donor with the same log."""
+    return tuple(write_replica(tmp_path, broker, batches(), rolls=ROLLS) for broker in (1, 2))
+
+
+def log_of(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(directory.glob("*.log"))}
+
+
+def rest_of(directory: Path, broker: int = 1, **checkpoints: int) -> RestingLog:
+    return rest(directory, broker, PartitionCheckpoints(**checkpoints))
+
+
+def load(store, *, is_clean: bool) -> LoadedLog:
+    return plan_recovery(
+        store,
+        config=LogConfig(),
+        cleaner=CleanerConfig(),
+        now_ms=NOW_MS,
+        clean_shutdown=is_clean,
+    )
+
+
+def apply(directory: Path, healing: Healing, *, is_clean: bool = True) -> LoadedLog:
+    """Apply a healing as a task does, and return the log."""
+    store = LocalStore(directory)
+    healed = HealedPartition(store, healing.segments)
+    log = load(healed.store, is_clean=is_clean)
+    operations = healed.write(healed.plan(log.operations), directory.parent / "scratch")
+    commit(CommitPlan(location=store.location, operations=operations), store)
+    return log
+
+
+def change(file: Path, position: int, data: bytes, *, removed: int | None = None) -> None:
+    content = file.read_bytes()
+    end = position + (len(data) if removed is None else removed)
+    file.write_bytes(content[:position] + data + content[end:])
+
+
+def segment(directory: Path, base: int) -> Path:
+    return directory / f"{base:020d}.log"
+
+
+def third_batch(directory: Path, base: int = 20) -> tuple[int, int]:
+    """Return position and size of a segment's third batch."""
+    content = segment(directory, base).read_bytes()
+    position = 0
+    for _ in range(2):
+        position += 12 + struct.unpack_from(">i", content, position + 8)[0]
+    return position, 12 + struct.unpack_from(">i", content, position + 8)[0]
+
+
+def bad_checksum(directory: Path) -> None:
+    position, size = third_batch(directory)
+    change(segment(directory, 20), position + size - 3, b"\xff")
+
+
+def zeros(directory: Path) -> None:
+    position, size = third_batch(directory)
+    change(segment(directory, 20), position - 30, bytes(size))
+
+
+def noise(directory: Path) -> None:
+    position, size = third_batch(directory)
+    data = np.random.default_rng(31).bytes(size)
+    change(segment(directory, 20), position - 100, data)
+
+
+def torn_middle(directory: Path) -> None:
+    position, size = third_batch(directory)
+    change(segment(directory, 20), position + 20, b"", removed=size)
+
+
+def first_offset_jumps(directory: Path) -> None:
+    change(segment(directory, 20), third_batch(directory)[0], struct.pack(">q", 37))
+
+
+def first_offset_falls(directory: Path) -> None:
+    change(segment(directory, 20), third_batch(directory)[0], struct.pack(">q", 3))
+
+
+def length_grows(directory: Path) -> None:
+    position, size = third_batch(directory)
+    change(segment(directory, 20), position + 8, struct.pack(">i", 2 * size))
+
+
+def end_of_segment(directory: Path) -> None:
+    content = segment(directory, 20).read_bytes()
+    segment(directory, 20).write_bytes(content[:-200])
+
+
+def garbage_behind(directory: Path) -> None:
+    with segment(directory, 20).open("ab") as file:
+        file.write(b"\0" * 300 + b"garbage")
+
+
+def beginning_of_log(directory: Path) -> None:
+    change(segment(directory, 0), 0, bytes(150))
+
+
+def segment_of_zeros(directory: Path) -> None:
+    file = segment(directory, 20)
+    file.write_bytes(bytes(file.stat().st_size))
+
+
+def empty_segment(directory: Path) -> None:
+    segment(directory, 40).write_bytes(b"")
+
+
+def swapped_segments(directory: Path) -> None:
+    one, two = segment(directory, 20), segment(directory, 40)
+    first, second = one.read_bytes(), two.read_bytes()
+    one.write_bytes(second)
+    two.write_bytes(first)
+
+
+def missing_segment(directory: Path) -> None:
+    segment(directory, 40).unlink()
+
+
+def two_segments_missing(directory: Path) -> None:
+    segment(directory, 20).unlink()
+    segment(directory, 40).unlink()
+
+
+def end_of_log(directory: Path) -> None:
+    content = segment(directory, 60).read_bytes()
+    segment(directory, 60).write_bytes(content[:-1])
+
+
+def zeros_at_the_end(directory: Path) -> None:
+    file = segment(directory, 60)
+    change(file, file.stat().st_size - 500, bytes(4000))
+
+
+def several(directory: Path) -> None:
+    bad_checksum(directory)
+    empty_segment(directory)
+    beginning_of_log(directory)
+    end_of_log(directory)
+
+
+ACCIDENTS: list[Callable[[Path], None]] = [
+    *(bad_checksum, zeros, noise, torn_middle, first_offset_jumps, first_offset_falls),
+    *(length_grows, end_of_segment, garbage_behind, beginning_of_log, segment_of_zeros),
+    *(empty_segment, swapped_segments, missing_segment, two_segments_missing, end_of_log),
+    *(zeros_at_the_end, several),
+]
+
+
+@pytest.mark.parametrize("is_clean", [True, False], ids=["closed", "killed"])
+@pytest.mark.parametrize("accident", ACCIDENTS, ids=lambda accident: accident.__name__)
+def test_the_log_is_the_donors_again(pair, accident, is_clean):
+    target, donor = pair
+    whole = log_of(donor)
+    accident(target)
+    assert log_of(target) != whole
+    healing = plan_healing(rest_of(target), [rest_of(donor, 2, high_watermark=END)])
+    assert {each.state for each in healing.all_damage} == {DamageState.FILLED}
+    log = apply(target, healing, is_clean=is_clean)
+    assert log_of(target) == whole
+    assert (log.log_end_offset, log.repairs.cuts) == (END, ())
+    again = load(LocalStore(target), is_clean=False)
+    assert (again.repairs.cuts, again.log_end_offset) == ((), END)
+    for index in sorted(donor.glob("*.timeindex")) + sorted(donor.glob("*.index")):
+        assert (target / index.name).read_bytes() == index.read_bytes(), index.name
+    assert {path.name for path in target.iterdir()} >= {path.name for path in donor.iterdir()}
+    assert not [path for path in target.iterdir() if path.name.endswith((".swap", ".cleaned"))]
+
+
+def test_a_log_without_damage_is_left(pair):
+    healing = plan_healing(rest_of(pair[0]), [rest_of(pair[1], 2, high_watermark=END)])
+    assert healing == Healing()
+
+
+def state_of(healing: Healing) -> DamageState:
+    (answer,) = healing.all_damage
+    assert bool(healing.segments) == (answer.state is DamageState.FILLED) == (not answer.reason)
+    return answer.state
+
+
+def without_records(directory: Path, base: int, *gone: int) -> None:
+    """Take batches out of a segment, as a cleaner does, by their numbers in it."""
+    content, position, kept = segment(directory, base).read_bytes(), 0, []
+    while position < len(content):
+        size = 12 + struct.unpack_from(">i", content, position + 8)[0]
+        kept.append(content[position : position + size])
+        position += size
+    data = b"".join(batch for number, batch in enumerate(kept) if number not in gone)
+    segment(directory, base).write_bytes(data)
+
+
+def another_epoch(directory: Path) -> None:
+    """The epoch of the batch before the damage: it lies outside of the checksum."""
+    position, _ = third_batch(directory)
+    first = 12 + struct.unpack_from(">i", segment(directory, 20).read_bytes(), 8)[0]
+    assert first < position
+    change(segment(directory, 20), first + 12, struct.pack(">i", 2))
+
+
+def ends_before(directory: Path) -> None:
+    for base in (20, 40, 60):
+        segment(directory, base).unlink()
+
+
+@pytest.mark.parametrize(
+    ("accident", "state"),
+    [
+        (bad_checksum, DamageState.DONOR_DAMAGED),
+        (another_epoch, DamageState.DONOR_DIVERGED),
+        (ends_before, DamageState.DONOR_LACKS),
+    ],
+)
+def test_a_donor_that_has_not_the_same_around_the_damage_heals_nothing(pair, accident, state):
+    target, donor = pair
+    accident(donor)
+    bad_checksum(target)
+    assert state_of(plan_healing(rest_of(target), [rest_of(donor, 2)])) is state
+
+
+def test_without_a_donor_damage_is_named(pair):
+    bad_checksum(pair[0])
+    healing = plan_healing(rest_of(pair[0]), [])
+    assert state_of(healing) is DamageState.NO_DONOR
+    (answer,) = healing.all_damage
+    assert (answer.first_offset, answer.end_offset) == (30, 35)
+    assert (answer.file, answer.position) == (segment(pair[0], 20).name, third_batch(pair[1])[0])
+
+
+def test_damage_of_which_one_place_has_no_donor_is_healed_at_the_other(pair):
+    target, donor = pair
+    whole = log_of(target)
+    bad_checksum(donor)
+    bad_checksum(target)
+    missing_segment(target)
+    left = log_of(target)
+    healing = plan_healing(rest_of(target), [rest_of(donor, 2)])
+    assert [each.state for each in healing.all_damage] == [
+        DamageState.DONOR_DAMAGED,
+        DamageState.FILLED,
+    ]
+    log = apply(target, healing)
+    name = segment(target, 40).name
+    assert log_of(target) == {**left, name: whole[name]}
+    assert log.repairs.cuts == ()
+
+
+@pytest.mark.parametrize(
+    ("quorum", "same", "state"),
+    [
+        (0, 1, DamageState.DONORS_DIFFER),
+        (1, 1, DamageState.DONORS_DIFFER),
+        (0, 2, DamageState.DONORS_DIFFER),
+        (1, 2, DamageState.FILLED),
+        (2, 2, DamageState.FILLED),
+        (3, 2, DamageState.DONORS_DIFFER),
+    ],
+)
+def test_donors_that_differ_heal_nothing_unless_most_agree(tmp_path, pair, quorum, same, state):
+    """One more donor has another batch in the place of the damage, and the same around it."""
+    target, donor = pair
+    specs, others = batches(), batches(fill=50)
+    other = write_replica(tmp_path, 9, [*specs[:6], others[6], *specs[7:]], rolls=ROLLS)
+    bad_checksum(target)
+    donors = [rest_of(donor, broker) for broker in range(2, 2 + same)] + [rest_of(other, 9)]
+    assert state_of(plan_healing(rest_of(target), donors, quorum=quorum)) is state
+
+
+def test_the_end_is_taken_as_far_as_it_is_committed(pair):
+    target, donor = pair
+    end_of_log(target)
+    first = segment(target, 60).read_bytes()
+    segment(target, 60).write_bytes(first[: third_batch(target, 60)[0]])
+    assert plan_healing(rest_of(target), [rest_of(donor, 2)]) == Healing()
+    assert plan_healing(rest_of(target), [rest_of(donor, 2, high_watermark=70)]) == Healing()
+    # It is only behind: its broker fetches the rest.
+    assert plan_healing(rest_of(target), [rest_of(donor, 2, high_watermark=END)]) == Healing()
+    healing = plan_healing(rest_of(target, high_watermark=75), [rest_of(donor, 2)])
+    assert apply(target, healing).log_end_offset == 75
+
+
+def test_donors_of_another_length_agree_at_the_end(tmp_path, pair):
+    target, donor = pair
+    shorter = write_replica(tmp_path, 3, batches()[:15], rolls=ROLLS)
+    segment(target, 60).write_bytes(b"")
+    lost = rest_of(target, high_watermark=END)
+    donors = [rest_of(shorter, 3), rest_of(donor, 2)]
+    assert state_of(plan_healing(lost, donors)) is DamageState.FILLED
+    apply(target, plan_healing(lost, donors))
+    assert log_of(target) == log_of(donor)
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "state"),
+    [
+        (60, 60, DamageState.FILLED),
+        (40, 60, DamageState.FILLED),
+        (39, 60, DamageState.COMPACTED_APART),
+        (60, 40, DamageState.COMPACTED_APART),
+        (None, 60, DamageState.DONOR_DIVERGED),
+    ],
+)
+def test_logs_compacted_apart_exchange_whole_segments_that_both_have_clean(pair, own, other, state):
+    target, donor = pair
+    without_records(target, 20, 0)
+    without_records(donor, 20, 1, 3)
+    bad_checksum(target)
+    before = log_of(target)
+    cleaner = {} if own is None else {"cleaner_offset": own}
+    healing = plan_healing(rest_of(target, **cleaner), [rest_of(donor, 2, cleaner_offset=other)])
+    assert {each.state for each in healing.all_damage} == {state}
+    if state is DamageState.FILLED:
+        apply(target, healing)
+        name = segment(target, 20).name
+        assert log_of(target) == before | {name: log_of(donor)[name]}
+
+
+def test_logs_that_were_compacted_alike_are_healed_by_the_bytes_alone(pair):
+    target, donor = pair
+    for directory in pair:
+        without_records(directory, 20, 0)
+        without_records(directory, 40, 1)
+    bad_checksum(target)
+    healing = plan_healing(rest_of(target, cleaner_offset=60), [rest_of(donor, 2)])
+    assert state_of(healing) is DamageState.FILLED
+    apply(target, healing)
+    assert log_of(target) == log_of(donor)
+
+
+def test_a_donor_that_changed_since_the_plan_is_refused(pair):
+    target, donor = pair
+    bad_checksum(target)
+    healing = plan_healing(rest_of(target), [rest_of(donor, 2)])
+    before = log_of(target)
+    bad_checksum(donor)
+    with pytest.raises(ChangedWhileReadError, match=segment(donor, 20).name):
+        apply(target, healing)
+    assert log_of(target) == before
+
+
+def test_a_segment_with_damage_that_nothing_fills_stays_as_it_is(pair):
+    target, donor = pair
+    bad_checksum(donor)
+    bad_checksum(target)
+    change(segment(target, 20), 0, bytes(30))
+    healing = plan_healing(rest_of(target), [rest_of(donor, 2)])
+    assert [each.state for each in healing.all_damage] == [
+        DamageState.SEGMENT_LEFT,
+        DamageState.DONOR_DAMAGED,
+    ]
+    assert healing.segments == ()
