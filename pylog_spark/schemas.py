@@ -44,6 +44,7 @@ class Action(enum.StrEnum):
     RECOVER = "recover"
     RETAIN = "retain"
     TRUNCATE = "truncate"
+    HEAL = "heal"
     VERIFY = "verify"
     UNDO = "undo"
     PURGE = "purge"
@@ -620,6 +621,7 @@ class RecoveryWorkRow:
     committed_records: Number = column("committed records that the cuts take")
     stays_eligible: Truth = column("whether its broker may stay in ISR and ELR after them")
     cleaner_offset: Number = column("entry of the cleaner checkpoint before them, null without")
+    healing: Text = column("what heals it before it is recovered, as JSON; null for nothing")
     duration_ms: int = column("time it took to look")
     failure: Failure = Failure()
 
@@ -664,3 +666,25 @@ class CutRow:
 
 
 CUT: Final = schema_of(CutRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DamageRow:
+    """Where a log is damaged, and what heals it."""
+
+    name: PartitionName
+    state: Text = column("FILLED, or the stable code that says why it is left")
+    first_offset: Number = column("first offset that may be missing")
+    end_offset: Number = column("first offset that is there again, null at the end of the log")
+    file: Text = column("file with the first bytes that are no batch, null where none are")
+    position: Number = column("where they begin, bytes")
+    size_bytes: Number = column("bytes that are no valid batches")
+    filled_bytes: Number = column("bytes that take their place")
+    filled_batches: Number = column("batches that these are")
+    donors: Texts = column("directories of the replicas that have them")
+    reason: Text = column("why it is left")
+    directory: Text = column("path of the partition directory")
+    failure: Failure = Failure()
+
+
+DAMAGE: Final = schema_of(DamageRow)

@@ -54,6 +54,7 @@ _PAGES: Final[Mapping[str, str]] = {
     "metadata": "metadata",
     "run": "nightly",
     "recover": "recovery",
+    "heal": "healing",
     "salvage": "recovery",
     "retain": "retention",
     "compact": "compact",

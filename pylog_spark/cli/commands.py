@@ -24,6 +24,7 @@ from pylog_spark.options.declared import (
     COPY,
     COPY_PREFIX,
     DEEP,
+    DONORS,
     DRY_RUN,
     ELECTION_OUT,
     ENGINE,
@@ -80,6 +81,7 @@ from pylog_spark.options.declared import (
     PLAN_OUT,
     PURGE_AFTER,
     QUIET,
+    QUORUM,
     RECOMPRESS,
     RECOMPRESS_ALL,
     RECORD_FORMAT,
@@ -655,6 +657,36 @@ _RECOVER: Final = Command(
         "Example: `pylog recover /var/lib/kafka --role broker --salvage /var/tmp/salvage --dry-run`"
     ),
 )
+_HEAL: Final = Command(
+    name="heal",
+    panel=_MAINTAIN,
+    work="pylog_spark.cli.heal:HEAL",
+    options=(
+        ROOTS,
+        DONORS,
+        QUORUM,
+        TOPICS,
+        EXCLUDE,
+        ROLE,
+        replace(PLAN_OUT, help="Save what heals the logs, for `pylog apply`."),
+        SALVAGE,
+        MAX_TRUNCATE_BYTES,
+        ALLOW_TRUNCATE,
+        *_CONFIG_OF_JOBS,
+        NOW_MS,
+        *_ANSWER_OF_JOBS,
+    ),
+    help="""
+    Heal damaged logs: replace bad checksums, zeros, torn or missing segments by a replica's bytes.
+
+    Everything is read, nothing is written: --plan-out saves what would be done, and `pylog apply`
+    does it, with a way back by --trash. A replica counts if it has the batches before and behind
+    the damage, byte for byte. Replicas that differ heal nothing. What nobody has stays as it is and
+    is listed, and the exit status is then 1. A log that was not closed is recovered too, under the
+    guards of `pylog recover`.
+    """,
+    example="Example: `pylog heal /mnt/b1 --donor /mnt/b2 --role broker --plan-out heal.json`",
+)
 _RETAIN: Final = Command(
     name="retain",
     panel=_MAINTAIN,
@@ -1170,7 +1202,7 @@ _METADATA: Final = CommandGroup(
 COMMANDS: Final[tuple[Command | CommandGroup, ...]] = (
     *(_INSPECT, _DUMP, _CAT, _EXPORT, _FIND, _FREE),
     *(_GROUPS, _TRANSACTIONS, _EXPLAIN, _SURVEY, _VERIFY, _DOCTOR, _AUDIT, _METADATA),
-    *(_RUN, _RECOVER, _RETAIN, _COMPACT),
+    *(_RUN, _RECOVER, _HEAL, _RETAIN, _COMPACT),
     *(_APPLY, _RUNS, _UNDO, _PURGE, _SALVAGE),
     *(_INGEST, _MATERIALIZE),
     *(_PARTITION, _CONFIG, _WARMUP),

@@ -142,7 +142,8 @@ def _prepare_plan(line: CommandLine) -> Call:
     options = options_of(plan, path, anew)
     check_outside(REPORT.label, line[REPORT], plan.roots)
     if plan.action != Action.RECOVER:
-        check = check_truncation if plan.action == Action.TRUNCATE else check_roots
+        is_of_brokers = plan.action in {Action.TRUNCATE, Action.HEAL}
+        check = check_truncation if is_of_brokers else check_roots
         roots = [root.location for root in plan.roots]
         check(resolve_roots(roots, role=options.role), options)
     return Call(line=line, options=options, subject=plan, roots=plan.roots)

@@ -10,6 +10,7 @@ from typing import Final
 
 from pylog_spark.engines.choice import Place
 from pylog_spark.operations.compact.driver import compact
+from pylog_spark.operations.heal.driver import heal
 from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.recover.driver import recover
 from pylog_spark.operations.retain.driver import retain
@@ -29,6 +30,7 @@ OPERATIONS: Final[Mapping[str, Callable[..., RunReport]]] = {
     Action.RETAIN: retain,
     Action.RUN: run_nightly,
     Action.TRUNCATE: truncate,
+    Action.HEAL: heal,
 }
 
 

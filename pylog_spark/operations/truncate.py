@@ -4,42 +4,29 @@ An audit says where each follower is cut. The plan holds the cuts; what applies 
 recovery does, which comes first where a log was not closed.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-import pyarrow as pa
-
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
 from pylog_spark.operations.audit.driver import Audit, audit
-from pylog_spark.operations.recover.recovered_logs import RecoveredLogs
-from pylog_spark.operations.recover.task import observe_recovery
-from pylog_spark.operations.recover.waves import TruncationStages, find_due_logs
+from pylog_spark.operations.recover.chosen_logs import LogKey, recover_chosen
+from pylog_spark.operations.recover.waves import TruncationStages
 from pylog_spark.options import JobOptions
 from pylog_spark.options.declared import LEADER
 from pylog_spark.run.guards import check_truncation
-from pylog_spark.run.job import new_job, run_context
+from pylog_spark.run.job import new_job
 from pylog_spark.run.plan_file import SavedPlan
-from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import RunReport
-from pylog_spark.run.saved_plans import settle_plans
 from pylog_spark.run.several_brokers import owner_of
 from pylog_spark.run.upkeep import open_upkeep
-from pylog_spark.run.waves import NO_LIMIT, run_waves
-from pylog_spark.schemas import RECOVERY_WORK, Action
-from pylog_spark.tasks.run_context import RunContext
-from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES
+from pylog_spark.schemas import Action
 from storage_core.clock import Clock
 from storage_core.errors import ConfigError, StorageError
-from storage_core.filenames import CLEANER_FILE, TopicPartition
-from storage_core.roots.open_root import root_checkpoints
 
 _ACTION: Final = Action.TRUNCATE.value
-_NAMES: Final = ("root", "topic", "partition")
-# Of these names.
-_Key = tuple[str, str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +101,7 @@ def truncate(
     *,
     clock: Clock | None = None,
     saved: SavedPlan | None = None,
-    followers: Mapping[_Key, FollowerTruncation] | None = None,
+    followers: Mapping[LogKey, FollowerTruncation] | None = None,
 ) -> RunReport:
     """Cut replicas to follow a leader, as planned.
 
@@ -139,17 +126,19 @@ def truncate(
     job = new_job(_ACTION, log_roots, options, clock=clock, saved=saved)
     if followers is None:
         followers = _saved_cuts(job.saved)
+    columns_of = {
+        key: {
+            "leader": follower.leader,
+            "truncations": list(follower.truncations),
+            "committed_records": follower.committed_records,
+            "stays_eligible": follower.stays_eligible,
+        }
+        for key, follower in followers.items()
+    }
     with open_upkeep(place, job) as run:
-        context = run_context(job, run.unclean_roots)
-        observed = _observe(run, context, followers)
-        partitions = settle_plans(run, context, observed, action=_ACTION)
-        logs = RecoveredLogs(run, partitions, Action.TRUNCATE)
-        stages = TruncationStages(run, context, may_write=not options.dry_run)
-        budget = replace(NO_LIMIT, read_bytes=options.tuning.wave_max_bytes)
-        for ended in run_waves(run, stages, find_due_logs(partitions), budget=budget):
-            logs.end(ended)
-        if not options.dry_run:
-            logs.record(range(partitions.num_rows))
+        logs = recover_chosen(
+            run, columns_of, TruncationStages, action=Action.TRUNCATE, what="followers"
+        )
     leaders = sorted({follower.leader for follower in followers.values()})
     return run.report(
         RunReport,
@@ -167,38 +156,7 @@ def truncate(
     )
 
 
-def _observe(
-    run: Run, context: RunContext, followers: Mapping[_Key, FollowerTruncation]
-) -> pa.Table:
-    """Return the rows of ``schemas.RECOVERY_WORK`` of the replicas that are cut."""
-
-    def observe(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return observe_recovery(batches, context)
-
-    observed = run.observe(observe, RECOVERY_WORK, f"look at followers in {run.job.places}")
-    checkpoints = {
-        root.location: root_checkpoints(root.location, CHECKPOINT_FILES, strict=False)
-        for root in run.job.roots
-    }
-    keys = list(zip(*(observed[name].to_pylist() for name in _NAMES), strict=True))
-    rows = []
-    for row in observed.filter(pa.array([key in followers for key in keys])).to_pylist():
-        follower = followers[row["root"], row["topic"], row["partition"]]
-        entries = checkpoints[row["root"]].entries.get(CLEANER_FILE, {})
-        rows.append(
-            row
-            | {
-                "leader": follower.leader,
-                "truncations": list(follower.truncations),
-                "committed_records": follower.committed_records,
-                "stays_eligible": follower.stays_eligible,
-                "cleaner_offset": entries.get(TopicPartition(row["topic"], row["partition"])),
-            }
-        )
-    return pa.Table.from_pylist(rows, schema=RECOVERY_WORK)
-
-
-def _saved_cuts(saved: SavedPlan | None) -> dict[_Key, FollowerTruncation]:
+def _saved_cuts(saved: SavedPlan | None) -> dict[LogKey, FollowerTruncation]:
     if saved is None:
         raise ConfigError(
             "ACTION", _ACTION, f"is planned by an audit: pylog audit ROOT... {LEADER.flag} N"
@@ -219,9 +177,11 @@ def _saved_cuts(saved: SavedPlan | None) -> dict[_Key, FollowerTruncation]:
         raise ConfigError("PLAN", saved.run_id, f"is no saved plan: {error}") from error
 
 
-def _find_cuts(comparison: Audit, leader: int) -> tuple[dict[_Key, FollowerTruncation], list[str]]:
+def _find_cuts(
+    comparison: Audit, leader: int
+) -> tuple[dict[LogKey, FollowerTruncation], list[str]]:
     """Return the cuts under a leader, with notes on untouched replicas."""
-    cuts: dict[_Key, FollowerTruncation] = {}
+    cuts: dict[LogKey, FollowerTruncation] = {}
     notes = []
     candidates: set[int] = set()
     others: dict[int | None, list[str]] = {}

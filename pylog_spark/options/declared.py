@@ -273,6 +273,23 @@ INTO: Final = Option[dict[int, Path]](
     help="A voter without a copy, and its empty or formatted log directory; may be repeated.",
     is_required=True,
 )
+DONORS: Final = Option[tuple[str, ...]](
+    name="donors",
+    flag="--donor",
+    kind=TEXTS,
+    default=(),
+    metavar="DIR",
+    help="Log directory with other replicas: a broker's, a mirror, a managed root; repeatable.",
+    is_required=True,
+)
+QUORUM: Final = Option[int](
+    name="quorum",
+    flag="--quorum",
+    kind=OFFSET,
+    default=0,
+    metavar="N",
+    help="Take what N of the donors have, if these are most. Without it all have to agree.",
+)
 ELECTION_OUT: Final = Option[Path | None](
     name="election_out",
     flag="--election-out",

@@ -32,7 +32,7 @@ from storage_core.store.local import plain_path
 
 _SHOWN_ROOTS: Final = 3
 # Whose plans have operations: they are known once the tasks of the dry run have read.
-_PLANNED_STEPS: Final = frozenset({Action.RECOVER, Action.TRUNCATE})
+_PLANNED_STEPS: Final = frozenset({Action.RECOVER, Action.TRUNCATE, Action.HEAL})
 _NOT_RECORDED: Final = frozenset({"spark_conf", "metrics_file", "metrics_push"})
 
 

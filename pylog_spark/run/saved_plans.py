@@ -81,6 +81,8 @@ _TRUNCATION_NAMES: Final = (
     *("leader", "truncations", "committed_records", "stays_eligible"),
 )
 
+_HEALING_NAMES: Final = ("is_clean", "log_start_offset", "high_watermark", "healing")
+
 Row = Mapping[str, Any]
 
 
@@ -369,6 +371,11 @@ def _truncation_plan_of(row: Row) -> dict[str, Any]:
     return {name: row[name] for name in _TRUNCATION_NAMES}
 
 
+def _healing_plan_of(row: Row) -> dict[str, Any]:
+    """Return the decisions of a healing's ``schemas.RECOVERY_WORK`` row."""
+    return {name: row[name] for name in _HEALING_NAMES}
+
+
 def _recovery_figures_of(row: Row) -> dict[str, Any]:
     """Return the bounds of a row of ``schemas.RECOVERY_WORK``."""
     return {"bytes_before": row["bytes"], "read_bytes_at_most": sum(row["scan_bytes"])}
@@ -381,4 +388,5 @@ _TOLD_OF: Final[Mapping[str, tuple[Callable[[Row], Row], Callable[[Row], Row]]]]
     SWEEP: (_retention_plan_of, _retention_figures_of),
     Action.RECOVER.value: (_recovery_plan_of, _recovery_figures_of),
     Action.TRUNCATE.value: (_truncation_plan_of, _recovery_figures_of),
+    Action.HEAL.value: (_healing_plan_of, _recovery_figures_of),
 }

@@ -40,23 +40,27 @@ from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.off_switch import is_switched_off
 from storage_core.checkpoint.checkpoints import RECOVERY_FILES, Checkpoints
+from storage_core.commit import CommitPlan
 from storage_core.commit.scratch import keep_scratch
 from storage_core.config import LogConfig
 from storage_core.filenames import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
+    SCRATCH_PREFIX,
     TopicPartition,
     kind_of,
     log_file,
     offset_of,
     segment_file,
 )
-from storage_core.json_values import to_json
+from storage_core.json_values import from_json, to_json
 from storage_core.log.loaded_log import FollowerEnd, LoadedLog
 from storage_core.log.log_segment import segments_from
 from storage_core.log.segment_scan import SegmentScan, scan_segment
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.recovery.salvage import count_lost_records, salvage_cuts
+from storage_core.maintenance.replication.healing import Healing
+from storage_core.maintenance.replication.healing_commit import HealedPartition
 from storage_core.roots.open_root import root_checkpoints
 from storage_core.roots.partition_facts import has_expected_topic_id, partition_checkpoints
 from storage_core.roots.root import TOUCHED, Prepared
@@ -79,6 +83,7 @@ class RecoveryWork:
         committed_records: Committed records that these cuts take.
         stays_eligible: Whether its broker may stay in ISR and ELR after them.
         cleaner_offset: Its entry in the cleaner checkpoint before them, None without one.
+        healing: What heals it before it is recovered, as JSON; None for a recovery.
     """
 
     ref: PartitionRef
@@ -90,10 +95,13 @@ class RecoveryWork:
     committed_records: int = 0
     stays_eligible: bool = False
     cleaner_offset: int | None = None
+    healing: str | None = None
 
     @property
     def action(self) -> Action:
         """What is done to it."""
+        if self.healing is not None:
+            return Action.HEAL
         return Action.TRUNCATE if self.truncations else Action.RECOVER
 
 
@@ -244,6 +252,8 @@ def scan_segments(
 def _scan(work: RecoveryWork, context: RecoveryContext, head: ScannedSegment) -> ScannedSegment:
     config, write, place = _config(work, context), context.write, work.ref.directory
     store = open_store(place) if write is None else write.roots[work.ref.root].open(place)
+    healed = _healed(store, work)
+    store = store if healed is None else healed.store
     with closing(store.open_file(log_file(head.base_offset))) as reader:
         scan = scan_segment(
             reader,
@@ -369,8 +379,8 @@ def _commit(
             return Prepared(result=answer | {"status": Status.SKIPPED}, plan=None)
         if not _is_expected(work, answer, context.run):
             return Prepared(result=answer | _CHANGED, plan=None)
-        answer |= _salvage(work, log, context) | {"status": Status.DONE.value}
-        return Prepared(result=answer, plan=log.plan)
+        answer |= _salvage(store, work, log, context) | {"status": Status.DONE.value}
+        return Prepared(result=answer, plan=_place_segments(store, work, log, context))
 
     access = write.roots[work.ref.root]
     columns = access.commit(work.ref.directory, work.action.value, prepare)
@@ -403,8 +413,9 @@ def _load(
     scans: Mapping[int, SegmentScan],
     context: RecoveryContext,
 ) -> LoadedLog:
+    healed = _healed(store, work)
     log = plan_recovery(
-        store,
+        store if healed is None else healed.store,
         config=_config(work, context),
         cleaner=context.run.options.cleaner,
         now_ms=context.run.options.now_ms,
@@ -415,7 +426,29 @@ def _load(
         scans=scans,
         threads=context.threads,
     )
-    return replace(log, operations=keep_scratch(log.operations, context.run.run_id))
+    operations = log.operations if healed is None else healed.plan(log.operations)
+    return replace(log, operations=keep_scratch(operations, context.run.run_id))
+
+
+def _healed(store: LogStore, work: RecoveryWork) -> HealedPartition | None:
+    """Return a partition with its new segments; None without any."""
+    if work.healing is None:
+        return None
+    return HealedPartition(store, from_json(Healing, work.healing).segments)
+
+
+def _place_segments(
+    store: LogStore, work: RecoveryWork, log: LoadedLog, context: RecoveryContext
+) -> CommitPlan:
+    """Write new segments to scratch files; return the recovery's plan."""
+    healed, write = _healed(store, work), context.write
+    if healed is None or write is None:
+        return log.plan
+    folder = write.roots[work.ref.root].shared_folder(work.ref.directory)
+    if folder is None:
+        raise ValueError("a root without a folder that its tasks share is not healed")
+    scratch = folder / f"{SCRATCH_PREFIX}{context.run.run_id}-{work.ref.ordinal}"
+    return replace(log.plan, operations=healed.write(log.operations, scratch))
 
 
 def _config(work: RecoveryWork, context: RecoveryContext) -> LogConfig:
@@ -430,9 +463,11 @@ def _describe(
     store: LogStore, work: RecoveryWork, log: LoadedLog, context: RecoveryContext
 ) -> dict[str, Any]:
     """Return the partition's row as of after the operations."""
+    healed = _healed(store, work)
+    source = store if healed is None else healed.store
     # That an empty segment goes is no loss, nor are zeros: they are among the operations.
     lost = [cut for cut in log.repairs.cuts if cut.lost_bytes]
-    cuts = [asdict(cut) | {"records": count_lost_records(store, cut)} for cut in lost]
+    cuts = [asdict(cut) | {"records": count_lost_records(source, cut)} for cut in lost]
     steps = log.plan
     repairs = log.repairs
     if work.truncations:
@@ -523,7 +558,9 @@ def _refuse_truncation(
     return None
 
 
-def _salvage(work: RecoveryWork, log: LoadedLog, context: RecoveryContext) -> dict[str, Any]:
+def _salvage(
+    source: LogStore, work: RecoveryWork, log: LoadedLog, context: RecoveryContext
+) -> dict[str, Any]:
     """Set aside the bytes to be cut, before the first cut.
 
     It is done again if a task runs twice.
@@ -531,12 +568,14 @@ def _salvage(work: RecoveryWork, log: LoadedLog, context: RecoveryContext) -> di
     if context.run.options.salvage is None or not log.repairs.lost_bytes:
         return {}
     config, store = _config(work, context), LocalStore(Path(work.ref.directory))
+    healed = _healed(source, work)
     salvage = salvage_cuts(
         store,
         log.repairs.cuts,
         salvage_directory(context.run.options.salvage, context.run.run_id, store.directory),
         index_interval_bytes=config.index_interval_bytes,
         max_index_bytes=config.segment_index_bytes,
+        source=None if healed is None else healed.store,
     )
     return {"salvage": to_json(salvage)}
 

@@ -345,6 +345,39 @@ class TruncationStages(RecoveryStages):
         root.write_checkpoints({RECOVERY_POINT_FILE: points})
 
 
+class HealingStages(RecoveryStages):
+    """The stages to heal a wave's logs, each before its recovery."""
+
+    def title(self, due: Sequence[DueRecovery]) -> str:
+        """Return what the wave does."""
+        return f"{self._run.job.title} {self._run.job.places}: heal {len(due)} logs"
+
+    def prepare(self, root: HeldRoot, due: Sequence[DueRecovery]) -> None:
+        """Prepare for the cuts of logs that were not closed.
+
+        A marker keeps the broker's epoch where all were: nothing that it counted on goes.
+        """
+        if not all(each.work.is_clean for each in due):
+            super().prepare(root, due)
+
+    def settle(
+        self, root: HeldRoot, due: Sequence[DueRecovery], outcomes: Mapping[int, Outcome]
+    ) -> None:
+        """Write the checkpoints of the healed partitions in one log directory.
+
+        Recovery points stay: an undo brings back damage that a broker has to meet.
+        """
+        super().settle(root, due, outcomes)
+        points = {
+            each.work.ref.partition: min(
+                each.work.recovery_point, outcomes[each.ref.ordinal].columns["log_end_offset"]
+            )
+            for each in due
+            if outcomes[each.ref.ordinal].columns["status"] == Status.DONE
+        }
+        root.write_checkpoints({RECOVERY_POINT_FILE: points})
+
+
 def find_due_logs(partitions: pa.Table) -> list[DueRecovery]:
     """Return the partitions to recover, the most bytes to read first.
 

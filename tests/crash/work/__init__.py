@@ -3,6 +3,7 @@
 from tests.crash.work import (
     claimed_commit,
     compaction,
+    healing,
     ingest,
     managed_commit,
     managed_pass,
@@ -26,6 +27,7 @@ CELLS = [
     *claimed_commit.CELLS,
     *trashed_round.CELLS,
     *recovery.CELLS,
+    *healing.CELLS,
     *salvage.CELLS,
     *retention.CELLS,
     *undone_deletion.CELLS,

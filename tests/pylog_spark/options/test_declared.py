@@ -30,7 +30,7 @@ READ_BY_COMMANDS = {
     *("need", "null", "out", "partitions", "start", "to", "topic", "value_format"),
     *("key_schema", "value_schema"),
     *("all_commands", "as_records", "folder", "quiet", "root_of_topic", "state", "up"),
-    *("copy", "copy_prefix", "offset_map"),
+    *("copy", "copy_prefix", "offset_map", "donors", "quorum"),
     *("attest", "election_out", "into", "leader", "leader_epoch", "level", "lost_keys", "timeline"),
 }
 

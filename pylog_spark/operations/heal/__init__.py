@@ -1,0 +1,1 @@
+"""Heal logs from other replicas."""
