@@ -103,7 +103,7 @@ def test_version_is_a_command_too(pylog):
 
 
 def test_a_command_that_is_not_there_yet_does_not_exist(pylog):
-    result = pylog("heal", "/logs")
+    result = pylog("rewind", "/logs")
     assert result.exit_code == ExitCode.USAGE
     assert "no such command" in result.stderr
 
