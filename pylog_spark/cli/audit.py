@@ -64,6 +64,7 @@ from pylog_spark.view import (
     lines_of,
 )
 from storage_core.errors import ConfigError
+from storage_core.maintenance.verification.prescription import heal_commands
 from storage_core.wording import count_text, time_text
 
 # Of a loss, in the order in which they hurt.
@@ -416,6 +417,7 @@ def _blocks(call: Call, report: Audit) -> Iterator[Block]:
         yield f"  partitions: {', '.join(remarks)}"
     yield ""
     yield from loss_blocks(details)
+    yield from _healings(details)
     is_harmless = all(
         row["error"] is None and len(row["safe"]) == row["replicas"] for row in details
     )
@@ -430,6 +432,22 @@ def _blocks(call: Call, report: Audit) -> Iterator[Block]:
     if folder is not None:
         yield ""
         yield from _next_commands(report, folder)
+
+
+def _healings(details: Sequence[Row]) -> Iterator[Block]:
+    """Yield what heals damaged replicas, broker by broker."""
+    roots: dict[int, dict[str, None]] = {}
+    damaged: set[int] = set()
+    for row in details:
+        for each in () if row["details"] is None else row["details"]["replicas"]:
+            if each["broker"] is not None:
+                roots.setdefault(each["broker"], {})[each["root"]] = None
+                damaged |= {each["broker"]} if each.get("damage") else set()
+    for broker in sorted(damaged):
+        donors = [root for other in sorted(roots) if other != broker for root in roots[other]]
+        if donors:
+            command, _ = heal_commands(list(roots[broker]), donors, f"heal-{broker}.json")
+            yield f"broker {broker} has damage; what another has of it: {command}"
 
 
 def details_of(report: Audit) -> list[Row]:

@@ -1,6 +1,6 @@
 """Diagnose several brokers, then foretell their losses at a start."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from shlex import quote
 from typing import Final
@@ -13,6 +13,8 @@ from pylog_spark.operations.doctor.diagnosis import Diagnosis
 from pylog_spark.options import JobOptions
 from pylog_spark.run.several_brokers import UnreadBroker
 from storage_core.errors import ConfigError, PylogError
+from storage_core.maintenance.verification.findings import Code
+from storage_core.maintenance.verification.prescription import heal_commands
 from storage_core.maintenance.verification.verdict import Advice, Verdict
 from storage_core.roots.open_root import LogRoot
 
@@ -27,6 +29,19 @@ _WORST_FIRST: Final = (
     Advice.COPY_WHOLE,
 )
 _ELECTION_FOLDER: Final = "elections"
+# Damage of which another replica may have the bytes.
+_HEALABLE: Final = frozenset(
+    {
+        Code.BATCH_CRC_WRONG,
+        Code.BATCH_LENGTH_IMPOSSIBLE,
+        Code.MAGIC_UNKNOWN,
+        Code.OFFSETS_MISSING,
+        Code.OFFSETS_NOT_RISING,
+        Code.OFFSET_BELOW_BASE,
+        Code.SEGMENTS_OVERLAP,
+        Code.TORN_SEGMENT,
+    }
+)
 _STARTS: Final = frozenset({Advice.START_BROKER, Advice.COPY_WHOLE})
 _BLOCKS: Final = frozenset({Advice.IN_USE, Advice.DO_NOT_START, Advice.COPY_DAMAGED})
 
@@ -156,7 +171,11 @@ def decide_for_all(
         headline = f"Do not start yet. What loses least: {best}."
     else:
         headline = f"{best[0].upper()}{best[1:]}."
-    commands = [command for broker in order for command in diagnoses[broker].verdict.commands]
+    # What others heal is not cut any more.
+    commands = [
+        *_healings(order, diagnoses),
+        *(command for broker in order for command in diagnoses[broker].verdict.commands),
+    ]
     if unread:
         commands.append(f"pylog doctor {' '.join(map(quote, places))}")
     elif any(least.loss):
@@ -183,3 +202,13 @@ def decide_for_all(
         commands=tuple(commands),
         cut_records=sum(each.verdict.cut_records for each in diagnoses.values()),
     )
+
+
+def _healings(order: Sequence[int], diagnoses: Mapping[int, Diagnosis]) -> Iterator[str]:
+    """Yield the commands to heal damaged brokers from the others."""
+    roots = {broker: [root.location for root in each.roots] for broker, each in diagnoses.items()}
+    for broker in order:
+        codes = {code for _, code, _ in diagnoses[broker].counts}
+        donors = [root for other in order if other != broker for root in roots[other]]
+        if codes & _HEALABLE and donors:
+            yield from heal_commands(roots[broker], donors, f"heal-{broker}.json")

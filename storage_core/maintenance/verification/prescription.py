@@ -248,3 +248,20 @@ def recover_command(roots: Sequence[str], role: Role = Role.BROKER) -> str:
     """Return the recovery of log directories that keeps what it cuts."""
     names = " ".join(map(quote, roots))
     return f"pylog recover {names} --role {role.value} --salvage {quote(salvage_folder(roots[0]))}"
+
+
+def heal_commands(roots: Sequence[str], donors: Sequence[str], plan: str) -> list[str]:
+    """Return what heals a broker's log directories from others.
+
+    Args:
+        roots: The log directories.
+        donors: Log directories of other brokers.
+        plan: The file that holds what is to be done.
+    """
+    sources = " ".join(f"--donor {quote(donor)}" for donor in donors)
+    names = " ".join(map(quote, roots))
+    trash = quote(f"{roots[0].rstrip('/')}-trash")
+    return [
+        f"pylog heal {names} {sources} --role broker --plan-out {plan}",
+        f"pylog apply {plan} --trash {trash}",
+    ]

@@ -1,6 +1,8 @@
 """``pylog doctor`` of several brokers: each of them, and what they lose together."""
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,26 @@ def test_a_loss_keeps_all_from_starting_and_elections_by_hand_lose_less(pylog, t
     command = f"pylog audit {' '.join(map(str, roots))} --up 1,2,3 --election-out "
     assert cluster["commands"][-1].startswith(command)
     assert len(cluster["partitions"]) == 6
+
+
+def test_damage_is_healed_from_the_others_before_anything_is_cut(pylog, tmp_path, monkeypatch):
+    """What is printed, run as it is printed: with elections by hand less is lost then."""
+    roots = Cluster("corrupt-middle", tmp_path).roots
+    monkeypatch.chdir(tmp_path)
+    _, rows = ask(pylog, *roots)
+    healings = rows[-1]["commands"][:6]
+    assert [command.split()[1] for command in healings] == ["heal", "apply"] * 3
+    assert not [each for each in rows[-1]["commands"][6:] if each.split()[1] in {"heal", "apply"}]
+    shown = pylog("audit", *roots).stdout
+    assert shown.count("has damage; what another has of it: pylog heal ") == 3
+    for command in healings:
+        _, *words = shlex.split(command)
+        # 1: a place is left that nobody has.
+        assert pylog(*words).exit_code in {ExitCode.DONE, ExitCode.FINDINGS}, command
+    _, after = ask(pylog, *roots)
+    assert not [each for each in after[-1]["commands"] if each.startswith("pylog heal")]
+    headlines = [cluster["headline"] for cluster in (rows[-1], after[-1])]
+    assert [int(re.search(r"(\d+) records are lost", text)[1]) for text in headlines] == [73, 53]
 
 
 def test_brokers_that_lose_nothing_just_start(pylog, tmp_path):
