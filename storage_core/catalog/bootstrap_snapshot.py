@@ -12,16 +12,27 @@ appends its records there, in a transaction. Sources: ``Formatter``, ``RecordsSn
 ``QuorumController`` (``handleLoadBootstrap``) and ``ActivationRecordsGenerator`` of Kafka 4.4.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from storage_core.catalog.cluster_metadata import Voter
+from storage_core.catalog.metadata_decoder import encode_record
+from storage_core.catalog.metadata_image import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    RegisterBrokerRecord,
+    ResourceType,
+    TopicMetadata,
+    TopicRecord,
+)
+from storage_core.catalog.release_features import Release
 from storage_core.filenames import CLUSTER_SNAPSHOT_SUFFIX
 from storage_core.formats.control import ControlType
-from storage_core.messages.internal_records import encode_control_record
+from storage_core.messages.internal_records import encode_control_record, encode_metadata_record
 from storage_core.records.batch_builder import BatchSettings, build_batches
 from storage_core.records.new_records import ByteColumn, NewRecords
 
@@ -30,6 +41,56 @@ BOOTSTRAP_SNAPSHOT: Final = f"{0:020d}-{0:010d}{CLUSTER_SNAPSHOT_SUFFIX}"
 _KRAFT_VERSIONS: Final = {"min_supported_version": 0, "max_supported_version": 1}
 # As Kafka's own batches of a snapshot.
 _MAX_BATCH_BYTES: Final = 8 << 20
+_PRODUCER_IDS_RECORD: Final = 15
+_NO_BROKER: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BootstrapMetadata:
+    """The state of a cluster whose quorum begins.
+
+    Attributes:
+        release: Its features, and the versions of its records.
+        topics: Its topics.
+        topic_configs: Settings of topics, by topic.
+        broker_configs: Settings of brokers, by node id as text; the empty text has those of all.
+        brokers: Registrations of brokers.
+        next_producer_id: The first producer id that a broker may give away.
+    """
+
+    release: Release
+    topics: Sequence[TopicMetadata]
+    topic_configs: Mapping[str, Mapping[str, str]]
+    broker_configs: Mapping[str, Mapping[str, str]]
+    brokers: Sequence[RegisterBrokerRecord]
+    next_producer_id: int
+
+    def values(self) -> Iterator[bytes]:
+        """Yield the values of its records."""
+        for name, level in self.release.feature_levels.items():
+            yield encode_record(FeatureLevelRecord(name=name, level=level), 0)
+        for broker in self.brokers:
+            yield encode_record(broker, self.release.broker_record_version)
+        for topic in self.topics:
+            yield encode_record(TopicRecord(name=topic.name, topic_id=topic.topic_id), 0)
+            for partition in topic.partitions.values():
+                yield encode_record(partition, self.release.partition_record_version)
+        for kind, configs in (
+            (ResourceType.TOPIC, self.topic_configs),
+            (ResourceType.BROKER, self.broker_configs),
+        ):
+            for name, settings in configs.items():
+                for key, value in settings.items():
+                    config = ConfigRecord(
+                        resource_type=kind, resource_name=name, key=key, value=value
+                    )
+                    yield encode_record(config, 0)
+        ids = {
+            "broker_id": _NO_BROKER,
+            "broker_epoch": _NO_BROKER,
+            "next_producer_id": self.next_producer_id,
+        }
+        yield encode_metadata_record(_PRODUCER_IDS_RECORD, 0, ids)
 
 
 def encode_snapshot(

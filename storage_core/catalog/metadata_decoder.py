@@ -1,4 +1,4 @@
-"""Decode the metadata log's records as far as they concern logs.
+"""Decode and encode the metadata log's records about logs.
 
 The messages themselves, field by field, are declared in ``messages.metadata_records``; here stands
 which of them concern logs, and which of their fields. Every version that Kafka 4.4 reads is read.
@@ -28,7 +28,7 @@ from storage_core.catalog.metadata_image import (
 )
 from storage_core.errors import CorruptClusterMetadataError, MalformedMessageError
 from storage_core.messages.field_reader import FieldReader
-from storage_core.messages.internal_records import read_metadata_frame
+from storage_core.messages.internal_records import encode_metadata_record, read_metadata_frame
 from storage_core.messages.metadata_records import METADATA_RECORDS
 
 
@@ -63,6 +63,28 @@ def decode_metadata_record(value: bytes, *, file: str, offset: int) -> MetadataR
         return _decode(FieldReader(value))
     except MalformedMessageError as error:
         raise CorruptClusterMetadataError(file, offset, str(error)) from error
+
+
+def encode_record(record: MetadataRecord, version: int) -> bytes:
+    """Return the value of a record of the metadata log.
+
+    Fields that concern no log are empty.
+
+    Args:
+        record: A record whose type alone says what it means.
+        version: Of the type.
+
+    Raises:
+        ValueError: There is no such version, or a field cannot have its value.
+        struct.error: A number is too large for its field.
+    """
+    api_key, meaning = _MEANINGS_BY_RECORD[type(record)]
+    values = METADATA_RECORDS[api_key].value.blank()
+    for ours, name in meaning.fields:
+        value = getattr(record, ours)
+        # No element where null is the default says as much as null.
+        values[name] = values[name] if value == () else value
+    return encode_metadata_record(api_key, version, values)
 
 
 def _decode(reader: FieldReader) -> MetadataRecord:
@@ -132,4 +154,9 @@ _MEANINGS: Final[Mapping[int, _Meaning]] = {
     24: _Meaning(TransactionRecord, preset={"mark": TransactionMark.END}),
     25: _Meaning(TransactionRecord, preset={"mark": TransactionMark.ABORT}),
     28: _Meaning(ClearElrRecord, (("topic", "topic_name"),)),
+}
+_MEANINGS_BY_RECORD: Final = {
+    meaning.record: (api_key, meaning)
+    for api_key, meaning in _MEANINGS.items()
+    if not meaning.preset
 }

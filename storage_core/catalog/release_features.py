@@ -84,4 +84,4 @@ def find_release(text: str) -> Release:
         if text in {version, version.partition("-")[0]}:
             return Release(version=version, metadata_level=level)
     first, last = _VERSIONS[0], _VERSIONS[-1]
-    raise ValueError(f"expected a release from {first} to {last}, such as 4.4: {text[:40]!r}")
+    raise ValueError(f"expected a release from {first} to {last}, such as 4.4")

@@ -11,13 +11,21 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import Final
 
-from storage_core.coordinators.coordinator_log import ReplayedRecord, TransactionEnd
+from storage_core.coordinators.coordinator_log import (
+    ReplayedRecord,
+    TransactionEnd,
+    replay_partition,
+)
 from storage_core.coordinators.undecoded import Undecoded, UndecodedRecords
-from storage_core.filenames import TopicPartition
+from storage_core.filenames import TRANSACTION_STATE_TOPIC, TopicPartition
+from storage_core.formats.batch_v2 import NO_PRODUCER_ID
 from storage_core.log.open_transactions import OpenTransaction
 from storage_core.messages.internal_records import Problem
+from storage_core.store.base import LogStore
 
 _NO_TIME: Final = -1
+# Fields of a record: of a transaction that ends under a new id, the next one as well.
+_PRODUCER_IDS: Final = frozenset({"producer_id", "previous_producer_id", "next_producer_id"})
 
 
 class TransactionState(enum.Enum):
@@ -138,6 +146,24 @@ class TransactionImage:
                 return
             name = decoded.key["transactional_id"]
             self._entries[name] = _entry(name, state, event)
+
+
+def find_largest_producer_id(store: LogStore) -> int:
+    """Return the largest producer id that a coordinator's records name, else -1.
+
+    Args:
+        store: A partition directory of ``__transaction_state``, settled.
+
+    Raises:
+        BadBytesError: A batch is damaged.
+        StorageError: The store failed.
+    """
+    largest = NO_PRODUCER_ID
+    for event in replay_partition(store, TRANSACTION_STATE_TOPIC):
+        value = event.decoded.value if isinstance(event, ReplayedRecord) else None
+        ids = [number for name, number in (value or {}).items() if name in _PRODUCER_IDS]
+        largest = max(largest, *ids, NO_PRODUCER_ID)
+    return largest
 
 
 def _entry(name: str, state: TransactionState, event: ReplayedRecord) -> TransactionEntry:

@@ -150,6 +150,10 @@ class Message:
         self._require(version)
         _writer_of(self, version)(writer, fields)
 
+    def blank(self) -> Fields:
+        """Return zeros, empty texts and nulls for all fields."""
+        return {field.name: _blank(field) for field in self.fields}
+
     def _require(self, version: int) -> None:
         if not 0 <= version <= self.newest:
             raise ValueError(f"expected a version from 0 to {self.newest}, found {version}")
@@ -172,6 +176,12 @@ class RecordType(NamedTuple):
 def secret_fields(message: Message) -> frozenset[str]:
     """Return the names of a message's fields that are nobody's to read."""
     return frozenset(field.name for field in message.fields if field.is_secret)
+
+
+def _blank(field: Field) -> Any:
+    if field.tag is not None or field.is_nullable:
+        return field.default
+    return _BLANKS[field.type] if isinstance(field.type, Type) else ()
 
 
 @functools.cache
@@ -308,6 +318,13 @@ def _type_writer(type_: Type | ArrayOf | Struct, version: int, is_flexible: bool
     return lambda writer, values: write(writer, values, functools.partial(element, writer))
 
 
+_BLANKS: Final = dict.fromkeys(Type, 0) | {
+    Type.BOOLEAN: False,
+    Type.FLOAT64: 0.0,
+    Type.UUID: NO_UUID,
+    Type.STRING: "",
+    Type.BYTES: b"",
+}
 _PRIMITIVES: Final[dict[Type, Read]] = {
     Type.BOOLEAN: FieldReader.boolean,
     Type.INT8: FieldReader.int8,

@@ -120,12 +120,18 @@ class PartitionAudit:
         damage: Each replica's damage, in the given order: batches with a wrong checksum and bytes
             that are no batch, including those that opening cuts off.
         candidates: In the order of the assignment.
+        largest_epoch: Largest leader epoch that a copy names, -1 without one.
+        largest_producer_id: Largest producer id that a copy names, -1 without one.
+        largest_coordinator_epoch: Largest epoch of a transaction's coordinator, -1 without one.
     """
 
     high_watermark: int | None
     divergence: int | None
     damage: tuple[tuple[Damage, ...], ...]
     candidates: tuple[Candidate, ...]
+    largest_epoch: int
+    largest_producer_id: int
+    largest_coordinator_epoch: int
 
 
 def audit_partition(
@@ -189,11 +195,25 @@ class _JudgedPartition:
             for (_, two), at in self._compared.differences.items()
             if two < replicas and at is not None
         ]
+        logs = [copy.log for copy in (*self._replicas, *self._beside) if copy.log is not None]
         return PartitionAudit(
             high_watermark=self._watermark,
             divergence=min(differences, default=None),
             damage=self._compared.damage[:replicas],
             candidates=tuple(map(self._candidate, self._usable)),
+            largest_epoch=max(
+                self._compared.largest_epoch,
+                *(entry.epoch for log in logs for entry in log.epochs),
+                -1,
+            ),
+            largest_producer_id=max(
+                self._compared.largest_producer_id, *(log.largest_producer_id for log in logs), -1
+            ),
+            largest_coordinator_epoch=max(
+                self._compared.largest_coordinator_epoch,
+                *(log.largest_coordinator_epoch for log in logs),
+                -1,
+            ),
         )
 
     def _find_in_sync(self) -> list[Replica]:

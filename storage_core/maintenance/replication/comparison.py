@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from storage_core.formats.batch_v2 import NO_LEADER_EPOCH, NO_PRODUCER_ID
 from storage_core.maintenance.replication.log_batches import BatchRows, LogReader, ReadDepth, pieces
 from storage_core.maintenance.replication.offset_ranges import Ranges, clip, of_offsets, union
 from storage_core.maintenance.replication.replica import Damage, OpenedLog
@@ -29,11 +30,17 @@ class ComparedLogs:
         differences: First offset at which two differ, by their numbers, the smaller one first;
             None where they do not.
         missing: Records of another log that a log lacks, by its number and the other's.
+        largest_epoch: Largest leader epoch of a batch, -1 without one.
+        largest_producer_id: Largest producer id of a batch, -1 without one.
+        largest_coordinator_epoch: Largest epoch of a marker's coordinator, -1 without one.
     """
 
     damage: tuple[tuple[Damage, ...], ...]
     differences: dict[tuple[int, int], int | None]
     missing: dict[tuple[int, int], Ranges]
+    largest_epoch: int
+    largest_producer_id: int
+    largest_coordinator_epoch: int
 
 
 def compare_logs(logs: Sequence[OpenedLog | None]) -> ComparedLogs:
@@ -55,12 +62,17 @@ def compare_logs(logs: Sequence[OpenedLog | None]) -> ComparedLogs:
     ]
     differences: dict[tuple[int, int], int | None] = {}
     missing: dict[tuple[int, int], list[Ranges]] = {}
+    epoch, producer_id, coordinator_epoch = NO_LEADER_EPOCH, NO_PRODUCER_ID, -1
     for pair in combinations(range(len(logs)), 2):
         differences[pair] = None
         missing[pair], missing[pair[::-1]] = [], []
     for start, end, read in pieces(readers):
         parts = [part.take(part.batches.crc_ok != 0) for part in read]
         names = [batch_names(part.batches) for part in parts]
+        for batches in (part.batches for part in parts if len(part)):
+            epoch = max(epoch, int(batches.leader_epoch.max()))
+            producer_id = max(producer_id, int(batches.producer_id.max()))
+            coordinator_epoch = max(coordinator_epoch, int(batches.coordinator_epoch.max()))
         for pair in combinations(range(len(logs)), 2):
             one, two = pair
             alone = (
@@ -80,6 +92,9 @@ def compare_logs(logs: Sequence[OpenedLog | None]) -> ComparedLogs:
         ),
         differences=differences,
         missing={pair: union(ranges) for pair, ranges in missing.items()},
+        largest_epoch=epoch,
+        largest_producer_id=producer_id,
+        largest_coordinator_epoch=coordinator_epoch,
     )
 
 

@@ -8,24 +8,16 @@ replaced: a voter that has a log keeps it. What ``kafka-storage format`` writes 
 """
 
 import os
-import shutil
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY, Voter
-from storage_core.checkpoint.broker_files import (
-    MAX_META_PROPERTIES_BYTES,
-    MetaProperties,
-    encode_meta_properties,
-    encode_quorum_state,
-    parse_meta_properties,
-)
+from storage_core.checkpoint.broker_files import MetaProperties, encode_quorum_state
 from storage_core.checkpoint.checkpoint_files import INT_MAX
 from storage_core.checkpoint.lock import LogDirectoryLock, query_lock
-from storage_core.commit import CommitPlan, RestoreFile, SyncDirectory, WriteFile, commit
+from storage_core.commit import RestoreFile, WriteFile
 from storage_core.errors import ConfigError, GuardRefusedError
 from storage_core.filenames import (
     LEADER_EPOCH_FILE,
@@ -36,22 +28,23 @@ from storage_core.filenames import (
     kind_of,
     parse_cluster_snapshot,
 )
-from storage_core.local_files import facts_in, folder_names, is_there, open_file, open_folder
 from storage_core.maintenance.replication.metadata_copies import (
     ComparedCopies,
     MetadataCopy,
     VotersSource,
     one_cluster,
 )
+from storage_core.maintenance.replication.metadata_directory import (
+    has_at_most_format,
+    log_is_there,
+    missing_properties,
+    write_metadata_log,
+)
 from storage_core.store.base import FileInfo
-from storage_core.store.local import LocalStore, make_folder, storage_errors
+from storage_core.store.local import LocalStore
 
-# A folder of this name is what is left of a deleted partition: a node that starts passes it over.
-_UNFINISHED_SUFFIX: Final = "-delete"
 # Elections that no copy knows of happened in between, perhaps.
 _EPOCH_MARGIN: Final = 100
-# End and epoch of the only file that ``kafka-storage format`` makes in a metadata log.
-_BOOTSTRAP_SNAPSHOT: Final = (0, 0)
 _OTHER_FILES: Final = frozenset({LEADER_EPOCH_FILE, PARTITION_METADATA_FILE})
 
 
@@ -131,7 +124,7 @@ def plan_promotions(
             directory=directory,
             source=source,
             files=files,
-            properties=_missing_properties(directory, voter, source.cluster_id),
+            properties=missing_properties(directory, _properties_of(voter, source.cluster_id)),
             epoch=epoch,
             voters=None if is_dynamic else tuple(each.node_id for each in cluster.voters),
             is_done=_has_copy(directory, files),
@@ -153,67 +146,36 @@ def promote(promotion: Promotion) -> None:
     """
     directory = promotion.directory
     with LogDirectoryLock(directory) as lock:
-        properties = _missing_properties(directory, promotion.voter, promotion.source.cluster_id)
+        wanted = _properties_of(promotion.voter, promotion.source.cluster_id)
+        properties = missing_properties(directory, wanted)
         if _has_copy(directory, promotion.files):
             return
-        _remove_unfinished(directory)
-        home = LocalStore(directory, may_be_link=True)
-        if properties is not None:
-            home.write_file(META_PROPERTIES_FILE, encode_meta_properties(properties))
-        unfinished = directory / _unfinished_name()
-        with storage_errors(unfinished):
-            make_folder(unfinished)
-            with open_folder(unfinished) as opened:
-                home.hand_on_ownership(opened)
         source = Path(promotion.source.root, CLUSTER_METADATA_DIRECTORY)
-        reason = "the voter has no copy"
         copies = [
             RestoreFile(
                 path=str(source / file.name),
                 name=file.name,
                 size_bytes=file.size_bytes,
                 is_copy=True,
-                reason=reason,
+                reason="the voter has no copy",
             )
             for file in promotion.files
         ]
-        store = LocalStore(unfinished)
         state = WriteFile(
             name=QUORUM_STATE_FILE,
             content=encode_quorum_state(epoch=promotion.epoch, voters=promotion.voters),
             reason="it may have voted, or led, in an earlier epoch",
         )
-        plan = CommitPlan(
-            location=store.location, operations=(*copies, state, SyncDirectory(reason=reason))
-        )
-        commit(plan, store)
-        for file in promotion.files:
-            _own(home, unfinished / file.name)
-        lock.validate_held()
-        with storage_errors(directory), open_folder(directory, may_be_link=True) as above:
-            if facts_in(above, CLUSTER_METADATA_DIRECTORY) is not None:
-                os.rename(
-                    CLUSTER_METADATA_DIRECTORY,
-                    _unfinished_name(),
-                    src_dir_fd=above,
-                    dst_dir_fd=above,
-                )
-            os.rename(
-                unfinished.name, CLUSTER_METADATA_DIRECTORY, src_dir_fd=above, dst_dir_fd=above
-            )
-            os.fsync(above)
-        _remove_unfinished(directory)
+        write_metadata_log(directory, lock, properties, [*copies, state])
 
 
-def _own(home: LocalStore, file: Path) -> None:
-    """Give a copied file the owner of the voter's directory."""
-    with storage_errors(file):
-        descriptor = open_file(file)
-        try:
-            home.hand_on_ownership(descriptor, file.name)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def _properties_of(voter: Voter, cluster_id: str | None) -> MetaProperties:
+    return MetaProperties(
+        version=1,
+        cluster_id=cluster_id,
+        node_id=voter.node_id,
+        directory_id=voter.directory_id,
+    )
 
 
 def _is_copied(name: str) -> bool:
@@ -237,70 +199,19 @@ def _voter_of(cluster: ComparedCopies, node: int) -> Voter:
     raise ConfigError("--into", node, f"is no voter of this quorum; its voters: {voters}")
 
 
-def _missing_properties(
-    directory: Path, voter: Voter, cluster_id: str | None
-) -> MetaProperties | None:
-    """Return the identity that a directory lacks, None for none.
-
-    Without a directory id a node gives its directory one when it starts.
-    """
-    if not is_there(directory, may_be_link=True) or not directory.is_dir():
-        raise ConfigError("--into", directory, "no such directory")
-    wanted = MetaProperties(
-        version=1,
-        cluster_id=cluster_id,
-        node_id=voter.node_id,
-        directory_id=voter.directory_id,
-    )
-    store = LocalStore(directory, may_be_link=True)
-    if any(kind_of(entry.name) == LOG_SUFFIX for entry in store.scan()):
-        raise ConfigError("--into", directory, "expected a log directory, found a log's files")
-    if not store.has(META_PROPERTIES_FILE):
-        return wanted
-    data = store.read_file(META_PROPERTIES_FILE, limit_bytes=MAX_META_PROPERTIES_BYTES)
-    present = parse_meta_properties(data, file=str(directory / META_PROPERTIES_FILE))
-    for name in ("cluster_id", "node_id", "directory_id"):
-        want, value = getattr(wanted, name), getattr(present, name)
-        if want is not None and value != want:
-            raise ConfigError(
-                "--into", directory, f"expected {name} {want} in {META_PROPERTIES_FILE}: {value}"
-            )
-    return None
-
-
 def _has_copy(directory: Path, files: Sequence[FileInfo]) -> bool:
     """Return whether a directory has just the files of a promotion.
-
-    What ``kafka-storage format`` writes is as good as nothing.
 
     Raises:
         GuardRefusedError: It has another metadata log.
         StorageError: It cannot be read.
     """
-    log = directory / CLUSTER_METADATA_DIRECTORY
-    with storage_errors(log):
-        if not is_there(log, may_be_link=True):
-            return False
-    store = LocalStore(log)
-    if [parse_cluster_snapshot(entry.name) for entry in store.scan()] == [_BOOTSTRAP_SNAPSHOT]:
+    if has_at_most_format(directory):
         return False
+    store = LocalStore(directory / CLUSTER_METADATA_DIRECTORY)
     there = {file.name: file.size_bytes for file in store.list_files()}
     if there.pop(QUORUM_STATE_FILE, None) is not None and there == {
         file.name: file.size_bytes for file in files
     }:
         return True
-    raise GuardRefusedError("TARGET_NOT_EMPTY", f"{log} is there: nothing is replaced")
-
-
-def _unfinished_name() -> str:
-    return f"{CLUSTER_METADATA_DIRECTORY}.{uuid.uuid4().hex}{_UNFINISHED_SUFFIX}"
-
-
-def _remove_unfinished(directory: Path) -> None:
-    """Remove what a killed promotion has left."""
-    with storage_errors(directory):
-        for name in folder_names(directory):
-            is_ours = name.startswith(f"{CLUSTER_METADATA_DIRECTORY}.")
-            if is_ours and name.endswith(_UNFINISHED_SUFFIX):
-                with storage_errors(directory / name):
-                    shutil.rmtree(directory / name)
+    raise log_is_there(directory)

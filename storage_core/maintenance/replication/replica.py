@@ -52,6 +52,8 @@ class OpenedLog:
         base_offsets: Base offsets of the segments.
         size_bytes: Size of all segments.
         open_transactions: Open transactions, the oldest first.
+        largest_producer_id: Largest id of a producer that is remembered, -1 without one.
+        largest_coordinator_epoch: Largest epoch of a marker's coordinator, -1 without one.
         cut: Bytes that opening cuts off.
     """
 
@@ -65,6 +67,8 @@ class OpenedLog:
     base_offsets: tuple[int, ...]
     size_bytes: int
     open_transactions: tuple[OpenTransaction, ...]
+    largest_producer_id: int
+    largest_coordinator_epoch: int
     cut: tuple[Damage, ...]
 
     def span(self, high_watermark: int) -> LogSpan:
@@ -182,6 +186,10 @@ def open_log(
         base_offsets=tuple(loading.base_offsets),
         size_bytes=loaded.size_bytes,
         open_transactions=list_open_transactions(loaded.producers, now_ms=now_ms),
+        largest_producer_id=max((each.producer_id for each in loaded.producers), default=-1),
+        largest_coordinator_epoch=max(
+            (each.coordinator_epoch for each in loaded.producers), default=-1
+        ),
         cut=tuple(
             Damage(file=cut.file, position=cut.position, reason=cut.reason)
             for cut in loaded.repairs.cuts

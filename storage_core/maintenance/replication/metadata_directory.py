@@ -1,0 +1,161 @@
+"""Make the metadata log of a node: whole or not at all.
+
+It is written under a name that a start passes over, and renamed once all of it is on the disk.
+Nothing is replaced but what ``kafka-storage format`` writes.
+"""
+
+import os
+import shutil
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
+from storage_core.checkpoint.broker_files import (
+    MAX_META_PROPERTIES_BYTES,
+    MetaProperties,
+    encode_meta_properties,
+    parse_meta_properties,
+)
+from storage_core.checkpoint.lock import LogDirectoryLock
+from storage_core.commit import CommitPlan, RestoreFile, SyncDirectory, WriteFile, commit
+from storage_core.errors import ConfigError, GuardRefusedError
+from storage_core.filenames import (
+    LOG_SUFFIX,
+    META_PROPERTIES_FILE,
+    kind_of,
+    parse_cluster_snapshot,
+)
+from storage_core.local_files import facts_in, folder_names, is_there, open_file, open_folder
+from storage_core.store.local import LocalStore, make_folder, storage_errors
+
+# A folder of this name is what is left of a deleted partition: a node that starts passes it over.
+_UNFINISHED_SUFFIX: Final = "-delete"
+# End and epoch of the only file that ``kafka-storage format`` makes in a metadata log.
+_BOOTSTRAP_SNAPSHOT: Final = (0, 0)
+
+
+def missing_properties(directory: Path, wanted: MetaProperties) -> MetaProperties | None:
+    """Return the identity that a directory lacks, None for none.
+
+    Without a directory id a node gives its directory one when it starts.
+
+    Args:
+        directory: A log directory that ``--into`` names.
+        wanted: Whose it has to be.
+
+    Raises:
+        ConfigError: It is not there, another node's, or a partition's.
+        CheckpointError: Its ``meta.properties`` is malformed.
+        StorageError: It cannot be read.
+    """
+    if not is_there(directory, may_be_link=True) or not directory.is_dir():
+        raise ConfigError("--into", directory, "no such directory")
+    store = LocalStore(directory, may_be_link=True)
+    if any(kind_of(entry.name) == LOG_SUFFIX for entry in store.scan()):
+        raise ConfigError("--into", directory, "expected a log directory, found a log's files")
+    if not store.has(META_PROPERTIES_FILE):
+        return wanted
+    data = store.read_file(META_PROPERTIES_FILE, limit_bytes=MAX_META_PROPERTIES_BYTES)
+    present = parse_meta_properties(data, file=str(directory / META_PROPERTIES_FILE))
+    for name in ("cluster_id", "node_id", "directory_id"):
+        want, value = getattr(wanted, name), getattr(present, name)
+        if want is not None and value != want:
+            raise ConfigError(
+                "--into", directory, f"expected {name} {want} in {META_PROPERTIES_FILE}: {value}"
+            )
+    return None
+
+
+def has_at_most_format(directory: Path) -> bool:
+    """Return whether a log directory's metadata log is absent, or just formatted.
+
+    Raises:
+        StorageError: It cannot be read.
+    """
+    log = directory / CLUSTER_METADATA_DIRECTORY
+    with storage_errors(log):
+        if not is_there(log, may_be_link=True):
+            return True
+    names = [entry.name for entry in LocalStore(log).scan()]
+    return [*map(parse_cluster_snapshot, names)] == [_BOOTSTRAP_SNAPSHOT]
+
+
+def log_is_there(directory: Path) -> GuardRefusedError:
+    """Return the refusal of a log directory that has a metadata log."""
+    log = directory / CLUSTER_METADATA_DIRECTORY
+    return GuardRefusedError("TARGET_NOT_EMPTY", f"{log} is there: nothing is replaced")
+
+
+def write_metadata_log(
+    directory: Path,
+    lock: LogDirectoryLock,
+    properties: MetaProperties | None,
+    operations: Sequence[RestoreFile | WriteFile],
+) -> None:
+    """Write a metadata log, in place of a formatted one.
+
+    What a call that was killed has left is removed. The files get the owner of the directory.
+
+    Args:
+        directory: The log directory.
+        lock: Its lock, held.
+        properties: The content of its ``meta.properties``; None where that is there.
+        operations: What makes the files of the log.
+
+    Raises:
+        StorageError: The disk failed; the directory has no metadata log.
+    """
+    _remove_unfinished(directory)
+    home = LocalStore(directory, may_be_link=True)
+    if properties is not None:
+        home.write_file(META_PROPERTIES_FILE, encode_meta_properties(properties))
+    unfinished = directory / _unfinished_name()
+    with storage_errors(unfinished):
+        make_folder(unfinished)
+        with open_folder(unfinished) as opened:
+            home.hand_on_ownership(opened)
+    store = LocalStore(unfinished)
+    last = SyncDirectory(reason="the log is whole")
+    commit(CommitPlan(location=store.location, operations=(*operations, last)), store)
+    for operation in operations:
+        if isinstance(operation, RestoreFile):
+            _own(home, unfinished / operation.name)
+    lock.validate_held()
+    with storage_errors(directory), open_folder(directory, may_be_link=True) as above:
+        if facts_in(above, CLUSTER_METADATA_DIRECTORY) is not None:
+            os.rename(
+                CLUSTER_METADATA_DIRECTORY,
+                _unfinished_name(),
+                src_dir_fd=above,
+                dst_dir_fd=above,
+            )
+        os.rename(unfinished.name, CLUSTER_METADATA_DIRECTORY, src_dir_fd=above, dst_dir_fd=above)
+        os.fsync(above)
+    _remove_unfinished(directory)
+
+
+def _own(home: LocalStore, file: Path) -> None:
+    """Give a copied file the owner of the voter's directory."""
+    with storage_errors(file):
+        descriptor = open_file(file)
+        try:
+            home.hand_on_ownership(descriptor, file.name)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _unfinished_name() -> str:
+    return f"{CLUSTER_METADATA_DIRECTORY}.{uuid.uuid4().hex}{_UNFINISHED_SUFFIX}"
+
+
+def _remove_unfinished(directory: Path) -> None:
+    """Remove what a killed promotion has left."""
+    with storage_errors(directory):
+        for name in folder_names(directory):
+            is_ours = name.startswith(f"{CLUSTER_METADATA_DIRECTORY}.")
+            if is_ours and name.endswith(_UNFINISHED_SUFFIX):
+                with storage_errors(directory / name):
+                    shutil.rmtree(directory / name)

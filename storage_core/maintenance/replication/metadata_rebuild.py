@@ -1,0 +1,533 @@
+"""Make a cluster's metadata anew from the logs of its brokers.
+
+Topics, their ids, partitions and replicas are those of the directories. What the directories do not
+say is not made up: it is listed. Two things are written that no file has:
+
+- Each broker is registered with the epoch that its next registration names: that of its marker of a
+  clean shutdown, none after a kill. A controller takes a broker that names another one out of ISR
+  and ELR, as its log may have lost records since. Here the log was read after it lost them.
+- Leader epochs and producer ids go on above all that are in the logs.
+"""
+
+import enum
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from storage_core.catalog.bootstrap_snapshot import (
+    BOOTSTRAP_SNAPSHOT,
+    BootstrapMetadata,
+    encode_snapshot,
+)
+from storage_core.catalog.cluster_metadata import ClusterMetadata, Voter
+from storage_core.catalog.metadata_image import (
+    PartitionRecord,
+    RegisterBrokerRecord,
+    TopicMetadata,
+)
+from storage_core.catalog.release_features import Release
+from storage_core.catalog.topic_catalog import INTERNAL_TOPICS, TopicCatalog, TopicConfigSource
+from storage_core.checkpoint.broker_files import UNKNOWN_BROKER_EPOCH, MetaProperties
+from storage_core.checkpoint.checkpoint_files import INT_MAX
+from storage_core.checkpoint.kafka_uuid import UNASSIGNED_DIRECTORY
+from storage_core.checkpoint.lock import LogDirectoryLock
+from storage_core.commit import WriteFile
+from storage_core.errors import ConfigError
+from storage_core.filenames import PARTITION_METADATA_FILE, TRANSACTION_STATE_TOPIC
+from storage_core.maintenance.replication.audit import Candidate, PartitionAudit
+from storage_core.maintenance.replication.metadata_directory import (
+    has_at_most_format,
+    log_is_there,
+    missing_properties,
+    write_metadata_log,
+)
+from storage_core.maintenance.replication.offset_ranges import count
+from storage_core.maintenance.verification.observed_root import ObservedRoot
+from storage_core.messages.metadata_records import METADATA_RECORDS
+from storage_core.wording import count_text
+
+_NO_LEADER: Final = -1
+# A broker gets ids in blocks of so many, and may have given away all of a block.
+_PRODUCER_IDS: Final = 1_000
+# Clients and logs that are not here may know of later elections.
+_EPOCH_MARGIN: Final = 100
+# Before transactions of metadata, the first leader appends all records in one batch.
+_MOST_RECORDS: Final = 10_000
+_MIN_IN_SYNC: Final = "min.insync.replicas"
+
+
+class UnknownPart(enum.StrEnum):
+    """What a rebuilt cluster lacks, or may have otherwise than before."""
+
+    ACCESS_CONTROL = "ACCESS_CONTROL"
+    CREDENTIALS = "CREDENTIALS"
+    QUOTAS = "QUOTAS"
+    BROKER_CONFIG = "BROKER_CONFIG"
+    TOPIC = "TOPIC"
+    TOPIC_CONFIG = "TOPIC_CONFIG"
+    TOPIC_ID = "TOPIC_ID"
+    REPLICA = "REPLICA"
+    REPLICA_ORDER = "REPLICA_ORDER"
+    ISR = "ISR"
+    STRAY = "STRAY"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownFact:
+    """What nobody can tell any more.
+
+    Attributes:
+        part: The part of the metadata.
+        subject: The topic, partition or directory; empty for the whole cluster.
+        detail: What it means, and what to do.
+    """
+
+    part: UnknownPart
+    subject: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebuiltPartition:
+    """A partition as its logs have it.
+
+    Attributes:
+        topic: Name of its topic.
+        partition: Its number.
+        topic_id: The id of its topic; None where no file says it.
+        directories: Directory id of each replica, by broker.
+        isr: Brokers that may lead.
+        detail: Why nobody may lead; else empty.
+        leader_epoch: Largest leader epoch that a log names, -1 without one.
+        has_records: Whether a log has records.
+        unnamed: Its directories without a topic id.
+        producer_id: Largest producer id that a log names, -1 without one.
+        coordinator_epoch: Largest epoch of a transaction's coordinator, -1 without one.
+    """
+
+    topic: str
+    partition: int
+    topic_id: str | None
+    directories: Mapping[int, str]
+    isr: tuple[int, ...] = ()
+    detail: str = ""
+    leader_epoch: int = -1
+    has_records: bool = False
+    unnamed: tuple[str, ...] = ()
+    producer_id: int = -1
+    coordinator_epoch: int = -1
+
+    @property
+    def name(self) -> str:
+        """Topic and number."""
+        return f"{self.topic}-{self.partition}"
+
+
+def find_in_sync(audit: PartitionAudit, unnamed: Set[str]) -> tuple[int, ...]:
+    """Return the brokers that may lead and lose no record.
+
+    Of several with other records, it is those of the latest leader. A broker sets a log without a
+    topic id aside and begins an empty one: that is in sync only if there is no record.
+
+    Args:
+        audit: Of the partition.
+        unnamed: Directories without a topic id.
+    """
+    safe = [
+        candidate
+        for candidate in audit.candidates
+        if candidate.is_safe
+        and (candidate.replica.place.directory not in unnamed or not has_records(audit))
+    ]
+    whole = [candidate for candidate in safe if not count(candidate.lost)]
+    leaders = whole or safe
+    newest = max(map(_position, leaders), default=None)
+    brokers = (each.replica.broker for each in leaders if _position(each) == newest)
+    return tuple(sorted(broker for broker in brokers if broker is not None))
+
+
+def has_records(audit: PartitionAudit) -> bool:
+    """Return whether a replica has a record."""
+    logs = (candidate.replica.log for candidate in audit.candidates)
+    return any(log is not None and log.log_end_offset > log.log_start_offset for log in logs)
+
+
+def _position(candidate: Candidate) -> tuple[int, int]:
+    """Return epoch and end of a candidate's log."""
+    log = candidate.replica.log
+    if log is None:
+        return -1, 0
+    end = log.log_end_offset
+    return max((each.epoch for each in log.epochs if each.start_offset < end), default=-1), end
+
+
+def register_brokers(roots: Iterable[ObservedRoot]) -> list[RegisterBrokerRecord]:
+    """Return brokers' registrations that their next ones do not contradict.
+
+    A marker counts only if all log directories of the broker name the same epoch, as for Kafka.
+
+    Args:
+        roots: Log directories with a node id.
+    """
+    own: dict[int, list[ObservedRoot]] = {}
+    for root in roots:
+        if root.meta_properties is not None and root.meta_properties.node_id is not None:
+            own.setdefault(root.meta_properties.node_id, []).append(root)
+    records = []
+    for broker, directories in sorted(own.items()):
+        epochs = {
+            UNKNOWN_BROKER_EPOCH if root.marker is None else root.marker.broker_epoch
+            for root in directories
+        }
+        ids = [each for root in directories if (each := root.directory_id) is not None]
+        records.append(
+            RegisterBrokerRecord(
+                broker_id=broker,
+                broker_epoch=epochs.pop() if len(epochs) == 1 else UNKNOWN_BROKER_EPOCH,
+                fenced=True,
+                log_directories=tuple(ids),
+            )
+        )
+    return records
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebuiltMetadata:
+    """The metadata of a cluster, made anew.
+
+    Attributes:
+        metadata: What is known.
+        unknowns: What is not.
+    """
+
+    metadata: BootstrapMetadata
+    unknowns: tuple[UnknownFact, ...]
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions there are."""
+        return sum(len(topic.partitions) for topic in self.metadata.topics)
+
+
+def plan_metadata(
+    partitions: Sequence[RebuiltPartition],
+    *,
+    release: Release,
+    brokers: Sequence[RegisterBrokerRecord],
+    catalog: TopicCatalog,
+    older: ClusterMetadata | None,
+) -> RebuiltMetadata:
+    """Return the metadata of a cluster by what its logs have.
+
+    Args:
+        partitions: The partitions of all given log directories.
+        release: The features that the cluster begins with.
+        brokers: Registrations of its brokers.
+        catalog: Configs of topics.
+        older: An older copy of the metadata, None without one.
+
+    Raises:
+        ConfigError: A topic has two ids, none beside records, or no config; a partition below the
+            largest of its topic has no replica; an epoch cannot rise; or the release takes no so
+            many records.
+    """
+    topics, unnamed = _by_topic(partitions)
+    configs, config_facts = _find_configs(topics, catalog)
+    coordinator_epoch = max((each.coordinator_epoch for each in partitions), default=-1)
+    named = [
+        TopicMetadata(
+            name=topic,
+            topic_id=topic_id,
+            partitions={
+                each.partition: _record(each, topic_id, older, coordinator_epoch) for each in own
+            },
+        )
+        for (topic, topic_id), own in topics.items()
+    ]
+    largest_id = max((each.producer_id for each in partitions), default=-1)
+    metadata = BootstrapMetadata(
+        release=release,
+        topics=named,
+        topic_configs=configs,
+        broker_configs={} if older is None else older.broker_configs,
+        brokers=brokers,
+        next_producer_id=(largest_id // _PRODUCER_IDS + 1) * _PRODUCER_IDS,
+    )
+    if not release.has_transactions and sum(1 for _ in metadata.values()) > _MOST_RECORDS:
+        reason = f"its first leader appends at most {_MOST_RECORDS:,} records; say 3.6 or later"
+        raise ConfigError("--release-version", release.version, reason)
+    facts = [*_of_cluster(older), *config_facts]
+    facts += [
+        UnknownFact(
+            part=UnknownPart.TOPIC_ID,
+            subject=topic,
+            detail="no file has its id, and its logs are empty: it is left out, and a broker sets "
+            "these directories aside; create it anew",
+        )
+        for topic in unnamed
+    ]
+    facts += _of_partitions(topics, older)
+    return RebuiltMetadata(metadata=metadata, unknowns=tuple(facts))
+
+
+_Topics = Mapping[tuple[str, str], Sequence[RebuiltPartition]]
+
+
+def _by_topic(partitions: Iterable[RebuiltPartition]) -> tuple[_Topics, list[str]]:
+    """Return each topic's partitions, and the topics without an id."""
+    by_name: dict[str, list[RebuiltPartition]] = {}
+    for each in partitions:
+        by_name.setdefault(each.topic, []).append(each)
+    topics: dict[tuple[str, str], list[RebuiltPartition]] = {}
+    unnamed = []
+    for topic, own in sorted(by_name.items()):
+        ids = sorted({each.topic_id for each in own if each.topic_id is not None})
+        if len(ids) > 1:
+            reason = (
+                f"the topic has {len(ids)} ids: {', '.join(ids)}; move the directories of those "
+                f"that were deleted away (each has its id in {PARTITION_METADATA_FILE})"
+            )
+            raise ConfigError("ROOT", topic, reason)
+        if not ids:
+            _require_empty(own)
+            unnamed.append(topic)
+            continue
+        numbers = {each.partition for each in own}
+        lost = sorted({*range(max(numbers))} - numbers)
+        if lost:
+            reason = (
+                f"no replica is here, though the topic has partition {max(numbers)}: give the log "
+                "directory that has it, or make an empty directory of this name in that of the "
+                "broker which is to begin it anew"
+            )
+            raise ConfigError("ROOT", f"{topic}-{lost[0]}", reason)
+        topics[topic, ids[0]] = sorted(own, key=lambda each: each.partition)
+    return topics, unnamed
+
+
+def _require_empty(own: Iterable[RebuiltPartition]) -> None:
+    for each in own:
+        if each.has_records:
+            reason = (
+                f"it has records, and no {PARTITION_METADATA_FILE} of its topic says its id: "
+                "write that file (two lines, `version: 0` and `topic_id: ID`) into each of its "
+                "directories, or move them away"
+            )
+            raise ConfigError("ROOT", each.name, reason)
+
+
+def _find_configs(
+    topics: _Topics, catalog: TopicCatalog
+) -> tuple[dict[str, Mapping[str, str]], list[UnknownFact]]:
+    """Return the settings of topics, and what is not known of them."""
+    configs: dict[str, Mapping[str, str]] = {}
+    facts = []
+    for (topic, _), own in topics.items():
+        entry = catalog.find(topic)
+        detail = ""
+        if topic in INTERNAL_TOPICS and entry is None:
+            most = max(len(each.directories) for each in own)
+            settings = dict(INTERNAL_TOPICS[topic])
+            if int(settings.get(_MIN_IN_SYNC, 0)) > most:
+                del settings[_MIN_IN_SYNC]
+            configs[topic] = settings
+            detail = "it has the settings with which Kafka 4.4 creates it"
+        elif entry is None:
+            reason = (
+                "nothing says its config, and by a default its records may be deleted: give "
+                "--topic-dump, --older-copy, `topics:` in --config, or --assume-defaults GLOB"
+            )
+            raise ConfigError("ROOT", topic, reason)
+        else:
+            configs[topic] = entry.config_overrides
+            if entry.source is TopicConfigSource.ASSUMED:
+                detail = "it has the defaults of its brokers, as --assume-defaults says"
+            elif entry.ignored_keys:
+                keys = ", ".join(entry.ignored_keys)
+                detail = f"Kafka 4.4 knows no settings of these names: {keys}"
+        if detail:
+            facts.append(UnknownFact(part=UnknownPart.TOPIC_CONFIG, subject=topic, detail=detail))
+    return configs, facts
+
+
+def _record(
+    own: RebuiltPartition, topic_id: str, older: ClusterMetadata | None, coordinator_epoch: int
+) -> PartitionRecord:
+    """Return a partition's record: without a leader, until a broker starts."""
+    before = _before(topic_id, own.partition, older)
+    epoch = max(own.leader_epoch, -1 if before is None else before.leader_epoch)
+    if own.topic == TRANSACTION_STATE_TOPIC:  # its leader's epoch is that of markers
+        epoch = max(epoch, coordinator_epoch)
+    if epoch + _EPOCH_MARGIN >= INT_MAX:  # an election needs a later one
+        reason = f"expected leader epochs below {INT_MAX - _EPOCH_MARGIN}, found {epoch}"
+        raise ConfigError("ROOT", own.name, reason)
+    brokers = sorted(own.directories)
+    if before is None:  # spread over brokers
+        first = own.partition % len(brokers)
+        brokers = brokers[first:] + brokers[:first]
+    else:
+        order = {broker: place for place, broker in enumerate(before.replicas)}
+        brokers.sort(key=lambda broker: order.get(broker, len(order)))
+    return PartitionRecord(
+        topic_id=topic_id,
+        partition=own.partition,
+        replicas=tuple(brokers),
+        isr=tuple(broker for broker in brokers if broker in own.isr),
+        removing_replicas=(),
+        adding_replicas=(),
+        leader=_NO_LEADER,
+        leader_epoch=epoch + _EPOCH_MARGIN,
+        partition_epoch=0,
+        directories=tuple(own.directories[broker] or UNASSIGNED_DIRECTORY for broker in brokers),
+    )
+
+
+def _before(topic_id: str, partition: int, older: ClusterMetadata | None) -> PartitionRecord | None:
+    topic = None if older is None else older.topics.get(topic_id)
+    return None if topic is None else topic.partitions.get(partition)
+
+
+# Types of records of each part, as METADATA_RECORDS has them.
+_NOT_CARRIED_OVER: Final = {
+    UnknownPart.ACCESS_CONTROL: ("access control entries", (18,)),
+    UnknownPart.CREDENTIALS: ("SCRAM credentials and delegation tokens", (10, 11)),
+    UnknownPart.QUOTAS: ("quotas of clients and users", (14,)),
+}
+
+
+def _of_cluster(older: ClusterMetadata | None) -> Iterator[UnknownFact]:
+    for part, (words, types) in _NOT_CARRIED_OVER.items():
+        detail = f"{words}: none is written"
+        records = 0 if older is None else sum(older.skipped.get(each, 0) for each in types)
+        if records:
+            names = " and ".join(METADATA_RECORDS[each].name for each in types)
+            detail += f"; the older copy has {count_text(records, 'record')} of {names}"
+        yield UnknownFact(part=part, subject="", detail=detail)
+    detail = "settings of brokers that were made while they ran: "
+    detail += (
+        "none is written"
+        if older is None
+        else "those of the older copy that concern logs, and no other"
+    )
+    yield UnknownFact(part=UnknownPart.BROKER_CONFIG, subject="", detail=detail)
+    if older is None:
+        detail = "which replica is the preferred leader: they take turns, partition by partition"
+        yield UnknownFact(part=UnknownPart.REPLICA_ORDER, subject="", detail=detail)
+    detail = "replicas in log directories that were not given: a broker sets them aside"
+    yield UnknownFact(part=UnknownPart.REPLICA, subject="", detail=detail)
+
+
+def _of_partitions(topics: _Topics, older: ClusterMetadata | None) -> Iterator[UnknownFact]:
+    for (_, topic_id), own in topics.items():
+        for each in own:
+            if not each.isr:
+                detail = (
+                    f"{each.detail or 'no replica may lead without a loss'}: it has no leader; "
+                    "`pylog audit` says what each would lose, an unclean election "
+                    "(kafka-leader-election.sh) takes one"
+                )
+                yield UnknownFact(part=UnknownPart.ISR, subject=each.name, detail=detail)
+            for directory in each.unnamed if each.has_records else ():
+                detail = (
+                    f"it has no {PARTITION_METADATA_FILE}: its broker sets it aside, unless that "
+                    f"file says `version: 0` and `topic_id: {topic_id}` in two lines by then"
+                )
+                yield UnknownFact(part=UnknownPart.TOPIC_ID, subject=directory, detail=detail)
+            before = _before(topic_id, each.partition, older)
+            lost = sorted({*(before.replicas if before else ())} - each.directories.keys())
+            if lost:
+                brokers = ", ".join(map(str, lost))
+                detail = f"the older copy has it on broker {brokers} too, and it is not here"
+                yield UnknownFact(part=UnknownPart.REPLICA, subject=each.name, detail=detail)
+    present = {topic_id: {each.partition for each in own} for (_, topic_id), own in topics.items()}
+    for topic_id, topic in sorted({} if older is None else older.topics.items()):
+        missing = sorted(topic.partitions.keys() - present.get(topic_id, set()))
+        for number in missing:
+            detail = "the older copy has it, and no log of it is here: deleted since, or lost"
+            subject = f"{topic.name}-{number}"
+            yield UnknownFact(part=UnknownPart.TOPIC, subject=subject, detail=detail)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BootstrapTarget:
+    """A controller's log directory that begins with rebuilt metadata.
+
+    Attributes:
+        directory: The log directory.
+        properties: Whose it is.
+        is_formatted: Whether it has its ``meta.properties``.
+    """
+
+    directory: Path
+    properties: MetaProperties
+    is_formatted: bool
+
+
+def plan_targets(
+    targets: Mapping[int, Path], *, cluster_id: str, voters: Sequence[Voter]
+) -> list[BootstrapTarget]:
+    """Check the log directories of controllers.
+
+    Args:
+        targets: Log directories, by node id.
+        cluster_id: Id of the cluster.
+        voters: Voters that the log is to have; empty for fixed ones.
+
+    Raises:
+        ConfigError: A directory is not there, another node's, a partition's or given twice; or its
+            node is none of the voters.
+        GuardRefusedError: A directory has a metadata log.
+        StorageError: A directory cannot be read.
+    """
+    ids = {voter.node_id: voter.directory_id for voter in voters}
+    planned = []
+    for node, directory in sorted(targets.items()):
+        if voters and node not in ids:
+            names = ", ".join(map(str, sorted(ids)))
+            raise ConfigError("--into", node, f"is none of --initial-controllers: {names}")
+        wanted = MetaProperties(
+            version=1, cluster_id=cluster_id, node_id=node, directory_id=ids.get(node)
+        )
+        missing = missing_properties(directory, wanted)
+        if not has_at_most_format(directory):
+            raise log_is_there(directory)
+        planned.append(
+            BootstrapTarget(directory=directory, properties=wanted, is_formatted=missing is None)
+        )
+    if len({each.directory.resolve() for each in planned}) < len(planned):
+        there = ", ".join(str(each.directory) for each in planned)
+        raise ConfigError("--into", there, "expected another directory for each controller")
+    return planned
+
+
+def write_bootstrap(
+    targets: Sequence[BootstrapTarget],
+    metadata: BootstrapMetadata,
+    *,
+    voters: Sequence[Voter],
+    timestamp_ms: int,
+) -> None:
+    """Write the bootstrap snapshot into the log directories of controllers.
+
+    Args:
+        targets: Of ``plan_targets``.
+        metadata: What the snapshot has.
+        voters: Voters that the log is to have; empty for fixed ones.
+        timestamp_ms: The run's clock, epoch milliseconds.
+
+    Raises:
+        ConfigError: By now a directory is another node's.
+        GuardRefusedError: A directory has a metadata log, or a node runs there.
+        StorageError: The disk failed; that directory has no metadata log.
+    """
+    content = b"".join(
+        encode_snapshot([*metadata.values()], voters=voters, timestamp_ms=timestamp_ms)
+    )
+    snapshot = WriteFile(name=BOOTSTRAP_SNAPSHOT, content=content, reason="no copy is left")
+    for target in targets:
+        with LogDirectoryLock(target.directory) as lock:
+            properties = missing_properties(target.directory, target.properties)
+            if not has_at_most_format(target.directory):
+                raise log_is_there(target.directory)
+            write_metadata_log(target.directory, lock, properties, [snapshot])
