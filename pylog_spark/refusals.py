@@ -213,6 +213,10 @@ GUARDS: Final[Mapping[str, Refusal]] = {
         means="a broker or another run works there",
         way="stop it; only `pylog verify --live` looks meanwhile",
     ),
+    "METADATA_COPY_PRESENT": Refusal(
+        means="a log directory has a copy of `__cluster_metadata`, which knows more",
+        way="`pylog metadata promote` gives it to a voter; to do without it, move it away",
+    ),
     "ATTEST_INCOMPLETE": Refusal(
         means="`pylog audit --attest` was not given all directories, or a replica is not there",
         way="give the log directories of all brokers; a broker without its replicas starts last",

@@ -21,6 +21,7 @@ from pylog_spark.options.declared import (
     CHOICE,
     COLUMNS,
     CONFIG_FILES,
+    CONTROLLER_LISTENER,
     COPY,
     COPY_PREFIX,
     DEEP,
@@ -38,6 +39,7 @@ from pylog_spark.options.declared import (
     FULL,
     HIGH_WATERMARK,
     IN_PLACE,
+    INITIAL_CONTROLLERS,
     INTO,
     ISOLATION,
     KEEP_DELETED,
@@ -68,6 +70,7 @@ from pylog_spark.options.declared import (
     NOW_MS,
     NULL,
     OFFSET_MAP,
+    OLDER_COPY,
     ORDER,
     ORIGIN,
     OUT,
@@ -85,6 +88,7 @@ from pylog_spark.options.declared import (
     RECOMPRESS,
     RECOMPRESS_ALL,
     RECORD_FORMAT,
+    RELEASE_VERSION,
     REPORT,
     ROLE,
     ROOT_OF_TOPIC,
@@ -1191,11 +1195,50 @@ _ADOPT_STRAYS: Final = Command(
     """,
     example="Example: `pylog metadata adopt /var/lib/kafka --role broker --dry-run`",
 )
+_REBUILD_METADATA: Final = Command(
+    name="rebuild",
+    work="pylog_spark.cli.metadata_rebuild:REBUILD",
+    options=(
+        replace(ROOTS, help="All log directories of all brokers, which are stopped."),
+        replace(
+            INTO,
+            panel=None,
+            help="A controller, and its empty or formatted log directory; may be repeated.",
+        ),
+        RELEASE_VERSION,
+        INITIAL_CONTROLLERS,
+        CONTROLLER_LISTENER,
+        OLDER_COPY,
+        replace(DRY_RUN, panel=None),
+        CONFIG_FILES,
+        SERVER_PROPERTIES,
+        TOPIC_DUMP,
+        SETTINGS_OF_RUN,
+        ASSUME_DEFAULTS,
+        NOW_MS,
+        _GUESSED_ROLE,
+        replace(ENGINE, panel=None),
+        replace(MASTER, panel=None),
+        replace(OUTPUT, panel=None),
+        replace(WIDE, panel=None),
+        replace(QUIET, panel=None),
+    ),
+    help="""
+    Make the metadata anew from the brokers' logs, where no copy of `__cluster_metadata` is left.
+
+    New controllers begin with topics, ids, replicas and directories as they lie, with leader epochs
+    and producer ids above all on disk, and with the replicas in sync that lose no record. Configs
+    come from `topics:` of --config, --topic-dump or --older-copy. What nobody can know, such as
+    ACLs, is listed. It is refused while a directory has a copy: that one is better.
+    """,
+    example="Example: `pylog metadata rebuild /mnt/b1 /mnt/b2 /mnt/b3 --into 4=/var/lib/kafka "
+    "--release-version 4.4 --topic-dump configs.txt --dry-run`",
+)
 _METADATA: Final = CommandGroup(
     name="metadata",
     panel=_LOOK,
     help="The cluster's metadata, as controllers and brokers have it on their disks.",
-    commands=(_SHOW_METADATA, _PROMOTE_METADATA, _ADOPT_STRAYS),
+    commands=(_SHOW_METADATA, _PROMOTE_METADATA, _ADOPT_STRAYS, _REBUILD_METADATA),
 )
 
 # In the order of the program's help.

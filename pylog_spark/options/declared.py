@@ -43,6 +43,7 @@ from pylog_spark.options.kinds import (
     OFFSET,
     POSITION,
     RATIO,
+    RELEASE,
     SETTINGS,
     SWITCH,
     TEXT,
@@ -54,6 +55,7 @@ from pylog_spark.options.kinds import (
     count,
 )
 from pylog_spark.options.option import Option
+from storage_core.catalog.release_features import Release
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_dump import TopicDump
 
@@ -289,6 +291,38 @@ QUORUM: Final = Option[int](
     default=0,
     metavar="N",
     help="Take what N of the donors have, if these are most. Without it all have to agree.",
+)
+RELEASE_VERSION: Final = Option[Release](
+    name="release_version",
+    flag="--release-version",
+    kind=RELEASE,
+    metavar="VERSION",
+    help="Release of Kafka whose features the cluster begins with, like 4.4 or 4.1-IV0.",
+    is_required=True,
+)
+INITIAL_CONTROLLERS: Final = Option[str](
+    name="initial_controllers",
+    flag="--initial-controllers",
+    kind=TEXT,
+    default="",
+    metavar="NODES",
+    help="Voters of a dynamic quorum, as for kafka-storage.sh: 1@HOST:PORT:DIRECTORY_ID,2@...",
+)
+CONTROLLER_LISTENER: Final = Option[str](
+    name="controller_listener",
+    flag="--controller-listener",
+    kind=TEXT,
+    default="CONTROLLER",
+    metavar="NAME",
+    help="With --initial-controllers: the first of controller.listener.names.",
+)
+OLDER_COPY: Final = Option[Path | None](
+    name="older_copy",
+    flag="--older-copy",
+    kind=FILE,
+    default=None,
+    metavar="DIR",
+    help="Log directory with an older copy of the metadata, for configs and the order of replicas.",
 )
 ELECTION_OUT: Final = Option[Path | None](
     name="election_out",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from pylog_spark.options.option import Kind, Shape
+from storage_core.catalog.release_features import Release, find_release
 from storage_core.catalog.roles import local_path
 from storage_core.errors import CheckpointError, ConfigError
 from storage_core.filenames import MAX_OFFSET
@@ -234,6 +235,13 @@ def _read_folders_of_nodes(label: str, texts: Iterable[str]) -> dict[int, Path]:
     return folders
 
 
+def _read_release(label: str, text: str) -> Release:
+    try:
+        return find_release(text)
+    except ValueError as error:
+        raise ConfigError(label, text, str(error)) from error
+
+
 def _parse_factor(text: str) -> float:
     try:
         factor = float(text)
@@ -264,6 +272,8 @@ POSITION: Final = Kind(written=str, read=parse_position)
 NUMBER_LIST: Final = Kind(written=str, read=_read_number_list)
 # ``NODE=FOLDER`` texts, each node once.
 FOLDERS_OF_NODES: Final = Kind(written=list[str], read=_read_folders_of_nodes)
+# A release of Kafka, such as ``4.4``.
+RELEASE: Final = Kind(written=str, read=_read_release)
 NUMBERS: Final = Kind(written=list[int], read=lambda _, numbers: tuple(numbers))
 # A file, in a YAML file relative to that.
 FILE: Final = Kind(written=Path, in_file=str)

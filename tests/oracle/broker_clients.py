@@ -95,6 +95,16 @@ def describe_quorum(bootstrap_servers: str) -> tuple[int, int, int, dict[int, in
         return int(info.leaderId()), int(info.leaderEpoch()), int(info.highWatermark()), ends
 
 
+def feature_levels(bootstrap_servers: str) -> dict[str, int]:
+    """Return the level of each feature that the cluster has."""
+    with _admin(bootstrap_servers) as admin:
+        levels = _wait(admin.describeFeatures().featureMetadata()).finalizedFeatures()
+        return {
+            str(entry.getKey()): int(entry.getValue().maxVersionLevel())
+            for entry in levels.entrySet()
+        }
+
+
 def elect_uncleanly(bootstrap_servers: str, partitions: Iterable[Partition]) -> set[Partition]:
     """Have leaders elected, uncleanly if need be; return the partitions that got a new one."""
     named = java("org.apache.kafka.common.TopicPartition")

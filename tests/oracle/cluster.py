@@ -195,8 +195,8 @@ class Cluster:
     def digests(self, topic: str, partition: int) -> dict[int, str]:
         """Return a digest of each replica's bytes: its batches, wherever its segments end."""
         return {
-            node_id: _digest(node.log_directory / f"{topic}-{partition}")
-            for node_id, node in self._nodes.items()
+            node_id: _digest(self.node(node_id).log_directory / f"{topic}-{partition}")
+            for node_id in NODE_IDS
         }
 
 

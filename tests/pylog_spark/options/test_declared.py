@@ -31,6 +31,7 @@ READ_BY_COMMANDS = {
     *("key_schema", "value_schema"),
     *("all_commands", "as_records", "folder", "quiet", "root_of_topic", "state", "up"),
     *("copy", "copy_prefix", "offset_map", "donors", "quorum"),
+    *("controller_listener", "initial_controllers", "older_copy", "release_version"),
     *("attest", "election_out", "into", "leader", "leader_epoch", "level", "lost_keys", "timeline"),
 }
 

@@ -1,0 +1,213 @@
+"""Metadata that were made anew of three real brokers' logs, and what the brokers make of them."""
+
+import json
+import shutil
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY, read_cluster_metadata
+from storage_core.catalog.metadata_image import TopicMetadata
+from storage_core.catalog.release_features import find_release
+from storage_core.records.reader import scan_headers
+from storage_core.store.local import LocalStore
+from tests.oracle.broker_clients import (
+    GroupMember,
+    Message,
+    Producer,
+    Topic,
+    ask_coordinators,
+    consume_topics,
+    create_topics,
+    describe_quorum,
+    feature_levels,
+    read_topics,
+)
+from tests.oracle.cluster import CONTROLLER_ID, NODE_IDS, Cluster
+
+pytestmark = [
+    pytest.mark.oracle,
+    pytest.mark.usefixtures("kafka_jvm"),
+    pytest.mark.timeout(600, method="thread"),
+]
+VOTER = "3Db5QLSqSZieL3rJBUUegA"
+IN_SYNC = ("kept", "__consumer_offsets", "__transaction_state")
+VALUES = [b"%d" % number for number in range(60)]
+CONFIG = {"cleanup.policy": "compact", "max.message.bytes": "7777", "segment.bytes": "8388608"}
+
+
+def producer_ids(roots: Iterable[Path], topic: str) -> set[int]:
+    found: set[int] = set()
+    for log in (path for root in roots for path in root.glob(f"{topic}-*/*.log")):
+        with closing(LocalStore(log.parent).open_file(log.name)) as reader:
+            for window in scan_headers(reader):
+                found |= set(window.batches.producer_id.tolist())
+    return found
+
+
+def send(servers: str, values: Iterable[bytes], config: dict[str, str] | None = None) -> None:
+    with Producer(servers, {"enable.idempotence": "true", **(config or {})}) as producer:
+        if config:
+            producer.begin()
+        for value in values:
+            producer.send(Message(topic="kept", key=value, value=value))
+        producer.flush()
+        if config:
+            producer.commit()
+
+
+@dataclass(frozen=True)
+class Before:
+    """What a cluster had before all of its metadata was lost."""
+
+    topics: dict[str, Topic]
+    metadata: dict[str, TopicMetadata]
+    offsets: dict[Any, int]
+
+
+def offsets_of(servers: str) -> dict[Any, int]:
+    return {place: offset for place, (offset, *_) in ask_coordinators(servers).offsets.items()}
+
+
+def fill(cluster: Cluster, controller: int) -> Before:
+    """Create topics, write to them, and read them in a group."""
+    servers = cluster.bootstrap_servers
+    create_topics(
+        servers,
+        {
+            "kept": Topic(partitions=3, config=CONFIG, replicas=3),
+            "lean": Topic(partitions=1, config={}, assignment=[[3, 1]]),
+        },
+    )
+    for value in VALUES[:3]:  # a producer each
+        send(servers, [value])
+    send(servers, VALUES[3:], {"transactional.id": "t"})
+    with Producer(servers) as producer:
+        producer.send(Message(topic="lean", key=b"k", value=b"v"))
+        producer.flush()
+    with GroupMember(servers, "readers", ["kept"]) as member:
+        while member.poll():
+            pass
+        member.commit()
+    cluster.wait_until_in_sync(IN_SYNC)
+    for number in range(3):
+        cluster.wait_until_equal("kept", number)
+    return Before(
+        topics=read_topics(servers),
+        metadata=read_cluster_metadata(
+            cluster.node(controller).log_directory / CLUSTER_METADATA_DIRECTORY, is_recovered=True
+        ).topics_by_name(),
+        offsets=offsets_of(servers),
+    )
+
+
+def lose_metadata(cluster: Cluster, controllers: Sequence[int]) -> list[Path]:
+    """Stop one broker, kill the other nodes; return the log directories of brokers."""
+    cluster.node(2).stop()
+    for node in {1, 3, *controllers} - {2}:
+        cluster.node(node).kill()
+    roots = [cluster.node(node).log_directory for node in NODE_IDS]
+    for root in roots:
+        shutil.rmtree(root / CLUSTER_METADATA_DIRECTORY)
+    for node in {*controllers} - {*NODE_IDS}:
+        shutil.rmtree(cluster.node(node).log_directory)
+        cluster.node(node).log_directory.mkdir()
+    return roots
+
+
+def compare(partitions: list[dict[str, Any]], before: Before) -> None:
+    """Hold what was rebuilt against what the controller had."""
+    assert {(row["topic"], row["topic_id"]) for row in partitions} == {
+        (name, topic.topic_id) for name, topic in before.metadata.items()
+    }
+    for row in partitions:
+        was = before.metadata[row["topic"]].partitions[row["partition"]]
+        assert dict(zip(row["replicas"], row["directories"], strict=True)) == dict(
+            zip(was.replicas, was.directories, strict=True)
+        )
+        assert row["isr"]
+        assert set(row["isr"]) <= set(was.isr)
+        assert row["leader_epoch"] > was.leader_epoch
+    assert all(set(row["isr"]) == {*NODE_IDS} for row in partitions if row["topic"] == "kept")
+
+
+def compare_copies(roots: Iterable[Path], partitions: list[dict[str, Any]]) -> None:
+    """Hold what the nodes have written down against what was rebuilt."""
+    for root in roots:
+        metadata = read_cluster_metadata(root / CLUSTER_METADATA_DIRECTORY, is_recovered=True)
+        topics = metadata.topics_by_name()
+        for row in partitions:
+            own = topics[row["topic"]]
+            partition = own.partitions[row["partition"]]
+            assert own.topic_id == row["topic_id"]
+            assert [*partition.replicas] == row["replicas"]
+            assert [*partition.directories] == row["directories"]
+            assert partition.leader_epoch > row["leader_epoch"]
+
+
+@pytest.mark.parametrize(
+    ("controllers", "directory_ids"),
+    [((CONTROLLER_ID,), {}), ((CONTROLLER_ID,), {CONTROLLER_ID: VOTER}), (NODE_IDS, {})],
+    ids=["fixed", "in the log", "brokers"],
+)
+def test_a_cluster_without_any_metadata_comes_up_as_it_was(
+    tmp_path: Path, controllers, directory_ids, pylog
+):
+    has_own_controller = CONTROLLER_ID in controllers
+    with Cluster(
+        tmp_path, has_own_controller=has_own_controller, directory_ids=directory_ids
+    ) as cluster:
+        cluster.format()
+        cluster.start()
+        servers = cluster.bootstrap_servers
+        before = fill(cluster, controllers[0])
+        roots = lose_metadata(cluster, controllers)
+
+        targets = {node: cluster.node(node).log_directory for node in controllers}
+        config = tmp_path / "topics.yaml"
+        config.write_text(json.dumps({"topics": {"kept": CONFIG}}))
+        words = [f"--into={node}={target}" for node, target in targets.items()]
+        words += ["--release-version=4.4", f"--config={config}", "--assume-defaults=lean"]
+        if directory_ids:
+            place = f"127.0.0.1:{cluster.controller.controller_port}"
+            words += ["--initial-controllers", f"{CONTROLLER_ID}@{place}:{VOTER}"]
+        result = pylog("metadata", "rebuild", *roots, *words, "--output=json")
+        assert result.exit_code == 0, result.stderr
+        rows = [json.loads(line) for line in result.stdout.splitlines()]
+        (done, *_) = (row for row in rows if row["type"] == "metadata_rebuild")
+        assert (done["topics"], done["brokers"]) == (len(before.topics), [*NODE_IDS])
+        assert {row["part"] for row in rows if row["type"] == "unknown_fact"} == {
+            *("ACCESS_CONTROL", "CREDENTIALS", "QUOTAS", "BROKER_CONFIG", "TOPIC_CONFIG"),
+            *("REPLICA", "REPLICA_ORDER"),
+        }
+        partitions = [row for row in rows if row["type"] == "metadata_partition"]
+        compare(partitions, before)
+
+        cluster.start()
+        cluster.wait_until_in_sync(IN_SYNC)
+        leader, *_ = describe_quorum(servers)
+        assert leader in controllers
+        levels = feature_levels(servers)
+        assert levels.pop("kraft.version", 0) == len(directory_ids)
+        assert levels == find_release("4.4").feature_levels
+        after = read_topics(servers)
+        assert after.keys() == before.topics.keys()
+        assert {name: after[name] for name in ("kept", "lean")} == {
+            name: before.topics[name] for name in ("kept", "lean")
+        }
+        records = consume_topics(servers, {"kept": 3})
+        assert {record.value for each in records.values() for record in each} == {*VALUES}
+        assert offsets_of(servers) == before.offsets
+
+        earlier = producer_ids(roots, "*")
+        send(servers, [b"new"])
+        (new,) = producer_ids(roots, "*") - earlier
+        assert new >= done["next_producer_id"] > max(earlier)
+        send(servers, [b"again"], {"transactional.id": "t"})
+        compare_copies({*targets.values(), *roots}, partitions)
+        create_topics(servers, {"new": Topic(partitions=1, config={}, replicas=3)})
+    assert not list(tmp_path.rglob("*-stray"))
