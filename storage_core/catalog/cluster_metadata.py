@@ -191,6 +191,7 @@ class ClusterMetadata:
         skipped: Numbers of records of types that concern no log, by type.
         unknown: Numbers of records of types that Kafka 4.4 does not know, by type.
         notes: Notes for a person: a torn end, an unfinished transaction.
+        next_producer_id: The first producer id that no broker has got.
     """
 
     topics: Mapping[str, TopicMetadata]
@@ -205,6 +206,7 @@ class ClusterMetadata:
     skipped: Mapping[int, int]
     unknown: Mapping[int, int]
     notes: tuple[str, ...]
+    next_producer_id: int = 0
 
     def topics_by_name(self) -> dict[str, TopicMetadata]:
         """Return the topics by name."""
@@ -406,6 +408,7 @@ class _ImageFeed:
             skipped=dict(image.skipped),
             unknown=dict(image.unknown),
             notes=tuple(self._notes),
+            next_producer_id=image.next_producer_id,
         )
 
     def _note(self, record: MetadataRecord, offset: int, timestamp_ms: int) -> None:

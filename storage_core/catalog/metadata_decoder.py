@@ -18,6 +18,7 @@ from storage_core.catalog.metadata_image import (
     MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
+    ProducerIdsRecord,
     RegisterBrokerRecord,
     RemoveTopicRecord,
     SkippedRecord,
@@ -142,6 +143,7 @@ _MEANINGS: Final[Mapping[int, _Meaning]] = {
     8: _Meaning(BrokerRegistrationChangeRecord, _BROKER, {"fencing": Fencing.UNFENCE}),
     9: _Meaning(RemoveTopicRecord, _same("topic_id")),
     12: _Meaning(FeatureLevelRecord, (("name", "name"), ("level", "feature_level"))),
+    15: _Meaning(ProducerIdsRecord, _same("next_producer_id")),
     17: _Meaning(
         BrokerRegistrationChangeRecord,
         (

@@ -156,6 +156,17 @@ class FeatureLevelRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIdsRecord:
+    """A broker got a block of producer ids.
+
+    Attributes:
+        next_producer_id: The first id that no broker has got.
+    """
+
+    next_producer_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBrokerRecord:
     """A broker joined.
 
@@ -223,6 +234,7 @@ MetadataRecord = (
     | ClearElrRecord
     | ConfigRecord
     | FeatureLevelRecord
+    | ProducerIdsRecord
     | RegisterBrokerRecord
     | BrokerRegistrationChangeRecord
     | UnregisterBrokerRecord
@@ -263,6 +275,7 @@ class MetadataImage:
             holds those of all nodes.
         brokers: Registered brokers, by node id.
         feature_levels: Levels of features, by name.
+        next_producer_id: The first producer id that no broker has got.
         skipped: Numbers of records of types that are not decoded, by type; of unknown types
             under the negative number.
     """
@@ -272,6 +285,7 @@ class MetadataImage:
     broker_configs: dict[str, dict[str, str]] = field(default_factory=dict)
     brokers: dict[int, RegisterBrokerRecord] = field(default_factory=dict)
     feature_levels: dict[str, int] = field(default_factory=dict)
+    next_producer_id: int = 0
     skipped: Counter[int] = field(default_factory=Counter)
     unknown: Counter[int] = field(default_factory=Counter)
     _topics: dict[str, _TopicImage] = field(default_factory=dict)
@@ -355,6 +369,8 @@ class MetadataImage:
                     self.feature_levels.pop(record.name, None)
                 case FeatureLevelRecord():
                     self.feature_levels[record.name] = record.level
+                case ProducerIdsRecord():
+                    self.next_producer_id = record.next_producer_id
                 case RegisterBrokerRecord():
                     self.brokers[record.broker_id] = record
                 case UnregisterBrokerRecord():

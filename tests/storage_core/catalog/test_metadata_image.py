@@ -121,6 +121,14 @@ def test_feature_levels_are_set_and_removed():
     assert image_of(level(20), level(0)).feature_levels == {}
 
 
+def test_the_last_block_of_producer_ids_says_which_is_next():
+    def block(next_id: int) -> bytes:
+        return md.frame(15, md.int32(1) + bytes(8) + next_id.to_bytes(8) + md.NO_TAGS)
+
+    assert image_of().next_producer_id == 0
+    assert image_of(block(1000), block(2000)).next_producer_id == 2000
+
+
 def test_a_transaction_counts_at_its_end_or_never():
     begun = image_of(md.mark(md.BEGIN), md.topic("t"), md.partition(0))
     assert (begun.topics(), begun.in_transaction) == ({}, True)
