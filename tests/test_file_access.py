@@ -62,6 +62,8 @@ ALLOWED = {
     "storage_core/maintenance/compaction/rewrite.py": "/dev/null",
     "storage_core/maintenance/materialize.py": "os.open of a directory, to lock it",
     "storage_core/maintenance/replication/metadata_directory.py": "rmtree: follows no link",
+    "storage_core/maintenance/replication/metadata_promotion.py": "rmtree: follows no link",
+    "storage_core/maintenance/transplant/replica.py": "rmtree: follows no link",
     "storage_core/store/copying.py": "a temporary file of this process's own",
     "storage_core/store/filesystems.py": "the mount table",
     "storage_core/store/local.py": "os.open of a directory, to sync it",

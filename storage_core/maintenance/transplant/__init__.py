@@ -1,0 +1,1 @@
+"""Give logs to the replicas of another, stopped cluster."""

@@ -1,0 +1,329 @@
+"""Write a log as a replica of another cluster, all or nothing.
+
+The segments are the source's bytes, with another leader epoch in each batch: it lies outside of the
+checksum. Behind them comes a segment with the markers that abort open transactions, then an empty,
+active one. Producers stand in a snapshot at its base, as after a roll: whatever a broker then has
+to recover, it begins there. The rest is made by a recovery of these segments.
+
+Everything is made in a folder of the log directory that is named as what is left of a deleted
+partition: a broker that starts removes it. A rename gives the replica its name.
+"""
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from storage_core.checkpoint.checkpoint_files import (
+    MAX_LEADER_EPOCH_BYTES,
+    PartitionMetadata,
+    encode_partition_metadata,
+    parse_leader_epochs,
+)
+from storage_core.checkpoint.checkpoints import log_start_entry
+from storage_core.commit import CommitPlan, DeleteFile, SyncDirectory, WriteFile, commit
+from storage_core.config import CleanerConfig, LogConfig
+from storage_core.errors import CorruptRecordError, GuardRefusedError
+from storage_core.filenames import (
+    CLEANER_FILE,
+    LEADER_EPOCH_FILE,
+    LOG_START_FILE,
+    LOG_SUFFIX,
+    PARTITION_METADATA_FILE,
+    RECOVERY_POINT_FILE,
+    REPLICATION_FILE,
+    SNAPSHOT_SUFFIX,
+    TopicPartition,
+    kind_of,
+    log_file,
+    snapshot_file,
+)
+from storage_core.formats.batch_v2 import LEADER_EPOCH_AT
+from storage_core.local_files import create_file, facts_in, folder_names, is_there, open_folder
+from storage_core.log.log_loader import LogLoader
+from storage_core.log.producer_snapshot import (
+    NO_OFFSET,
+    ProducerEntry,
+    encode_producer_snapshot,
+)
+from storage_core.maintenance.materialize import write_checkpoints
+from storage_core.maintenance.transplant.source import SourceLog
+from storage_core.records.batch_builder import end_txn_marker
+from storage_core.records.reader import scan_windows
+from storage_core.store.local import LocalStore, make_folder, storage_errors
+from storage_core.turns import sync
+from storage_core.write_behind import WriteBehind
+
+_SCRATCH_PREFIX: Final = "pylog-transplant-0."
+_SCRATCH_SUFFIX: Final = "-delete"
+_FORMER: Final = "former"
+_EPOCH_BYTES: Final = np.arange(LEADER_EPOCH_AT, LEADER_EPOCH_AT + 4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewLog:
+    """A log for the replicas of a partition of another cluster.
+
+    Attributes:
+        partition: The partition there.
+        topic_id: Its topic's id there.
+        leader_epoch: The epoch that all batches get.
+        source: Where its records come from.
+        has_producers: Whether producers are remembered; their open transactions are aborted.
+        config: The topic's config there.
+        now_ms: The run's clock, epoch milliseconds.
+    """
+
+    partition: TopicPartition
+    topic_id: str
+    leader_epoch: int
+    source: SourceLog
+    has_producers: bool
+    config: LogConfig
+    now_ms: int
+
+    @property
+    def log_end_offset(self) -> int:
+        """Offset that the next record gets."""
+        return self.source.log_end_offset + len(self.source.open_producers)
+
+    def markers(self) -> bytes:
+        """Return the batches that abort open transactions."""
+        batches = [
+            end_txn_marker(
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                is_abort=True,
+                timestamp=self.now_ms,
+                coordinator_epoch=max(producer.coordinator_epoch, 0),
+                base_offset=self.source.log_end_offset + number,
+                leader_epoch=self.leader_epoch,
+            )
+            for number, producer in enumerate(self.source.open_producers)
+        ]
+        return b"".join(batch.tobytes() for batch in batches)
+
+    def producers(self) -> list[ProducerEntry]:
+        """Return the producers of its snapshot."""
+        if not self.has_producers:
+            return []
+        return [
+            producer
+            if producer.current_txn_first_offset == NO_OFFSET
+            else replace(
+                producer,
+                current_txn_first_offset=NO_OFFSET,
+                coordinator_epoch=max(producer.coordinator_epoch, 0),
+                last_timestamp=self.now_ms,
+            )
+            for producer in self.source.producers
+        ]
+
+    def sizes(self) -> dict[str, int]:
+        """Return the bytes of its segments, by name of the file."""
+        markers = {log_file(self.source.log_end_offset): len(self.markers())}
+        return {**self.source.sizes, **markers, log_file(self.log_end_offset): 0}
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its segments."""
+        return sum(self.source.sizes.values()) + len(self.markers())
+
+
+def is_written(directory: Path, log: NewLog) -> bool:
+    """Return whether a directory is what ``write_replicas`` makes of a log.
+
+    Raises:
+        PylogError: It cannot be read.
+    """
+    store = LocalStore(directory)
+    sizes = {f.name: f.size_bytes for f in store.list_files() if kind_of(f.name) == LOG_SUFFIX}
+    if sizes != log.sizes() or not store.has(LEADER_EPOCH_FILE):
+        return False
+    content = store.read_file(LEADER_EPOCH_FILE, limit_bytes=MAX_LEADER_EPOCH_BYTES)
+    epochs = parse_leader_epochs(content, file=LEADER_EPOCH_FILE)
+    return all(entry.epoch == log.leader_epoch for entry in epochs)
+
+
+def is_empty(directory: Path) -> bool:
+    """Return whether a log has never had a record.
+
+    Raises:
+        StorageError: It cannot be read.
+    """
+    files = LocalStore(directory).list_files()
+    logs = {file.name: file.size_bytes for file in files if kind_of(file.name) == LOG_SUFFIX}
+    return logs.keys() <= {log_file(0)} and not any(logs.values())
+
+
+@contextmanager
+def scratch_folder(directory: Path) -> Iterator[Path]:
+    """Lend a folder for new replicas in a log directory.
+
+    It is removed at the end, and those of killed calls are at the beginning.
+
+    Raises:
+        StorageError: The disk failed.
+    """
+    _remove_scratch(directory)
+    scratch = directory / f"{_SCRATCH_PREFIX}{uuid.uuid4().hex}{_SCRATCH_SUFFIX}"
+    with storage_errors(scratch):
+        make_folder(scratch)
+    try:
+        yield scratch
+    finally:
+        _remove_scratch(directory)
+
+
+def write_replicas(log: NewLog, scratches: Sequence[Path]) -> None:
+    """Write a log into log directories; all durable.
+
+    A kill leaves each of them without the log, or with all of it.
+
+    Args:
+        log: The log.
+        scratches: Folders of ``scratch_folder`` in the log directories.
+
+    Raises:
+        GuardRefusedError: A directory has records of the partition by now.
+        PylogError: The source changed, is damaged, or a disk failed; no replica was changed, unless
+            a disk failed while the replicas got their names.
+    """
+    name = str(log.partition)
+    try:
+        for scratch in scratches:
+            _build(log, scratch / name, LocalStore(scratch.parent, may_be_link=True))
+        for scratch in scratches:
+            _write_offsets(log, scratch.parent)
+            _put_in_place(scratch, name)
+    finally:
+        for scratch in scratches:
+            shutil.rmtree(scratch / name, ignore_errors=True)
+
+
+def _build(log: NewLog, directory: Path, home: LocalStore) -> None:
+    """Make a replica in a scratch folder."""
+    with storage_errors(directory):
+        make_folder(directory)
+        with open_folder(directory) as folder:
+            home.hand_on_ownership(folder)
+    modified_ms = {file.name: file.modified_ms for file in log.source.store.list_files()}
+    for name in log.sizes():
+        path = directory / name
+        with storage_errors(path), os.fdopen(create_file(path), "wb") as file:
+            home.hand_on_ownership(file.fileno(), name)
+            if log.source.sizes.get(name):
+                _copy_segment(log, name, file.fileno())
+            elif name == log_file(log.source.log_end_offset):
+                file.write(log.markers())
+            file.flush()
+            time_ns = modified_ms.get(name, log.now_ms) * 1_000_000
+            os.utime(file.fileno(), ns=(time_ns, time_ns))
+            sync(file.fileno())
+    store = LocalStore(directory)
+    metadata = encode_partition_metadata(PartitionMetadata(version=0, topic_id=log.topic_id))
+    store.write_file(PARTITION_METADATA_FILE, metadata)
+    _recover(log, store)
+
+
+def _copy_segment(log: NewLog, name: str, descriptor: int) -> None:
+    """Write a segment's batches, each with the new leader epoch."""
+    epoch = np.frombuffer(log.leader_epoch.to_bytes(4), np.uint8)
+    behind = WriteBehind(descriptor)
+    end = 0
+    with closing(log.source.store.open_file(name)) as reader:
+        for window in scan_windows(reader):
+            data = window.data[: window.size_bytes].copy()
+            data[window.batches.position[:, np.newaxis] + _EPOCH_BYTES] = epoch
+            rest = data.data
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            end += data.size
+            behind.reach(end)
+    if end != log.source.sizes[name]:
+        reason = f"expected {log.source.sizes[name]} bytes of batches, found {end}"
+        raise CorruptRecordError(name, end, reason)
+
+
+def _recover(log: NewLog, store: LocalStore) -> None:
+    """Let a recovery make the other files; write the producers' snapshot."""
+    loader = LogLoader(
+        store,
+        config=log.config,
+        cleaner=CleanerConfig(),
+        now_ms=log.now_ms,
+        log_start_checkpoint=log.source.log_start_offset,
+    )
+    loaded = loader.load().close()
+    if loaded.repairs.cuts or loaded.log_end_offset != log.log_end_offset:
+        reason = f"expected a log up to offset {log.log_end_offset}, found {loaded.log_end_offset}"
+        raise CorruptRecordError(log.source.place.location, 0, reason)
+    commit(loaded.plan, store)
+    snapshots = [f.name for f in store.list_files() if kind_of(f.name) == SNAPSHOT_SUFFIX]
+    reason = "the producers of its new cluster"
+    snapshot = WriteFile(
+        name=snapshot_file(log.log_end_offset),
+        content=encode_producer_snapshot(log.producers()),
+        reason=reason,
+    )
+    plan = CommitPlan(
+        location=store.location,
+        operations=(
+            *(DeleteFile(name=name, reason=reason) for name in snapshots),
+            snapshot,
+            SyncDirectory(reason=reason),
+        ),
+    )
+    commit(plan, store)
+
+
+def _write_offsets(log: NewLog, directory: Path) -> None:
+    """Write a replica's checkpoints, before a start can find it."""
+    end, start = log.log_end_offset, log.source.log_start_offset
+    offsets: Mapping[str, int | None] = {
+        RECOVERY_POINT_FILE: end,
+        REPLICATION_FILE: end,
+        LOG_START_FILE: log_start_entry(start, log.source.base_offsets[0]),
+        CLEANER_FILE: None,
+    }
+    there = LocalStore(directory, may_be_link=True)
+    write_checkpoints(
+        directory,
+        {
+            name: {log.partition: offset}
+            for name, offset in offsets.items()
+            if offset is not None or there.has(name)
+        },
+    )
+
+
+def _put_in_place(scratch: Path, name: str) -> None:
+    """Give a replica its name; an empty log of that name goes."""
+    directory = scratch.parent
+    with (
+        storage_errors(directory / name),
+        open_folder(directory, may_be_link=True) as above,
+        open_folder(scratch) as below,
+    ):
+        if facts_in(above, name) is not None:
+            if not is_empty(directory / name):
+                raise GuardRefusedError("TARGET_NOT_EMPTY", f"{directory / name} has records")
+            former = f"{_FORMER}-{name}"
+            os.rename(name, former, src_dir_fd=above, dst_dir_fd=below)
+        os.rename(name, name, src_dir_fd=below, dst_dir_fd=above)
+        os.fsync(above)
+
+
+def _remove_scratch(directory: Path) -> None:
+    with storage_errors(directory):
+        for name in folder_names(directory):
+            if name.startswith(_SCRATCH_PREFIX) and name.endswith(_SCRATCH_SUFFIX):
+                with storage_errors(directory / name):
+                    if is_there(directory / name):
+                        shutil.rmtree(directory / name)

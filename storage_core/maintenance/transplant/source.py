@@ -1,0 +1,254 @@
+"""Open logs of a source as their broker's start would leave them.
+
+A directory that a broker has set aside as stray is a source as well: what becomes of a disk that
+was put into another cluster. Several directories may hold one partition; the longest log counts.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from storage_core.catalog.log_directories import DirectoryKind
+from storage_core.checkpoint.checkpoint_files import INT_MAX
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints, read_checkpoints
+from storage_core.config import CleanerConfig, LogConfig
+from storage_core.coordinators.coordinator_log import replay_partition
+from storage_core.coordinators.groups import CommitKey, GroupImage
+from storage_core.errors import PylogError, located
+from storage_core.filenames import CONSUMER_OFFSETS_TOPIC, TopicPartition, log_file
+from storage_core.formats.batch_v2 import MAGIC_V2, NO_TIMESTAMP
+from storage_core.local_files import folder_names
+from storage_core.log.log_loader import LogLoader
+from storage_core.log.producer_snapshot import NO_OFFSET, ProducerEntry
+from storage_core.log.settled_store import PlannedStore
+from storage_core.records.reader import scan_windows
+from storage_core.roots.broker import BrokerRoot
+from storage_core.roots.observation import observe_root
+from storage_core.store.local import LocalStore, storage_errors
+
+_KINDS: Final = frozenset({DirectoryKind.PARTITION, DirectoryKind.STRAY})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcePlace:
+    """A directory with a log.
+
+    Attributes:
+        partition: Its partition in the source's cluster.
+        location: Its path.
+        is_stray: Whether a broker has set it aside.
+        is_clean: Whether its log was closed.
+        checkpoints: Its entries in the checkpoints of its log directory.
+    """
+
+    partition: TopicPartition
+    location: str
+    is_stray: bool
+    is_clean: bool
+    checkpoints: PartitionCheckpoints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceLog:
+    """A log, as its broker's start would leave it.
+
+    Attributes:
+        place: Where it lies.
+        store: Its files.
+        base_offsets: Base offsets of its segments, rising.
+        log_start_offset: First offset that may be read.
+        log_end_offset: Offset that the next record would get.
+        last_epoch: Its last leader epoch, -1 without any.
+        producers: Its producers that are alive.
+        sizes: Bytes of its segments, by name of the file.
+        cut_bytes: Bytes of records that the start cuts.
+    """
+
+    place: SourcePlace
+    store: PlannedStore
+    base_offsets: tuple[int, ...]
+    log_start_offset: int
+    log_end_offset: int
+    last_epoch: int
+    producers: tuple[ProducerEntry, ...]
+    sizes: Mapping[str, int]
+    cut_bytes: int
+
+    @property
+    def open_producers(self) -> tuple[ProducerEntry, ...]:
+        """Producers with an open transaction, the oldest first."""
+        some = [each for each in self.producers if each.current_txn_first_offset != NO_OFFSET]
+        return tuple(sorted(some, key=lambda each: each.current_txn_first_offset))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFacts:
+    """What the batches of a log say.
+
+    Attributes:
+        largest_bytes: Size of the largest batch, 0 without one.
+        has_legacy: Whether one is of a message format before v2.
+        newest_ms: Largest timestamp, epoch milliseconds, NO_TIMESTAMP without one.
+    """
+
+    largest_bytes: int = 0
+    has_legacy: bool = False
+    newest_ms: int = NO_TIMESTAMP
+
+
+def find_places(root: Path, *, only_strays: bool = False) -> list[SourcePlace]:
+    """Return the logs in a log directory.
+
+    Args:
+        root: The log directory.
+        only_strays: Leave out those that its broker serves.
+
+    Raises:
+        PylogError: A file of it is malformed, or cannot be read.
+    """
+    broker_root = BrokerRoot(root)
+    with storage_errors(root):
+        names = folder_names(root)
+    state = observe_root(broker_root, names)
+    checkpoints = read_checkpoints(broker_root)
+    places = []
+    for entry in state.entries:
+        is_stray = entry.kind is DirectoryKind.STRAY
+        if entry.kind not in _KINDS or entry.topic_partition is None:
+            continue
+        if is_stray or not only_strays:
+            place = SourcePlace(
+                partition=entry.topic_partition,
+                location=entry.path,
+                is_stray=is_stray,
+                # Neither the marker nor a checkpoint is about a log that was set aside.
+                is_clean=state.clean_shutdown is not None and not is_stray,
+                checkpoints=PartitionCheckpoints()
+                if is_stray
+                else checkpoints.of(entry.topic_partition),
+            )
+            places.append(place)
+    return places
+
+
+@located
+def open_source(place: SourcePlace, *, now_ms: int) -> SourceLog:
+    """Open a log as its broker's start does, without writing.
+
+    Args:
+        place: Where it lies.
+        now_ms: The run's clock, epoch milliseconds.
+
+    Raises:
+        PylogError: The errors of ``LogLoader.load``.
+    """
+    loader = LogLoader(
+        LocalStore(Path(place.location)),
+        # What its topic allows is not asked: the target builds indexes anew.
+        config=LogConfig(segment_index_bytes=INT_MAX),
+        cleaner=CleanerConfig(),
+        now_ms=now_ms,
+        log_start_checkpoint=place.checkpoints.log_start_offset or 0,
+        recovery_point=place.checkpoints.recovery_point or 0,
+        clean_shutdown=place.is_clean,
+    )
+    loading = loader.load()
+    loaded = loading.close()
+    store = PlannedStore(loading.view)
+    bases = tuple(loading.base_offsets)
+    return SourceLog(
+        place=place,
+        store=store,
+        base_offsets=bases,
+        log_start_offset=loaded.log_start_offset,
+        log_end_offset=loaded.log_end_offset,
+        last_epoch=loaded.epochs[-1].epoch if loaded.epochs else -1,
+        producers=loaded.producers,
+        sizes={name: loading.view.source(name).size_bytes for name in map(log_file, bases)},
+        cut_bytes=loaded.repairs.lost_bytes,
+    )
+
+
+def open_longest(
+    places: Sequence[SourcePlace], *, now_ms: int
+) -> tuple[SourceLog | None, dict[str, PylogError]]:
+    """Return the longest log of a partition, and errors by path.
+
+    The longest is that of the latest leader epoch, then of the highest offset: as brokers elect.
+
+    Args:
+        places: All that hold the partition.
+        now_ms: The run's clock, epoch milliseconds.
+    """
+    logs, errors = [], {}
+    for place in places:
+        try:
+            logs.append(open_source(place, now_ms=now_ms))
+        except PylogError as error:
+            errors[place.location] = error
+    longest = max(logs, key=lambda log: (log.last_epoch, log.log_end_offset), default=None)
+    return longest, errors
+
+
+def read_facts(log: SourceLog) -> BatchFacts:
+    """Read all batches of a log, and check them.
+
+    Raises:
+        BadBytesError: A batch is damaged, or bytes are none.
+        StorageError: The disk failed.
+    """
+    facts = BatchFacts()
+    for name in log.sizes:
+        with closing(log.store.open_file(name)) as reader:
+            for window in scan_windows(reader):
+                batches = window.batches
+                facts = replace(
+                    facts,
+                    largest_bytes=max(facts.largest_bytes, int(batches.size.max())),
+                    has_legacy=facts.has_legacy or bool((batches.magic < MAGIC_V2).any()),
+                    newest_ms=max(facts.newest_ms, int(batches.max_timestamp.max())),
+                )
+    return facts
+
+
+def read_commits(
+    places: Iterable[SourcePlace], *, now_ms: int
+) -> tuple[dict[CommitKey, int], dict[str, PylogError]]:
+    """Return the groups' committed offsets, and errors by path.
+
+    What an open transaction commits does not count.
+
+    Args:
+        places: All logs; those of ``__consumer_offsets`` are read.
+        now_ms: The run's clock, epoch milliseconds.
+    """
+    offsets: dict[CommitKey, int] = {}
+    errors: dict[str, PylogError] = {}
+    for partition, own in group_places(places):
+        if partition.topic != CONSUMER_OFFSETS_TOPIC:
+            continue
+        log, failures = open_longest(own, now_ms=now_ms)
+        errors |= failures
+        if log is None:
+            continue
+        image = GroupImage()
+        try:
+            start = log.log_start_offset
+            for event in replay_partition(log.store, partition.topic, start_offset=start):
+                image.apply(event)
+        except PylogError as error:
+            errors[log.place.location] = error
+        offsets |= {key: commit.offset for key, commit in image.offsets.items()}
+    return offsets, errors
+
+
+def group_places(
+    places: Iterable[SourcePlace],
+) -> Iterator[tuple[TopicPartition, list[SourcePlace]]]:
+    """Yield partitions in order, each with its places."""
+    by_partition: dict[TopicPartition, list[SourcePlace]] = {}
+    for place in places:
+        by_partition.setdefault(place.partition, []).append(place)
+    yield from sorted(by_partition.items())

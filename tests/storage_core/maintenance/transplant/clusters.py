@@ -1,0 +1,148 @@
+"""A source's disk, and the disks of a stopped target with a topic of two replicas."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from storage_core.catalog.cluster_metadata import (
+    CLUSTER_METADATA_DIRECTORY,
+    ClusterMetadata,
+    read_cluster_metadata,
+)
+from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
+from storage_core.filenames import (
+    CLEAN_SHUTDOWN_FILE,
+    LOG_START_FILE,
+    TopicPartition,
+)
+from storage_core.formats.batch_v2 import Codec
+from storage_core.maintenance.transplant.plan import (
+    TargetDirectory,
+    Transplant,
+    TransplantRequest,
+    plan_transplants,
+)
+from storage_core.maintenance.transplant.source import SourcePlace, find_places
+from tests.kit.builders import BatchSpec, RecordSpec, end_txn_marker, in_a_row, some_batches
+from tests.kit.directories import ProducerSpec, SegmentSpec, write_partition
+from tests.storage_core.catalog import metadata_bytes as md
+
+NOW_MS: Final = 1_700_000_900_000
+ORDERS: Final = TopicPartition("orders", 0)
+LEADER_EPOCH: Final = 1
+LOG_START: Final = 3
+OPEN_PRODUCER: Final = 8
+CLOSED_PRODUCER: Final = 7
+# One batch of each codec, a whole transaction, and one that is open, which compaction thinned out.
+BATCHES: Final = in_a_row(
+    [
+        *(some_batches(count=1, records=4, codec=codec, leader_epoch=17)[0] for codec in Codec),
+        BatchSpec(
+            records=(RecordSpec(key=b"k", value=b"in a transaction"),),
+            leader_epoch=18,
+            producer_id=CLOSED_PRODUCER,
+            producer_epoch=0,
+            base_sequence=0,
+            is_transactional=True,
+        ),
+        end_txn_marker(base_offset=0, producer_id=CLOSED_PRODUCER, producer_epoch=0),
+        BatchSpec(
+            records=(RecordSpec(key=b"k", value=b"open"),),
+            leader_epoch=23,
+            producer_id=OPEN_PRODUCER,
+            producer_epoch=2,
+            base_sequence=5,
+            is_transactional=True,
+            last_offset_delta=3,
+        ),
+    ]
+)
+END: Final = BATCHES[-1].next_offset
+SEGMENTS: Final = (
+    SegmentSpec(base_offset=0, batches=BATCHES[:3], modified_ms=NOW_MS - 5000),
+    SegmentSpec(base_offset=BATCHES[3].base_offset, batches=BATCHES[3:], modified_ms=NOW_MS - 4000),
+)
+CLOSED: Final = ProducerSpec(
+    producer_id=CLOSED_PRODUCER, producer_epoch=0, last_timestamp=NOW_MS, coordinator_epoch=0
+)
+OPEN: Final = ProducerSpec(
+    producer_id=OPEN_PRODUCER,
+    producer_epoch=2,
+    last_sequence=5,
+    last_offset=END - 1,
+    offset_delta=3,
+    last_timestamp=NOW_MS,
+    coordinator_epoch=4,
+    current_txn_first_offset=BATCHES[-1].base_offset,
+)
+PRODUCER_IDS: Final = md.frame(15, md.int32(1) + bytes(8) + (1000).to_bytes(8) + md.NO_TAGS)
+
+
+def write_source(
+    root: Path,
+    segments: Sequence[SegmentSpec] = SEGMENTS,
+    *,
+    name: str = "orders-0",
+    is_clean: bool = True,
+) -> Path:
+    """Write a log directory of the source with one log, closed, and return the log's directory."""
+    directory = write_partition(
+        root / name,
+        [*segments, SegmentSpec(base_offset=END, producers=[CLOSED, OPEN])]
+        if segments is SEGMENTS
+        else segments,
+    )
+    starts = {ORDERS: LOG_START} if segments is SEGMENTS else {}
+    (root / LOG_START_FILE).write_bytes(encode_offset_checkpoint(starts))
+    if is_clean:
+        (root / CLEAN_SHUTDOWN_FILE).write_text('{"version":0,"brokerEpoch":-1}')
+    return directory
+
+
+@dataclass(kw_only=True)
+class Target:
+    """The disks of nodes 1 and 2, and the metadata of their cluster."""
+
+    folder: Path
+    replicas: tuple[int, ...] = (1, 2)
+    values: Sequence[bytes] = ()
+    disks: list[Path] = field(init=False)
+    metadata: ClusterMetadata = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.disks = [self.folder / f"disk{node}" for node in (1, 2)]
+        for disk in self.disks:
+            disk.mkdir(parents=True)
+        values = self.values or [
+            *(md.topic("orders", md.ID_A), md.partition(0, md.ID_A, replicas=self.replicas)),
+            md.partition_change(0, md.ID_A, {1: md.int32(2)}),
+        ]
+        directory = self.folder / CLUSTER_METADATA_DIRECTORY
+        md.write_segment(directory, [md.batch(*values, PRODUCER_IDS)])
+        self.metadata = read_cluster_metadata(directory)
+
+    def directories(self) -> list[TargetDirectory]:
+        """Return the log directories."""
+        return [
+            TargetDirectory(path=disk, node_id=node, directory_id=md.DIRECTORY)
+            for node, disk in enumerate(self.disks, start=1)
+        ]
+
+    def request(self, *places: SourcePlace, **changes: object) -> TransplantRequest:
+        """Return the request to give all topics of some places to the target."""
+        values = {
+            "places": places,
+            "topics": frozenset(place.partition.topic for place in places),
+            "names": {},
+            "counts": {},
+            "metadata": self.metadata,
+            "directories": self.directories(),
+            "keeps_producers": False,
+            "now_ms": NOW_MS,
+        }
+        return TransplantRequest(**{**values, **changes})
+
+    def plan(self, root: Path, **changes: object) -> list[Transplant]:
+        """Return what becomes of the logs in a log directory."""
+        return plan_transplants(self.request(*find_places(root), **changes))

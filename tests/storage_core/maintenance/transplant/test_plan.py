@@ -1,0 +1,249 @@
+"""What stays where it is, and why; the other partitions go."""
+
+from pathlib import Path
+
+import pytest
+
+from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
+from storage_core.checkpoint.checkpoint_files import PartitionMetadata, encode_partition_metadata
+from storage_core.checkpoint.kafka_uuid import UNASSIGNED_DIRECTORY
+from storage_core.errors import ConfigError
+from storage_core.filenames import PARTITION_METADATA_FILE, TopicPartition, log_file
+from storage_core.maintenance.transplant import plan as plan_module
+from storage_core.maintenance.transplant.plan import Transplant, TransplantReason
+from storage_core.maintenance.transplant.source import find_places, read_commits
+from tests.kit.builders import BatchSpec, RecordSpec, some_batches
+from tests.kit.directories import SegmentSpec
+from tests.kit.legacy import LegacyMessage
+from tests.storage_core.catalog import metadata_bytes as md
+from tests.storage_core.maintenance.transplant.clusters import (
+    BATCHES,
+    END,
+    NOW_MS,
+    Target,
+    write_source,
+)
+
+R = TransplantReason
+PLAIN = [SegmentSpec(base_offset=0, batches=some_batches(count=4))]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    root = tmp_path / "source"
+    write_source(root)
+    return root
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Target:
+    return Target(folder=tmp_path / "target")
+
+
+def reasons(plans: list[Transplant]) -> dict[str, TransplantReason | None]:
+    return {str(each.source): each.reason for each in plans}
+
+
+def test_what_is_about_its_own_cluster_stays_and_the_others_go(source: Path, target: Target):
+    for name in ("__consumer_offsets-0", "__transaction_state-0", "_schemas-0", "bills-0"):
+        write_source(source, PLAIN, name=name)
+    write_source(source)
+    assert reasons(target.plan(source)) == {
+        "orders-0": None,
+        "__consumer_offsets-0": R.INTERNAL_TOPIC,
+        "__transaction_state-0": R.INTERNAL_TOPIC,
+        "_schemas-0": R.SCHEMA_TOPIC,
+        "bills-0": R.TARGET_TOPIC_MISSING,
+    }
+    (bills,) = [each for each in target.plan(source) if each.source.topic == "bills"]
+    assert "create it with at least 1 partitions" in bills.detail
+
+
+def test_another_number_of_partitions_is_refused(source: Path, target: Target):
+    assert reasons(target.plan(source, counts={"orders": 1})) == {"orders-0": None}
+    assert reasons(target.plan(source, counts={"orders": 2})) == {
+        "orders-0": R.PARTITION_COUNT_DIFFERS
+    }
+    write_source(source, PLAIN, name="orders-1")
+    assert set(reasons(target.plan(source)).values()) == {R.PARTITION_COUNT_DIFFERS}
+
+
+def test_a_topic_may_have_another_name_in_the_target(tmp_path: Path, target: Target):
+    root = tmp_path / "old"
+    write_source(root, PLAIN, name="old-0")
+    (plan,) = target.plan(root, names={"old": "orders"})
+    assert (plan.reason, plan.target) == (None, TopicPartition("orders", 0))
+    write_source(root, PLAIN, name="orders-0")
+    with pytest.raises(ConfigError, match="new name of several"):
+        target.plan(root, names={"old": "orders"})
+
+
+def test_every_replica_has_to_be_within_reach(source: Path, target: Target):
+    directories = target.directories()
+    (plan,) = target.plan(source, directories=directories[:1])
+    assert plan.reason is R.REPLICA_NOT_GIVEN
+    assert f"node 2: give log directory {md.DIRECTORY}" in plan.detail
+
+
+def test_an_unassigned_replica_goes_anywhere_once_all_directories_are_there(
+    source: Path, tmp_path: Path
+):
+    other = "Pwfy5rl5Qw6jBT2A6nuzCA"
+    registration = md.register_broker(1, {0: md.array([md.uuid(md.DIRECTORY), md.uuid(other)])})
+    unassigned = md.partition_change(0, md.ID_A, {8: md.array([md.uuid(UNASSIGNED_DIRECTORY)])})
+    values = [registration, md.topic("orders"), md.partition(0), unassigned]
+    target = Target(folder=tmp_path / "target", values=values)
+    one, two = target.directories()
+    (plan,) = target.plan(source, directories=[one])
+    assert plan.reason is R.REPLICA_NOT_GIVEN
+    both = [one, plan_module.replace(two, node_id=1, directory_id=other)]
+    (plan,) = target.plan(source, directories=both)
+    assert plan.homes == (one.path,)
+    (two.path / "orders-0").mkdir()
+    (plan,) = target.plan(source, directories=both)
+    assert plan.homes == (two.path,)
+
+
+def test_a_directory_of_another_topic_id_or_with_records_is_refused(source: Path, target: Target):
+    there = target.disks[1] / "orders-0"
+    there.mkdir()
+    content = encode_partition_metadata(PartitionMetadata(topic_id=md.ID_B))
+    (there / PARTITION_METADATA_FILE).write_bytes(content)
+    assert reasons(target.plan(source)) == {"orders-0": R.TARGET_ID_DIFFERS}
+    (there / PARTITION_METADATA_FILE).unlink()
+    assert reasons(target.plan(source)) == {"orders-0": None}
+    (there / log_file(7)).touch()
+    assert reasons(target.plan(source)) == {"orders-0": R.TARGET_HAS_RECORDS}
+
+
+def test_damage_of_a_closed_log_is_found_before_anything_is_written(source: Path, target: Target):
+    log = source / "orders-0" / log_file(0)
+    content = bytearray(log.read_bytes())
+    content[-1] ^= 1
+    log.write_bytes(content)
+    (plan,) = target.plan(source)
+    assert plan.reason is R.SOURCE_DAMAGED
+    assert log.name in plan.detail
+
+
+def test_the_longest_of_several_logs_goes_unless_one_cannot_be_read(
+    source: Path, tmp_path: Path, target: Target
+):
+    shorter = tmp_path / "shorter"
+    directory = write_source(shorter, [SegmentSpec(base_offset=0, batches=BATCHES[:2])])
+    places = [*find_places(shorter), *find_places(source)]
+    (plan,) = plan_module.plan_transplants(target.request(*places))
+    assert plan.location == str(source / "orders-0")
+    (directory / log_file(0)).rename(directory / "x.log.swap")
+    (plan,) = plan_module.plan_transplants(target.request(*places))
+    assert plan.reason is R.SOURCE_DAMAGED
+    assert str(directory) in plan.detail
+
+
+def test_old_formats_and_batches_beyond_the_limit_are_refused(tmp_path: Path):
+    values = [
+        *(md.topic("orders"), md.partition(0, replicas=(1, 2))),
+        md.config("orders", "max.message.bytes", "200"),
+    ]
+    target = Target(folder=tmp_path / "target", values=values)
+    large = BatchSpec(records=(RecordSpec(value=b"v" * 300),))
+    root = tmp_path / "large"
+    write_source(root, [SegmentSpec(base_offset=0, batches=[large])])
+    (plan,) = target.plan(root)
+    assert plan.reason is R.BATCH_TOO_LARGE
+    assert "max.message.bytes is 200" in plan.detail
+    old = tmp_path / "old"
+    legacy = LegacyMessage(value=b"v")
+    write_source(old, [SegmentSpec(base_offset=0, batches=[legacy])])
+    assert reasons(target.plan(old)) == {"orders-0": R.LEGACY_FORMAT}
+
+
+def test_producers_go_on_only_under_ids_that_the_target_gives_to_nobody(
+    source: Path, tmp_path: Path, target: Target
+):
+    assert reasons(target.plan(source, keeps_producers=True)) == {"orders-0": None}
+    values = [md.topic("orders"), md.partition(0, replicas=(1, 2))]
+    fresh = Target(folder=tmp_path / "fresh", values=values)
+    metadata = plan_module.replace(fresh.metadata, next_producer_id=0)
+    (plan,) = fresh.plan(source, keeps_producers=True, metadata=metadata)
+    assert plan.reason is R.PRODUCER_ID_TAKEN
+    assert reasons(fresh.plan(source, metadata=metadata)) == {"orders-0": None}
+
+
+def test_what_does_not_fit_stays_and_what_fits_goes(tmp_path: Path, target: Target, monkeypatch):
+    root = tmp_path / "several"
+    values = [
+        *(md.topic(topic, topic_id) for topic, topic_id in (("a", md.ID_A), ("b", md.ID_B))),
+        *(md.partition(0, topic_id, replicas=(1, 2)) for topic_id in (md.ID_A, md.ID_B)),
+    ]
+    target = Target(folder=tmp_path / "small", values=values)
+    for name, count in (("a-0", 40), ("b-0", 4)):
+        batches = some_batches(count=count)
+        write_source(root, [SegmentSpec(base_offset=0, batches=batches)], name=name)
+    size_bytes = (root / "b-0" / log_file(0)).stat().st_size
+
+    class Usage:
+        free = 2 * size_bytes
+
+    monkeypatch.setattr(plan_module.shutil, "disk_usage", lambda _: Usage)
+    plans = target.plan(root)
+    assert reasons(plans) == {"a-0": R.TARGET_FULL, "b-0": None}
+    assert f"{target.disks[1]} has {2 * size_bytes} bytes" in plans[0].detail
+    Usage.free -= 1
+    assert reasons(target.plan(root))["b-0"] is R.TARGET_FULL
+    needed = 2 * (root / "a-0" / log_file(0)).stat().st_size
+    Usage.free = needed + size_bytes
+    assert reasons(target.plan(root)) == {"a-0": None, "b-0": R.TARGET_FULL}
+
+
+def test_a_stray_directory_is_a_source_as_others_are(source: Path, target: Target):
+    stray = source / f"orders-0.{'0' * 32}-stray"
+    (source / "orders-0").rename(stray)
+    (plan,) = target.plan(source)
+    assert (plan.reason, plan.location) == (None, str(stray))
+    assert plan.log is not None
+    # No checkpoint is about it any more.
+    assert plan.log.source.log_start_offset == 0
+    assert [place.is_clean for place in find_places(source)] == [False]
+    write_source(source, [SegmentSpec(base_offset=0)])
+    (plan,) = target.plan(source)
+    assert plan.location == str(stray)
+    assert [place.location for place in find_places(source, only_strays=True)] == [str(stray)]
+
+
+def test_the_target_gets_ids_of_the_next_producer_from_its_metadata(target: Target):
+    assert target.metadata.next_producer_id == 1000
+    assert (target.folder / CLUSTER_METADATA_DIRECTORY).is_dir()
+
+
+def test_committed_offsets_are_read_from_the_longest_log(tmp_path: Path):
+    key = b"\0\1" + b"\0\5group" + b"\0\6orders" + bytes(4)
+    roots = []
+    for broker, offsets in enumerate([(7, 9), (7,)]):
+        batches = [
+            BatchSpec(
+                records=(RecordSpec(key=key, value=b"\0\3" + commit(offset)),), base_offset=number
+            )
+            for number, offset in enumerate(offsets)
+        ]
+        roots.append(tmp_path / str(broker))
+        segments = [SegmentSpec(base_offset=0, batches=batches)]
+        write_source(roots[-1], segments, name="__consumer_offsets-0")
+        (roots[-1] / "log-start-offset-checkpoint").unlink()
+    places = [place for root in roots for place in find_places(root)]
+    offsets, errors = read_commits(places, now_ms=NOW_MS)
+    assert {key.group: offset for key, offset in offsets.items()} == {"group": 9}
+    assert errors == {}
+    (roots[1] / "__consumer_offsets-0" / "x.log.swap").touch()
+    _, errors = read_commits(places, now_ms=NOW_MS)
+    assert list(errors) == [str(roots[1] / "__consumer_offsets-0")]
+
+
+def commit(offset: int) -> bytes:
+    return offset.to_bytes(8) + (-1).to_bytes(4, signed=True) + bytes(2) + bytes(8)
+
+
+def test_the_end_of_a_source_is_where_the_targets_next_record_goes(source: Path, target: Target):
+    (plan,) = target.plan(source)
+    assert plan.log is not None
+    assert plan.log.log_end_offset == END + 1

@@ -1,0 +1,284 @@
+"""A replica has the source's bytes, the target's epoch and id, and nothing that is open."""
+
+import itertools
+import os
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints, read_checkpoints
+from storage_core.config import CleanerConfig, LogConfig
+from storage_core.errors import CorruptRecordError, GuardRefusedError, StorageError
+from storage_core.filenames import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, log_file
+from storage_core.formats.batch_v2 import LEADER_EPOCH_AT
+from storage_core.log.loaded_log import LoadedLog
+from storage_core.log.log_loader import LogLoader
+from storage_core.maintenance.transplant import replica
+from storage_core.maintenance.transplant.plan import Transplant
+from storage_core.maintenance.transplant.replica import scratch_folder, write_replicas
+from storage_core.roots.broker import BrokerRoot
+from storage_core.store.local import LocalStore
+from tests.kit.builders import some_batches
+from tests.kit.decode import decode_segment
+from tests.kit.directories import SegmentSpec
+from tests.storage_core.catalog import metadata_bytes as md
+from tests.storage_core.maintenance.transplant.clusters import (
+    BATCHES,
+    CLOSED_PRODUCER,
+    END,
+    LEADER_EPOCH,
+    LOG_START,
+    NOW_MS,
+    OPEN_PRODUCER,
+    ORDERS,
+    SEGMENTS,
+    Target,
+    write_source,
+)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    root = tmp_path / "source"
+    write_source(root)
+    return root
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Target:
+    return Target(folder=tmp_path / "target")
+
+
+def write(plan: Transplant) -> None:
+    assert plan.reason is None, plan.detail
+    with ExitStack() as stack:
+        homes = [stack.enter_context(scratch_folder(home)) for home in plan.homes]
+        assert plan.log is not None
+        write_replicas(plan.log, homes)
+
+
+def load(directory: Path, *, is_clean: bool) -> LoadedLog:
+    own = read_checkpoints(BrokerRoot(directory.parent)).of(ORDERS)
+    loader = LogLoader(
+        LocalStore(directory),
+        config=LogConfig(),
+        cleaner=CleanerConfig(),
+        now_ms=NOW_MS,
+        log_start_checkpoint=own.log_start_offset or 0,
+        recovery_point=own.recovery_point or 0,
+        clean_shutdown=is_clean,
+    )
+    return loader.load().close()
+
+
+def stamped(content: bytes, positions: Iterable[int]) -> bytes:
+    data = np.frombuffer(content, np.uint8).copy()
+    for at in positions:
+        data[at + LEADER_EPOCH_AT : at + LEADER_EPOCH_AT + 4] = list(LEADER_EPOCH.to_bytes(4))
+    return data.tobytes()
+
+
+def test_every_replica_has_the_bytes_of_the_source_with_the_targets_epoch(source, target: Target):
+    (plan,) = target.plan(source)
+    assert plan.homes == tuple(target.disks)
+    write(plan)
+    for disk in target.disks:
+        for segment in SEGMENTS:
+            name = log_file(segment.base_offset)
+            content = (source / "orders-0" / name).read_bytes()
+            decoded, _ = decode_segment(content)
+            wanted = stamped(content, [batch.position for batch in decoded])
+            assert (disk / "orders-0" / name).read_bytes() == wanted
+            assert (disk / "orders-0" / name).stat().st_mtime_ns == segment.modified_ms * 10**6
+        metadata = (disk / "orders-0" / PARTITION_METADATA_FILE).read_text()
+        assert metadata == f"version: 0\ntopic_id: {md.ID_A}"
+        epochs = (disk / "orders-0" / LEADER_EPOCH_FILE).read_text()
+        assert epochs == f"0\n1\n{LEADER_EPOCH} {LOG_START}\n"
+        own = read_checkpoints(BrokerRoot(disk)).of(ORDERS)
+        assert own == PartitionCheckpoints(
+            log_start_offset=LOG_START, recovery_point=END + 1, high_watermark=END + 1
+        )
+        assert {path.name for path in disk.iterdir() if path.is_dir()} == {"orders-0"}
+
+
+@pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "unclean"])
+def test_a_start_finds_a_whole_log_without_open_transactions(source, target, is_clean: bool):
+    (plan,) = target.plan(source)
+    write(plan)
+    for disk in target.disks:
+        log = load(disk / "orders-0", is_clean=is_clean)
+        assert (log.log_start_offset, log.log_end_offset) == (LOG_START, END + 1)
+        assert (log.last_stable_offset, log.producers, log.repairs.cuts) == (END + 1, (), ())
+        assert log.active_segment.base_offset == END + 1
+        (aborted,) = [each for segment in log.segments for each in segment.aborted]
+        assert (aborted.producer_id, aborted.first_offset, aborted.last_offset) == (
+            OPEN_PRODUCER,
+            BATCHES[-1].base_offset,
+            END,
+        )
+
+
+@pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "unclean"])
+def test_producers_that_are_to_go_on_are_remembered(source, target: Target, is_clean: bool):
+    (plan,) = target.plan(source, keeps_producers=True)
+    write(plan)
+    log = load(target.disks[1] / "orders-0", is_clean=is_clean)
+    by_id = {each.producer_id: each for each in log.producers}
+    assert by_id.keys() == {OPEN_PRODUCER, CLOSED_PRODUCER}
+    producer = by_id[OPEN_PRODUCER]
+    assert (producer.producer_epoch, producer.last_sequence) == (2, 5)
+    assert (producer.current_txn_first_offset, producer.coordinator_epoch) == (-1, 4)
+
+
+def test_a_log_that_was_not_closed_is_taken_as_its_recovery_leaves_it(tmp_path: Path, target):
+    root = tmp_path / "unclean"
+    directory = write_source(root, SEGMENTS, is_clean=False)
+    last = directory / log_file(SEGMENTS[1].base_offset)
+    (directory / log_file(END)).unlink()
+    last.write_bytes(last.read_bytes()[:-7])
+    (plan,) = target.plan(root)
+    write(plan)
+    log = load(target.disks[0] / "orders-0", is_clean=True)
+    assert log.log_end_offset == BATCHES[-1].base_offset
+    assert plan.log is not None
+    assert plan.log.source.cut_bytes > 0
+
+
+def test_an_empty_log_keeps_its_offset(tmp_path: Path, target: Target):
+    root = tmp_path / "empty"
+    write_source(root, [SegmentSpec(base_offset=40)])
+    (plan,) = target.plan(root)
+    write(plan)
+    log = load(target.disks[0] / "orders-0", is_clean=False)
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (40, 40, 0)
+
+
+def test_an_empty_directory_of_the_target_is_replaced_and_records_are_not(source, target: Target):
+    empty = target.disks[0] / "orders-0"
+    empty.mkdir()
+    (empty / log_file(0)).touch()
+    (empty / LEADER_EPOCH_FILE).write_text("0\n0\n")
+    (plan,) = target.plan(source)
+    with ExitStack() as stack:
+        homes = [stack.enter_context(scratch_folder(home)) for home in plan.homes]
+        (empty / log_file(0)).write_bytes(b"a broker started")
+        with pytest.raises(GuardRefusedError, match="has records"):
+            write_replicas(plan.log, homes)
+    assert (empty / log_file(0)).read_bytes() == b"a broker started"
+    (empty / log_file(0)).write_bytes(b"")
+    write(plan)
+    assert load(empty, is_clean=True).log_end_offset == END + 1
+
+
+def test_what_has_been_written_is_left_alone_until_a_broker_starts_on_it(source, target: Target):
+    (plan,) = target.plan(source)
+    write(plan)
+    (again,) = target.plan(source)
+    assert (again.is_done, again.homes, again.reason) == (True, (), None)
+    (target.disks[0] / "orders-0" / log_file(END + 1)).write_bytes(b"a record")
+    (refusal,) = target.plan(source)
+    assert refusal.reason == "TARGET_HAS_RECORDS"
+
+
+def test_damage_that_comes_up_while_it_is_copied_leaves_no_replica(source, target: Target):
+    (plan,) = target.plan(source)
+    log = source / "orders-0" / log_file(0)
+    content = bytearray(log.read_bytes())
+    content[-1] ^= 1
+    log.write_bytes(content)
+    with pytest.raises(CorruptRecordError):
+        write(plan)
+    assert not any(path.is_dir() for disk in target.disks for path in disk.iterdir())
+
+
+@pytest.mark.parametrize("call", ["rename", "fsync", "utime"])
+def test_a_kill_at_any_moment_leaves_nothing_or_a_whole_log(
+    source, target: Target, monkeypatch, call: str
+):
+    true_call = getattr(os, call)
+    before = target.disks[0] / "orders-0"
+    before.mkdir()
+    (before / log_file(0)).touch()
+
+    def killed_at(number: int) -> Callable[..., object]:
+        calls = itertools.count(1)
+
+        def count(*words: object, **names: object) -> object:
+            if next(calls) == number:
+                raise KeyboardInterrupt
+            return true_call(*words, **names)
+
+        return count
+
+    stop = 0
+    for stop in range(1, 99):
+        (plan,) = target.plan(source)
+        if plan.is_done:
+            break
+        with monkeypatch.context() as patch:
+            # A kill removes nothing.
+            patch.setattr(replica.shutil, "rmtree", lambda *_, **__: None)
+            patch.setattr(replica.os, call, killed_at(stop))
+            with suppress(KeyboardInterrupt):
+                write(plan)
+        for disk in target.disks:
+            names = {path.name for path in disk.iterdir() if path.is_dir()}
+            others = names - {"orders-0"}
+            assert all(name.endswith("-delete") for name in others)
+            if "orders-0" in names and any((disk / "orders-0").glob("*.snapshot")):
+                log = load(disk / "orders-0", is_clean=False)
+                assert (log.log_start_offset, log.log_end_offset) == (LOG_START, END + 1)
+    assert stop > 2
+    write(plan)
+    with ExitStack() as stack:
+        for disk in target.disks:
+            stack.enter_context(scratch_folder(disk))
+    assert {p.name for p in target.disks[0].iterdir() if p.is_dir()} == {"orders-0"}
+    assert target.plan(source)[0].is_done
+
+
+def test_a_disk_that_fails_names_the_file(source, target: Target, monkeypatch):
+    (plan,) = target.plan(source)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replica.os, "write", fail)
+        with pytest.raises(StorageError, match=r"disk1.*\.log: No space left on device"):
+            write(plan)
+    assert not any(path.is_dir() for disk in target.disks for path in disk.iterdir())
+    write(plan)
+
+
+def test_a_replica_is_the_owners_of_its_log_directory(source, target: Target):
+    owner = (12345, 12346) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
+    for disk in target.disks:
+        disk.chmod(0o750)
+        os.chown(disk, *owner)
+    (plan,) = target.plan(source)
+    write(plan)
+    folder = target.disks[0] / "orders-0"
+    paths = [folder, *folder.iterdir()]
+    assert {(path.stat().st_uid, path.stat().st_gid) for path in paths} == {owner}
+    assert {path.stat().st_mode & 0o777 for path in paths[1:]} == {0o640}
+
+
+def test_the_batches_of_a_log_may_be_larger_than_a_window(tmp_path: Path, target: Target):
+    """Positions count from the window, not from the file."""
+    root = tmp_path / "large"
+    batches = some_batches(count=3000, records=1)
+    write_source(root, [SegmentSpec(base_offset=0, batches=batches)])
+    (plan,) = target.plan(root)
+    with pytest.MonkeyPatch.context() as patch:
+        true_scan = replica.scan_windows
+        patch.setattr(
+            replica, "scan_windows", lambda reader: true_scan(reader, window_bytes=1 << 14)
+        )
+        write(plan)
+    content = (target.disks[0] / "orders-0" / log_file(0)).read_bytes()
+    decoded, _ = decode_segment(content)
+    assert {each.header["partition_leader_epoch"] for each in decoded} == {LEADER_EPOCH}
