@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from storage_core.errors import ChangedWhileReadError, StorageError
 from storage_core.filenames import SEGMENT_SUFFIXES, log_file, segment_file
-from storage_core.json_values import FileName, SystemText
+from storage_core.json_values import Count, FileName, SystemText
 from storage_core.local_files import create_file
 from storage_core.log.directory_view import DirectoryView, SliceReader
 from storage_core.log.settled_store import settle
@@ -43,9 +43,9 @@ class FilePiece:
 
     directory: SystemText
     file: FileName
-    position: int
-    size_bytes: int
-    crc: int | None = None
+    position: Count
+    size_bytes: Count
+    crc: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +58,8 @@ class PiecedSegment:
         pieces: Its bytes, in order; none for a segment that goes.
     """
 
-    base_offset: int
-    modified_ms: int
+    base_offset: Count
+    modified_ms: Count
     pieces: tuple[FilePiece, ...]
 
     @property

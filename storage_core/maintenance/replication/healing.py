@@ -186,20 +186,24 @@ def plan_healing(log: RestingLog, donors: Sequence[RestingLog], *, quorum: int =
     )
     answers: list[tuple[DamageAnswer, LogDamage]] = []
     fillings: list[_Filling] = []
-    taken_below = -1
+    whole: set[int] = set()
     for damage in scan.all_damage:
-        is_whole = damage.after is None and not _lacks_end(damage, patient)
-        if is_whole or damage.before_segment < taken_below:
+        if damage.after is None and not _lacks_end(damage, patient):
+            continue
+        if damage.segments and damage.segments <= whole:
             continue
         answer, filling = _fill(damage, patient, donors, quorum)
+        if filling is not None and filling.damage is not damage:
+            # What was to fill some of these segments is in them.
+            others = [each for each in fillings if each.damage.segments & filling.damage.segments]
+            if all(each.damage.segments <= filling.damage.segments for each in others):
+                fillings = [each for each in fillings if each not in others]
+                whole |= filling.damage.segments
+            else:
+                reason = "was compacted apart, and damage before it goes across two segments"
+                answer, filling = _leave(answer, DamageState.COMPACTED_APART, reason), None
         answers.append((answer, damage))
-        if filling is None:
-            continue
-        if filling.damage is not damage:
-            # Whole segments: what was candidates in one of them before is in these.
-            first, taken_below = filling.damage.before_segment, filling.damage.after_segment or -1
-            fillings = [each for each in fillings if each.damage.before_segment < first]
-        fillings.append(filling)
+        fillings += [] if filling is None else [filling]
     fillings, answers = _leave_segments(fillings, answers)
     return Healing(
         all_damage=tuple(answer for answer, _ in answers),
@@ -226,39 +230,32 @@ def _leave_segments(fillings: list[_Filling], answers: _Answers) -> tuple[list[_
     A segment that is swapped is read anew by a loader, and cut where it is still damaged.
     """
     while True:
-        open_segments = {
-            each.segment
-            for answer, damage in answers
-            if answer.state is not DamageState.FILLED
-            for each in damage.ranges
-        }
-        dropped = [
-            each
-            for each in fillings
-            if open_segments & {place.segment for place in each.damage.ranges}
-        ]
-        if not dropped:
+        stay: set[int] = set().union(
+            *(
+                damage.segments
+                for answer, damage in answers
+                if answer.state is not DamageState.FILLED
+            )
+        )
+        kept_fillings = [each for each in fillings if not stay & each.damage.segments]
+        if len(kept_fillings) == len(fillings):
             return fillings, answers
-        fillings = [each for each in fillings if each not in dropped]
+        fillings = kept_fillings
+        reason = "a segment of it has other damage that nothing fills: it stays as it is"
         answers = [
-            (_left(answer), damage)
-            if answer.state is DamageState.FILLED
-            and open_segments & {each.segment for each in damage.ranges}
-            else (answer, damage)
+            (
+                _leave(answer, DamageState.SEGMENT_LEFT, reason)
+                if answer.state is DamageState.FILLED and stay & damage.segments
+                else answer,
+                damage,
+            )
             for answer, damage in answers
         ]
 
 
-def _left(answer: DamageAnswer) -> DamageAnswer:
-    reason = f"{answer.file} has other damage that nothing fills: it stays as it is"
-    return replace(
-        answer,
-        state=DamageState.SEGMENT_LEFT,
-        filled_bytes=0,
-        filled_batches=0,
-        donors=(),
-        reason=reason,
-    )
+def _leave(answer: DamageAnswer, state: DamageState, reason: str) -> DamageAnswer:
+    """Return an answer that says why damage stays."""
+    return replace(answer, state=state, filled_bytes=0, filled_batches=0, donors=(), reason=reason)
 
 
 def _fill(
@@ -319,7 +316,10 @@ def _ask(damage: LogDamage, patient: _Patient, donor: RestingLog) -> _Filling | 
     end = (patient.committed or 0) if after is None else after.base_offset + 1
     rows = _read(donor, first, end)
     batches = rows.batches
-    is_dense = bool((batches.base_offset[1:] == batches.last_offset[:-1] + 1).all())
+    is_dense = len(rows) > 0 and bool(
+        (batches.base_offset[1:] == batches.last_offset[:-1] + 1).all()
+        and (before is not None or batches.base_offset[0] == first)
+    )
     between = rows.take(
         np.arange(len(rows))[0 if before is None else 1 : None if after is None else -1]
     )
@@ -459,25 +459,27 @@ def _assemble(patient: _Patient, fillings: Sequence[_Filling]) -> Iterator[Piece
     for filling in fillings:
         homes: dict[int, list[FilePiece]] = {}
         for each in filling.damage.ranges:
-            pieces = homes.get(each.segment)
-            place = [] if pieces is not None else homes.setdefault(each.segment, [])
-            changes.setdefault(each.segment, []).append((each.position, each.size_bytes, place))
-        for number, (segment, first_offset, piece) in enumerate(filling.pieces):
+            homes[each.segment] = []
+            change = each.position, each.size_bytes, homes[each.segment]
+            changes.setdefault(each.segment, []).append(change)
+        place: list[FilePiece] = []
+        before: tuple[int, int] | None = None
+        for segment, first_offset, piece in filling.pieces:
             home = _home(filling.damage, first_offset, bases)
-            before = filling.pieces[number - 1] if number else None
-            is_split = before is not None and before.segment != segment
-            if home not in homes and home == filling.damage.after_segment:
+            if home == filling.damage.after_segment and home not in homes:
                 homes[home] = []
                 changes.setdefault(home, []).insert(0, (0, 0, homes[home]))
-            if home in homes and not (
-                is_split and homes[home] and _may_split(filling.damage, home)
+            is_new_home = before is None or before[0] != home
+            if is_new_home and home in homes:
+                place = homes[home]
+            elif is_new_home or (
+                before is not None and before[1] != segment and home != filling.damage.after_segment
             ):
-                homes[home].append(piece)
-                continue
-            # Segments that are missing have the donor's bounds.
-            if before is None or is_split or not added:
-                added[first_offset] = filling.donor, []
-            added[max(added)][1].append(piece)
+                # Segments that are missing have the donor's bounds.
+                place = []
+                added[first_offset] = filling.donor, place
+            place.append(piece)
+            before = home, segment
     for base in sorted({*changes, *added}):
         if base in added:
             donor, pieces = added[base]
@@ -496,11 +498,6 @@ def _home(damage: LogDamage, first_offset: int, base_offsets: Sequence[int]) -> 
         return damage.before_segment
     number = bisect_right(base_offsets, first_offset) - 1
     return max(damage.before_segment, base_offsets[max(number, 0)])
-
-
-def _may_split(damage: LogDamage, home: int) -> bool:
-    """Tell whether nothing of a segment follows a filling in it."""
-    return home != damage.after_segment
 
 
 def _with_changes(

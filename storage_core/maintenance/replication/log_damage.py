@@ -95,6 +95,11 @@ class LogDamage:
         return None if self.after is None else self.after.base_offset
 
     @property
+    def segments(self) -> frozenset[int]:
+        """Base offsets of the segments with bytes that are no valid batches."""
+        return frozenset(each.segment for each in self.ranges)
+
+    @property
     def size_bytes(self) -> int:
         """Bytes there that are no valid batches."""
         return sum(each.size_bytes for each in self.ranges)
@@ -168,10 +173,9 @@ def find_damage(
             for run in _find_runs(reader, segment, end_offset):
                 if run.position > position:
                     ranges.append(FileRange(segment, position, run.position - position))
-                first = 0 if before is None else before.last_offset + 1
+                first = base_offsets[0] if before is None else before.last_offset + 1
                 is_hole = (
                     is_first
-                    and before is not None
                     and run.first.base_offset > first >= (cleaner_offset or 0)
                     and run.first.magic >= MAGIC_V2
                 )

@@ -1,5 +1,6 @@
 """A healed log has a donor's bytes where it was damaged, and its own everywhere else."""
 
+import random
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -391,3 +392,65 @@ def test_a_segment_with_damage_that_nothing_fills_stays_as_it_is(pair):
         DamageState.DONOR_DAMAGED,
     ]
     assert healing.segments == ()
+
+
+def test_damage_beside_segments_that_are_taken_whole_is_named_and_healed_too(pair):
+    """At the head of the next one: the batch before it is in the segment that is taken."""
+    target, donor = pair
+    without_records(target, 20, 1)
+    without_records(donor, 20, 3)
+    change(segment(target, 20), third_batch(target)[0] - 100, bytes(10))
+    change(segment(target, 40), 0, bytes(30))
+    before = log_of(target)
+    healing = plan_healing(
+        rest_of(target, cleaner_offset=60), [rest_of(donor, 2, cleaner_offset=60)]
+    )
+    assert {each.state for each in healing.all_damage} == {DamageState.FILLED}
+    files = [segment(target, base).name for base in (20, 40)]
+    assert [each.file for each in healing.all_damage] == files
+    apply(target, healing)
+    assert log_of(target) == before | {name: log_of(donor)[name] for name in files}
+
+
+def injure(directory: Path, chance: random.Random) -> None:
+    """Do something bad to a segment, at random."""
+    files = sorted(directory.glob("*.log"))
+    file = chance.choice(files)
+    size = file.stat().st_size
+    position = chance.randrange(max(size, 1))
+    match chance.randrange(5):
+        case 0:
+            change(file, position, chance.randbytes(chance.choice([1, 30, 900])))
+        case 1:
+            change(file, position, bytes(chance.choice([1, 30, 900])))
+        case 2:
+            change(file, position, b"", removed=chance.choice([1, 30, 900]))
+        case 3:
+            file.write_bytes(b"")
+        case 4 if file != files[0]:
+            file.unlink()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_happened_to_a_log_with_other_segments_than_its_donors(tmp_path, seed):
+    """What is healed is the donor's log again; what is not lost no batch by it."""
+    chance = random.Random(seed)
+    specs = batches()
+    starts = [spec.base_offset for spec in specs[1:]]
+    target, donor = (
+        write_replica(tmp_path, broker, specs, rolls=sorted(chance.sample(starts, 4)))
+        for broker in (1, 2)
+    )
+    whole = b"".join(log_of(target).values())
+    for _ in range(chance.randint(1, 4)):
+        injure(target, chance)
+    left = log_of(target)
+    healing = plan_healing(rest_of(target, high_watermark=END), [rest_of(donor, 2)])
+    if not healing.segments:
+        assert b"".join(left.values()) == whole or healing.all_damage
+        return
+    log = apply(target, healing)
+    assert {each.state for each in healing.all_damage} == {DamageState.FILLED}
+    assert b"".join(log_of(target).values()) == whole
+    assert (log.log_end_offset, log.repairs.cuts) == (END, ())
+    assert load(LocalStore(target), is_clean=False).repairs.cuts == ()
