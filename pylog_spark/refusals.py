@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pylog_spark.schemas import ALLOWED_BY, Reason
+from storage_core.maintenance.replication.damage_state import DamageState
 from storage_core.maintenance.replication.stray_adoption import StrayReason
 from storage_core.maintenance.retention.plan import Predicate
 
@@ -355,6 +356,34 @@ GUARDS: Final[Mapping[str, Refusal]] = {
     StrayReason.STRAY_IS_LINK: Refusal(
         means="the stray directory is a link, which is not followed",
         way="put the directory itself in its place",
+    ),
+    DamageState.NO_DONOR: Refusal(
+        means="no other replica was given of a damaged log, or no batch is left to compare",
+        way="`--donor DIR` with more; of a log without a batch let the broker fetch it anew",
+    ),
+    DamageState.DONOR_LACKS: Refusal(
+        means="the other replica begins behind the damage, or ends before it",
+        way="`--donor DIR` with another one",
+    ),
+    DamageState.DONOR_DAMAGED: Refusal(
+        means="the other replica is damaged at the same place",
+        way="`pylog heal` that one first, from a third",
+    ),
+    DamageState.DONOR_DIVERGED: Refusal(
+        means="around the damage the other replica has other batches, or another epoch",
+        way="`pylog audit ROOT...` says whose history counts",
+    ),
+    DamageState.COMPACTED_APART: Refusal(
+        means="a cleaner went over the damaged log and the other replica apart",
+        way="`--donor DIR` with one that is as clean at least; docs/healing.md says when",
+    ),
+    DamageState.DONORS_DIFFER: Refusal(
+        means="other replicas have different bytes in the place of the damage",
+        way="`--quorum 2` takes what two of them have, if these are most",
+    ),
+    DamageState.SEGMENT_LEFT: Refusal(
+        means="the segment has other damage, which nothing heals",
+        way="what that one says",
     ),
 }
 

@@ -25,7 +25,7 @@ from pylog_spark.view import (
     View,
     lines_of,
 )
-from storage_core.maintenance.replication.healing import DamageState
+from storage_core.maintenance.replication.damage_state import DamageState
 from storage_core.wording import count_text
 
 

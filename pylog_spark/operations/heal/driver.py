@@ -33,7 +33,8 @@ from pylog_spark.schemas import DAMAGE, Action, DamageRow, PartitionName
 from storage_core.clock import Clock
 from storage_core.errors import ConfigError, StorageError
 from storage_core.json_values import from_json
-from storage_core.maintenance.replication.healing import DamageState, Healing
+from storage_core.maintenance.replication.damage_state import DamageState
+from storage_core.maintenance.replication.healing import Healing
 from storage_core.maintenance.replication.places import PartitionPlaces, ReplicaPlace
 from storage_core.wording import count_text
 

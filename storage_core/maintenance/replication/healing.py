@@ -9,7 +9,6 @@ taken, if both are clean there, and the donor at least as far as the target: for
 one of them has dropped has the other one kept a value.
 """
 
-import enum
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -26,6 +25,7 @@ from storage_core.json_values import SystemText
 from storage_core.log.directory_view import DirectoryView, SliceReader
 from storage_core.log.pieced_store import FilePiece, PiecedSegment, find_crc
 from storage_core.maintenance.replication.comparison import batch_names
+from storage_core.maintenance.replication.damage_state import DamageState
 from storage_core.maintenance.replication.log_batches import BatchRows, LogReader, ReadDepth
 from storage_core.maintenance.replication.log_damage import (
     FileRange,
@@ -36,19 +36,6 @@ from storage_core.maintenance.replication.log_damage import (
 from storage_core.maintenance.replication.resting_log import RestingLog
 
 _MAX_OFFSET: Final = 2**63 - 1
-
-
-class DamageState(enum.StrEnum):
-    """What becomes of damage: it is filled, or why it is left."""
-
-    FILLED = "FILLED"
-    NO_DONOR = "NO_DONOR"
-    DONOR_LACKS = "DONOR_LACKS"
-    DONOR_DAMAGED = "DONOR_DAMAGED"
-    DONOR_DIVERGED = "DONOR_DIVERGED"
-    COMPACTED_APART = "COMPACTED_APART"
-    DONORS_DIFFER = "DONORS_DIFFER"
-    SEGMENT_LEFT = "SEGMENT_LEFT"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

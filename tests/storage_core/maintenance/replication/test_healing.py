@@ -14,7 +14,8 @@ from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import ChangedWhileReadError
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.maintenance.recovery.partition import plan_recovery
-from storage_core.maintenance.replication.healing import DamageState, Healing, plan_healing
+from storage_core.maintenance.replication.damage_state import DamageState
+from storage_core.maintenance.replication.healing import Healing, plan_healing
 from storage_core.maintenance.replication.healing_commit import HealedPartition
 from storage_core.maintenance.replication.resting_log import RestingLog
 from storage_core.store import LocalStore
