@@ -223,7 +223,8 @@ def _blocks(clusters: Sequence[ComparedCopies]) -> Iterator[Block]:
     if not clusters:
         yield (
             f"no copy of {CLUSTER_METADATA_TOPIC} is here: give the directories of controllers, "
-            "and of each broker the one that has it (metadata.log.dir, else the first of log.dirs)"
+            "and of each broker the one that has it (metadata.log.dir, else the first of "
+            "log.dirs); where none is left, `pylog metadata rebuild` makes the metadata anew"
         )
     for cluster in clusters:
         rows = [{**_row_of(cluster, copy), **_texts(cluster, copy)} for copy in cluster.copies]

@@ -248,7 +248,10 @@ def one_cluster(clusters: Sequence[ComparedCopies]) -> ComparedCopies:
     readable = [each for each in clusters if not each.copies[0].error]
     if len(readable) != 1:
         ids = ", ".join(str(each.cluster_id) for each in readable) or "none"
-        raise ConfigError("ROOT", ids, "expected readable copies of one cluster's metadata")
+        reason = "expected readable copies of one cluster's metadata"
+        if not readable:
+            reason += "; where none is left, `pylog metadata rebuild` makes them anew"
+        raise ConfigError("ROOT", ids, reason)
     return readable[0]
 
 

@@ -414,6 +414,11 @@ def _of_cluster(older: ClusterMetadata | None) -> Iterator[UnknownFact]:
     if older is None:
         detail = "which replica is the preferred leader: they take turns, partition by partition"
         yield UnknownFact(part=UnknownPart.REPLICA_ORDER, subject="", detail=detail)
+    detail = (
+        "topics of which no replica is here, and partitions above the largest of a topic: in a "
+        "topic with fewer of them a key goes elsewhere"
+    )
+    yield UnknownFact(part=UnknownPart.TOPIC, subject="", detail=detail)
     detail = "replicas in log directories that were not given: a broker sets them aside"
     yield UnknownFact(part=UnknownPart.REPLICA, subject="", detail=detail)
 

@@ -45,6 +45,7 @@ def test_a_directory_without_a_copy_is_no_failure(pylog, tmp_path: Path):
     shown = pylog("metadata", "show", tmp_path / "empty")
     assert shown.exit_code == ExitCode.DONE
     assert "no copy of __cluster_metadata is here" in shown.stdout
+    assert "`pylog metadata rebuild` makes the metadata anew" in " ".join(shown.stdout.split())
 
 
 def test_a_copy_that_cannot_be_read_is_a_row_with_its_error(pylog, roots: list[Path]):

@@ -136,7 +136,7 @@ def test_the_copies_of_two_clusters_are_refused(copies, tmp_path: Path, target: 
     other = copy_of(tmp_path, 1, [elected(1, leader=1)], cluster="two")
     with pytest.raises(ConfigError, match="expected readable copies of one cluster's metadata"):
         plan([*copies, other], (3, target))
-    with pytest.raises(ConfigError, match="none"):
+    with pytest.raises(ConfigError, match=r"none.*`pylog metadata rebuild` makes them"):
         plan([], (3, target))
 
 
