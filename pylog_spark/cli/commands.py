@@ -1226,10 +1226,11 @@ _REBUILD_METADATA: Final = Command(
     help="""
     Make the metadata anew from the brokers' logs, where no copy of `__cluster_metadata` is left.
 
-    New controllers begin with topics, ids, replicas and directories as they lie, with leader epochs
-    and producer ids above all on disk, and with the replicas in sync that lose no record. Configs
-    come from `topics:` of --config, --topic-dump or --older-copy. What nobody can know, such as
-    ACLs, is listed. It is refused while a directory has a copy: that one is better.
+    New controllers, of Kafka 4.4, begin with topics, ids, replicas and directories as they lie,
+    with leader epochs and producer ids above all on disk, and with the replicas in sync that lose
+    no record. Configs come from `topics:` of --config, --topic-dump or --older-copy. What nobody
+    can know, such as ACLs, is listed. It is refused while a directory has a copy: that one is
+    better.
     """,
     example="Example: `pylog metadata rebuild /mnt/b1 /mnt/b2 /mnt/b3 --into 4=/var/lib/kafka "
     "--release-version 4.4 --topic-dump configs.txt --dry-run`",

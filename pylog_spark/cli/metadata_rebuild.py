@@ -168,7 +168,10 @@ def _blocks(
     )
     yield ""
     yield Table(kind=_FACT_TABLE, rows=facts)
-    yield "start the controllers first, then the brokers; no node with an older copy may start"
+    yield (
+        "start the controllers first, which have to be of Kafka 4.4, then the brokers; no node "
+        "with an older copy may start"
+    )
     controllers = shlex.join(str(target.directory) for target in answer.targets)
     if not call.options.dry_run:
         yield f"what the quorum begins with: `pylog metadata show {controllers}`"
