@@ -15,6 +15,7 @@ from pylog_spark.schemas import ALLOWED_BY, Reason
 from storage_core.maintenance.replication.damage_state import DamageState
 from storage_core.maintenance.replication.stray_adoption import StrayReason
 from storage_core.maintenance.retention.plan import Predicate
+from storage_core.maintenance.transplant.transplant_reason import TransplantReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -384,6 +385,56 @@ GUARDS: Final[Mapping[str, Refusal]] = {
     DamageState.SEGMENT_LEFT: Refusal(
         means="the segment has other damage, which nothing heals",
         way="what that one says",
+    ),
+    TransplantReason.INTERNAL_TOPIC: Refusal(
+        means="the topic is about its own cluster: its groups, transactions or topics",
+        way="`pylog transplant --offsets-out FILE` takes the groups' offsets along",
+    ),
+    TransplantReason.SCHEMA_TOPIC: Refusal(
+        means="the topic belongs to a schema registry, whose ids are in the records of others",
+        way="move the registry by its own export and import, with its ids kept",
+    ),
+    TransplantReason.TARGET_TOPIC_MISSING: Refusal(
+        means="the target has no topic of that name",
+        way="start the target, create it with the named number of partitions, stop it; or "
+        "`--map OLD=NEW`",
+    ),
+    TransplantReason.PARTITION_COUNT_DIFFERS: Refusal(
+        means="the target's topic has another number of partitions: keys would be elsewhere",
+        way="create another topic with as many, and `--map OLD=NEW`",
+    ),
+    TransplantReason.REPLICA_NOT_GIVEN: Refusal(
+        means="the log directory of a replica is not among the target's: an empty replica that "
+        "leads would cut the full ones to nothing",
+        way="give that directory with `--to` as well; or reassign the topic to fewer brokers first",
+    ),
+    TransplantReason.TARGET_ID_DIFFERS: Refusal(
+        means="the target's directory is of another topic of the same name",
+        way="with the target stopped, move that directory out",
+    ),
+    TransplantReason.TARGET_HAS_RECORDS: Refusal(
+        means="the target's partition has records, or had some",
+        way="`--map OLD=NEW` to a new topic; nothing is replaced",
+    ),
+    TransplantReason.SOURCE_DAMAGED: Refusal(
+        means="the source's log, or one of several, cannot be read whole",
+        way="`pylog heal` or `pylog recover` on the source first; leave a bad replica out",
+    ),
+    TransplantReason.LEGACY_FORMAT: Refusal(
+        means="the log has batches of a message format before v2, which have no leader epoch",
+        way="write its records anew: `pylog export`, then a producer",
+    ),
+    TransplantReason.BATCH_TOO_LARGE: Refusal(
+        means="a batch is larger than max.message.bytes of the target's topic",
+        way="start the target, raise max.message.bytes of the topic, stop it",
+    ),
+    TransplantReason.PRODUCER_ID_TAKEN: Refusal(
+        means="the target will give a producer's id to another one, which would be refused",
+        way="leave out `--keep-producers`",
+    ),
+    TransplantReason.TARGET_FULL: Refusal(
+        means="a disk of the target has too little room left for the log",
+        way="make room (`pylog free`), or choose fewer topics; the others go",
     ),
 }
 

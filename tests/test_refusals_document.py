@@ -13,6 +13,7 @@ from pylog_spark.schemas import ALLOWED_BY, Reason
 from storage_core.maintenance.replication.damage_state import DamageState
 from storage_core.maintenance.replication.stray_adoption import StrayReason
 from storage_core.maintenance.retention.plan import Hold, Predicate
+from storage_core.maintenance.transplant.transplant_reason import TransplantReason
 from storage_core.maintenance.verification.findings import Code
 
 PAGE = Path(__file__).parents[1] / "docs" / "refusals.md"
@@ -44,7 +45,7 @@ def test_every_guard_is_explained():
     own = Path("storage_core/errors.py").read_text("utf-8")
     codes |= set(re.findall(r'code: str = derived\("([A-Z_]+)"\)', own))
     assert {"NO_STAGING", "LEASE_HELD"} <= codes
-    codes |= {*StrayReason, *DamageState} - {DamageState.FILLED}
+    codes |= {*StrayReason, *DamageState, *TransplantReason} - {DamageState.FILLED}
     assert sorted(codes - set(all_codes())) == []
 
 

@@ -62,6 +62,7 @@ _PAGES: Final[Mapping[str, str]] = {
     "runs": "undo",
     "undo": "undo",
     "purge": "undo",
+    "transplant": "transplant",
     "ingest": "managed-roots",
     "materialize": "managed-roots",
     "partition": "partition",

@@ -8,7 +8,7 @@ run in loops, and should not pay for Spark, Arrow or tables on the way; nor shou
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from pylog_spark.options import of_partitions
+from pylog_spark.options import of_partitions, of_transplants
 from pylog_spark.options.choices import FailOn, RecordOutput
 from pylog_spark.options.declared import (
     ALL_COMMANDS,
@@ -902,6 +902,36 @@ _MATERIALIZE: Final = Command(
     """,
     example="Example: `pylog materialize s3://logs/managed /var/lib/kafka-new`",
 )
+_TRANSPLANT: Final = Command(
+    name="transplant",
+    panel=_MAINTAIN,
+    work="pylog_spark.cli.transplant:TRANSPLANT",
+    options=(
+        replace(ROOTS, metavar="SRC", help="Log directories that the partitions come from."),
+        of_transplants.TARGETS,
+        replace(TOPICS, is_required=True),
+        EXCLUDE,
+        of_transplants.NEW_NAMES,
+        of_transplants.KEEP_PRODUCERS,
+        of_transplants.OFFSETS_OUT,
+        DRY_RUN,
+        ROLE,
+        NOW_MS,
+        OUTPUT,
+        WIDE,
+        QUIET,
+    ),
+    help="""
+    Give partitions to another, stopped cluster, disk to disk, without a network.
+
+    The target's topic has to be there, with as many partitions. Every assigned replica gets the
+    log: the same bytes and offsets, under the target's topic id and leader epoch. Open transactions
+    are aborted. All of it is looked at before anything is written; a partition that cannot go stays
+    and is named with its way out, the others go, and the exit status is then 3. The source is only
+    read. To take it back, remove the new folders before the target starts.
+    """,
+    example="Example: `pylog transplant /mnt/old --to /var/lib/kafka --topics 'orders*' --dry-run`",
+)
 _CLEAN_PARTITION: Final = Command(
     name="clean",
     work="pylog_spark.cli.partition_clean:clean",
@@ -1248,6 +1278,6 @@ COMMANDS: Final[tuple[Command | CommandGroup, ...]] = (
     *(_GROUPS, _TRANSACTIONS, _EXPLAIN, _SURVEY, _VERIFY, _DOCTOR, _AUDIT, _METADATA),
     *(_RUN, _RECOVER, _HEAL, _RETAIN, _COMPACT),
     *(_APPLY, _RUNS, _UNDO, _PURGE, _SALVAGE),
-    *(_INGEST, _MATERIALIZE),
+    *(_TRANSPLANT, _INGEST, _MATERIALIZE),
     *(_PARTITION, _CONFIG, _WARMUP),
 )

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from pylog_spark.options.option import Kind, Shape
 from storage_core.catalog.release_features import Release, find_release
 from storage_core.catalog.roles import local_path
-from storage_core.errors import CheckpointError, ConfigError
-from storage_core.filenames import MAX_OFFSET
+from storage_core.errors import CheckpointError, ConfigError, InvalidNameError
+from storage_core.filenames import MAX_OFFSET, validate_topic
 
 if TYPE_CHECKING:
     from storage_core.catalog.topic_dump import TopicDump
@@ -235,6 +235,20 @@ def _read_folders_of_nodes(label: str, texts: Iterable[str]) -> dict[int, Path]:
     return folders
 
 
+def _read_topic_names(label: str, texts: Iterable[str]) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for text in texts:
+        old, _, new = text.partition("=")
+        try:
+            validate_topic(new)
+        except InvalidNameError as error:
+            raise ConfigError(label, text, f"expected OLD=NEW, names of topics: {error}") from error
+        if old in names:
+            raise ConfigError(label, text, "expected each topic once")
+        names[old] = new
+    return names
+
+
 def _read_release(label: str, text: str) -> Release:
     try:
         return find_release(text)
@@ -274,6 +288,8 @@ NUMBER_LIST: Final = Kind(written=str, read=_read_number_list)
 FOLDERS_OF_NODES: Final = Kind(written=list[str], read=_read_folders_of_nodes)
 # A release of Kafka, such as ``4.4``.
 RELEASE: Final = Kind(written=str, read=_read_release)
+# ``OLD=NEW`` texts, each old topic once.
+TOPIC_NAMES: Final = Kind(written=list[str], read=_read_topic_names)
 NUMBERS: Final = Kind(written=list[int], read=lambda _, numbers: tuple(numbers))
 # A file, in a YAML file relative to that.
 FILE: Final = Kind(written=Path, in_file=str)

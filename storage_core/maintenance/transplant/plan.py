@@ -5,7 +5,6 @@ The offsets stay. Every batch gets the partition's leader epoch as the metadata 
 leader of a stopped cluster has a later one.
 """
 
-import enum
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,28 +28,12 @@ from storage_core.maintenance.transplant.source import (
     open_longest,
     read_facts,
 )
+from storage_core.maintenance.transplant.transplant_reason import TransplantReason
 from storage_core.store.local import storage_errors
 from storage_core.wording import count_text
 
 # The topic of Confluent's Schema Registry: a registry has one, and its ids are in the records.
 SCHEMA_TOPICS: Final = frozenset({"_schemas"})
-
-
-class TransplantReason(enum.StrEnum):
-    """Why a partition stays where it is."""
-
-    INTERNAL_TOPIC = "INTERNAL_TOPIC"
-    SCHEMA_TOPIC = "SCHEMA_TOPIC"
-    TARGET_TOPIC_MISSING = "TARGET_TOPIC_MISSING"
-    PARTITION_COUNT_DIFFERS = "PARTITION_COUNT_DIFFERS"
-    REPLICA_NOT_GIVEN = "REPLICA_NOT_GIVEN"
-    TARGET_ID_DIFFERS = "TARGET_ID_DIFFERS"
-    TARGET_HAS_RECORDS = "TARGET_HAS_RECORDS"
-    SOURCE_DAMAGED = "SOURCE_DAMAGED"
-    LEGACY_FORMAT = "LEGACY_FORMAT"
-    BATCH_TOO_LARGE = "BATCH_TOO_LARGE"
-    PRODUCER_ID_TAKEN = "PRODUCER_ID_TAKEN"
-    TARGET_FULL = "TARGET_FULL"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ DOCUMENTS = Path(__file__).parents[3]
 COMMAND = re.compile(r"(?:^(?:\$ |    )|`)pylog ((?:--debug )?[a-z]+)([^`\n#|]*)", re.MULTILINE)
 COMMANDS = {
     *("run", "compact", "recover", "retain", "verify", "doctor", "audit", "metadata"),
-    "heal",
+    *("heal", "transplant"),
     *("cat", "export", "find", "free"),
     *("inspect", "dump", "groups", "transactions", "partition", "config", "warmup"),
     "salvage",

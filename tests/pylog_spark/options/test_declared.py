@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pylog_spark.cli.commands import COMMANDS, Command, CommandGroup
-from pylog_spark.options import JobOptions, RunLimits, declared, of_partitions
+from pylog_spark.options import JobOptions, RunLimits, declared, of_partitions, of_transplants
 from pylog_spark.options import load as load_module
 from pylog_spark.options.declared import OPTIONS
 from pylog_spark.options.load import load_config
@@ -30,6 +30,7 @@ READ_BY_COMMANDS = {
     *("need", "null", "out", "partitions", "start", "to", "topic", "value_format"),
     *("key_schema", "value_schema"),
     *("all_commands", "as_records", "folder", "quiet", "root_of_topic", "state", "up"),
+    *("targets", "new_names", "keep_producers", "offsets_out"),
     *("copy", "copy_prefix", "offset_map", "donors", "quorum"),
     *("controller_listener", "initial_controllers", "older_copy", "release_version"),
     *("attest", "election_out", "into", "leader", "leader_epoch", "level", "lost_keys", "timeline"),
@@ -104,7 +105,7 @@ def test_every_option_of_a_command_is_read_by_somebody(command: Command):
 def test_every_option_belongs_to_a_command_or_to_files():
     declarations = [
         value
-        for module in (declared, of_partitions)
+        for module in (declared, of_partitions, of_transplants)
         for value in vars(module).values()
         if isinstance(value, Option)
     ]

@@ -10,8 +10,9 @@ from storage_core.checkpoint.kafka_uuid import UNASSIGNED_DIRECTORY
 from storage_core.errors import ConfigError
 from storage_core.filenames import PARTITION_METADATA_FILE, TopicPartition, log_file
 from storage_core.maintenance.transplant import plan as plan_module
-from storage_core.maintenance.transplant.plan import Transplant, TransplantReason
+from storage_core.maintenance.transplant.plan import Transplant
 from storage_core.maintenance.transplant.source import find_places, read_commits
+from storage_core.maintenance.transplant.transplant_reason import TransplantReason
 from tests.kit.builders import BatchSpec, RecordSpec, some_batches
 from tests.kit.directories import SegmentSpec
 from tests.kit.legacy import LegacyMessage

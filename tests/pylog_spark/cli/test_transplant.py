@@ -1,0 +1,234 @@
+"""``pylog transplant``: what it plans, does and refuses, and what it hands over."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pylog_spark.exit_code import ExitCode
+from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
+from storage_core.checkpoint.lock import LogDirectoryLock
+from storage_core.filenames import log_file
+from storage_core.maintenance.transplant.transplant_reason import TransplantReason
+from tests.kit.builders import BatchSpec, RecordSpec, some_batches
+from tests.kit.directories import SegmentSpec
+from tests.storage_core.catalog import metadata_bytes as md
+from tests.storage_core.maintenance.transplant.clusters import (
+    END,
+    PRODUCER_IDS,
+    Target,
+    write_source,
+)
+from tests.storage_core.maintenance.transplant.test_plan import commit
+
+SOURCE_CLUSTER = "AAAAAAAAAAAAAAAAAAAAAA"
+CLUSTER = "V3CHegy_ZdcmiWckVUA0FQ"
+
+
+def write_properties(disk: Path, node: int, cluster: str = CLUSTER) -> None:
+    lines = (
+        "version=1",
+        f"cluster.id={cluster}",
+        f"node.id={node}",
+        f"directory.id={md.DIRECTORY}",
+    )
+    (disk / "meta.properties").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture
+def disks(tmp_path: Path) -> list[Path]:
+    """The disks of a target with the topic orders, with its metadata on the first."""
+    values = [
+        *(md.topic("orders"), md.partition(0, replicas=(1, 2))),
+        md.config("orders", "retention.ms", "-1"),
+    ]
+    disks = Target(folder=tmp_path / "target", values=values).disks
+    for node, disk in enumerate(disks, start=1):
+        write_properties(disk, node)
+    (tmp_path / "target" / CLUSTER_METADATA_DIRECTORY).rename(disks[0] / CLUSTER_METADATA_DIRECTORY)
+    return disks
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    root = tmp_path / "old"
+    write_source(root)
+    write_properties(root, 5, SOURCE_CLUSTER)
+    key = b"\0\1" + b"\0\5group" + b"\0\6orders" + bytes(4)
+    record = RecordSpec(key=key, value=b"\0\3" + commit(9))
+    segment = SegmentSpec(base_offset=0, batches=[BatchSpec(records=(record,))])
+    starts = (root / "log-start-offset-checkpoint").read_bytes()
+    write_source(root, [segment], name="__consumer_offsets-0")
+    (root / "log-start-offset-checkpoint").write_bytes(starts)
+    return root
+
+
+def words_of(source: Path, disks: list[Path]) -> list[str]:
+    to = [word for disk in disks for word in ("--to", str(disk))]
+    return ["transplant", str(source), *to, "--topics", "*", "--role", "broker"]
+
+
+def rows_of(result: Any, kind: str = "transplant") -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    return [row for row in rows if row["type"] == kind]
+
+
+def test_partitions_go_with_what_belongs_to_them(pylog, source: Path, disks, tmp_path: Path):
+    offsets = tmp_path / "offsets.csv"
+    words = [*words_of(source, disks), "--offsets-out", str(offsets)]
+    planned = pylog(*words, "--dry-run", "--output", "json")
+    assert planned.exit_code == ExitCode.DONE, planned.stderr
+    assert [row["status"] for row in rows_of(planned)] == ["planned"]
+    assert not offsets.exists()
+    assert {path.name for path in disks[1].iterdir()} == {"meta.properties"}
+    done = pylog(*words, "--output", "json")
+    assert done.exit_code == ExitCode.DONE, done.stderr
+    (row,) = rows_of(done)
+    assert (row["status"], row["target"], row["log_end_offset"]) == ("done", "orders-0", END + 1)
+    assert row["directories"] == [str(disk / "orders-0") for disk in disks]
+    assert row["aborted_transactions"] == 1
+    assert all((disk / "orders-0" / log_file(0)).stat().st_size for disk in disks)
+    assert offsets.read_text() == "group,orders,0,9\n"
+    assert rows_of(done, "group_offset")[0]["offset"] == 9
+    (topic,) = rows_of(done, "kafka_topic")
+    assert topic["spec"] == {
+        "topicName": "orders",
+        "partitions": 1,
+        "replicas": 2,
+        "config": {"retention.ms": "-1"},
+    }
+    (cluster,) = rows_of(done, "target_cluster")
+    assert f"--cluster-id {CLUSTER} " in cluster["format_command"]
+    again = pylog(*words)
+    assert again.exit_code == ExitCode.DONE
+    text = " ".join(again.stdout.split())
+    assert "a former call has written it" in text
+    assert "--group group --reset-offsets --execute --from-file" in text
+    assert 'config: {"retention.ms": "-1"}' in text or '"config": {"retention.ms": "-1"}' in text
+
+
+def test_a_refusal_names_its_way_out_and_the_others_go(pylog, source: Path, disks):
+    plain = [SegmentSpec(base_offset=0, batches=some_batches(count=4))]
+    write_source(source / "new", plain, name="bills-0")
+    (source / "new" / "bills-0").rename(source / "bills-0")
+    for path in (source / "new").iterdir():
+        path.unlink()
+    (source / "new").rmdir()
+    done = pylog(*words_of(source, disks))
+    assert done.exit_code == ExitCode.REFUSED
+    text = " ".join(done.stdout.split())
+    assert "the target has no topic bills: create it with at least 1 partitions" in text
+    assert "TARGET_TOPIC_MISSING: start the target, create it" in text
+    assert (disks[1] / "orders-0").is_dir()
+    named = pylog(*words_of(source, disks), "--map", "bills=orders")
+    assert named.exit_code == ExitCode.USAGE
+    assert "new name of several topics" in named.stderr
+
+
+def test_nothing_is_written_while_a_broker_runs(pylog, source: Path, disks):
+    for place in (source, disks[1]):
+        with LogDirectoryLock(place):
+            for words in (["--dry-run"], []):
+                refused = pylog(*words_of(source, disks), *words)
+                assert refused.exit_code == ExitCode.REFUSED
+                assert str(place) in refused.stderr
+    assert not (disks[0] / "orders-0").exists()
+
+
+def test_a_target_has_to_be_one_cluster_with_its_metadata(pylog, source: Path, disks, tmp_path):
+    lacking = pylog(*words_of(source, disks[1:]))
+    assert lacking.exit_code == ExitCode.USAGE
+    assert "give the directory with __cluster_metadata-0 as well" in lacking.stderr
+    write_properties(disks[1], 2, SOURCE_CLUSTER)
+    mixed = pylog(*words_of(source, disks))
+    assert mixed.exit_code == ExitCode.USAGE
+    assert f"{disks[1]}" in mixed.stderr
+    assert f"is of cluster {SOURCE_CLUSTER}, not of {CLUSTER}" in mixed.stderr
+    (disks[1] / "meta.properties").unlink()
+    nobodys = pylog(*words_of(source, disks))
+    assert nobodys.exit_code == ExitCode.USAGE
+    assert "expected cluster and node in its meta.properties" in nobodys.stderr
+    absent = pylog(*words_of(source, [*disks, tmp_path / "absent"]))
+    assert absent.exit_code == ExitCode.USAGE
+
+
+def test_metadata_that_cannot_be_read_decides_nothing(pylog, source: Path, disks):
+    log = disks[0] / CLUSTER_METADATA_DIRECTORY / log_file(0)
+    log.rename(log.with_name(log_file(7)))
+    refused = pylog(*words_of(source, disks))
+    assert refused.exit_code == ExitCode.USAGE
+    assert "leave it out to do without it" in refused.stderr
+
+
+def test_only_strays_of_the_targets_own_disk_are_a_source(pylog, source: Path, disks):
+    """The disk was put into the target, whose broker set its logs aside."""
+    stray = disks[0] / f"orders-0.{'0' * 32}-stray"
+    (source / "orders-0").rename(stray)
+    result = pylog(*words_of(disks[0], disks), "--output", "json")
+    assert result.exit_code == ExitCode.DONE, result.stderr
+    (row,) = rows_of(result)
+    assert (row["source"], row["status"]) == (str(stray), "done")
+    assert stray.is_dir()
+
+
+def test_the_sources_own_metadata_say_how_many_partitions_a_topic_has(pylog, source: Path, disks):
+    values = [md.topic("orders", md.ID_B), *(md.partition(n, md.ID_B) for n in range(3))]
+    md.write_segment(source / CLUSTER_METADATA_DIRECTORY, [md.batch(*values, PRODUCER_IDS)])
+    result = pylog(*words_of(source, disks))
+    assert result.exit_code == ExitCode.REFUSED
+    assert "orders has 3 partitions, orders in the target has 1" in " ".join(result.stdout.split())
+
+
+def test_records_that_the_target_would_delete_at_once_are_said(pylog, source: Path, tmp_path):
+    values = [md.topic("orders"), md.partition(0)]
+    target = Target(folder=tmp_path / "other", values=values)
+    write_properties(target.disks[0], 1)
+    (target.folder / CLUSTER_METADATA_DIRECTORY).rename(
+        target.disks[0] / CLUSTER_METADATA_DIRECTORY
+    )
+    result = pylog(*words_of(source, target.disks[:1]), "--dry-run")
+    assert result.exit_code == ExitCode.DONE, result.stderr
+    assert "set retention.ms=-1 there before" in " ".join(result.stdout.split())
+
+
+@pytest.mark.parametrize("text", ["orders", "orders=", "orders=a b"])
+def test_what_is_no_pair_of_topics_is_wrong_usage(pylog, source: Path, disks, text: str):
+    refused = pylog(*words_of(source, disks), "--map", text)
+    assert refused.exit_code == ExitCode.USAGE
+    assert "expected OLD=NEW, names of topics" in refused.stderr
+
+
+def test_a_file_of_offsets_lies_in_no_log_directory(pylog, source: Path, disks):
+    refused = pylog(*words_of(source, disks), "--offsets-out", str(disks[0] / "offsets.csv"))
+    assert refused.exit_code == ExitCode.USAGE
+    assert "lies inside the log directory" in refused.stderr
+
+
+def test_a_topic_of_the_map_has_to_be_there(pylog, source: Path, disks):
+    refused = pylog(*words_of(source, disks), "--map", "bills=orders")
+    assert refused.exit_code == ExitCode.USAGE
+    assert "is no topic of the source" in refused.stderr
+
+
+def test_the_commands_of_the_page_do_what_it_says(pylog, source: Path, disks, tmp_path: Path):
+    page = Path("docs/transplant.md").read_text()
+    blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    assert [line.split()[1] for line in lines] == [*["transplant"] * 2, *["doctor"] * 2]
+    places = {"/mnt/old": source, "/data/b1": disks[0], "/data/b2": disks[1], "/data": tmp_path}
+    answers = []
+    for line in lines:
+        words = shlex.split(line)[1:]
+        for place, here in places.items():
+            words = [word.replace(place, str(here)) for word in words]
+        answers.append(pylog(*words))
+    planned, done, *_ = answers
+    assert (planned.exit_code, done.exit_code) == (ExitCode.DONE, ExitCode.DONE), done.stderr
+    assert (tmp_path / "offsets.csv").read_text() == "group,orders,0,9\n"
+    assert all(answer.exit_code in {ExitCode.DONE, ExitCode.FINDINGS} for answer in answers)
+    assert not [answer for answer in answers[2:] if "orders-0" in answer.stdout]
+    refusals = set(re.findall(r"`([A-Z_]{6,})`", page))
+    assert refusals <= set(TransplantReason)
