@@ -3,6 +3,7 @@
 ``PYLOG_BROKERS_SEED`` says which random traffic and damage.
 """
 
+import json
 import os
 import shlex
 import shutil
@@ -15,7 +16,12 @@ import pytest
 from typer.testing import CliRunner
 
 from pylog_spark.cli.program import app
+from storage_core.catalog.cluster_metadata import (
+    CLUSTER_METADATA_DIRECTORY,
+    read_cluster_metadata,
+)
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
+from storage_core.catalog.release_features import find_release
 from storage_core.clock import SystemClock
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
@@ -26,6 +32,8 @@ from storage_core.maintenance.verification.findings import Severity
 from tests.brokers.old_broker import OldBroker
 from tests.brokers.random_traffic import SETTINGS, write_traffic
 from tests.kit.file_damage import Accident, Damage, damage
+from tests.oracle.broker import NODE_ID, UNTOUCHED, Broker
+from tests.oracle.broker_clients import feature_levels, read_topics
 from tests.oracle.jars import KAFKA, OLD_VERSIONS
 from tests.pylog_spark.cli.prescriptions import Shell, is_for_people
 
@@ -91,6 +99,50 @@ def test_a_directory_that_was_closed_has_no_finding_above_info(left, shell):
         ]
         assert found == []
         assert answer["advice"] == "start-broker"
+
+
+def logs_of(directory: Path) -> dict[str, bytes]:
+    """Return the records of each partition that clients wrote to."""
+    return {
+        path.name: b"".join(log.read_bytes() for log in sorted(path.glob("*.log")))
+        for path in partitions_of(directory)
+        if not path.name.startswith("__")
+    }
+
+
+def test_logs_of_a_broker_without_metadata_come_up_with_kafka_4_4(left, tmp_path):
+    """Its node is broker and controller; metadata at the level of its version are made anew."""
+    root = tmp_path / "log"
+    shutil.copytree(left, root)
+    metadata = root / CLUSTER_METADATA_DIRECTORY
+    runner = CliRunner()
+    words = [*("metadata", "rebuild", str(root), f"--into={NODE_ID}={root}", "--output=json")]
+    words += [*("--assume-defaults=*", "--release-version")]
+    if not metadata.is_dir():
+        refused = runner.invoke(app, [*words, "4.4"])
+        assert "is of a broker with ZooKeeper; expected version=1" in " ".join(
+            refused.stderr.split()
+        )
+        return
+    before = read_cluster_metadata(metadata, is_recovered=True)
+    shutil.rmtree(metadata)
+    level = before.feature_levels["metadata.version"]
+    releases = (each.rpartition(".")[0] for each in (*OLD_VERSIONS[1:], KAFKA.version))
+    made = runner.invoke(
+        app, [*words, next(each for each in releases if find_release(each).metadata_level == level)]
+    )
+    assert made.exit_code == 0, made.stderr
+    rows = [json.loads(line) for line in made.stdout.splitlines()]
+    topics = {row["topic"]: row["topic_id"] for row in rows if row["type"] == "metadata_partition"}
+    assert topics == {topic.name: topic.topic_id for topic in before.topics.values()}
+    logs = logs_of(root)
+    with Broker(root, scratch=tmp_path, settings={**SETTINGS, **UNTOUCHED}) as broker:
+        broker.start()
+        assert feature_levels(broker.bootstrap_servers)["metadata.version"] == level
+        assert read_topics(broker.bootstrap_servers).keys() == topics.keys()
+        broker.stop()
+    assert logs_of(root) == logs
+    assert not list(root.glob("*-stray"))
 
 
 @pytest.mark.spark

@@ -49,6 +49,8 @@ from storage_core.maintenance.replication.places import PartitionPlaces, find_pl
 from storage_core.maintenance.verification.log_directories import observe_each
 from storage_core.maintenance.verification.observed_root import ObservedRoot
 
+# Of ``meta.properties``, without which a broker of Kafka 4 does not start.
+_KRAFT_VERSION: Final = 1
 _TITLE: Final = "pylog metadata rebuild"
 _SET_ASIDE: Final = (
     "a broker set it aside: it is left out; give it the name of its partition to take it in"
@@ -134,6 +136,10 @@ def _check_roots(observed: Sequence[ObservedRoot], *, now_ms: int) -> str:
                 f"expected cluster.id and node.id in {META_PROPERTIES_FILE}: `pylog doctor` says "
                 "how to write it again"
             )
+            raise ConfigError("ROOT", location, reason)
+        if owner.version != _KRAFT_VERSION:
+            text = f"version=1, cluster.id={owner.cluster_id} and node.id={owner.node_id}"
+            reason = f"is of a broker with ZooKeeper; expected {text} in {META_PROPERTIES_FILE}"
             raise ConfigError("ROOT", location, reason)
     named = {location: owner for location, owner in owners.items() if owner is not None}
     validate_one_cluster(named)

@@ -320,9 +320,13 @@ def test_a_partition_of_one_broker_in_two_directories_is_refused(lost, tmp_path:
     [
         (None, "expected cluster.id and node.id in meta.properties"),
         ("version=1\ncluster.id=other\nnode.id=3\n", "other"),
+        (
+            "version=0\ncluster.id=c\nbroker.id=3\n",
+            "expected version=1, cluster.id=c and node.id=3",
+        ),
         ("version=99\n", "`pylog doctor` says how to write it again"),
     ],
-    ids=["none", "of another cluster", "malformed"],
+    ids=["none", "of another cluster", "with ZooKeeper", "malformed"],
 )
 def test_a_directory_of_nobody_or_another_cluster_is_refused(lost, content: str | None, match: str):
     cluster = lost("clean")
