@@ -341,7 +341,8 @@ GUARDS: Final[Mapping[str, Refusal]] = {
     ),
     StrayReason.TOPIC_UNKNOWN: Refusal(
         means="the cluster's metadata has no topic with the id of the stray directory",
-        way="give the directory that has newer metadata, too; else the topic was deleted",
+        way="give the directory that has newer metadata, too; a disk of another cluster: "
+        "`pylog transplant`; else the topic was deleted",
     ),
     StrayReason.NOT_ASSIGNED: Refusal(
         means="the cluster's metadata has the partition on other brokers",

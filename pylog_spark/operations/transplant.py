@@ -11,6 +11,7 @@ from pylog_spark.run.catalogs import read_meta_properties
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY, ClusterMetadata
 from storage_core.catalog.topic_catalog import INTERNAL_TOPICS
 from storage_core.catalog.topic_filter import TopicFilter
+from storage_core.checkpoint.broker_files import MetaProperties
 from storage_core.checkpoint.lock import LogDirectoryLock, query_lock
 from storage_core.errors import ConfigError, GuardRefusedError, PylogError
 from storage_core.filenames import META_PROPERTIES_FILE
@@ -172,6 +173,7 @@ def _read_target(
 ) -> tuple[MetadataCopy, list[TargetDirectory]]:
     """Return the longest copy of the target's metadata, and its directories."""
     directories, copies = [], []
+    owners: dict[Path, MetaProperties] = {}
     for target in targets:
         if not target.is_dir():
             raise ConfigError(_TO, target, "no such directory")
@@ -179,6 +181,7 @@ def _read_target(
         if properties is None or properties.node_id is None or properties.cluster_id is None:
             reason = f"expected cluster and node in its {META_PROPERTIES_FILE}"
             raise ConfigError(_TO, target, reason)
+        owners[target] = properties
         directories.append(
             TargetDirectory(
                 path=target, node_id=properties.node_id, directory_id=properties.directory_id
@@ -186,22 +189,22 @@ def _read_target(
         )
         if (target / CLUSTER_METADATA_DIRECTORY).is_dir():
             copies.append(read_copy(str(target), properties, now_ms=now_ms))
-        elif copies and copies[0].cluster_id != properties.cluster_id:
-            reason = f"is of cluster {properties.cluster_id}, not of {copies[0].cluster_id}"
-            raise ConfigError(_TO, target, reason)
-    clusters = compare_copies(copies)
-    for copy in (copy for each in clusters for copy in each.copies):
+    for copy in copies:
         if copy.error:  # it may be the longest
             reason = f"its metadata cannot be read: {copy.error}; leave it out to do without it"
             raise ConfigError(_TO, copy.root, reason)
-    if len(clusters) != 1:
-        ids = ", ".join(str(each.cluster_id) for each in clusters) or "no"
+    if not copies:
         reason = (
-            f"expected the metadata of one cluster, found {ids}: give the directory with "
-            f"{CLUSTER_METADATA_DIRECTORY} as well, of a broker or a controller"
+            f"expected the target's metadata: give the directory with {CLUSTER_METADATA_DIRECTORY} "
+            "as well, of a broker or a controller"
         )
         raise ConfigError(_TO, ", ".join(map(str, targets)), reason)
-    return clusters[0].copies[0], directories
+    cluster = copies[0].cluster_id
+    for target, properties in owners.items():
+        if properties.cluster_id != cluster:
+            reason = f"is of cluster {properties.cluster_id}, not of {cluster}"
+            raise ConfigError(_TO, target, reason)
+    return compare_copies(copies)[0].copies[0], directories
 
 
 def _count_partitions(sources: Sequence[Path], *, now_ms: int) -> tuple[dict[str, int], list[str]]:

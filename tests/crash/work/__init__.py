@@ -17,6 +17,7 @@ from tests.crash.work import (
     run_of_truncation,
     run_of_undo,
     salvage,
+    transplant,
     trashed_round,
     truncation,
     undone_deletion,
@@ -42,4 +43,5 @@ CELLS = [
     *managed_undo.CELLS,
     *ingest.CELLS,
     *materialize.CELLS,
+    *transplant.CELLS,
 ]

@@ -12,6 +12,7 @@ from pylog_spark.exit_code import ExitCode
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.filenames import log_file
+from storage_core.maintenance.transplant import replica
 from storage_core.maintenance.transplant.transplant_reason import TransplantReason
 from tests.kit.builders import BatchSpec, RecordSpec, some_batches
 from tests.kit.directories import SegmentSpec
@@ -138,15 +139,55 @@ def test_nothing_is_written_while_a_broker_runs(pylog, source: Path, disks):
     assert not (disks[0] / "orders-0").exists()
 
 
+def test_a_disk_that_fails_fails_its_partition_alone(pylog, source: Path, tmp_path, monkeypatch):
+    values = [
+        *(md.topic("bills", md.ID_B), md.partition(0, md.ID_B)),
+        *(md.topic("orders"), md.partition(0)),
+        md.config("orders", "retention.ms", "-1"),
+    ]
+    target = Target(folder=tmp_path / "other", values=values)
+    write_properties(target.disks[0], 1)
+    (target.folder / CLUSTER_METADATA_DIRECTORY).rename(
+        target.disks[0] / CLUSTER_METADATA_DIRECTORY
+    )
+    starts = (source / "log-start-offset-checkpoint").read_bytes()
+    plain = [SegmentSpec(base_offset=0, batches=some_batches(count=4))]
+    write_source(source, plain, name="bills-0")
+    (source / "log-start-offset-checkpoint").write_bytes(starts)
+    true_sync = replica.sync
+
+    def sync(descriptor: int) -> None:
+        if "bills-0" in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
+            raise OSError(28, "No space left on device")
+        true_sync(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replica, "sync", sync)
+        result = pylog(*words_of(source, target.disks[:1]), "--output", "json")
+    assert result.exit_code == ExitCode.PARTLY_FAILED
+    status = {row["topic"]: row["status"] for row in rows_of(result)}
+    assert status == {"bills": "failed", "orders": "done"}
+    (failure,) = [row["error"] for row in rows_of(result) if row["error"]]
+    assert "No space left on device" in failure
+    folders = {path.name for path in target.disks[0].iterdir() if path.is_dir()}
+    assert folders == {"orders-0", CLUSTER_METADATA_DIRECTORY}
+    again = pylog(*words_of(source, target.disks[:1]), "--output", "json")
+    assert {row["topic"]: row["status"] for row in rows_of(again)} == {
+        "bills": "done",
+        "orders": "skipped",
+    }
+
+
 def test_a_target_has_to_be_one_cluster_with_its_metadata(pylog, source: Path, disks, tmp_path):
     lacking = pylog(*words_of(source, disks[1:]))
     assert lacking.exit_code == ExitCode.USAGE
     assert "give the directory with __cluster_metadata-0 as well" in lacking.stderr
     write_properties(disks[1], 2, SOURCE_CLUSTER)
-    mixed = pylog(*words_of(source, disks))
-    assert mixed.exit_code == ExitCode.USAGE
-    assert f"{disks[1]}" in mixed.stderr
-    assert f"is of cluster {SOURCE_CLUSTER}, not of {CLUSTER}" in mixed.stderr
+    for order in (disks, disks[::-1]):
+        mixed = pylog(*words_of(source, order))
+        assert mixed.exit_code == ExitCode.USAGE
+        assert f"{disks[1]}" in mixed.stderr
+        assert f"is of cluster {SOURCE_CLUSTER}, not of {CLUSTER}" in mixed.stderr
     (disks[1] / "meta.properties").unlink()
     nobodys = pylog(*words_of(source, disks))
     assert nobodys.exit_code == ExitCode.USAGE
