@@ -106,7 +106,8 @@ def transplant(
         GuardRefusedError: A broker of source or target runs; a target is not to be changed.
         PylogError: A log directory cannot be read.
     """
-    own = {path.resolve() for path in targets}
+    by_place = {path.resolve(): path for path in targets}
+    targets, own = list(by_place.values()), by_place.keys()
     strays_only = {source: Path(source).resolve() in own for source in sources}
     for source, is_own in strays_only.items():
         if not is_own:

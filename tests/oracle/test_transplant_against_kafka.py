@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY, read_cluster_metadata
+from storage_core.log.producer_snapshot import parse_producer_snapshot
 from tests.oracle.broker import Broker
 from tests.oracle.broker_clients import (
     GroupMember,
@@ -195,9 +196,15 @@ def check_producers(servers: str, end: int) -> None:
     assert consume_topics(servers, {"paid": 1})["paid", 0][-1].value == b"new"
 
 
+def producers_of(directory: Path) -> set[int]:
+    """Return the ids of the producers that a broker knew when it closed a log."""
+    newest = max(directory.glob("*.snapshot"))
+    entries = parse_producer_snapshot(newest.name, newest.read_bytes())
+    return {entry.producer_id for entry in entries}
+
+
 def check_fetched(cluster: Cluster, directories: Iterable[str]) -> None:
     """A replica that is fetched anew has the same bytes."""
-    cluster.node(3).stop()
     for directory in directories:
         shutil.rmtree(cluster.node(3).log_directory / directory)
     cluster.node(3).start()
@@ -234,6 +241,11 @@ def test_another_cluster_serves_the_logs_of_a_disk_as_its_own(
         check_records(servers, before)
         check_group(servers, before, offsets)
         check_producers(servers, written["compacted-0"]["log_end_offset"])
+        cluster.node(3).stop()
+        old = producers_of(source / "payments-0")
+        new = producers_of(disks[2] / "paid-0")
+        assert len(old) == 2
+        assert (old < new, len(new)) == ((True, 3) if keeps_producers else (False, 1))
         check_fetched(cluster, written)
     assert not list((tmp_path / "new").rglob("*-stray"))
 

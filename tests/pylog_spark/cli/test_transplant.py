@@ -196,6 +196,11 @@ def test_a_target_has_to_be_one_cluster_with_its_metadata(pylog, source: Path, d
     assert absent.exit_code == ExitCode.USAGE
 
 
+def test_a_disk_of_the_target_may_be_named_twice(pylog, source: Path, disks):
+    result = pylog(*words_of(source, [*disks, disks[0]]))
+    assert result.exit_code == ExitCode.DONE, result.stderr
+
+
 def test_metadata_that_cannot_be_read_decides_nothing(pylog, source: Path, disks):
     log = disks[0] / CLUSTER_METADATA_DIRECTORY / log_file(0)
     log.rename(log.with_name(log_file(7)))
