@@ -105,6 +105,18 @@ def test_an_unassigned_replica_goes_anywhere_once_all_directories_are_there(
     assert plan.homes == (two.path,)
 
 
+def test_a_replica_goes_where_its_broker_has_its_log(source: Path, tmp_path: Path):
+    """A broker that finds it in two directories does not start."""
+    target = Target(folder=tmp_path / "target", replicas=(1,))
+    one, two = target.directories()
+    both = [one, plan_module.replace(two, node_id=1, directory_id=md.ID_B)]
+    (plan,) = target.plan(source, directories=both)
+    assert plan.homes == (one.path,)
+    (two.path / "orders-0").mkdir()
+    (plan,) = target.plan(source, directories=both)
+    assert plan.homes == (two.path,)
+
+
 def test_a_directory_of_another_topic_id_or_with_records_is_refused(source: Path, target: Target):
     there = target.disks[1] / "orders-0"
     there.mkdir()

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import struct
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -32,6 +33,7 @@ from tests.storage_core.maintenance.transplant.clusters import (
     LEADER_EPOCH,
     LOG_START,
     NOW_MS,
+    OPEN,
     OPEN_PRODUCER,
     ORDERS,
     SEGMENTS,
@@ -119,6 +121,9 @@ def test_a_start_finds_a_whole_log_without_open_transactions(source, target, is_
             BATCHES[-1].base_offset,
             END,
         )
+        (marker,), _ = decode_segment((disk / "orders-0" / log_file(END)).read_bytes())
+        assert marker.header["producer_epoch"] == OPEN.producer_epoch
+        assert marker.records[0].value == struct.pack(">hi", 0, OPEN.coordinator_epoch)
 
 
 @pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "unclean"])
@@ -178,6 +183,13 @@ def test_what_has_been_written_is_left_alone_until_a_broker_starts_on_it(source,
     write(plan)
     (again,) = target.plan(source)
     assert (again.is_done, again.homes, again.reason) == (True, (), None)
+    values = [
+        *(md.topic("orders", md.ID_A), md.partition(0, md.ID_A, replicas=(1, 2))),
+        *[md.partition_change(0, md.ID_A, {1: md.int32(2)})] * 2,
+    ]
+    later = Target(folder=target.folder / "later", values=values)
+    (refusal,) = target.plan(source, metadata=later.metadata)
+    assert refusal.reason == "TARGET_HAS_RECORDS"
     (target.disks[0] / "orders-0" / log_file(END + 1)).write_bytes(b"a record")
     (refusal,) = target.plan(source)
     assert refusal.reason == "TARGET_HAS_RECORDS"
