@@ -173,7 +173,9 @@ def _blocks(call: Call, report: TransplantReport, rows: Sequence[Row]) -> Iterat
     yield Verbatim(_format_line(report))
     yield "where Strimzi looks after topics, it deletes those without such a resource:"
     for manifest in _manifests(report):
-        yield Verbatim(_as_yaml(manifest))
+        # A document of YAML, of which JSON is a part.
+        yield Verbatim("---")
+        yield from (Verbatim(f"{key}: {json.dumps(value)}") for key, value in manifest.items())
 
 
 def _retention(call: Call, report: TransplantReport) -> Iterator[Block]:
@@ -222,12 +224,6 @@ def _manifests(report: TransplantReport) -> list[Row]:
         }
         for name in names
     ]
-
-
-def _as_yaml(manifest: Row) -> str:
-    """Return a resource as YAML, its values as JSON."""
-    lines = (f"{key}: {json.dumps(value)}" for key, value in manifest.items())
-    return "\n".join(["---", *lines])
 
 
 TRANSPLANT: Final = Work(name="transplant", prepare=_prepare, operate=_transplant, view=_view)

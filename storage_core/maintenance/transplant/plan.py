@@ -190,18 +190,25 @@ def _registration(
     )
     count = request.counts.get(partition.topic)
     if topic is None:
-        partitions = count or f"at least {least + 1}"
-        detail = f"the target has no topic {name}: create it with {partitions} partitions"
+        partitions = _partitions_text(count, least)
+        detail = f"the target has no topic {name}: create it with {partitions}"
         raise _Stay(TransplantReason.TARGET_TOPIC_MISSING, detail)
     there = len(topic.partitions)
     record = topic.partitions.get(partition.partition)
     if count not in {None, there} or there <= least or record is None:
         detail = (
-            f"{partition.topic} has {count or f'at least {least + 1}'} partitions, {name} in the "
-            f"target has {there}: keys would be in other ones"
+            f"{partition.topic} has {_partitions_text(count, least)}, {name} in the target has "
+            f"{there}: keys would be in other ones"
         )
         raise _Stay(TransplantReason.PARTITION_COUNT_DIFFERS, detail)
     return topic, record
+
+
+def _partitions_text(count: int | None, least: int) -> str:
+    """Return a number of partitions, or the least one, in words."""
+    if count is None:
+        return f"at least {count_text(least + 1, 'partition')}"
+    return count_text(count, "partition")
 
 
 def _homes(

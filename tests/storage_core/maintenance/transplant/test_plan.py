@@ -57,7 +57,7 @@ def test_what_is_about_its_own_cluster_stays_and_the_others_go(source: Path, tar
         "bills-0": R.TARGET_TOPIC_MISSING,
     }
     (bills,) = [each for each in target.plan(source) if each.source.topic == "bills"]
-    assert "create it with at least 1 partitions" in bills.detail
+    assert "create it with at least 1 partition" in bills.detail
 
 
 def test_another_number_of_partitions_is_refused(source: Path, target: Target):
