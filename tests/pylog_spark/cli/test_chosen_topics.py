@@ -27,6 +27,7 @@ _CALLS: Final = {
     "recover": ("recover", *_JOB, "--dry-run"),
     "retain": ("retain", *_JOB, "--dry-run"),
     "compact": ("compact", *_JOB, "--dry-run"),
+    "heal": ("heal", *_JOB, "--donor", "{done}"),
     "undo": ("undo", "RUN", "--trash", "{trash}", "--dry-run"),
     "purge": ("purge", "{log}", "--role", "broker", *_NOW, "--dry-run"),
     "ingest": (
@@ -34,6 +35,9 @@ _CALLS: Final = {
         *("--engine", "local", "--dry-run"),
     ),
     "materialize": ("materialize", "{managed}", "{plain}", "--engine", "local", "--dry-run"),
+    "transplant": (
+        *("transplant", "{log}", "--to", "{done}", "--topics", "events", *_NOW, "--dry-run"),
+    ),
     "config init": ("config", "init", "{log}"),
     "salvage show": ("salvage", "show", "{salvage}"),
     "salvage replay": ("salvage", "replay", "{salvage}", "{log}", "--role", "broker", "--dry-run"),
@@ -60,7 +64,13 @@ def places(pylog, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     cut = ("--from-start", "--allow-truncate", "--salvage", made / "salvage", "--role", "broker")
     assert pylog("recover", damaged, *cut, *_NOW, "--engine", "local").exit_code == 0
     run = next(path.name for path in trash.iterdir() if path.name[0].isdigit())
-    names = {"log": log, "trash": trash, "managed": managed, "salvage": made / "salvage"}
+    names = {
+        "log": log,
+        "done": done,
+        "trash": trash,
+        "managed": managed,
+        "salvage": made / "salvage",
+    }
     return {
         **{name: str(path) for name, path in names.items()},
         **{name: str(made / name) for name in ("new", "plain")},
