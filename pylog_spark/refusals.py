@@ -75,8 +75,8 @@ REASONS: Final[Mapping[Reason, Refusal]] = {
     Reason.STRAY_DIRECTORY: Refusal(
         means="its broker found that it does not own the partition, and set it aside",
         way=(
-            "`pylog purge ROOT --role broker --dry-run` says whether anybody misses it; then "
-            "remove the directory"
+            "a disk of another cluster: `pylog transplant`; else `pylog purge ROOT --role broker "
+            "--dry-run` says whether anybody misses it; then remove the directory"
         ),
     ),
     Reason.INVALID_DIRECTORY_NAME: Refusal(
