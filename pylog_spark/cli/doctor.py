@@ -428,7 +428,7 @@ def _warnings(verdict: Verdict) -> list[str]:
         warning = (
             f"Each with {ALLOW_TRUNCATE.label} cuts logs, of a log at most {most:,} bytes, with "
             f"{readable} in all: with {DRY_RUN.label} it says which. Cut nothing that another "
-            "replica can give back."
+            "replica can give back: `pylog heal ROOT --donor DIR --role broker` says what that is."
         )
         if verdict.cut_records:
             warning += (

@@ -31,6 +31,7 @@ from storage_core.errors import (
 )
 from storage_core.filenames import (
     LOG_SUFFIX,
+    MAX_OFFSET,
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
     log_file,
@@ -43,6 +44,7 @@ from storage_core.json_values import JsonFile, SystemText
 from storage_core.local_files import create_in, open_folder, open_in, scan_open
 from storage_core.log.loaded_log import Cut
 from storage_core.log.segment_scan import scan_segment
+from storage_core.records.batch_finder import BatchFinder
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.payload import DEFAULT_LIMITS, open_batches
 from storage_core.records.reader import (
@@ -53,7 +55,7 @@ from storage_core.records.reader import (
     read_whole,
     scan_windows,
 )
-from storage_core.store.base import FileReader, LogStore
+from storage_core.store.base import FileReader, LogStore, data_end_of
 from storage_core.store.local import LocalStore, make_folder, storage_errors
 from storage_core.turns import sync
 
@@ -68,8 +70,8 @@ _PASSAGE_MODE: Final = 0o711
 def lost_batches(store: LogStore, cut: Cut) -> Iterator[tuple[int, BatchTable]]:
     """Yield the valid whole batches in the cut bytes, in file order.
 
-    After a batch that is none the search goes on where its length says that the next one begins;
-    where that leads nowhere, the rest of the file has no batch that anybody could find for sure.
+    After a batch that is none the search goes on where its length says that the next one begins,
+    or, where none does, byte by byte.
 
     Args:
         store: The partition directory.
@@ -83,6 +85,7 @@ def lost_batches(store: LogStore, cut: Cut) -> Iterator[tuple[int, BatchTable]]:
     """
     end = cut.position + cut.size_bytes
     with closing(store.open_file(cut.file)) as reader:
+        finder, next_offset = BatchFinder(reader, min(end, data_end_of(reader))), cut.base_offset
         position: int | None = cut.position
         while position is not None and position < end:
             after = position
@@ -98,10 +101,13 @@ def lost_batches(store: LogStore, cut: Cut) -> Iterator[tuple[int, BatchTable]]:
                     after = window.file_position + window.data.size
                     batches = readable_batches(reader, window)
                     if len(batches):
+                        next_offset = max(next_offset, int(batches.last_offset.max()) + 1)
                         yield window.file_position, batches
             except CorruptRecordError:
                 pass
             position = _next_start(reader, after, end)
+            if position is None or not finder.is_batch(position):
+                position = finder.find(after + 1, next_offset, MAX_OFFSET)
 
 
 def count_lost_records(store: LogStore, cut: Cut) -> int:

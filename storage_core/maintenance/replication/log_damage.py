@@ -15,23 +15,17 @@ from numpy.typing import NDArray
 from storage_core.errors import BadBytesError, CorruptRecordError
 from storage_core.filenames import log_file
 from storage_core.formats.batch_v2 import (
-    BATCH_LENGTH_AT,
-    HEADER_BYTES,
-    LENGTH_OVERHEAD,
     MAGIC_V2,
 )
 from storage_core.kernels import batch_scan
 from storage_core.log.directory_view import DirectoryView
+from storage_core.records.batch_finder import BatchFinder
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.checked_headers import scan_checked_headers
-from storage_core.records.header_search import possible_headers, read_numbers
-from storage_core.records.reader import CrcCheck, Large, Tail, find_zeros, scan_windows
+from storage_core.records.reader import find_zeros
 from storage_core.store.base import FileReader, data_end_of
 
 _MAX_OFFSET: Final = 2**63 - 1
-_LOOK_BYTES: Final = 1 << 20
-# What looks like headers may claim to be long: so often as much as the segment is read for them.
-_MOST_READS: Final = 4
 # More than a disk damages; hostile bytes may have one for each batch.
 _MOST_PLACES: Final = 10_000
 
@@ -200,6 +194,7 @@ def _find_runs(reader: FileReader, segment: int, end_offset: int) -> Iterator[_S
         end_offset: Base offset of the next one.
     """
     stop = data_end_of(reader)
+    finder = BatchFinder(reader, stop)
     position: int | None = 0
     last = segment - 1
     while position is not None and position < stop:
@@ -221,7 +216,7 @@ def _find_runs(reader: FileReader, segment: int, end_offset: int) -> Iterator[_S
             last, reached = run.last.last_offset, run.end
             yield run
         # The length of what follows the last valid batch is not to be believed.
-        position = _find_batch(reader, max(reached, position + 1), stop, last + 1, end_offset)
+        position = finder.find(max(reached, position + 1), last + 1, end_offset)
 
 
 def _runs_of(
@@ -281,38 +276,3 @@ def name_of(batches: BatchTable, row: int) -> BatchName:
         int(batches.size[row]),
         int(batches.magic[row]),
     )
-
-
-def _find_batch(
-    reader: FileReader, position: int, stop: int, first_offset: int, end_offset: int
-) -> int | None:
-    """Return where the next valid v2 batch begins, None without one."""
-    budget = _MOST_READS * stop
-    data = np.empty(min(_LOOK_BYTES, stop), np.uint8)
-    while position + HEADER_BYTES <= stop:
-        look = data[: reader.read_into(position, data[: min(data.size, stop - position)])]
-        rest = stop - position
-        places = possible_headers(look, remaining_bytes=rest, most_bytes=rest)
-        bases = read_numbers(look, places, 8)
-        places = places[(bases >= first_offset) & (bases < end_offset)]
-        sizes = read_numbers(look, places + BATCH_LENGTH_AT, 4) + LENGTH_OVERHEAD
-        for place, size in zip(places.tolist(), sizes.tolist(), strict=True):
-            start: int = position + place
-            budget -= size
-            if budget < 0:
-                return None
-            if _is_batch(reader, start, start + size):
-                return start
-        # A header may lie across the end of what was looked at.
-        position += max(1, look.size - HEADER_BYTES + 1)
-    return None
-
-
-def _is_batch(reader: FileReader, start: int, end: int) -> bool:
-    try:
-        windows = scan_windows(
-            reader, start=start, end=end, crc=CrcCheck.NOTE, tail=Tail.STOP, large=Large.HEADER
-        )
-        return any(int(window.batches.crc_ok[0]) == 1 for window in windows)
-    except BadBytesError:
-        return False

@@ -6,7 +6,7 @@ from storage_core.filenames import log_file
 from storage_core.formats.batch_v2 import BATCH_LENGTH_AT
 from storage_core.log.log_loader import load_log
 from storage_core.maintenance.recovery.partition import plan_recovery
-from storage_core.maintenance.recovery.salvage import salvage_cuts
+from storage_core.maintenance.recovery.salvage import count_lost_records, salvage_cuts
 from storage_core.store.local import LocalStore
 from tests.storage_core.maintenance.recovery.test_plan import SETTINGS, damage_batch, write_log
 
@@ -48,6 +48,18 @@ def test_batches_behind_one_that_is_too_short_are_found_by_its_length(tmp_path):
     path.write_bytes(short + batches)
     _, salvage = salvage_of(directory, tmp_path / "salvage")
     assert (salvage.raw_bytes, salvage.records) == (len(short + batches), 10)
+    assert (tmp_path / "salvage" / "t-0" / log_file(0)).read_bytes() == batches
+
+
+def test_batches_behind_noise_are_found_byte_by_byte(tmp_path):
+    """The header that says where the next one begins is gone."""
+    directory = write_log(tmp_path / "t-0", 0)
+    path = directory / log_file(0)
+    batches = path.read_bytes()
+    path.write_bytes(b"\xa7" * 300 + batches)
+    log, salvage = salvage_of(directory, tmp_path / "salvage")
+    assert sum(count_lost_records(LocalStore(directory), cut) for cut in log.repairs.cuts) == 10
+    assert (salvage.raw_bytes, salvage.records) == (300 + len(batches), 10)
     assert (tmp_path / "salvage" / "t-0" / log_file(0)).read_bytes() == batches
 
 
