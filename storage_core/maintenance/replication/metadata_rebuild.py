@@ -323,6 +323,7 @@ def _find_configs(
     """Return the settings of topics, and what is not known of them."""
     configs: dict[str, Mapping[str, str]] = {}
     facts = []
+    unknown: list[str] = []
     for (topic, _), own in topics.items():
         entry = catalog.find(topic)
         detail = ""
@@ -334,11 +335,7 @@ def _find_configs(
             configs[topic] = settings
             detail = "it has the settings with which Kafka 4.4 creates it"
         elif entry is None:
-            reason = (
-                "nothing says its config, and by a default its records may be deleted: give "
-                "--topic-dump, --older-copy, `topics:` in --config, or --assume-defaults GLOB"
-            )
-            raise ConfigError("ROOT", topic, reason)
+            unknown.append(topic)
         else:
             configs[topic] = entry.config_overrides
             if entry.source is TopicConfigSource.ASSUMED:
@@ -348,6 +345,13 @@ def _find_configs(
                 detail = f"Kafka 4.4 knows no settings of these names: {keys}"
         if detail:
             facts.append(UnknownFact(part=UnknownPart.TOPIC_CONFIG, subject=topic, detail=detail))
+    if unknown:
+        reason = (
+            "nothing says the config of these topics, and by a default their records may be "
+            "deleted: give --topic-dump, --older-copy, `topics:` in --config (`pylog config init "
+            "ROOT > topics.yaml` begins one), or --assume-defaults GLOB"
+        )
+        raise ConfigError("ROOT", ", ".join(unknown), reason)
     return configs, facts
 
 

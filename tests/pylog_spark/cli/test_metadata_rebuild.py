@@ -248,7 +248,7 @@ def test_a_release_that_kafka_does_not_begin_with_is_wrong_usage(lost):
 def test_a_topic_without_a_config_is_refused_with_its_ways_out(lost, tmp_path: Path):
     cluster = lost("clean")
     text = cluster.refusal(config=())
-    assert "ROOT=ledger: nothing says its config" in text
+    assert "ROOT=ledger, stock_levels: nothing says the config of these topics" in text
     assert "--assume-defaults GLOB" in text
     dump = tmp_path / "configs.txt"
     dump.write_text("Dynamic configs for topic ledger are:\n")
