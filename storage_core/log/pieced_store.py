@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import crc32c
 import numpy as np
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from storage_core.errors import ChangedWhileReadError, StorageError
 from storage_core.filenames import SEGMENT_SUFFIXES, log_file, segment_file
-from storage_core.json_values import Count, FileName, SystemText
+from storage_core.json_values import Count, FileName, SystemText, whole
 from storage_core.local_files import create_file
-from storage_core.log.directory_view import DirectoryView, SliceReader
+from storage_core.log.directory_view import SliceReader
 from storage_core.log.settled_store import settle
 from storage_core.store import open_store
 from storage_core.store.base import FileInfo, FileReader, LogStore, ReadOnlyStore
@@ -27,6 +27,8 @@ from storage_core.turns import sync
 from storage_core.write_behind import WriteBehind
 
 _READ_BYTES: Final = 8 << 20
+# A file's time is kept in nanoseconds.
+_MAX_MS: Final = (2**63 - 1) // 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,10 @@ class FilePiece:
     size_bytes: Count
     crc: Count | None = None
 
+    def __post_init__(self) -> None:
+        if self.directory and self.crc is None:
+            raise ValueError(f"a piece of {self.directory}/{self.file} has no checksum")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PiecedSegment:
@@ -59,7 +65,7 @@ class PiecedSegment:
     """
 
     base_offset: Count
-    modified_ms: Count
+    modified_ms: Annotated[int, whole(most=_MAX_MS)]
     pieces: tuple[FilePiece, ...]
 
     @property
@@ -73,12 +79,17 @@ class PieceReader:
 
     Args:
         name: Of the file that they become.
-        readers: The open pieces.
+        readers: The open pieces, in order.
+        files: Closes their files.
+
+    Attributes:
+        readers: The open pieces, in order.
     """
 
-    def __init__(self, name: str, readers: Sequence[FileReader]) -> None:
+    def __init__(self, name: str, readers: Sequence[FileReader], files: ExitStack) -> None:
         self.name = name
-        self._readers = readers
+        self._files = files
+        self.readers = readers
         self._ends = np.cumsum([reader.size_bytes for reader in readers])
         self.size_bytes = int(self._ends[-1])
 
@@ -86,8 +97,8 @@ class PieceReader:
         """Fill target from position on and return how many bytes there were."""
         filled = 0
         number = int(np.searchsorted(self._ends, position, side="right"))
-        while filled < target.size and number < len(self._readers):
-            reader = self._readers[number]
+        while filled < target.size and number < len(self.readers):
+            reader = self.readers[number]
             start = position + filled - (int(self._ends[number]) - reader.size_bytes)
             count = reader.read_into(start, target[filled : filled + reader.size_bytes - start])
             filled += count
@@ -98,9 +109,7 @@ class PieceReader:
 
     def close(self) -> None:
         """Release the files."""
-        with ExitStack() as stack:
-            for reader in self._readers:
-                stack.callback(reader.close)
+        self._files.close()
 
 
 class PiecedStore(ReadOnlyStore):
@@ -168,29 +177,35 @@ def open_segment(store: LogStore, segment: PiecedSegment) -> PieceReader:
         ChangedWhileReadError: A file of a piece is shorter than it was.
         StorageError: It cannot be opened.
     """
-    readers: list[FileReader] = []
-    try:
-        readers += (open_piece(store, piece) for piece in segment.pieces)
-    except BaseException:
-        for reader in readers:
-            reader.close()
-        raise
-    return PieceReader(log_file(segment.base_offset), readers)
+    # Each file is opened once: there may be more pieces than a process may have open files.
+    files: dict[tuple[str, str], FileReader] = {}
+    with ExitStack() as stack:
+        for piece in segment.pieces:
+            if (piece.directory, piece.file) not in files:
+                reader = _open_source(store, piece)
+                stack.callback(reader.close)
+                files[piece.directory, piece.file] = reader
+        readers = [
+            _slice(store, piece, files[piece.directory, piece.file]) for piece in segment.pieces
+        ]
+        return PieceReader(log_file(segment.base_offset), readers, stack.pop_all())
 
 
-def open_piece(store: LogStore, piece: FilePiece) -> FileReader:
-    """Open a piece, as ``open_segment``."""
+def _open_source(store: LogStore, piece: FilePiece) -> FileReader:
+    """Open the whole file of a piece."""
     if not piece.directory:
-        reader = store.open_file(piece.file)
-    else:
-        reader = DirectoryView(settle(open_store(piece.directory))).open(piece.file)
-    if reader.size_bytes < piece.position + piece.size_bytes:
-        size_bytes = reader.size_bytes
-        reader.close()
+        return store.open_file(piece.file)
+    return settle(open_store(piece.directory)).open_file(piece.file)
+
+
+def _slice(store: LogStore, piece: FilePiece, reader: FileReader) -> FileReader:
+    """Return a piece of its open file."""
+    end = piece.position + piece.size_bytes
+    if reader.size_bytes < end:
         raise ChangedWhileReadError(
             f"{piece.directory or store.location}/{piece.file}",
-            f"at least {piece.position + piece.size_bytes} bytes",
-            f"{size_bytes} bytes",
+            f"at least {end} bytes",
+            f"{reader.size_bytes} bytes",
         )
     return SliceReader(reader, piece.position, piece.size_bytes)
 
@@ -239,15 +254,15 @@ def write_segment(store: LogStore, segment: PiecedSegment, path: Path) -> None:
     """
     try:
         path.unlink(missing_ok=True)
-        with os.fdopen(create_file(path), "wb") as file:
+        with ExitStack() as stack, os.fdopen(create_file(path), "wb") as file:
             behind = WriteBehind(file.fileno())
-            for piece in segment.pieces:
+            source = stack.enter_context(closing(open_segment(store, segment)))
+            for piece, reader in zip(segment.pieces, source.readers, strict=True):
                 crc = 0
-                with closing(open_piece(store, piece)) as reader:
-                    for data in read_all(reader):
-                        crc = crc32c.crc32c(data.data, crc)
-                        file.write(data.data)
-                        behind.reach(file.tell())
+                for data in read_all(reader):
+                    crc = crc32c.crc32c(data.data, crc)
+                    file.write(data.data)
+                    behind.reach(file.tell())
                 if piece.crc is not None and crc != piece.crc:
                     raise ChangedWhileReadError(
                         f"{piece.directory}/{piece.file}",

@@ -314,14 +314,14 @@ def _ask(damage: LogDamage, patient: _Patient, donor: RestingLog) -> _Filling | 
         between = between.take(between.batches.last_offset < end)
     # What was cleaned alike here and there has the same bytes for it.
     is_as_long = len(damage.ranges) == 1 and between.batches.size.sum() == damage.size_bytes
-    is_same = (
+    has_neighbours = (
         len(rows) >= (before is not None) + (after is not None)
         and (before is None or name_of(batches, 0) == before)
         and (after is None or name_of(batches, -1) == after)
-        and (is_dense or is_as_long)
     )
-    if not is_same:
-        return _take_segments(damage, patient, donor)
+    is_whole = is_as_long or (is_dense and _keeps_tombstones(damage, patient, donor, between))
+    if not (has_neighbours and is_whole):
+        return _take_segments(damage, patient, donor, has_neighbours=has_neighbours)
     if (batches.crc_ok != 1).any():
         at = int(batches.base_offset[batches.crc_ok != 1][0])
         return _NoFilling(DamageState.DONOR_DAMAGED, f"is damaged there, too, at offset {at}")
@@ -329,6 +329,25 @@ def _ask(damage: LogDamage, patient: _Patient, donor: RestingLog) -> _Filling | 
         reason = f"has no whole batch from offset {damage.first_offset} on"
         return _NoFilling(DamageState.DONOR_LACKS, reason)
     return _filling_of(damage, donor, between, patient.log.base_offsets)
+
+
+def _keeps_tombstones(
+    damage: LogDamage, patient: _Patient, donor: RestingLog, rows: BatchRows
+) -> bool:
+    """Tell whether batches bring back no value whose tombstone is gone.
+
+    A cleaner also takes records out of batches, which keep their offsets then.
+    """
+    own = patient.log.checkpoints.cleaner_offset or 0
+    other = donor.checkpoints.cleaner_offset or 0
+    batches = rows.batches
+    span = batches.last_offset - batches.base_offset + 1
+    is_complete = bool((batches.counted_records == span).all())
+    if is_complete:
+        return own <= max(damage.first_offset, other)
+    has_transactions = patient.has_transactions or bool(batches.is_transactional.any())
+    end = damage.end_offset
+    return end is not None and end <= own <= other and not has_transactions
 
 
 def _refuse(damage: LogDamage, donor: RestingLog) -> _NoFilling | None:
@@ -348,13 +367,17 @@ def _refuse(damage: LogDamage, donor: RestingLog) -> _NoFilling | None:
 
 
 def _take_segments(
-    damage: LogDamage, patient: _Patient, donor: RestingLog
+    damage: LogDamage, patient: _Patient, donor: RestingLog, *, has_neighbours: bool
 ) -> _Filling | _NoFilling:
     """Return whole segments of a donor that a cleaner went over."""
     own, other = patient.log.checkpoints.cleaner_offset, donor.checkpoints.cleaner_offset
     if own is None or other is None or damage.first_offset >= max(own, other):
-        reason = f"has other batches around offset {damage.first_offset}: its log is another one"
-        return _NoFilling(DamageState.DONOR_DIVERGED, reason)
+        if has_neighbours:
+            state, what = DamageState.COMPACTED_APART, "the same {}, but was cleaned otherwise"
+        else:
+            state, what = DamageState.DONOR_DIVERGED, "other batches {}: its log is another one"
+        reason = what.format(f"around offset {damage.first_offset}")
+        return _NoFilling(state, f"has {reason}")
     bases = patient.log.base_offsets
     damaged = [each.segment for each in damage.ranges]
     if not damaged or damaged[-1] == bases[-1]:

@@ -1,8 +1,11 @@
 """A healed log has a donor's bytes where it was damaged, and its own everywhere else."""
 
+import json
 import random
+import resource
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +14,8 @@ import pytest
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.commit import CommitPlan, commit
 from storage_core.config import CleanerConfig, LogConfig
-from storage_core.errors import ChangedWhileReadError
+from storage_core.errors import ChangedWhileReadError, StorageError
+from storage_core.json_values import from_json, to_json
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.replication.damage_state import DamageState
@@ -352,11 +356,104 @@ def test_logs_compacted_apart_exchange_whole_segments_that_both_have_clean(pair,
     before = log_of(target)
     cleaner = {} if own is None else {"cleaner_offset": own}
     healing = plan_healing(rest_of(target, **cleaner), [rest_of(donor, 2, cleaner_offset=other)])
-    assert {each.state for each in healing.all_damage} == {state}
+    others = {DamageState.COMPACTED_APART} if own is None else set()
+    assert {each.state for each in healing.all_damage} == {state} | others
     if state is DamageState.FILLED:
         apply(target, healing)
         name = segment(target, 20).name
         assert log_of(target) == before | {name: log_of(donor)[name]}
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "state"),
+    [
+        (60, None, DamageState.COMPACTED_APART),
+        (60, 30, DamageState.COMPACTED_APART),
+        (25, None, DamageState.FILLED),
+        (60, 60, DamageState.FILLED),
+    ],
+)
+def test_a_donor_less_clean_brings_back_no_value_whose_tombstone_is_gone(pair, own, other, state):
+    """The donor has every batch there, also one that the target's cleaner took."""
+    target, donor = pair
+    size = third_batch(target)[0] // 2
+    change(segment(target, 20), size, b"", removed=size + 30)
+    cleaner = {} if other is None else {"cleaner_offset": other}
+    healing = plan_healing(rest_of(target, cleaner_offset=own), [rest_of(donor, 2, **cleaner)])
+    assert state_of(healing) is state
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "state"),
+    [
+        (None, 60, DamageState.COMPACTED_APART),
+        (20, 60, DamageState.COMPACTED_APART),
+        (60, 60, DamageState.FILLED),
+    ],
+)
+def test_a_batch_out_of_which_a_cleaner_took_a_tombstone_heals_no_log_that_has_the_value(
+    tmp_path, pair, own, other, state
+):
+    """The batch has its offsets still: a cleaner keeps the first and the last one."""
+    target, _ = pair
+    specs = batches()
+    deltas = tuple(replace(each, offset_delta=n) for n, each in enumerate(specs[6].records))
+    specs[6] = replace(specs[6], records=(deltas[0], deltas[4]))
+    donor = write_replica(tmp_path, 9, specs, rolls=ROLLS)
+    bad_checksum(target)
+    cleaner = {} if own is None else {"cleaner_offset": own}
+    donors = [rest_of(donor, 9, cleaner_offset=other)]
+    assert state_of(plan_healing(rest_of(target, **cleaner), donors)) is state
+
+
+def test_there_may_be_more_damage_than_open_files(tmp_path):
+    specs = in_a_row(
+        BatchSpec(records=(RecordSpec(key=b"k", value=b"v" * 100),), leader_epoch=3)
+        for _ in range(300)
+    )
+    target, donor = (write_replica(tmp_path, broker, specs) for broker in (1, 2))
+    whole = segment(donor, 0).read_bytes()
+    size = len(whole) // len(specs)
+    content = bytearray(whole)
+    for number in range(1, len(specs) - 1, 2):
+        content[number * size + 90] ^= 1
+    segment(target, 0).write_bytes(content)
+    healing = plan_healing(rest_of(target), [rest_of(donor, 2)])
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = len(list(Path("/proc/self/fd").iterdir())) + 100
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+    try:
+        apply(target, healing)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert segment(target, 0).read_bytes() == whole
+
+
+def test_a_piece_of_another_directory_needs_a_checksum(pair):
+    bad_checksum(pair[0])
+    text = to_json(plan_healing(rest_of(pair[0]), [rest_of(pair[1], 2)]))
+    plan = json.loads(text)
+    (piece,) = (each for each in plan["segments"][0]["pieces"] if each["directory"])
+    piece["crc"] = None
+    with pytest.raises(ValueError, match="has no checksum"):
+        from_json(Healing, json.dumps(plan))
+
+
+def test_a_donor_whose_segment_is_gone_since_the_plan_is_refused(pair):
+    target, donor = pair
+    bad_checksum(target)
+    healing = plan_healing(rest_of(target), [rest_of(donor, 2)])
+    segment(donor, 20).unlink()
+    with pytest.raises(StorageError, match=segment(donor, 20).name):
+        apply(target, healing)
+
+
+def test_the_time_of_a_planned_segment_fits_into_a_file(pair):
+    bad_checksum(pair[0])
+    plan = json.loads(to_json(plan_healing(rest_of(pair[0]), [rest_of(pair[1], 2)])))
+    plan["segments"][0]["modified_ms"] = 2**62
+    with pytest.raises(ValueError, match="modified_ms"):
+        from_json(Healing, json.dumps(plan))
 
 
 def test_logs_that_were_compacted_alike_are_healed_by_the_bytes_alone(pair):
