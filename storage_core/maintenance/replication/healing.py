@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.filenames import log_file
+from storage_core.formats.batch_v2 import MAGIC_V2
 from storage_core.json_values import SystemText
 from storage_core.log.directory_view import DirectoryView, SliceReader
 from storage_core.log.pieced_store import FilePiece, PiecedSegment, find_crc
@@ -325,10 +326,31 @@ def _ask(damage: LogDamage, patient: _Patient, donor: RestingLog) -> _Filling | 
     if (batches.crc_ok != 1).any():
         at = int(batches.base_offset[batches.crc_ok != 1][0])
         return _NoFilling(DamageState.DONOR_DAMAGED, f"is damaged there, too, at offset {at}")
+    stale = np.flatnonzero(_find_least_epochs(patient.log, between) > between.batches.leader_epoch)
+    if stale.size:
+        at, epoch = (
+            int(column[stale[0]])
+            for column in (between.batches.base_offset, between.batches.leader_epoch)
+        )
+        reason = f"has epoch {epoch} at offset {at}, where this log had a later one"
+        return _NoFilling(DamageState.DONOR_DIVERGED, reason)
     if after is None and not len(between):
         reason = f"has no whole batch from offset {damage.first_offset} on"
         return _NoFilling(DamageState.DONOR_LACKS, reason)
     return _filling_of(damage, donor, between, patient.log.base_offsets)
+
+
+def _find_least_epochs(log: RestingLog, rows: BatchRows) -> NDArray[np.int64]:
+    """Return the epochs that a log's epoch file has for batches.
+
+    -1 where it has none. A replica that was not there when a later leader wrote has other records
+    at these offsets.
+    """
+    starts = np.array([entry.start_offset for entry in log.epochs], np.int64)
+    epochs = np.array([-1, *(entry.epoch for entry in log.epochs)], np.int64)
+    least = epochs[np.searchsorted(starts, rows.batches.base_offset, side="right")]
+    # Batches of old formats have no epoch.
+    return np.where(rows.batches.leader_epoch < 0, -1, least)
 
 
 def _keeps_tombstones(
@@ -356,6 +378,11 @@ def _refuse(damage: LogDamage, donor: RestingLog) -> _NoFilling | None:
         return _NoFilling(DamageState.DONOR_LACKS, donor.error or "has no log")
     if damage.before is None and damage.after is None:
         reason = "may have another log: no batch is left here to compare; take the whole directory"
+        return _NoFilling(DamageState.NO_DONOR, reason)
+    before = damage.before
+    if damage.after is None and damage.ranges and before is not None and before.magic < MAGIC_V2:
+        # Behind damage only batches of format v2 are found: what is not committed would go.
+        reason = "cannot say how a log of an old message format went on here; `pylog recover` cuts"
         return _NoFilling(DamageState.NO_DONOR, reason)
     if not donor.log_start_offset <= damage.first_offset < donor.log_end_offset:
         reason = (

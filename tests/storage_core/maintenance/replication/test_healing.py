@@ -24,6 +24,7 @@ from storage_core.maintenance.replication.healing_commit import HealedPartition
 from storage_core.maintenance.replication.resting_log import RestingLog
 from storage_core.store import LocalStore
 from tests.kit.builders import BatchSpec, RecordSpec, in_a_row
+from tests.kit.legacy import LegacyMessage, encode_message
 from tests.storage_core.maintenance.replication.test_differences import rest, write_replica
 
 NOW_MS = 1_700_000_900_000
@@ -552,3 +553,31 @@ def test_whatever_happened_to_a_log_with_other_segments_than_its_donors(tmp_path
     assert b"".join(log_of(target).values()) == whole
     assert (log.log_end_offset, log.repairs.cuts) == (END, ())
     assert load(LocalStore(target), is_clean=False).repairs.cuts == ()
+
+
+def test_a_donor_of_an_epoch_before_that_of_the_lost_end_heals_nothing(tmp_path, pair):
+    """The file of the log's epochs knows that a later leader wrote there."""
+    target, _ = pair
+    older = write_replica(tmp_path, 7, batches(), rolls=ROLLS)
+    (target / "leader-epoch-checkpoint").write_text("0\n2\n3 0\n5 65\n")
+    content = segment(target, 60).read_bytes()
+    segment(target, 60).write_bytes(content[: third_batch(target, 60)[0] - 50])
+    healing = plan_healing(rest_of(target, high_watermark=END), [rest_of(older, 7)])
+    assert state_of(healing) is DamageState.DONOR_DIVERGED
+
+
+def test_the_end_of_a_log_of_an_old_format_is_left_to_recovery(tmp_path):
+    """Behind damage nobody finds its messages, which may be more than the donor has."""
+    messages = b"".join(
+        encode_message(LegacyMessage(offset=number, magic=1, value=b"v" * 90))
+        for number in range(20)
+    )
+    for broker in (1, 2):
+        directory = write_replica(tmp_path, broker, [])
+        segment(directory, 0).write_bytes(messages)
+    change(segment(tmp_path / "1" / "t-0", 0), 1000, b"\xff" * 40)
+    log, donor = (rest_of(tmp_path / str(broker) / "t-0", broker) for broker in (1, 2))
+    log = replace(
+        log, place=replace(log.place, checkpoints=PartitionCheckpoints(high_watermark=15))
+    )
+    assert state_of(plan_healing(log, [donor])) is DamageState.NO_DONOR
