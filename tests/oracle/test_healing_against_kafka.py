@@ -16,6 +16,8 @@ pytestmark = [
     pytest.mark.timeout(600, method="thread"),
 ]
 PARTITIONS = 6
+# A lost end comes back up to the high watermark, as far as a killed broker wrote that down.
+SETTINGS = {"replica.high.watermark.checkpoint.interval.ms": "100"}
 CONFIG = {"segment.bytes": "1048576", "min.insync.replicas": "1"}
 
 
@@ -72,7 +74,7 @@ def test_brokers_start_on_a_healed_disk_and_serve_all_that_was_acknowledged(
     tmp_path: Path, pylog, is_killed: bool
 ):
     plan, trash = tmp_path / "plan.json", tmp_path / "trash"
-    with Cluster(tmp_path, has_own_controller=True) as cluster:
+    with Cluster(tmp_path, settings=SETTINGS, has_own_controller=True) as cluster:
         cluster.format()
         cluster.start()
         servers = cluster.bootstrap_servers
@@ -106,6 +108,7 @@ def test_brokers_start_on_a_healed_disk_and_serve_all_that_was_acknowledged(
             topic, _, number = name.rpartition("-")
             while len({cluster.digests(topic, int(number))[node] for node in NODE_IDS}) > 1:
                 time.sleep(0.1)
+        time.sleep(2)  # followers learn the last high watermark by their next fetch
         for node in NODE_IDS:
             (cluster.node(node).kill if is_killed else cluster.node(node).stop)()
         cluster.controller.kill()
@@ -129,8 +132,7 @@ def test_brokers_start_on_a_healed_disk_and_serve_all_that_was_acknowledged(
         of_plain = [
             record for place, rows in records.items() if place[0] == "plain" for record in rows
         ]
-        assert {record.key for record in of_plain} == sent
-        assert len(of_plain) == len(sent)
+        assert sorted(record.key for record in of_plain) == sorted(sent)
         assert [record.key for record in records["bought", 0]] == bought
         for name in names:
             assert log_bytes(damaged / name).startswith(whole[name]), name
