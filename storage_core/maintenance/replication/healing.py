@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +35,6 @@ from storage_core.maintenance.replication.log_damage import (
     name_of,
 )
 from storage_core.maintenance.replication.resting_log import RestingLog
-
-_MAX_OFFSET: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

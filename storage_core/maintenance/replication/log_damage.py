@@ -7,16 +7,15 @@ the next valid one is looked for byte by byte: its offsets have to lie between i
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.errors import BadBytesError, CorruptRecordError
-from storage_core.filenames import log_file
-from storage_core.formats.batch_v2 import (
-    MAGIC_V2,
-)
+from storage_core.filenames import MAX_OFFSET, log_file
+from storage_core.formats.batch_v2 import MAGIC_V2
 from storage_core.kernels import batch_scan
 from storage_core.log.directory_view import DirectoryView
 from storage_core.records.batch_finder import BatchFinder
@@ -25,7 +24,6 @@ from storage_core.records.checked_headers import scan_checked_headers
 from storage_core.records.reader import find_zeros
 from storage_core.store.base import FileReader, data_end_of
 
-_MAX_OFFSET: Final = 2**63 - 1
 # More than a disk damages; hostile bytes may have one for each batch.
 _MOST_PLACES: Final = 10_000
 
@@ -160,8 +158,7 @@ def find_damage(
         )
         ranges.clear()
 
-    for number, segment in enumerate(base_offsets):
-        end_offset = [*base_offsets, _MAX_OFFSET][number + 1]
+    for segment, end_offset in pairwise([*base_offsets, MAX_OFFSET]):
         with closing(view.open(log_file(segment))) as reader:
             position, is_first = 0, True
             for run in _find_runs(reader, segment, end_offset):
