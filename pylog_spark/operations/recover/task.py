@@ -350,8 +350,10 @@ def _plan(
     if head.failure:
         return head
     store = open_store(work.ref.directory)
-    log = _load(store, work, scans, context)
-    answer = _describe(store, work, log, context)
+    healed = _healed(store, work)
+    source = store if healed is None else healed.store
+    log = _load(source, work, scans, context, healed)
+    answer = _describe(source, work, log, context)
     is_refused = answer["reason"] is not None
     return fill(head, answer | {"status": Status.SKIPPED if is_refused else Status.PLANNED})
 
@@ -373,14 +375,17 @@ def _commit(
     def prepare(store: LogStore) -> Prepared:
         if head.failure:
             return Prepared(result={TOUCHED: False}, plan=None)
-        log = _load(store, work, scans, context)
-        answer = _describe(store, work, log, context)
+        healed = _healed(store, work)
+        source = store if healed is None else healed.store
+        log = _load(source, work, scans, context, healed)
+        answer = _describe(source, work, log, context)
         if answer["reason"] is not None:
             return Prepared(result=answer | {"status": Status.SKIPPED}, plan=None)
         if not _is_expected(work, answer, context.run):
             return Prepared(result=answer | _CHANGED, plan=None)
-        answer |= _salvage(store, work, log, context) | {"status": Status.DONE.value}
-        return Prepared(result=answer, plan=_place_segments(store, work, log, context))
+        answer |= _salvage(source, work, log, context) | {"status": Status.DONE.value}
+        plan = log.plan if healed is None else _place_segments(healed, work, log, write)
+        return Prepared(result=answer, plan=plan)
 
     access = write.roots[work.ref.root]
     columns = access.commit(work.ref.directory, work.action.value, prepare)
@@ -408,14 +413,15 @@ def _is_expected(work: RecoveryWork, answer: Mapping[str, Any], run: RunContext)
 
 
 def _load(
-    store: LogStore,
+    source: LogStore,
     work: RecoveryWork,
     scans: Mapping[int, SegmentScan],
     context: RecoveryContext,
+    healed: HealedPartition | None = None,
 ) -> LoadedLog:
-    healed = _healed(store, work)
+    """Load a log, of a partition that is healed from its new segments."""
     log = plan_recovery(
-        store if healed is None else healed.store,
+        source,
         config=_config(work, context),
         cleaner=context.run.options.cleaner,
         now_ms=context.run.options.now_ms,
@@ -438,16 +444,13 @@ def _healed(store: LogStore, work: RecoveryWork) -> HealedPartition | None:
 
 
 def _place_segments(
-    store: LogStore, work: RecoveryWork, log: LoadedLog, context: RecoveryContext
+    healed: HealedPartition, work: RecoveryWork, log: LoadedLog, write: WriteContext
 ) -> CommitPlan:
     """Write new segments to scratch files; return the recovery's plan."""
-    healed, write = _healed(store, work), context.write
-    if healed is None or write is None:
-        return log.plan
     folder = write.roots[work.ref.root].shared_folder(work.ref.directory)
     if folder is None:
         raise ValueError("a root without a folder that its tasks share is not healed")
-    scratch = folder / f"{SCRATCH_PREFIX}{context.run.run_id}-{work.ref.ordinal}"
+    scratch = folder / f"{SCRATCH_PREFIX}{write.run.run_id}-{work.ref.ordinal}"
     return replace(log.plan, operations=healed.write(log.operations, scratch))
 
 
@@ -460,18 +463,16 @@ def _config(work: RecoveryWork, context: RecoveryContext) -> LogConfig:
 
 
 def _describe(
-    store: LogStore, work: RecoveryWork, log: LoadedLog, context: RecoveryContext
+    source: LogStore, work: RecoveryWork, log: LoadedLog, context: RecoveryContext
 ) -> dict[str, Any]:
     """Return the partition's row as of after the operations."""
-    healed = _healed(store, work)
-    source = store if healed is None else healed.store
     # That an empty segment goes is no loss, nor are zeros: they are among the operations.
     lost = [cut for cut in log.repairs.cuts if cut.lost_bytes]
     cuts = [asdict(cut) | {"records": count_lost_records(source, cut)} for cut in lost]
     steps = log.plan
     repairs = log.repairs
     if work.truncations:
-        refusal = _refuse_truncation(store, work, context)
+        refusal = _refuse_truncation(source, work, context)
     else:
         readable = sum(cut["records"] for cut in cuts)
         refusal = _refuse(work, log, context.run.options, readable_records=readable)
@@ -568,14 +569,13 @@ def _salvage(
     if context.run.options.salvage is None or not log.repairs.lost_bytes:
         return {}
     config, store = _config(work, context), LocalStore(Path(work.ref.directory))
-    healed = _healed(source, work)
     salvage = salvage_cuts(
         store,
         log.repairs.cuts,
         salvage_directory(context.run.options.salvage, context.run.run_id, store.directory),
         index_interval_bytes=config.index_interval_bytes,
         max_index_bytes=config.segment_index_bytes,
-        source=None if healed is None else healed.store,
+        source=source,
     )
     return {"salvage": to_json(salvage)}
 
