@@ -436,17 +436,16 @@ def _blocks(call: Call, report: Audit) -> Iterator[Block]:
 
 def _healings(details: Sequence[Row]) -> Iterator[Block]:
     """Yield what heals damaged replicas, broker by broker."""
-    roots: dict[int, dict[str, None]] = {}
+    roots: dict[int, list[str]] = {}
     damaged: set[int] = set()
     for row in details:
         for each in () if row["details"] is None else row["details"]["replicas"]:
             if each["broker"] is not None:
-                roots.setdefault(each["broker"], {})[each["root"]] = None
+                own = roots.setdefault(each["broker"], [])
+                own += [] if each["root"] in own else [each["root"]]
                 damaged |= {each["broker"]} if each.get("damage") else set()
     for broker in sorted(damaged):
-        donors = [root for other in sorted(roots) if other != broker for root in roots[other]]
-        if donors:
-            command, _ = heal_commands(list(roots[broker]), donors, f"heal-{broker}.json")
+        for command in heal_commands(broker, dict(sorted(roots.items())))[:1]:
             yield f"broker {broker} has damage; what another has of it: {command}"
 
 

@@ -206,9 +206,7 @@ def decide_for_all(
 
 def _healings(order: Sequence[int], diagnoses: Mapping[int, Diagnosis]) -> Iterator[str]:
     """Yield the commands to heal damaged brokers from the others."""
-    roots = {broker: [root.location for root in each.roots] for broker, each in diagnoses.items()}
+    roots = {broker: [root.location for root in diagnoses[broker].roots] for broker in order}
     for broker in order:
-        codes = {code for _, code, _ in diagnoses[broker].counts}
-        donors = [root for other in order if other != broker for root in roots[other]]
-        if codes & _HEALABLE and donors:
-            yield from heal_commands(roots[broker], donors, f"heal-{broker}.json")
+        if _HEALABLE & {code for _, code, _ in diagnoses[broker].counts}:
+            yield from heal_commands(broker, roots)

@@ -419,7 +419,7 @@ def _load(
     context: RecoveryContext,
     healed: HealedPartition | None = None,
 ) -> LoadedLog:
-    """Load a log, of a partition that is healed from its new segments."""
+    """Load a log; of a healed partition, plan the swap first."""
     log = plan_recovery(
         source,
         config=_config(work, context),

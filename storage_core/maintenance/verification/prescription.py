@@ -250,17 +250,20 @@ def recover_command(roots: Sequence[str], role: Role = Role.BROKER) -> str:
     return f"pylog recover {names} --role {role.value} --salvage {quote(salvage_folder(roots[0]))}"
 
 
-def heal_commands(roots: Sequence[str], donors: Sequence[str], plan: str) -> list[str]:
-    """Return what heals a broker's log directories from others.
+def heal_commands(broker: int, roots: Mapping[int, Sequence[str]]) -> list[str]:
+    """Return what heals a broker's log directories from others; none without others.
 
     Args:
-        roots: The log directories.
-        donors: Log directories of other brokers.
-        plan: The file that holds what is to be done.
+        broker: Its node id.
+        roots: Log directories by node id, in the order in which they are asked.
     """
+    donors = [root for other, own in roots.items() if other != broker for root in own]
+    if not donors:
+        return []
+    own = roots[broker]
     sources = " ".join(f"--donor {quote(donor)}" for donor in donors)
-    names = " ".join(map(quote, roots))
-    trash = quote(f"{roots[0].rstrip('/')}-trash")
+    names, plan = " ".join(map(quote, own)), f"heal-{broker}.json"
+    trash = quote(f"{own[0].rstrip('/')}-trash")
     return [
         f"pylog heal {names} {sources} --role broker --plan-out {plan}",
         f"pylog apply {plan} --trash {trash}",
