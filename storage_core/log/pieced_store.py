@@ -5,7 +5,7 @@ what will be there once the segments are written, before a byte is.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +22,10 @@ from storage_core.local_files import create_file
 from storage_core.log.directory_view import SliceReader
 from storage_core.log.settled_store import settle
 from storage_core.store import open_store
-from storage_core.store.base import FileInfo, FileReader, LogStore, ReadOnlyStore
+from storage_core.store.base import FileInfo, FileReader, LogStore, ReadOnlyStore, read_range
 from storage_core.turns import sync
 from storage_core.write_behind import WriteBehind
 
-_READ_BYTES: Final = 8 << 20
 # A file's time is kept in nanoseconds.
 _MAX_MS: Final = (2**63 - 1) // 1_000_000
 
@@ -217,27 +216,9 @@ def find_crc(reader: FileReader) -> int:
         StorageError: It cannot be read.
     """
     crc = 0
-    for data in read_all(reader):
+    for data in read_range(reader, 0, reader.size_bytes):
         crc = crc32c.crc32c(data.data, crc)
     return crc
-
-
-def read_all(reader: FileReader) -> Iterator[NDArray[np.uint8]]:
-    """Yield the bytes of a file, piece by piece.
-
-    Raises:
-        StorageError: It cannot be read, or ends early.
-    """
-    data = np.empty(min(reader.size_bytes, _READ_BYTES), np.uint8)
-    position = 0
-    while position < reader.size_bytes:
-        wanted = data[: min(data.size, reader.size_bytes - position)]
-        count = reader.read_into(position, wanted)
-        if count == 0:
-            rest = reader.size_bytes - position
-            raise StorageError(reader.name, f"ends at {position}; expected {rest} bytes more")
-        yield wanted[:count]
-        position += count
 
 
 def write_segment(store: LogStore, segment: PiecedSegment, path: Path) -> None:
@@ -259,7 +240,7 @@ def write_segment(store: LogStore, segment: PiecedSegment, path: Path) -> None:
             source = stack.enter_context(closing(open_segment(store, segment)))
             for piece, reader in zip(segment.pieces, source.readers, strict=True):
                 crc = 0
-                for data in read_all(reader):
+                for data in read_range(reader, 0, reader.size_bytes):
                     crc = crc32c.crc32c(data.data, crc)
                     file.write(data.data)
                     behind.reach(file.tell())

@@ -5,13 +5,16 @@ called by anyone; the methods that change something are for ``commit.executor`` 
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.errors import ReadOnlyStoreError
+from storage_core.errors import ReadOnlyStoreError, StorageError
+
+_PIECE_BYTES: Final = 8 << 20
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -107,6 +110,29 @@ class HoledReader(ABC):
 def data_end_of(reader: FileReader) -> int:
     """Return the start of a file's final hole, else its length."""
     return reader.data_end() if isinstance(reader, HoledReader) else reader.size_bytes
+
+
+def read_range(reader: FileReader, start: int, end: int) -> Iterator[NDArray[np.uint8]]:
+    """Yield the bytes between two positions, piece by piece.
+
+    Args:
+        reader: The open file.
+        start: Where they begin.
+        end: Where they end.
+
+    Yields:
+        uint8[n], valid until the next one is asked for.
+
+    Raises:
+        StorageError: The file cannot be read, or ends before.
+    """
+    data = np.empty(min(end - start, _PIECE_BYTES), np.uint8)
+    while start < end:
+        count = reader.read_into(start, data[: end - start])
+        if count == 0:
+            raise StorageError(reader.name, f"ends at {start}; expected {end - start} bytes more")
+        yield data[:count]
+        start += count
 
 
 class LogStore(Protocol):

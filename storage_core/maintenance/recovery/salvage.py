@@ -55,13 +55,12 @@ from storage_core.records.reader import (
     read_whole,
     scan_windows,
 )
-from storage_core.store.base import FileReader, LogStore, data_end_of
+from storage_core.store.base import FileReader, LogStore, data_end_of, read_range
 from storage_core.store.local import LocalStore, make_folder, storage_errors
 from storage_core.turns import sync
 
 RAW_SUFFIX: Final = ".raw"
 CUTS_FILE: Final = "cuts.json"
-_COPY_BYTES: Final = 8 << 20
 _FORMER: Final = frozenset({LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX})
 # Mode of the folders on the way: the owner of salvaged files gets through, and nobody lists them.
 _PASSAGE_MODE: Final = 0o711
@@ -281,10 +280,10 @@ def _sync(directory: Path) -> None:
 def _copy_raw(store: LocalStore, source: LogStore, cut: Cut, folder: int) -> int:
     name = f"cut-{cut.base_offset:020d}-{cut.position}{RAW_SUFFIX}"
     with closing(source.open_file(cut.file)) as reader, _create(store, cut, folder, name) as file:
-        copied = _copy(reader, cut.position, cut.lost_bytes, file)
+        _copy(reader, cut.position, cut.lost_bytes, file)
         # The zeros are a hole, of perhaps a gigabyte.
         file.truncate(cut.size_bytes)
-        return copied
+        return cut.lost_bytes
 
 
 def _create(store: LocalStore, cut: Cut, folder: int, name: str) -> BinaryIO:
@@ -298,20 +297,8 @@ def _create(store: LocalStore, cut: Cut, folder: int, name: str) -> BinaryIO:
     return file
 
 
-def _copy(reader: FileReader, position: int, size_bytes: int, file: BinaryIO) -> int:
-    buffer = np.empty(min(size_bytes, _COPY_BYTES), np.uint8)
-    copied = 0
-    while copied < size_bytes:
-        part = buffer[: min(buffer.size, size_bytes - copied)]
-        count = reader.read_into(position + copied, part)
-        if count == 0:
-            raise StorageError(
-                reader.name,
-                f"ends at {position + copied}; expected {size_bytes - copied} bytes more",
-            )
-        file.write(part[:count].data)
-        copied += count
-    return copied
+def _copy(reader: FileReader, position: int, size_bytes: int, file: BinaryIO) -> None:
+    file.writelines(data.data for data in read_range(reader, position, position + size_bytes))
 
 
 def _write_segments(
