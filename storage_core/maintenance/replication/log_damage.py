@@ -66,7 +66,8 @@ class LogDamage:
         before_segment: Base offset of the segment with that, or of the first segment.
         after: The valid batch behind it, None at the end of the log.
         after_segment: Base offset of the segment with that, None at the end of the log.
-        is_blank: Whether no byte there is other than zero, as in a file with room to grow.
+        is_blank: Whether it is the end, and no byte there is other than zero, as in a file with
+            room to grow.
     """
 
     ranges: tuple[FileRange, ...]
@@ -139,9 +140,9 @@ def find_damage(
     ranges: list[FileRange] = []
     before: BatchName | None = None
     before_segment = base_offsets[0]
-    has_transactions = ends_blank = False
+    has_transactions, is_blank = False, True
 
-    def end_damage(after: BatchName | None, segment: int | None, *, is_blank: bool = False) -> None:
+    def end_damage(after: BatchName | None, segment: int | None) -> None:
         if len(all_damage) >= _MOST_PLACES:
             raise CorruptRecordError(
                 log_file(before_segment), 0, f"more than {_MOST_PLACES} places are damaged"
@@ -153,7 +154,7 @@ def find_damage(
                 before_segment=before_segment,
                 after=after,
                 after_segment=segment,
-                is_blank=is_blank,
+                is_blank=after is None and is_blank,
             )
         )
         ranges.clear()
@@ -172,13 +173,14 @@ def find_damage(
                 )
                 if ranges or is_hole:
                     end_damage(run.first, segment)
+                is_blank = True
                 before, before_segment = run.last, segment
                 position, is_first = run.end, False
                 has_transactions |= run.has_transactions
             if position < reader.size_bytes:
                 ranges.append(FileRange(segment, position, reader.size_bytes - position))
-            ends_blank = find_zeros(reader, position, reader.size_bytes) == position
-    end_damage(None, None, is_blank=len(ranges) <= 1 and ends_blank)
+                is_blank = is_blank and find_zeros(reader, position, reader.size_bytes) == position
+    end_damage(None, None)
     return LogScan(all_damage=tuple(all_damage), has_transactions=has_transactions)
 
 

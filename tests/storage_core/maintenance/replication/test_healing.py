@@ -581,3 +581,15 @@ def test_the_end_of_a_log_of_an_old_format_is_left_to_recovery(tmp_path):
         log, place=replace(log.place, checkpoints=PartitionCheckpoints(high_watermark=15))
     )
     assert state_of(plan_healing(log, [donor])) is DamageState.NO_DONOR
+
+
+def test_a_torn_end_before_an_empty_segment_is_no_room_to_grow(pair):
+    """The bytes that are no batch lie in the segment before the last one."""
+    target, donor = pair
+    content = segment(target, 40).read_bytes()
+    segment(target, 40).write_bytes(content[:-200] + b"\x5a" * 200)
+    segment(target, 60).write_bytes(b"")
+    healing = plan_healing(rest_of(target), [rest_of(donor, 2, high_watermark=END)])
+    assert state_of(healing) is DamageState.FILLED
+    apply(target, healing)
+    assert b"".join(log_of(target).values()) == b"".join(log_of(donor).values())
