@@ -4,7 +4,6 @@ The plan holds the new segments of each log, as pieces of files. What applies it
 them in, and works as a recovery does.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -29,7 +28,7 @@ from pylog_spark.run.planning import WorkItem
 from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import RunReport
 from pylog_spark.run.upkeep import open_upkeep
-from pylog_spark.schemas import DAMAGE, Action, DamageRow, PartitionName
+from pylog_spark.schemas import DAMAGE, Action, DamageRow, Failure, PartitionName
 from storage_core.clock import Clock
 from storage_core.errors import ConfigError, StorageError
 from storage_core.json_values import from_json
@@ -50,12 +49,6 @@ class HealReport(RunReport):
     """
 
     damage: pa.Table = field(default_factory=DAMAGE.empty_table)
-
-    @property
-    def left(self) -> int:
-        """How many damaged places stay."""
-        states = self.damage["state"].to_pylist()
-        return sum(state != DamageState.FILLED for state in states)
 
 
 def plan_heal(
@@ -97,8 +90,9 @@ def plan_heal(
     healings: dict[LogKey, dict[str, str]] = {}
     rows: list[DamageRow] = []
     for target, message in zip(targets, messages, strict=True):
-        rows += _rows_of(target, message)
-        if message.healing is not None and from_json(Healing, message.healing).segments:
+        healing = from_json(Healing, message.healing or "{}")
+        rows += _rows_of(target, message.failure, healing)
+        if message.healing is not None and healing.segments:
             name = target.name
             healings[name.root, str(name.topic), name.partition or 0] = {"healing": message.healing}
     touched = dict.fromkeys(root for root, _, _ in healings)
@@ -106,8 +100,7 @@ def plan_heal(
         place, list(touched) or roots, replace(options, dry_run=True), healings=healings, rows=rows
     )
     notes = [f"{root}: not read as a donor: {why}" for root, why in cluster.unread.items()]
-    notes += _notes(report)
-    return report.with_notes(notes)
+    return report.with_notes([*notes, *_notes(rows)])
 
 
 def heal(  # besides what is said, what is planned
@@ -146,15 +139,14 @@ def heal(  # besides what is said, what is planned
         healings = _saved_healings(job.saved)
     with open_upkeep(place, job) as run:
         logs = recover_chosen(run, healings, HealingStages, action=Action.HEAL, what="damaged logs")
-    damage = table_of(DamageRow, rows)
     return run.report(
         HealReport,
         logs.results(),
         notes=list(logs.readable_cut_notes(options.salvage)),
-        has_findings=any(row.state != DamageState.FILLED for row in rows),
+        has_findings=_count_left(rows) > 0,
         cuts=logs.cuts(),
         recoveries=logs.recoveries(),
-        damage=damage,
+        damage=table_of(DamageRow, rows),
     )
 
 
@@ -194,13 +186,13 @@ def _find(
     )
 
 
-def _rows_of(target: HealingTarget, message: HealingMessage) -> Iterator[DamageRow]:
+def _rows_of(target: HealingTarget, failure: Failure, healing: Healing) -> Iterator[DamageRow]:
     """Yield the rows of a log."""
     head = DamageRow(name=target.name, directory=target.place.directory)
-    if message.failure:
-        yield replace(head, failure=message.failure)
+    if failure:
+        yield replace(head, failure=failure)
         return
-    for each in from_json(Healing, message.healing or "{}").all_damage:
+    for each in healing.all_damage:
         yield replace(
             head,
             state=each.state.value,
@@ -227,17 +219,22 @@ def _saved_healings(saved: SavedPlan | None) -> dict[LogKey, dict[str, str]]:
         }
         for text in healings.values():
             from_json(Healing, text)
-    except (KeyError, TypeError, ValueError, json.JSONDecodeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise ConfigError("PLAN", saved.run_id, f"is no saved plan: {error}") from error
     return {key: {"healing": text} for key, text in healings.items()}
 
 
-def _notes(report: HealReport) -> Iterator[str]:
+def _count_left(rows: Sequence[DamageRow]) -> int:
+    """Return how many damaged places nothing fills."""
+    return sum(row.state != DamageState.FILLED for row in rows)
+
+
+def _notes(rows: Sequence[DamageRow]) -> Iterator[str]:
     """Yield what a person does next."""
-    if not report.damage.num_rows:
+    if not rows:
         yield "no log is damaged"
-    elif report.left:
+    elif number := _count_left(rows):
         yield (
-            f"{count_text(report.left, 'damaged place')} stay as they are: give other replicas "
-            "with --donor, or let `pylog recover --salvage DIR` keep what it cuts"
+            f"nothing heals {count_text(number, 'damaged place')}: give other replicas with "
+            "--donor, or let `pylog recover --salvage DIR` keep what it cuts"
         )
