@@ -12,8 +12,8 @@ from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY, Cl
 from storage_core.catalog.topic_catalog import INTERNAL_TOPICS
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint.broker_files import MetaProperties
-from storage_core.checkpoint.lock import LogDirectoryLock, query_lock
-from storage_core.errors import ConfigError, GuardRefusedError, PylogError
+from storage_core.checkpoint.lock import LogDirectoryLock, require_stopped
+from storage_core.errors import ConfigError, PylogError
 from storage_core.filenames import META_PROPERTIES_FILE
 from storage_core.maintenance.replication.metadata_copies import (
     MetadataCopy,
@@ -33,6 +33,7 @@ from storage_core.store.local import storage_errors
 
 _TO: Final = "--to"
 _MAP: Final = "--map"
+_RUNS: Final = "its broker runs; stop its whole cluster first"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,11 +112,11 @@ def transplant(
     strays_only = {source: Path(source).resolve() in own for source in sources}
     for source, is_own in strays_only.items():
         if not is_own:
-            _refuse_running(Path(source))
+            require_stopped(Path(source), _RUNS)
     with ExitStack() as stack:
         locks = [] if options.dry_run else _lock(targets, stack)
         for target in targets if options.dry_run else ():
-            _refuse_running(target)
+            require_stopped(target, _RUNS)
         copy, directories = _read_target(targets, now_ms=options.now_ms)
         assert copy.metadata is not None  # noqa: S101  # the copy was read
         places = [
@@ -149,13 +150,6 @@ def transplant(
         offsets=offsets,
         notes=notes,
     )
-
-
-def _refuse_running(directory: Path) -> None:
-    if query_lock(directory).is_held:
-        raise GuardRefusedError(
-            "LOG_DIRECTORY_IN_USE", f"{directory}: its broker runs; stop its whole cluster first"
-        )
 
 
 def _lock(targets: Iterable[Path], stack: ExitStack) -> list[LogDirectoryLock]:

@@ -422,6 +422,21 @@ class LockState:
     command: str = ""
 
 
+def require_stopped(log_directory: Path, reason: str) -> None:
+    """Refuse a log directory whose lock somebody holds.
+
+    Args:
+        log_directory: The log directory.
+        reason: Whose it is, and what to do.
+
+    Raises:
+        GuardRefusedError: Its lock is held.
+        StorageError: The lock file is there and cannot be looked at.
+    """
+    if query_lock(log_directory).is_held:
+        raise GuardRefusedError("LOG_DIRECTORY_IN_USE", f"{log_directory}: {reason}")
+
+
 def query_lock(log_directory: Path) -> LockState:
     """Return who holds the lock of a log directory.
 

@@ -27,7 +27,7 @@ from storage_core.catalog.release_features import Release
 from storage_core.catalog.roles import local_path
 from storage_core.catalog.topic_catalog import INTERNAL_TOPICS, TopicCatalog, build_topic_catalog
 from storage_core.checkpoint.broker_files import validate_one_cluster
-from storage_core.checkpoint.lock import query_lock
+from storage_core.checkpoint.lock import require_stopped
 from storage_core.config import LogConfig
 from storage_core.errors import ConfigError, GuardRefusedError, PylogError
 from storage_core.filenames import META_PROPERTIES_FILE
@@ -147,10 +147,7 @@ def _check_roots(observed: Sequence[ObservedRoot], *, now_ms: int) -> str:
         path = local_path(location)
         if path is None:
             raise ConfigError("ROOT", location, "expected a directory of this machine")
-        if query_lock(path).is_held:
-            raise GuardRefusedError(
-                "LOG_DIRECTORY_IN_USE", f"{location}: its broker runs; stop it first"
-            )
+        require_stopped(path, "its broker runs; stop it first")
         if has_at_most_format(path):
             continue
         copy = read_copy(location, named[location], now_ms=now_ms)

@@ -16,7 +16,7 @@ from typing import Final
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY, Voter
 from storage_core.checkpoint.broker_files import MetaProperties, encode_quorum_state
 from storage_core.checkpoint.checkpoint_files import INT_MAX
-from storage_core.checkpoint.lock import LogDirectoryLock, query_lock
+from storage_core.checkpoint.lock import LogDirectoryLock, require_stopped
 from storage_core.commit import RestoreFile, WriteFile
 from storage_core.errors import ConfigError, GuardRefusedError
 from storage_core.filenames import (
@@ -102,10 +102,7 @@ def plan_promotions(
         if copy.cluster_id is None:
             reason = f"expected the id of its cluster in {META_PROPERTIES_FILE}"
             raise ConfigError("ROOT", copy.root, reason)
-        if query_lock(Path(copy.root)).is_held:
-            raise GuardRefusedError(
-                "LOG_DIRECTORY_IN_USE", f"{copy.root}: its node runs; stop it first"
-            )
+        require_stopped(Path(copy.root), "its node runs; stop it first")
     cluster = one_cluster(clusters)
     source = cluster.copies[0]
     epoch = cluster.largest_epoch + _EPOCH_MARGIN

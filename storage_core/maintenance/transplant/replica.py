@@ -317,7 +317,7 @@ def _put_in_place(scratch: Path, name: str) -> None:
             former = f"{_FORMER}-{name}"
             os.rename(name, former, src_dir_fd=above, dst_dir_fd=below)
         os.rename(name, name, src_dir_fd=below, dst_dir_fd=above)
-        os.fsync(above)
+        sync(above)
 
 
 def _remove_scratch(directory: Path) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final
 
 from storage_core.catalog.log_directories import DirectoryKind
-from storage_core.checkpoint.checkpoint_files import INT_MAX
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints, read_checkpoints
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.coordinators.coordinator_log import replay_partition
@@ -23,6 +22,7 @@ from storage_core.local_files import folder_names
 from storage_core.log.log_loader import LogLoader
 from storage_core.log.producer_snapshot import NO_OFFSET, ProducerEntry
 from storage_core.log.settled_store import PlannedStore
+from storage_core.maintenance.replication.partition_registration import ANY_INDEX_BYTES
 from storage_core.records.reader import scan_windows
 from storage_core.roots.broker import BrokerRoot
 from storage_core.roots.observation import observe_root
@@ -147,7 +147,7 @@ def open_source(place: SourcePlace, *, now_ms: int) -> SourceLog:
     loader = LogLoader(
         LocalStore(Path(place.location)),
         # What its topic allows is not asked: the target builds indexes anew.
-        config=LogConfig(segment_index_bytes=INT_MAX),
+        config=LogConfig(segment_index_bytes=ANY_INDEX_BYTES),
         cleaner=CleanerConfig(),
         now_ms=now_ms,
         log_start_checkpoint=place.checkpoints.log_start_offset or 0,
