@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 from pylog_spark.cli.runner import Call, Work, check_file_place, prepare_roots
@@ -96,14 +97,10 @@ def _view(call: Call, report: TransplantReport) -> View:
         status = ExitCode.REFUSED
     if report.failures:
         status = ExitCode.PARTLY_FAILED
-    offsets = [
-        {"group": o.group, "topic": o.topic, "partition": o.partition, "offset": o.offset}
-        for o in report.offsets
-    ]
     return View(
         lines=[
             *lines_of("transplant", rows),
-            *lines_of("group_offset", offsets),
+            *lines_of("group_offset", map(asdict, report.offsets)),
             *lines_of("kafka_topic", _manifests(report)),
             OutputLine(
                 "target_cluster",

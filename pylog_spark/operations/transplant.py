@@ -1,7 +1,7 @@
 """Give partitions to another, stopped cluster, and groups their places in it."""
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -214,8 +214,9 @@ def _count_partitions(sources: Sequence[Path], *, now_ms: int) -> tuple[dict[str
         metadata = cluster.copies[0].metadata
         for topic in metadata.topics.values() if metadata is not None else ():
             counts[topic.name] = len(topic.partitions)
-    notes = [f"{copy.root}: its metadata cannot be read: {copy.error}" for copy in copies]
-    return counts, [note for note, copy in zip(notes, copies, strict=True) if copy.error]
+    unreadable = [copy for copy in copies if copy.error]
+    notes = [f"{copy.root}: its metadata cannot be read: {copy.error}" for copy in unreadable]
+    return counts, notes
 
 
 def _choose_topics(places: Iterable[SourcePlace], options: TransplantOptions) -> frozenset[str]:
@@ -272,9 +273,5 @@ def _read_offsets(
 def _write_offsets(path: Path, offsets: Sequence[GroupOffset]) -> None:
     """Write committed offsets as ``kafka-consumer-groups.sh --from-file`` reads them."""
     with storage_errors(path), path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows(_rows(offsets))
-
-
-def _rows(offsets: Iterable[GroupOffset]) -> Iterator[tuple[str, str, int, int]]:
-    for each in offsets:
-        yield each.group, each.topic, each.partition, each.offset
+        rows = ((each.group, each.topic, each.partition, each.offset) for each in offsets)
+        csv.writer(file, lineterminator="\n").writerows(rows)

@@ -9,14 +9,17 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from storage_core.catalog.cluster_metadata import ClusterMetadata
 from storage_core.catalog.log_directories import read_topic_id
 from storage_core.catalog.metadata_image import PartitionRecord, TopicMetadata
-from storage_core.catalog.topic_catalog import INTERNAL_TOPICS, build_topic_catalog
+from storage_core.catalog.topic_catalog import (
+    INTERNAL_TOPICS,
+    TopicCatalog,
+    build_topic_catalog,
+)
 from storage_core.checkpoint.kafka_uuid import is_reserved_directory_id
-from storage_core.config import LogConfig
 from storage_core.errors import ConfigError, PylogError
 from storage_core.filenames import CLUSTER_METADATA_TOPIC, TopicPartition
 from storage_core.local_files import is_there
@@ -103,6 +106,20 @@ class TransplantRequest:
     now_ms: int
 
 
+class _LookUp(NamedTuple):
+    """What is looked up for each partition.
+
+    Attributes:
+        topics: The target's topics, by name.
+        catalog: Their configs.
+        largest: The largest partition of each topic of the source, by its own name.
+    """
+
+    topics: Mapping[str, TopicMetadata]
+    catalog: TopicCatalog
+    largest: Mapping[str, int]
+
+
 class _Stay(Exception):  # noqa: N818  # an answer about one partition
     """A partition stays."""
 
@@ -122,9 +139,16 @@ def plan_transplants(request: TransplantRequest) -> list[Transplant]:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError("--map", twice[0], "is the new name of several topics")
-    topics = request.metadata.topics_by_name()
+    largest: dict[str, int] = {}
+    for each in (place.partition for place in request.places):
+        largest[each.topic] = max(largest.get(each.topic, 0), each.partition)
+    target = _LookUp(
+        topics=request.metadata.topics_by_name(),
+        catalog=build_topic_catalog(metadata=request.metadata),
+        largest=largest,
+    )
     plans = [
-        _plan(request, topics, partition, places)
+        _plan(request, target, partition, places)
         for partition, places in group_places(request.places)
         if partition.topic in request.topics
     ]
@@ -133,7 +157,7 @@ def plan_transplants(request: TransplantRequest) -> list[Transplant]:
 
 def _plan(
     request: TransplantRequest,
-    topics: Mapping[str, TopicMetadata],
+    target: _LookUp,
     partition: TopicPartition,
     places: Sequence[SourcePlace],
 ) -> Transplant:
@@ -141,7 +165,7 @@ def _plan(
     plan = Transplant(source=partition, target=TopicPartition(name, partition.partition))
     try:
         _check_topic(partition.topic, name)
-        topic, record = _registration(request, topics, partition, name)
+        topic, record = _registration(request, target, partition, name)
         homes = _homes(request, record, plan.target)
         log = _open(places, request.now_ms)
         plan = replace(plan, location=log.place.location, homes=homes)
@@ -151,7 +175,7 @@ def _plan(
             leader_epoch=max(record.leader_epoch, 0),
             source=log,
             has_producers=request.keeps_producers,
-            config=_config(request.metadata, name),
+            config=target.catalog.config_or_defaults(name),
             now_ms=request.now_ms,
         )
         newest_ms = _check_records(request, new)
@@ -179,15 +203,12 @@ def _check_topic(topic: str, name: str) -> None:
 
 def _registration(
     request: TransplantRequest,
-    topics: Mapping[str, TopicMetadata],
+    target: _LookUp,
     partition: TopicPartition,
     name: str,
 ) -> tuple[TopicMetadata, PartitionRecord]:
     """Return the target's topic and partition."""
-    topic = topics.get(name)
-    least = max(
-        p.partition.partition for p in request.places if p.partition.topic == partition.topic
-    )
+    topic, least = target.topics.get(name), target.largest[partition.topic]
     count = request.counts.get(partition.topic)
     if topic is None:
         partitions = _partitions_text(count, least)
@@ -243,11 +264,6 @@ def _open(places: Sequence[SourcePlace], now_ms: int) -> SourceLog:
         where, error = next(iter(errors.items()))
         raise _Stay(TransplantReason.SOURCE_DAMAGED, f"{where}: {error}")
     return log
-
-
-def _config(metadata: ClusterMetadata, topic: str) -> LogConfig:
-    catalog = build_topic_catalog(metadata=metadata)
-    return catalog.config_or_defaults(topic)
 
 
 def _check_records(request: TransplantRequest, new: NewLog) -> int:
