@@ -188,6 +188,11 @@ def offset_of(name: str) -> int | None:
     return int(stem)
 
 
+def is_of_no_segment(name: str) -> bool:
+    """Tell whether a cleaning's file names no segment: a load refuses it."""
+    return name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)) and offset_of(name) is None
+
+
 def is_file_name(name: str) -> bool:
     """Tell whether a log or metadata loader may read that file name.
 

@@ -16,6 +16,7 @@ from storage_core.filenames import (
     OFFSET_INDEX_SUFFIX,
     SCRATCH_PREFIX,
     SWAP_SUFFIX,
+    is_of_no_segment,
     offset_of,
 )
 from storage_core.log.batch_search import find_next_offset
@@ -63,7 +64,7 @@ def _drop_deleted(view: DirectoryView) -> None:
 
 def _validate_names(view: DirectoryView) -> None:
     for name in view.names:
-        if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)) and offset_of(name) is None:
+        if is_of_no_segment(name):
             raise InvalidNameError(
                 name,
                 "expected the number of a segment before the first dot; Kafka does not load a "

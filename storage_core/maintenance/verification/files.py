@@ -24,6 +24,7 @@ from storage_core.filenames import (
     TEMPORARY_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
+    is_of_no_segment,
     kind_of,
     offset_of,
     segment_file,
@@ -127,7 +128,7 @@ def check_names(files: PartitionFiles, findings: FindingCollector) -> None:
             (CLUSTER_SNAPSHOT_SUFFIX, CHECKPOINT_DELETED_SUFFIX)
         ):
             continue
-        if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)) and offset_of(name) is None:
+        if is_of_no_segment(name):
             findings.add(Code.FILE_NAME_INVALID, "expected an offset before the suffix", file=name)
         elif name.endswith(SWAP_SUFFIX):
             findings.add(Code.SWAP_UNFINISHED, "a swap was under way", file=name)
