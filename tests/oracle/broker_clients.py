@@ -395,6 +395,9 @@ class Producer:
             "batch.size": str(_LARGEST_BATCH_BYTES),
             "linger.ms": str(LONGEST_WAIT_MS),
             "delivery.timeout.ms": str(_NOTHING_TIMES_OUT_MS),
+            # The leader of a new topic refuses what comes before it knows of it. The second batch
+            # may come later, and be taken: then the first one is out of order for good.
+            "max.in.flight.requests.per.connection": "1",
             **(config or {}),
         }
         serializer = java(_SERIALIZER)
