@@ -14,6 +14,7 @@ from typing import Final
 from pylog_spark.schemas import ALLOWED_BY, Reason
 from storage_core.maintenance.replication.damage_state import DamageState
 from storage_core.maintenance.replication.stray_adoption import StrayReason
+from storage_core.maintenance.replication.unknown_part import UnknownPart
 from storage_core.maintenance.retention.plan import Predicate
 from storage_core.maintenance.transplant.transplant_reason import TransplantReason
 
@@ -439,6 +440,60 @@ GUARDS: Final[Mapping[str, Refusal]] = {
     ),
 }
 
+
+# Of what a command says beside them: what can be healed, and what rebuilt metadata lacks.
+REMARKS: Final[Mapping[str, Refusal]] = {
+    DamageState.FILLED: Refusal(
+        means="another replica has what the damage took",
+        way="`--plan-out FILE`, then `pylog apply FILE --trash DIR`",
+    ),
+    UnknownPart.ACCESS_CONTROL: Refusal(
+        means="no file of a broker has access control entries; one of an older copy may have been "
+        "taken back since",
+        way="create them anew (kafka-acls.sh)",
+    ),
+    UnknownPart.CREDENTIALS: Refusal(
+        means="no file of a broker has SCRAM credentials or delegation tokens",
+        way="create them anew (kafka-configs.sh, kafka-delegation-tokens.sh)",
+    ),
+    UnknownPart.QUOTAS: Refusal(
+        means="no file of a broker has quotas",
+        way="create them anew (kafka-configs.sh)",
+    ),
+    UnknownPart.BROKER_CONFIG: Refusal(
+        means="no file of a broker has settings that were made while it ran; of an older copy "
+        "those about logs are taken",
+        way="set them anew (kafka-configs.sh --entity-type brokers)",
+    ),
+    UnknownPart.TOPIC: Refusal(
+        means="a topic or partition lies in no directory that was given: deleted since, or lost",
+        way="give all directories of all brokers, also of those that are away",
+    ),
+    UnknownPart.TOPIC_CONFIG: Refusal(
+        means="defaults were assumed for a topic, or Kafka 4.4 does not know one of its keys",
+        way="`topics:` in `--config`, `--topic-dump` or `--older-copy`; or set it afterwards",
+    ),
+    UnknownPart.TOPIC_ID: Refusal(
+        means="a directory has no partition.metadata: its broker sets it aside",
+        way="write that file as the list says, before the broker starts",
+    ),
+    UnknownPart.REPLICA: Refusal(
+        means="a replica lies in no directory that was given: its broker sets it aside",
+        way="give that directory too; or see what `pylog inspect` says of it, then remove it",
+    ),
+    UnknownPart.REPLICA_ORDER: Refusal(
+        means="nobody knows who was the preferred leader: brokers take turns",
+        way="`--older-copy`; or reassign the partitions afterwards",
+    ),
+    UnknownPart.ISR: Refusal(
+        means="no replica may lead without a loss, or one cannot be opened",
+        way="`pylog audit ROOT...` says what each would lose; an unclean election takes one",
+    ),
+    UnknownPart.STRAY: Refusal(
+        means="a directory that was set aside before is no replica",
+        way="`pylog metadata adopt`, once there is metadata that has its topic id",
+    ),
+}
 
 # Of what ``pylog explain`` asks of a log beside these reasons; retention's without the word for the
 # predicate in front, which its codes have.

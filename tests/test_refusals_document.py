@@ -8,10 +8,11 @@ import pytest
 
 from pylog_spark.cli.explain import all_codes
 from pylog_spark.exit_code import MEANINGS, ExitCode
-from pylog_spark.refusals import GUARDS, PREDICATES, REASONS, way_out_of, ways_out
+from pylog_spark.refusals import GUARDS, PREDICATES, REASONS, REMARKS, way_out_of, ways_out
 from pylog_spark.schemas import ALLOWED_BY, Reason
 from storage_core.maintenance.replication.damage_state import DamageState
 from storage_core.maintenance.replication.stray_adoption import StrayReason
+from storage_core.maintenance.replication.unknown_part import UnknownPart
 from storage_core.maintenance.retention.plan import Hold, Predicate
 from storage_core.maintenance.transplant.transplant_reason import TransplantReason
 from storage_core.maintenance.verification.findings import Code
@@ -29,7 +30,7 @@ def test_every_reason_has_its_row():
 def test_the_page_is_the_table():
     expected = [
         (str(code), one.means, one.way or "nothing")
-        for table in (REASONS, PREDICATES, GUARDS)
+        for table in (REASONS, PREDICATES, GUARDS, REMARKS)
         for code, one in table.items()
     ]
     assert ROW.findall(PAGE.read_text("utf-8")) == expected
@@ -45,7 +46,7 @@ def test_every_guard_is_explained():
     own = Path("storage_core/errors.py").read_text("utf-8")
     codes |= set(re.findall(r'code: str = derived\("([A-Z_]+)"\)', own))
     assert {"NO_STAGING", "LEASE_HELD"} <= codes
-    codes |= {*StrayReason, *DamageState, *TransplantReason} - {DamageState.FILLED}
+    codes |= {*StrayReason, *DamageState, *TransplantReason, *UnknownPart}
     assert sorted(codes - set(all_codes())) == []
 
 

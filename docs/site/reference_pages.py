@@ -20,7 +20,7 @@ from pylog_spark.cli.commands import COMMANDS, Command, CommandGroup
 from pylog_spark.ledger.tables import SCHEMAS
 from pylog_spark.options.option import NO_DEFAULT, Option
 from pylog_spark.options.values import TUNING_KEYS
-from pylog_spark.refusals import GUARDS, PREDICATES, REASONS, Refusal
+from pylog_spark.refusals import GUARDS, PREDICATES, REASONS, REMARKS, Refusal
 from storage_core.config.broker_config import BROKER_KEYS
 from storage_core.config.cleaner_config import CLEANER_KEYS
 from storage_core.config.keys import ConfigKey
@@ -272,6 +272,13 @@ def _refusals() -> Iterator[str]:
     yield from ("", "## Refusals of a run", "")
     yield from ("Nothing was touched; the exit status is 3.", "")
     yield from _refusal_rows(GUARDS)
+    yield from ("", "## Remarks", "")
+    yield from (
+        "Codes that refuse nothing: what [`pylog heal`](healing.md) can fill, and what",
+        "rebuilt [metadata](metadata.md) lacks.",
+        "",
+    )
+    yield from _refusal_rows(REMARKS)
 
 
 def _refusal_rows(table: Mapping[Any, Refusal]) -> Iterator[str]:

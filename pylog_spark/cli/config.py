@@ -115,10 +115,15 @@ def _entry(topic: TopicEvidence) -> list[str]:
     rows = topic.rows
     size = size_text(sum(row["size_bytes"] or 0 for row in rows))
     segments = sum(row["segments"] or 0 for row in rows)
-    counts = f"{count_text(len(rows), 'partition')}, {count_text(segments, 'segment')}"
+    partitions = len({row["partition"] for row in rows})
+    counts = count_text(partitions, "partition")
+    # Of several brokers.
+    if len(rows) > partitions:
+        counts += f", {count_text(len(rows), 'replica')}"
+    counts += f", {count_text(segments, 'segment')}"
     facts = [f"{counts}, {size}{_time_span(rows)}"]
     facts.append(
-        f"of its partitions {topic.with_checkpoint} are in the cleaner checkpoint, "
+        f"of its logs {topic.with_checkpoint} are in the cleaner checkpoint, "
         f"{topic.with_gaps} have gaps in their oldest offsets, {topic.deleted_below} begin above 0"
     )
     policy, why = topic.guess()

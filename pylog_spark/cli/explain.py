@@ -17,7 +17,7 @@ from pylog_spark.operations.explain import explain
 from pylog_spark.options.choices import OutputFormat
 from pylog_spark.options.declared import CONFIG_FILES, ROOTS
 from pylog_spark.options.option import CommandLine
-from pylog_spark.refusals import GUARDS, PREDICATES, REASONS, predicate_of
+from pylog_spark.refusals import GUARDS, PREDICATES, REASONS, REMARKS, predicate_of
 from pylog_spark.report import partition_name, text_column
 from pylog_spark.run.catalogs import dump_notes
 from pylog_spark.run.run_report import unknown_config_notes
@@ -199,6 +199,8 @@ def all_codes() -> dict[str, list[tuple[str, str, str]]]:
         codes.setdefault(predicate, []).append(("predicate", refusal.means, refusal.way))
     for guard, refusal in GUARDS.items():
         codes.setdefault(guard, []).append(("refusal", refusal.means, refusal.way))
+    for remark, refusal in REMARKS.items():
+        codes.setdefault(remark, []).append(("remark", refusal.means, refusal.way))
     for status, (means, way) in MEANINGS.items():
         codes.setdefault(str(status.value), []).append(("exit status", means, way))
     return codes

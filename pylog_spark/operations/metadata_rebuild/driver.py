@@ -38,7 +38,6 @@ from storage_core.maintenance.replication.metadata_rebuild import (
     RebuiltMetadata,
     RebuiltPartition,
     UnknownFact,
-    UnknownPart,
     plan_metadata,
     plan_targets,
     register_brokers,
@@ -46,6 +45,7 @@ from storage_core.maintenance.replication.metadata_rebuild import (
 )
 from storage_core.maintenance.replication.partition_registration import PartitionRegistration
 from storage_core.maintenance.replication.places import PartitionPlaces, find_places
+from storage_core.maintenance.replication.unknown_part import UnknownPart
 from storage_core.maintenance.verification.log_directories import observe_each
 from storage_core.maintenance.verification.observed_root import ObservedRoot
 

@@ -9,7 +9,6 @@ say is not made up: it is listed. Two things are written that no file has:
 - Leader epochs and producer ids go on above all that are in the logs.
 """
 
-import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +42,7 @@ from storage_core.maintenance.replication.metadata_directory import (
     write_metadata_log,
 )
 from storage_core.maintenance.replication.offset_ranges import count
+from storage_core.maintenance.replication.unknown_part import UnknownPart
 from storage_core.maintenance.verification.observed_root import ObservedRoot
 from storage_core.messages.metadata_records import METADATA_RECORDS
 from storage_core.wording import count_text
@@ -55,22 +55,6 @@ _EPOCH_MARGIN: Final = 100
 # Before transactions of metadata, the first leader appends all records in one batch.
 _MOST_RECORDS: Final = 10_000
 _MIN_IN_SYNC: Final = "min.insync.replicas"
-
-
-class UnknownPart(enum.StrEnum):
-    """What a rebuilt cluster lacks, or may have otherwise than before."""
-
-    ACCESS_CONTROL = "ACCESS_CONTROL"
-    CREDENTIALS = "CREDENTIALS"
-    QUOTAS = "QUOTAS"
-    BROKER_CONFIG = "BROKER_CONFIG"
-    TOPIC = "TOPIC"
-    TOPIC_CONFIG = "TOPIC_CONFIG"
-    TOPIC_ID = "TOPIC_ID"
-    REPLICA = "REPLICA"
-    REPLICA_ORDER = "REPLICA_ORDER"
-    ISR = "ISR"
-    STRAY = "STRAY"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -114,7 +114,13 @@ def test_topics_are_chosen_and_roots_added_up(pylog, copy: Path, tmp_path: Path)
     write_partition(tmp_path / "b" / "events-7", [SegmentSpec(base_offset=0, batches=[])])
     text = pylog("config", "init", copy, tmp_path / "b", "--topics", "events").stdout
     assert list(uncommented(text)) == ["events"]
-    assert "3 partitions" in text
+    assert "3 partitions, 10 segments" in text
+
+
+def test_replicas_of_one_partition_are_one_partition(pylog, copy: Path, tmp_path: Path):
+    write_partition(tmp_path / "b" / "events-1", [SegmentSpec(base_offset=0, batches=[])])
+    text = pylog("config", "init", copy, tmp_path / "b", "--topics", "events").stdout
+    assert "2 partitions, 3 replicas, 10 segments" in text
 
 
 def test_what_cannot_be_read_is_named_and_the_rest_is_there(pylog, copy: Path):
