@@ -48,7 +48,9 @@ class BatchFinder:
             rest = self._stop - position
             look = self._data[: min(self._data.size, rest)]
             look = look[: self._reader.read_into(position, look)]
-            places = possible_headers(look, remaining_bytes=rest, most_bytes=rest)
+            if look.size < HEADER_BYTES:  # the file was longer when it was opened
+                return None
+            places = possible_headers(look, rest)
             bases = read_numbers(look, places, 8)
             places = places[(bases >= first_offset) & (bases < end_offset)]
             sizes = read_numbers(look, places + BATCH_LENGTH_AT, 4) + LENGTH_OVERHEAD
@@ -60,7 +62,7 @@ class BatchFinder:
                 if self.is_batch(start, start + size):
                     return start
             # A header may lie across the end of what was looked at.
-            position += max(1, look.size - HEADER_BYTES + 1)
+            position += look.size - HEADER_BYTES + 1
         return None
 
     def is_batch(self, start: int, end: int | None = None) -> bool:

@@ -32,16 +32,13 @@ _MOST_TRIES: Final = 64
 _IN_A_ROW: Final = 2
 
 
-def possible_headers(
-    data: NDArray[np.uint8], *, remaining_bytes: int, most_bytes: int
-) -> NDArray[np.int64]:
+def possible_headers(data: NDArray[np.uint8], remaining_bytes: int) -> NDArray[np.int64]:
     """Return where headers may begin whose fields make sense, in order.
 
     Args:
         data: uint8[n], bytes of a segment.
         remaining_bytes: How many bytes the segment has from ``data[0]`` on; a batch has to end
             within them.
-        most_bytes: Size of the largest batch that counts.
 
     Returns:
         int64[m], positions in data, with a whole header behind each.
@@ -52,7 +49,7 @@ def possible_headers(
     unused = data[ATTRIBUTES_AT : ATTRIBUTES_AT + starts]
     places = np.flatnonzero((magics == MAGIC_V2) & (unused == 0))
     sizes = read_numbers(data, places + BATCH_LENGTH_AT, 4) + LENGTH_OVERHEAD
-    is_sane = (sizes >= HEADER_BYTES) & (sizes <= np.minimum(remaining_bytes - places, most_bytes))
+    is_sane = (sizes >= HEADER_BYTES) & (sizes <= remaining_bytes - places)
     return places[is_sane]
 
 
@@ -88,7 +85,7 @@ def guess_batch_start(reader: FileReader, position: int, stop: int) -> int | Non
     for look_bytes in _LOOKS_BYTES:
         data = np.empty(min(look_bytes, stop - position), np.uint8)
         data = data[: reader.read_into(position, data)]
-        places = possible_headers(data, remaining_bytes=data.size, most_bytes=data.size)
+        places = possible_headers(data, data.size)
         tries: list[int] = places[:_MOST_TRIES].tolist()
         for place in tries:
             count, _, _ = scan_batches(data, place, data.size, table)

@@ -14,27 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.errors import CorruptRecordError
-from storage_core.formats.batch_v2 import (
-    BATCH_LENGTH_AT,
-    CRC_AT,
-    CRC_START,
-    HEADER_BYTES,
-    LENGTH_OVERHEAD,
-)
 from storage_core.formats.index_entries import MAX_RELATIVE_OFFSET
-from storage_core.kernels.crc32c import crc32c
 from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.findings import Code
+from storage_core.records.batch_finder import BatchFinder
 from storage_core.records.checked_headers import scan_checked_headers
-from storage_core.records.header_search import possible_headers, read_numbers
 from storage_core.records.reader import CrcCheck, Large, Tail, Window, find_zeros, scan_windows
 from storage_core.store.base import FileReader
 
-_SEARCH_WINDOW_BYTES: Final = 4 << 20
-# A candidate header is checked by the batch's checksum, at a cost of the batch's length: an
-# attacker must not choose the number of tries, nor the lengths.
-_MAX_CANDIDATE_BYTES: Final = 128 << 20
-_MAX_CANDIDATES: Final = 256
 _MAX_GAPS: Final = 64
 
 
@@ -85,7 +72,7 @@ class BatchStream:
         self._threads = threads
         self._findings = findings
         self._largest_offset = base_offset - 1
-        self._candidates_left = _MAX_CANDIDATES
+        self._finder = BatchFinder(reader, reader.size_bytes)
 
     def __iter__(self) -> Generator[Window]:
         size = self._reader.size_bytes
@@ -102,7 +89,11 @@ class BatchStream:
             if find_zeros(self._reader, start, size) == start:
                 self.tail = TailKind.ZEROS
                 return
-            following = self._find_batch(start + 1)
+            following = self._finder.find(
+                start + 1,
+                self._largest_offset + 1,
+                self._base_offset + MAX_RELATIVE_OFFSET + 1,
+            )
             if following is None:
                 self.tail = TailKind.TORN if reason is None else TailKind.GARBAGE
                 if reason is not None:
@@ -161,37 +152,6 @@ class BatchStream:
             position=position,
             offset=self._largest_offset + 1,
         )
-
-    def _find_batch(self, start: int) -> int | None:
-        """Return the position of the first certain batch from start on."""
-        size = self._reader.size_bytes
-        largest = self._base_offset + MAX_RELATIVE_OFFSET
-        position = start
-        while size - position >= HEADER_BYTES and self._candidates_left:
-            data = self._read(position, min(_SEARCH_WINDOW_BYTES, size - position))
-            if data.size < HEADER_BYTES:
-                return None
-            headers = possible_headers(
-                data, remaining_bytes=size - position, most_bytes=_MAX_CANDIDATE_BYTES
-            )
-            offsets = read_numbers(data, headers, 8)
-            is_plausible = (offsets > self._largest_offset) & (offsets <= largest)
-            candidates: list[int] = headers[is_plausible].tolist()
-            for candidate in candidates:
-                self._candidates_left -= 1
-                if self._is_batch(position + candidate):
-                    return position + candidate
-                if not self._candidates_left:
-                    return None
-            position += data.size - HEADER_BYTES + 1
-        return None
-
-    def _is_batch(self, position: int) -> bool:
-        header = self._read(position, HEADER_BYTES)
-        length = int.from_bytes(header[BATCH_LENGTH_AT:LENGTH_OVERHEAD].tobytes(), "big")
-        batch = self._read(position, length + LENGTH_OVERHEAD)
-        stored = int.from_bytes(batch[CRC_AT:CRC_START].tobytes(), "big")
-        return crc32c(batch, CRC_START, batch.size) == stored
 
     def _read(self, position: int, size_bytes: int) -> NDArray[np.uint8]:
         target = np.empty(size_bytes, np.uint8)

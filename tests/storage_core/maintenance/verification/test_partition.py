@@ -23,12 +23,12 @@ from storage_core.filenames import (
 )
 from storage_core.formats.control import ControlType
 from storage_core.log.log_loader import load_log
-from storage_core.maintenance.verification import batch_stream
 from storage_core.maintenance.verification.files import sort_files
 from storage_core.maintenance.verification.findings import Code, Severity
 from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
 from storage_core.maintenance.verification.partition import fold_partition, verify_segments
 from storage_core.maintenance.verification.segment_facts import SegmentFacts
+from storage_core.records import batch_finder
 from storage_core.store import LocalStore
 from tests.kit.builders import encode_batch
 from tests.kit.damage import with_lying_length, with_wrong_crc
@@ -150,12 +150,12 @@ def test_after_a_bad_batch_the_scan_goes_on(root):
     assert (facts.log_end_offset, facts.batches) == (30, 5)
 
 
-def test_a_batch_behind_damage_is_tried_only_up_to_a_length(root, monkeypatch):
+def test_headers_behind_damage_do_not_choose_how_much_is_read(root, monkeypatch):
     damaged = with_lying_length(encode_batch(batch(5)), 2**30)
     root.write_batches(batch(0), damaged, batch(10), batch(15))
     counts = []
-    for most in (len(encode_batch(batch(10))), len(encode_batch(batch(10))) - 1):
-        monkeypatch.setattr(batch_stream, "_MAX_CANDIDATE_BYTES", most)
+    for most in (4, 0):
+        monkeypatch.setattr(batch_finder, "_MOST_READS", most)
         facts, _ = verify_partition(
             LocalStore(root.partition), CLEAN_BROKER, OPTIONS, PartitionCheckpoints()
         )
